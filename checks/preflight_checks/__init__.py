@@ -1,7 +1,7 @@
 """The checks that come with preflight: what a job requires of its nodes, judged from facts about them.
 
 `PACK` lists every check as `module:function`. Nothing is registered by hand: it is every function below this package
-that the decorator `@check` marks.
+that the decorator `@check` marks, or one made of it, such as `@gpu_check`.
 """
 
 from __future__ import annotations
@@ -57,22 +57,8 @@ _STAGES = {
 _SYMPTOMS = tuple(
     f"data/symptoms/{name}.toml"
     for name in (
-        "runs",
-        "completions",
-        "accelerators",
-        "clusters",
-        "hangs",
-        "nccl",
-        "memory",
-        "gpu",
-        "meeting",
-        "gloo",
-        "programs",
-        "schedulers",
-        "mpi",
-        "paddle",
-        "fatal",
-        "endings",
+        *("runs", "completions", "accelerators", "clusters", "hangs", "nccl", "memory", "gpu", "meeting", "gloo"),
+        *("programs", "schedulers", "mpi", "paddle", "fatal", "endings"),
     )
 )
 

@@ -71,18 +71,9 @@ SERVER_ACTIVITIES = {
 
 #: Library messages after the loss of another rank. A rank that dies with one of them is not the culprit.
 CONSEQUENCES = (
-    "connection closed by peer",
-    "connection reset by peer",
-    "broken pipe",
-    "socket closed",
-    "remote process exited",
-    "connection was likely closed",
-    "failed to recv",
-    "recvvalue failed",
-    "sendbytes failed",
-    "timed out",
-    "timeout",
-    "ncclremoteerror",
+    *("connection closed by peer", "connection reset by peer", "broken pipe", "socket closed"),
+    *("remote process exited", "connection was likely closed", "failed to recv", "recvvalue failed"),
+    *("sendbytes failed", "timed out", "timeout", "ncclremoteerror"),
 )
 
 

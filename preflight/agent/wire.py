@@ -173,16 +173,7 @@ class Failed:
 #: Why a fact is missing. `missing`: tool, file or device does not exist. `denied`: no permission. `timeout`: the
 #: deadline passed. `crashed`: the probe died. `unreachable`: the node has no agent. `blocked`: something it depends on
 #: failed. `context`: the job context could not be entered. `cancelled`: no longer needed.
-UNAVAILABLE_KINDS = (
-    "missing",
-    "denied",
-    "timeout",
-    "crashed",
-    "unreachable",
-    "blocked",
-    "context",
-    "cancelled",
-)
+UNAVAILABLE_KINDS = ("missing", "denied", "timeout", "crashed", "unreachable", "blocked", "context", "cancelled")
 
 
 class ProbeUnavailable(Exception):

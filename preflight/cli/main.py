@@ -287,16 +287,8 @@ def quantities() -> int:
     "document",
     type=click.Choice(
         [
-            "report",
-            "recording",
-            "config",
-            "site-rules",
-            "diagnosis",
-            "difference",
-            "plan",
-            "examination",
-            "events",
-            "history",
+            *("report", "recording", "config", "site-rules", "diagnosis", "difference", "plan", "examination"),
+            *("events", "history"),
         ]
     ),
     default="report",

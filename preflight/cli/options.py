@@ -30,14 +30,14 @@ def combine(*options: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
-OUTPUT = click.option(
-    "-o",
-    "--output",
-    "outputs",
-    multiple=True,
-    metavar="FORMAT[:FILE]",
-    help=f"Write the report in a format: {', '.join(FORMATS)}. Default: text on standard output. Repeatable.",
-)
+def output(what: str) -> Callable[[F], F]:
+    """The option that says what is written where; `what` is its help up to "Repeatable."."""
+    return click.option(
+        *("-o", "--output", "outputs"), multiple=True, metavar="FORMAT[:FILE]", help=f"Write {what}. Repeatable."
+    )
+
+
+OUTPUT = output(f"the report in a format: {', '.join(FORMATS)}. Default: text on standard output")
 EVENTS = click.option(
     "--events",
     metavar="TARGET",

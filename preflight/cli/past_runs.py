@@ -14,14 +14,7 @@ FORMATS = ("text", "json")
 
 @click.command()
 @click.argument("logs", nargs=-1, required=True, type=click.Path(path_type=Path, allow_dash=True))
-@click.option(
-    "-o",
-    "--output",
-    "outputs",
-    multiple=True,
-    metavar="FORMAT[:FILE]",
-    help="Write the diagnosis as text (default) or json. Repeatable.",
-)
+@options.output("the diagnosis as text (default) or json")
 @click.option(
     "--symptoms",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -77,14 +70,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.command()
 @click.argument("old", type=_FILE)
 @click.argument("new", type=_FILE)
-@click.option(
-    "-o",
-    "--output",
-    "outputs",
-    multiple=True,
-    metavar="FORMAT[:FILE]",
-    help="Write the comparison as text (default) or json. Repeatable.",
-)
+@options.output("the comparison as text (default) or json")
 @click.option(
     "--fail-on",
     type=click.Choice(["error", "warning", "info"]),
@@ -151,17 +137,7 @@ HISTORY_FORMATS = ("text", "json", "hosts")
     help="First add this run: a saved recording (--save) or a report (-o json:FILE). Repeatable; a run that is already "
     "there is not added again.",
 )
-@click.option(
-    "-o",
-    "--output",
-    "outputs",
-    multiple=True,
-    metavar="FORMAT[:FILE]",
-    help=(
-        f"Write it in a format: {', '.join(HISTORY_FORMATS)}. Default: text. hosts lists the nodes to leave "
-        f"out. Repeatable."
-    ),
-)
+@options.output(f"it in a format: {', '.join(HISTORY_FORMATS)}. Default: text. hosts lists the nodes to leave out")
 @click.option("-v", "--verbose", count=True, help="Also list what changed when, and every node that ever failed.")
 @click.option("-q", "--quiet", is_flag=True, help="Show only the stories.")
 @options.COLOR

@@ -30,14 +30,7 @@ FORMATS = ("text", "json", "html", "markdown")
 @click.option(
     "--price-per-gpu-hour", type=click.FloatRange(min=0), metavar="PRICE", help="Price of one GPU-hour, to show costs."
 )
-@click.option(
-    "-o",
-    "--output",
-    "outputs",
-    multiple=True,
-    metavar="FORMAT[:FILE]",
-    help="Write the plan as text (default), json, html or markdown. Repeatable.",
-)
+@options.output("the plan as text (default), json, html or markdown")
 @click.option("-v", "--verbose", count=True, help="List every setting that was read.")
 @options.COLOR
 def plan(

@@ -48,14 +48,7 @@ FORMATS = ("text", "json")
     metavar="S",
     help="Time limit for each item.",
 )
-@click.option(
-    "-o",
-    "--output",
-    "outputs",
-    multiple=True,
-    metavar="FORMAT[:FILE]",
-    help="Write the result as text (default) or json. Repeatable.",
-)
+@options.output("the result as text (default) or json")
 @click.option("-q", "--quiet", is_flag=True, help="Show only what is missing, and the last line.")
 @options.COLOR
 def doctor(

@@ -19,7 +19,7 @@ from preflight.executors import nodefiles
 from preflight.executors.base import Bundle, ExecutorError, GatheredNodes, NodeRequest, Option
 from preflight.executors.pipe import PipeChannel, make_nonce, no_python, start_agent
 from preflight.executors.ssh import ssh_error
-from preflight.executors.tool import run_tool
+from preflight.executors.tool import find_meaning, run_tool
 from preflight.model.recording import Node
 
 #: How long `mpirun --version` may take; on a slow file server it takes seconds.
@@ -39,64 +39,6 @@ _ADVICE_LINE = re.compile(r"^-{20,}$")
 #: Open MPI's warnings about its own helper, which end nothing ("setpgid(64,64) failed in parent with errno=Permission
 #: denied(13)", when the child was faster).
 _WARNING = re.compile(r"plm:\w+: Warning:")
-#: Pattern, kind of failure, meaning and remedy. These are tried before ssh's own messages,
-_HELPER_MEANINGS: tuple[tuple[str, str, str, str], ...] = (
-    (
-        r"(?:orted|prted|hydra_pmi_proxy|hydra_bstrap_proxy): .*(?:not found|no such file|permission denied)"
-        r"|(?:orted|prted|hydra_pmi_proxy|hydra_bstrap_proxy).*(?:command not found|cannot execute)"
-        r"|execvp error on file .*proxy",
-        "missing",
-        "MPI's own helper cannot be started there",
-        "install the same MPI at the same path on the node, on the PATH of a login without a terminal",
-    ),
-)
-#: and these after them.
-_ERROR_MEANINGS: tuple[tuple[str, str, str, str], ...] = (
-    (
-        r"plm_rsh_agent|path that could not be found.*(?:ssh|rsh)|unable to find.*(?:ssh|rsh)",
-        "missing",
-        "mpirun finds neither ssh nor rsh here to start its helper there",
-        "install an OpenSSH client here, or name another agent in OMPI_MCA_plm_rsh_agent",
-    ),
-    (
-        r"error while loading shared libraries",
-        "missing",
-        "a library of MPI is missing there",
-        "set LD_LIBRARY_PATH in a file that logins without a terminal read, or use --prefix (OMPI_PREFIX)",
-    ),
-    (
-        r"not included in the current allocation|not enough slots|not in the allocation|are already filled"
-        r"|requested hosts|invalid host",
-        "denied",
-        "it does not belong to the nodes that mpirun may use here",
-        "name nodes of the allocation",
-    ),
-    (
-        r"attempt to run as root",
-        "denied",
-        "Open MPI does not run as root",
-        "run preflight as the user who trains",
-    ),
-    (
-        r"unrecognized argument|unknown option|error parsing|unrecognized command.line|not recognized",
-        "missing",
-        "this mpirun does not know an option that preflight needs",
-        "use --on ssh, or name another one with --on-option program=PATH",
-    ),
-    (
-        r"was unable to find the specified executable|could not (?:find|access) the executable",
-        "missing",
-        "there is no /bin/sh there",
-        "use --on ssh to check the node",
-    ),
-    (
-        r"common network interfaces|tcp connection|no route found|unable to connect to mpirun|a daemon .* connect"
-        r"|lost communication|unable to connect from .* to .*port",
-        "unreachable",
-        "its helper cannot connect back to mpirun here",
-        "let the nodes connect to this machine, or choose the network with OMPI_MCA_oob_tcp_if_include",
-    ),
-)
 
 
 def _program_problem(value: str) -> str:
@@ -239,9 +181,9 @@ def explain(node: str, target: str, code: int | None, error_text: str, *, deadli
     lines = [line.strip() for line in error_text.splitlines() if line.strip() and not _WARNING.search(line)]
     understood = (
         no_python(node, lines, code, error_text)
-        or _explain_line(_HELPER_MEANINGS, node, lines, error_text)
+        or _explain_line("mpirun_helper", node, lines, error_text)
         or ssh_error(node, target, lines, error_text)
-        or _explain_line(_ERROR_MEANINGS, node, lines, error_text)
+        or _explain_line("mpirun", node, lines, error_text)
     )
     if understood is not None:
         return understood
@@ -259,16 +201,14 @@ def explain(node: str, target: str, code: int | None, error_text: str, *, deadli
     return ExecutorError("crashed", f"{node}: mpirun ended with exit code {code}{quoted}", error_text)
 
 
-def _explain_line(
-    table: tuple[tuple[str, str, str, str], ...], node: str, lines: list[str], error_text: str
-) -> ExecutorError | None:
+def _explain_line(table: str, node: str, lines: list[str], error_text: str) -> ExecutorError | None:
     """Return what a table says about one of `lines`; None if it matches none."""
-    for pattern, kind, meaning, remedy in table:
-        line = next((line for line in lines if re.search(pattern, line, re.IGNORECASE)), None)
-        # Open MPI lists every possible cause, each after an asterisk.
-        if line is not None and not line.startswith("*"):
-            return ExecutorError(kind, f'{node}: {meaning} (mpirun said: "{line}"); {remedy}', error_text)
-    return None
+    # Open MPI lists every possible cause, each after an asterisk.
+    found = find_meaning(table, (line for line in lines if not line.startswith("*")))
+    if found is None:
+        return None
+    row, line = found
+    return ExecutorError(row.kind, f'{node}: {row.meaning} (mpirun said: "{line}"); {row.remedy}', error_text)
 
 
 def _first_message_line(lines: list[str]) -> str:

@@ -40,7 +40,7 @@ from preflight.executors.slurm_jobs import (
     show_job,
     slurmd_port,
 )
-from preflight.executors.tool import run_tool
+from preflight.executors.tool import find_meaning, run_tool
 from preflight.model.job import is_whole_number
 from preflight.model.recording import Cluster, Node
 
@@ -294,82 +294,9 @@ _NAMES = (
     " NTASKS_PER_GPU NTASKS_PER_NODE NTASKS_PER_SOCKET NTASKS_PER_TRES OPEN_MODE OVERCOMMIT OVERLAP PARTITION"
     " PROFILE PROLOG QOS REMOTE_CWD REQ_SWITCH RESERVATION RESV_PORTS SEND_LIBS SIGNAL SPREAD_JOB SRUN_MULTI"
     " STDERRMODE STDINMODE STDOUTMODE STEP_GRES TASK_EPILOG TASK_PROLOG TEST_EXEC THREADS THREADS_PER_CORE"
-    " THREAD_SPEC TIMELIMIT TRES_BIND TRES_PER_TASK UNBUFFEREDIO USE_MIN_NODES WAIT WAIT4SWITCH WCKEY WHOLE"
-    " WORKING_DIR"
+    " THREAD_SPEC TIMELIMIT TRES_BIND TRES_PER_TASK UNBUFFEREDIO USE_MIN_NODES WAIT WAIT4SWITCH WCKEY WHOLE WORKING_DIR"
 )
 _STEP_VARIABLES = frozenset(f"SLURM_{name}" for name in _NAMES.split())
-
-#: Messages of srun, with the kind of failure, the meaning, and what to do; the first match counts. The texts are from
-#: slurm_errno.c and launch.c.
-_ERROR_MEANINGS: tuple[tuple[str, str, str, str], ...] = (
-    (
-        r"unrecognized option|invalid option",
-        "missing",
-        "this srun does not know an option that preflight needs (it is older than Slurm 20.11)",
-        "use --on ssh or --on mpi here",
-    ),
-    (
-        r"requested node configuration is not available|invalid node name|not in (?:this )?(?:job|allocation)",
-        "denied",
-        "it does not belong to Slurm job {job}",
-        "name nodes of the allocation, as `scontrol show hostnames` lists them",
-    ),
-    (
-        r"expired|invalid job id|already completing|completing or completed|has been revoked|cancelled",
-        "blocked",
-        "Slurm job {job} has ended, was cancelled, lost a node, or is unknown here",
-        "look at `sacct -j {job}` or `scontrol show job {job}`",
-    ),
-    (
-        r"access/permission denied|invalid user|user id not permitted|not the owner",
-        "denied",
-        "Slurm job {job} belongs to another user",
-        "name a job of your own with --on-option jobid=N",
-    ),
-    (
-        r"requested nodes are busy|temporarily disabled|job/step already|immediate execution",
-        "blocked",
-        "Slurm delays the step, because another step holds the node's resources exclusively",
-        "look at `squeue --steps -j {job}` for a step started with --exclusive",
-    ),
-    (
-        r"socket timed out on send/recv",
-        "timeout",
-        "its slurmd accepts connections but does not answer",
-        "look at slurmd on the node; possible causes: a hung file server, a full process table",
-    ),
-    (
-        r"communication connection failure|connection refused|no route to host|unable to contact (?!slurm controller)",
-        "unreachable",
-        "its slurmd cannot be reached",
-        "start slurmd there (`systemctl status slurmd`), or have the node drained",
-    ),
-    (
-        r"unable to contact slurm controller|slurmctld|slurm_persist_conn",
-        "unreachable",
-        "Slurm's controller does not answer, and without it no step is started",
-        "try `scontrol ping`",
-    ),
-    (
-        r"due to node failure|node failure|node_fail",
-        "unreachable",
-        "Slurm has marked it as failed",
-        "look at `sinfo -R` for the reason",
-    ),
-    (r"due to time limit", "blocked", "Slurm job {job} reached its time limit", "request more time"),
-    (
-        r"munge|protocol authentication|invalid authentication|credential",
-        "denied",
-        "Slurm rejects our credentials",
-        "look at munged on this machine and on the node, and at their clocks",
-    ),
-    (
-        r"couldn't open|could not (?:open|chdir)|couldn't chdir|permission denied",
-        "denied",
-        "its slurmd lacks a permission",
-        "look at slurmd's log on the node",
-    ),
-)
 
 
 def command(job: str, node: str, nonce: str, *, name: str, deadline_s: float) -> list[str]:
@@ -424,11 +351,11 @@ def explain(
     missing = no_python(node, lines, code, error_text)
     if missing is not None:
         return missing
-    for pattern, kind, meaning, remedy in _ERROR_MEANINGS:
-        line = next((line for line in reversed(lines) if re.search(pattern, line, re.IGNORECASE)), None)
-        if line is not None:
-            message = f'{node}: {meaning.format(job=job)} (srun said: "{line}"{known}); {remedy.format(job=job)}'
-            return ExecutorError(kind, message, error_text)
+    found = find_meaning("srun", reversed(lines))
+    if found is not None:
+        row, line = found
+        message = f'{node}: {row.meaning.format(job=job)} (srun said: "{line}"{known}); {row.remedy.format(job=job)}'
+        return ExecutorError(row.kind, message, error_text)
     last_line = f' (srun said: "{lines[-1]}")' if lines else ""
     if code is None:
         return ExecutorError(

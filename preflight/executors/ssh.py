@@ -26,7 +26,7 @@ from preflight.agent import bootstrap
 from preflight.executors import nodefiles
 from preflight.executors.base import Bundle, ExecutorError, GatheredNodes, NodeRequest, Option
 from preflight.executors.pipe import PipeChannel, make_nonce, start_agent, tried_interpreters
-from preflight.executors.tool import run_tool
+from preflight.executors.tool import find_meaning, run_tool
 from preflight.model.recording import Node
 
 #: ssh's own exit code for its own failures; everything else is the remote command's.
@@ -34,87 +34,6 @@ SSH_FAILED = 255
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\$?", re.ASCII)
 #: How long connections may be kept for a later run, in seconds.
 _MAX_KEEP_S = 3600
-
-#: Messages of ssh, with the kind of failure, the meaning and the remedy; the first match counts. The texts are
-#: OpenSSH's (sshconnect.c, ssh.c, packet.c) and the C library's; C locale is set for the latter.
-_ERROR_MEANINGS: tuple[tuple[str, str, str, str], ...] = (
-    (
-        r"could not resolve hostname",
-        "unreachable",
-        "its name does not resolve here",
-        "check the spelling, or give it a HostName in ~/.ssh/config",
-    ),
-    (
-        r"during banner exchange|banner line contains|timed out waiting for.*banner",
-        "timeout",
-        "its port 22 accepts connections, but the ssh daemon there does not answer: it is frozen or overloaded",
-        "look at sshd on the node, and at its MaxStartups",
-    ),
-    (
-        r"connection refused",
-        "unreachable",
-        "nothing listens on its ssh port",
-        "start sshd there, or set the Port in ~/.ssh/config",
-    ),
-    (
-        r"connection to \S+ port \d+ timed out",
-        "timeout",
-        "it accepts the connection, but the key exchange, whose messages are large, gets no answer: the MTU on the way "
-        "is smaller than that of the hosts, or sshd is overloaded",
-        "try `ping -M do -s 1472 {host}` and smaller sizes, and compare the MTU of both ends (`ip link`)",
-    ),
-    (
-        r"connection timed out|operation timed out|timeout, server .* not responding",
-        "timeout",
-        "it does not answer",
-        "check that it is up and that no firewall drops packets to its ssh port",
-    ),
-    (
-        r"no route to host|network is unreachable|host is down",
-        "unreachable",
-        "there is no route to it, no machine answers for its address, or a firewall rejects the connection",
-        "check its address and that it is up; if `ip neigh` shows its hardware address, look for a REJECT rule of its "
-        "firewall (`nft list ruleset`)",
-    ),
-    (
-        r"host key verification failed|remote host identification has changed|no .* host key is known",
-        "denied",
-        "its host key is not known or has changed",
-        "run `ssh {target} true` once by hand and decide about the key",
-    ),
-    (
-        r"too many authentication failures",
-        "denied",
-        "it refused the login before the right key was offered",
-        "name one key with IdentityFile and set IdentitiesOnly yes in ~/.ssh/config",
-    ),
-    (
-        r"permission denied",
-        "denied",
-        "it requires an interactive login",
-        "make `ssh -o BatchMode=yes {target} true` work: load the key into the agent, or renew the ticket "
-        "(preflight does not use your open control sockets)",
-    ),
-    (
-        r"cannot execute command-line and remote command",
-        "denied",
-        "~/.ssh/config sets a RemoteCommand for it",
-        "set `RemoteCommand none` for preflight's runs",
-    ),
-    (
-        r"kex_exchange_identification|connection (?:closed|reset) by",
-        "unreachable",
-        "it closed the connection before a session began",
-        "look at sshd's log on the node; MaxStartups and deny lists do this, and so does a jump host that fails, "
-        "whose own messages `--on-option keep` hides",
-    ),
-    (
-        r"bad configuration option|terminating, \d+ bad",
-        "denied",
-        "ssh rejects the user's configuration",
-        "correct the line in its message",
-    ),
-)
 
 
 def _seconds_problem(value: str) -> str:
@@ -303,12 +222,12 @@ def _is_old(line: str) -> bool:
 
 def ssh_error(name: str, target: str, lines: Sequence[str], error_text: str) -> ExecutorError | None:
     """Return the meaning of the first of `lines` that is an error message of ssh itself; None if there is none."""
-    for pattern, kind, meaning, remedy in _ERROR_MEANINGS:
-        line = next((line for line in reversed(lines) if re.search(pattern, line, re.IGNORECASE)), None)
-        if line is not None:
-            advice = remedy.format(target=target, host=target.rpartition("@")[2])
-            return ExecutorError(kind, f'{name}: {meaning} (ssh said: "{line}"); {advice}', error_text)
-    return None
+    found = find_meaning("ssh", reversed(lines))
+    if found is None:
+        return None
+    row, line = found
+    advice = row.remedy.format(target=target, host=target.rpartition("@")[2])
+    return ExecutorError(row.kind, f'{name}: {row.meaning} (ssh said: "{line}"); {advice}', error_text)
 
 
 EXECUTOR = SshExecutor()

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
+import re
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 import anyio
 
+from preflight._util import toml
 from preflight._util.log import command_text
 from preflight.agent import process
 from preflight.executors.base import ExecutorError
@@ -93,3 +98,28 @@ def kill_tree(pid: int) -> None:
 
 def _die_with_parent() -> None:
     process.die_with_parent(signal.SIGKILL)
+
+
+class ErrorMeaning(NamedTuple):
+    """What messages that match a pattern mean: the kind of failure, a sentence, and what to do."""
+
+    pattern: str
+    kind: str
+    meaning: str
+    remedy: str
+
+
+@functools.cache
+def _meanings() -> dict[str, list[ErrorMeaning]]:
+    tables = toml.load(Path(__file__).with_name("error_meanings.toml"))
+    return {name: [ErrorMeaning(*row) for row in rows] for name, rows in tables.items()}
+
+
+def find_meaning(table: str, lines: Iterable[str]) -> tuple[ErrorMeaning, str] | None:
+    """The first row of a table of `error_meanings.toml` that matches a line, and the first such line."""
+    kept = tuple(lines)
+    for row in _meanings()[table]:
+        line = next((line for line in kept if re.search(row.pattern, line, re.IGNORECASE)), None)
+        if line is not None:
+            return row, line
+    return None

@@ -53,7 +53,16 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class _Chart:
+    __pydantic_config__: ClassVar[Any] = _CHECKED
+
+    id: str
+    title: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table(_Chart):
     """Values by subject. The `note` of every chart is one sentence: what was measured, and on how many.
 
     Args:
@@ -64,11 +73,6 @@ class Table:
         kind: always `table`.
     """
 
-    __pydantic_config__: ClassVar[Any] = _CHECKED
-
-    id: str
-    title: str
-    note: str
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     kind: Literal["table"] = "table"
@@ -92,7 +96,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Matrix:
+class Matrix(_Chart):
     """Pairs of rows and columns. It is sparse: a pair without a mark was not tried.
 
     Args:
@@ -105,11 +109,6 @@ class Matrix:
         kind: always `matrix`.
     """
 
-    __pydantic_config__: ClassVar[Any] = _CHECKED
-
-    id: str
-    title: str
-    note: str
     unit: str
     rows: tuple[str, ...]
     columns: tuple[str, ...]
@@ -147,7 +146,7 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
+class Timeline(_Chart):
     """Lanes on a common clock.
 
     Args:
@@ -158,11 +157,6 @@ class Timeline:
         kind: always `timeline`.
     """
 
-    __pydantic_config__: ClassVar[Any] = _CHECKED
-
-    id: str
-    title: str
-    note: str
     lanes: tuple[Lane, ...]
     kind: Literal["timeline"] = "timeline"
 
@@ -184,7 +178,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Bars:
+class Bars(_Chart):
     """Numbers of one unit, side by side.
 
     Args:
@@ -196,11 +190,6 @@ class Bars:
         kind: always `bars`.
     """
 
-    __pydantic_config__: ClassVar[Any] = _CHECKED
-
-    id: str
-    title: str
-    note: str
     unit: str
     bars: tuple[Bar, ...]
     kind: Literal["bars"] = "bars"
@@ -237,7 +226,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(_Chart):
     """Which process runs on which node, and how much of `unit` each of them holds.
 
     Args:
@@ -248,11 +237,6 @@ class Layout:
         kind: always `layout`.
     """
 
-    __pydantic_config__: ClassVar[Any] = _CHECKED
-
-    id: str
-    title: str
-    note: str
     unit: str
     places: tuple[Place, ...]
     kind: Literal["layout"] = "layout"

@@ -397,13 +397,24 @@ class rule(_Metadata, Generic[T]):
     a verdict, or None if it finds no fault. A question whose claims have no certain value is unknown, and the function
     does not see it. Without `each`, the function takes the job and yields all verdicts.
 
-    `otherwise` is why the rule does not apply to a job for which nothing is stated.
+    A job for which nothing is stated passes if it has a claim about one of the quantities in `passes_with`: what the
+    rule looks for could be there. A name that ends in a dot stands for all that begin with it. To any other job the
+    rule does not apply; `otherwise` says why.
+
+    Without `profile`, an error runs in every profile, from `gate` on, and any other rule from `default` on.
 
     Raises ValueError for a malformed id or name, an error of less than high confidence, or no evidence.
     """
 
+    profile: str = field(default="", kw_only=True)
     otherwise: str = field(default="", kw_only=True)
+    passes_with: Sequence[str] = field(default=(), kw_only=True)
     each: AskJob[T] | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not self.profile:
+            object.__setattr__(self, "profile", "gate" if self.severity is Severity.ERROR else "default")
+        _Metadata.__post_init__(self)
 
     @overload
     def __call__(self: rule[NoReturn], judge: JudgeJob) -> Rule: ...
@@ -422,10 +433,20 @@ class rule(_Metadata, Generic[T]):
             for verdict in verdicts:
                 states_something = True
                 yield verdict
-            if self.otherwise and not states_something:
+            if states_something:
+                return
+            if any(_is_stated(job, quantity) for quantity in self.passes_with):
+                yield passed(job.name)
+            elif self.otherwise:
                 yield not_applicable(job.name, self.otherwise)
 
         return Rule(_meta(self, judge), judge_or_say_why_not)
+
+
+def _is_stated(job: Job, quantity: str) -> bool:
+    if quantity.endswith("."):
+        return any(claim.quantity.startswith(quantity) for claim in job.claims)
+    return bool(job.about(quantity))
 
 
 def _answers(questions: Iterable[Question[T]], judge: JudgeQuestion[T]) -> Iterator[Verdict]:

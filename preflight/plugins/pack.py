@@ -70,12 +70,14 @@ def as_pack(value: Any) -> Pack:
 def decorated(package: str, folder: Path, decorator: str) -> tuple[str, ...]:
     """Every top-level function in a module below `folder` that has this decorator, as `module:function`.
 
+    A decorator that is made of it with `functools.partial` is found by its name: `gpu_check`.
+
     `package` is the importable name of the folder. The order is that of module paths, then of the source. Modules are
     read as text and not imported, which takes a few milliseconds for a hundred modules instead of a second.
     """
-    mark = f"\n@{decorator}(".encode()
+    mark = f"{decorator}(".encode()
     # Other decorators may come between this one and the function.
-    pattern = re.compile(rb"\n@" + decorator.encode() + rb"\(.*?\n(?:async )?def (\w+)", re.DOTALL)
+    pattern = re.compile(rb"\n@(?:\w+_)?" + decorator.encode() + rb"\(.*?\n(?:async )?def (\w+)", re.DOTALL)
     found: list[str] = []
     for path in sorted(folder.rglob("*.py")):
         source = path.read_bytes()

@@ -78,12 +78,25 @@ def subjects_with(
     return each
 
 
-def claims_about(quantity: str, *, where: Callable[[Claim], bool] = lambda claim: True) -> AskSubjects:
-    """Ask about each claim about a quantity, once for each location, with the first launch that it applies to."""
+def claims_about(
+    quantity: str,
+    *,
+    beside: Sequence[str] = (),
+    also: Sequence[Asked] = (),
+    where: Callable[[Claim], bool] = lambda claim: True,
+) -> AskSubjects:
+    """Ask about each claim about a quantity, once for each location, with the first launch that it applies to.
+
+    The answer depends also on the claims about the quantities `beside` it, which must be stated in the same file, and
+    on those in `also`, which need not be stated.
+    """
 
     def each(job: Job) -> Iterator[SubjectQuestion]:
         for subject, scope, launch, claim in each_claim(job, quantity, where=where):
-            yield Question(subject, (claim,), launch, of=Stated(job, scope, launch))
+            near = [tuple(c for c in job.about(name, scope) if c.span.path == claim.span.path) for name in beside]
+            if all(near):
+                stated = Stated(job, scope, launch, ((claim,), *near, *_settings(job, scope, also)))
+                yield Question(subject, _claims(stated), launch, of=stated)
 
     return each
 

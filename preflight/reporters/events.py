@@ -41,19 +41,24 @@ _MAX_NAMED = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunBegan:
-    """The first event: the command, and the version of preflight."""
-
+class _Event:
     schema_version: Literal[1] = SCHEMA_VERSION
-    type: Literal["run-began"] = "run-began"
+    type: str = ""
     time: str
     elapsed_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunBegan(_Event):
+    """The first event: the command, and the version of preflight."""
+
+    type: Literal["run-began"] = "run-began"
     verb: str
     version: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StageEvent:
+class StageEvent(_Event):
     """The progress of a stage.
 
     Args:
@@ -64,10 +69,7 @@ class StageEvent:
         deadline_s: the time that the stage may still take, if it has a deadline.
     """
 
-    schema_version: Literal[1] = SCHEMA_VERSION
     type: Literal["stage"] = "stage"
-    time: str
-    elapsed_s: float
     stage: str
     state: Literal["planned", "began", "going-on", "ended", "skipped"]
     done: int = 0
@@ -79,66 +81,51 @@ class StageEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeEvent:
+class NodeEvent(_Event):
     """A node answered or cannot be reached; `problem` gives the reason."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
     type: Literal["node"] = "node"
-    time: str
-    elapsed_s: float
     node: str
     problem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoteEvent:
+class NoteEvent(_Event):
     """A message that is worth knowing at once."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
     type: Literal["note"] = "note"
-    time: str
-    elapsed_s: float
     stage: str
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PhaseEvent:
+class PhaseEvent(_Event):
     """A process of the smoke run finished a phase; without a phase it has started, without a node it is gone."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
     type: Literal["phase"] = "phase"
-    time: str
-    elapsed_s: float
     party: str
     node: str = ""
     phase: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutcomeEvent:
+class OutcomeEvent(_Event):
     """A check could not be decided. Checks that passed or do not apply are in the report only."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
     type: Literal["outcome"] = "outcome"
-    time: str
-    elapsed_s: float
     outcome: Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FindingEvent:
+class FindingEvent(_Event):
     """A finding, as in the report; a suppressed one names what suppresses it."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
     type: Literal["finding"] = "finding"
-    time: str
-    elapsed_s: float
     finding: Finding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerdictEvent:
+class VerdictEvent(_Event):
     """The last event, however the run ended.
 
     Args:
@@ -148,10 +135,7 @@ class VerdictEvent:
         reason: why there is no report, if there is none.
     """
 
-    schema_version: Literal[1] = SCHEMA_VERSION
     type: Literal["verdict"] = "verdict"
-    time: str
-    elapsed_s: float
     verdict: VerdictKind
     exit_code: int
     errors: int = 0

@@ -143,11 +143,7 @@ def _from_hostfile(path: Path) -> tuple[Node, ...]:
     names, _ = claimed_hosts((job,))
     if not names:
         raise UsageError(f"{path} names no hosts")
-    return _from_names(names, [_slots(job, name) for name in names])
-
-
-def _slots(job: Job, host: str) -> int | None:
-    return _whole(job.value("host_slots", Scope(node=host)))
+    return _from_names(names, [_whole(job.value("host_slots", Scope(node=name))) for name in names])
 
 
 def claimed_hosts(jobs: Sequence[Job]) -> tuple[tuple[str, ...], str]:

@@ -250,7 +250,6 @@ def _several_ranks(job: Job, launch: Launch) -> Claim | None:
     "CTR003",
     "container-network-hides-ranks",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch over several nodes runs in a container started here",
     evidence=(
         "horovod/horovod#1408",

@@ -69,7 +69,6 @@ def input_unreadable(job: Job) -> Iterator[Verdict]:
     "FIL002",
     "input-malformed",
     severity=Severity.ERROR,
-    profile="gate",
     evidence=(
         ("DeepSpeed configuration reference", "https://www.deepspeed.ai/docs/config-json/"),
         ("a value of the wrong type stops the run", "hiyouga/LlamaFactory#1116"),

@@ -116,3 +116,30 @@ def test_a_claim_of_several_launches_is_asked_once() -> None:
     assert [question.claims for question in claims_about("nodes")(job)] == [(nodes,), (other,)]
     fours = claims_about("nodes", where=lambda claim: claim.alternatives == (4,))
     assert [question.claims for question in fours(job)] == [(nodes,)]
+
+
+@rule(
+    "ZZZ003",
+    "script-harmful",
+    severity=Severity.WARNING,
+    evidence=("https://example.org/",),
+    otherwise="no script",
+    passes_with=("nodes", "env."),
+    each=claims_about("tasks"),
+)
+def script_harmful(question: SubjectQuestion) -> Verdict | None:
+    """A rule about something that is stated only where it is wrong."""
+    return failed(question.subject, "harmful", at=question.claims[0], remedy="Remove it.")
+
+
+@pytest.mark.parametrize(
+    ("quantity", "expected"),
+    [
+        ("tasks", Status.FAIL),
+        ("nodes", Status.PASS),
+        ("env.RANK", Status.PASS),
+        ("time_limit_s", Status.NOT_APPLICABLE),
+    ],
+)
+def test_a_job_without_a_finding_passes_if_it_states_what_the_rule_is_about(quantity: str, expected: Status) -> None:
+    assert statuses(script_harmful, job_of(claim(quantity, 4, "a.sh:2"))) == [("job", expected)]

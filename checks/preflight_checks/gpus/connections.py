@@ -11,7 +11,7 @@ from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
 from preflight_checks.gpus.device_findings import Fault, NodeGpu, all_devices, judge_devices, most_common_by_model
-from preflight_checks.gpus.presence import COST, LOST_WITHOUT_ROOT, plan_gpus
+from preflight_checks.gpus.presence import gpu_check, plan_gpus
 from preflight_checks.planning import combined, on_every_node
 from preflight_checks.probes.fabric import Fabric, fabric
 from preflight_checks.probes.gpus import gpus
@@ -19,13 +19,9 @@ from preflight_checks.requirements.claims import gpu_claims
 from preflight_checks.requirements.hosts import fold
 
 
-@check(
+@gpu_check(
     "GPU016",
     "gpu-pcie-narrow",
-    plan=plan_gpus,
-    probes=(gpus,),
-    cost=COST,
-    without_root=LOST_WITHOUT_ROOT,
     severity=Severity.WARNING,
     evidence=(
         ("checks of imbue-ai/cluster-health and AMD-AGI/Primus", "https://github.com/imbue-ai/cluster-health"),
@@ -91,13 +87,9 @@ def _find_narrow_pcie(devices: list[NodeGpu]) -> Iterable[Fault]:
             )
 
 
-@check(
+@gpu_check(
     "GPU017",
     "gpu-nvlink-down",
-    plan=plan_gpus,
-    probes=(gpus,),
-    cost=COST,
-    without_root=LOST_WITHOUT_ROOT,
     severity=Severity.ERROR,
     evidence=(
         ("Xid 74 in NVIDIA's catalogue", "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"),

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
-from preflight.plugins.authoring import Verdict, check
+from preflight.plugins.authoring import Verdict
 from preflight_checks.gpus.device_findings import Fault, NodeGpu, judge_devices
-from preflight_checks.gpus.presence import COST, LOST_WITHOUT_ROOT, plan_gpus
-from preflight_checks.probes.gpus import gpus
+from preflight_checks.gpus.presence import gpu_check
 
 #: docs.nvidia.com/deploy/dynamic-page-retirement: a board with this many retired pages is replaced.
 MAX_RETIRED_PAGES = 60
@@ -18,13 +17,9 @@ MAX_RETIRED_PAGES = 60
 HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x8, 0x20, 0x40, 0x80
 
 
-@check(
+@gpu_check(
     "GPU013",
     "gpu-memory-uncorrectable",
-    plan=plan_gpus,
-    probes=(gpus,),
-    cost=COST,
-    without_root=LOST_WITHOUT_ROOT,
     severity=Severity.ERROR,
     evidence=(
         (
@@ -77,13 +72,9 @@ def _find_memory_faults(devices: list[NodeGpu]) -> Iterable[Fault]:
             )
 
 
-@check(
+@gpu_check(
     "GPU014",
     "gpu-repair-pending",
-    plan=plan_gpus,
-    probes=(gpus,),
-    cost=COST,
-    without_root=LOST_WITHOUT_ROOT,
     severity=Severity.WARNING,
     evidence=(
         "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html",
@@ -146,13 +137,9 @@ def _find_pending_repairs(devices: list[NodeGpu]) -> Iterable[Fault]:
             )
 
 
-@check(
+@gpu_check(
     "GPU015",
     "gpu-throttled",
-    plan=plan_gpus,
-    probes=(gpus,),
-    cost=COST,
-    without_root=LOST_WITHOUT_ROOT,
     severity=Severity.ERROR,
     evidence=(
         "mlfoundations/open_clip#703",
@@ -245,13 +232,9 @@ RECOVERY_ACTIONS = {
 }
 
 
-@check(
+@gpu_check(
     "GPU028",
     "gpu-wants-recovery",
-    plan=plan_gpus,
-    probes=(gpus,),
-    cost=COST,
-    without_root=LOST_WITHOUT_ROOT,
     severity=Severity.ERROR,
     evidence=(
         (

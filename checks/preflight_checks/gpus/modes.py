@@ -11,7 +11,7 @@ from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, root_command
 from preflight_checks.gpus.device_findings import Fault, NodeGpu, differing, expected_gpus, judge_devices, visible
-from preflight_checks.gpus.presence import COST, LOST_WITHOUT_ROOT, plan_gpus
+from preflight_checks.gpus.presence import COST, gpu_check, plan_gpus
 from preflight_checks.probes.gpus import Gpu, GpuProcess, gpus
 from preflight_checks.requirements.claims import known_text, largest, scopes
 from preflight_checks.requirements.hosts import fold
@@ -28,13 +28,9 @@ DAEMONS = ("nv-hostengine", "dcgm-exporter", "nvidia-cuda-mps-server", "nvidia-c
 EXCLUSIVE_THREAD, PROHIBITED, EXCLUSIVE_PROCESS = 1, 2, 3
 
 
-@check(
+@gpu_check(
     "GPU018",
     "gpu-mig-enabled",
-    plan=plan_gpus,
-    probes=(gpus,),
-    cost=COST,
-    without_root=LOST_WITHOUT_ROOT,
     severity=Severity.ERROR,
     evidence=(
         (
@@ -92,13 +88,9 @@ def gpu_mig_enabled(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     yield from judge_devices(job, facts, "MIG", ("mig_enabled",), find_partitioned)
 
 
-@check(
+@gpu_check(
     "GPU019",
     "gpu-compute-mode",
-    plan=plan_gpus,
-    probes=(gpus,),
-    cost=COST,
-    without_root=LOST_WITHOUT_ROOT,
     severity=Severity.ERROR,
     evidence=(
         "https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html",
@@ -252,13 +244,9 @@ def _process_text(process: GpuProcess) -> str:
     return f"process {process.pid}" + (f" ({', '.join(known)})" if known else "")
 
 
-@check(
+@gpu_check(
     "GPU021",
     "gpu-settings-differ",
-    plan=plan_gpus,
-    probes=(gpus,),
-    cost=COST,
-    without_root=LOST_WITHOUT_ROOT,
     severity=Severity.WARNING,
     evidence=(
         (

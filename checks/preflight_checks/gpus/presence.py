@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -58,13 +59,13 @@ _DRIVER_PROBLEMS = {
 }
 
 
-@check(
+#: A check that judges what NVML reports.
+gpu_check = functools.partial(check, plan=plan_gpus, probes=(gpus,), cost=COST, without_root=LOST_WITHOUT_ROOT)
+
+
+@gpu_check(
     "GPU011",
     "gpu-count-short",
-    plan=plan_gpus,
-    probes=(gpus,),
-    cost=COST,
-    without_root=LOST_WITHOUT_ROOT,
     severity=Severity.ERROR,
     evidence=("NVIDIA/aicr#1858", "pytorch/pytorch#28257", "deepspeedai/DeepSpeed#1481"),
 )
@@ -150,13 +151,9 @@ def gpu_count(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         )
 
 
-@check(
+@gpu_check(
     "GPU012",
     "gpu-model-differs",
-    plan=plan_gpus,
-    probes=(gpus,),
-    cost=COST,
-    without_root=LOST_WITHOUT_ROOT,
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=("NVIDIA/aicr#1858",),
@@ -218,13 +215,9 @@ _PEER = {
 }
 
 
-@check(
+@gpu_check(
     "GPU027",
     "gpu-peers-differ",
-    plan=plan_gpus,
-    probes=(gpus,),
-    cost=COST,
-    without_root=LOST_WITHOUT_ROOT,
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from preflight.analysis.link_matrix import Cell, Shape, T, shapes
 from preflight.model.findings import Evidence
 from preflight.model.recording import Facts, Fleet, Observed
-from preflight.plugins.authoring import Verdict, not_applicable, unknown
-from preflight_checks.links.fleet_comparison import Cards, FleetValues, JudgedDirection, Measurement, judged, of_fleet
+from preflight.plugins.authoring import Verdict, check, not_applicable, unknown
+from preflight_checks.links.fleet_comparison import (
+    Cards,
+    FleetValues,
+    JudgedDirection,
+    Measurement,
+    judged,
+    of_fleet,
+    plan_measurements,
+)
+from preflight_checks.planning import no_requests
 from preflight_checks.probes.interfaces import interfaces
 from preflight_checks.probes.link_listener import listen
 from preflight_checks.probes.link_quality import measure
@@ -156,3 +166,9 @@ def evidence_of(what: str, cell: Cell[JudgedDirection], seen: str, expected: str
 def times(shape: Shape[JudgedDirection]) -> str:
     least = min(len(cell.result.measurements) for cell in shape.cells)
     return "once" if least == 1 else "twice" if least == 2 else f"{least} times"
+
+
+#: A check that judges the measurements of links.
+link_check = functools.partial(
+    check, plan=no_requests, follow_up=plan_measurements, probes=PROBES, cost=COST, when="link"
+)

@@ -8,33 +8,26 @@ from preflight.analysis.link_matrix import Shape
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
-from preflight.plugins.authoring import Verdict, check, failed, passed, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, unknown
 from preflight_checks.links.fault_shapes import (
-    COST,
-    PROBES,
     covered,
     direction,
     evidence_of,
     find,
     inconclusive,
+    link_check,
     nothing_measured,
     subject,
     times,
 )
-from preflight_checks.links.fleet_comparison import JudgedDirection, plan_measurements
-from preflight_checks.planning import no_requests
+from preflight_checks.links.fleet_comparison import JudgedDirection
 from preflight_checks.requirements.claims import backends
 from preflight_checks.requirements.hosts import fold
 
 
-@check(
+@link_check(
     "LNK005",
     "link-loses-packets",
-    plan=no_requests,
-    follow_up=plan_measurements,
-    probes=PROBES,
-    cost=COST,
-    when="link",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
@@ -107,14 +100,9 @@ def _lossy(shape: Shape[JudgedDirection]) -> Verdict:
     )
 
 
-@check(
+@link_check(
     "LNK006",
     "full-frames-lost",
-    plan=no_requests,
-    follow_up=plan_measurements,
-    probes=PROBES,
-    cost=COST,
-    when="link",
     severity=Severity.ERROR,
     evidence=(
         "NVIDIA/nccl#1524",

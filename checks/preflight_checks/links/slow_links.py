@@ -9,16 +9,15 @@ from preflight.analysis.link_matrix import Cell, Shape
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
-from preflight.plugins.authoring import Verdict, check, failed, passed, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, unknown
 from preflight_checks.links.fault_shapes import (
-    COST,
-    PROBES,
     LinkFaults,
     covered,
     direction,
     evidence_of,
     find,
     inconclusive,
+    link_check,
     load_of,
     nothing_measured,
     subject,
@@ -33,9 +32,7 @@ from preflight_checks.links.fleet_comparison import (
     format_time,
     measurements_of,
     of_fleet,
-    plan_measurements,
 )
-from preflight_checks.planning import no_requests
 from preflight_checks.probes.link_quality import STREAMS
 from preflight_checks.requirements.hosts import fold
 
@@ -44,14 +41,9 @@ from preflight_checks.requirements.hosts import fold
 FABRIC_SHARE, ALIKE_SHARE = 1 / 3, 0.4
 
 
-@check(
+@link_check(
     "LNK003",
     "link-slow",
-    plan=no_requests,
-    follow_up=plan_measurements,
-    probes=PROBES,
-    cost=COST,
-    when="link",
     severity=Severity.ERROR,
     evidence=(
         "awslabs/awsome-distributed-ai#664",
@@ -140,14 +132,9 @@ def _slow_evidence(cell: Cell[JudgedDirection], expected: str, found: LinkFaults
     return evidence_of("bandwidth", cell, seen, expected, f"iperf3 -c {look.quality.address} -t 2")
 
 
-@check(
+@link_check(
     "LNK004",
     "link-late",
-    plan=no_requests,
-    follow_up=plan_measurements,
-    probes=PROBES,
-    cost=COST,
-    when="link",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
@@ -227,14 +214,9 @@ def _late_finding(shape: Shape[JudgedDirection], common: FleetValues) -> Verdict
     )
 
 
-@check(
+@link_check(
     "LNK009",
     "fabric-slower-than-cards",
-    plan=no_requests,
-    follow_up=plan_measurements,
-    probes=PROBES,
-    cost=COST,
-    when="link",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=("NVIDIA/nccl#489", "awslabs/awsome-distributed-ai#664"),

@@ -32,27 +32,8 @@ from preflight_checks.requirements.hosts import fold, literal
 
 #: Interfaces for container traffic inside one machine, by their usual prefixes.
 CONTAINER_PREFIXES = (
-    "docker",
-    "br-",
-    "veth",
-    "virbr",
-    "cni",
-    "flannel",
-    "cali",
-    "cilium",
-    "lxc",
-    "tunl",
-    "kube-",
-    "podman",
-    "lxd",
-    "vnet",
-    "vmnet",
-    "vboxnet",
-    "nodelocaldns",
-    "antrea",
-    "weave",
-    "nerdctl",
-    "crio",
+    *("docker", "br-", "veth", "virbr", "cni", "flannel", "cali", "cilium", "lxc", "tunl", "kube-", "podman", "lxd"),
+    *("vnet", "vmnet", "vboxnet", "nodelocaldns", "antrea", "weave", "nerdctl", "crio"),
 )
 #: Tunnels: they may reach other nodes, but over a detour that is unsuitable for training.
 TUNNEL_PREFIXES = ("tailscale", "tun", "tap", "wg", "zt", "ppp", "utun")

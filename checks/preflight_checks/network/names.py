@@ -124,8 +124,7 @@ def _own_name_finding(bad: dict[str, Lookup], claims: tuple[Claim | Launch, ...]
     return failed(
         "own host names",
         f"the name of {subject} itself does not resolve to an address that other nodes can reach "
-        f"({'; '.join(answers[:4])}); "
-        "Gloo, Paddle's launcher and parameter servers would publish the loopback address",
+        f"({'; '.join(answers[:4])}); Gloo, Paddle's launcher and parameter servers would publish the loopback address",
         at=evidence[0],
         also=(*evidence[1:8], *claims),
         nodes=tuple(bad),

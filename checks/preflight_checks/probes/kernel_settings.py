@@ -23,19 +23,7 @@ VOLATILE = (
 )
 #: Interfaces that appear and disappear with containers and virtual machines.
 TRANSIENT_INTERFACES = (
-    "veth",
-    "docker",
-    "br-",
-    "cali",
-    "cni",
-    "flannel",
-    "lxc",
-    "tap",
-    "vnet",
-    "virbr",
-    "kube-",
-    "ifb",
-    "dummy",
+    *("veth", "docker", "br-", "cali", "cni", "flannel", "lxc", "tap", "vnet", "virbr", "kube-", "ifb", "dummy"),
 )
 _MAX_VALUES = 8000
 _MAX_LENGTH = 512

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from statistics import median
 
@@ -151,10 +152,13 @@ def _none_found(wanted: Demand, nodes: list[str]) -> Iterator[Verdict]:
     )
 
 
-@check(
+#: A check that judges the RDMA devices of nodes.
+rdma_check = functools.partial(check, plan=plan_rdma, probes=(rdma,), cost=COST)
+
+
+@rdma_check(
     "RDM002",
     "rdma-port-down",
-    plan=plan_rdma,
     severity=Severity.ERROR,
     evidence=(
         "NVIDIA/nccl#719",
@@ -162,8 +166,6 @@ def _none_found(wanted: Demand, nodes: list[str]) -> Iterator[Verdict]:
         ("gcm, ibstat", "https://github.com/facebookresearch/gcm"),
         "Primus node-smoke (7 of 8 cards)",
     ),
-    probes=(rdma,),
-    cost=COST,
 )
 def rdma_port_down(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The ports that the job uses are active on every node where they exist.

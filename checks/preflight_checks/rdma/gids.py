@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job, is_whole_number
 from preflight.model.recording import Facts, Fleet
-from preflight.plugins.authoring import Verdict, check, failed, memoize, not_applicable, passed, unknown
+from preflight.plugins.authoring import Verdict, failed, memoize, not_applicable, passed, unknown
 from preflight_checks.comparison import split
-from preflight_checks.probes.rdma import Gid, rdma
-from preflight_checks.rdma.devices import COST, blind, plan_rdma
+from preflight_checks.probes.rdma import Gid
+from preflight_checks.rdma.devices import blind, rdma_check
 from preflight_checks.rdma.port_choice import Port, applies, ports_by_node, variable_value
 from preflight_checks.requirements.claims import backends
 from preflight_checks.requirements.hosts import fold
@@ -119,14 +119,11 @@ def chosen_gids(job: Job, facts: Facts) -> dict[str, list[ChosenGid]]:
     return found
 
 
-@check(
+@rdma_check(
     "RDM006",
     "roce-gid-unusable",
-    plan=plan_rdma,
     severity=Severity.ERROR,
     evidence=("NVIDIA/nccl#426", "NVIDIA/nccl#769", "NVIDIA/nccl#1131", "pytorch/pytorch#81628", "openucx/ucx#7785"),
-    probes=(rdma,),
-    cost=COST,
 )
 def gid_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The GID that each RoCE port uses is a routable RoCE v2 address, and of one kind on all nodes.

@@ -8,10 +8,9 @@ from statistics import median
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
-from preflight.plugins.authoring import Verdict, check, failed, passed
+from preflight.plugins.authoring import Verdict, failed, passed
 from preflight_checks.comparison import split
-from preflight_checks.probes.rdma import rdma
-from preflight_checks.rdma.devices import COST, blind, plan_rdma
+from preflight_checks.rdma.devices import blind, rdma_check
 from preflight_checks.rdma.port_choice import Port, applies, ports_by_node
 from preflight_checks.requirements.hosts import fold
 
@@ -19,17 +18,14 @@ from preflight_checks.requirements.hosts import fold
 MIN_ERRORS = {"link_downed": 5, "symbol_error": 1000, "local_link_integrity_errors": 1000, "link_error_recovery": 10}
 
 
-@check(
+@rdma_check(
     "RDM003",
     "rdma-rate-differs",
-    plan=plan_rdma,
     severity=Severity.WARNING,
     evidence=(
         "https://github.com/AMD-AGI/Primus",
         ("Primus node-smoke, Azure node health checks (ib link)", "https://github.com/Azure/azurehpc-health-checks"),
     ),
-    probes=(rdma,),
-    cost=COST,
 )
 def rate_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """A port has the same rate and link layer on all nodes.
@@ -93,10 +89,9 @@ def _device(ports: list[str]) -> str:
     return ports[0].split(":")[0]
 
 
-@check(
+@rdma_check(
     "RDM004",
     "rdma-link-errors",
-    plan=plan_rdma,
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
@@ -104,8 +99,6 @@ def _device(ports: list[str]) -> str:
         ("Azure node health checks (ib link flapping)", "https://github.com/Azure/azurehpc-health-checks"),
         ("gcm, ib counters", "https://github.com/facebookresearch/gcm"),
     ),
-    probes=(rdma,),
-    cost=COST,
 )
 def link_errors(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No port in use has far more link losses or corrected errors than the ports of the other nodes.
@@ -152,10 +145,9 @@ def _counter(item: Port, counter: str) -> str:
     return f"/sys/class/infiniband/{item.device.name}/ports/{item.port.number}/counters/{counter}"
 
 
-@check(
+@rdma_check(
     "RDM005",
     "rdma-firmware-differs",
-    plan=plan_rdma,
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
@@ -163,8 +155,6 @@ def _counter(item: Port, counter: str) -> str:
         ("Primus node-smoke (NIC firmware)", "https://github.com/AMD-AGI/Primus"),
         ("imbue cluster-health (flint)", "https://github.com/imbue-ai/cluster-health"),
     ),
-    probes=(rdma,),
-    cost=COST,
 )
 def firmware_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """RDMA cards of one kind that the job uses have one firmware version.

@@ -92,14 +92,8 @@ class Filter:
 
 
 FILTER_VARIABLES = (
-    "NCCL_SOCKET_IFNAME",
-    "GLOO_SOCKET_IFNAME",
-    "TP_SOCKET_IFNAME",
-    "HOROVOD_GLOO_IFACE",
-    "FI_TCP_IFACE",
-    "OMPI_MCA_btl_tcp_if_include",
-    "OMPI_MCA_btl_tcp_if_exclude",
-    "OMPI_MCA_oob_tcp_if_include",
+    *("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE", "FI_TCP_IFACE"),
+    *("OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_btl_tcp_if_exclude", "OMPI_MCA_oob_tcp_if_include"),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -54,12 +55,13 @@ def min_nodes(requested: dict[str, RequestedOption]) -> int | None:
 MIB = 2**20
 
 
-@check(
+#: A check that judges what the scheduler granted.
+allocation_check = functools.partial(check, plan=no_requests, probes=(), cost=COST)
+
+
+@allocation_check(
     "ALC004",
     "node-out-of-service",
-    plan=no_requests,
-    probes=(),
-    cost=COST,
     severity=Severity.ERROR,
     evidence=(
         ("sinfo's documentation of the states of nodes", "https://slurm.schedmd.com/sinfo.html"),
@@ -108,12 +110,9 @@ def _named(fleet: Fleet) -> Iterator[str]:
         yield from fleet.origin.named
 
 
-@check(
+@allocation_check(
     "ALC005",
     "too-few-fitting-nodes",
-    plan=no_requests,
-    probes=(),
-    cost=COST,
     severity=Severity.ERROR,
     evidence=(
         ("sbatch's documentation of --nodes, --gres and --constraint", "https://slurm.schedmd.com/sbatch.html"),
@@ -219,12 +218,9 @@ def _amount(name: str, amount: float) -> str:
     return f"{amount:.0f} {'GPU' if name == 'gpu' else 'core'}{'s' if amount != 1 else ''}"
 
 
-@check(
+@allocation_check(
     "ALC006",
     "scheduler-refuses",
-    plan=no_requests,
-    probes=(),
-    cost=COST,
     severity=Severity.ERROR,
     evidence=(("sbatch's documentation of --test-only", "https://slurm.schedmd.com/sbatch.html"),),
 )

@@ -11,14 +11,13 @@ from difflib import get_close_matches
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job, Known, is_whole_number
 from preflight.model.recording import Facts, Fleet, Partition
-from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed
 from preflight.sources.launchers.slurm import seconds_of
-from preflight_checks.planning import no_requests
 from preflight_checks.requirements.hosts import fold
 from preflight_checks.scheduler.allocation import (
-    COST,
     NOT_SLURM,
     RequestedOption,
+    allocation_check,
     min_nodes,
     partitions_of,
     requested_options,
@@ -26,12 +25,9 @@ from preflight_checks.scheduler.allocation import (
 )
 
 
-@check(
+@allocation_check(
     "ALC001",
     "partition-unavailable",
-    plan=no_requests,
-    probes=(),
-    cost=COST,
     severity=Severity.ERROR,
     evidence=(
         "https://slurm.schedmd.com/sbatch.html",
@@ -87,12 +83,9 @@ def partition_unavailable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
         yield passed(job.name)
 
 
-@check(
+@allocation_check(
     "ALC002",
     "beyond-partition-limits",
-    plan=no_requests,
-    probes=(),
-    cost=COST,
     severity=Severity.ERROR,
     evidence=(
         (
@@ -171,12 +164,9 @@ def _max_nodes(requested: dict[str, RequestedOption], count: int) -> int:
     return int(text) if is_whole_number(text) else count
 
 
-@check(
+@allocation_check(
     "ALC003",
     "account-not-allowed",
-    plan=no_requests,
-    probes=(),
-    cost=COST,
     severity=Severity.ERROR,
     evidence=(
         ("slurm.conf's documentation of AllowAccounts and AllowQos", "https://slurm.schedmd.com/slurm.conf.html"),

@@ -17,18 +17,15 @@ from preflight_checks.probes.packages import packages
 from preflight_checks.probes.server_place import server_place
 from preflight_checks.requirements.hosts import fold, is_ps
 from preflight_checks.servers.layout import Layout, Shares, layout_claims, shares, speed_mbps
-from preflight_checks.servers.placement import COST, PROBES, known_layout, plan_placement
+from preflight_checks.servers.placement import known_layout, placement_check
 
 #: A synchronous step that takes this long just to exchange dense parameters is too slow.
 SLOW_STEP_S = 1.0
 
 
-@check(
+@placement_check(
     "PLC003",
     "server-memory-too-small",
-    plan=plan_placement,
-    probes=PROBES,
-    cost=COST,
     severity=Severity.ERROR,
     evidence=("PaddlePaddle/Paddle#10398", "PaddlePaddle/Paddle#30524"),
 )
@@ -95,12 +92,9 @@ def _size(value: int) -> str:
     return f"{value / 2**20:.0f} MiB"
 
 
-@check(
+@placement_check(
     "PLC004",
     "server-cores-too-few",
-    plan=plan_placement,
-    probes=PROBES,
-    cost=COST,
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=("PaddlePaddle/Paddle#10398", "PaddlePaddle/Paddle#30524"),
@@ -145,12 +139,9 @@ def server_cores_too_few(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
             yield passed("cores of servers")
 
 
-@check(
+@placement_check(
     "PLC005",
     "server-network-too-slow",
-    plan=plan_placement,
-    probes=PROBES,
-    cost=COST,
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=("tensorflow/tensorflow#3762",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 from preflight.model.findings import Confidence, Evidence, Severity
@@ -56,12 +57,13 @@ def _as_written(endpoints: list[Endpoint]) -> str:
     return fold((f"{endpoint.host}:{endpoint.port}" for endpoint in endpoints), 4)
 
 
-@check(
+#: A check that judges where parameter servers run.
+placement_check = functools.partial(check, plan=plan_placement, probes=PROBES, cost=COST)
+
+
+@placement_check(
     "PLC001",
     "servers-on-few-nodes",
-    plan=plan_placement,
-    probes=PROBES,
-    cost=COST,
     severity=Severity.WARNING,
     evidence=("tensorflow/tensorflow#3762", "PaddlePaddle/Paddle#10398"),
 )
@@ -134,12 +136,9 @@ def _judge_spread(found: Layout) -> Iterator[Verdict]:
         yield passed(f"{len(found.servers)} servers on {len(counts)} nodes")
 
 
-@check(
+@placement_check(
     "PLC002",
     "servers-beside-some-trainers",
-    plan=plan_placement,
-    probes=PROBES,
-    cost=COST,
     severity=Severity.INFO,
     confidence=Confidence.MEDIUM,
     evidence=("tensorflow/tensorflow#3762", "PaddlePaddle/Paddle#30524"),
@@ -178,12 +177,9 @@ def servers_beside_some_trainers(job: Job, fleet: Fleet, facts: Facts) -> Iterat
             yield passed("neighbours of servers")
 
 
-@check(
+@placement_check(
     "PLC006",
     "server-port-ephemeral",
-    plan=plan_placement,
-    probes=PROBES,
-    cost=COST,
     severity=Severity.INFO,
     confidence=Confidence.HIGH,
     evidence=(

@@ -122,15 +122,7 @@ class Account:
 #: Kinds of stories that are about a node by itself.
 _OF_ONE = ("down", "fails-again", "drift", "step", "counter", "outlier")
 _ORDER: tuple[Kind, ...] = (
-    "down",
-    "fails-again",
-    "after-change",
-    "all-nodes",
-    "shared-step",
-    "step",
-    "drift",
-    "counter",
-    "outlier",
+    *("down", "fails-again", "after-change", "all-nodes", "shared-step", "step", "drift", "counter", "outlier"),
 )
 
 

@@ -224,7 +224,7 @@ def _verdict(item: SiteRule, job: Job, subject: str, scope: Scope, launch: Launc
     if "required" in kinds:
         if seen.stated:
             return passed(subject)
-        place = launch.span if launch is not None else next((_top(file.path) for file in job.files), None)
+        place = launch.span if launch is not None else next((Span(file.path, 1, 1, 1, 1) for file in job.files), None)
         stated = f"these files do not state {condition.name}. {item.message}"
         return fault(stated, at=place) if place is not None else None
     if not seen.stated or seen.at is None:
@@ -254,7 +254,3 @@ def _shown(seen: _FileValue) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= _MAX_SHOWN_LENGTH else text[: _MAX_SHOWN_LENGTH - 1] + "…"
-
-
-def _top(path: str) -> Span:
-    return Span(path, 1, 1, 1, 1)

@@ -37,14 +37,8 @@ MAX_NOTES = 20
 
 _OWN_KEYS = ("train_micro_batch_size_per_gpu", "zero_optimization", "zero_allow_untested_optimizer")
 _SHARED_KEYS = (
-    "train_batch_size",
-    "gradient_accumulation_steps",
-    "gradient_clipping",
-    "steps_per_print",
-    "wall_clock_breakdown",
-    "optimizer",
-    "fp16",
-    "bf16",
+    *("train_batch_size", "gradient_accumulation_steps", "gradient_clipping", "steps_per_print"),
+    *("wall_clock_breakdown", "optimizer", "fp16", "bf16"),
 )
 #: Keys beside which these are the saved arguments of a program.
 _OF_ARGUMENTS = re.compile(

@@ -45,20 +45,7 @@ _BARE = re.compile(r"(\S+)(?:[ \t]+#.*|[ \t]*)")
 _MAX_SLOTS = re.compile(r"(\S+)[ \t]+max[-_]slots=\d{1,9}(?:[ \t]*#.*|[ \t]*)")
 _NAMED = re.compile(r"(?:.*[._-])?(?:host_?files?|machine_?files?|hosts|machines|nodefile)(?:[._-].*)?", re.IGNORECASE)
 #: Names of other files that look like a list of hosts.
-_OTHER_SUFFIXES = (
-    ".py",
-    ".sh",
-    ".json",
-    ".yaml",
-    ".yml",
-    ".md",
-    ".rst",
-    ".toml",
-    ".ini",
-    ".tf",
-    ".j2",
-    ".tpl",
-)
+_OTHER_SUFFIXES = (".py", ".sh", ".json", ".yaml", ".yml", ".md", ".rst", ".toml", ".ini", ".tf", ".j2", ".tpl")
 
 
 class _Line(NamedTuple):

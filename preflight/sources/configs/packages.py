@@ -18,7 +18,7 @@ from preflight._util.spans import MAX_SNIPPET_LENGTH
 from preflight.model.job import WHOLE_JOB, Claim, Known, Reference, Scope, Span, Strength
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.formats.comments import suppressions
-from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims
+from preflight.sources.formats.structured import Kind, Node, NodeClaims
 
 #: Distribution (or conda package) to the name of its claim.
 _TRACKED = {
@@ -310,7 +310,7 @@ def _members(file: SourceFile) -> Iterator[tuple[Package, Span, str]]:
         for member in node.in_force if node is not None and node.kind is Kind.OBJECT else ():
             package = package_of(member.key + _version(member.node))
             if package is not None:
-                yield package, node_claims.span(_place(member)), node_claims.spelling(member)
+                yield package, node_claims.span(member.node.at("version") or member.node), node_claims.spelling(member)
 
 
 def _version(node: Node) -> str:
@@ -319,7 +319,3 @@ def _version(node: Node) -> str:
     if re.fullmatch(r"\d[\w.]*(?:\.\*)?", text):
         return f"=={text}"
     return text if re.fullmatch(r"(?:[=<>!~]{1,3}[\w.*+]+,?){1,6}", text.replace(" ", "")) else ""
-
-
-def _place(member: Member) -> Node:
-    return member.node.at("version") or member.node

@@ -110,8 +110,7 @@ _TRAINS = _keys(
     "lr learning_rate base_lr max_lr init_lr initial_lr lr_scheduler scheduler scheduler_conf optimizer optim"
     " optim_conf solver epochs? num_epochs? n_epochs? max_epochs? number_of_epochs num_train_epochs max_steps"
     " train_steps max_train_steps num_train_steps iters train_iters weight_decay warmup_steps trainer"
-    " train_dataset save_steps"
-    " sharding_strategy",
+    " train_dataset save_steps sharding_strategy",
 )
 #: Sections that such a file of a launcher has: how many nodes it takes.
 _STARTS = _keys((), "partition launcher slurm cluster trainer tasks_per_node cpus_per_task num_gpus nodes run_config")

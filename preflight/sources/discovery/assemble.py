@@ -13,7 +13,7 @@ from pathlib import Path
 from preflight._util import toml
 from preflight._util.budget import BudgetExceeded, current, free_memory_after, running
 from preflight._util.hostnames import is_loopback
-from preflight.model.job import WHOLE_JOB, Job, Known, Launch, Note, NoteKind, Scope, Span
+from preflight.model.job import WHOLE_JOB, Job, Known, Note, NoteKind, Scope, Span
 from preflight.model.job.derive import with_derived
 from preflight.model.job.value import items
 from preflight.model.progress import Progress, Step, ignore
@@ -350,11 +350,7 @@ def _needs_configuration(jobs: Sequence[Job], kind: str, signs: Sequence[str]) -
     if len(jobs) != 1 or any(file.kind == kind for file in jobs[0].files):
         return False
     named = any(reference.role == _ROLES[kind] for reference in jobs[0].references)
-    return not named and all(_contains_sign(launch, signs) for launch in jobs[0].launches)
-
-
-def _contains_sign(launch: Launch, signs: Sequence[str]) -> bool:
-    return launch.launcher in signs and None not in launch.arguments
+    return not named and all(launch.launcher in signs and None not in launch.arguments for launch in jobs[0].launches)
 
 
 #: The first instruction of a container file, behind comments and arguments.

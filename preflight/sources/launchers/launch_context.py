@@ -306,17 +306,7 @@ def wrappers_reach_nodes(wrappers: tuple[Wrapper, ...]) -> bool:
 
 
 _REMOTE_STARTERS = (
-    "srun",
-    "mpirun",
-    "horovodrun",
-    "ssh",
-    "pdsh",
-    "clush",
-    "ibrun",
-    "jsrun",
-    "aprun",
-    "pbsdsh",
-    "blaunch",
+    *("srun", "mpirun", "horovodrun", "ssh", "pdsh", "clush", "ibrun", "jsrun", "aprun", "pbsdsh", "blaunch"),
 )
 
 

@@ -114,16 +114,8 @@ _MAX_LAUNCHES = 100
 #: Modules and scripts that do not train, even when srun starts several copies.
 _TOOLS = frozenset(
     [
-        "setup.py",
-        "venv",
-        "pip",
-        "ensurepip",
-        "http.server",
-        "json.tool",
-        "site",
-        "torch.utils.collect_env",
-        "wandb",
-        "pytest",
+        *("setup.py", "venv", "pip", "ensurepip", "http.server", "json.tool", "site", "torch.utils.collect_env"),
+        *("wandb", "pytest"),
     ]
 )
 

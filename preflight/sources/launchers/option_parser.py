@@ -161,7 +161,7 @@ def scan(words: Sequence[Word], known: Table) -> ScannedLine:
     while index < len(words):
         word = words[index]
         index += 1
-        if word.many and not _is_option(word):
+        if word.many and not known_prefix(word).startswith("-"):
             following = words[index : index + _MAX_WORDS]
             if _hides_options(following) or _precedes_option(following, known):
                 incomplete = True
@@ -364,10 +364,6 @@ def _common_prefix(words: Sequence[str]) -> str:
     while at < len(first) and at < len(last) and first[at] == last[at]:
         at += 1
     return first[:at]
-
-
-def _is_option(word: Word) -> bool:
-    return known_prefix(word).startswith("-")
 
 
 def _precedes_option(following: Sequence[Word], known: Table) -> bool:

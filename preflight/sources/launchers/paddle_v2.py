@@ -175,13 +175,9 @@ def _index_files(line: LaunchLine, scanned: ScannedLine, tree: Tree) -> list[Ref
     for path in paths_of(package.value, package.parts) if package is not None else ():
         for name in ("train.list", "data/train.list"):
             target = relative(posixpath.join(path, name), line, tree)
-            if package is not None and target is not None and not _is_missing(tree, target):
+            if package is not None and target is not None and isinstance(tree.read(target), SourceFile):
                 found.append(Reference(target, "index", package.span, line.scope))
     return found
-
-
-def _is_missing(tree: Tree, path: str) -> bool:
-    return not isinstance(tree.read(path), SourceFile)
 
 
 def _as_boolean(value: Value) -> Value:

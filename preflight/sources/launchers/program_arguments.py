@@ -224,16 +224,12 @@ def option_claims(framework: str, line: LaunchLine, words: Sequence[Word]) -> tu
                 _state_hidden(builder, word)
             continue
         values: list[Word] = []
-        while not equals and place < len(words) and not _is_option(words[place]):
+        while not equals and place < len(words) and not known_prefix(words[place]).startswith("--"):
             values.append(words[place])
             place += 1
         if not is_secret(name):
             _state(builder, word, name, values, equals=bool(equals))
     return tuple(builder.claims)
-
-
-def _is_option(word: Word) -> bool:
-    return known_prefix(word).startswith("--")
 
 
 def _state(builder: ClaimBuilder, word: Word, name: str, values: Sequence[Word], *, equals: bool) -> None:

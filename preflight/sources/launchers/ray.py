@@ -33,14 +33,8 @@ _SUBMIT = generated_table(
 _HEAD_PORT = 6379
 #: Ports of components that RayParams.update_pre_selected_port requires to be distinct.
 _PORTS = (
-    "object_manager_port",
-    "node_manager_port",
-    "ray_client_server_port",
-    "dashboard_port",
-    "dashboard_agent_listen_port",
-    "dashboard_agent_grpc_port",
-    "runtime_env_agent_port",
-    "metrics_export_port",
+    *("object_manager_port", "node_manager_port", "ray_client_server_port", "dashboard_port"),
+    *("dashboard_agent_listen_port", "dashboard_agent_grpc_port", "runtime_env_agent_port", "metrics_export_port"),
 )
 
 

@@ -60,19 +60,9 @@ _OPTIONS = table(
     interleaved=True,
 )
 _NUMBERS = (
-    "tensor_parallel_size",
-    "pipeline_parallel_size",
-    "context_parallel_size",
-    "expert_parallel_size",
-    "micro_batch_size_per_gpu",
-    "train_batch_size",
-    "gradient_accumulation_steps",
-    "dataloader_workers",
-    "zero_stage",
-    "local_rank",
-    "given_rank",
-    "given_world_size",
-    "given_batch_size",
+    *("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size", "expert_parallel_size"),
+    *("micro_batch_size_per_gpu", "train_batch_size", "gradient_accumulation_steps", "dataloader_workers"),
+    *("zero_stage", "local_rank", "given_rank", "given_world_size", "given_batch_size"),
 )
 _JSON = (".json", ".jsonc", ".hjson")
 

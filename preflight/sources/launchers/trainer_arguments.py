@@ -38,17 +38,9 @@ from preflight.sources.tables import load_table
 #: Options that `script_arguments` and `path_arguments` read for all frameworks.
 _READ_BY_SCRIPT_ARGUMENTS = frozenset(
     [
-        "per_device_train_batch_size",
-        "gradient_accumulation_steps",
-        "ddp_timeout",
-        "ddp_backend",
-        "dataloader_num_workers",
-        "output_dir",
-        "save_total_limit",
-        "tensor_model_parallel_size",
-        "pipeline_model_parallel_size",
-        "context_parallel_size",
-        "expert_model_parallel_size",
+        *("per_device_train_batch_size", "gradient_accumulation_steps", "ddp_timeout", "ddp_backend"),
+        *("dataloader_num_workers", "output_dir", "save_total_limit", "tensor_model_parallel_size"),
+        *("pipeline_model_parallel_size", "context_parallel_size", "expert_model_parallel_size"),
     ]
 )
 #: Options with an optional value: `--bf16`, `--bf16 True`, `--bf16=true`.

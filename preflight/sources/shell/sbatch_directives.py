@@ -19,32 +19,9 @@ _DIRECTIVE = re.compile(r"#SBATCH(?=[ \t]|$)")
 _TOKEN = re.compile(r"""(?:[^\s'"#]|'[^'\n]*'|"[^"\n]*"|(?<=\S)#)+""")
 _BARE_LONG = frozenset(
     (
-        "contiguous",
-        "exclusive",
-        "hold",
-        "ignore-pbs",
-        "no-kill",
-        "no-requeue",
-        "overcommit",
-        "oversubscribe",
-        "share",
-        "parsable",
-        "quiet",
-        "requeue",
-        "reboot",
-        "spread-job",
-        "test-only",
-        "use-min-nodes",
-        "verbose",
-        "version",
-        "wait",
-        "get-user-env",
-        "help",
-        "usage",
-        "propagate",
-        "nice",
-        "immediate",
-        "stepmgr",
+        *("contiguous", "exclusive", "hold", "ignore-pbs", "no-kill", "no-requeue", "overcommit", "oversubscribe"),
+        *("share", "parsable", "quiet", "requeue", "reboot", "spread-job", "test-only", "use-min-nodes", "verbose"),
+        *("version", "wait", "get-user-env", "help", "usage", "propagate", "nice", "immediate", "stepmgr"),
     )
 )
 _BARE_SHORT = frozenset("HhIkOQsvVWXK")

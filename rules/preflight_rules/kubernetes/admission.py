@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Unresolved
 from preflight.model.job.claim import distinct
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, rule, unknown
 from preflight.plugins.claim_text import quoted
 
 
@@ -15,7 +15,8 @@ from preflight.plugins.claim_text import quoted
     "KUB032",
     "manifest-refused",
     severity=Severity.ERROR,
-    profile="gate",
+    otherwise="no object of a known custom resource",
+    passes_with=("manifest_schema",),
     evidence=(
         (
             'Kubernetes documentation, "Field validation"',
@@ -43,17 +44,12 @@ def manifest_refused(job: Job) -> Iterator[Verdict]:
     warning that names them. In the templates of a chart it is a warning, because a chart may have branches for several
     releases.
     """
-    schemas = distinct(job.about("manifest_schema"))
     for claim in distinct(job.about("manifest_refused")):
         subject = claim.scope.launch or f"{claim.span.path}:{claim.span.line}"
         if isinstance(claim.value, Unresolved):
             yield unknown(subject, f"{quoted(claim)} depends on {claim.value.why}", at=claim)
         else:
             yield _refused(subject, claim)
-    if not schemas:
-        yield not_applicable(job.name, "no object of a known custom resource")
-    elif not job.about("manifest_refused"):
-        yield passed(job.name)
 
 
 def _refused(subject: str, claim: Claim) -> Verdict:

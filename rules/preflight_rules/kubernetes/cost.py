@@ -52,19 +52,16 @@ def gpus_on_pod_that_trains_nothing(job: Job) -> Iterator[Verdict]:
             gpus = role.in_force("pod_gpus")
             if not gpus or not _runs_no_rank(workload, role):
                 continue
-            undecided_verdict = undecided(workload.id, gpus)
+            verdict = undecided(workload.id, gpus)
             found = numbers(job_value(gpus))
-            if undecided_verdict is not None:
-                yield undecided_verdict
-            elif found and min(found) > 0:
-                yield failed(
+            if verdict is None and found and min(found) > 0:
+                verdict = failed(
                     workload.id,
                     f"{quoted(gpus[0])} requests {counted(min(found), 'GPU')} for {role.name}, which runs no rank.",
                     at=gpus[0],
                     remedy=f"Remove the GPU from {role.name}.",
                 )
-            else:
-                yield passed(workload.id)
+            yield verdict or passed(workload.id)
 
 
 def _runs_no_rank(workload: Workload, role: Role) -> bool:
@@ -120,12 +117,10 @@ def gpus_beside_cpu_backend(job: Job) -> Iterator[Verdict]:
                 continue
             if not gpus or not stated:
                 continue
-            undecided_verdict = undecided(workload.id, (*gpus, *stated))
+            verdict = undecided(workload.id, (*gpus, *stated))
             found = {text.lower() for claim in stated for text in texts(claim.value)}
-            if undecided_verdict is not None:
-                yield undecided_verdict
-            elif found and found <= {"gloo", "mpi"}:
-                yield failed(
+            if verdict is None and found and found <= {"gloo", "mpi"}:
+                verdict = failed(
                     workload.id,
                     f"{quoted(stated[0])} keeps the ranks' collectives on the CPU, and {placed(gpus[0])} gives each pod"
                     f" {counted(min(numbers(job_value(gpus)), default=1), 'GPU')}.",
@@ -133,8 +128,7 @@ def gpus_beside_cpu_backend(job: Job) -> Iterator[Verdict]:
                     also=((gpus[0], "GPUs"),),
                     remedy="Pass nccl, or request pods without GPUs.",
                 )
-            else:
-                yield passed(workload.id)
+            yield verdict or passed(workload.id)
 
 
 def _plain_backend(job: Job, scope: Scope) -> str:
@@ -181,13 +175,11 @@ def ray_announces_more_gpus_than_pod(job: Job) -> Iterator[Verdict]:
             announced, gpus = role.in_force("ray_num_gpus"), role.in_force("pod_gpus")
             if not announced:
                 continue
-            undecided_verdict = undecided(workload.id, (*announced, *gpus))
+            verdict = undecided(workload.id, (*announced, *gpus))
             wanted, gpu_count = numbers(job_value(announced)), numbers(job_value(gpus)) if gpus else (0,)
-            if undecided_verdict is not None:
-                yield undecided_verdict
-            elif wanted and gpu_count and min(wanted) > max(gpu_count):
+            if verdict is None and wanted and gpu_count and min(wanted) > max(gpu_count):
                 workers = f"{placed(gpus[0])} gives it only {max(gpu_count)}" if gpus else "its limits name none"
-                yield failed(
+                verdict = failed(
                     workload.id,
                     f"{quoted(announced[0])} announces {min(wanted)} GPUs for {role.name}, and {workers}.",
                     at=announced[0],
@@ -195,5 +187,4 @@ def ray_announces_more_gpus_than_pod(job: Job) -> Iterator[Verdict]:
                     remedy="Remove num-gpus: KubeRay takes it from the limits.",
                     severity=None if gpus else Severity.INFO,
                 )
-            else:
-                yield passed(workload.id)
+            yield verdict or passed(workload.id)

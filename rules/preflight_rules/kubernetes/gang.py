@@ -82,7 +82,6 @@ def certainly_alone(value: object) -> bool:
     "KUB006",
     "gang-larger-than-job",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no job sets the size of its gang",
     evidence=(
         (
@@ -111,12 +110,10 @@ def gang_larger_than_job(job: Job) -> Iterator[Verdict]:
         wanted = workload.in_force("gang_min")
         if not wanted or not workload.roles:
             continue
-        undecided_verdict = undecided(workload.id, (*wanted, *(role.count for role in workload.roles)))
+        verdict = undecided(workload.id, (*wanted, *(role.count for role in workload.roles)))
         least, pods = numbers(job_value(wanted)), numbers(workload.pods())
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif least and pods and min(least) > max(pods):
-            yield failed(
+        if verdict is None and least and pods and min(least) > max(pods):
+            verdict = failed(
                 workload.id,
                 f"{quoted(wanted[0])} waits for {min(least)} pods, but the roles have {max(pods)}"
                 f" ({', '.join(quoted(role.count) for role in workload.roles[:4])}).",
@@ -124,8 +121,7 @@ def gang_larger_than_job(job: Job) -> Iterator[Verdict]:
                 also=tuple((role.count, role.name) for role in workload.roles[:6]),
                 remedy=f"Set it to {max(pods)}, or remove it.",
             )
-        else:
-            yield passed(workload.id)
+        yield verdict or passed(workload.id)
 
 
 @rule(
@@ -169,8 +165,7 @@ def gang_waits_for_ordered_start(job: Job) -> Iterator[Verdict]:
         by = wanted[0] if wanted else gangs[0]
         yield failed(
             workload.id,
-            f"{placed(by)} holds pods back until {needed} exist, but {_ordered_by(workload)}"
-            f" creates"
+            f"{placed(by)} holds pods back until {needed} exist, but {_ordered_by(workload)} creates"
             f" {counted(first, 'pod')} first ({quoted(order[0])}) and the rest once they run: both wait forever.",
             at=by,
             also=((order[0], f"created first: {first}"),),

@@ -29,7 +29,6 @@ _ALLOWED = frozenset(("Never", "OnFailure"))
     "job-restart-policy-rejected",
     severity=Severity.ERROR,
     fix="unsafe",
-    profile="gate",
     otherwise="no Job of Kubernetes itself starts ranks",
     evidence=(
         (
@@ -86,7 +85,6 @@ def job_restart_policy_rejected(job: Job) -> Iterator[Verdict]:
     "KUB014",
     "completion-index-without-indexed-mode",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no Job's launch line uses a completion index",
     evidence=(
         (
@@ -114,13 +112,9 @@ def completion_index_without_indexed_mode(job: Job) -> Iterator[Verdict]:
         users = [claim for _, scope in workload.launches() if (claim := _uses_index(job, scope.launch)) is not None]
         if not modes or not users:
             continue
-        undecided_verdict = undecided(workload.id, modes)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif "Indexed" in texts(modes[0].value):
-            yield passed(workload.id)
-        else:
-            yield failed(
+        verdict = undecided(workload.id, modes)
+        if verdict is None and "Indexed" not in texts(modes[0].value):
+            verdict = failed(
                 workload.id,
                 f"{quoted(users[0])} requires a completion index, but the Job's pods have none: completionMode is"
                 f" {texts(modes[0].value)[0]}.",
@@ -128,6 +122,7 @@ def completion_index_without_indexed_mode(job: Job) -> Iterator[Verdict]:
                 also=((modes[0], "no `completionMode: Indexed`"),),
                 remedy="Add `completionMode: Indexed` to the Job's spec.",
             )
+        yield verdict or passed(workload.id)
 
 
 def _uses_index(job: Job, launch: str) -> Claim | None:
@@ -177,13 +172,16 @@ def single_node_volume_on_several_pods(job: Job) -> Iterator[Verdict]:
                 access = next((modes[text] for text in texts(mount.value) if text in modes), None)
                 if access is None or not mount.scope.role:
                     continue
-                undecided_verdict = undecided(workload.id, (access, role.count))
+                verdict = undecided(workload.id, (access, role.count))
                 held = {str(mode) for item in access.alternatives if isinstance(item, tuple) for mode in item}
                 holder = "pod" if "ReadWriteOncePod" in held else "node"
-                if undecided_verdict is not None:
-                    yield undecided_verdict
-                elif held and held <= {"ReadWriteOnce", "ReadWriteOncePod"} and certainly_several(role.count.value):
-                    yield failed(
+                if (
+                    verdict is None
+                    and held
+                    and held <= {"ReadWriteOnce", "ReadWriteOncePod"}
+                    and certainly_several(role.count.value)
+                ):
+                    verdict = failed(
                         workload.id,
                         f"{placed(mount)} is mounted by {max(numbers(role.count.value))} pods ({quoted(role.count)}),"
                         f" but {placed(access)} lets only one {holder} mount it.",
@@ -191,8 +189,7 @@ def single_node_volume_on_several_pods(job: Job) -> Iterator[Verdict]:
                         also=((access, "access modes"), (role.count, "pods")),
                         remedy="Use a claim with ReadWriteMany, or one for each pod.",
                     )
-                else:
-                    yield passed(workload.id)
+                yield verdict or passed(workload.id)
 
 
 @rule(

@@ -129,19 +129,16 @@ def rdma_device_without_locked_memory(job: Job) -> Iterator[Verdict]:
             if not devices:
                 continue
             capable = role.every("pod_capability")
-            undecided_verdict = undecided(workload.id, (*devices, *capable))
-            if undecided_verdict is not None:
-                yield undecided_verdict
-            elif any(text in _LOCKING for claim in capable for text in texts(claim.value)):
-                yield passed(workload.id)
-            else:
-                yield failed(
+            verdict = undecided(workload.id, (*devices, *capable))
+            if verdict is None and not any(text in _LOCKING for claim in capable for text in texts(claim.value)):
+                verdict = failed(
                     workload.id,
                     f"{quoted(devices[0])} gives the pod an RDMA device, but no container may lock the memory that"
                     f" RDMA needs.",
                     at=devices[0],
                     remedy="Add `securityContext: {capabilities: {add: [IPC_LOCK]}}`.",
                 )
+            yield verdict or passed(workload.id)
 
 
 @rule(
@@ -179,20 +176,17 @@ def rdma_device_requested_and_unused(job: Job) -> Iterator[Verdict]:
             off = [c for n in ("NCCL_IB_DISABLE", "NCCL_NET", "FI_PROVIDER") for c in role.every(f"env.{n}")]
             off += [c for _, scope in workload.launches() for c in job.setting("env.FI_PROVIDER", scope)]
             off += [c for _, scope in workload.launches() for c in job.setting("env.NCCL_IB_DISABLE", scope)]
-            undecided_verdict = undecided(workload.id, off)
+            verdict = undecided(workload.id, off)
             blocking = [c for c in off if _turns_off(c.quantity, texts(c.value))]
-            if undecided_verdict is not None:
-                yield undecided_verdict
-            elif blocking:
-                yield failed(
+            if verdict is None and blocking:
+                verdict = failed(
                     workload.id,
                     f"{quoted(blocking[0])} keeps NCCL off the device that {placed(devices[0])} requests.",
                     at=blocking[0],
                     also=((devices[0], "the device"),),
                     remedy="Remove the variable, or do not ask for the device.",
                 )
-            else:
-                yield passed(workload.id)
+            yield verdict or passed(workload.id)
 
 
 #: Values that keep ranks off an RDMA device, by the variable's quantity.
@@ -238,20 +232,17 @@ def rdma_devices_mounted_beside_plugin(job: Job) -> Iterator[Verdict]:
                 continue
             # Pod templates that share a YAML anchor share the volume.
             reported.update(claim.span for claim in paths)
-            undecided_verdict = undecided(workload.id, paths)
+            verdict = undecided(workload.id, paths)
             mounted = [c for c in paths if any(t.startswith("/dev/infiniband") for t in texts(c.value))]
-            if undecided_verdict is not None:
-                yield undecided_verdict
-            elif mounted:
-                yield failed(
+            if verdict is None and mounted:
+                verdict = failed(
                     workload.id,
                     f"{quoted(mounted[0])} mounts the node's RDMA devices over those of {placed(devices[0])}.",
                     at=mounted[0],
                     also=((devices[0], "given by the plugin"),),
                     remedy="Remove the hostPath volume: the device plugin provides the devices.",
                 )
-            else:
-                yield passed(workload.id)
+            yield verdict or passed(workload.id)
 
 
 #: Values by which libfabric or NCCL is told to use a device, by variable.
@@ -344,7 +335,6 @@ _NAMING = ("master_addr", "hosts", "ps_server_endpoints", "ps_worker_endpoints")
     "KUB033",
     "host-name-of-no-pod",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch in a pod names a host that looks like a pod of its object",
     evidence=(
         "kubernetes-sigs/jobset#603",

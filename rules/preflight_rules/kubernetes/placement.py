@@ -24,7 +24,6 @@ _INSTANCE_LABELS = ("node.kubernetes.io/instance-type=", "beta.kubernetes.io/ins
     "KUB022",
     "pod-larger-than-instance",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no pod with GPUs selects a known machine type",
     evidence=(
         ("a bundle that fits no node waits forever", "ray-project/ray#47792"),
@@ -55,20 +54,17 @@ def pod_larger_than_instance(job: Job) -> Iterator[Verdict]:
             labels = [claim for claim in role.every("node_label") if _sizes(claim)]
             if not gpus or not labels:
                 continue
-            undecided_verdict = undecided(workload.id, gpus)
+            verdict = undecided(workload.id, gpus)
             wanted, most = numbers(job_value(gpus)), max(_sizes(labels[0]))
-            if undecided_verdict is not None:
-                yield undecided_verdict
-            elif wanted and min(wanted) > most:
-                yield failed(
+            if verdict is None and wanted and min(wanted) > most:
+                verdict = failed(
                     workload.id,
                     f"{quoted(gpus[0])} requests more than {placed(labels[0])} has: {counted(most, 'GPU')}.",
                     at=gpus[0],
                     also=((labels[0], counted(most, "GPU")),),
                     remedy=f"Request {most}, or name a machine type with {min(wanted)}.",
                 )
-            else:
-                yield passed(workload.id)
+            yield verdict or passed(workload.id)
 
 
 def _sizes(claim: Claim) -> tuple[int, ...]:
@@ -87,7 +83,6 @@ def _sizes(claim: Claim) -> tuple[int, ...]:
     "KUB023",
     "job-larger-than-quota",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no GPU quota applies to a job that requests GPUs",
     evidence=(
         "kubernetes-sigs/kueue#2796",
@@ -245,6 +240,7 @@ def _is_one_edit(first: str, second: str) -> bool:
     "KUB030",
     "job-larger-than-queue",
     severity=Severity.ERROR,
+    profile="default",
     otherwise="no job with GPUs names a queue whose quota is in the files",
     evidence=(
         ('Kueue documentation, "ClusterQueue"', "https://kueue.sigs.k8s.io/docs/concepts/cluster_queue/"),
@@ -371,12 +367,10 @@ def network_policy_blocks_ranks(job: Job) -> Iterator[Verdict]:
             # The usual pair: one policy denies everything, another one lets the job's pods in.
             yield passed(workload.id)
             continue
-        undecided_verdict = undecided(workload.id, tuple(role.count for role in workload.roles))
+        verdict = undecided(workload.id, tuple(role.count for role in workload.roles))
         pods = numbers(workload.pods())
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif pods and max(pods) > 1:
-            yield failed(
+        if verdict is None and pods and max(pods) > 1:
+            verdict = failed(
                 workload.id,
                 f"{placed(found[0])} selects every pod and allows no ingress from its namespace, but the {max(pods)}"
                 f" pods of {placed(workload.head)} must reach each other.",
@@ -385,8 +379,7 @@ def network_policy_blocks_ranks(job: Job) -> Iterator[Verdict]:
                 remedy="Allow ingress between the pods of the job, on every port.",
                 confidence=Confidence.MEDIUM,
             )
-        else:
-            yield passed(workload.id)
+        yield verdict or passed(workload.id)
 
 
 @rule(

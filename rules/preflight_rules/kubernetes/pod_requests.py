@@ -22,7 +22,6 @@ _SMALL_SHM_MIB = 256
     "KUB001",
     "gpu-request-without-equal-limit",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no pod requests GPUs separately from its limits",
     evidence=(
         ('Kubernetes documentation, "Schedule GPUs"', "https://kubernetes.io/docs/tasks/manage-gpus/scheduling-gpus/"),
@@ -47,18 +46,16 @@ def gpu_request_without_equal_limit(job: Job) -> Iterator[Verdict]:
             requested, limited = role.in_force("pod_gpu_requests"), role.in_force("pod_gpus")
             if not requested:
                 continue
-            undecided_verdict = undecided(workload.id, (*requested, *limited))
-            if undecided_verdict is not None:
-                yield undecided_verdict
-            elif not limited:
-                yield failed(
+            verdict = undecided(workload.id, (*requested, *limited))
+            if verdict is None and not limited:
+                verdict = failed(
                     workload.id,
                     f"{quoted(requested[0])} is under `requests` without a limit: the API server rejects such a pod.",
                     at=requested[0],
                     remedy=f"Move {quoted(requested[0])} under `limits`.",
                 )
-            elif not set(numbers(job_value(requested))) & set(numbers(job_value(limited))):
-                yield failed(
+            elif verdict is None and not set(numbers(job_value(requested))) & set(numbers(job_value(limited))):
+                verdict = failed(
                     workload.id,
                     f"{quoted(requested[0])} under `requests` differs from {placed(limited[0])} under `limits`:"
                     " the API server rejects such a pod.",
@@ -66,8 +63,7 @@ def gpu_request_without_equal_limit(job: Job) -> Iterator[Verdict]:
                     also=((limited[0], "the limit"),),
                     remedy="Set `limits` only, or make the two equal.",
                 )
-            else:
-                yield passed(workload.id)
+            yield verdict or passed(workload.id)
 
 
 @rule(
@@ -100,14 +96,12 @@ def shared_memory_not_enlarged(job: Job) -> Iterator[Verdict]:
     runtime is a template that its jobs may patch, so it gets a hint only. Ray sizes its own object store and is left
     alone.
     """
-    applicable = False
     for workload in workloads(job):
         if workload.kind.startswith("Ray"):
             continue
         verdicts = [
             (role, _shm(workload, role, why)) for role in workload.trainers if (why := _wants_shm(workload, role))
         ]
-        applicable = applicable or bool(verdicts)
         # One finding: the same volume is missing in the templates of all roles, and it names each.
         faults = [(role, verdict) for role, verdict in verdicts if verdict.status is Status.FAIL]
         if len(faults) > 1:
@@ -189,12 +183,10 @@ def cpu_limit_below_ranks(job: Job) -> Iterator[Verdict]:
             cores, gpus = role.in_force("pod_cpus"), role.in_force("pod_gpus")
             if not cores or not gpus:
                 continue
-            undecided_verdict = undecided(workload.id, (*cores, *gpus))
+            verdict = undecided(workload.id, (*cores, *gpus))
             most = max((float(str(item)) for claim in cores for item in claim.alternatives), default=0.0)
-            if undecided_verdict is not None:
-                yield undecided_verdict
-            elif role.gpus and most < min(role.gpus):
-                yield failed(
+            if verdict is None and role.gpus and most < min(role.gpus):
+                verdict = failed(
                     workload.id,
                     f"{quoted(cores[0])} limits the pod to {most:g} cores for {placed(gpus[0])}: less than one for each"
                     " GPU's rank, its loader workers and NCCL's threads.",
@@ -202,8 +194,7 @@ def cpu_limit_below_ranks(job: Job) -> Iterator[Verdict]:
                     also=((gpus[0], "GPUs"),),
                     remedy=f"Give it {4 * min(role.gpus)} cores or more, or remove the CPU limit.",
                 )
-            else:
-                yield passed(workload.id)
+            yield verdict or passed(workload.id)
 
 
 @rule(
@@ -238,12 +229,10 @@ def shared_memory_above_memory_limit(job: Job) -> Iterator[Verdict]:
             known = [claim for claim in sizes if not isinstance(claim.value, Unresolved)]
             if not sizes or not limits:
                 continue
-            undecided_verdict = undecided(workload.id, (*limits, *(known or sizes)))
+            verdict = undecided(workload.id, (*limits, *(known or sizes)))
             shm, memory = numbers(job_value(known)) if known else (), numbers(job_value(limits))
-            if undecided_verdict is not None:
-                yield undecided_verdict
-            elif shm and memory and min(shm) >= max(memory):
-                yield failed(
+            if verdict is None and shm and memory and min(shm) >= max(memory):
+                verdict = failed(
                     workload.id,
                     f"{quoted(known[0])} lets /dev/shm grow to {min(shm)} MiB, and {placed(limits[0])} kills the pod"
                     f" at {max(memory)} MiB, including the content of /dev/shm.",
@@ -251,5 +240,4 @@ def shared_memory_above_memory_limit(job: Job) -> Iterator[Verdict]:
                     also=((limits[0], "the pod's memory"),),
                     remedy="Raise the memory limit above the volume, or make the volume smaller.",
                 )
-            else:
-                yield passed(workload.id)
+            yield verdict or passed(workload.id)

@@ -107,8 +107,7 @@ def collective_variables_differ_between_roles(job: Job) -> Iterator[Verdict]:
             yield failed(
                 workload.id,
                 f"{placed(claims[0])} of {claims[0].scope.role} differs from {difference}: communication libraries do"
-                f" not compare"
-                " such settings between ranks.",
+                f" not compare such settings between ranks.",
                 at=other or claims[0],
                 also=((claims[0], claims[0].scope.role),) if other else (),
                 remedy=f"Set {name.removeprefix('env.')} the same way in every role.",

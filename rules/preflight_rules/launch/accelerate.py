@@ -82,7 +82,6 @@ def _setups_with(
     "ACC001",
     "accelerate-processes-counted-per-machine",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no Accelerate launch sets both its number of processes and its number of machines",
     evidence=(
         ("the number of one node in a Slurm script", "huggingface/accelerate#2521"),
@@ -247,11 +246,15 @@ def accelerate_rendezvous_back_end_unread(question: Question[Setup]) -> Verdict 
     )
 
 
+def _has_backend(setup: Setup) -> bool:
+    is_accelerate = setup.launch is not None and setup.launch.launcher == _SOURCE
+    return is_accelerate and bool(setup.claims("accelerate_key")) and bool(setup.claims("rendezvous_backend"))
+
+
 @rule(
     "ACC008",
     "accelerate-main-process-missing",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no Accelerate launch has a known configuration",
     evidence=(
         (
@@ -259,8 +262,9 @@ def accelerate_rendezvous_back_end_unread(question: Question[Setup]) -> Verdict 
             "https://huggingface.co/docs/accelerate/package_reference/cli",
         ),
     ),
+    each=_setups_with("nodes", where=_has_backend),
 )
-def accelerate_main_process_missing(job: Job) -> Iterator[Verdict]:
+def accelerate_main_process_missing(question: Question[Setup]) -> Verdict | None:
     """A launch over several machines has no rendezvous address.
 
     What it checks: A launch whose options and configuration file are both known and that spans several machines is
@@ -275,37 +279,26 @@ def accelerate_main_process_missing(job: Job) -> Iterator[Verdict]:
     Known limits: Without --config_file the file in the user's cache may name the address, so nothing is reported.
     DeepSpeed's own launcher finds the address by itself.
     """
-    for setup in setups(job):
-        machines = setup.claims("nodes")
-        if setup.launch is None or setup.launch.launcher != _SOURCE or not setup.claims("accelerate_key"):
-            continue
-        if not machines or not setup.claims("rendezvous_backend"):
-            continue
-        count = setup.number("nodes")
-        undecided_verdict = undecided(setup.subject, machines, setup.launch)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif count is None or count < 2 or setup.claims("master_addr"):
-            yield passed(setup.subject)
-        elif SUBMISSION in setup.launch.wrappers:
-            yield unknown(setup.subject, "the program that submits the line may add the address", at=setup.launch)
-        else:
-            claim = distinct(machines)[0]
-            yield failed(
-                setup.subject,
-                f"{quoted(claim)} spans {count} machines, but neither the command line nor the configuration"
-                " gives main_process_ip: accelerate uses `None` as the address.",
-                at=setup.launch,
-                also=((claim, f"{count} machines"),),
-                remedy="Give --main_process_ip (the address of the first machine) and --main_process_port.",
-            )
+    setup, count = question.of, question.of.number("nodes")
+    if setup.launch is None or count is None or count < 2 or setup.claims("master_addr"):
+        return None
+    if SUBMISSION in setup.launch.wrappers:
+        return unknown(setup.subject, "the program that submits the line may add the address", at=setup.launch)
+    claim = distinct(question.claims)[0]
+    return failed(
+        question.subject,
+        f"{quoted(claim)} spans {count} machines, but neither the command line nor the configuration"
+        " gives main_process_ip: accelerate uses `None` as the address.",
+        at=setup.launch,
+        also=((claim, f"{count} machines"),),
+        remedy="Give --main_process_ip (the address of the first machine) and --main_process_port.",
+    )
 
 
 @rule(
     "ACC009",
     "accelerate-options-exclude-each-other",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no Accelerate launch has a distribution option",
     evidence=(
         (
@@ -379,7 +372,6 @@ def _options_verdict(setup: Setup, kinds: tuple[Claim, ...]) -> Verdict:
     "ACC010",
     "accelerate-deepspeed-file-without-zero",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch passes a DeepSpeed file to Accelerate",
     evidence=(
         ("Accelerate's guide to DeepSpeed", "https://huggingface.co/docs/accelerate/usage_guides/deepspeed"),

@@ -38,20 +38,10 @@ _MIN_LENGTH = 6
 #: Keys beside deepspeed_config_file that stop the launch (utils/dataclasses.py, `_deepspeed_config_checks`, 1.15).
 _BESIDE_FILE = frozenset(
     [
-        "gradient_accumulation_steps",
-        "gradient_clipping",
-        "zero_stage",
-        "offload_optimizer_device",
-        "offload_param_device",
-        "offload_param_nvme_path",
-        "offload_optimizer_nvme_path",
-        "zero3_save_16bit_model",
+        *("gradient_accumulation_steps", "gradient_clipping", "zero_stage", "offload_optimizer_device"),
+        *("offload_param_device", "offload_param_nvme_path", "offload_optimizer_nvme_path", "zero3_save_16bit_model"),
     ]
 )
-
-
-def _keys(job: Job) -> tuple[Claim, ...]:
-    return distinct(job.about("accelerate_key"))
 
 
 @rule(
@@ -59,7 +49,6 @@ def _keys(job: Job) -> tuple[Claim, ...]:
     "accelerate-unknown-key",
     severity=Severity.ERROR,
     fix="unsafe",
-    profile="gate",
     otherwise="no Accelerate configuration",
     evidence=(
         ("why unknown keys are rejected", "huggingface/accelerate#1935"),
@@ -81,7 +70,7 @@ def accelerate_unknown_key(job: Job) -> Iterator[Verdict]:
 
     Known limits: A key that only a newer or older version has is accepted. In a section the finding is a warning.
     """
-    keys, known = _keys(job), _known_keys()
+    keys, known = distinct(job.about("accelerate_key")), _known_keys()
     version = pinned(job, "accelerate")
     for claim in keys:
         if isinstance(claim.value, Unresolved):
@@ -152,7 +141,6 @@ def _similar_key(key: str, known: frozenset[str]) -> str:
     "ACC004",
     "accelerate-keys-beside-deepspeed-file",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no Accelerate configuration names a DeepSpeed file",
     evidence=(
         ("introduced", "huggingface/accelerate#941"),
@@ -226,7 +214,6 @@ _NUMBER = re.compile(r"[\"']?gpu_ids[\"']?\s*:\s*\d+")
     "accelerate-value-needs-quotation-marks",
     severity=Severity.ERROR,
     fix="safe",
-    profile="gate",
     otherwise="no Accelerate configuration sets a precision or GPUs",
     evidence=("huggingface/accelerate#1386", ("both with the traceback", "Ziems/arbor#156")),
 )
@@ -275,7 +262,6 @@ def accelerate_value_needs_quotation_marks(job: Job) -> Iterator[Verdict]:
     "ACC007",
     "precision-differs-from-deepspeed",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch sets a precision in addition to DeepSpeed's",
     evidence=(
         "https://huggingface.co/docs/accelerate/usage_guides/deepspeed",
@@ -325,6 +311,7 @@ def precision_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
     "ACC003",
     "accelerate-machines-disagree",
     severity=Severity.ERROR,
+    profile="default",
     evidence=(("seven GPUs here, two there", "huggingface/accelerate#2335"),),
 )
 def accelerate_machines_disagree(job: Job) -> Iterator[Verdict]:

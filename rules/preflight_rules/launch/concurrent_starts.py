@@ -27,7 +27,6 @@ _ELSEWHERE = frozenset({"sbatch", "qsub", "bsub", "ssh", "pdsh", "clush", "srun"
     "LCH010",
     "rank-started-twice",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no two processes with a rank are started at the same time",
     evidence=(
         ("PyTorch documentation, initialization", "https://pytorch.org/docs/stable/distributed.html#initialization"),

@@ -59,11 +59,9 @@ def several_mig_instances_for_one_process(job: Job) -> Iterator[Verdict]:
             if not any(counts) or claim.spelling in seen:
                 continue
             seen.add(claim.spelling)
-            undecided_verdict = undecided(subject, (claim,), launch)
-            if undecided_verdict is not None:
-                yield undecided_verdict
-            elif min(counts) > 1:
-                yield failed(
+            verdict = undecided(subject, (claim,), launch)
+            if verdict is None and min(counts) > 1:
+                verdict = failed(
                     subject,
                     f"{quoted(claim)} makes {counts[0]} MIG instances visible, but a process enumerates only the"
                     f" first.",
@@ -71,8 +69,7 @@ def several_mig_instances_for_one_process(job: Job) -> Iterator[Verdict]:
                     also=((launch, "sees them"),) if launch is not None else (),
                     remedy="Make one instance visible to each process, or use whole GPUs.",
                 )
-            else:
-                yield passed(subject)
+            yield verdict or passed(subject)
         kinds = job.setting("gpu_type", scope)
         if (
             launch is None
@@ -81,20 +78,19 @@ def several_mig_instances_for_one_process(job: Job) -> Iterator[Verdict]:
         ):
             continue
         ranks, granted = processes(job, launch), job.setting("gpus_per_node", scope)
-        undecided_verdict = undecided(subject, (*kinds, *ranks, *granted), launch)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif (
-            launch.launcher != "srun" and certainly_several(job_value(ranks)) and certainly_several(job_value(granted))
+        verdict = undecided(subject, (*kinds, *ranks, *granted), launch)
+        if (
+            verdict is None
+            and launch.launcher != "srun"
+            and certainly_several(job_value(ranks))
+            and certainly_several(job_value(granted))
         ):
-            yield failed(
+            verdict = failed(
                 subject,
                 f"{quoted(kinds[0])} requests MIG instances, and {quoted(ranks[0])} starts "
-                f"{numbers(job_value(ranks))[0]}"
-                " ranks that share their list: each enumerates only the first.",
+                f"{numbers(job_value(ranks))[0]} ranks that share their list: each enumerates only the first.",
                 at=kinds[0],
                 also=((ranks[0], "ranks"),),
                 remedy="Request whole GPUs, or start one process for each instance with its own CUDA_VISIBLE_DEVICES.",
             )
-        else:
-            yield passed(subject)
+        yield verdict or passed(subject)

@@ -10,6 +10,7 @@ from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import counted, joined, placed, quoted
+from preflight.plugins.questions import LaunchQuestion, launches_with
 from preflight_rules.kubernetes.workloads import workloads
 from preflight_rules.launches import certainly_several, nodes_spanned
 from preflight_rules.sizes.hardware import named
@@ -63,7 +64,6 @@ _SPREADING = ("swift/cli/",)
     "GPU001",
     "more-processes-than-gpus",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch sets both its number of processes and of GPUs per node",
     evidence=("wenwenyu/PICK-pytorch#14", "NVIDIA/Megatron-LM#661", "lipiji/SongNet#20"),
 )
@@ -201,8 +201,9 @@ def gpus_left_idle(job: Job) -> Iterator[Verdict]:
         ),
         ("duplicate GPU", "NVIDIA/Megatron-LM#661"),
     ),
+    each=launches_with("env.CUDA_VISIBLE_DEVICES"),
 )
-def device_shown_twice(job: Job) -> Iterator[Verdict]:
+def device_shown_twice(question: LaunchQuestion) -> Verdict | None:
     """CUDA_VISIBLE_DEVICES names a device twice.
 
     What it checks: The entries of CUDA_VISIBLE_DEVICES for a launch are all different.
@@ -216,22 +217,17 @@ def device_shown_twice(job: Job) -> Iterator[Verdict]:
 
     Known limits: Whether a device exists is checked by `preflight check`.
     """
-    for launch in job.launches:
-        for claim in job.setting("env.CUDA_VISIBLE_DEVICES", launch.scope):
-            undecided_verdict = undecided(launch.id, (claim,), launch)
-            lists = [[part.strip() for part in text.split(",")] for text in texts(claim.value)]
-            if undecided_verdict is not None:
-                yield undecided_verdict
-            elif lists and all(_repeated(devices) for devices in lists):
-                device = _repeated(lists[0])
-                yield failed(
-                    launch.id,
-                    f"{quoted(claim)} names device {device} {lists[0].count(device)} times.",
-                    at=claim,
-                    remedy=f"Name device {device} once, and start as many processes as there are devices.",
-                )
-            else:
-                yield passed(launch.id)
+    claim = question.claims[0]
+    lists = [[part.strip() for part in text.split(",")] for each in question.claims for text in texts(each.value)]
+    if not lists or not all(_repeated(devices) for devices in lists):
+        return None
+    device = _repeated(lists[0])
+    return failed(
+        question.subject,
+        f"{quoted(claim)} names device {device} {lists[0].count(device)} times.",
+        at=claim,
+        remedy=f"Name device {device} once, and start as many processes as there are devices.",
+    )
 
 
 def _repeated(devices: list[str]) -> str:

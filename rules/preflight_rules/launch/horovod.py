@@ -37,7 +37,6 @@ def _horovod_launches(job: Job) -> Iterator[Launch]:
     "HVD001",
     "horovod-hosts-without-slots",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="horovodrun is given no hosts",
     evidence=(
         (
@@ -64,15 +63,11 @@ def horovod_hosts_without_slots(job: Job) -> Iterator[Verdict]:
     """
     for launch in _horovod_launches(job):
         for claim in job.setting("hosts", launch.scope):
-            undecided_verdict = undecided(launch.id, (claim,), launch)
+            verdict = undecided(launch.id, (claim,), launch)
             in_file = claim.source == "hostfile"
             bad = _bad_lines(claim) if in_file else _bad_hosts(claim)
-            if undecided_verdict is not None:
-                yield undecided_verdict
-            elif not bad:
-                yield passed(launch.id)
-            else:
-                yield failed(
+            if verdict is None and bad:
+                verdict = failed(
                     launch.id,
                     f"{quoted(claim)} has `{bad[0]}`, and of a hostfile horovodrun reads `HOST slots=N` only: it stops."
                     if in_file
@@ -84,6 +79,7 @@ def horovod_hosts_without_slots(job: Job) -> Iterator[Verdict]:
                     if in_file
                     else f"Write `{bad[0]}:N`, with its slots.",
                 )
+            yield verdict or passed(launch.id)
 
 
 def _bad_hosts(claim: Claim) -> list[str]:

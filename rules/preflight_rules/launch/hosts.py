@@ -8,7 +8,7 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, NoteKind, is_whole_number
 from preflight.model.job.claim import distinct
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, undecided, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import joined, quoted, why_unresolved
 from preflight.plugins.questions import subjects
 from preflight_rules.launches import is_placeholder
@@ -18,7 +18,6 @@ from preflight_rules.launches import is_placeholder
     "HST001",
     "host-listed-twice",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no list of hosts is given to deepspeed or Paddle",
     evidence=(
         (
@@ -51,16 +50,13 @@ def host_listed_twice(job: Job) -> Iterator[Verdict]:
             if claim.source == "slurm" or (claim.span.path, claim.span.line) in seen:
                 continue
             seen.add((claim.span.path, claim.span.line))
-            undecided_verdict = undecided(subject, (claim,), launch)
+            verdict = undecided(subject, (claim,), launch)
             lists = [value for value in claim.alternatives if isinstance(value, tuple)]
-            if undecided_verdict is not None:
-                yield undecided_verdict
-            elif lists and all(is_placeholder(str(host)) for hosts in lists for host in hosts):
-                yield unknown(subject, f"{quoted(claim)} names placeholders in the place of hosts", at=claim)
-            elif lists and all(len(set(hosts)) < len(hosts) for hosts in lists):
-                yield _duplicate_finding(subject, claim, tuple(str(host) for host in lists[0]))
-            else:
-                yield passed(subject)
+            if verdict is None and lists and all(is_placeholder(str(host)) for hosts in lists for host in hosts):
+                verdict = unknown(subject, f"{quoted(claim)} names placeholders in the place of hosts", at=claim)
+            elif verdict is None and lists and all(len(set(hosts)) < len(hosts) for hosts in lists):
+                verdict = _duplicate_finding(subject, claim, tuple(str(host) for host in lists[0]))
+            yield verdict or passed(subject)
 
 
 def _duplicate_finding(subject: str, claim: Claim, hosts: tuple[str, ...]) -> Verdict:
@@ -83,6 +79,7 @@ def _duplicate_finding(subject: str, claim: Claim, hosts: tuple[str, ...]) -> Ve
     "HST002",
     "host-without-slots",
     severity=Severity.WARNING,
+    otherwise="no hostfile sets slots",
     evidence=("open-mpi/ompi#3133", ("not enough slots", "dstackai/dstack#2451")),
 )
 def host_without_slots(job: Job) -> Iterator[Verdict]:
@@ -98,8 +95,7 @@ def host_without_slots(job: Job) -> Iterator[Verdict]:
 
     Known limits: Whether the host has as many GPUs as slots is checked by `preflight check`.
     """
-    slots = distinct(job.about("host_slots"))
-    for claim in slots:
+    for claim in distinct(job.about("host_slots")):
         found = numbers(claim.value)
         if why_unresolved((claim,)) is not None:
             yield unknown(claim.scope.node, f"{quoted(claim)} is unknown", at=claim)
@@ -113,11 +109,8 @@ def host_without_slots(job: Job) -> Iterator[Verdict]:
         else:
             yield passed(claim.scope.node)
     read = {file.path for file in job.files}
-    unread = [r for r in job.references if r.role == "hostfile" and r.target not in read]
-    for reference in unread:
+    for reference in (r for r in job.references if r.role == "hostfile" and r.target not in read):
         yield unknown(reference.target, f"hostfile {reference.target} was not read", at=reference.span)
-    if not slots and not unread:
-        yield not_applicable(job.name, "no hostfile sets slots")
 
 
 @rule(
@@ -183,7 +176,6 @@ _FILTERS = ("included_slots", "excluded_slots")
     "HST004",
     "filter-names-unknown-host-or-slot",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch selects hosts of a hostfile",
     evidence=(
         "deepspeedai/DeepSpeed#3625",
@@ -250,7 +242,6 @@ def _judged(launch: Launch, claim: Claim, slots: dict[str, Claim]) -> Verdict:
     "HST005",
     "filter-beside-count",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no deepspeed launch selects hosts or slots",
     evidence=(
         (

@@ -66,7 +66,6 @@ _MISSPELLING_SIMILARITY = 0.8
     "launcher-option-unknown",
     severity=Severity.ERROR,
     fix="unsafe",
-    profile="gate",
     otherwise="no launcher rejects unknown options",
     evidence=(
         ("Python documentation, argparse", "https://docs.python.org/3/library/argparse.html"),
@@ -179,7 +178,6 @@ _COUNTED = {
     "LCH008",
     "launcher-option-value-refused",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launcher option with a fixed set of choices is given",
     evidence=(
         ("accelerate documentation (command line)", "https://huggingface.co/docs/accelerate/package_reference/cli"),
@@ -445,7 +443,6 @@ _COUNTS = ("nodes", "processes_per_node", "node_rank", "max_restarts", "ps_serve
     "ARG001",
     "launcher-count-not-a-number",
     severity=Severity.ERROR,
-    profile="gate",
     fix="safe",
     otherwise="no launch line passes a number to a launcher",
     evidence=(

@@ -23,7 +23,6 @@ _START_ON_EACH_NODE = ("srun", "mpirun", "pdsh", "clush")
     "LCH006",
     "reaching-launcher-started-on-each-node",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launcher that reaches other nodes is started by another launcher",
     evidence=(
         "deepspeedai/DeepSpeedExamples#893",
@@ -71,8 +70,7 @@ def reaching_launcher_started_on_each_node(job: Job) -> Iterator[Verdict]:
                 at=launch,
                 also=((counts[0], "copies"),),
                 remedy=f"Start {launch.launcher} once, without {spread} and with a hostfile; or put torchrun"
-                f" under"
-                f" {spread}.",
+                f" under {spread}.",
             )
 
 
@@ -100,7 +98,6 @@ _VARIABLES = ("env.RANK", "env.LOCAL_RANK", "env.SLURM_PROCID", "env.CUDA_VISIBL
     "LCH004",
     "task-rank-expanded-too-early",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no program started as several tasks is given a rank",
     evidence=(
         (
@@ -174,7 +171,6 @@ def _finding(launch: Launch, rank: Claim, count: str, claims: tuple[Claim, ...])
     "LCH005",
     "elastic-range-unusable",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch requests a range of nodes",
     evidence=(
         (
@@ -219,12 +215,10 @@ def elastic_range_unusable(job: Job) -> Iterator[Verdict]:
             yield _refused(launch, rejected[0])
             continue
         backend = job.setting("rendezvous_backend", launch.scope)
-        undecided_verdict = undecided(launch.id, (*backend, *ranges, *nodes), launch)
+        verdict = undecided(launch.id, (*backend, *ranges, *nodes), launch)
         found = texts(job_value(backend))
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif found == ("static",) and len(numbers(job_value(nodes))) > 1:
-            yield failed(
+        if verdict is None and found == ("static",) and len(numbers(job_value(nodes))) > 1:
+            verdict = failed(
                 launch.id,
                 f"{quoted(ranges[0])} requests a range of nodes, but the static rendezvous waits for all"
                 f" {max(numbers(job_value(nodes)))} of them.",
@@ -233,8 +227,7 @@ def elastic_range_unusable(job: Job) -> Iterator[Verdict]:
                 remedy="Add --rdzv_backend=c10d and --rdzv_endpoint=HOST:PORT, or set a fixed number of nodes.",
                 severity=Severity.WARNING,
             )
-        else:
-            yield passed(launch.id)
+        yield verdict or passed(launch.id)
 
 
 def _refused(launch: Launch, claim: Claim) -> Verdict:
@@ -258,6 +251,7 @@ def _required_by_composer(job: Job, scope: Scope) -> list[Claim]:
     "LCH007",
     "composer-world-size-refused",
     severity=Severity.ERROR,
+    profile="default",
     otherwise="no composer launch sets both its world size and its number of processes",
     evidence=(
         (

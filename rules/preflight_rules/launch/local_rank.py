@@ -19,6 +19,7 @@ from preflight.plugins.authoring import (
     unknown,
 )
 from preflight.plugins.claim_text import definitely_holds, joined, quoted, why_unresolved
+from preflight.plugins.questions import LaunchQuestion, launches_with
 from preflight_rules.data_tables import table
 from preflight_rules.launches import certainly_several
 
@@ -27,6 +28,7 @@ from preflight_rules.launches import certainly_several
     "LRK001",
     "local-rank-option-of-old-torch",
     severity=Severity.ERROR,
+    profile="default",
     fix="safe",
     applies_to="torch >= 2.0",
     otherwise="nothing is started with torch.distributed.launch",
@@ -57,7 +59,7 @@ def local_rank_option_of_old_torch(job: Job) -> Iterator[Verdict]:
             yield unknown(launch.id, "the options of the script are unknown")
             continue
         spellings = {text for claim in declared for text in texts(claim.value)}
-        if spellings == {"--local_rank"} and not _is_old_torch(job, launch.scope):
+        if spellings == {"--local_rank"} and _majors(job, launch.scope) not in ({0}, {1}, {0, 1}):
             yield failed(
                 launch.id,
                 f"`--local_rank` is the only form that the script declares ({declared[0].span.path}:"
@@ -78,10 +80,6 @@ def _majors(job: Job, scope: Scope) -> set[int]:
     releases = [text.partition("==")[2].strip() for text in pinned if text.partition("==")[0].strip() == "torch"]
     majors = [release.partition(".")[0] for release in releases]
     return set(map(int, majors)) if all(major.isdecimal() for major in majors) else set()
-
-
-def _is_old_torch(job: Job, scope: Scope) -> bool:
-    return _majors(job, scope) in ({0}, {1}, {0, 1})
 
 
 def _definitely_refused(job: Job, scope: Scope) -> bool:
@@ -108,7 +106,6 @@ _PASSING = {"torch.distributed.launch": "--use_env", "deepspeed": "--no_local_ra
     "LRK002",
     "local-rank-option-not-declared",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launcher passes the local rank as an argument",
     evidence=(
         "hkchengrex/XMem#18",
@@ -172,8 +169,13 @@ def local_rank_option_not_declared(job: Job) -> Iterator[Verdict]:
     confidence=Confidence.MEDIUM,
     otherwise="no launcher of several ranks passes a local rank",
     evidence=("pytorch/pytorch#85604",),
+    each=launches_with(
+        lambda job, scope: [c for c in job.about("local_rank", scope) if c.source == "arguments"],
+        "processes_per_node",
+        where=lambda stated: stated.launch.launcher != "srun",
+    ),
 )
-def local_rank_same_for_all_processes(job: Job) -> Iterator[Verdict]:
+def local_rank_same_for_all_processes(question: LaunchQuestion) -> Verdict | None:
     """A launcher of several ranks gives all of them the same local rank.
 
     What it checks: No fixed `--local_rank` comes after the script where the launcher starts several ranks on each node.
@@ -188,37 +190,26 @@ def local_rank_same_for_all_processes(job: Job) -> Iterator[Verdict]:
     Known limits: A script that reads LOCAL_RANK and ignores the option is not harmed. A negative value stands for "not
     given".
     """
-    for launch in job.launches:
-        given = [c for c in job.about("local_rank", launch.scope) if c.source == "arguments"]
-        processes = job.setting("processes_per_node", launch.scope)
-        if not given or not processes or launch.launcher == "srun":
-            continue
-        undecided_verdict = why_unresolved((*given, *processes), launch)
-        fixed = numbers(job_value(given))
-        if undecided_verdict is not None:
-            yield unknown(
-                launch.id, f"{quoted(undecided_verdict[0])} is unknown: {undecided_verdict[1]}", at=undecided_verdict[0]
-            )
-        elif fixed and min(fixed) >= 0 and certainly_several(job_value(processes)):
-            yield failed(
-                launch.id,
-                f"`{given[0].spelling}` is passed to all {joined(numbers(job_value(processes)))} ranks of the node,"
-                " so all of them act as the same local rank.",
-                at=given[0],
-                also=((processes[0], "ranks of each node"),),
-                remedy="Remove it: the launcher sets LOCAL_RANK for each rank.",
-                # Unsafe: the script may require the option.
-                fix=make_fix(f"drop {given[0].spelling}", delete_word(given[0]), safe=False),
-            )
-        else:
-            yield passed(launch.id)
+    given, processes = question.of
+    fixed = numbers(job_value(given))
+    if not fixed or min(fixed) < 0 or not certainly_several(job_value(processes)):
+        return None
+    return failed(
+        question.subject,
+        f"`{given[0].spelling}` is passed to all {joined(numbers(job_value(processes)))} ranks of the node,"
+        " so all of them act as the same local rank.",
+        at=given[0],
+        also=((processes[0], "ranks of each node"),),
+        remedy="Remove it: the launcher sets LOCAL_RANK for each rank.",
+        # Unsafe: the script may require the option.
+        fix=make_fix(f"drop {given[0].spelling}", delete_word(given[0]), safe=False),
+    )
 
 
 @rule(
     "LRK004",
     "ranked-script-without-launcher",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no script that needs a rank variable is started here",
     evidence=(
         ("torchrun documentation (which variables it sets)", "https://docs.pytorch.org/docs/stable/elastic/run.html"),

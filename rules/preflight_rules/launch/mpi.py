@@ -327,7 +327,6 @@ _LOCAL = re.compile(r"(?:lo|lo0|docker\d*|virbr\d*|br-[0-9a-f]+|veth\w*|cni\d*|f
     "MPI004",
     "mpi-interface-leads-nowhere",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no option of mpirun names an interface",
     evidence=(
         "horovod/horovod#310",

@@ -10,7 +10,7 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Job, Known, Launch
 from preflight.model.job.claim import distinct
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import placed, quoted, why_unresolved
 
 #: Launchers that hand their first positional argument to Python.
@@ -26,7 +26,6 @@ _DATA = (".yaml", ".yml", ".json", ".toml", ".cfg", ".ini", ".txt", ".md", ".csv
     "LCH019",
     "configuration-given-as-program",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launcher runs a Python program",
     evidence=(
         "PaddlePaddle/PaddleDetection#5092",
@@ -89,7 +88,6 @@ def _program_after(launch: Launch) -> str | None:
     "LCH021",
     "blank-after-backslash",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="the job has no launch line",
     evidence=(
         "hiyouga/LlamaFactory#3301",
@@ -115,10 +113,7 @@ def blank_after_backslash(job: Job) -> Iterator[Verdict]:
         if not found:
             yield passed(launch.id)
             continue
-        if found[0].condition:
-            yield unknown(launch.id, f"{quoted(found[0])} is in the branch `{found[0].condition}`", at=found[0])
-            continue
-        yield failed(
+        yield undecided(launch.id, (found[0],)) or failed(
             launch.id,
             f"{quoted(found[0])} is a backslash before a blank: the command of {launch.launcher} ends on this line, and"
             " the next line is a command of its own.",
@@ -131,7 +126,6 @@ def blank_after_backslash(job: Job) -> Iterator[Verdict]:
     "LCH022",
     "comment-within-command",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="the job has no launch line in a script",
     evidence=(
         ("Bash manual, comments", "https://www.gnu.org/software/bash/manual/html_node/Comments.html"),
@@ -175,7 +169,6 @@ def comment_within_command(job: Job) -> Iterator[Verdict]:
     "LCH020",
     "program-option-unknown",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no program's parser is known completely",
     evidence=(
         ("Documentation of argparse (unrecognized arguments)", "https://docs.python.org/3/library/argparse.html"),

@@ -45,7 +45,6 @@ class _Named(NamedTuple):
     "VLK006",
     "named-releases-refuse-each-other",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no release is named of a package whose requirements are known",
     evidence=(
         ("pip's documentation, dependency resolution", "https://pip.pypa.io/en/stable/topics/dependency-resolution/"),

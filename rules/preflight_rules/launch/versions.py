@@ -157,6 +157,7 @@ def _on_each_node(job: Job, launch: Launch, line: Claim) -> bool | None:
     "framework-versions-differ",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    otherwise="no framework release is specified",
     evidence=("NVIDIA/nccl#286", "deepspeedai/DeepSpeed#3011", "ray-project/ray#47792"),
 )
 def framework_versions_differ(job: Job) -> Iterator[Verdict]:
@@ -181,8 +182,7 @@ def framework_versions_differ(job: Job) -> Iterator[Verdict]:
         for p in (*_packages(job), *_image_frameworks(job))
         if p.name in _PROTOCOL_FRAMEWORKS and not p.claim.condition
     ]
-    names = dict.fromkeys(p.name for p in package)
-    for name in names:
+    for name in dict.fromkeys(p.name for p in package):
         mine = [p for p in package if p.name == name]
         pair = next(
             (
@@ -206,8 +206,6 @@ def framework_versions_differ(job: Job) -> Iterator[Verdict]:
         )
     for claim in _unresolved(job):
         yield unknown(job.name, f"the version of {quoted(claim)} is known only at run time", at=claim)
-    if not names and not _unresolved(job):
-        yield not_applicable(job.name, "no framework release is specified")
 
 
 def _exclude(release: str, other: str) -> bool:

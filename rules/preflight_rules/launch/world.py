@@ -48,7 +48,6 @@ _MEANINGS = {
     "WLD001",
     "launch-size-disagreement",
     severity=Severity.ERROR,
-    profile="gate",
     evidence=(
         "huggingface/accelerate#2818",
         "huggingface/accelerate#1795",
@@ -283,7 +282,6 @@ def _remedy(
     "WLD002",
     "launch-size-exceeds-bound",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="nothing limits the size of a launch",
     evidence=("open-mpi/ompi#3133", "dstackai/dstack#2451"),
 )

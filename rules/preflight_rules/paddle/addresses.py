@@ -37,7 +37,6 @@ _BY_HAND = 2
     "PDL012",
     "node-address-not-among-nodes",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch line sets both its own address and the list of nodes",
     evidence=("PaddlePaddle/Paddle#37116",),
     each=launches_with("node_address", stated_by("paddle", "hosts")),
@@ -144,7 +143,6 @@ def _is_collective(job: Job, scope: Scope) -> bool:
     "PPS018",
     "endpoint-malformed",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no variable or script lists servers or trainers",
     evidence=(("fleet/base/role_maker.py of 2.6.2", _ROLE_MAKER), "PaddlePaddle/Paddle#15038"),
 )
@@ -236,10 +234,8 @@ def global_shuffle_within_one_trainer(job: Job) -> Iterator[Verdict]:
             continue
         if claim.alternatives != (True,):
             yield passed(subject)
-        elif claim.condition:
-            yield unknown(subject, f"{quoted(claim)} applies under `{claim.condition}`", at=claim)
         else:
-            yield failed(
+            yield undecided(subject, (claim,)) or failed(
                 subject,
                 f"{quoted(claim)} shuffles within one trainer, although {placed(calls[0])} starts several.",
                 at=claim,
@@ -255,8 +251,12 @@ def global_shuffle_within_one_trainer(job: Job) -> Iterator[Verdict]:
     confidence=Confidence.MEDIUM,
     otherwise="no launch of Paddle names an address",
     evidence=("PaddlePaddle/Paddle#47326", "PaddlePaddle/Paddle#47130"),
+    each=launches_with(
+        also=("master_addr", "hosts", "ps_server_endpoints"),
+        where=lambda stated: stated.launch.launcher == "paddle" and any(stated),
+    ),
 )
-def link_local_address(job: Job) -> Iterator[Verdict]:
+def link_local_address(question: LaunchQuestion) -> Verdict | None:
     """Paddle processes on several nodes use a link-local address.
 
     What it checks: The master, the nodes and the servers of a launch of Paddle are not addresses of 169.254.0.0/16 or
@@ -271,28 +271,16 @@ def link_local_address(job: Job) -> Iterator[Verdict]:
 
     Known limits: Two directly connected nodes may use such addresses on purpose.
     """
-    for launch in job.launches:
-        claims = [
-            claim
-            for name in ("master_addr", "hosts", "ps_server_endpoints")
-            for claim in job.setting(name, launch.scope)
-        ]
-        if launch.launcher != "paddle" or not claims:
-            continue
-        undecided_verdict = undecided(launch.id, claims, launch)
-        found = next((c for c in claims if any(_link_local(text) for text in _addresses(c))), None)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif found is not None:
-            address = next(text for text in _addresses(found) if _link_local(text))
-            yield failed(
-                launch.id,
-                f"{quoted(found)}: {address} is a link-local address, which other nodes cannot reach.",
-                at=found,
-                remedy="Use an address of the network that the nodes share, and export it as POD_IP on each node.",
-            )
-        else:
-            yield passed(launch.id)
+    found = next((c for c in question.claims if any(_link_local(text) for text in _addresses(c))), None)
+    if found is None:
+        return None
+    address = next(text for text in _addresses(found) if _link_local(text))
+    return failed(
+        question.subject,
+        f"{quoted(found)}: {address} is a link-local address, which other nodes cannot reach.",
+        at=found,
+        remedy="Use an address of the network that the nodes share, and export it as POD_IP on each node.",
+    )
 
 
 def _addresses(claim: Claim) -> tuple[str, ...]:

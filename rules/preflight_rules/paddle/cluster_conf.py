@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from preflight._util.hostnames import is_loopback
 from preflight.model.findings import Severity
-from preflight.model.job import Job
+from preflight.model.job import Claim, Job, Scope
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import placed, quoted
-from preflight.plugins.questions import SubjectQuestion, claims_about
+from preflight.plugins.questions import LaunchQuestion, SubjectQuestion, claims_about, launches_with
 from preflight_rules.paddle.cluster_train import DOCUMENT, TOOL
 from preflight_rules.paddle.fleet import distinct_claims
 
@@ -21,7 +21,6 @@ _LOCAL_NICS = ("lo", "docker0", "virbr0", "lxcbr0")
     "CLT003",
     "cluster-host-twice-or-local",
     severity=Severity.ERROR,
-    profile="gate",
     applies_to="paddlepaddle < 0.12",
     otherwise="no conf.py of cluster_train is among the files",
     evidence=(("paddle/scripts/cluster_train/paddle.py of 0.11", TOOL), "PaddlePaddle/Paddle#4281"),
@@ -172,16 +171,21 @@ def server_interface_unreachable(job: Job) -> Iterator[Verdict]:
             yield passed(subject)
 
 
+def _packages(job: Job, scope: Scope) -> list[Claim]:
+    found = [c for name in ("cluster_package", "cluster_workspace") for c in job.about(name, scope)]
+    return [claim for claim in found if claim.source == "cluster_train" and claim.spelling.startswith("-")]
+
+
 @rule(
     "CLT007",
     "workspace-and-package",
     severity=Severity.ERROR,
-    profile="gate",
     applies_to="paddlepaddle < 0.12",
     otherwise="cluster_train is not used",
     evidence=(("paddle/scripts/cluster_train/paddle.py of 0.11", TOOL),),
+    each=launches_with(also=(_packages,), where=lambda stated: stated.launch.launcher == "cluster_train"),
 )
-def workspace_and_package(job: Job) -> Iterator[Verdict]:
+def workspace_and_package(question: LaunchQuestion) -> Verdict | None:
     """cluster_train is given options both for sending a workspace and for using an existing one.
 
     What it checks: `python paddle.py` is given only one of `--job_dispatch_package` and `--job_workspace`.
@@ -194,31 +198,22 @@ def workspace_and_package(job: Job) -> Iterator[Verdict]:
 
     Known limits: Whether the folder exists on the hosts is not known.
     """
-    for launch in job.launches:
-        if launch.launcher != "cluster_train":
-            continue
-        given = [c for name in ("cluster_package", "cluster_workspace") for c in job.about(name, launch.scope)]
-        given = [claim for claim in given if claim.source == "cluster_train" and claim.spelling.startswith("-")]
-        undecided_verdict = undecided(launch.id, given, launch)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif len({claim.quantity for claim in given}) == 2:
-            yield failed(
-                launch.id,
-                f"{quoted(given[0])} and {quoted(given[1])} exclude each other.",
-                at=given[1],
-                also=((given[0], "the other one"),),
-                remedy="Give one of the two.",
-            )
-        else:
-            yield passed(launch.id)
+    given = question.claims
+    if len({claim.quantity for claim in given}) < 2:
+        return None
+    return failed(
+        question.subject,
+        f"{quoted(given[0])} and {quoted(given[1])} exclude each other.",
+        at=given[1],
+        also=((given[0], "the other one"),),
+        remedy="Give one of the two.",
+    )
 
 
 @rule(
     "CLT020",
     "sparse-update-without-ports",
     severity=Severity.ERROR,
-    profile="gate",
     applies_to="paddlepaddle < 0.12",
     otherwise="no model of PaddlePaddle 0.x updates rows on servers",
     evidence=(("Cluster training document of 0.11 (ports_num_for_sparse)", DOCUMENT), "PaddlePaddle/Paddle#8875"),

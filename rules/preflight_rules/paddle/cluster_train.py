@@ -46,7 +46,6 @@ def _range(job: Job, scope: Scope) -> tuple[tuple[Claim, ...], tuple[int, int] |
     "CLT001",
     "server-ports-out-of-range",
     severity=Severity.ERROR,
-    profile="gate",
     applies_to="paddlepaddle < 0.12",
     otherwise="no server of PaddlePaddle 0.x names its ports",
     evidence=(("Cluster training document of 0.11", DOCUMENT), "PaddlePaddle/Paddle#2224"),
@@ -112,7 +111,6 @@ def server_ports_out_of_range(job: Job) -> Iterator[Verdict]:
     "CLT002",
     "trainer-dials-other-ports",
     severity=Severity.ERROR,
-    profile="gate",
     applies_to="paddlepaddle < 0.12",
     otherwise="no trainer of PaddlePaddle 0.x is started together with its servers",
     evidence=(("paddle/scripts/cluster_train/paddle.py of 0.11", TOOL), "PaddlePaddle/Paddle#7465"),
@@ -134,20 +132,17 @@ def trainer_dials_other_ports(job: Job) -> Iterator[Verdict]:
     Known limits: Trainers and servers of different scripts are compared only where the scripts belong to one job.
     """
     for subject, launch, name, ours, theirs in _pairs(job):
-        undecided_verdict = undecided(subject, (ours, theirs), launch)
+        verdict = undecided(subject, (ours, theirs), launch)
         trainers, servers = numbers(ours.value), numbers(theirs.value)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif trainers and servers and not set(trainers) & set(servers):
-            yield failed(
+        if verdict is None and trainers and servers and not set(trainers) & set(servers):
+            verdict = failed(
                 subject,
                 f"{quoted(ours)} gives trainers {trainers[0]}, but {placed(theirs)} gives servers {servers[0]}.",
                 at=ours,
                 also=((theirs, "the servers"),),
                 remedy=f"Make {name} the same for servers and trainers.",
             )
-        else:
-            yield passed(subject)
+        yield verdict or passed(subject)
 
 
 class _Pair(NamedTuple):

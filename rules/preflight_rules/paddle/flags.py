@@ -46,7 +46,6 @@ def _flags(job: Job) -> Iterator[tuple[str, Launch | None, str, Claim]]:
     "FLG001",
     "memory-share-out-of-range",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no memory fraction is set for Paddle",
     evidence=(("Document of Paddle's memory flags", f"{_DOCUMENT}/memory_en.rst"),),
 )

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Scope
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import joined, placed, quoted
-from preflight.plugins.questions import each_claim
+from preflight.plugins.questions import SubjectQuestion, claims_about, each_claim
 from preflight_rules.scripts.script_facts import started_files
 
 _STRATEGY = "https://github.com/PaddlePaddle/Paddle/tree/v2.6.2/python/paddle/distributed/fleet"
@@ -63,10 +63,8 @@ def fleet_optimizer_stays_local(job: Job) -> Iterator[Verdict]:
             continue
         if names & {"distributed_optimizer", "DistributedOptimizer", "distributed_model", "minimize", "util"}:
             yield passed(subject)
-        elif here[0].condition:
-            yield unknown(subject, f"{quoted(here[0])} applies under `{here[0].condition}`", at=here[0])
         else:
-            yield failed(
+            yield undecided(subject, (here[0],)) or failed(
                 subject,
                 f"{quoted(here[0])} is minimized without fleet.distributed_optimizer, although {placed(calls)} starts"
                 " fleet: no gradient is exchanged.",
@@ -128,10 +126,8 @@ def fleet_role_not_seen_through(job: Job) -> Iterator[Verdict]:
         )
         if missing is None:
             yield passed(subject)
-        elif calls.condition:
-            yield unknown(subject, f"{quoted(calls)} applies under `{calls.condition}`", at=calls)
         else:
-            yield failed(
+            yield undecided(subject, (calls,)) or failed(
                 subject,
                 f"{quoted(calls)}: the script calls fleet.{missing[0]} and never fleet.{missing[1]}; {missing[2]}.",
                 at=calls,
@@ -156,7 +152,6 @@ _MAX_FILES = 6
     "PDL016",
     "fleet-never-initialised",
     severity=Severity.ERROR,
-    profile="gate",
     applies_to="paddlepaddle",
     otherwise="no script uses Fleet",
     evidence=(
@@ -284,15 +279,17 @@ def fleet_switch_without_effect(job: Job) -> Iterator[Verdict]:
     "PDL010",
     "stream-dataset-cannot-shuffle",
     severity=Severity.ERROR,
-    profile="gate",
+    otherwise="no Paddle dataset is shuffled",
+    passes_with=("dataset_files_shared",),
     evidence=(
         (
             "fluid/dataset.py of 1.8.5 (QueueDataset)",
             "https://github.com/PaddlePaddle/Paddle/blob/v1.8.5/python/paddle/fluid/dataset.py",
         ),
     ),
+    each=claims_about("stream_dataset_shuffled"),
 )
-def stream_dataset_cannot_shuffle(job: Job) -> Iterator[Verdict]:
+def stream_dataset_cannot_shuffle(question: SubjectQuestion) -> Verdict | None:
     """A script shuffles a QueueDataset, which cannot shuffle.
 
     What it checks: local_shuffle and global_shuffle are not called on a QueueDataset, which `create_dataset()` makes
@@ -307,21 +304,13 @@ def stream_dataset_cannot_shuffle(job: Job) -> Iterator[Verdict]:
 
     Known limits: Only a data set that the script makes itself is known.
     """
-    applicable = False
-    for subject, _, claim in distinct_claims(job, "stream_dataset_shuffled"):
-        applicable = True
-        if claim.condition:
-            yield unknown(subject, f"{quoted(claim)} applies under `{claim.condition}`", at=claim)
-            continue
-        yield failed(
-            subject,
-            f"{quoted(claim)} is called on a QueueDataset, which cannot shuffle: it raises NotImplementedError.",
-            at=claim,
-            remedy='Create an InMemoryDataset (`create_dataset("InMemoryDataset")`) and call load_into_memory() first.',
-        )
-    if not applicable:
-        made = any(True for _ in distinct_claims(job, "dataset_files_shared"))
-        yield passed(job.name) if made else not_applicable(job.name, "no Paddle dataset is shuffled")
+    (claim,) = question.claims
+    return failed(
+        question.subject,
+        f"{quoted(claim)} is called on a QueueDataset, which cannot shuffle: it raises NotImplementedError.",
+        at=claim,
+        remedy='Create an InMemoryDataset (`create_dataset("InMemoryDataset")`) and call load_into_memory() first.',
+    )
 
 
 @rule(

@@ -20,7 +20,6 @@ _DEGREES = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_
     "PDL006",
     "fleet-degrees-differ-from-world",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch starts a script with hybrid_configs",
     evidence=(
         (
@@ -143,12 +142,16 @@ def pipeline_batch_not_micro_times_steps(job: Job) -> Iterator[Verdict]:
         loaders = [c for c in job.about("dataloader_batch_size", scope) if c.span.path == steps.span.path]
         if not sizes or len(loaders) != 1:
             continue
-        undecided_verdict = undecided(subject, (steps, *sizes, *loaders))
+        verdict = undecided(subject, (steps, *sizes, *loaders))
         count, size, batch = (numbers(c.value) for c in (steps, sizes[0], loaders[0]))
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif count and size and batch and not any(b == c * s for b in batch for c in count for s in size):
-            yield failed(
+        if (
+            verdict is None
+            and count
+            and size
+            and batch
+            and not any(b == c * s for b in batch for c in count for s in size)
+        ):
+            verdict = failed(
                 subject,
                 f"{quoted(sizes[0])} x {quoted(steps)} is {count[0] * size[0]} samples, but {placed(loaders[0])} feeds"
                 f" {batch[0]}.",
@@ -156,15 +159,13 @@ def pipeline_batch_not_micro_times_steps(job: Job) -> Iterator[Verdict]:
                 also=((steps, "micro batches of a step"), (sizes[0], "samples of a micro batch")),
                 remedy=f"Set the batch size to {count[0] * size[0]}.",
             )
-        else:
-            yield passed(subject)
+        yield verdict or passed(subject)
 
 
 @rule(
     "PDL014",
     "trainer-degrees-do-not-divide-ranks",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch sets parallel degrees for PaddleNLP's trainer",
     evidence=(
         (

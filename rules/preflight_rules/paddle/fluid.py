@@ -44,7 +44,6 @@ def transpiling_scopes(job: Job) -> Iterator[tuple[str, Scope]]:
     "FLU001",
     "transpile-given-text-for-number",
     severity=Severity.ERROR,
-    profile="gate",
     applies_to="paddlepaddle < 2.0 (Fluid)",
     otherwise="nothing uses the transpiler",
     evidence=("PaddlePaddle/Paddle#15038", "fluid/transpiler/distribute_transpiler.py of 1.8.5"),
@@ -98,7 +97,6 @@ def transpile_given_text_for_number(job: Job) -> Iterator[Verdict]:
     "FLU002",
     "server-program-of-unlisted-endpoint",
     severity=Severity.ERROR,
-    profile="gate",
     applies_to="paddlepaddle < 2.0 (Fluid)",
     otherwise="no server's program is requested",
     evidence=("PaddlePaddle/Paddle#9426", "PaddlePaddle/Paddle#15038"),
@@ -147,7 +145,6 @@ def server_program_of_unlisted_endpoint(job: Job) -> Iterator[Verdict]:
     "FLU011",
     "own-endpoint-outside-trainers",
     severity=Severity.ERROR,
-    profile="gate",
     applies_to="paddlepaddle < 2.0 (Fluid)",
     otherwise="no transpiler is in nccl2 mode with its own endpoint",
     evidence=(
@@ -211,7 +208,6 @@ def own_endpoint_outside_trainers(job: Job) -> Iterator[Verdict]:
     "FLU007",
     "update-settings-exclude-each-other",
     severity=Severity.ERROR,
-    profile="gate",
     applies_to="paddlepaddle < 2.0 (Fluid)",
     otherwise="no transpiler has a setting of asynchronous updates",
     evidence=(
@@ -276,7 +272,6 @@ _LOST = {
     "FLU024",
     "own-startup-program-not-passed",
     severity=Severity.ERROR,
-    profile="gate",
     applies_to="paddlepaddle < 2.0 (Fluid)",
     otherwise="no transpiled program has a startup program of its own",
     evidence=(

@@ -45,13 +45,10 @@ def distributed_table_not_served(job: Job) -> Iterator[Verdict]:
     """
     for subject, scope in transpiling_scopes(job):
         for claim in job.about("embedding_distributed", scope):
-            undecided_verdict = undecided(subject, (claim,))
-            if undecided_verdict is not None:
-                yield undecided_verdict
-            elif set(claim.alternatives) == {True}:
-                yield _not_served(job, subject, scope, claim)
-            else:
-                yield passed(subject)
+            verdict = undecided(subject, (claim,))
+            if verdict is None and set(claim.alternatives) == {True}:
+                verdict = _not_served(job, subject, scope, claim)
+            yield verdict or passed(subject)
 
 
 def _not_served(job: Job, subject: str, scope: Scope, claim: Claim) -> Verdict:
@@ -129,8 +126,7 @@ def trainers_run_unequal_steps(job: Job) -> Iterator[Verdict]:
                 yield failed(
                     subject,
                     f"{quoted(claim)} ends the loop for some trainers only, but {placed(reason)} updates"
-                    f" synchronously: the"
-                    " others wait until the RPC deadline.",
+                    f" synchronously: the others wait until the RPC deadline.",
                     at=claim,
                     also=((reason, "synchronous updates"),),
                     remedy="Let every trainer run the same number of steps, or update asynchronously.",
@@ -223,8 +219,7 @@ def executor_not_told_of_trainers(job: Job) -> Iterator[Verdict]:
             yield failed(
                 subject,
                 f"{quoted(blind[0])} is given neither num_trainers nor trainer_id, but {placed(transpiler)} is in "
-                "nccl2 mode:"
-                " each trainer trains alone.",
+                "nccl2 mode: each trainer trains alone.",
                 at=blind[0],
                 also=((transpiler, "nccl2 mode"),),
                 remedy="Give ParallelExecutor `num_trainers=` and `trainer_id=`.",

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
 
 from preflight.model.findings import Severity
-from preflight.model.job import Job
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, undecided
+from preflight.plugins.authoring import Verdict, failed, make_fix, replace_text, rule
 from preflight.plugins.claim_text import placed, quoted
 from preflight.plugins.questions import SubjectQuestion, claims_about
-from preflight_rules.paddle.fleet import distinct_claims
 
 _MODES = ("sync", "async", "half-async", "geo", "heter", "gpubox")
 
@@ -21,7 +18,6 @@ _MODES = ("sync", "async", "half-async", "geo", "heter", "gpubox")
     "update-mode-unknown",
     severity=Severity.ERROR,
     fix="unsafe",
-    profile="gate",
     otherwise="no configuration of PaddleRec sets an update mode",
     evidence=(
         (
@@ -66,14 +62,14 @@ def update_mode_unknown(question: SubjectQuestion) -> Verdict | None:
     "REC002",
     "runner-named-nowhere",
     severity=Severity.ERROR,
-    profile="gate",
     applies_to="PaddleRec 1.8",
     otherwise="no configuration of PaddleRec names its runners",
     evidence=(
         ("PaddleRec 1.8.5, doc/yaml.md", "https://github.com/PaddlePaddle/PaddleRec/blob/release/1.8.5/doc/yaml.md"),
     ),
+    each=claims_about("runner_mode", beside=("runner_names",)),
 )
-def runner_named_nowhere(job: Job) -> Iterator[Verdict]:
+def runner_named_nowhere(question: SubjectQuestion) -> Verdict | None:
     """`mode` names a runner that the configuration does not have.
 
     What it checks: Every name of `mode` is that of an entry of `runner`.
@@ -86,27 +82,19 @@ def runner_named_nowhere(job: Job) -> Iterator[Verdict]:
 
     Known limits: Names that a template fills in are not known.
     """
-    for subject, scope, mode in distinct_claims(job, "runner_mode"):
-        runners = [c for c in job.about("runner_names", scope) if c.span.path == mode.span.path]
-        if not runners:
-            continue
-        undecided_verdict = undecided(subject, (mode, *runners))
-        if undecided_verdict is not None:
-            yield undecided_verdict
-            continue
-        names = {str(name) for value in runners[0].alternatives if isinstance(value, tuple) for name in value}
-        wanted = [str(name) for value in mode.alternatives if isinstance(value, tuple) for name in value]
-        missing = next((name for name in wanted if name not in names), None)
-        if missing is None:
-            yield passed(subject)
-        else:
-            yield failed(
-                subject,
-                f"{quoted(mode)} names {missing}, but the runners are {', '.join(sorted(names))}.",
-                at=mode,
-                also=((runners[0], "the runners"),),
-                remedy="Name one of the runners in `mode`.",
-            )
+    (mode,), runners = question.of
+    names = {str(name) for value in runners[0].alternatives if isinstance(value, tuple) for name in value}
+    wanted = [str(name) for value in mode.alternatives if isinstance(value, tuple) for name in value]
+    missing = next((name for name in wanted if name not in names), None)
+    if missing is None:
+        return None
+    return failed(
+        question.subject,
+        f"{quoted(mode)} names {missing}, but the runners are {', '.join(sorted(names))}.",
+        at=mode,
+        also=((runners[0], "the runners"),),
+        remedy="Name one of the runners in `mode`.",
+    )
 
 
 @rule(

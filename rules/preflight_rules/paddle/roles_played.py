@@ -28,7 +28,6 @@ _FIRST_WITHOUT = "3.1.1"
     "PPS002",
     "role-index-out-of-range",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch sets both an index and a count for its role",
     evidence=("PaddlePaddle/Paddle#3659", "PaddlePaddle/Paddle#7422"),
 )
@@ -55,12 +54,10 @@ def role_index_out_of_range(job: Job) -> Iterator[Verdict]:
         counts = job.value_claims("ps_servers" if roles == {"PSERVER"} else "ps_workers", scope)
         if not counts:
             continue
-        undecided_verdict = undecided(subject, (*indices, *counts), launch)
+        verdict = undecided(subject, (*indices, *counts), launch)
         found, most = numbers(job_value(indices)), numbers(job_value(counts))
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif most and max(most) < 1:
-            yield failed(
+        if verdict is None and most and max(most) < 1:
+            verdict = failed(
                 subject,
                 f"{quoted(counts[0])} is not a number of {'servers' if roles == {'PSERVER'} else 'trainers'}: expected"
                 " 1 or more.",
@@ -69,8 +66,8 @@ def role_index_out_of_range(job: Job) -> Iterator[Verdict]:
                 remedy="Give the number of processes of this role that are started.",
                 severity=None if launch is not None else Severity.WARNING,
             )
-        elif found and most and all(index >= max(most) or index < 0 for index in found):
-            yield failed(
+        elif verdict is None and found and most and all(index >= max(most) or index < 0 for index in found):
+            verdict = failed(
                 subject,
                 f"{quoted(indices[0])} is not an index of {quoted(counts[0])}: expected 0 to {max(most) - 1}.",
                 at=indices[0],
@@ -79,15 +76,13 @@ def role_index_out_of_range(job: Job) -> Iterator[Verdict]:
                 # A script without a launch may run as a server, which ignores the number.
                 severity=None if launch is not None else Severity.WARNING,
             )
-        else:
-            yield passed(subject)
+        yield verdict or passed(subject)
 
 
 @rule(
     "PPS003",
     "training-role-unknown",
     severity=Severity.ERROR,
-    profile="gate",
     fix="unsafe",
     otherwise="no launch sets TRAINING_ROLE",
     evidence=(
@@ -116,21 +111,18 @@ def training_role_unknown(job: Job) -> Iterator[Verdict]:
             if place_of(claim) in seen:
                 continue
             seen.add(place_of(claim))
-            undecided_verdict = undecided(subject, (claim,), launch)
+            verdict = undecided(subject, (claim,), launch)
             roles = texts(claim.value)
-            if undecided_verdict is not None:
-                yield undecided_verdict
-            elif roles and not any(role in _ROLES for role in roles):
+            if verdict is None and roles and not any(role in _ROLES for role in roles):
                 intended = _intended_role(roles[0])
-                yield failed(
+                verdict = failed(
                     subject,
                     f"{quoted(claim)}: Paddle accepts {', '.join(_ROLES)}, not {roles[0] or 'an empty role'}.",
                     at=claim,
                     remedy=f"Write {intended}." if intended else "Write one of them.",
                     fix=_role_fix(claim, roles[0], intended) if intended and len(roles) == 1 else None,
                 )
-            else:
-                yield passed(subject)
+            yield verdict or passed(subject)
 
 
 def _role_fix(claim: Claim, role: str, intended: str) -> Fix | None:
@@ -149,7 +141,6 @@ def _intended_role(role: str) -> str:
     "PPS004",
     "own-endpoint-of-wrong-role",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch sets a role, an endpoint and the list of servers for a process",
     evidence=("PaddlePaddle/Paddle#9426", "PaddlePaddle/Paddle#16138", "PaddlePaddle/models#1896"),
 )
@@ -259,7 +250,6 @@ def _releases(job: Job, scope: Scope) -> tuple[Claim, ...]:
     "PPS008",
     "parameter-server-missing-in-paddle",
     severity=Severity.ERROR,
-    profile="gate",
     applies_to="paddlepaddle >= 3.1.1",
     otherwise="nothing starts a parameter server",
     evidence=(

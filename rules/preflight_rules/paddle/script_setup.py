@@ -11,7 +11,7 @@ from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import placed, quoted
-from preflight.plugins.questions import subjects
+from preflight.plugins.questions import LaunchQuestion, SubjectQuestion, claims_about, launches_with, subjects
 from preflight_rules.paddle.fleet import distinct_claims, started_by_hand
 
 #: The first release without paddle.fluid.
@@ -24,7 +24,6 @@ _FIRST_WITH_CLOSE = "0.15"
     "FLU009",
     "fluid-missing-in-paddle",
     severity=Severity.ERROR,
-    profile="gate",
     applies_to="paddlepaddle >= 2.5",
     otherwise="no script imports paddle.fluid",
     evidence=(
@@ -33,8 +32,9 @@ _FIRST_WITH_CLOSE = "0.15"
             "https://github.com/PaddlePaddle/Paddle/releases/tag/v2.5.0",
         ),
     ),
+    each=claims_about("imports_fluid", also=(lambda job, scope: job.value_claims("paddle_version", scope),)),
 )
-def fluid_missing_in_paddle(job: Job) -> Iterator[Verdict]:
+def fluid_missing_in_paddle(question: SubjectQuestion) -> Verdict | None:
     """A script imports paddle.fluid, and the job installs a Paddle that no longer has it.
 
     What it checks: Where a script imports paddle.fluid, the PaddlePaddle release that the job's files name is older
@@ -48,23 +48,20 @@ def fluid_missing_in_paddle(job: Job) -> Iterator[Verdict]:
 
     Known limits: Only a release that the job's files name is known. An import inside `try` is not judged.
     """
-    for subject, scope, claim in distinct_claims(job, "imports_fluid"):
-        versions = job.value_claims("paddle_version", scope)
-        undecided_verdict = undecided(subject, (claim, *versions))
-        found = [text for version in versions for text in texts(version.value)]
-        if undecided_verdict is not None or not found:
-            yield undecided_verdict or unknown(subject, "the PaddlePaddle release is not given", at=claim)
-        elif all(is_release_from(_FIRST_WITHOUT_FLUID, text) for text in found):
-            yield failed(
-                subject,
-                f"{quoted(claim)}: {placed(versions[0])} is PaddlePaddle {found[0]}, which has no paddle.fluid (since"
-                f" {_FIRST_WITHOUT_FLUID}).",
-                at=claim,
-                also=((versions[0], "the release"),),
-                remedy="Pin a release before 2.5, or use paddle.static and paddle.distributed.fleet.",
-            )
-        else:
-            yield passed(subject)
+    (claim,), versions = question.of
+    found = [text for version in versions for text in texts(version.value)]
+    if not found:
+        return unknown(question.subject, "the PaddlePaddle release is not given", at=claim)
+    if not all(is_release_from(_FIRST_WITHOUT_FLUID, text) for text in found):
+        return None
+    return failed(
+        question.subject,
+        f"{quoted(claim)}: {placed(versions[0])} is PaddlePaddle {found[0]}, which has no paddle.fluid (since"
+        f" {_FIRST_WITHOUT_FLUID}).",
+        at=claim,
+        also=((versions[0], "the release"),),
+        remedy="Pin a release before 2.5, or use paddle.static and paddle.distributed.fleet.",
+    )
 
 
 def is_release_from(first: str, text: str) -> bool:
@@ -164,10 +161,8 @@ def parallel_environment_never_made(job: Job) -> Iterator[Verdict]:
         judged.add((wrapped[0].span.path, wrapped[0].span.line))
         if job.about("parallel_environment", scope) or job.about("training_framework", scope):
             yield passed(subject)
-        elif wrapped[0].condition:
-            yield unknown(subject, f"{quoted(wrapped[0])} applies under `{wrapped[0].condition}`", at=wrapped[0])
         else:
-            yield failed(
+            yield undecided(subject, (wrapped[0],)) or failed(
                 subject,
                 f"{quoted(wrapped[0])}: nothing calls init_parallel_env or fleet.init, so each process trains alone.",
                 at=wrapped[0],
@@ -183,8 +178,12 @@ def parallel_environment_never_made(job: Job) -> Iterator[Verdict]:
     confidence=Confidence.MEDIUM,
     otherwise="no launch with PADDLE_TRAINERS_NUM requests distributed training",
     evidence=("PaddlePaddle/PaddleDetection#1232",),
+    each=launches_with(
+        "env.PADDLE_TRAINERS_NUM",
+        where=lambda stated: stated.launch.launcher == "python" and bool(_distributed_option(stated.launch)),
+    ),
 )
-def distributed_option_with_one_trainer(job: Job) -> Iterator[Verdict]:
+def distributed_option_with_one_trainer(question: LaunchQuestion) -> Verdict | None:
     """The program has an option for distributed training, but the job has one trainer.
 
     What it checks: A program started by hand with `--dist`, `--distributed`, `--is_distributed` or `--use_dist` is
@@ -198,26 +197,18 @@ def distributed_option_with_one_trainer(job: Job) -> Iterator[Verdict]:
 
     Known limits: The option is recognized only by its name.
     """
-    for launch in job.launches:
-        counts = job.about("env.PADDLE_TRAINERS_NUM", launch.scope)
-        option = _distributed_option(launch)
-        if launch.launcher != "python" or not counts or not option:
-            continue
-        found = job.setting("env.PADDLE_TRAINERS_NUM", launch.scope)
-        undecided_verdict = undecided(launch.id, found, launch)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif set(numbers(job_value(found))) == {1}:
-            yield failed(
-                launch.id,
-                f"`{option}` requests distributed training, but {placed(found[0])} sets one trainer:"
-                " the program waits for peers that are never started.",
-                at=launch,
-                also=((found[0], "one trainer"),),
-                remedy=f"Remove `{option}` if there is one trainer.",
-            )
-        else:
-            yield passed(launch.id)
+    (found,), launch = question.of, question.of.launch
+    if set(numbers(job_value(found))) != {1}:
+        return None
+    option = _distributed_option(launch)
+    return failed(
+        question.subject,
+        f"`{option}` requests distributed training, but {placed(found[0])} sets one trainer:"
+        " the program waits for peers that are never started.",
+        at=launch,
+        also=((found[0], "one trainer"),),
+        remedy=f"Remove `{option}` if there is one trainer.",
+    )
 
 
 _DISTRIBUTED = re.compile(r"--(?:use_|is_)?dist(?:ributed)?(?:=(?:1|true|True))?")
@@ -237,7 +228,6 @@ def _distributed_option(launch: Launch) -> str:
     "PDL017",
     "gpu-launch-with-cpu-wheel",
     severity=Severity.ERROR,
-    profile="gate",
     applies_to="paddlepaddle 2.0 to 2.2",
     otherwise="no launch of Paddle's launcher installs Paddle",
     evidence=("PaddlePaddle/PaddleOCR#3073", "PaddlePaddle/PaddleNLP#6058"),

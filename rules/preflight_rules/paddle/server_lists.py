@@ -23,7 +23,6 @@ def endpoints(claims: tuple[Claim, ...]) -> tuple[str, ...]:
     "PPS001",
     "endpoint-listed-twice",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no list of servers or trainers is given",
     evidence=("PaddlePaddle/Paddle#4281", "PaddlePaddle/Paddle#16138"),
 )
@@ -94,7 +93,6 @@ def _has_port(endpoint: str) -> bool:
     "PPS005",
     "server-lists-differ",
     severity=Severity.ERROR,
-    profile="gate",
     evidence=("PaddlePaddle/Paddle#3532", "PaddlePaddle/Paddle#4281"),
 )
 def server_lists_differ(job: Job) -> Iterator[Verdict]:
@@ -143,7 +141,6 @@ def server_lists_differ(job: Job) -> Iterator[Verdict]:
     "PPS006",
     "role-count-differs-from-list",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch sets both the number and the list of servers or trainers",
     evidence=("PaddlePaddle/Paddle#2224", "PaddlePaddle/Paddle#7422"),
 )
@@ -231,7 +228,6 @@ def servers_all_on_one_host(question: SubjectQuestion) -> Verdict | None:
     "PPS009",
     "loopback-among-remote-endpoints",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no list of servers or trainers is given",
     evidence=("PaddlePaddle/Paddle#37951", "PaddlePaddle/Paddle#37116"),
     each=subjects_with(also=("ps_server_endpoints", "ps_worker_endpoints"), where=any),

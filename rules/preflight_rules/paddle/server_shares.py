@@ -11,6 +11,7 @@ from preflight.model.job import Claim, Job, Scope, Unresolved
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import placed, quoted
+from preflight.plugins.questions import SubjectQuestion, claims_about
 from preflight_rules.kubernetes.workloads import Role, Workload, workloads
 from preflight_rules.paddle.fleet import distinct_claims
 from preflight_rules.paddle.fluid import claims_of
@@ -147,7 +148,6 @@ def _shares(
     "PPS015",
     "tables-exceed-server-memory",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no job with tables names its servers and their memory",
     evidence=("PaddlePaddle/Paddle#10398",),
 )
@@ -293,8 +293,9 @@ def large_table_sent_whole(job: Job) -> Iterator[Verdict]:
         ),
         "PaddlePaddle/Paddle#8638",
     ),
+    each=claims_about("split_method", also=("env.PYTHONHASHSEED",)),
 )
-def blocks_dealt_by_hash(job: Job) -> Iterator[Verdict]:
+def blocks_dealt_by_hash(question: SubjectQuestion) -> Verdict | None:
     """Parameters are assigned to servers by Python's hash, which differs between processes.
 
     What it checks: The transpiler's split_method is RoundRobin, or PYTHONHASHSEED is set to one number for all
@@ -310,20 +311,15 @@ def blocks_dealt_by_hash(job: Job) -> Iterator[Verdict]:
 
     Known limits: Programs for Python 2 work with HashName.
     """
-    for subject, scope, method in distinct_claims(job, "split_method"):
-        seeds = job.setting("env.PYTHONHASHSEED", scope)
-        undecided_verdict = undecided(subject, (method, *seeds))
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif texts(method.value) != ("HashName",) or (seeds and "random" not in texts(seeds[0].value)):
-            yield passed(subject)
-        else:
-            yield failed(
-                subject,
-                f"{quoted(method)} assigns blocks by Python's hash, which differs in every process of Python 3.",
-                at=method,
-                remedy="Use RoundRobin, or export PYTHONHASHSEED=0 for all processes.",
-            )
+    (method,), seeds = question.of
+    if texts(method.value) != ("HashName",) or (seeds and "random" not in texts(seeds[0].value)):
+        return None
+    return failed(
+        question.subject,
+        f"{quoted(method)} assigns blocks by Python's hash, which differs in every process of Python 3.",
+        at=method,
+        remedy="Use RoundRobin, or export PYTHONHASHSEED=0 for all processes.",
+    )
 
 
 #: Below this share of the trainers' cores, servers are the bottleneck of every step. A rule of thumb: a server unpacks,

@@ -110,7 +110,6 @@ def _count_verdict(job: Job, group: Sequence[Launch], trainers: Sequence[Launch]
     "PPS011",
     "index-of-role-twice",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no two trainers or servers are started together",
     evidence=("PaddlePaddle/Paddle#16138", "PaddlePaddle/Paddle#3659"),
 )
@@ -286,12 +285,10 @@ def gloo_port_left_to_chance(job: Job) -> Iterator[Verdict]:
         ):
             yield passed(launch.id)
             continue
-        undecided_verdict = undecided(launch.id, (*servers, *workers), launch)
+        verdict = undecided(launch.id, (*servers, *workers), launch)
         hosts = {host_of(entry) for entry in (*endpoints(servers), *endpoints(workers))}
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif len(hosts) > 1 and not all(is_loopback(host) for host in hosts):
-            yield failed(
+        if verdict is None and len(hosts) > 1 and not all(is_loopback(host) for host in hosts):
+            verdict = failed(
                 launch.id,
                 f"{quoted(servers[0])} and {quoted(workers[0])} span {len(hosts)} hosts without --http_port: each"
                 " host chooses its own free port, and Gloo's processes do not find each other.",
@@ -299,8 +296,7 @@ def gloo_port_left_to_chance(job: Job) -> Iterator[Verdict]:
                 also=((servers[0], "the servers"),),
                 remedy="Add the same --http_port to the launch line of every host.",
             )
-        else:
-            yield passed(launch.id)
+        yield verdict or passed(launch.id)
 
 
 def _avoids_gloo_rendezvous(job: Job, launch: Launch) -> bool:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Job
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import joined, quoted, where
+from preflight.plugins.questions import SubjectQuestion, claims_about
 from preflight_rules.paddle.fleet import distinct_claims
-from preflight_rules.scripts.script_facts import nothing_found
 
 
 @rule(
@@ -42,12 +42,9 @@ def test_program_cloned_after_minimize(job: Job) -> Iterator[Verdict]:
         if claim.alternatives != ("after",):
             yield passed(subject) if claim.alternatives else unknown(subject, f"{quoted(claim)}: the order is unknown")
             continue
-        if claim.condition:
-            yield unknown(subject, f"{quoted(claim)} applies under `{claim.condition}`", at=claim)
-            continue
         first = claim.because[0]
         old = "fluid" in claim.spelling + first.spelling or bool(job.about("transpiler", scope))
-        yield failed(
+        yield undecided(subject, (claim,)) or failed(
             subject,
             f"{quoted(claim)} comes after {quoted(first)} ({where(first)}): before Fluid 1.6 the test program still"
             " holds the optimizer and changes the parameters.",
@@ -84,10 +81,8 @@ def startup_program_never_run(job: Job) -> Iterator[Verdict]:
     for subject, _, claim in distinct_claims(job, "startup_program_run"):
         if claim.alternatives != (False,):
             yield passed(subject)
-        elif claim.condition:
-            yield unknown(subject, f"{quoted(claim)} runs under `{claim.condition}`", at=claim)
         else:
-            yield failed(
+            yield undecided(subject, (claim,)) or failed(
                 subject,
                 f"{quoted(claim)} trains a program whose startup program is never run: its parameters are empty.",
                 at=claim,
@@ -99,6 +94,8 @@ def startup_program_never_run(job: Job) -> Iterator[Verdict]:
     "PDL029",
     "evaluation-clone-keeps-training-mode",
     severity=Severity.WARNING,
+    otherwise="no program is cloned for evaluation",
+    passes_with=("test_program_cloned",),
     evidence=(
         (
             "Paddle documentation, Program.clone",
@@ -106,8 +103,9 @@ def startup_program_never_run(job: Job) -> Iterator[Verdict]:
         ),
         "PaddlePaddle/Paddle#11643",
     ),
+    each=claims_about("evaluation_clone_trains"),
 )
-def evaluation_clone_keeps_training_mode(job: Job) -> Iterator[Verdict]:
+def evaluation_clone_keeps_training_mode(question: SubjectQuestion) -> Verdict | None:
     """A program is cloned for evaluation without `for_test=True`.
 
     What it checks: `clone` of a program whose variable or function is named for evaluation gets `for_test=True`.
@@ -122,27 +120,21 @@ def evaluation_clone_keeps_training_mode(job: Job) -> Iterator[Verdict]:
     Known limits: The purpose is known from names only: test, eval, infer, valid or pred. A `for_test` that is computed
     is not judged.
     """
-    applicable = False
-    for subject, _, claim in distinct_claims(job, "evaluation_clone_trains"):
-        applicable = True
-        if claim.condition:
-            yield unknown(subject, f"{quoted(claim)} runs under `{claim.condition}`", at=claim)
-            continue
-        yield failed(
-            subject,
-            f"{quoted(claim)} is used for evaluation, but without for_test=True it is a program for training.",
-            at=claim,
-            remedy="Clone with for_test=True, before minimize.",
-        )
-    if not applicable:
-        yield nothing_found(job, "test_program_cloned", "no program is cloned for evaluation")
+    (claim,) = question.claims
+    return failed(
+        question.subject,
+        f"{quoted(claim)} is used for evaluation, but without for_test=True it is a program for training.",
+        at=claim,
+        remedy="Clone with for_test=True, before minimize.",
+    )
 
 
 @rule(
     "PDL030",
     "program-input-not-fed",
     severity=Severity.ERROR,
-    profile="gate",
+    otherwise="no script trains a static program",
+    passes_with=("startup_program_run",),
     evidence=(
         (
             "Paddle documentation, Executor.run",
@@ -167,9 +159,7 @@ def program_input_not_fed(job: Job) -> Iterator[Verdict]:
     Known limits: Only where layers, loss and feed are in one script, with literal names. A program that reads through
     `py_reader` or a generator is not judged.
     """
-    applicable = False
     for subject, _, claim in distinct_claims(job, "inputs_not_fed"):
-        applicable = True
         names = joined(name for value in claim.alternatives if isinstance(value, tuple) for name in value)
         if claim.condition and not _is_role(claim.condition):
             yield unknown(subject, f"{quoted(claim)} is given under `{claim.condition}`", at=claim)
@@ -180,8 +170,6 @@ def program_input_not_fed(job: Job) -> Iterator[Verdict]:
             at=claim,
             remedy=f"Give {names} too, under the name of its data layer.",
         )
-    if not applicable:
-        yield nothing_found(job, "startup_program_run", "no script trains a static program")
 
 
 def _is_role(condition: str) -> bool:

@@ -10,7 +10,7 @@ from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import joined, placed, quoted
-from preflight.plugins.questions import subjects
+from preflight.plugins.questions import SubjectQuestion, subjects, subjects_with
 from preflight_rules.paddle.fleet import distinct_claims
 
 _STRATEGY = (
@@ -125,21 +125,18 @@ def update_mode_said_twice(job: Job) -> Iterator[Verdict]:
             if len(claims) < 2 or path in seen:
                 continue
             seen.add(path)
-            undecided_verdict = undecided(subject, claims)
+            verdict = undecided(subject, claims)
             known = [tuple(_ASYNCHRONOUS.get(text, text) for text in texts(claim.value)) for claim in claims]
-            if undecided_verdict is not None:
-                yield undecided_verdict
-            elif len(set(known)) > 1:
+            if verdict is None and len(set(known)) > 1:
                 other = next(claim for claim, mode in zip(claims, known, strict=True) if mode != known[0])
-                yield failed(
+                verdict = failed(
                     subject,
                     f"{quoted(claims[0])} and {placed(other)} give different update modes.",
                     at=other,
                     also=((claims[0], "the other mode"),),
                     remedy="Write the same mode in both places.",
                 )
-            else:
-                yield passed(subject)
+            yield verdict or passed(subject)
 
 
 @rule(
@@ -250,8 +247,9 @@ def geo_steps_set_back(job: Job) -> Iterator[Verdict]:
     otherwise="nothing gives both the number of trainers and the update mode",
     profile="pedantic",
     evidence=(("distributed_strategy.py of 2.6.2", _STRATEGY),),
+    each=subjects_with(lambda job, scope: job.value_claims("ps_workers", scope), _modes),
 )
-def asynchronous_with_one_trainer(job: Job) -> Iterator[Verdict]:
+def asynchronous_with_one_trainer(question: SubjectQuestion) -> Verdict | None:
     """Servers update asynchronously for a single trainer.
 
     What it checks: A job with asynchronous or geo updates has two trainers or more.
@@ -264,31 +262,24 @@ def asynchronous_with_one_trainer(job: Job) -> Iterator[Verdict]:
 
     Known limits: A single trainer may be a trial run, so this is a hint only.
     """
-    for subject, scope, launch in subjects(job):
-        counts, modes = job.value_claims("ps_workers", scope), _modes(job, scope)
-        if not counts or not modes:
-            continue
-        undecided_verdict = undecided(subject, (*counts, *modes), launch)
-        found = {text for claim in modes for text in texts(claim.value)}
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif found and found <= {"async", "half-async", "geo"} and set(numbers(job_value(counts))) == {1}:
-            yield failed(
-                subject,
-                f"{quoted(counts[0])}: there is one trainer, but {placed(modes[0])} requests {joined(sorted(found))}"
-                " updates.",
-                at=counts[0],
-                also=((modes[0], "asynchronous"),),
-                remedy="Start more trainers, or train without servers.",
-            )
-        else:
-            yield passed(subject)
+    counts, modes = question.of
+    found = {text for claim in modes for text in texts(claim.value)}
+    if not found or not found <= {"async", "half-async", "geo"} or set(numbers(job_value(counts))) != {1}:
+        return None
+    return failed(
+        question.subject,
+        f"{quoted(counts[0])}: there is one trainer, but {placed(modes[0])} requests {joined(sorted(found))} updates.",
+        at=counts[0],
+        also=((modes[0], "asynchronous"),),
+        remedy="Start more trainers, or train without servers.",
+    )
 
 
 @rule(
     "SGD006",
     "geo-steps-in-synchronous-mode",
     severity=Severity.ERROR,
+    profile="default",
     otherwise="no script sets k_steps",
     evidence=(
         (

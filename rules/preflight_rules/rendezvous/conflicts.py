@@ -10,22 +10,27 @@ from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, delete_word, failed, make_fix, passed, rule, undecided
 from preflight.plugins.claim_text import joined, quoted
+from preflight.plugins.questions import LaunchQuestion, Stated, launches_with, required
 from preflight_rules.launches import certainly_one, certainly_several, nodes_spanned
+
+
+def _is_standalone(stated: Stated[Launch]) -> bool:
+    return any(True in claim.alternatives for claim in stated.settings[0])
 
 
 @rule(
     "RDV006",
     "standalone-on-several-nodes",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch uses --standalone",
     evidence=(
         ("torchrun documentation", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
         "pytorch/pytorch#76367",
         "torch.distributed.run sets endpoint, id and backend itself under --standalone",
     ),
+    each=launches_with("standalone", required("nodes"), where=_is_standalone),
 )
-def standalone_on_several_nodes(job: Job) -> Iterator[Verdict]:
+def standalone_on_several_nodes(question: LaunchQuestion) -> Verdict | None:
     """`--standalone` is given to a launch over several nodes.
 
     What it checks: `--standalone` is not combined with more than one node.
@@ -39,27 +44,19 @@ def standalone_on_several_nodes(job: Job) -> Iterator[Verdict]:
 
     Known limits: Only `--nnodes` of the same launch is compared, not the size of the allocation.
     """
-    for launch in job.launches:
-        standalone = job.setting("standalone", launch.scope)
-        nodes = job.requiring("nodes", launch.scope)
-        if not standalone or not nodes or not any(True in claim.alternatives for claim in standalone):
-            continue
-        undecided_verdict = undecided(launch.id, (*standalone, *nodes), launch)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif certainly_several(job_value(nodes)) and all(c.alternatives == (True,) for c in standalone):
-            count = joined(numbers(job_value(nodes)))
-            yield failed(
-                launch.id,
-                f"{quoted(standalone[0])} makes every node use its own localhost, but {quoted(nodes[0])}"
-                f" needs {count} nodes to meet: each waits alone until it times out.",
-                at=standalone[0],
-                also=((nodes[0], f"{count} nodes"),),
-                remedy="Replace --standalone with --rdzv_backend=c10d --rdzv_endpoint=HOST:PORT, or set --nnodes=1.",
-                waits_at="rendezvous",
-            )
-        else:
-            yield passed(launch.id)
+    standalone, nodes = question.of
+    if not certainly_several(job_value(nodes)) or not all(c.alternatives == (True,) for c in standalone):
+        return None
+    count = joined(numbers(job_value(nodes)))
+    return failed(
+        question.subject,
+        f"{quoted(standalone[0])} makes every node use its own localhost, but {quoted(nodes[0])}"
+        f" needs {count} nodes to meet: each waits alone until it times out.",
+        at=standalone[0],
+        also=((nodes[0], f"{count} nodes"),),
+        remedy="Replace --standalone with --rdzv_backend=c10d --rdzv_endpoint=HOST:PORT, or set --nnodes=1.",
+        waits_at="rendezvous",
+    )
 
 
 #: Ignored arguments, the argument that overrides each, and what is used instead.

@@ -13,6 +13,7 @@ from preflight.model.job.job import SUBMISSION
 from preflight.model.job.value import Symbol, affixes_of, numbers, symbols_in, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import joined, placed, quoted
+from preflight.plugins.questions import LaunchQuestion, launches_with
 from preflight_rules.launches import (
     AGENT_LAUNCHERS,
     SPREADING_WRAPPERS,
@@ -35,7 +36,6 @@ _FAULTS = (
     "RDV029",
     "rendezvous-address-is-no-host",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch gives the address of its rendezvous",
     evidence=(
         "huggingface/accelerate#1317",
@@ -44,8 +44,9 @@ _FAULTS = (
             "https://docs.pytorch.org/docs/stable/elastic/run.html",
         ),
     ),
+    each=launches_with(lambda job, scope: address_in_force(job, job.launch(scope.launch))),
 )
-def rendezvous_address_is_no_host(job: Job) -> Iterator[Verdict]:
+def rendezvous_address_is_no_host(question: LaunchQuestion) -> Verdict | None:
     """The rendezvous address is written in a way that no host name has.
 
     What it checks: The address at which the nodes meet (`--master_addr`, `main_process_ip`, MASTER_ADDR where it is in
@@ -60,26 +61,19 @@ def rendezvous_address_is_no_host(job: Job) -> Iterator[Verdict]:
 
     Known limits: Only addresses that are written out are judged.
     """
-    for launch in job.launches:
-        addresses = address_in_force(job, launch)
-        if not addresses:
-            continue
-        undecided_verdict = undecided(launch.id, addresses, launch)
-        faults = [(claim, fault) for claim in addresses if (fault := _fault(claim))]
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif len(faults) < len(addresses):
-            yield passed(launch.id)
-        else:
-            claim, fault = faults[0]
-            yield failed(
-                launch.id,
-                f"The address of the rendezvous, {quoted(claim)}, {fault}: no node can resolve it.",
-                at=claim,
-                also=((launch, "started here"),),
-                remedy="Give the bare host name or address of the node of rank 0.",
-                waits_at="rendezvous",
-            )
+    addresses, launch = question.claims, question.of.launch
+    faults = [(claim, fault) for claim in addresses if (fault := _fault(claim))]
+    if len(faults) < len(addresses):
+        return None
+    claim, fault = faults[0]
+    return failed(
+        question.subject,
+        f"The address of the rendezvous, {quoted(claim)}, {fault}: no node can resolve it.",
+        at=claim,
+        also=((launch, "started here"),),
+        remedy="Give the bare host name or address of the node of rank 0.",
+        waits_at="rendezvous",
+    )
 
 
 def _fault(claim: Claim) -> str:
@@ -129,13 +123,10 @@ def rendezvous_host_is_no_nodes_own_name(job: Job) -> Iterator[Verdict]:
         hosts = [c for c in job.setting("master_addr", launch.scope) if c.source == "torchrun"]
         if not hosts or not because or texts(job_value(backend)) != ("c10d",):
             continue
-        undecided_verdict = undecided(launch.id, (*because, *backend), launch)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif not certainly_several(nodes) or _names_host(job, launch):
-            yield passed(launch.id)
-        else:
-            yield _host(job, launch, hosts[0])
+        verdict = undecided(launch.id, (*because, *backend), launch)
+        if verdict is None and not (not certainly_several(nodes) or _names_host(job, launch)):
+            verdict = _host(job, launch, hosts[0])
+        yield verdict or passed(launch.id)
 
 
 def _names_host(job: Job, launch: Launch) -> bool:
@@ -152,8 +143,7 @@ def _host(job: Job, launch: Launch, claim: Claim) -> Verdict:
             launch.id,
             f"{quoted(claim)} is the first host's name with `{prefix or suffix}` {'before' if prefix else 'after'}"
             f" it: torchrun compares the endpoint with the node's own host name to decide which node opens the"
-            f" store, and no"
-            " node has this name.",
+            f" store, and no node has this name.",
             at=claim,
             remedy=remedy,
         )
@@ -216,13 +206,15 @@ def node_names_may_not_resolve(job: Job) -> Iterator[Verdict]:
         if launch.launcher != "torchrun" or texts(job_value(backend)) != ("c10d",) or not hosts:
             continue
         nodes, because = nodes_spanned(job, launch)
-        undecided_verdict = undecided(launch.id, (*because, *hosts), launch)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif certainly_several(nodes) and _is_address(hosts[0]) and not job.setting("local_addr", launch.scope):
-            yield _by_address(launch.id, hosts[0])
-        else:
-            yield passed(launch.id)
+        verdict = undecided(launch.id, (*because, *hosts), launch)
+        if (
+            verdict is None
+            and certainly_several(nodes)
+            and _is_address(hosts[0])
+            and not job.setting("local_addr", launch.scope)
+        ):
+            verdict = _by_address(launch.id, hosts[0])
+        yield verdict or passed(launch.id)
     if not job.launches:
         variables = {name: job.setting(f"env.PET_{name}") for name in ("RDZV_BACKEND", "RDZV_ENDPOINT", "NNODES")}
         if all(variables.values()):
@@ -310,7 +302,6 @@ def rendezvous_on_submission_host(job: Job) -> Iterator[Verdict]:
     "RDV021",
     "rendezvous-port-random-on-each-node",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch draws a random port",
     evidence=(
         (
@@ -424,11 +415,9 @@ def node_rank_not_given(job: Job) -> Iterator[Verdict]:
         if any(on_first_node_only(claim, launch) for claim in job.setting("nodes", launch.scope)):
             # Nothing starts it on a second node, which another rule reports.
             continue
-        undecided_verdict = undecided(launch.id, (*because, *ranks), launch, quantity="nodes")
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif ranks[0].strength is Strength.DEFAULT and not _another_launch_has_ranks(job, launch):
-            yield failed(
+        verdict = undecided(launch.id, (*because, *ranks), launch, quantity="nodes")
+        if verdict is None and ranks[0].strength is Strength.DEFAULT and not _another_launch_has_ranks(job, launch):
+            verdict = failed(
                 launch.id,
                 f"{quoted(because[0])} needs ranks 0 to {max(numbers(nodes)) - 1}, each once, but the rank of"
                 f" this node is not given: {launch.launcher} uses 0.",
@@ -437,8 +426,7 @@ def node_rank_not_given(job: Job) -> Iterator[Verdict]:
                 remedy=f"Give --{'machine' if launch.launcher == 'accelerate' else 'node'}_rank, a different one on"
                 " each node, or use --rdzv_backend=c10d, which needs none.",
             )
-        else:
-            yield passed(launch.id)
+        yield verdict or passed(launch.id)
 
 
 def _another_launch_has_ranks(job: Job, launch: Launch) -> bool:

@@ -222,10 +222,8 @@ def rendezvous_variable_misnamed(job: Job) -> Iterator[Verdict]:
                 continue
             if job.about(f"env.{meant}") or job.about(meant.lower()):
                 yield passed(subject)
-            elif named.condition:
-                yield unknown(subject, f"{quoted(named)} is under `{named.condition}`", at=named)
             else:
-                yield failed(
+                yield undecided(subject, (named,)) or failed(
                     subject,
                     f"{quoted(named)}: torch does not read {wrong}; {meant} is probably meant, and nothing sets it.",
                     at=named,

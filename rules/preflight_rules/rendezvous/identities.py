@@ -60,7 +60,6 @@ def backends(job: Job, launch: Launch) -> frozenset[str]:
     "RDV001",
     "rendezvous-on-loopback",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch sets both its rendezvous address and its number of nodes",
     evidence=("pytorch/pytorch#73656", "pytorch/pytorch#76367", "pytorch/pytorch#107021", "pytorch/pytorch#79388"),
 )
@@ -89,18 +88,15 @@ def rendezvous_on_loopback(job: Job) -> Iterator[Verdict]:
         addresses = address_in_force(job, launch)
         if not addresses or not because:
             continue
-        undecided_verdict = undecided(launch.id, (*because, *addresses), launch)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif (
+        verdict = undecided(launch.id, (*because, *addresses), launch)
+        if verdict is None and not (
             not certainly_several(nodes)
             or _only_first_node_is_local(job, launch)
             or _all_nodes_are_this_machine(job, launch)
             or _each_node_is_a_group(job, launch)
         ):
-            yield passed(launch.id)
-        else:
-            yield _rendezvous_verdict(launch, addresses, because)
+            verdict = _rendezvous_verdict(launch, addresses, because)
+        yield verdict or passed(launch.id)
     if not job.launches:
         yield from _judge_configurations(job)
 
@@ -111,14 +107,12 @@ def _judge_configurations(job: Job) -> Iterator[Verdict]:
     if not nodes or not addresses:
         return
     subject = addresses[0].span.path
-    undecided_verdict = undecided(subject, (*nodes, *addresses))
+    verdict = undecided(subject, (*nodes, *addresses))
     hosts = [host_of(text) for claim in addresses for text in texts(claim.value)]
-    if undecided_verdict is not None:
-        yield undecided_verdict
-    elif not certainly_several(job_value(nodes)) or not all(is_loopback(h) or is_unspecified(h) for h in hosts):
-        yield passed(subject)
-    else:
-        yield failed(
+    if verdict is None and not (
+        not certainly_several(job_value(nodes)) or not all(is_loopback(h) or is_unspecified(h) for h in hosts)
+    ):
+        verdict = failed(
             subject,
             f"{quoted(addresses[0])} means the node itself on each of them, but {placed(nodes[0])} makes"
             f" {joined(numbers(job_value(nodes)))} nodes meet there.",
@@ -127,6 +121,7 @@ def _judge_configurations(job: Job) -> Iterator[Verdict]:
             remedy="Give the name or address of the node of rank 0.",
             severity=Severity.WARNING,
         )
+    yield verdict or passed(subject)
 
 
 def _only_first_node_is_local(job: Job, launch: Launch) -> bool:
@@ -239,7 +234,6 @@ def evaluated_on_each_node(launch: Launch) -> bool | None:
     "RDV002",
     "rendezvous-address-differs-per-node",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch uses the name of the node that it runs on",
     evidence=("hiyouga/LlamaFactory#7326", "pytorch/pytorch#79388"),
 )
@@ -307,7 +301,6 @@ _STARTERS = frozenset({"srun", "pdsh", "clush"})
     "RDV003",
     "node-rank-same-on-every-node",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launcher with a node rank is started on several nodes",
     evidence=(
         ("srun documentation (output environment variables)", "https://slurm.schedmd.com/srun.html"),

@@ -78,7 +78,6 @@ def names(text: str) -> list[str]:
     "IFN001",
     "interface-cannot-reach-other-nodes",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no variable selects an interface",
     evidence=("NVIDIA/nccl#286", "horovod/horovod#310", "PaddlePaddle/Paddle#51096"),
     each=each_filter,
@@ -133,6 +132,7 @@ def _local_interfaces(text: str) -> str:
     "IFN002",
     "interface-filter-malformed",
     severity=Severity.ERROR,
+    profile="default",
     fix="unsafe",
     otherwise="no variable selects an interface",
     evidence=(

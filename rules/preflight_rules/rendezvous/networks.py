@@ -14,7 +14,6 @@ from preflight.plugins.authoring import (
     Verdict,
     failed,
     make_fix,
-    not_applicable,
     passed,
     replace_text,
     rule,
@@ -39,6 +38,7 @@ _MANY_NODES = 8
     "ENV005",
     "setting-voided-by-another",
     severity=Severity.WARNING,
+    otherwise="no two related settings are both set",
     evidence=(
         (
             "NCCL user guide, environment variables",
@@ -62,13 +62,14 @@ def setting_voided_by_another(job: Job) -> Iterator[Verdict]:
 
     Known limits: Only pairs of the table, and only what is set in the files of the job.
     """
-    yield from _pairs(job, "void", "no two related settings are both set")
+    yield from _pairs(job, "void")
 
 
 @rule(
     "ENV006",
     "settings-of-two-providers",
     severity=Severity.WARNING,
+    otherwise="no settings of two providers are both set",
     evidence=(
         (
             "stas00/ml-engineering, network/debug (reused NCCL setup)",
@@ -93,23 +94,19 @@ def settings_of_two_providers(job: Job) -> Iterator[Verdict]:
     Known limits: Which cluster it is cannot be read from the files; a single leftover setting that contradicts no other
     is not found.
     """
-    yield from _pairs(job, "provider", "no settings of two providers are both set")
+    yield from _pairs(job, "provider")
 
 
-def _pairs(job: Job, kind: str, reason_if_none: str) -> Iterator[Verdict]:
-    applicable = False
+def _pairs(job: Job, kind: str) -> Iterator[Verdict]:
     seen: set[tuple[str, ...]] = set()
     for subject, scope, launch in subjects(job):
         for row in contradictions(kind):
             for claim in job.setting(f"{_PREFIX}{row.name}", scope):
                 for other in _other_settings(job, row, scope):
-                    applicable = True
                     key = (row.name, claim.spelling, other.quantity, other.spelling)
                     if key not in seen:
                         seen.add(key)
                         yield _judged(subject, row, claim, other, launch)
-    if not applicable:
-        yield not_applicable(job.name, reason_if_none)
 
 
 def _other_settings(job: Job, row: Contradiction, scope: Scope) -> Iterator[Claim]:
@@ -232,20 +229,17 @@ def adapter_prefix_selects_others(job: Job) -> Iterator[Verdict]:
     """
     for subject, scope, launch in subjects(job):
         for claim in job.setting(f"{_PREFIX}NCCL_IB_HCA", scope):
-            undecided_verdict = undecided(subject, (claim,), launch)
+            verdict = undecided(subject, (claim,), launch)
             caught = [_also_selects(text) for text in texts(claim.value)]
-            if undecided_verdict is not None:
-                yield undecided_verdict
-            elif caught and all(name for name, _ in caught):
+            if verdict is None and caught and all(name for name, _ in caught):
                 name, more = caught[0]
-                yield failed(
+                verdict = failed(
                     subject,
                     f"{quoted(claim)} is a list of prefixes: `{name}` also selects {more}, which is not in the list.",
                     at=claim,
                     remedy="Put `=` before the list to select exactly these adapters.",
                 )
-            else:
-                yield passed(subject)
+            yield verdict or passed(subject)
 
 
 def _also_selects(text: str) -> tuple[str, str]:

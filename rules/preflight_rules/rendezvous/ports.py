@@ -36,7 +36,6 @@ _FIRST_UNPRIVILEGED = 1024
     "PRT001",
     "port-invalid",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="nothing sets a port",
     evidence=(
         (
@@ -140,11 +139,9 @@ def port_shared_by_concurrent_launches(job: Job) -> Iterator[Verdict]:
         for second, other_port, other_devices in users[:index]:
             if port is None or other_port is None or not _run_together(first, second, devices, other_devices):
                 continue
-            undecided_verdict = undecided(first.id, (port, other_port), first)
-            if undecided_verdict is not None:
-                yield undecided_verdict
-            elif any(numbers(port.value)) and numbers(port.value) == numbers(other_port.value):
-                yield failed(
+            verdict = undecided(first.id, (port, other_port), first)
+            if verdict is None and any(numbers(port.value)) and numbers(port.value) == numbers(other_port.value):
+                verdict = failed(
                     first.id,
                     f"{quoted(port)} is also the port of the launch on line {second.span.line}, and the two"
                     " use different GPUs, so they seem to run side by side."
@@ -158,8 +155,7 @@ def port_shared_by_concurrent_launches(job: Job) -> Iterator[Verdict]:
                     remedy="Give each launch its own port.",
                     severity=None if first.concurrent else Severity.INFO,
                 )
-            else:
-                yield passed(first.id)
+            yield verdict or passed(first.id)
 
 
 def _run_together(first: Launch, second: Launch, devices: frozenset[str], others: frozenset[str]) -> bool:
@@ -225,17 +221,14 @@ def port_among_ephemeral_ones(job: Job) -> Iterator[Verdict]:
     for subject, scope, launch in subjects(job):
         several = launch is not None and certainly_several(nodes_spanned(job, launch)[0])
         for claim in distinct(job.setting("master_port", scope)) if several else ():
-            undecided_verdict = undecided(subject, (claim,), launch)
+            verdict = undecided(subject, (claim,), launch)
             found = numbers(claim.value)
-            if undecided_verdict is not None:
-                yield undecided_verdict
-            elif found and all(_EPHEMERAL[0] <= port <= _EPHEMERAL[1] for port in found):
-                yield failed(
+            if verdict is None and found and all(_EPHEMERAL[0] <= port <= _EPHEMERAL[1] for port in found):
+                verdict = failed(
                     subject,
                     f"{quoted(claim)} is in the range that Linux uses for outgoing"
                     f" connections ({_EPHEMERAL[0]} to {_EPHEMERAL[1]}): sometimes it will be in use.",
                     at=claim,
                     remedy="Use a port from 1024 to 32767.",
                 )
-            else:
-                yield passed(subject)
+            yield verdict or passed(subject)

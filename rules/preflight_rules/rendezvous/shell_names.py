@@ -12,7 +12,6 @@ from preflight.plugins.authoring import (
     Verdict,
     failed,
     make_fix,
-    not_applicable,
     passed,
     replace_text,
     rule,
@@ -28,6 +27,8 @@ from preflight_rules.launches import AGENT_LAUNCHERS, starting_file
     "ENV011",
     "variable-name-refused-by-shell",
     severity=Severity.WARNING,
+    otherwise="no script exports a variable",
+    passes_with=("env.",),
     fix="unsafe",
     evidence=(("NCCL_IB-DISABLE had no effect", "cocktailpeanut/fluxgym#283"),),
 )
@@ -45,8 +46,7 @@ def variable_name_refused_by_shell(job: Job) -> Iterator[Verdict]:
 
     Known limits: Only `export` at the beginning of a line is checked.
     """
-    found = distinct(job.about("refused_variable"))
-    for claim in found:
+    for claim in distinct(job.about("refused_variable")):
         if isinstance(claim.value, Unresolved):
             yield unknown(claim.span.path, f"{quoted(claim)}: {claim.value.why}", at=claim)
             continue
@@ -61,17 +61,12 @@ def variable_name_refused_by_shell(job: Job) -> Iterator[Verdict]:
             remedy=f"Write {meant}.",
             fix=make_fix(f"rename {name} to {meant}", replace_text(claim, name, meant), safe=False),
         )
-    if not found:
-        exported = [claim for claim in job.environment() if claim.quantity.startswith("env.")]
-        exported += [claim for launch in job.launches for claim in job.environment(launch.scope)]
-        yield passed(job.name) if exported else not_applicable(job.name, "no script exports a variable")
 
 
 @rule(
     "ENV027",
     "blank-beside-equals-sign",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="the job has no launch line",
     evidence=(
         ("Bash manual, shell parameters", "https://www.gnu.org/software/bash/manual/html_node/Shell-Parameters.html"),
@@ -97,10 +92,7 @@ def blank_beside_equals_sign(job: Job) -> Iterator[Verdict]:
         yield passed(job.name)
     for claim in found:
         (name,) = texts(claim.value) or ("",)
-        if claim.condition:
-            yield unknown(claim.span.path, f"{quoted(claim)} is in the branch `{claim.condition}`", at=claim)
-            continue
-        yield failed(
+        yield undecided(claim.span.path, (claim,)) or failed(
             claim.span.path,
             f"{quoted(claim)} does not set {name}: an assignment has no blanks beside the equals sign.",
             at=claim,
@@ -122,6 +114,8 @@ def _is_set_by_launchers(job: Job, claim: Claim) -> bool:
     "ENV018",
     "variable-does-not-reach-program",
     severity=Severity.WARNING,
+    otherwise="no script sets a variable for a program",
+    passes_with=("env.",),
     evidence=(
         ("assigned on a line of its own", "modelscope/ms-swift#1538"),
         ("among the arguments", "modelscope/ms-swift#3681"),
@@ -145,18 +139,13 @@ def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
     that names the variable a second time may pass it on, and is not judged. Ranks and their number are not judged where
     only launchers that set them start programs.
     """
-    applicable = False
     for claim in distinct((*job.about("unexported_variable"), *job.about("variable_as_argument"))):
-        applicable = True
         (name,) = texts(claim.value) or ("",)
-        if claim.condition:
-            yield unknown(claim.span.path, f"{quoted(claim)} holds only under `{claim.condition}`", at=claim)
-            continue
         if name in _SET_BY_LAUNCHERS and _is_set_by_launchers(job, claim):
             yield passed(claim.span.path)
             continue
         as_argument = claim.quantity == "variable_as_argument"
-        yield failed(
+        yield undecided(claim.span.path, (claim,)) or failed(
             claim.span.path,
             f"{quoted(claim)} "
             + (
@@ -170,15 +159,14 @@ def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
             if as_argument
             else f"Write `export {claim.spelling}`, or put it before the command on one line.",
         )
-    if not applicable:
-        exported = [claim for claim in job.claims if claim.quantity.startswith("env.")]
-        yield passed(job.name) if exported else not_applicable(job.name, "no script sets a variable for a program")
 
 
 @rule(
     "ENV019",
     "exported-value-replaced",
     severity=Severity.WARNING,
+    otherwise="no script exports a variable",
+    passes_with=("env.",),
     evidence=(("two machines hang in NCCL", "PaddlePaddle/PaddleOCR#13912"),),
 )
 def exported_value_replaced(job: Job) -> Iterator[Verdict]:
@@ -195,11 +183,9 @@ def exported_value_replaced(job: Job) -> Iterator[Verdict]:
 
     Known limits: Only lines with only exports, comments and blank lines between them are compared.
     """
-    applicable = False
     for claim in distinct(job.about("overwritten_export")):
         if not claim.because:
             continue
-        applicable = True
         later = claim.because[0]
         (name,) = texts(claim.value) or ("",)
         if name == "PATH":
@@ -213,16 +199,12 @@ def exported_value_replaced(job: Job) -> Iterator[Verdict]:
             remedy="Remove the one that is not meant"
             + (", or write both in one list." if name.endswith("_IFNAME") else "."),
         )
-    if not applicable:
-        exported = [claim for claim in job.claims if claim.quantity.startswith("env.")]
-        yield passed(job.name) if exported else not_applicable(job.name, "no script exports a variable")
 
 
 @rule(
     "ENV026",
     "variable-left-on-this-machine",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no command for another machine uses a variable of the script",
     evidence=(
         (

@@ -123,7 +123,6 @@ def _deciding(job: Job, launch: Launch, quantity: str) -> tuple[Claim, ...]:
     "RDV004",
     "rendezvous-differs-between-launches",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no two launch lines start nodes of one job",
     evidence=(("each node exported its own MASTER_ADDR", "hiyouga/LlamaFactory#7326"), "pytorch/pytorch#76367"),
 )
@@ -274,7 +273,6 @@ def first_difference(
     "RDV005",
     "node-rank-twice-or-missing",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch line carries a node rank",
     evidence=("pytorch/pytorch#76367", "Lightning-AI/pytorch-lightning#4389"),
 )
@@ -408,7 +406,6 @@ def _ranks_verdict(job: Job, group: Sequence[Launch]) -> Verdict:
     "RDV031",
     "nodes-started-one-after-another",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no script starts several nodes of one job on other machines",
     evidence=(
         ("Bash manual, lists of commands", "https://www.gnu.org/software/bash/manual/bash.html#Lists"),

@@ -314,15 +314,11 @@ def exported_rendezvous_ignored(job: Job) -> Iterator[Verdict]:
                 continue
             if not exported or not taken:
                 continue
-            undecided_verdict = undecided(launch.id, taken, launch)
+            verdict = undecided(launch.id, taken, launch)
             same = set(texts(job_value(exported)) or ()) & {str(v) for v in taken[0].alternatives}
-            if undecided_verdict is not None:
-                yield undecided_verdict
-            elif same:
-                yield passed(launch.id)
-            else:
+            if verdict is None and not same:
                 default = joined(taken[0].alternatives)
-                yield failed(
+                verdict = failed(
                     launch.id,
                     f"{launch.launcher} does not read {variable}: {placed(exported[0])} has no"
                     f" effect, and {default} is used.",
@@ -331,6 +327,7 @@ def exported_rendezvous_ignored(job: Job) -> Iterator[Verdict]:
                     remedy=f"Pass it on: {option}=${variable}.",
                     fix=_option_fix(launch, f"{option}=${variable}"),
                 )
+            yield verdict or passed(launch.id)
 
 
 def _option_fix(launch: Launch, option: str) -> Fix | None:

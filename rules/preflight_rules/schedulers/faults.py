@@ -184,19 +184,16 @@ def failed_task_leaves_others_running(job: Job) -> Iterator[Verdict]:
         if not (step.several("step_nodes") or step.several("step_tasks")) or step.about("step_pipe") is not None:
             continue
         kills = step.about("step_kills_on_failure")
-        undecided_verdict = undecided(step.subject, (kills,) if kills is not None else (), step.launch)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif kills is not None and kills.value == Known(False):
-            yield failed(
+        verdict = undecided(step.subject, (kills,) if kills is not None else (), step.launch)
+        if verdict is None and kills is not None and kills.value == Known(False):
+            verdict = failed(
                 step.subject,
                 f"{quoted(step.claim)} starts several tasks and has no --kill-on-bad-exit: when one fails, the"
                 " others wait for it.",
                 at=step.claim,
                 remedy="Give srun `--kill-on-bad-exit=1`.",
             )
-        else:
-            yield passed(step.subject)
+        yield verdict or passed(step.subject)
 
 
 class _HandOff(NamedTuple):
@@ -368,7 +365,6 @@ def _duration(seconds: int) -> str:
     "FLT022",
     "script-ends-before-its-command",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no batch script starts a step",
     evidence=(
         ("Slurm documentation, sbatch (the job ends with its batch script)", "https://slurm.schedmd.com/sbatch.html"),

@@ -34,7 +34,6 @@ def starts_of(job: Job, role: str = "") -> Iterator[tuple[Launch, str]]:
     "RAY001",
     "ray-port-used-twice",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no `ray start` sets a port",
     evidence=(
         (
@@ -115,7 +114,6 @@ def _ports(job: Job, launch: Launch, own: list[Claim]) -> Verdict:
     "RAY002",
     "ray-worker-dials-another-port",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no worker joins a head of the same job",
     evidence=(
         (
@@ -146,12 +144,10 @@ def ray_worker_dials_another_port(job: Job) -> Iterator[Verdict]:
         if len(heads) != 1 or not claims:
             continue
         ports = job.setting("master_port", heads[0][0].scope)
-        undecided_verdict = undecided(launch.id, (*claims, *ports), launch)
+        verdict = undecided(launch.id, (*claims, *ports), launch)
         ours, theirs = numbers(job_value(claims)), numbers(job_value(ports))
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif ours and theirs and not set(ours) & set(theirs):
-            yield failed(
+        if verdict is None and ours and theirs and not set(ours) & set(theirs):
+            verdict = failed(
                 launch.id,
                 f"{quoted(claims[0])} dials port {joined(ours)}, but the head listens on {joined(theirs)}"
                 f" ({placed(ports[0])}).",
@@ -159,15 +155,13 @@ def ray_worker_dials_another_port(job: Job) -> Iterator[Verdict]:
                 also=((ports[0], "the head's port"),),
                 remedy=f"Use port {joined(theirs)} here, or give the head --port={joined(ours)}.",
             )
-        else:
-            yield passed(launch.id)
+        yield verdict or passed(launch.id)
 
 
 @rule(
     "RAY003",
     "ray-head-on-every-node",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="nothing starts a Ray head on several nodes",
     evidence=(
         (
@@ -268,7 +262,6 @@ def ray_start_returns_at_once(job: Job) -> Iterator[Verdict]:
     "ray-start-options-conflict",
     severity=Severity.ERROR,
     fix="safe",
-    profile="gate",
     otherwise="no `ray start` of a worker",
     evidence=(
         (
@@ -319,7 +312,6 @@ def ray_start_options_conflict(job: Job) -> Iterator[Verdict]:
     "RAY006",
     "ray-job-sent-to-wrong-address",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no `ray job submit` names an address",
     evidence=(
         (
@@ -351,18 +343,15 @@ def ray_job_sent_to_wrong_address(job: Job) -> Iterator[Verdict]:
         given = job.setting("ray_submit_address", launch.scope) or job.setting("env.RAY_ADDRESS", launch.scope)
         if not given:
             continue
-        undecided_verdict = undecided(launch.id, given, launch)
+        verdict = undecided(launch.id, given, launch)
         found = texts(job_value(given))
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif found and all(text.startswith("ray://") for text in found):
-            yield _wrong_address(launch, given[0], "is an address for Ray Client, which does not accept jobs", None)
-        elif found and all(re.search(rf":(?:{CLIENT_PORT}|6379)/?$", text) for text in found):
-            yield _wrong_address(
+        if verdict is None and found and all(text.startswith("ray://") for text in found):
+            verdict = _wrong_address(launch, given[0], "is an address for Ray Client, which does not accept jobs", None)
+        elif verdict is None and found and all(re.search(rf":(?:{CLIENT_PORT}|6379)/?$", text) for text in found):
+            verdict = _wrong_address(
                 launch, given[0], "is not the port of the dashboard, which accepts jobs", Severity.WARNING
             )
-        else:
-            yield passed(launch.id)
+        yield verdict or passed(launch.id)
 
 
 def _wrong_address(launch: Launch, claim: Claim, fault: str, severity: Severity | None) -> Verdict:

@@ -26,6 +26,7 @@ from preflight_rules.settings.tables import in_range, pinned
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no script waits for a placement group",
+    passes_with=("ray_bundle",),
     evidence=(
         "ray-project/ray#47792",
         (
@@ -50,9 +51,7 @@ def placement_group_waited_for_without_end(job: Job) -> Iterator[Verdict]:
     Known limits: How large the nodes are is not known from the script; on an autoscaling cluster the wait may be
     intended. Bundles of at most one GPU and one CPU fit on any node with a GPU and are not reported.
     """
-    applicable = False
     for subject, waits in stated(job, "ray_wait_unbounded"):
-        applicable = True
         bundle = next((claim for claim in waits.because if claim.quantity == "ray_bundle"), None)
         if not runs_program(job) or bundle is None:
             yield unknown(subject, f"{quoted(waits)} waits for unknown bundles", at=waits)
@@ -68,8 +67,6 @@ def placement_group_waited_for_without_end(job: Job) -> Iterator[Verdict]:
             also=((bundle, "never split over nodes"),),
             remedy="Add a timeout, ray.get(pg.ready(), timeout=600), and compare the largest bundle with the nodes.",
         )
-    if not applicable and job.about("ray_bundle"):
-        yield passed(job.name)
 
 
 def _fits_anywhere(bundle: str) -> bool:
@@ -84,6 +81,7 @@ def _fits_anywhere(bundle: str) -> bool:
     "RAY021",
     "worker-gpus-not-used",
     severity=Severity.ERROR,
+    profile="default",
     otherwise="no ScalingConfig has GPUs in resources_per_worker",
     evidence=(
         "https://docs.ray.io/en/latest/train/api/doc/ray.train.ScalingConfig.html",
@@ -135,7 +133,6 @@ _PREFIX = "setting.ray."
     "RAY022",
     "scaling-config-refused",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no script creates a ScalingConfig",
     evidence=(
         ("ray/train/v2/api/config.py", "https://docs.ray.io/en/latest/train/api/doc/ray.train.ScalingConfig.html"),
@@ -238,7 +235,6 @@ class _Offer(NamedTuple):
     "RAY023",
     "workers-larger-than-cluster",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no ScalingConfig is used on a cluster of Ray that the files describe",
     evidence=(
         "ray-project/ray#46123",
@@ -344,7 +340,6 @@ _IMAGE = re.compile(r"(?:\S+/)?rayproject/ray(?:-\w+)*:(?P<ray>\d+\.\d+\.\d+)(?:
     "RAY024",
     "ray-releases-differ-in-cluster",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no cluster of Ray has several kinds of pods with images of the Ray project",
     evidence=(
         "ray-project/kuberay#148",

@@ -34,7 +34,6 @@ _LAUNCHER_MODULES = (
     "SLU001",
     "launcher-started-more-than-once-per-node",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="srun starts no launcher",
     evidence=("interTwin-eu/itwinai#360", "pytorch/pytorch#67547", "Lightning-AI/pytorch-lightning#18950"),
 )
@@ -167,7 +166,6 @@ def one_task_for_several_gpus(question: LaunchQuestion) -> Verdict | None:
     "SLU003",
     "multi-node-launcher-on-first-node-only",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launcher of a batch script sets the number of nodes that it runs on",
     evidence=(
         "pytorch/pytorch#67547",
@@ -200,13 +198,10 @@ def multi_node_launcher_on_first_node_only(job: Job) -> Iterator[Verdict]:
             if "srun" in launch.wrappers:
                 yield passed(launch.id)
             continue
-        undecided_verdict = undecided(launch.id, (*alone, *stated), launch, quantity="nodes")
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif certainly_several(job_value(stated)):
-            yield _first_node_verdict(job, launch, stated[0])
-        else:
-            yield passed(launch.id)
+        verdict = undecided(launch.id, (*alone, *stated), launch, quantity="nodes")
+        if verdict is None and certainly_several(job_value(stated)):
+            verdict = _first_node_verdict(job, launch, stated[0])
+        yield verdict or passed(launch.id)
 
 
 def _is_launcher(program: str) -> bool:
@@ -241,8 +236,7 @@ def _first_node_verdict(job: Job, launch: Launch, stated: Claim) -> Verdict:
     return failed(
         launch.id,
         f"{quoted(stated)} makes {launch.launcher} wait for {count} nodes, but nothing starts it on the other nodes:"
-        f" {name}"
-        " runs a batch script on the first node of its allocation only.",
+        f" {name} runs a batch script on the first node of its allocation only.",
         at=launch,
         also=((stated, f"waits for {count}"), *((claim, "granted") for claim in granted)),
         remedy=f"Put `{starter}` before {launch.launcher}.",

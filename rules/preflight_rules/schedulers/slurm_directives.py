@@ -63,7 +63,6 @@ def _meant() -> dict[str, str]:
     "SLU014",
     "directive-refused",
     severity=Severity.ERROR,
-    profile="gate",
     evidence=(
         ("answers of `sbatch --test-only`, Slurm 22.05", "https://slurm.schedmd.com/sbatch.html#SECTION_OPTIONS"),
         "sbatch's manual",

@@ -28,7 +28,8 @@ def header_claims(job: Job, quantity: str) -> tuple[Claim, ...]:
     "SLU007",
     "directive-not-read",
     severity=Severity.ERROR,
-    profile="gate",
+    otherwise="no Slurm batch script",
+    passes_with=("batch_directive",),
     evidence=(
         (
             "sbatch's manual (directives are read up to the first line that is neither blank nor a comment)",
@@ -54,20 +55,15 @@ def directive_not_read(job: Job) -> Iterator[Verdict]:
 
     Known limits: `##SBATCH` is treated as disabled on purpose.
     """
-    found = job.about("directive_unread")
-    for claim in found:
+    for claim in job.about("directive_unread"):
         reasons = texts(claim.value)
-        undecided_verdict = undecided(job.name, (claim,))
-        yield undecided_verdict or failed(
+        yield undecided(job.name, (claim,)) or failed(
             job.name,
             f"{quoted(claim)} is not read by sbatch: {reasons[0] if reasons else ''}.",
             at=claim,
             remedy="Move it to the directives at the top of the script, written `#SBATCH --option=value`.",
             severity=_severity(job, claim),
         )
-    if not found:
-        headers = header_claims(job, "nodes") or header_claims(job, "time_limit") or header_claims(job, "gpus_per_node")
-        yield passed(job.name) if headers else not_applicable(job.name, "no Slurm batch script")
 
 
 #: Options whose loss leaves a job with other nodes, GPUs, memory, time, queue or account than it asked for.
@@ -98,6 +94,7 @@ def _sets_needed_nodes(job: Job, claim: Claim) -> bool:
     "SLU008",
     "tasks-contradict-tasks-per-node",
     severity=Severity.ERROR,
+    profile="default",
     evidence=(
         ("sbatch's manual, --ntasks-per-node", "https://slurm.schedmd.com/sbatch.html#OPT_ntasks-per-node"),
         "pytorch/pytorch#67547",
@@ -122,14 +119,12 @@ def tasks_contradict_tasks_per_node(job: Job) -> Iterator[Verdict]:
     if not nodes or not tasks or not each:
         yield not_applicable(job.name, "no header sets the number of nodes, of tasks and of tasks per node")
         return
-    undecided_verdict = undecided(job.name, (nodes[0], tasks[0], each[0]))
+    verdict = undecided(job.name, (nodes[0], tasks[0], each[0]))
     many, total, per_node = (numbers(claim.value) for claim in (nodes[0], tasks[0], each[0]))
-    if undecided_verdict is not None:
-        yield undecided_verdict
-    elif len(many) == len(total) == len(per_node) == 1 and total[0] != many[0] * per_node[0]:
+    if verdict is None and len(many) == len(total) == len(per_node) == 1 and total[0] != many[0] * per_node[0]:
         product = many[0] * per_node[0]
         idle = per_node[0] in numbers(job_value(job.setting("gpus_per_node")))
-        yield failed(
+        verdict = failed(
             job.name,
             f"{quoted(tasks[0])}, but {quoted(nodes[0])} x {quoted(each[0])} = {product}: sbatch ignores one of them.",
             at=tasks[0],
@@ -137,14 +132,14 @@ def tasks_contradict_tasks_per_node(job: Job) -> Iterator[Verdict]:
             remedy=f"Remove --ntasks, or write --ntasks={product}.",
             severity=None if total[0] > product else Severity.WARNING if idle else Severity.INFO,
         )
-    else:
-        yield passed(job.name)
+    yield verdict or passed(job.name)
 
 
 @rule(
     "SLU009",
     "time-limit-not-what-it-seems",
     severity=Severity.ERROR,
+    profile="default",
     otherwise="no header sets a time limit",
     evidence=(("sbatch's manual, --time", "https://slurm.schedmd.com/sbatch.html#OPT_time"),),
 )
@@ -205,6 +200,7 @@ def _option_of(claim: Claim) -> str:
     "SLU010",
     "memory-options-exclude-each-other",
     severity=Severity.ERROR,
+    profile="default",
     otherwise="no header requests memory",
     evidence=(("sbatch's manual, --mem", "https://slurm.schedmd.com/sbatch.html#OPT_mem"),),
 )
@@ -245,6 +241,7 @@ def memory_options_exclude_each_other(job: Job) -> Iterator[Verdict]:
     "SLU013",
     "step-larger-than-allocation",
     severity=Severity.ERROR,
+    profile="default",
     otherwise="no step sets its own number of nodes",
     evidence=(
         ("srun's manual, --nodes", "https://slurm.schedmd.com/srun.html#OPT_nodes"),
@@ -270,12 +267,10 @@ def step_larger_than_allocation(job: Job) -> Iterator[Verdict]:
         granted = tuple(c for c in job.about("nodes", step.scope) if c.source == "slurm" and c.scope == Scope())
         if requested is None or not granted or requested.span == granted[0].span:
             continue
-        undecided_verdict = undecided(step.subject, (requested, granted[0]), step.launch)
+        verdict = undecided(step.subject, (requested, granted[0]), step.launch)
         wanted, granted_count = numbers(requested.value), numbers(granted[0].value)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif wanted and granted_count and min(wanted) > max(granted_count):
-            yield failed(
+        if verdict is None and wanted and granted_count and min(wanted) > max(granted_count):
+            verdict = failed(
                 step.subject,
                 f"{quoted(requested)} requests {counted(min(wanted), 'node')}, and {placed(granted[0])} grants"
                 f" {max(granted_count)}.",
@@ -283,8 +278,7 @@ def step_larger_than_allocation(job: Job) -> Iterator[Verdict]:
                 also=((granted[0], "granted"),),
                 remedy="Remove --nodes from srun, or raise it in the header.",
             )
-        else:
-            yield passed(step.subject)
+        yield verdict or passed(step.subject)
 
 
 @rule(

@@ -85,17 +85,16 @@ def array_tasks_share_an_output_file(job: Job) -> Iterator[Verdict]:
     if not arrays or not outputs:
         yield not_applicable(job.name, "no job array names its output file")
         return
-    undecided_verdict = undecided(job.name, (arrays[0], outputs[0]))
+    verdict = undecided(job.name, (arrays[0], outputs[0]))
     patterns = texts(outputs[0].value)
-    if undecided_verdict is not None:
-        yield undecided_verdict
-    elif (
-        patterns
+    if (
+        verdict is None
+        and patterns
         and not any(mark in text for text in patterns for mark in _TASK_PATTERNS)
         and "/dev/null" not in patterns
     ):
         appends = any("append" in texts(claim.value) for claim in job.about("output_opened"))
-        yield failed(
+        verdict = failed(
             job.name,
             f"{quoted(outputs[0])} is one file for all tasks of {placed(arrays[0])}: each task truncates it when it"
             f" starts.",
@@ -104,8 +103,7 @@ def array_tasks_share_an_output_file(job: Job) -> Iterator[Verdict]:
             remedy="Put %A_%a into the name.",
             severity=Severity.INFO if appends else None,
         )
-    else:
-        yield passed(job.name)
+    yield verdict or passed(job.name)
 
 
 @rule(
@@ -181,15 +179,12 @@ def requeued_job_empties_its_log(job: Job) -> Iterator[Verdict]:
         yield not_applicable(job.name, "nothing requeues the job")
         return
     modes = job.about("output_opened")
-    undecided_verdict = undecided(job.name, modes)
-    if undecided_verdict is not None:
-        yield undecided_verdict
-    elif any("append" in texts(claim.value) for claim in modes):
-        yield passed(job.name)
-    else:
-        yield failed(
+    verdict = undecided(job.name, modes)
+    if verdict is None and not any("append" in texts(claim.value) for claim in modes):
+        verdict = failed(
             job.name,
             f"{quoted(again[0])} runs the job again under the same id, which empties its output file.",
             at=again[0],
             remedy="Add `#SBATCH --open-mode=append`.",
         )
+    yield verdict or passed(job.name)

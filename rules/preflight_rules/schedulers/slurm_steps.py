@@ -12,6 +12,7 @@ from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, undecided, unknown
 from preflight.plugins.claim_text import placed, quoted, where
+from preflight.plugins.questions import LaunchQuestion, launches_with
 from preflight_rules.launches import certainly_one, certainly_several
 
 #: Values of --gpu-bind that give each task one GPU.
@@ -90,11 +91,25 @@ def cores_not_inherited_by_step(job: Job) -> Iterator[Verdict]:
         )
 
 
+def _bound(job: Job, scope: Scope) -> tuple[Claim, ...]:
+    """The claims that give each task one GPU; empty if there are none, or if `--gpu-bind` overrides them."""
+    binding = job.setting("gpu_bind", scope)
+    exported = job.setting("env.SLURM_GPU_BIND", scope)
+    if exported and not any(claim.scope.launch for claim in binding):
+        # srun's own option wins over the variable, and the variable over the header.
+        binding = exported
+    if binding:
+        found = texts(job_value(binding))
+        undecided_verdict = any(isinstance(claim.value, Unresolved) for claim in binding)
+        return binding if undecided_verdict or (found and all(_ONE_EACH.match(text) for text in found)) else ()
+    each = job.setting("gpus_per_task", scope)
+    return each if each and (certainly_one(job_value(each)) or not numbers(job_value(each))) else ()
+
+
 @rule(
     "SLU006",
     "task-sees-one-gpu-but-indexes-local-rank",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="srun gives no task its own GPU",
     evidence=(
         "deepspeedai/DeepSpeed#3165",
@@ -104,8 +119,9 @@ def cores_not_inherited_by_step(job: Job) -> Iterator[Verdict]:
             "https://slurm.schedmd.com/srun.html#OPT_gpus-per-task",
         ),
     ),
+    each=launches_with(_bound, "tasks_per_node", where=lambda stated: stated.launch.launcher == "srun"),
 )
-def task_sees_one_gpu_but_indexes_local_rank(job: Job) -> Iterator[Verdict]:
+def task_sees_one_gpu_but_indexes_local_rank(question: LaunchQuestion) -> Verdict | None:
     """Each task sees one GPU, but its framework uses the local rank as GPU index.
 
     What it checks: Where srun starts several ranks on a node itself: `--gpus-per-task=1` (or `--gpu-bind=single:1`,
@@ -124,46 +140,34 @@ def task_sees_one_gpu_but_indexes_local_rank(job: Job) -> Iterator[Verdict]:
     that is not known to use its local rank. It is a warning where the script counts its devices or handles the failure,
     and where srun has a number of GPUs of its own.
     """
-    for launch in job.launches:
-        if launch.launcher != "srun":
-            continue
-        bound = _bound(job, launch.scope)
-        tasks = job.setting("tasks_per_node", launch.scope)
-        if not bound or not tasks:
-            continue
-        undecided_verdict = undecided(launch.id, (*bound, *tasks), launch)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-            continue
-        if not certainly_several(job_value(tasks)):
-            yield passed(launch.id)
-            continue
-        devices = _lightning_devices(job, launch.scope)
-        if devices is not None:
-            yield failed(
-                launch.id,
-                f"{quoted(bound[0])} shows each task one GPU, but {placed(devices)} makes Lightning ask for"
-                f" {numbers(devices.value)[0]} of them in each: it stops because the task sees only GPU 0.",
-                at=bound[0],
-                also=((devices, "asked for here"), (launch, "started here")),
-                remedy=f"Ask for `--gpus-per-node={numbers(devices.value)[0]}` in its place, or add `--gpu-bind=none`.",
-                severity=Severity.WARNING if _is_overridden(job, bound[0], launch.scope) else None,
-            )
-            continue
-        why = _by_local_rank(job, launch.arguments, launch.scope)
-        if not why:
-            yield unknown(launch.id, "whether the program uses its local rank as GPU index is unknown", at=bound[0])
-            continue
-        count = numbers(job_value(tasks))[0]
-        yield failed(
-            launch.id,
-            f"{quoted(bound[0])} gives each of the {count} tasks of a node {_visible(bound[0])}, but {why} uses"
-            f" its local rank as device index, 0 to {count - 1}.",
+    bound, tasks = question.of
+    job, launch = question.of.job, question.of.launch
+    if not certainly_several(job_value(tasks)):
+        return None
+    devices = _lightning_devices(job, launch.scope)
+    if devices is not None:
+        return failed(
+            question.subject,
+            f"{quoted(bound[0])} shows each task one GPU, but {placed(devices)} makes Lightning ask for"
+            f" {numbers(devices.value)[0]} of them in each: it stops because the task sees only GPU 0.",
             at=bound[0],
-            also=((launch, "started here"), (tasks[0], f"{count} tasks")),
-            remedy=f"Ask for `--gpus-per-node={count}` in its place, or add `--gpu-bind=none`.",
-            severity=None if _is_certain(job, bound[0], launch.scope) else Severity.WARNING,
+            also=((devices, "asked for here"), (launch, "started here")),
+            remedy=f"Ask for `--gpus-per-node={numbers(devices.value)[0]}` in its place, or add `--gpu-bind=none`.",
+            severity=Severity.WARNING if _is_overridden(job, bound[0], launch.scope) else None,
         )
+    why = _by_local_rank(job, launch.arguments, launch.scope)
+    if not why:
+        return unknown(launch.id, "whether the program uses its local rank as GPU index is unknown", at=bound[0])
+    count = numbers(job_value(tasks))[0]
+    return failed(
+        question.subject,
+        f"{quoted(bound[0])} gives each of the {count} tasks of a node {_visible(bound[0])}, but {why} uses"
+        f" its local rank as device index, 0 to {count - 1}.",
+        at=bound[0],
+        also=((launch, "started here"), (tasks[0], f"{count} tasks")),
+        remedy=f"Ask for `--gpus-per-node={count}` in its place, or add `--gpu-bind=none`.",
+        severity=None if _is_certain(job, bound[0], launch.scope) else Severity.WARNING,
+    )
 
 
 def _is_certain(job: Job, bound: Claim, scope: Scope) -> bool:
@@ -184,21 +188,6 @@ def _visible(bound: Claim) -> str:
     if any("closest" in text for text in texts(bound.value)):
         return "only the GPUs next to its cores, numbered from 0"
     return "one GPU, as device 0"
-
-
-def _bound(job: Job, scope: Scope) -> tuple[Claim, ...]:
-    """The claims that give each task one GPU; empty if there are none, or if `--gpu-bind` overrides them."""
-    binding = job.setting("gpu_bind", scope)
-    exported = job.setting("env.SLURM_GPU_BIND", scope)
-    if exported and not any(claim.scope.launch for claim in binding):
-        # srun's own option wins over the variable, and the variable over the header.
-        binding = exported
-    if binding:
-        found = texts(job_value(binding))
-        undecided_verdict = any(isinstance(claim.value, Unresolved) for claim in binding)
-        return binding if undecided_verdict or (found and all(_ONE_EACH.match(text) for text in found)) else ()
-    each = job.setting("gpus_per_task", scope)
-    return each if each and (certainly_one(job_value(each)) or not numbers(job_value(each))) else ()
 
 
 def _lightning_devices(job: Job, scope: Scope) -> Claim | None:

@@ -11,7 +11,7 @@ from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import placed, quoted
-from preflight.plugins.questions import subjects
+from preflight.plugins.questions import LaunchQuestion, launches_with
 from preflight_rules.launches import certainly_several, nodes_spanned
 from preflight_rules.scripts.script_facts import (
     definitely_on_one_node,
@@ -306,13 +306,11 @@ def nothing_saved_before_the_end(job: Job) -> Iterator[Verdict]:
         interval, steps = setup.claims("save_interval"), setup.claims("train_steps")
         if not interval or not steps:
             continue
-        undecided_verdict = undecided(setup.subject, (*interval, *steps), setup.launch)
+        verdict = undecided(setup.subject, (*interval, *steps), setup.launch)
         every, whole = setup.number("save_interval"), setup.number("train_steps")
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif every and whole and every > whole > 1000:
+        if verdict is None and every and whole and every > whole > 1000:
             several = setup.launch is not None and certainly_several(nodes_spanned(job, setup.launch)[0])
-            yield failed(
+            verdict = failed(
                 setup.subject,
                 f"{quoted(interval[0])} is longer than the training ({placed(steps[0])}): nothing is saved before its"
                 " end.",
@@ -321,8 +319,7 @@ def nothing_saved_before_the_end(job: Job) -> Iterator[Verdict]:
                 remedy="Use an interval as short as the work that you can afford to lose.",
                 severity=None if several else Severity.INFO,
             )
-        else:
-            yield passed(setup.subject)
+        yield verdict or passed(setup.subject)
 
 
 @rule(
@@ -336,8 +333,9 @@ def nothing_saved_before_the_end(job: Job) -> Iterator[Verdict]:
         "facebookincubator/submitit#1708",
         ("GKE documentation on Spot VMs", "https://cloud.google.com/kubernetes-engine/docs/concepts/spot-vms"),
     ),
+    each=launches_with(lambda job, scope: _preemptible(job, scope)[:1]),
 )
-def preemptible_nodes_without_resuming(job: Job) -> Iterator[Verdict]:
+def preemptible_nodes_without_resuming(question: LaunchQuestion) -> Verdict | None:
     """The job runs on preemptible nodes, and its launch names no checkpoint to resume from.
 
     What it checks: A partition called preempt, spot, scavenge ..., or a label of spot nodes, and a launch whose known
@@ -352,24 +350,17 @@ def preemptible_nodes_without_resuming(job: Job) -> Iterator[Verdict]:
 
     Known limits: A program that finds its last checkpoint by itself is fine.
     """
-    for subject, scope, launch in subjects(job):
-        places = _preemptible(job, scope)
-        if not places or launch is None:
-            continue
-        undecided_verdict = undecided(subject, places[:1], launch)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif _may_resume(launch) or job.setting("hand_off_signal", scope):
-            yield passed(subject)
-        else:
-            yield failed(
-                subject,
-                f"{quoted(places[0])} requests preemptible nodes, and the launch names no checkpoint to resume from.",
-                at=places[0],
-                also=((launch, "starts from scratch"),),
-                remedy="Save often, and let the launch resume from the newest checkpoint.",
-                severity=None if launch.program else Severity.INFO,
-            )
+    places, launch = question.claims, question.of.launch
+    if _may_resume(launch) or question.of.job.setting("hand_off_signal", launch.scope):
+        return None
+    return failed(
+        question.subject,
+        f"{quoted(places[0])} requests preemptible nodes, and the launch names no checkpoint to resume from.",
+        at=places[0],
+        also=((launch, "starts from scratch"),),
+        remedy="Save often, and let the launch resume from the newest checkpoint.",
+        severity=None if launch.program else Severity.INFO,
+    )
 
 
 def _preemptible(job: Job, scope: Scope) -> tuple[Claim, ...]:
@@ -394,6 +385,7 @@ def _may_resume(launch: Launch) -> bool:
     "BAT021",
     "training-length-given-twice",
     severity=Severity.ERROR,
+    profile="default",
     otherwise="no launch sets a training length for Megatron-LM",
     evidence=(
         (
@@ -419,11 +411,9 @@ def training_length_given_twice(job: Job) -> Iterator[Verdict]:
         steps, samples = setup.claims("train_steps"), setup.claims("train_samples")
         if setup.source != "arguments" or not (steps or samples):
             continue
-        undecided_verdict = undecided(setup.subject, (*steps, *samples), setup.launch)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif steps and samples and setup.has("--train-iters") and numbers(job_value(samples)):
-            yield failed(
+        verdict = undecided(setup.subject, (*steps, *samples), setup.launch)
+        if verdict is None and steps and samples and setup.has("--train-iters") and numbers(job_value(samples)):
+            verdict = failed(
                 setup.subject,
                 f"{quoted(steps[0])} and {placed(samples[0])} both set the training length: Megatron-LM accepts only"
                 f" one.",
@@ -432,5 +422,4 @@ def training_length_given_twice(job: Job) -> Iterator[Verdict]:
                 remedy="Keep one of the two.",
                 severity=Severity.WARNING if setup.has("--deepspeed") else None,
             )
-        else:
-            yield passed(setup.subject)
+        yield verdict or passed(setup.subject)

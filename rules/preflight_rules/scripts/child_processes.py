@@ -50,14 +50,12 @@ def spawn_under_launcher(job: Job) -> Iterator[Verdict]:
             processes = job.setting("processes_per_node", launch.scope)
             if launch.launcher not in _STARTERS or not processes:
                 continue
-            undecided_verdict = undecided(subject, (spawns, *processes) if numbers(spawns.value) else processes, launch)
+            verdict = undecided(subject, (spawns, *processes) if numbers(spawns.value) else processes, launch)
             counts = numbers(spawns.value)
-            if undecided_verdict is not None:
-                yield undecided_verdict
-            elif not certainly_several(job_value(processes)) or (counts and max(counts) == 1) or spawns.condition:
-                yield passed(subject)
-            else:
-                yield failed(
+            if verdict is None and not (
+                not certainly_several(job_value(processes)) or (counts and max(counts) == 1) or spawns.condition
+            ):
+                verdict = failed(
                     subject,
                     f"{quoted(spawns)} starts all ranks of the node in each of the"
                     f" {joined(numbers(job_value(processes)))} processes that {launch.launcher} starts there.",
@@ -66,6 +64,7 @@ def spawn_under_launcher(job: Job) -> Iterator[Verdict]:
                     remedy="Start the script once on each node (python train.py), or drop spawn and read LOCAL_RANK,"
                     " RANK and WORLD_SIZE.",
                 )
+            yield verdict or passed(subject)
 
 
 @rule(
@@ -112,11 +111,9 @@ def more_spawned_than_group_or_gpus_hold(job: Job) -> Iterator[Verdict]:
         for bound, note, has in bounds:
             most = _devices_of(bound) if bound in masks else numbers(bound.value)
             requested = numbers(spawns.value)
-            undecided_verdict = undecided(subject, (spawns, bound))
-            if undecided_verdict is not None:
-                yield undecided_verdict
-            elif requested and most and min(requested) > max(most):
-                yield failed(
+            verdict = undecided(subject, (spawns, bound))
+            if verdict is None and requested and most and min(requested) > max(most):
+                verdict = failed(
                     subject,
                     f"{quoted(spawns)} starts {min(requested)} processes, but {has} {max(most)} according to "
                     f"{placed(bound)}.",
@@ -124,8 +121,7 @@ def more_spawned_than_group_or_gpus_hold(job: Job) -> Iterator[Verdict]:
                     also=((bound, note),),
                     remedy="Derive both from one number, such as torch.cuda.device_count().",
                 )
-            else:
-                yield passed(subject)
+            yield verdict or passed(subject)
 
 
 def _devices_of(mask: Claim) -> tuple[int, ...]:

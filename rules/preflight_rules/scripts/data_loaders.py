@@ -91,7 +91,6 @@ def set_epoch_never_called(job: Job) -> Iterator[Verdict]:
     "DAT002",
     "loader-shuffles-beside-sampler",
     severity=Severity.ERROR,
-    profile="gate",
     fix="safe",
     otherwise="no DataLoader has both shuffle and a sampler",
     evidence=(
@@ -270,7 +269,6 @@ def _is_helper(job: Job, work: Claim) -> bool:
     "DAT021",
     "loader-arguments-refused",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no DataLoader has arguments that could exclude each other",
     evidence=(
         (
@@ -320,8 +318,7 @@ def loader_arguments_refused(job: Job) -> Iterator[Verdict]:
             yield failed(
                 subject,
                 f"{quoted(excluded[0])} is given together with {quoted(sampler)}, which already covers them:"
-                f" DataLoader raises"
-                " ValueError.",
+                f" DataLoader raises ValueError.",
                 at=excluded[0],
                 also=((sampler, "the batch sampler"),),
                 remedy="Remove batch_size, shuffle, sampler and drop_last when using a batch_sampler.",
@@ -374,6 +371,7 @@ _REMEDY = {
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no script for several ranks builds its own loader",
+    passes_with=("distributed_sampler",),
     evidence=("huggingface/datasets#5360", "Lightning-AI/pytorch-lightning#20149", "pytorch/pytorch#48702"),
 )
 def data_not_divided_among_ranks(job: Job) -> Iterator[Verdict]:
@@ -393,10 +391,8 @@ def data_not_divided_among_ranks(job: Job) -> Iterator[Verdict]:
     Known limits: A data set that another file has already divided among the ranks is not recognized. Scripts whose
     loaders are divided by a library are not reported.
     """
-    applicable = False
     for subject, sampler in stated(job, "sampler_of_local_rank"):
         several = on_several_nodes(job, sampler)
-        applicable = True
         if several:
             yield failed(
                 subject,
@@ -410,7 +406,6 @@ def data_not_divided_among_ranks(job: Job) -> Iterator[Verdict]:
         else:
             yield unknown(subject, f"the number of nodes that run {quoted(sampler)} is unknown", at=sampler)
     for subject, whole in stated(job, "data_unsplit"):
-        applicable = True
         kind = joined(whole.alternatives)
         if definitely_one_rank(job, whole):
             yield passed(subject)
@@ -423,5 +418,3 @@ def data_not_divided_among_ranks(job: Job) -> Iterator[Verdict]:
                 at=whole,
                 remedy=_REMEDY[kind],
             )
-    if not applicable and job.about("distributed_sampler"):
-        yield passed(job.name)

@@ -20,7 +20,6 @@ _MASK = "env.CUDA_VISIBLE_DEVICES"
     "TRN004",
     "physical-gpu-index-after-mask",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no script chooses a GPU under CUDA_VISIBLE_DEVICES",
     evidence=(
         "pytorch/examples#885",
@@ -124,7 +123,6 @@ def _physical(
     "TRN005",
     "gpu-chosen-by-global-rank",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no GPU is chosen by the global rank",
     evidence=(
         ("torchrun documentation (RANK and LOCAL_RANK)", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
@@ -194,6 +192,7 @@ _STARTERS = frozenset(("torchrun", "torch.distributed.launch", "accelerate", "de
     "HFT009",
     "device-map-beside-other-ranks",
     severity=Severity.ERROR,
+    profile="default",
     otherwise="no training script loads its model with a device map",
     evidence=(
         "https://huggingface.co/docs/accelerate/concept_guides/big_model_inference",
@@ -298,6 +297,7 @@ def _after(launch: Launch, option: str) -> set[str | None]:
     "HFT016",
     "swift-splits-model-over-visible-gpus",
     severity=Severity.ERROR,
+    profile="default",
     otherwise="no swift command asks for DeepSpeed or a device map",
     evidence=(
         "modelscope/ms-swift#5328",

@@ -17,8 +17,8 @@ from preflight_rules.sizes.fsdp import is_value, only_claim
     "FSD013",
     "optimizer-made-before-fsdp",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no optimizer is made before FSDP divides its model",
+    passes_with=("uses_fsdp",),
     evidence=(
         "https://docs.pytorch.org/docs/stable/fsdp.html",
         (
@@ -49,16 +49,13 @@ def optimizer_made_before_fsdp(job: Job) -> Iterator[Verdict]:
     Known limits: `use_orig_params=True` keeps the parameters, so nothing is reported there. An optimizer that another
     function makes is not seen.
     """
-    applicable = False
     for subject, optimizer in stated(job, "early_optimizer"):
         kind = next(iter(texts(optimizer.value)), "")
         if kind == "fsdp":
-            applicable = True
             yield _judge_wrapped(subject, optimizer)
         elif kind == "lightning":
             strategy = next((c for c in job.about("lightning_strategy") if c.span.path == optimizer.span.path), None)
             if strategy is not None and "fsdp_native" in strategy.spelling:
-                applicable = True
                 yield undecided(subject, (strategy,)) or failed(
                     subject,
                     f"{quoted(optimizer)} takes the parameters of the module itself, but {placed(strategy)} divides"
@@ -68,11 +65,7 @@ def optimizer_made_before_fsdp(job: Job) -> Iterator[Verdict]:
                     remedy="Give `self.trainer.model.parameters()` to the optimizer.",
                 )
         else:
-            for verdict in _judge_prepared(job, subject, optimizer):
-                applicable = True
-                yield verdict
-    if not applicable and job.about("uses_fsdp"):
-        yield passed(job.name)
+            yield from _judge_prepared(job, subject, optimizer)
 
 
 def _judge_wrapped(subject: str, optimizer: Claim) -> Verdict:

@@ -15,7 +15,6 @@ from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
     "HYD001",
     "hydra-configuration-refused",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch has a Hydra configuration in the tree",
     evidence=("facebookresearch/hydra#1912", "taokz/BiomedGPT#75"),
 )

@@ -10,7 +10,6 @@ from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight.plugins.claim_text import joined, quoted, why_unresolved
-from preflight.plugins.questions import subjects
 from preflight_rules.launches import SCHEDULERS, certainly_several
 from preflight_rules.scripts.script_facts import definitely_one_rank, launches_of, started_files, stated
 
@@ -19,7 +18,6 @@ from preflight_rules.scripts.script_facts import definitely_one_rank, launches_o
     "TRN007",
     "ddp-over-several-devices",
     severity=Severity.ERROR,
-    profile="gate",
     applies_to="torch >= 1.9",
     otherwise="no script passes device_ids to DistributedDataParallel",
     evidence=(
@@ -51,8 +49,7 @@ def ddp_over_several_devices(job: Job) -> Iterator[Verdict]:
             yield failed(
                 subject,
                 f"{quoted(given)} names {joined(counts)} devices, but DistributedDataParallel accepts one per process "
-                "and stops"
-                " with ValueError.",
+                "and stops with ValueError.",
                 at=given,
                 remedy="Give the rank's own device, device_ids=[local_rank], and start one process for each GPU.",
             )
@@ -65,6 +62,7 @@ def ddp_over_several_devices(job: Job) -> Iterator[Verdict]:
     "sync-batchnorm-after-wrapping",
     severity=Severity.WARNING,
     otherwise="no model is wrapped in DistributedDataParallel",
+    passes_with=("uses_ddp",),
     evidence=(
         (
             "torch.nn.SyncBatchNorm documentation: convert before wrapping the network with DDP",
@@ -86,9 +84,7 @@ def sync_batchnorm_after_wrapping(job: Job) -> Iterator[Verdict]:
 
     Known limits: Only reported where both are in one function and use the same variable.
     """
-    applicable = False
     for subject, late in stated(job, "sync_batchnorm_late"):
-        applicable = True
         wrap = late.because[0] if late.because else late
         if late.condition != wrap.condition:
             yield unknown(subject, f"{quoted(late)} depends on the branch `{late.condition}`", at=late)
@@ -101,8 +97,6 @@ def sync_batchnorm_after_wrapping(job: Job) -> Iterator[Verdict]:
             also=((wrap, "wrapped here"),),
             remedy="Convert first, then wrap.",
         )
-    if not applicable and job.about("uses_ddp"):
-        yield passed(next((subject for subject, _, _ in subjects(job)), job.name))
 
 
 @rule(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from preflight.model.job import WHOLE_JOB, Claim, Job, Launch, Unresolved, Value
 from preflight.model.job.value import numbers
-from preflight.plugins.authoring import Verdict, not_applicable, passed, unknown
+from preflight.plugins.authoring import Verdict, passed, unknown
 from preflight.plugins.questions import each_claim
 from preflight_rules.launches import certainly_one, certainly_several, nodes_spanned, ranks_started
 
@@ -63,12 +63,6 @@ def definitely_one_rank(job: Job, claim: Claim) -> bool:
     """Whether every launch of a script starts one rank."""
     scopes = [launch.scope for launch in launches_of(job, claim)] or [WHOLE_JOB]
     return all(certainly_one(ranks_started(job, scope)[0]) for scope in scopes)
-
-
-def nothing_found(job: Job, quantity: str, reason: str) -> Verdict:
-    """The verdict of a rule without a finding: passed if `quantity` is stated, which the rule is about."""
-    subject = next((subject for subject, _ in stated(job, quantity)), None)
-    return not_applicable(job.name, reason) if subject is None else passed(subject)
 
 
 def not_on_several_ranks(job: Job, subject: str, claim: Claim, reason: str = "no launch runs this") -> Verdict | None:

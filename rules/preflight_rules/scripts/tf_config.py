@@ -71,7 +71,6 @@ def _read(claim: Claim, value: object) -> _Cluster | None:
     "TFP001",
     "evaluator-in-cluster",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no file contains a literal TF_CONFIG",
     evidence=("tensorflow/tensorflow#46169", "tony-framework/TonY#506"),
 )
@@ -110,7 +109,6 @@ def evaluator_in_cluster(job: Job) -> Iterator[Verdict]:
     "TFP002",
     "task-not-in-cluster",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no file contains a literal TF_CONFIG",
     evidence=(
         "tensorflow/tensorflow#46827",
@@ -172,7 +170,6 @@ def _fault(cluster: _Cluster) -> str:
     "TFP003",
     "parameter-servers-missing",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no parameter-server strategy has a literal TF_CONFIG",
     evidence=(
         (

@@ -9,7 +9,8 @@ from preflight.model.job import Job
 from preflight.model.job.value import numbers
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight.plugins.claim_text import joined, placed, quoted
-from preflight_rules.scripts.script_facts import launches_of, nothing_found, runs_program, started_files, stated
+from preflight.plugins.questions import SubjectQuestion, claims_about
+from preflight_rules.scripts.script_facts import launches_of, runs_program, started_files, stated
 
 #: A job that asks for at least this long loses much when a node fails, in seconds.
 _LONG_S = 24 * 3600
@@ -80,6 +81,8 @@ def long_job_saves_nothing(job: Job) -> Iterator[Verdict]:
     "TRN024",
     "every-step-profiled",
     severity=Severity.WARNING,
+    otherwise="no training loop is profiled",
+    passes_with=("saves_while_training",),
     evidence=(
         (
             "torch.profiler and paddle.profiler documentation (schedules for long jobs)",
@@ -103,9 +106,7 @@ def every_step_profiled(job: Job) -> Iterator[Verdict]:
 
     Known limits: A loop of a few steps that is made for profiling is reported as well.
     """
-    applicable = False
     for subject, profiler in stated(job, "profiles_every_step"):
-        applicable = True
         if profiler.condition or not runs_program(job):
             yield unknown(subject, f"whether {quoted(profiler)} is on depends on the run", at=profiler)
             continue
@@ -115,22 +116,23 @@ def every_step_profiled(job: Job) -> Iterator[Verdict]:
             at=profiler,
             remedy="Give it a schedule of some steps, or remove it from real runs.",
         )
-    if not applicable:
-        yield nothing_found(job, "saves_while_training", "no training loop is profiled")
 
 
 @rule(
     "PGR019",
     "model-of-processes-not-shared",
     severity=Severity.WARNING,
+    otherwise="no processes train one model",
+    passes_with=("saves_while_training",),
     evidence=(
         (
             "PyTorch notes on multiprocessing, Hogwild",
             "https://docs.pytorch.org/docs/stable/notes/multiprocessing.html#hogwild",
         ),
     ),
+    each=claims_about("model_not_shared"),
 )
-def model_of_processes_not_shared(job: Job) -> Iterator[Verdict]:
+def model_of_processes_not_shared(question: SubjectQuestion) -> Verdict | None:
     """Several processes train one model that is not in shared memory (Hogwild).
 
     What it checks: A model that is passed to several `Process`es which step an optimizer over its parameters is in
@@ -146,17 +148,10 @@ def model_of_processes_not_shared(job: Job) -> Iterator[Verdict]:
     Known limits: With the start methods spawn and forkserver torch shares the parameters by itself; scripts that name
     them are not judged.
     """
-    applicable = False
-    for subject, model in stated(job, "model_not_shared"):
-        applicable = True
-        if model.condition and "__name__" not in model.condition:
-            yield unknown(subject, f"{quoted(model)} runs under `{model.condition}`", at=model)
-            continue
-        yield failed(
-            subject,
-            f"{quoted(model)} gives each process a copy of {joined(model.alternatives)}: what they train is lost.",
-            at=model,
-            remedy=f"Call {joined(model.alternatives)}.share_memory() before the processes start.",
-        )
-    if not applicable:
-        yield nothing_found(job, "saves_while_training", "no processes train one model")
+    (model,) = question.claims
+    return failed(
+        question.subject,
+        f"{quoted(model)} gives each process a copy of {joined(model.alternatives)}: what they train is lost.",
+        at=model,
+        remedy=f"Call {joined(model.alternatives)}.share_memory() before the processes start.",
+    )

@@ -8,9 +8,8 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight.plugins.claim_text import joined, placed, quoted
-from preflight.plugins.questions import subjects
 from preflight_rules.launches import certainly_several, ranks_started
 from preflight_rules.scripts.script_facts import (
     definitely_one_rank,
@@ -22,11 +21,16 @@ from preflight_rules.scripts.script_facts import (
     stated,
 )
 
+#: What shows that a script is for several ranks.
+_OF_SEVERAL_RANKS = ("uses_ddp", "uses_fsdp", "training_framework", "backend")
+
 
 @rule(
     "TRN001",
     "rank-local-exit-from-loop",
     severity=Severity.WARNING,
+    otherwise="no loop exit depends on a value of one rank",
+    passes_with=_OF_SEVERAL_RANKS,
     confidence=Confidence.MEDIUM,
     evidence=(
         (
@@ -53,8 +57,7 @@ def rank_local_exit_from_loop(job: Job) -> Iterator[Verdict]:
     Known limits: A condition that is computed in another file is not judged. A value that happens to be the same on
     every rank (every rank reads the same validation data) does no harm.
     """
-    exits = tuple(stated(job, "rank_local_exit"))
-    for subject, leaving in exits:
+    for subject, leaving in stated(job, "rank_local_exit"):
         step = leaving.because[0] if leaving.because else leaving
         kind = joined(leaving.alternatives)
         early = not_on_several_ranks(job, subject, leaving, "no launch runs this loop")
@@ -65,22 +68,21 @@ def rank_local_exit_from_loop(job: Job) -> Iterator[Verdict]:
         under = quoted(leaving) if kind == "while" else f"`{kind}` under {quoted(leaving)}"
         yield failed(
             subject,
-            f"{under}: each rank {what} depending on its own value, and the others wait for it in {quoted(step)}"
-            f" (line"
+            f"{under}: each rank {what} depending on its own value, and the others wait for it in {quoted(step)} (line"
             f" {step.span.line}).",
             at=leaving,
             also=((step, "the others wait here"),),
             remedy="Let all ranks decide together: all-reduce or broadcast the condition before it is tested"
             " (Accelerate: set_trigger() and check_trigger()).",
         )
-    yield from _without_finding(job, bool(exits), "uses_ddp", "no loop exit depends on a value of one rank")
 
 
 @rule(
     "TRN002",
     "collective-under-rank-condition",
     severity=Severity.ERROR,
-    profile="gate",
+    otherwise="no collective is under a condition on the rank",
+    passes_with=_OF_SEVERAL_RANKS,
     evidence=(
         "deepspeedai/DeepSpeed#2993",
         ("save_checkpoint on one rank hangs", "deepspeedai/DeepSpeed#801"),
@@ -106,9 +108,7 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
     counterpart: it is an error only where the script certainly comes to the call, several ranks certainly run it, it
     has no other call of that name, and the job has no other module.
     """
-    applicable = False
     for subject, call in (*stated(job, "guarded_collective"), *stated(job, "guarded_gather")):
-        applicable = True
         divided = _divided(job, call) if call.quantity == "guarded_gather" else True
         if not divided:
             reason = "it waits for other ranks only where the model is divided among them, and nothing says so"
@@ -139,7 +139,6 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
                 confidence=None if sure else Confidence.MEDIUM,
             )
     for subject, call in stated(job, "collective_in_rank_loop"):
-        applicable = True
         yield not_on_several_ranks(job, subject, call) or failed(
             subject,
             f"{quoted(call)} waits for every rank, but is in a loop over {quoted(call.because[0])}, which has"
@@ -159,7 +158,6 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
         ]
         if not shards or definitely_one_rank(job, save):
             continue
-        applicable = True
         if all(claim.alternatives == (3,) or claim.quantity != "zero_stage" for claim in shards):
             yield failed(
                 subject,
@@ -172,7 +170,6 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(subject)
-    yield from _without_finding(job, applicable, "backend", "no collective is under a condition on the rank")
 
 
 def _divided(job: Job, call: Claim) -> bool | None:
@@ -214,7 +211,8 @@ def _starts_several(job: Job, launch: Launch) -> bool:
     "TRN023",
     "collectives-ordered-by-rank",
     severity=Severity.ERROR,
-    profile="gate",
+    otherwise="no condition on the rank decides about collectives",
+    passes_with=_OF_SEVERAL_RANKS,
     evidence=(
         (
             "torch.distributed documentation, collective functions",
@@ -241,8 +239,7 @@ def collectives_ordered_by_rank(job: Job) -> Iterator[Verdict]:
 
     Known limits: A branch that calls other functions of the script, or has branches or loops of its own, is not judged.
     """
-    calls = tuple(stated(job, "collective_order_differs"))
-    for subject, call in calls:
+    for subject, call in stated(job, "collective_order_differs"):
         early = not_on_several_ranks(job, subject, call)
         if early is not None:
             yield early
@@ -257,13 +254,14 @@ def collectives_ordered_by_rank(job: Job) -> Iterator[Verdict]:
             remedy="Make the same collectives in the same order on every rank, outside the branches.",
             waits_at="collective",
         )
-    yield from _without_finding(job, bool(calls), "backend", "no condition on the rank decides about collectives")
 
 
 @rule(
     "TRN003",
     "group-destroyed-after-failure",
     severity=Severity.WARNING,
+    otherwise="no group is destroyed after a failure",
+    passes_with=_OF_SEVERAL_RANKS,
     confidence=Confidence.MEDIUM,
     evidence=(
         ("two jobs of 64 GPUs did nothing for nine hours", "goodfire-ai/spd#552"),
@@ -287,8 +285,7 @@ def group_destroyed_after_failure(job: Job) -> Iterator[Verdict]:
     Known limits: On one node, or where the number of nodes is unknown, the finding is informational: the launcher
     mostly ends the other ranks in time.
     """
-    calls = tuple(stated(job, "group_left_on_failure"))
-    for subject, call in calls:
+    for subject, call in stated(job, "group_left_on_failure"):
         early = not_on_several_ranks(job, subject, call)
         if early is not None:
             yield early
@@ -307,13 +304,14 @@ def group_destroyed_after_failure(job: Job) -> Iterator[Verdict]:
             " exception end the process.",
             severity=None if nodes else Severity.INFO,
         )
-    yield from _without_finding(job, bool(calls), "backend", "no group is destroyed after a failure")
 
 
 @rule(
     "TRN006",
     "step-failure-swallowed",
     severity=Severity.WARNING,
+    otherwise="no loop continues after a failed step",
+    passes_with=_OF_SEVERAL_RANKS,
     confidence=Confidence.MEDIUM,
     evidence=(
         ("one process catches the exception, the others get blocked", "pytorch/pytorch#44353"),
@@ -336,8 +334,7 @@ def step_failure_swallowed(job: Job) -> Iterator[Verdict]:
 
     Known limits: Functions in other files that the handler calls are not followed.
     """
-    handlers = tuple(stated(job, "step_failure_swallowed"))
-    for subject, handler in handlers:
+    for subject, handler in stated(job, "step_failure_swallowed"):
         step = handler.because[0] if handler.because else handler
         yield not_on_several_ranks(job, subject, handler, "no launch runs this loop") or failed(
             subject,
@@ -348,18 +345,6 @@ def step_failure_swallowed(job: Job) -> Iterator[Verdict]:
             remedy="Let the exception end the process, or all-reduce whether a rank has failed and skip the step on"
             " all of them.",
         )
-    yield from _without_finding(job, bool(handlers), "backend", "no loop continues after a failed step")
-
-
-def _without_finding(job: Job, applicable: bool, quantity: str, reason: str) -> Iterator[Verdict]:
-    """Yield `passed` for a script of several ranks without a finding, `not_applicable` for any other."""
-    if applicable:
-        return
-    if any(job.about(name) for name in (quantity, "uses_ddp", "uses_fsdp", "training_framework", "backend")):
-        subject = next((subject for subject, _, _ in subjects(job)), job.name)
-        yield passed(subject)
-    else:
-        yield not_applicable(job.name, reason)
 
 
 #: With more files than this, one that was not read may exchange the gradients.

@@ -8,7 +8,6 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Unresolved
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight.plugins.claim_text import joined, quoted
-from preflight.plugins.questions import subjects
 from preflight_rules.scripts.script_facts import definitely_one_rank, not_on_several_ranks, stated
 
 _FAULTS = {
@@ -27,6 +26,7 @@ _FAULTS = {
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no script computes shares of the data itself",
+    passes_with=("distributed_sampler",),
     evidence=("mlcommons/storage#455", "Lightning-AI/pytorch-lightning#13498", "huggingface/datasets#6437"),
 )
 def shares_of_ranks_uneven(job: Job) -> Iterator[Verdict]:
@@ -46,9 +46,7 @@ def shares_of_ranks_uneven(job: Job) -> Iterator[Verdict]:
 
     Known limits: Code elsewhere that balances the shares, as by a step limit, is not found.
     """
-    applicable = False
     for subject, share in stated(job, "uneven_shards"):
-        applicable = True
         kind = joined(share.alternatives)
         if definitely_one_rank(job, share) or (kind in ("files", "readers") and _has_servers(job, share)):
             yield passed(subject)
@@ -71,8 +69,6 @@ def shares_of_ranks_uneven(job: Job) -> Iterator[Verdict]:
             else "Pad the indices to a multiple of the number of ranks (indices += indices[:missing]), or drop the"
             " remainder; DistributedSampler can do either (drop_last).",
         )
-    if not applicable and job.about("distributed_sampler"):
-        yield passed(next((subject for subject, _, _ in subjects(job)), job.name))
 
 
 def _has_servers(job: Job, share: Claim) -> bool:

@@ -66,7 +66,6 @@ def _combinations() -> tuple[_Combination, ...]:
     "CFG008",
     "combination-refused",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="nothing of a known combination is there",
     evidence=(
         "https://docs.pytorch.org/docs/stable/data.html",

@@ -31,7 +31,6 @@ from preflight_rules.settings.unknown_settings import NearestNames, unknown_name
     "CFG001",
     "setting-value-refused",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no setting has a known type",
     evidence=(
         (
@@ -162,7 +161,6 @@ def _is_read(place: Given, setting: Setting) -> bool:
     "CFG002",
     "settings-refused-together",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no settings of a framework with known refusals",
     evidence=(
         ("The documentation of TrainingArguments", "https://huggingface.co/docs/transformers/main_classes/trainer"),
@@ -258,7 +256,6 @@ def _range(row: Refusal) -> str:
     "CFG003",
     "trainer-argument-unknown",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no options are parsed only for TrainingArguments",
     evidence=(
         (

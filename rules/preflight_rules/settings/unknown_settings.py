@@ -184,7 +184,6 @@ _OFF = frozenset(("0", "n", "no", "false", "off", ""))
     "CFG004",
     "setting-unknown",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no configuration of a parser that stops at unknown keys",
     evidence=(
         (
@@ -296,7 +295,6 @@ def _names(parser: Parser, versions: dict[str, str]) -> Iterator[str]:
     "CFG007",
     "framework-setting-unknown",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no settings of a framework that stops at an unknown one",
     evidence=(
         (

@@ -46,7 +46,6 @@ _ONE_NODE = " No hostfile is given, so one node is assumed."
     "BAT001",
     "deepspeed-batch-product-mismatch",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no DeepSpeed configuration sets a train_batch_size",
     evidence=("deepspeedai/DeepSpeed#6914", "deepspeedai/DeepSpeed#3982", "CASIA-LMC-Lab/AnomalyGPT#19"),
 )
@@ -195,8 +194,7 @@ def _without_ranks(
         return failed(
             subject,
             f"{quoted(claims['train_batch_size'][0])} is not a multiple of micro batch {m} x accumulation {s} ="
-            f" {m * s},"
-            " so no number of ranks fits: DeepSpeed stops in every rank.",
+            f" {m * s}, so no number of ranks fits: DeepSpeed stops in every rank.",
             at=claims["train_batch_size"][0],
             also=(*claims["micro_batch_size_per_gpu"], *claims["gradient_accumulation_steps"]),
             remedy=f"Use a train_batch_size that is a multiple of {m * s}, or other factors.",
@@ -227,7 +225,6 @@ def _data_parallel(ranks: Plain, size: Plain) -> Plain:
     "BAT002",
     "deepspeed-batch-size-not-positive-integer",
     severity=Severity.ERROR,
-    profile="gate",
     fix="safe",
     otherwise="no DeepSpeed configuration sets a batch size",
     evidence=(
@@ -341,7 +338,6 @@ def uses_hugging_face(job: Job, launch: Launch | None, scope: Scope) -> bool:
     "BAT003",
     "trainer-and-deepspeed-batch-differ",
     severity=Severity.ERROR,
-    profile="gate",
     fix="unsafe",
     otherwise="no batch size is given both to the program and to DeepSpeed",
     evidence=("hiyouga/LlamaFactory#201", "hendrycks/apps#9", "huggingface/transformers#27830"),
@@ -376,10 +372,8 @@ def trainer_and_deepspeed_batch_differ(job: Job) -> Iterator[Verdict]:
                 continue
             undecided_verdict = undecided(subject, (*ours, *theirs), launch)
             one, other = numbers(job_value(ours)), numbers(job_value(theirs))
-            if undecided_verdict is not None:
-                yield undecided_verdict
-            elif one and other and not set(one) & set(other):
-                yield failed(
+            if undecided_verdict is None and one and other and not set(one) & set(other):
+                undecided_verdict = failed(
                     subject,
                     f"{quoted(ours[0])} gives {joined(one)}, but {placed(theirs[0])} gives {joined(other)}.",
                     at=ours[0],
@@ -388,8 +382,7 @@ def trainer_and_deepspeed_batch_differ(job: Job) -> Iterator[Verdict]:
                     severity=None if uses_hugging_face(job, launch, scope) else Severity.WARNING,
                     fix=_as_auto(theirs[0], quantity) if uses_hugging_face(job, launch, scope) else None,
                 )
-            else:
-                yield passed(subject)
+            yield undecided_verdict or passed(subject)
 
 
 def _may_mean_something_else(job: Job, claim: Claim, launch: Launch | None, scope: Scope) -> bool:

@@ -66,11 +66,9 @@ def trainer_ranks_not_divisible(job: Job) -> Iterator[Verdict]:
     information where only ranks are missing.
     """
     for setup, ranks, because, parts, product in _trainers(job):
-        undecided_verdict = undecided(setup.subject, (*because, *parts), setup.launch)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif ranks is not None and ranks % product:
-            yield failed(
+        verdict = undecided(setup.subject, (*because, *parts), setup.launch)
+        if verdict is None and ranks is not None and ranks % product:
+            verdict = failed(
                 setup.subject,
                 f"{counted(ranks, 'rank')} ({', '.join(quoted(c) for c in because)}) cannot be divided by {product}"
                 f" ({' x '.join(quoted(c) for c in parts)}).",
@@ -80,8 +78,7 @@ def trainer_ranks_not_divisible(job: Job) -> Iterator[Verdict]:
                 # More devices or nodes, given on the command line, make it right.
                 severity=Severity.INFO if product % ranks == 0 else None,
             )
-        else:
-            yield passed(setup.subject)
+        yield verdict or passed(setup.subject)
 
 
 @rule(
@@ -116,18 +113,22 @@ def trainer_global_batch_not_divisible(job: Job) -> Iterator[Verdict]:
         total, micro = setup.claims("train_batch_size"), setup.claims("micro_batch_size_per_gpu")
         if not total or not micro:
             continue
-        undecided_verdict = undecided(setup.subject, (*total, *micro, *because, *parts), setup.launch)
+        verdict = undecided(setup.subject, (*total, *micro, *because, *parts), setup.launch)
         whole, per_gpu = setup.number("train_batch_size"), setup.number("micro_batch_size_per_gpu")
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif whole and per_gpu and ranks and ranks % product == 0 and whole % (per_gpu * (ranks // product)):
+        if (
+            verdict is None
+            and whole
+            and per_gpu
+            and ranks
+            and ranks % product == 0
+            and whole % (per_gpu * (ranks // product))
+        ):
             unit = per_gpu * (ranks // product)
-            yield failed(
+            verdict = failed(
                 setup.subject,
                 f"{quoted(total[0])} is not a multiple of {placed(micro[0])} x {ranks // product} replicas = {unit}.",
                 at=total[0],
                 also=((micro[0], "micro batch"), *((c, "determines the replicas") for c in (*because, *parts))),
                 remedy=f"Use a global batch size that is a multiple of {unit}, such as {-(-whole // unit) * unit}.",
             )
-        else:
-            yield passed(setup.subject)
+        yield verdict or passed(setup.subject)

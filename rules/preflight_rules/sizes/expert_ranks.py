@@ -30,7 +30,6 @@ def _may_share_experts(stated: Stated[Launch]) -> bool:
     "PAR028",
     "expert-ranks-impossible",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch shares experts among ranks",
     evidence=(
         "NVIDIA/Megatron-LM#5768",
@@ -139,7 +138,6 @@ def _option(launch: Launch, name: str) -> int | None:
     "BAT024",
     "hugectr-batch-not-for-gpus",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no script sets up a solver of HugeCTR",
     evidence=("NVIDIA-Merlin/HugeCTR#223",),
 )
@@ -167,13 +165,11 @@ def hugectr_batch_not_for_gpus(job: Job) -> Iterator[Verdict]:
         if len(gpus) != 1 or len(nodes) != 1:
             continue
         sizes = [numbers(claim.value) for claim in (batch, gpus[0], nodes[0])]
-        undecided_verdict = undecided(batch.span.path, (batch, gpus[0]))
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif any(len(each) != 1 for each in sizes) or not sizes[1][0] or sizes[2] != (1,):
-            yield unknown(batch.span.path, "the GPUs of the solver are not known one by one", at=gpus[0])
-        elif sizes[0][0] % sizes[1][0]:
-            yield failed(
+        verdict = undecided(batch.span.path, (batch, gpus[0]))
+        if verdict is None and (any(len(each) != 1 for each in sizes) or not sizes[1][0] or sizes[2] != (1,)):
+            verdict = unknown(batch.span.path, "the GPUs of the solver are not known one by one", at=gpus[0])
+        elif verdict is None and sizes[0][0] % sizes[1][0]:
+            verdict = failed(
                 batch.span.path,
                 f"{quoted(batch)} is not a multiple of the {sizes[1][0]} GPUs of {placed(gpus[0])}: HugeCTR"
                 " gives every GPU an equal share of the batch.",
@@ -181,5 +177,4 @@ def hugectr_batch_not_for_gpus(job: Job) -> Iterator[Verdict]:
                 also=((gpus[0], "the GPUs"),),
                 remedy=f"Take a multiple of {sizes[1][0]}.",
             )
-        else:
-            yield passed(batch.span.path)
+        yield verdict or passed(batch.span.path)

@@ -112,7 +112,6 @@ def _left_to_the_environment(run: Run, nodes: Claim) -> bool:
     "PAR020",
     "parallel-degrees-unlike-ranks",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch names a configuration with parallel degrees",
     evidence=(
         (
@@ -181,7 +180,6 @@ def parallel_degrees_unlike_ranks(job: Job) -> Iterator[Verdict]:
     "BAT022",
     "configured-batch-not-divisible",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch names a configuration with a global and a micro batch",
     evidence=(
         ("torchtitan, train.py", "https://github.com/pytorch/torchtitan/blob/v0.2.1/torchtitan/train.py"),
@@ -236,7 +234,6 @@ def configured_batch_not_divisible(job: Job) -> Iterator[Verdict]:
     "PAR021",
     "sequence-not-divisible-by-its-parts",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch sets both a sequence length and a number of ranks that share it",
     evidence=(
         (

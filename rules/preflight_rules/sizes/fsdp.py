@@ -47,7 +47,6 @@ def is_value(claim: Claim | None, value: object) -> bool:
     "FSD003",
     "fsdp-module-states-not-synchronised",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="fsdp_sync_module_states is not set",
     evidence=(
         (
@@ -79,15 +78,11 @@ def fsdp_module_states_not_synchronised(job: Job) -> Iterator[Verdict]:
         if synchronised is None or not has_fsdp(job, scope):
             continue
         stated = tuple(claim for claim in (synchronised, efficient) if claim is not None)
-        undecided_verdict = undecided(subject, stated, launch)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif is_value(synchronised, True) or is_value(efficient, False):
-            yield passed(subject)
-        else:
+        verdict = undecided(subject, stated, launch)
+        if verdict is None and not (is_value(synchronised, True) or is_value(efficient, False)):
             mild = efficient is None or is_value(only_claim(job, "fsdp_version", scope), 2)
             other = quoted(efficient) if efficient is not None else "fsdp_cpu_ram_efficient_loading (on by default)"
-            yield failed(
+            verdict = failed(
                 subject,
                 f"{quoted(synchronised)}, but {other} lets only the first rank load the weights: Accelerate refuses "
                 "to launch.",
@@ -96,6 +91,7 @@ def fsdp_module_states_not_synchronised(job: Job) -> Iterator[Verdict]:
                 remedy="Turn fsdp_sync_module_states on, or fsdp_cpu_ram_efficient_loading off.",
                 severity=Severity.WARNING if mild else None,
             )
+        yield verdict or passed(subject)
 
 
 @rule(
@@ -175,7 +171,6 @@ def _version_1_settings(job: Job, subject: str, scope: Scope, version: Claim) ->
     "FSD005",
     "activation-checkpointing-twice",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="activation checkpointing is not set both for FSDP and for a trainer",
     evidence=(
         "huggingface/transformers#30404",
@@ -236,7 +231,6 @@ _OF_FIRST = ("fsdp_sharding_strategy",)
     "FSD006",
     "fsdp-word-unknown-or-misread",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="there is no FSDP setting",
     evidence=(
         ("the number 3", "netease-youdao/BCEmbedding#66"),

@@ -93,6 +93,7 @@ def _models(job: Job, scope: Scope) -> tuple[str, ...]:
     "FSD002",
     "fsdp-wrap-class-of-another-model",
     severity=Severity.ERROR,
+    profile="default",
     otherwise="no launch specifies both a model and the layer class to wrap",
     evidence=("netease-youdao/BCEmbedding#66",),
     each=subjects_with("fsdp_layer_classes", "model_name", where=_uses_fsdp),

@@ -30,7 +30,6 @@ _VERSION = re.compile(r"(?:lightning|pytorch-lightning)(?:==|>=|~=|>)(\d{1,9})\.
     "LIT001",
     "lightning-precision-not-for-strategy",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no script passes both a strategy and a precision to Lightning",
     evidence=(
         "Lightning-AI/litgpt#116",
@@ -107,7 +106,6 @@ def _is_new(job: Job) -> bool:
     "LIT002",
     "lightning-accumulation-in-deepspeed-file",
     severity=Severity.ERROR,
-    profile="gate",
     evidence=(
         (
             "Lightning's guide to DeepSpeed",
@@ -162,7 +160,6 @@ def lightning_accumulation_in_deepspeed_file(job: Job) -> Iterator[Verdict]:
     "LIT009",
     "lightning-nodes-not-allocated",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="srun starts no Lightning Trainer for several nodes",
     evidence=(
         "Lightning-AI/pytorch-lightning#10098",
@@ -218,7 +215,6 @@ _INTERACTIVE = frozenset(("job-name", name) for name in ("bash", "interactive"))
     "LIT011",
     "lightning-started-once-in-an-allocation",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no batch script starts a Lightning Trainer by python alone",
     evidence=(
         "Lightning-AI/pytorch-lightning#10098",

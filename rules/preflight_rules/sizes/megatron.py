@@ -70,7 +70,6 @@ def on_one_node(job: Job, launch: Launch) -> bool:
     "PAR001",
     "ranks-not-divisible-by-model-parallel-size",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch has Megatron-LM's options",
     evidence=(
         (
@@ -127,7 +126,6 @@ def ranks_not_divisible_by_model_parallel_size(job: Job) -> Iterator[Verdict]:
     "BAT004",
     "global-batch-not-divisible",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch sets a global and a micro batch size for Megatron-LM",
     evidence=(
         (

@@ -147,7 +147,6 @@ _DEMANDS = (
     "PAR010",
     "model-not-divisible-by-parallel-size",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no sizes of a model are given together with parallel sizes",
     evidence=(
         "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/training/arguments.py",
@@ -186,18 +185,17 @@ def model_not_divisible_by_parallel_size(job: Job) -> Iterator[Verdict]:
                 continue
             if setup.source in _OF_MODELS and not demand.of_models:
                 continue
-            undecided_verdict = undecided(setup.subject, (*whole, *part), setup.launch)
+            verdict = undecided(setup.subject, (*whole, *part), setup.launch)
             wholes, parts = numbers(job_value(whole)), numbers(job_value(part))
-            if undecided_verdict is not None:
-                yield undecided_verdict
-            elif (
-                wholes
+            if (
+                verdict is None
+                and wholes
                 and parts
                 and min((*wholes, *parts)) > 0
                 and all(demand.violated(w, p) for w in wholes for p in parts)
             ):
                 relation = "is less than" if demand.at_least else "is not a multiple of"
-                yield failed(
+                verdict = failed(
                     setup.subject,
                     f"{quoted(whole[0])} {relation} {placed(part[0])}, and {demand.why}.",
                     at=whole[0],
@@ -208,8 +206,7 @@ def model_not_divisible_by_parallel_size(job: Job) -> Iterator[Verdict]:
                     # NeMo's files are templates, whose numbers are overridden on the command line.
                     severity=None if demand.error and setup.source != "lightning" else Severity.WARNING,
                 )
-            else:
-                yield passed(setup.subject)
+            yield verdict or passed(setup.subject)
 
 
 @rule(
@@ -245,12 +242,16 @@ def tensor_parallel_across_nodes(job: Job) -> Iterator[Verdict]:
         nodes = job.requiring("nodes", setup.scope) or job.setting("nodes", setup.scope)
         if not tensor or not each or setup.launch is None:
             continue
-        undecided_verdict = undecided(setup.subject, (*tensor, *each), setup.launch)
+        verdict = undecided(setup.subject, (*tensor, *each), setup.launch)
         sizes, ranks = numbers(job_value(tensor)), numbers(job_value(each))
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif sizes and ranks and min(sizes) > max(ranks) and max(numbers(job_value(nodes)) or (2,)) > 1:
-            yield failed(
+        if (
+            verdict is None
+            and sizes
+            and ranks
+            and min(sizes) > max(ranks)
+            and max(numbers(job_value(nodes)) or (2,)) > 1
+        ):
+            verdict = failed(
                 setup.subject,
                 f"{quoted(tensor[0])} spreads each layer over {min(sizes)} ranks, but {placed(each[0])} starts"
                 f" {max(ranks)} on a node: every layer then waits for the network twice.",
@@ -258,8 +259,7 @@ def tensor_parallel_across_nodes(job: Job) -> Iterator[Verdict]:
                 also=((each[0], "ranks of a node"),),
                 remedy=f"Use at most {max(ranks)}, and more pipeline stages.",
             )
-        else:
-            yield passed(setup.subject)
+        yield verdict or passed(setup.subject)
 
 
 @rule(

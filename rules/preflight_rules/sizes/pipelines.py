@@ -101,12 +101,10 @@ def pipeline_mostly_waits(job: Job) -> Iterator[Verdict]:
         if isinstance(found, str):
             yield unknown(setup.subject, f"the number of micro-batches is unknown: {found}", at=setup.launch)
             continue
-        undecided_verdict = undecided(setup.subject, found.claims, setup.launch)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif found.bubble > _MAX_BUBBLE:
+        verdict = undecided(setup.subject, found.claims, setup.launch)
+        if verdict is None and found.bubble > _MAX_BUBBLE:
             first = found.claims[0]
-            yield failed(
+            verdict = failed(
                 setup.subject,
                 f"{quoted(first)} with {found.micro_batches} micro-batches in a step ({_batches(found)}): each stage "
                 f"is idle for {found.bubble:.0%} of the time.",
@@ -116,8 +114,7 @@ def pipeline_mostly_waits(job: Job) -> Iterator[Verdict]:
                 " fewer stages; or split the layers into chunks (--num-layers-per-virtual-pipeline-stage).",
                 severity=None if found.bubble > _WARNING_BUBBLE else Severity.INFO,
             )
-        else:
-            yield passed(setup.subject)
+        yield verdict or passed(setup.subject)
 
 
 def _batches(pipeline: Pipeline) -> str:
@@ -128,6 +125,7 @@ def _batches(pipeline: Pipeline) -> str:
     "PIP002",
     "interleaved-pipeline-not-divisible",
     severity=Severity.ERROR,
+    profile="default",
     otherwise="no launch requests the interleaved schedule",
     evidence=(
         (

@@ -25,7 +25,6 @@ def _enabling_claims(job: Job, quantity: str, scope: Scope, source: str = "") ->
     "PRC001",
     "two-half-precisions-at-once",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no half precision is enabled",
     evidence=(
         (
@@ -72,12 +71,10 @@ def two_half_precisions_at_once(job: Job) -> Iterator[Verdict]:
             key = (first.span.path, first.span.line, first.span.column)
             both = half and brain and half[0].span.path == brain[0].span.path
             others = _unknown_switches(job, scope, half, brain)
-            undecided_verdict = undecided(subject, (*half[:1], *brain[:1], *others), launch)
-            if undecided_verdict is not None:
-                yield undecided_verdict
-            elif both and key not in seen:
+            verdict = undecided(subject, (*half[:1], *brain[:1], *others), launch)
+            if verdict is None and both and key not in seen:
                 seen.add(key)
-                yield failed(
+                verdict = failed(
                     subject,
                     f"fp16 ({placed(half[0])}) and bf16 ({placed(brain[0])}) are both enabled: the job fails at"
                     " startup.",
@@ -85,8 +82,7 @@ def two_half_precisions_at_once(job: Job) -> Iterator[Verdict]:
                     also=((brain[0], "bf16"),),
                     remedy="Keep only one of them: bf16 if the GPU supports it, otherwise fp16.",
                 )
-            else:
-                yield passed(subject)
+            yield verdict or passed(subject)
 
 
 def _unknown_switches(job: Job, scope: Scope, half: tuple[Claim, ...], brain: tuple[Claim, ...]) -> tuple[Claim, ...]:

@@ -43,7 +43,6 @@ def _programs() -> tuple[_Program, ...]:
     "BAT025",
     "program-sizes-refused",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch starts a program whose sizes are known",
     evidence=("huggingface/finetrainers#408", ("train.py of YOLOv5 7.0", "https://github.com/ultralytics/yolov5")),
 )

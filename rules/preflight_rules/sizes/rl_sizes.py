@@ -179,7 +179,6 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     "RLT001",
     "rl-sizes-refused",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no launch of such a framework sets these sizes",
     evidence=("volcengine/verl#1191", "volcengine/verl#1785", "volcengine/verl#833", "the validators themselves"),
 )

@@ -145,6 +145,7 @@ def _similar_argument(name: str) -> str:
     "HFT005",
     "best-model-needs-equal-strategies",
     severity=Severity.ERROR,
+    profile="default",
     otherwise="no trainer loads its best checkpoint",
     evidence=(
         (

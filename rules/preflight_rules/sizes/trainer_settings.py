@@ -54,7 +54,6 @@ def numbers_of(claims: tuple[Claim, ...]) -> tuple[float, ...]:
     "HFT001",
     "trainer-setting-differs-from-deepspeed",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no setting is given both to a trainer and to DeepSpeed",
     evidence=(
         ("learning rate and warm-up", "hendrycks/apps#9"),
@@ -87,12 +86,10 @@ def trainer_setting_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
             theirs = strongest(c for c in job.about(quantity, scope) if c.source == "deepspeed")
             if not ours or not theirs:
                 continue
-            undecided_verdict = undecided(subject, (*ours, *theirs), launch)
+            verdict = undecided(subject, (*ours, *theirs), launch)
             first, other = numbers_of(ours), numbers_of(theirs)
-            if undecided_verdict is not None:
-                yield undecided_verdict
-            elif first and other and not set(first) & set(other):
-                yield failed(
+            if verdict is None and first and other and not set(first) & set(other):
+                verdict = failed(
                     subject,
                     f"{quoted(ours[0])}, but {placed(theirs[0])} in DeepSpeed's configuration.",
                     at=ours[0],
@@ -100,8 +97,7 @@ def trainer_setting_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
                     remedy=f'Write "auto" for {theirs_name} in {theirs[0].span.path}, or set it to {ours_name}.',
                     severity=None if uses_hugging_face(job, launch, scope) else Severity.WARNING,
                 )
-            else:
-                yield passed(subject)
+            yield verdict or passed(subject)
 
 
 def _trainer_precision(job: Job, scope: Scope) -> tuple[Claim, ...]:
@@ -162,7 +158,6 @@ _HALF = frozenset({"fp16", "bf16"})
     "HFT008",
     "deepspeed-and-fsdp-together",
     severity=Severity.ERROR,
-    profile="gate",
     otherwise="no trainer is configured for DeepSpeed or FSDP",
     evidence=(
         "https://huggingface.co/docs/transformers/fsdp",
@@ -215,6 +210,7 @@ _ADDED_UP = re.compile(
     "HFT002",
     "total-batch-differs-from-its-factors",
     severity=Severity.ERROR,
+    profile="default",
     otherwise="no launch passes a total batch size to DeepSpeed and its factors to the trainer",
     evidence=(
         "hendrycks/apps#9",

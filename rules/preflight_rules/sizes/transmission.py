@@ -10,7 +10,7 @@ from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided
 from preflight.plugins.claim_text import quoted
-from preflight.plugins.questions import subjects
+from preflight.plugins.questions import LaunchQuestion, launches_with, subjects
 from preflight_rules.launches import certainly_several, nodes_spanned
 
 #: Below this number of elements the latency of a message exceeds its transfer time.
@@ -53,7 +53,7 @@ def gradients_travel_in_full_precision(job: Job) -> Iterator[Verdict]:
         kinds = _setting(job, "communication_data_type", scope)
         if not kinds:
             continue
-        undecided_verdict = undecided(subject, kinds, launch)
+        verdict = undecided(subject, kinds, launch)
         half = [
             c
             for name in ("fp16_enabled", "bf16_enabled", "mixed_precision")
@@ -61,11 +61,14 @@ def gradients_travel_in_full_precision(job: Job) -> Iterator[Verdict]:
             if c.value in (Known(True), Known("fp16"), Known("bf16"))
         ]
         key = (kinds[0].span.path, kinds[0].span.line)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif half and all(text in ("fp32", "float32") for text in texts(job_value(kinds))) and key not in seen:
+        if (
+            verdict is None
+            and half
+            and all(text in ("fp32", "float32") for text in texts(job_value(kinds)))
+            and key not in seen
+        ):
             seen.add(key)
-            yield failed(
+            verdict = failed(
                 subject,
                 f"{quoted(kinds[0])} exchanges gradients in 32 bits while training is in 16 ({quoted(half[0])}): twice"
                 " the bytes.",
@@ -73,8 +76,7 @@ def gradients_travel_in_full_precision(job: Job) -> Iterator[Verdict]:
                 also=((half[0], "16 bits"),),
                 remedy="Remove it, if the loss stays the same without it.",
             )
-        else:
-            yield passed(subject)
+        yield verdict or passed(subject)
 
 
 @rule(
@@ -90,8 +92,15 @@ def gradients_travel_in_full_precision(job: Job) -> Iterator[Verdict]:
         ),
         ("Li et al., arXiv 2006.15704 (buckets in DDP)", "https://arxiv.org/abs/2006.15704"),
     ),
+    each=launches_with(
+        also=(
+            lambda job, scope: _setting(job, "overlap_comm", scope),
+            lambda job, scope: _setting(job, "reduce_bucket_size", scope),
+        ),
+        where=lambda stated: any(stated) and certainly_several(nodes_spanned(stated.job, stated.launch)[0]),
+    ),
 )
-def gradients_exchanged_without_overlap(job: Job) -> Iterator[Verdict]:
+def gradients_exchanged_without_overlap(question: LaunchQuestion) -> Verdict | None:
     """The exchange of gradients does not overlap with the backward pass, or uses tiny buckets.
 
     What it checks: In a launch over several nodes: `overlap_comm` is explicitly false, or `reduce_bucket_size` is below
@@ -106,30 +115,23 @@ def gradients_exchanged_without_overlap(job: Job) -> Iterator[Verdict]:
 
     Known limits: Overlap needs memory for its buffers; where that is short it is right to switch it off.
     """
-    for subject, scope, launch in subjects(job):
-        overlap, bucket = _setting(job, "overlap_comm", scope), _setting(job, "reduce_bucket_size", scope)
-        if launch is None or not (overlap or bucket) or not certainly_several(nodes_spanned(job, launch)[0]):
-            continue
-        undecided_verdict = undecided(subject, (*overlap, *bucket), launch)
-        small = numbers(job_value(bucket)) if bucket else ()
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif overlap and overlap[0].value == Known(False):
-            yield failed(
-                subject,
-                f"{quoted(overlap[0])} makes the GPUs wait for every exchange of gradients between nodes.",
-                at=overlap[0],
-                also=((launch, "over several nodes"),),
-                remedy='Write `"overlap_comm": true`, if memory allows.',
-            )
-        elif small and 0 < max(small) < _MIN_BUCKET_ELEMENTS:
-            yield failed(
-                subject,
-                f"{quoted(bucket[0])} cuts gradients into messages so small that latency costs more than the transfer"
-                f" itself.",
-                at=bucket[0],
-                also=((launch, "over several nodes"),),
-                remedy="Use several hundred million elements, as DeepSpeed's default does.",
-            )
-        else:
-            yield passed(subject)
+    (overlap, bucket), launch = question.of, question.of.launch
+    small = numbers(job_value(bucket)) if bucket else ()
+    if overlap and overlap[0].value == Known(False):
+        return failed(
+            question.subject,
+            f"{quoted(overlap[0])} makes the GPUs wait for every exchange of gradients between nodes.",
+            at=overlap[0],
+            also=((launch, "over several nodes"),),
+            remedy='Write `"overlap_comm": true`, if memory allows.',
+        )
+    if small and 0 < max(small) < _MIN_BUCKET_ELEMENTS:
+        return failed(
+            question.subject,
+            f"{quoted(bucket[0])} cuts gradients into messages so small that latency costs more than the transfer"
+            f" itself.",
+            at=bucket[0],
+            also=((launch, "over several nodes"),),
+            remedy="Use several hundred million elements, as DeepSpeed's default does.",
+        )
+    return None

@@ -12,7 +12,6 @@ from preflight.plugins.authoring import (
     Verdict,
     failed,
     make_fix,
-    not_applicable,
     passed,
     replace_text,
     rule,
@@ -20,7 +19,7 @@ from preflight.plugins.authoring import (
     unknown,
 )
 from preflight.plugins.claim_text import placed, quoted
-from preflight.plugins.questions import subjects
+from preflight.plugins.questions import SubjectQuestion, stated_by, subjects, subjects_with
 from preflight.sources.tables import Generated, load_table
 from preflight_rules.rendezvous.variables import distance
 from preflight_rules.settings.tables import in_range, pinned, settings
@@ -102,6 +101,7 @@ def _nearest(key: str, names: frozenset[str]) -> str:
     "DSP001",
     "deepspeed-key-unknown",
     severity=Severity.ERROR,
+    profile="default",
     fix="unsafe",
     otherwise="no DeepSpeed configuration is read",
     evidence=(
@@ -212,24 +212,20 @@ def offload_without_its_stage(job: Job) -> Iterator[Verdict]:
                 continue
             stages = _deepspeed_claims(job, "zero_stage", scope)
             found = numbers(job_value(stages)) if stages else (0,)
-            undecided_verdict = undecided(subject, (*devices, *stages), launch)
+            verdict = undecided(subject, (*devices, *stages), launch)
             key = (devices[0].span.path, devices[0].span.line)
-            if undecided_verdict is not None:
-                yield undecided_verdict
-            elif found and max(found) < least and key not in seen:
+            if verdict is None and found and max(found) < least and key not in seen:
                 seen.add(key)
                 shown = placed(stages[0]) if stages else "the default, stage 0,"
-                yield failed(
+                verdict = failed(
                     subject,
-                    f"{quoted(devices[0])} offloads {what} to host memory, but {shown} does not partition"
-                    f" {what}:"
+                    f"{quoted(devices[0])} offloads {what} to host memory, but {shown} does not partition {what}:"
                     f" stage {least if least == 3 else '1 to 3'} does.",
                     at=devices[0],
                     also=tuple((c, "ZeRO stage") for c in stages[:1]),
                     remedy=f'Write `"stage": {max(least, 2)}`, or remove the section.',
                 )
-            else:
-                yield passed(subject)
+            yield verdict or passed(subject)
 
 
 def _deepspeed_claims(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]:
@@ -240,6 +236,7 @@ def _deepspeed_claims(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...
     "DSP003",
     "zero-stage-beside-pipeline",
     severity=Severity.ERROR,
+    profile="default",
     otherwise="no job uses both ZeRO and a pipeline",
     evidence=(
         (
@@ -248,8 +245,9 @@ def _deepspeed_claims(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...
         ),
         "https://www.deepspeed.ai/docs/config-json/",
     ),
+    each=subjects_with(stated_by("deepspeed", "zero_stage"), "pipeline_parallel_size"),
 )
-def zero_stage_beside_pipeline(job: Job) -> Iterator[Verdict]:
+def zero_stage_beside_pipeline(question: SubjectQuestion) -> Verdict | None:
     """ZeRO stage 2 or 3 is combined with DeepSpeed's pipeline parallelism.
 
     What it checks: In one gpt-neox configuration, or one launch of Megatron-DeepSpeed, that ZeRO's stage is 0 or 1
@@ -265,36 +263,19 @@ def zero_stage_beside_pipeline(job: Job) -> Iterator[Verdict]:
     Known limits: Megatron-DeepSpeed with `--no-pipeline-parallel` is not reported. Other frameworks have their own
     pipelines.
     """
-    seen: set[tuple[str, int]] = set()
-    for subject, scope, launch in subjects(job):
-        stages, pipes = _deepspeed_claims(job, "zero_stage", scope), job.setting("pipeline_parallel_size", scope)
-        if not stages or not pipes:
-            continue
-        undecided_verdict = undecided(subject, (*stages, *pipes), launch)
-        zero, several = numbers(job_value(stages)), numbers(job_value(pipes))
-        key = (stages[0].span.path, stages[0].span.line)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif (
-            zero
-            and several
-            and min(zero) >= 2
-            and min(several) > 1
-            and not _has_no_pipeline(launch)
-            and key not in seen
-        ):
-            seen.add(key)
-            yield failed(
-                subject,
-                f"{quoted(stages[0])} is set together with {placed(pipes[0])}: DeepSpeed's pipeline supports only"
-                f" stage 0 or 1.",
-                at=stages[0],
-                also=((pipes[0], "pipeline"),),
-                remedy='Write `"stage": 1`, or remove the pipeline.',
-                severity=None if pipes[0].source in ("gpt-neox", "arguments") else Severity.WARNING,
-            )
-        else:
-            yield passed(subject)
+    stages, pipes = question.of
+    zero, several = numbers(job_value(stages)), numbers(job_value(pipes))
+    if not zero or not several or min(zero) < 2 or min(several) < 2 or _has_no_pipeline(question.of.launch):
+        return None
+    return failed(
+        question.subject,
+        f"{quoted(stages[0])} is set together with {placed(pipes[0])}: DeepSpeed's pipeline supports only"
+        f" stage 0 or 1.",
+        at=stages[0],
+        also=((pipes[0], "pipeline"),),
+        remedy='Write `"stage": 1`, or remove the pipeline.',
+        severity=None if pipes[0].source in ("gpt-neox", "arguments") else Severity.WARNING,
+    )
 
 
 def _has_no_pipeline(launch: Launch | None) -> bool:
@@ -305,6 +286,8 @@ def _has_no_pipeline(launch: Launch | None) -> bool:
     "DSP004",
     "deepspeed-key-renamed",
     severity=Severity.WARNING,
+    otherwise="no DeepSpeed configuration is read",
+    passes_with=("deepspeed_key",),
     evidence=(
         (
             "DeepSpeed, runtime/zero/config.py (deprecated fields) and config_utils.py",
@@ -326,11 +309,9 @@ def deepspeed_key_renamed(job: Job) -> Iterator[Verdict]:
 
     Known limits: Only keys that DeepSpeed itself marks as deprecated.
     """
-    applicable = False
     keys = {(claim.span.path, text) for claim in job.about("deepspeed_key") for text in texts(claim.value)}
     yield from _open_keys(job)
     for section, key, claim in _keys(job):
-        applicable = True
         new = _RENAMED.get(f"{section}.{key}")
         if new is None:
             continue
@@ -350,7 +331,6 @@ def deepspeed_key_renamed(job: Job) -> Iterator[Verdict]:
             remedy=f"Write {new}." if not replacement else f"Remove {quoted(claim)}.",
             severity=None if replacement else Severity.INFO,
         )
-    yield passed(job.name) if applicable else not_applicable(job.name, "no DeepSpeed configuration is read")
 
 
 @rule(

@@ -234,7 +234,7 @@ def _emit(data: Data, indent: int, into: list[Piece | str], place: Origin | None
     if isinstance(data, Table) and data:
         for number, key in enumerate(sorted(data)):
             value, there = data[key], data.places.get(key, place)
-            into.append((blanks if number else "") + _key(key) + ":")
+            into.append((blanks if number else "") + _scalar(key, "") + ":")
             if isinstance(value, Table) and value:
                 into.append("\n" + blanks + "  ")
                 _emit(value, indent + 2, into, there)
@@ -253,10 +253,6 @@ def _emit(data: Data, indent: int, into: list[Piece | str], place: Origin | None
         text = _scalar(data, blanks)
         into.append(Piece(text, place) if place is not None else text)
         into.append("\n")
-
-
-def _key(key: str) -> str:
-    return _scalar(key, "")
 
 
 def _scalar(data: Data, blanks: str) -> str:
