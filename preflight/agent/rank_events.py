@@ -73,6 +73,9 @@ SERVER_ACTIVITIES = {
 CONSEQUENCES = (
     "connection closed by peer",
     "connection reset by peer",
+    "connection refused",
+    "connection abort",
+    "caused pair closure",
     "broken pipe",
     "socket closed",
     "remote process exited",

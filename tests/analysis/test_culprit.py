@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from preflight.agent import rank_events
 from preflight.analysis.culprit import Culprit, decision_time
 from preflight.analysis.rank_stacks import find_outside
@@ -37,10 +39,18 @@ def test_the_first_death_is_named_even_if_its_consequences_are_reported_first() 
     assert found.waiting == (1,)
 
 
-def test_an_abort_because_of_a_peer_is_a_consequence_and_any_other_abort_is_not() -> None:
+@pytest.mark.parametrize(
+    "printed",
+    [
+        "NCCL watchdog: remote process exited or there was a network error",
+        "gloo::IoException: Application timeout caused pair closure",
+        "[pair.cc] connect [10.0.0.2]:4242: SO_ERROR: Connection refused",
+    ],
+)
+def test_an_abort_because_of_a_peer_is_a_consequence_and_any_other_abort_is_not(printed: str) -> None:
     story = Story(3)
     story.training(until_s=6.0)
-    story.ends(0, 6.0, "crashed", "aborted", -6, "NCCL watchdog: remote process exited or there was a network error")
+    story.ends(0, 6.0, "crashed", "aborted", -6, printed)
     assert story.blame(6.1) is None
     story.ends(2, 6.5, "crashed", "killed", -9)
     assert named(story.blame(6.6)) == (2, "dead")
