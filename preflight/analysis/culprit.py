@@ -262,12 +262,12 @@ def _find_lost_connection(views: Views, now_s: float, limits: Limits) -> Culprit
     if len(ended) > 1:
         # Which of them noticed it first shows nothing.
         text = (
-            f"{names_text(ended)} on {nodes_text(ended)} lost their connections, though no {view.role} died before:"
+            f"{names_text(ended)} on {nodes_text(ended)} lost their connections, though no process ended before:"
             f" {title(view)} was first, during {describe_activity(view)}: {view.failure.reason}"
         )
         return Culprit(None, "", "stuck", view.phase, describe_activity(view), view.ended_at, text, (), (), view.key)
     text = (
-        f"lost its connection during {describe_activity(view)}, though no {view.role} died before it:"
+        f"lost its connection during {describe_activity(view)}, though no process ended before it:"
         f" {view.failure.reason}"
     )
     return make_culprit(views, view, "dead", view.ended_at, text)

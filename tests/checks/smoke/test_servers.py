@@ -234,6 +234,19 @@ def test_a_dead_server_is_named_with_its_waiting_peers() -> None:
     assert statuses(judged(server_endpoint_unusable, facts)) == {"pass"}
 
 
+def test_processes_that_lost_their_connections_together_blame_no_node() -> None:
+    lost = Unavailable("blocked", "Connection reset by peer")
+    failed = tuple(
+        (number, 8.0, "child", {"event": rank_events.PROBLEM, "problem": "failed", "consequence": True})
+        for number in range(4)
+    )
+    facts = recorded(*(lost,) * 4, events=(*hello_events(), *dial_events(), *failed))
+    verdict = finding(server_or_worker_did_not_finish, facts)
+    assert (verdict.subject, len(verdict.nodes)) == ("parameter-server run", 4)
+    assert "servers 0, 1 and workers 0, 1 on node0, node1, node2, node3 lost their connections" in verdict.message
+    assert verdict.remedy.startswith("Check the path between the nodes")
+
+
 def test_a_closed_path_is_left_to_smk022() -> None:
     facts = recorded(*(CANCELLED,) * 4, events=(*hello_events(), *dial_events(d2_1="refused")))
     verdict = finding(server_endpoint_unusable, facts)
