@@ -21,6 +21,10 @@ PS_ORDER = (STARTED, IMPORTED, JOINED, EXACT, SERVERS, PARITY, DONE)
 #: The positions of these phases among those of the collective run.
 _SAME_LEVEL = {JOINED: GROUP, SERVERS: DDP}
 
+#: In place of the one rank that may leave a collective before the others: each may, as in the setup of a process
+#: group.
+ANY_RANK = -1
+
 #: Kinds of events; the value of the key `event` in an event's data.
 PHASE = "phase"
 ENTERING = "entering"

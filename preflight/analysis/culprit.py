@@ -324,7 +324,8 @@ def _any_done(views: Views) -> bool:
 def _find_divided(views: Views, view: RankView, running: Views, frozen_s: float, state: str) -> Culprit:
     """Blame the fewer of those that left a collective and those that still wait in it; nobody if they are as many.
 
-    The root of a broadcast leaves it once it has sent, so that it left before the others shows nothing.
+    The root of a broadcast leaves it once it has sent, and a rank the setup of a process group once it is connected, so
+    that they left before the others shows nothing.
     """
     inside = [v for v in running.values() if v.inside == view.inside]
     early = [v for v in views.values() if v.left >= view.inside]

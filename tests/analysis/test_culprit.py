@@ -173,6 +173,21 @@ def test_the_root_of_a_broadcast_may_leave_it_first() -> None:
     assert found is not None and (found.rank, found.also) == (2, (3,)), "rank 1 got it and is healthy"
 
 
+def test_a_rank_that_is_connected_to_all_others_is_not_blamed_for_those_that_are_not() -> None:
+    story = Story(4)
+    for rank in range(4):
+        story.phase(rank, 0.2, rank_events.STARTED)
+        story.phase(rank, 4.0, rank_events.RENDEZVOUS)
+        story.say(
+            rank, 4.1, rank_events.ENTERING, what="setup", waiting_for=[], collective=1, root=rank_events.ANY_RANK
+        )
+        story.beats(rank, 0.5, 30.0)
+    story.say(0, 4.5, rank_events.LEFT, what="setup", collective=1, seconds=0.4)
+    story.collective(0, 4.6, 2)
+    found = story.blame(15.0)
+    assert found is not None and (found.rank, found.also) == (1, (2, 3))
+
+
 def test_of_two_ranks_neither_is_blamed_because_one_left_a_collective_and_the_other_did_not() -> None:
     story = Story(2)
     story.training(until_s=30.0)
