@@ -325,7 +325,7 @@ def _find_divided(views: Views, view: RankView, running: Views, frozen_s: float,
     """Blame the fewer of those that left a collective and those that still wait in it; nobody if they are as many.
 
     The root of a broadcast leaves it once it has sent, and a rank the setup of a process group once it is connected, so
-    that they left before the others shows nothing.
+    that they left before the others shows nothing. A root that is still in it waits for one that may have left it out.
     """
     inside = [v for v in running.values() if v.inside == view.inside]
     early = [v for v in views.values() if v.left >= view.inside]
@@ -333,7 +333,7 @@ def _find_divided(views: Views, view: RankView, running: Views, frozen_s: float,
     call = f"collective {view.inside} ({describe_activity(view)})"
     wait = "waits" if len(inside) == 1 else "wait"
     waiting = f"{names_text(inside)} on {nodes_text(inside)} still {wait} after {frozen_s:.1f} s"
-    if not others or len(inside) == len(early) == 1:
+    if not others or len(inside) == len(early) == 1 or any(v.rank == view.root for v in inside):
         text = (
             f"{names_text(early)} on {nodes_text(early)} left {call}, in which {waiting}: what was sent to"
             f" {'it' if len(inside) == 1 else 'them'} is lost, or not all make the same calls; the ranks alone cannot"

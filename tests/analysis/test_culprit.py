@@ -173,6 +173,17 @@ def test_the_root_of_a_broadcast_may_leave_it_first() -> None:
     assert found is not None and (found.rank, found.also) == (2, (3,)), "rank 1 got it and is healthy"
 
 
+def test_the_root_of_a_broadcast_is_not_blamed_for_a_rank_that_left_it_out() -> None:
+    story = Story(4)
+    story.training(until_s=30.0)
+    for rank in range(4):
+        story.say(rank, 5.0, rank_events.ENTERING, what="broadcast", waiting_for=[], collective=2, root=2)
+        if rank != 2:
+            story.say(rank, 5.1, rank_events.LEFT, what="broadcast", collective=2, seconds=0.1)
+            story.collective(rank, 5.2, 3)
+    assert named(story.blame(12.0)) == (None, "stuck")
+
+
 def test_a_rank_that_is_connected_to_all_others_is_not_blamed_for_those_that_are_not() -> None:
     story = Story(4)
     for rank in range(4):
