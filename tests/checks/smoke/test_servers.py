@@ -32,7 +32,7 @@ from preflight_checks.smoke.server_results import (
 from preflight_checks.smoke.server_run import mode_of
 from preflight_checks.smoke.server_traffic import server_load_uneven
 from reference_trainer.common.oracle import Mismatch
-from reference_trainer.ps.run_report import ServerReport, WorkerReport, WorkerStats
+from reference_trainer.ps.run_report import ServerReport, ServerStats, WorkerReport, WorkerStats
 from tests.checks.check_builders import fact, fleet, job, local_fleet, one, plan, statuses
 
 JOB = job(
@@ -351,6 +351,23 @@ def test_a_server_moves_more_than_its_share() -> None:
     busy = server(0, seen=[replace(seen, bytes_in=9000) for seen in server(0).seen])
     verdict = finding(server_load_uneven, recorded(busy, server(1), worker(0), worker(1)))
     assert verdict.nodes == ("node0",) and "holds 50% of the parameters" in verdict.message
+
+
+def test_a_server_for_whose_replies_all_workers_wait_is_named_as_slow() -> None:
+    def waiting(index: int, *seconds: float) -> WorkerReport:
+        return worker(index, seen=[ServerStats(i, f"node{i}:6170", waited_s=each) for i, each in enumerate(seconds)])
+
+    late = recorded(server(0), server(1), waiting(0, 0.4, 69.0), waiting(1, 0.3, 81.0))
+    found = finding(server_load_uneven, late)
+    assert found.nodes == ("node1",) and "waited at least 69 s for replies of server 1 on node1" in found.message
+    held = server(1, seen=[replace(seen, waited_s=68.0) for seen in server(1).seen])
+    for answers in (
+        (server(0), held, waiting(0, 0.4, 69.0), waiting(1, 0.3, 81.0)),
+        (server(0), server(1), waiting(0, 0.4, 69.0), waiting(1, 0.3, 0.5)),
+        (server(0), server(1), waiting(0, 40.0, 69.0), waiting(1, 40.0, 69.0)),
+        (server(0), server(1), waiting(0, 0.1, 1.9), waiting(1, 0.1, 1.9)),
+    ):
+        assert statuses(judged(server_load_uneven, recorded(*answers))) == {"pass"}
 
 
 def test_an_unreported_load_is_unknown() -> None:
