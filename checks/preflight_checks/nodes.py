@@ -13,7 +13,7 @@ from preflight.model.recording import Facts, Fleet, NodeRecord, Unavailable
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.planning import no_requests
 from preflight_checks.requirements.claims import scopes
-from preflight_checks.requirements.hosts import fold, is_literal, named, nodes_share_machine
+from preflight_checks.requirements.hosts import fold, is_literal, is_single_machine, named, nodes_share_machine
 
 #: Remedies by `NodeRecord.problem_kind`; the message quotes the executor.
 _REMEDIES = {
@@ -190,7 +190,8 @@ def node_count_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
     """The number of examined nodes is the number that the job runs on.
 
     What it checks: the number of nodes given (--hosts, --hostfile, an allocation, or the job's own list) equals the
-    number that the job's multi-node launches request. An allocation with too few is an error, anything else a warning.
+    number that the job's multi-node launches request. An allocation with too few is an error, anything else a warning;
+    nodes that were not given also make the verdict incomplete.
 
     Why it matters: an unexamined node may be the one that hangs the job, and a launch that waits for too many nodes
     never begins.
@@ -237,6 +238,13 @@ def node_count_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
         remedy=f"Name the job's {wanted} nodes in rank order (--hosts, --hostfile), or correct `{claim.spelling}`.",
         severity=Severity.WARNING,
     )
+    if given < wanted and not is_single_machine(fleet):
+        missing = wanted - given
+        yield unknown(
+            f"{missing} of the job's {wanted} nodes",
+            f"nothing is known about {'it' if missing == 1 else 'them'}: fewer nodes were given",
+            required=True,
+        )
 
 
 def _ranks(first: int, end: int) -> str:

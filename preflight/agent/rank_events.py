@@ -21,6 +21,10 @@ PS_ORDER = (STARTED, IMPORTED, JOINED, EXACT, SERVERS, PARITY, DONE)
 #: The positions of these phases among those of the collective run.
 _SAME_LEVEL = {JOINED: GROUP, SERVERS: DDP}
 
+#: In place of the one rank that may leave a collective before the others: each may, as in the setup of a process
+#: group.
+ANY_RANK = -1
+
 #: Kinds of events; the value of the key `event` in an event's data.
 PHASE = "phase"
 ENTERING = "entering"
@@ -71,9 +75,9 @@ SERVER_ACTIVITIES = {
 
 #: Library messages after the loss of another rank. A rank that dies with one of them is not the culprit.
 CONSEQUENCES = (
-    *("connection closed by peer", "connection reset by peer", "broken pipe", "socket closed"),
-    *("remote process exited", "connection was likely closed", "failed to recv", "recvvalue failed"),
-    *("sendbytes failed", "timed out", "timeout", "ncclremoteerror"),
+    *("connection closed by peer", "connection reset by peer", "connection refused", "connection abort"),
+    *("caused pair closure", "broken pipe", "socket closed", "remote process exited", "connection was likely closed"),
+    *("failed to recv", "recvvalue failed", "sendbytes failed", "timed out", "timeout", "ncclremoteerror"),
 )
 
 

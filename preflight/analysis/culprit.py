@@ -262,12 +262,12 @@ def _find_lost_connection(views: Views, now_s: float, limits: Limits) -> Culprit
     if len(ended) > 1:
         # Which of them noticed it first shows nothing.
         text = (
-            f"{names_text(ended)} on {nodes_text(ended)} lost their connections, though no {view.role} died before:"
+            f"{names_text(ended)} on {nodes_text(ended)} lost their connections, though no process ended before:"
             f" {title(view)} was first, during {describe_activity(view)}: {view.failure.reason}"
         )
         return Culprit(None, "", "stuck", view.phase, describe_activity(view), view.ended_at, text, (), (), view.key)
     text = (
-        f"lost its connection during {describe_activity(view)}, though no {view.role} died before it:"
+        f"lost its connection during {describe_activity(view)}, though no process ended before it:"
         f" {view.failure.reason}"
     )
     return make_culprit(views, view, "dead", view.ended_at, text)
@@ -324,7 +324,8 @@ def _any_done(views: Views) -> bool:
 def _find_divided(views: Views, view: RankView, running: Views, frozen_s: float, state: str) -> Culprit:
     """Blame the fewer of those that left a collective and those that still wait in it; nobody if they are as many.
 
-    The root of a broadcast leaves it once it has sent, so that it left before the others shows nothing.
+    The root of a broadcast leaves it once it has sent, and a rank the setup of a process group once it is connected, so
+    that they left before the others shows nothing. A root that is still in it waits for one that may have left it out.
     """
     inside = [v for v in running.values() if v.inside == view.inside]
     early = [v for v in views.values() if v.left >= view.inside]
@@ -332,7 +333,7 @@ def _find_divided(views: Views, view: RankView, running: Views, frozen_s: float,
     call = f"collective {view.inside} ({describe_activity(view)})"
     wait = "waits" if len(inside) == 1 else "wait"
     waiting = f"{names_text(inside)} on {nodes_text(inside)} still {wait} after {frozen_s:.1f} s"
-    if not others or len(inside) == len(early) == 1:
+    if not others or len(inside) == len(early) == 1 or any(v.rank == view.root for v in inside):
         text = (
             f"{names_text(early)} on {nodes_text(early)} left {call}, in which {waiting}: what was sent to"
             f" {'it' if len(inside) == 1 else 'them'} is lost, or not all make the same calls; the ranks alone cannot"

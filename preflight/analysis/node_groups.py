@@ -185,7 +185,14 @@ _Step = tuple[tuple[Group, ...], str, Group]
 
 def _walk(nodes: Group, trials: Trials, suspects: Group, min_size: int) -> _Step:
     if 1 <= len(suspects) <= 2:
-        return _retest_suspects(nodes, trials, suspects)
+        step = _retest_suspects(nodes, trials, suspects)
+        if step is not None:
+            return step
+    return _bisect(nodes, trials, suspects, min_size)
+
+
+def _bisect(nodes: Group, trials: Trials, suspects: Group, min_size: int) -> _Step:
+    """Try parts of all nodes, then parts of the first that hangs, and all nodes again if none does."""
     failing = (*_in_order(suspects, nodes), *(node for node in nodes if node not in suspects))
     while len(failing) > max(2, min_size):
         smaller: Group | None = None
@@ -207,7 +214,7 @@ def _walk(nodes: Group, trials: Trials, suspects: Group, min_size: int) -> _Step
     if len(failing) == 2 and len(nodes) > 2:
         return _settle_pair(nodes, trials, _in_order(failing, nodes))
     if len(failing) == len(nodes):
-        return _retest_whole(nodes, trials, nodes)
+        return _retest_whole(nodes, trials, suspects or nodes)
     return (), "group", _in_order(failing, nodes)
 
 
@@ -229,14 +236,15 @@ def _splits(group: Group, min_size: int) -> Iterator[tuple[Group, ...]]:
             yield kept
 
 
-def _retest_suspects(nodes: Group, trials: Trials, suspects: Group) -> _Step:
+def _retest_suspects(nodes: Group, trials: Trials, suspects: Group) -> _Step | None:
     """Try two suspects together, or one with another node, and at the same time the rest without them.
 
     Suspects may only be witnesses of a fault that is elsewhere: if they complete without the rest, the fault is there.
+    None if nothing hangs, so that the fault may be between any two of all nodes.
     """
     others = tuple(node for node in nodes if node not in suspects)
     if not others:
-        return _retest_whole(nodes, trials, suspects)
+        return None
     # Of three nodes, two others than the suspect: if they complete, they are cleared, and the next trial decides.
     first = suspects if len(suspects) == 2 else others if len(others) == 2 else (suspects[0], others[0])
     rest = tuple(node for node in nodes if node not in first)
@@ -263,7 +271,7 @@ def _retest_suspects(nodes: Group, trials: Trials, suspects: Group) -> _Step:
         return untried, "open", suspects
     if any(trials[frozenset(pair)] is None for pair in across):
         return (), "open", suspects
-    return _retest_whole(nodes, trials, suspects)
+    return None
 
 
 def _retest_whole(nodes: Group, trials: Trials, named: Group) -> _Step:

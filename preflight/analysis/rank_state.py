@@ -71,7 +71,7 @@ class RankView:
         idle: whether it only waits for work; if another member waits for it, a message was lost.
         last_event_at: last message of the rank itself; `changed_at`: last time its main thread moved.
         entered, left: number of the last collective that it entered and left; `inside` is the one that it is in, 0 if
-            none. `root`: the rank that sends to all others in it, if it is one that has such a rank.
+            none. `root`: the rank that may leave it before the others (`rank_events.ANY_RANK`: each may), if any may.
         longest_s: the longest collective or step that it has finished since the group was set up.
         starved_s: how long its threads wanted a processor and got none since its process started; None if it does not
             report that. `silent_s`: how long it sent no heartbeats though it did later. `idle_at_change_s`: both

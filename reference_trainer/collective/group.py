@@ -16,6 +16,7 @@ import time
 from datetime import timedelta
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
+from preflight.agent import rank_events
 from reference_trainer.common import messages
 from reference_trainer.common.injected_faults import RankFault
 from reference_trainer.common.progress import Progress
@@ -52,6 +53,7 @@ def join(
     progress.entering(
         "setup of the %s process group" % backend,
         collective=True,
+        root=rank_events.ANY_RANK,
         details={"hostname_resolves_to": _resolve_self(), "interface": interface},
     )
     more: Dict[str, Any] = {}

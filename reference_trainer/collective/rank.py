@@ -243,7 +243,7 @@ def _train(
     progress: Progress, sharding: sharded.ShardingChoice, world_size: int, steps: int, device: Any
 ) -> Tuple[Any, training.TrainingResult]:
     """Run ordinary steps; each counts as one collective, since each needs every rank. Also returns the whole model."""
-    progress.entering("%s setup" % sharding.name, collective=True)
+    progress.entering("%s setup" % sharding.name, collective=True, root=rank_events.ANY_RANK)
     wrapped = sharded.wrap(sharding, training.build(device), world_size, device)
     progress.left(collective=True)
     name = "DDP" if sharding.name == sharded.DDP else "FSDP"

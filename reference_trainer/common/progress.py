@@ -106,7 +106,7 @@ class Progress:
             loading: whether heartbeats may pause meanwhile, because libraries are loaded under the interpreter's lock.
             brief: whether it is one of many mostly short calls, such as steps, which are reported only every `BRIEF_S`.
             idle: whether there is nothing to do until one of `waiting_for` sends a request.
-            root: the rank that only sends in this collective, and may leave it before the others.
+            root: the rank that may leave this collective before the others, since it only sends; `ANY_RANK`: each may.
 
         Returns the number of the collective (of the last one if this is not a collective).
         """

@@ -172,7 +172,7 @@ def _received(line: assembly.JsonLines, ends: float, rank: int) -> Dict[str, Any
 def _trained(paddle: Any, collectives: Any, progress: Progress, world_size: int, steps: int) -> Dict[str, Any]:
     """Run ordinary DataParallel steps; return their results."""
     model = build(paddle)
-    progress.entering("DataParallel setup", collective=True)
+    progress.entering("DataParallel setup", collective=True, root=rank_events.ANY_RANK)
     wrapped = paddle.DataParallel(model) if world_size > 1 else model
     progress.left(collective=True)
     trained = train(

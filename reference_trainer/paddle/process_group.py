@@ -91,7 +91,7 @@ def join(
             progress.left()
             if opened.result != "open":
                 raise ProbeUnavailable("timeout", "paddle's store on rank 0: %s %s" % (opened.result, opened.error))
-        progress.entering("setup of the %s process group" % backend, collective=True)
+        progress.entering("setup of the %s process group" % backend, collective=True, root=rank_events.ANY_RANK)
         paddle.distributed.init_parallel_env()
         progress.left(collective=True)
     given = params.get("injected_fault") or {}

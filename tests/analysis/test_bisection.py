@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Callable
@@ -115,6 +116,14 @@ def test_a_pair_among_three_is_found_from_every_suspect(suspects: Group) -> None
     for pair in ({"n0", "n1"}, {"n0", "n2"}, {"n1", "n2"}):
         found, _ = search(names(3), lambda group, pair=pair: pair <= group, suspects=suspects)  # type: ignore[misc]
         assert found is not None and (found.kind, set(found.nodes)) == ("between", pair)
+
+
+@pytest.mark.parametrize("suspects", [("n0",), ("n0", "n1"), ("n3",)])
+def test_a_pair_among_four_is_found_although_the_suspects_are_others(suspects: Group) -> None:
+    for pair in itertools.combinations(names(4), 2):
+        found, _ = search(names(4), lambda group, pair=pair: set(pair) <= group, suspects=suspects)  # type: ignore[misc]
+        assert found is not None and found.kind in ("between", "group") and set(pair) <= set(found.nodes), pair
+        assert found.kind == "between" or len(found.nodes) == 2
 
 
 def test_no_node_is_named_if_every_pair_hangs() -> None:

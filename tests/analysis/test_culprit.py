@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from preflight.agent import rank_events
 from preflight.analysis.culprit import Culprit, decision_time
 from preflight.analysis.rank_stacks import find_outside
@@ -37,10 +39,18 @@ def test_the_first_death_is_named_even_if_its_consequences_are_reported_first() 
     assert found.waiting == (1,)
 
 
-def test_an_abort_because_of_a_peer_is_a_consequence_and_any_other_abort_is_not() -> None:
+@pytest.mark.parametrize(
+    "printed",
+    [
+        "NCCL watchdog: remote process exited or there was a network error",
+        "gloo::IoException: Application timeout caused pair closure",
+        "[pair.cc] connect [10.0.0.2]:4242: SO_ERROR: Connection refused",
+    ],
+)
+def test_an_abort_because_of_a_peer_is_a_consequence_and_any_other_abort_is_not(printed: str) -> None:
     story = Story(3)
     story.training(until_s=6.0)
-    story.ends(0, 6.0, "crashed", "aborted", -6, "NCCL watchdog: remote process exited or there was a network error")
+    story.ends(0, 6.0, "crashed", "aborted", -6, printed)
     assert story.blame(6.1) is None
     story.ends(2, 6.5, "crashed", "killed", -9)
     assert named(story.blame(6.6)) == (2, "dead")
@@ -161,6 +171,32 @@ def test_the_root_of_a_broadcast_may_leave_it_first() -> None:
     assert "rank 0 on node0 left collective 2 (broadcast), in which ranks 1, 2, 3 on node1" in found.because
     found = broadcasting(1)
     assert found is not None and (found.rank, found.also) == (2, (3,)), "rank 1 got it and is healthy"
+
+
+def test_the_root_of_a_broadcast_is_not_blamed_for_a_rank_that_left_it_out() -> None:
+    story = Story(4)
+    story.training(until_s=30.0)
+    for rank in range(4):
+        story.say(rank, 5.0, rank_events.ENTERING, what="broadcast", waiting_for=[], collective=2, root=2)
+        if rank != 2:
+            story.say(rank, 5.1, rank_events.LEFT, what="broadcast", collective=2, seconds=0.1)
+            story.collective(rank, 5.2, 3)
+    assert named(story.blame(12.0)) == (None, "stuck")
+
+
+def test_a_rank_that_is_connected_to_all_others_is_not_blamed_for_those_that_are_not() -> None:
+    story = Story(4)
+    for rank in range(4):
+        story.phase(rank, 0.2, rank_events.STARTED)
+        story.phase(rank, 4.0, rank_events.RENDEZVOUS)
+        story.say(
+            rank, 4.1, rank_events.ENTERING, what="setup", waiting_for=[], collective=1, root=rank_events.ANY_RANK
+        )
+        story.beats(rank, 0.5, 30.0)
+    story.say(0, 4.5, rank_events.LEFT, what="setup", collective=1, seconds=0.4)
+    story.collective(0, 4.6, 2)
+    found = story.blame(15.0)
+    assert found is not None and (found.rank, found.also) == (1, (2, 3))
 
 
 def test_of_two_ranks_neither_is_blamed_because_one_left_a_collective_and_the_other_did_not() -> None:

@@ -249,8 +249,8 @@ class _Server:
         try:
             threading.Thread(target=self._serve_connection, args=(accepted, seen), daemon=True).start()
         except RuntimeError:
-            self._forget_connection(accepted)
-            accepted.close()
+            # No thread can be started. A connection that was closed would look like that of another program.
+            self._serve_connection(accepted, seen)
 
     def _forget_connection(self, accepted: socket.socket) -> None:
         with self._lock:

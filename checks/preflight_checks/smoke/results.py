@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from preflight.model.findings import Evidence, Severity
+from preflight.model.findings import Evidence, Severity, Status
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, passed, unknown
@@ -203,10 +203,14 @@ def _digests(run: SmokeRun) -> dict[int, str]:
 def _training_faults(run: SmokeRun, processors: Mapping[str, str]) -> Iterator[Verdict]:
     owners = {report.rank: node for node, report in run.reports}
     digests = _digests(run)
-    if len(set(digests.values())) > 1:
-        yield from _disagreement(run, owners, digests, processors)
+    apart = list(_disagreement(run, owners, digests, processors)) if len(set(digests.values())) > 1 else []
+    yield from apart
     for node, report in run.reports:
         yield from _rank_faults(node, report)
+    # One rank that computes differently also moves the weights of all others away from those of one process.
+    explained = any(verdict.status is Status.FAIL and verdict.severity is None for verdict in apart)
+    if not explained and not any(report.mismatches for _, report in run.reports):
+        yield from _difference_to_one_process(run)
 
 
 def _disagreement(
@@ -293,13 +297,28 @@ def _rank_faults(node: str, report: RankReport) -> Iterator[Verdict]:
             nodes=(node,),
             remedy="Compare torch and its numeric libraries on that node with those of the others.",
         )
-    difference = report.difference_to_one_process
-    if difference is not None and not difference <= TOLERANCE:
-        yield failed(
-            "training against one process",
-            f"the weights after {report.steps} steps on {report.world_size} ranks differ by {difference:.3g} from "
-            f"those of one process on the same shards; expected at most {TOLERANCE:g}",
-            at=Evidence(FACT, f"{difference:.3g}", f"<= {TOLERANCE:g}", node=node),
-            nodes=(node,),
-            remedy="See SMK002 first; then compare the ranks' numeric libraries.",
-        )
+
+
+def _difference_to_one_process(run: SmokeRun) -> Iterator[Verdict]:
+    """The verdict on weights that all ranks share, and one process does not get: it shows no node."""
+    different = [
+        (node, report, difference)
+        for node, report in run.reports
+        if (difference := report.difference_to_one_process) is not None and not difference <= TOLERANCE
+    ]
+    if not different:
+        return
+    node, report, difference = different[0]
+    yield failed(
+        "training against one process",
+        f"the weights after {report.steps} steps on {report.world_size} ranks differ by {difference:.3g} from those of "
+        f"one process on the same shards ({node}); expected at most {TOLERANCE:g}",
+        at=Evidence(FACT, f"{difference:.3g}", f"<= {TOLERANCE:g}", node=node),
+        nodes=(),
+        remedy="Compare torch and its numeric libraries on all nodes; run it with half of the nodes (--hosts) until it "
+        "passes.",
+    )
+    every = tuple(dict.fromkeys(node for node, _ in run.reports))
+    yield unknown(
+        f"training against one process: {fold(every)}", "one of them has the fault", nodes=every, required=True
+    )

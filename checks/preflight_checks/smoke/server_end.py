@@ -41,6 +41,8 @@ _REMEDIES = {
     "stuck": "Read the stack of {name} in the evidence: it shows what the process waits for.",
     "lost-node": "Check whether {node} is still running and reachable.",
 }
+#: What to do if all processes hang together, or several lost their connections, and none is named.
+_REMEDY_FOR_NOBODY = "Check the path between the nodes; the link checks test each pair separately."
 
 
 @check(
@@ -96,7 +98,7 @@ def server_or_worker_did_not_finish(job: Job, fleet: Fleet, facts: Facts) -> Ite
     elif blocker(run) != "SMK021":
         yield unknown("parameter-server run", f"blocked by {blocker(run)}: {run.culprit.because}")
     else:
-        remedy = _REMEDIES.get(run.culprit.kind, "Check {node}.")
+        remedy = _REMEDIES.get(run.culprit.kind, "Check {node}.") if run.culprit.title else _REMEDY_FOR_NOBODY
         yield _named(run, run.culprit, "all processes complete", remedy)
 
 

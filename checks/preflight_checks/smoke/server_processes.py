@@ -77,20 +77,19 @@ def _from_node_environments(job: Job, fleet: Fleet, facts: Facts) -> list[Proces
     """One process for each node whose own environment sets a role, as in pods."""
     own = set_by_job(job)
     seen = {node: environment.variables for node, environment in bare(facts).items()}
-    mine = {node.name: _without_job_variables(seen.get(node.name, {}), own) for node in fleet.nodes}
+    mine = {
+        node.name: {name: value for name, value in seen.get(node.name, {}).items() if name not in own}
+        for node in fleet.nodes
+    }
     if not any(_first_value(variables, _ROLE) for variables in mine.values()):
         return []
     mode = _claims(job)
+    common = {name: str(claims[0].value.value) for name, claims in own.items() if isinstance(claims[0].value, Known)}
     return [
-        _from_node_environment(node, mine[node.name], job, mode)
+        _from_node_environment(node, {**common, **mine[node.name]}, job, mode)
         for node in fleet.nodes
         if _first_value(mine[node.name], _ROLE)
     ]
-
-
-def _without_job_variables(variables: Mapping[str, str], own: Mapping[str, object]) -> dict[str, str]:
-    """A node's variables without those that the job's files set."""
-    return {name: value for name, value in variables.items() if name not in own}
 
 
 def _from_node_environment(node: Node, variables: Mapping[str, str], job: Job, claims: tuple[Claim, ...]) -> Process:

@@ -78,19 +78,20 @@ def loads_of(run: ServerRun) -> tuple[Load, ...]:
 )
 @may_fail_by_injection("delay", "loss", "double", "flip")
 def server_load_uneven(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """The traffic of each server matches its share of the parameters.
+    """The traffic of each server matches its share of the parameters, and none keeps all workers waiting.
 
-    What it checks: the bytes that each server received and sent, compared with its share of the parameters.
+    What it checks: the bytes that each server received and sent, compared with its share of the parameters; and how
+    long workers waited for its replies, without the time in which it waited for other workers.
 
     Why it matters: every step waits for the busiest server. A server that moves much more than its share serves
-    another job, or sends data twice.
+    another job, or sends data twice. One that answers late delays every worker.
 
     Example: server 0 on node-a moved 62 % of all bytes and holds 33 % of the parameters.
 
-    Fix: find other clients of the named server; place parameters by size.
+    Fix: find other clients of the named server, and what else runs on its node; place parameters by size.
 
     Known limits: the model is a small one of our own; the placement of the job's own parameters is judged from its
-    files.
+    files. A single server, or servers that are all slow, have nothing to be compared with.
     """
     run = server_run_of(job, facts)
     early = blocked(job, fleet, facts, run) or not_counted("load of servers", run)
@@ -118,8 +119,44 @@ def server_load_uneven(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
             nodes=(load.node,),
             remedy=f"Find other clients of {load.node}, and place parameters by size.",
         )
-    if not any(load.uneven for load in loads):
+    late = _late_servers(run)
+    for index, (node, waited_s, other_s) in late.items():
+        yield failed(
+            f"replies of server {index} on {node}",
+            f"every worker waited at least {format_time(waited_s)} for replies of server {index} on {node}, and at "
+            f"most {format_time(other_s)} for those of the others",
+            at=Evidence(FACT, format_time(waited_s), f"about {format_time(other_s)}", node=node),
+            nodes=(node,),
+            remedy=f"Find what else runs on {node} (`uptime`, `cat /sys/fs/cgroup/cpu.max`), and compare its links "
+            "with those of the other servers.",
+        )
+    if not late and not any(load.uneven for load in loads):
         yield passed(f"load of servers: {', '.join(f'{load.share:.0%}' for load in loads)} of the bytes moved")
+
+
+#: A server is late for whose replies every worker waited this long, and this many times as long as any for the others'.
+_LATE_S, _LATE_FACTOR = 2.0, 5.0
+
+
+def _late_servers(run: ServerRun) -> dict[int, tuple[str, float, float]]:
+    """The server that answers late, if any: its node, the shortest wait of a worker, and the longest for the others.
+
+    A server makes workers wait for each other, which shows nothing about it.
+    """
+    held_s = {(report.index, seen.index): seen.waited_s for _, report in run.servers for seen in report.seen}
+    waits: dict[int, list[float]] = {}
+    for _, report in run.workers:
+        for seen in report.seen:
+            waits.setdefault(seen.index, []).append(
+                max(0.0, seen.waited_s - held_s.get((seen.index, report.index), 0.0))
+            )
+    found: dict[int, tuple[str, float, float]] = {}
+    for node, server in run.servers:
+        others = [max(each) for index, each in waits.items() if index != server.index]
+        waited_s = min(waits.get(server.index, [0.0]))
+        if others and waited_s >= max(_LATE_S, _LATE_FACTOR * max(others)):
+            found[server.index] = (node, waited_s, max(others))
+    return found
 
 
 #: A step is slow that takes this many times as long as the slowest link needs for the bytes of the busiest node.

@@ -13,7 +13,7 @@ from preflight.model.recording import FactRecord, Fleet, Origin, Unavailable
 from preflight_checks.host.clocks import clock_not_kept, clock_spread
 from preflight_checks.nodes import named_node_absent, no_nodes, node_count_differs, node_not_examined, node_unreachable
 from preflight_checks.probes.clock import Clock, clock
-from tests.checks.check_builders import TIMEOUT, fact, facts, fleet, job, judge, one, statuses
+from tests.checks.check_builders import TIMEOUT, fact, facts, fleet, job, judge, local_fleet, one, statuses
 
 
 def with_clocks(*offsets: float | None, round_trip_s: float = 0.01) -> Fleet:
@@ -44,6 +44,13 @@ def test_a_node_lost_to_a_pause_of_the_head_is_not_blamed() -> None:
 def test_fewer_or_more_nodes_than_the_job_has(given: int, says: str) -> None:
     found = one(judge(node_count_differs, job(nodes=4), fleet(given), facts()), Status.FAIL)
     assert says in found.message and "nodes=4" in found.message
+
+
+def test_nodes_of_the_job_that_were_not_given_are_unknown() -> None:
+    left = one(judge(node_count_differs, job(nodes=4), fleet(3), facts()), Status.UNKNOWN)
+    assert left.required and left.subject == "1 of the job's 4 nodes"
+    for seen in (fleet(5), local_fleet(2)):
+        assert statuses(judge(node_count_differs, job(nodes=4), seen, facts())) == {"fail"}
 
 
 def test_the_right_number_of_nodes_passes() -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -87,6 +88,18 @@ def test_a_listener_answers_on_its_ports_and_on_a_free_one() -> None:
     assert [(t.label, t.status, t.arrived_bytes) for t in found] == [("a", "ok", BULK_BYTES), ("b", "ok", BULK_BYTES)]
     assert (found[0].source, found[0].seen_as) == ("127.0.0.1", "127.0.0.1")
     assert found[0].mss > 500 and found[0].path_mtu > 500
+
+
+def test_a_listener_that_can_start_no_thread_answers_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refused(threading.Thread):
+        def start(self) -> None:
+            if self._target.__name__ == "_serve_connection":  # type: ignore[attr-defined]
+                raise RuntimeError("can't start new thread")
+            super().start()
+
+    monkeypatch.setattr(link_listener, "threading", SimpleNamespace(Thread=Refused, Lock=threading.Lock))
+    with listening() as event:
+        assert dialled(0, event).status == "ok"
 
 
 def test_ipv6_is_dialled_if_available() -> None:

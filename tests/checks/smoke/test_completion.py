@@ -288,8 +288,17 @@ def test_different_or_unmoved_weights_and_a_flat_loss_are_faults() -> None:
     assert (verdict.nodes, "0.weight" in verdict.message) == (("node1",), True)
     flat = recorded(report(0, losses=[2.3] * 5), report(1))
     assert one(judged(ranks_disagree, flat), Status.FAIL).nodes == ("node0",)
-    drifted = recorded(report(0, difference_to_one_process=float("nan")), report(1))
-    assert "differ by nan" in one(judged(ranks_disagree, drifted), Status.FAIL).message
+
+
+def test_weights_that_all_ranks_share_and_one_process_does_not_get_show_no_node() -> None:
+    verdicts = judged(ranks_disagree, recorded(report(0, difference_to_one_process=float("nan")), report(1)))
+    found = one(verdicts, Status.FAIL)
+    assert found.nodes == () and "differ by nan" in found.message
+    left = one(verdicts, Status.UNKNOWN)
+    assert left.required and left.nodes == ("node0", "node1")
+    one_apart = [report(0, difference_to_one_process=4e-5, digests=["aa"]), report(1, digests=["bb"])]
+    found = one(judged(ranks_disagree, recorded(*one_apart, report(2, digests=["aa"]))), Status.FAIL)
+    assert found.nodes == ("node1",), "that explains the difference"
 
 
 @pytest.mark.parametrize("digests", [("aa", "bb"), ("aa", "bb", "cc"), ("aa", "aa", "bb", "bb")])

@@ -165,6 +165,17 @@ def test_nodes_with_their_own_roles() -> None:
     assert found[2].source == "the environment of node2" and found[2].index == ""
 
 
+def test_nodes_with_their_own_roles_get_what_the_script_sets_for_all() -> None:
+    own = {"TRAINING_ROLE": "TRAINER", "PADDLE_TRAINERS_NUM": "7", "PADDLE_PSERVERS_IP_PORT_LIST": "10.0.0.1:6170"}
+    found = processes_of(
+        job([claim("env.PADDLE_TRAINERS_NUM", "2")], ps_mode=True),
+        fleet(2),
+        pod("node0", PADDLE_TRAINER_ID="0", **own),
+        pod("node1", PADDLE_TRAINER_ID="1", **own),
+    )
+    assert [(process.index, process.workers) for process in found] == [(0, 2), (1, 2)]
+
+
 def test_every_endpoint_gets_a_port_if_nodes_share_a_machine() -> None:
     listed = job(ps_mode=True, ps_server_endpoints=SERVERS, ps_workers=2)
     found = processes_of(listed, local_fleet(4))

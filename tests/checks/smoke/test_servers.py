@@ -32,7 +32,7 @@ from preflight_checks.smoke.server_results import (
 from preflight_checks.smoke.server_run import mode_of
 from preflight_checks.smoke.server_traffic import server_load_uneven
 from reference_trainer.common.oracle import Mismatch
-from reference_trainer.ps.run_report import ServerReport, WorkerReport, WorkerStats
+from reference_trainer.ps.run_report import ServerReport, ServerStats, WorkerReport, WorkerStats
 from tests.checks.check_builders import fact, fleet, job, local_fleet, one, plan, statuses
 
 JOB = job(
@@ -234,6 +234,19 @@ def test_a_dead_server_is_named_with_its_waiting_peers() -> None:
     assert statuses(judged(server_endpoint_unusable, facts)) == {"pass"}
 
 
+def test_processes_that_lost_their_connections_together_blame_no_node() -> None:
+    lost = Unavailable("blocked", "Connection reset by peer")
+    failed = tuple(
+        (number, 8.0, "child", {"event": rank_events.PROBLEM, "problem": "failed", "consequence": True})
+        for number in range(4)
+    )
+    facts = recorded(*(lost,) * 4, events=(*hello_events(), *dial_events(), *failed))
+    verdict = finding(server_or_worker_did_not_finish, facts)
+    assert (verdict.subject, len(verdict.nodes)) == ("parameter-server run", 4)
+    assert "servers 0, 1 and workers 0, 1 on node0, node1, node2, node3 lost their connections" in verdict.message
+    assert verdict.remedy.startswith("Check the path between the nodes")
+
+
 def test_a_closed_path_is_left_to_smk022() -> None:
     facts = recorded(*(CANCELLED,) * 4, events=(*hello_events(), *dial_events(d2_1="refused")))
     verdict = finding(server_endpoint_unusable, facts)
@@ -338,6 +351,23 @@ def test_a_server_moves_more_than_its_share() -> None:
     busy = server(0, seen=[replace(seen, bytes_in=9000) for seen in server(0).seen])
     verdict = finding(server_load_uneven, recorded(busy, server(1), worker(0), worker(1)))
     assert verdict.nodes == ("node0",) and "holds 50% of the parameters" in verdict.message
+
+
+def test_a_server_for_whose_replies_all_workers_wait_is_named_as_slow() -> None:
+    def waiting(index: int, *seconds: float) -> WorkerReport:
+        return worker(index, seen=[ServerStats(i, f"node{i}:6170", waited_s=each) for i, each in enumerate(seconds)])
+
+    late = recorded(server(0), server(1), waiting(0, 0.4, 69.0), waiting(1, 0.3, 81.0))
+    found = finding(server_load_uneven, late)
+    assert found.nodes == ("node1",) and "waited at least 69 s for replies of server 1 on node1" in found.message
+    held = server(1, seen=[replace(seen, waited_s=68.0) for seen in server(1).seen])
+    for answers in (
+        (server(0), held, waiting(0, 0.4, 69.0), waiting(1, 0.3, 81.0)),
+        (server(0), server(1), waiting(0, 0.4, 69.0), waiting(1, 0.3, 0.5)),
+        (server(0), server(1), waiting(0, 40.0, 69.0), waiting(1, 40.0, 69.0)),
+        (server(0), server(1), waiting(0, 0.1, 1.9), waiting(1, 0.1, 1.9)),
+    ):
+        assert statuses(judged(server_load_uneven, recorded(*answers))) == {"pass"}
 
 
 def test_an_unreported_load_is_unknown() -> None:
