@@ -47,7 +47,7 @@ def claims(module: Module) -> Iterator[Claim]:
 
 
 def _uses_gpu(module: Module) -> bool:
-    """Whether the script itself surely uses CUDA; a process that has not may fork workers that do."""
+    """Whether the script itself certainly uses CUDA; a process that has not may fork workers that do."""
     return any(
         always_reached(module, call)
         and (module.called(call).endswith("cuda.set_device") or _moves_to_gpu(module, call))

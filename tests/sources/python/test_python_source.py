@@ -130,6 +130,12 @@ def test_an_external_timeout_is_unresolved() -> None:
     assert value == Unresolved("`args.timeout`: known only at run time")
 
 
+def test_a_group_of_one_at_a_drawn_address_says_nothing_of_the_job() -> None:
+    own = 'init_process_group("gloo", init_method=f"tcp://127.0.0.1:{free_port()}", rank=0, world_size=1)'
+    assert not _of(_read(own), "world_size")
+    assert _of(_read(own.replace("{free_port()}", "29500")), "world_size")
+
+
 def test_minus_one_means_the_environment() -> None:
     assert not _of(_read("init_process_group('nccl', world_size=-1, rank=-1)"), "world_size")
 
