@@ -151,7 +151,9 @@ def half_weights(module: Module) -> Iterator[Claim]:
             continue
         bound = module.bound_to(call)
         receiver = dotted(call.func.value)
-        if (bound and bound in trained) or (receiver and receiver in trained):
+        # Of `model.half(); model.head.float()` the second may be what is trained.
+        kept = any(dotted(each.func).startswith(f"{bound or receiver}.") for each in module.named("float"))
+        if not kept and ((bound and bound in trained) or (receiver and receiver in trained)):
             yield module.feature("trained_in_half", call)
     for call in module.named("from_pretrained"):
         given = argument(call, "torch_dtype") or argument(call, "dtype")
@@ -441,7 +443,8 @@ def deepspeed_parts(module: Module) -> Iterator[Claim]:
         if (known or name.endswith(".FusedAdam")) and not module.condition(made):
             yield module.feature("optimizer_of_program", given, made, condition=_call_condition(module, call))
     for call in module.named("MoE"):
-        if module.called(call).startswith("deepspeed."):
+        # Recipes for dense models share the code of those with experts.
+        if module.called(call).startswith("deepspeed.") and "expert" not in module.condition(call):
             condition = None if _is_constructed(module, call) else "the layer is made"
             yield module.feature("experts_of_deepspeed", call, condition=condition)
             return

@@ -375,7 +375,14 @@ def exclude_each_other(one: str, other: str) -> bool:
     """Whether two conditions, as `Module.condition` gives them, are never true together: `a`, and `not a and b`."""
     parts = [{_bare(part) for part in text.split(" and ") if part} for text in (one, other)]
     negated = [{f"not {part}" for part in each} for each in parts]
-    return bool(parts[0] & negated[1] or parts[1] & negated[0])
+    if parts[0] & negated[1] or parts[1] & negated[0]:
+        return True
+    # `a` and `b or not a`: which of the two is run depends on `b` alone.
+    return any(
+        part.isidentifier() and re.search(rf"\bnot {part}\b", text)
+        for each, text in zip(parts, (other, one), strict=True)
+        for part in each
+    )
 
 
 def _bare(part: str) -> str:

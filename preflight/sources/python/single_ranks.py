@@ -13,7 +13,7 @@ from preflight.model.job import Claim, alternatives
 from preflight.sources.python.collectives import is_collective
 from preflight.sources.python.model_features import LAYER, LOOPS, constructor
 from preflight.sources.python.module import MAX_CALL_DEPTH, Module, argument, last, value_of
-from preflight.sources.python.outline import Function, dotted
+from preflight.sources.python.outline import Function, dotted, end_of
 from preflight.sources.python.rank_conditions import RankSet, ranks_of, ranks_where_true, variable_read
 
 _BUFFERS = re.compile(r"BatchNorm|InstanceNorm|register_buffer|resnet|ResNet|mobilenet|efficientnet|densenet|vgg16_bn")
@@ -304,6 +304,16 @@ def prepared_by_first_rank(module: Module) -> Iterator[Claim]:
             yield module.feature("prepared_by_first_rank", call, condition="")
 
 
+#: Methods that Lightning calls, beside which `prepare_data` is its own.
+_HOOKS = frozenset(("setup", "train_dataloader", "training_step", "configure_optimizers"))
+
+
+def _is_of_lightning(owner: ast.ClassDef) -> bool:
+    """Whether a class is one of Lightning's modules or data modules."""
+    named = any(re.search(r"Lightning|DataModule", end_of(base)) for base in owner.bases)
+    return named or any(isinstance(each, ast.FunctionDef) and each.name in _HOOKS for each in owner.body)
+
+
 def kept_by_prepare_data(module: Module) -> Iterator[Claim]:
     """What `prepare_data` of Lightning keeps in the object, though one process of a node alone calls it."""
     for node in module.nodes(ast.Assign):
@@ -315,7 +325,8 @@ def kept_by_prepare_data(module: Module) -> Iterator[Claim]:
             for name in kept
             if name not in {dotted(part) for part in ast.walk(node.value) if isinstance(part, ast.expr)}
         ]
-        if kept and function is not None and function.name == "prepare_data":
+        owner = module.parent(function) if function is not None and function.name == "prepare_data" else None
+        if kept and isinstance(owner, ast.ClassDef) and _is_of_lightning(owner):
             yield module.feature("kept_by_prepare_data", node, condition="")
 
 

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from preflight.model.job import Claim, Known, Plain, Unresolved, Value, as_int, lift
 from preflight.model.job.value import Symbol
+from preflight.sources.base import SourceFile
 from preflight.sources.python.module import Module, argument, last, value_of
 from preflight.sources.python.started_commands import StartedCommand, TextBuilder
 from preflight.sources.shell.shell_document import FileText, Hole, Lit, Place, Text
@@ -203,8 +204,12 @@ def _script(builder: TextBuilder, entry: ast.expr, source: ast.keyword | ast.exp
     folder = _folder(builder.module, value_of(source)) if source is not None else "."
     if not isinstance(name, Known) or folder is None or "://" in folder:
         return builder.text(entry)
-    path = posixpath.join(posixpath.dirname(builder.module.file.path), folder, str(name.value))
-    return _lit(builder, entry, posixpath.normpath(path))
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(builder.module.file.path), folder, str(name.value)))
+    # The folder in which the file is started counts, which may be the root.
+    files, plain = builder.module.files, str(name.value)
+    if not isinstance(files.read(path), SourceFile) and isinstance(files.read(plain), SourceFile):
+        path = plain
+    return _lit(builder, entry, path)
 
 
 def _folder(module: Module, node: ast.expr) -> str | None:

@@ -108,7 +108,7 @@ def named_releases_refuse_each_other(job: Job) -> Iterator[Verdict]:
 
 def _lower_bounds(needed: str) -> str:
     """The parts of a requirement that exclude old releases."""
-    return ",".join(part for part in needed.split(",") if part.strip().startswith((">", "~", "!")))
+    return ",".join(part for part in needed.split(",") if part.strip().startswith((">", "~")))
 
 
 #: Packages of which each release pins one of torch.

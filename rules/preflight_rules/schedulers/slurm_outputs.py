@@ -87,6 +87,8 @@ def array_tasks_share_an_output_file(job: Job) -> Iterator[Verdict]:
         return
     verdict = undecided(job.name, (arrays[0], outputs[0]))
     patterns = texts(outputs[0].value)
+    if verdict is None and any("<" in text for text in patterns):
+        verdict = unknown(job.name, f"{quoted(outputs[0])} is a placeholder", at=outputs[0])
     if (
         verdict is None
         and patterns

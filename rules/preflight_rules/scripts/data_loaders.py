@@ -411,6 +411,8 @@ def data_not_divided_among_ranks(job: Job) -> Iterator[Verdict]:
             yield passed(subject)
         elif not runs_program(job) or job.about("training_framework"):
             yield unknown(subject, f"another file may divide {quoted(whole)} among the ranks", at=whole)
+        elif not job.launches and not job.about("starts_processes"):
+            yield unknown(subject, "a plain line of python starts one process", at=whole)
         else:
             yield failed(
                 subject,
