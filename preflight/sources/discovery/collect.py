@@ -123,9 +123,7 @@ class JobCollector:
                     queue.append(_Step(reference.target, reference.role, reference.scope, reference, step.depth + 1))
 
     def _is_followed(self, reference: Reference, step: _Step) -> bool:
-        if reference.role == SETTINGS:
-            return False
-        if reference.role == "data":
+        if reference.role in (SETTINGS, "data"):
             return False
         if step.depth >= MAX_DEPTH:
             further = _Step(reference.target, reference.role, reference.scope, reference, step.depth + 1)
