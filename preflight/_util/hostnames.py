@@ -204,9 +204,7 @@ def max_host_count(text: str) -> int:
 
 def _length(piece: str) -> int:
     low, dash, high = piece.partition("/")[0].strip().partition("-")
-    if not dash:
-        return 1
-    if not (low.isascii() and low.isdecimal() and high.isascii() and high.isdecimal()):
+    if not dash or not (low.isascii() and low.isdecimal() and high.isascii() and high.isdecimal()):
         return 1
     return _FAR_TOO_MANY if len(high.lstrip("0")) > 12 else max(1, int(high) - int(low.lstrip("0")[:13] or "0") + 1)
 

@@ -531,9 +531,7 @@ def _value_after(text: str, match: Match[str], name: str) -> tuple[int, int] | N
 
 def _is_expression(text: str, end: int, name: str, value: str, kind: str) -> bool:
     """Whether unquoted text beside a name is code, or another name, and not a value."""
-    if text[end : end + 1] in ("(", "["):
-        return True
-    if _EXPRESSION.match(value):
+    if text[end : end + 1] in ("(", "[") or _EXPRESSION.match(value):
         return True
     if not value.replace("_", "").replace(".", "").isalpha():
         return False

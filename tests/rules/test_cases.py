@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from preflight.engine.suppress import fold
 from preflight.model.findings import Finding, Outcome, Status
 from preflight.model.job import Job
 from preflight.plugins import registry
@@ -28,7 +29,7 @@ def jobs_of(case: Case, above: Path) -> tuple[Job, ...]:
 def test_case(case: Case, tmp_path: Path) -> None:
     jobs = jobs_of(case, tmp_path)
     found: list[Outcome] = judged(RULES[case.rule], jobs)
-    findings = [outcome.finding for outcome in found if outcome.finding is not None]
+    findings = fold(outcome.finding for outcome in found if outcome.finding is not None)
     statuses = {outcome.status for outcome in found}
     if case.name.startswith("fail-"):
         assert len(findings) == 1, [f.message for f in findings] or statuses

@@ -36,9 +36,7 @@ def noise(values: Sequence[float]) -> float:
 
 def tail(count: int, of: int, chance: float) -> float:
     """The probability of at least `count` successes in `of` trials, each with this `chance`."""
-    if count <= 0:
-        return 1.0
-    if chance >= 1.0:
+    if count <= 0 or chance >= 1.0:
         return 1.0
     if chance <= 0.0:
         return 0.0

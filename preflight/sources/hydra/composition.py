@@ -357,9 +357,7 @@ class DefaultsList:
             item.header = None if header is None else _absolute(header, item)
         if item.is_group and self._is_deleted(item):
             return
-        if item.is_group and not self._is_single_choice(item):
-            return
-        if item.name is None:
+        if (item.is_group and not self._is_single_choice(item)) or item.name is None:
             return
         if item.name == "???":
             self._refuse("not-chosen", f"`{item.override_key}` is `???`, and nothing selects it", item.place)

@@ -553,9 +553,7 @@ def _default_where_empty(current: Text, default: Text, use: Use) -> Text:
 
 
 def _is_missing(slot: Slot, current: Text, *, with_colon: bool) -> bool | None:
-    if slot.kind is Kind.UNSET:
-        return True
-    if slot.kind is Kind.ARRAY and not slot.items:
+    if slot.kind is Kind.UNSET or (slot.kind is Kind.ARRAY and not slot.items):
         return True
     if any(isinstance(piece, Hole) and piece.origin == FROM_CALLER for piece in current):
         return None if len(current) == 1 else False

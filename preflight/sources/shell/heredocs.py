@@ -50,9 +50,7 @@ def record_written_file(
         return
     words = [item.known or "" for item in fields]
     machine.produced.update(name for path in _copied_paths(words) if (name := posixpath.basename(path)))
-    if not redirects:
-        return
-    if words[0] not in ("cat", "tee", "echo", "printf"):
+    if not redirects or words[0] not in ("cat", "tee", "echo", "printf"):
         return
     path, appends = _destination(machine, state, document, redirects)
     if path is None and words[0] == "tee" and len(words) > 1:

@@ -53,9 +53,7 @@ def mesh_proxy_may_join_pods(job: Job) -> Iterator[Verdict]:
     """
     for workload in workloads(job):
         namespaces = workload.in_force("namespace")
-        if workload.kind not in KUBEFLOW or not workload.group.endswith("kubeflow.org"):
-            continue
-        if not namespaces:
+        if workload.kind not in KUBEFLOW or not workload.group.endswith("kubeflow.org") or not namespaces:
             continue
         undecided_verdict = undecided(workload.id, (*namespaces, *(role.count for role in workload.roles)))
         pods = numbers(workload.pods())

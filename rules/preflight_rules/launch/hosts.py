@@ -10,7 +10,6 @@ from preflight.model.job.claim import distinct
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import joined, quoted, why_unresolved
-from preflight.plugins.questions import subjects
 from preflight_rules.launches import is_placeholder
 
 
@@ -42,21 +41,15 @@ def host_listed_twice(job: Job) -> Iterator[Verdict]:
     Known limits: For MPI several lines for one host are the normal way to give it several slots, so nothing is
     reported.
     """
-    seen: set[tuple[str, int]] = set()
-    for subject, scope, launch in subjects(job):
-        if launch is None or launch.launcher not in ("deepspeed", "paddle"):
-            continue
-        for claim in job.value_claims("hosts", scope):
-            if claim.source == "slurm" or (claim.span.path, claim.span.line) in seen:
-                continue
-            seen.add((claim.span.path, claim.span.line))
-            verdict = undecided(subject, (claim,), launch)
+    for launch in (launch for launch in job.launches if launch.launcher in ("deepspeed", "paddle")):
+        for claim in (claim for claim in job.value_claims("hosts", launch.scope) if claim.source != "slurm"):
+            verdict = undecided(launch.id, (claim,), launch)
             lists = [value for value in claim.alternatives if isinstance(value, tuple)]
             if verdict is None and lists and all(is_placeholder(str(host)) for hosts in lists for host in hosts):
-                verdict = unknown(subject, f"{quoted(claim)} names placeholders in the place of hosts", at=claim)
+                verdict = unknown(launch.id, f"{quoted(claim)} names placeholders in the place of hosts", at=claim)
             elif verdict is None and lists and all(len(set(hosts)) < len(hosts) for hosts in lists):
-                verdict = _duplicate_finding(subject, claim, tuple(str(host) for host in lists[0]))
-            yield verdict or passed(subject)
+                verdict = _duplicate_finding(launch.id, claim, tuple(str(host) for host in lists[0]))
+            yield verdict or passed(launch.id)
 
 
 def _duplicate_finding(subject: str, claim: Claim, hosts: tuple[str, ...]) -> Verdict:

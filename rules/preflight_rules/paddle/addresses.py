@@ -9,9 +9,9 @@ from preflight.model.job import Claim, Job, Scope, is_whole_number
 from preflight.model.job.value import texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import placed, quoted
-from preflight.plugins.questions import LaunchQuestion, launches_with, stated_by, subjects
+from preflight.plugins.questions import LaunchQuestion, each_claim, launches_with, stated_by
 from preflight_rules.paddle.fleet import distinct_claims
-from preflight_rules.paddle.server_lists import endpoints, place_of
+from preflight_rules.paddle.server_lists import endpoints
 
 _ROLE_MAKER = "https://github.com/PaddlePaddle/Paddle/blob/v2.6.2/python/paddle/distributed/fleet/base/role_maker.py"
 _MAX_PORT = 65535
@@ -161,18 +161,14 @@ def endpoint_malformed(job: Job) -> Iterator[Verdict]:
 
     Known limits: Lists of the launchers' options may leave ports out and are not judged.
     """
-    seen: set[tuple[str, int, int]] = set()
-    for subject, scope, launch in subjects(job):
-        claims = (*job.about("ps_server_endpoints", scope), *job.about("ps_worker_endpoints", scope))
-        for claim in claims:
-            if claim.spelling.startswith("--") or place_of(claim) in seen:
-                continue
-            seen.add(place_of(claim))
-            yield (
-                _form_verdict(subject, claim)
-                if claim.alternatives
-                else undecided(subject, (claim,), launch) or passed(subject)
-            )
+    for quantity in ("ps_server_endpoints", "ps_worker_endpoints"):
+        for subject, _, launch, claim in each_claim(
+            job, quantity, where=lambda claim: not claim.spelling.startswith("--")
+        ):
+            if claim.alternatives:
+                yield _form_verdict(subject, claim)
+            else:
+                yield undecided(subject, (claim,), launch) or passed(subject)
 
 
 def _form_verdict(subject: str, claim: Claim) -> Verdict:

@@ -9,7 +9,7 @@ from preflight.model.job import Claim, Job, Scope
 from preflight.model.job.value import texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import placed, quoted, where
-from preflight.plugins.questions import subjects
+from preflight.plugins.questions import each_claim
 from preflight_rules.paddle.fluid import transpilers, transpiling_scopes
 
 
@@ -114,27 +114,22 @@ def trainers_run_unequal_steps(job: Job) -> Iterator[Verdict]:
 
     Known limits: Only an `if` directly in the loop that names the trainer's index, rank or worker index is seen.
     """
-    seen: set[tuple[str, int]] = set()
-    for subject, scope, _ in subjects(job):
-        modes = {text for claim in job.about("ps_update_mode", scope) for text in texts(claim.value)}
-        for claim in job.about("rank_dependent_steps", scope):
-            if (claim.span.path, claim.span.line) in seen:
-                continue
-            seen.add((claim.span.path, claim.span.line))
-            if "sync" in modes and len(modes) == 1:
-                (reason, *_) = job.about("ps_update_mode", scope)
-                yield failed(
-                    subject,
-                    f"{quoted(claim)} ends the loop for some trainers only, but {placed(reason)} updates"
-                    f" synchronously: the others wait until the RPC deadline.",
-                    at=claim,
-                    also=((reason, "synchronous updates"),),
-                    remedy="Let every trainer run the same number of steps, or update asynchronously.",
-                )
-            elif not modes:
-                yield unknown(subject, f"{quoted(claim)}: the update mode is not given", at=claim)
-            else:
-                yield passed(subject)
+    for subject, scope, _, claim in each_claim(job, "rank_dependent_steps"):
+        stated = job.about("ps_update_mode", scope)
+        modes = {text for mode in stated for text in texts(mode.value)}
+        if modes == {"sync"}:
+            yield failed(
+                subject,
+                f"{quoted(claim)} ends the loop for some trainers only, but {placed(stated[0])} updates synchronously:"
+                " the others wait until the RPC deadline.",
+                at=claim,
+                also=((stated[0], "synchronous updates"),),
+                remedy="Let every trainer run the same number of steps, or update asynchronously.",
+            )
+        elif not modes:
+            yield unknown(subject, f"{quoted(claim)}: the update mode is not given", at=claim)
+        else:
+            yield passed(subject)
 
 
 @rule(

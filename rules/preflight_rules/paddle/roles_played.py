@@ -14,7 +14,7 @@ from preflight.plugins.authoring import Verdict, failed, make_fix, passed, repla
 from preflight.plugins.claim_text import placed, quoted
 from preflight.plugins.questions import SubjectQuestion, subjects, subjects_with
 from preflight_rules.paddle.script_setup import is_release_from
-from preflight_rules.paddle.server_lists import endpoints, place_of
+from preflight_rules.paddle.server_lists import endpoints
 
 #: The roles that fleet's role maker accepts in TRAINING_ROLE (paddle/distributed/fleet/base/role_maker.py, 2.6).
 _ROLES = ("TRAINER", "PSERVER", "HETER_TRAINER", "COORDINATOR")
@@ -105,12 +105,8 @@ def training_role_unknown(job: Job) -> Iterator[Verdict]:
 
     Known limits: A script that reads TRAINING_ROLE itself, without fleet, may know other roles.
     """
-    seen: set[tuple[str, int, int]] = set()
     for subject, scope, launch in subjects(job):
         for claim in job.setting("ps_role", scope):
-            if place_of(claim) in seen:
-                continue
-            seen.add(place_of(claim))
             verdict = undecided(subject, (claim,), launch)
             roles = texts(claim.value)
             if verdict is None and roles and not any(role in _ROLES for role in roles):

@@ -41,19 +41,12 @@ def endpoint_listed_twice(job: Job) -> Iterator[Verdict]:
     Known limits: Entries without a port are not compared. The same process written once by name and once by address is
     not recognised.
     """
-    seen: set[tuple[str, int, int]] = set()
     for subject, scope, launch in subjects(job):
         servers = job.value_claims("ps_server_endpoints", scope)
         workers = job.value_claims("ps_worker_endpoints", scope)
         for claims, other in ((servers, ()), (workers, servers)):
-            if not claims or (key := place_of(claims[0])) in seen:
-                continue
-            seen.add(key)
-            undecided_verdict = undecided(subject, (*claims, *other), launch)
-            if undecided_verdict is not None:
-                yield undecided_verdict
-                continue
-            yield _duplicates_verdict(subject, claims, other)
+            if claims:
+                yield undecided(subject, (*claims, *other), launch) or _duplicates_verdict(subject, claims, other)
 
 
 def place_of(claim: Claim) -> tuple[str, int, int]:

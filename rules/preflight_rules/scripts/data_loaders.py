@@ -11,7 +11,7 @@ from preflight.model.job.claim import distinct, job_value
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, undecided, unknown
 from preflight.plugins.claim_text import joined, quoted, where, why_unresolved
-from preflight.plugins.questions import subjects
+from preflight.plugins.questions import each_claim, subjects
 from preflight_rules.launches import ranks_started
 from preflight_rules.scripts.script_facts import (
     definitely_on_one_node,
@@ -113,30 +113,24 @@ def loader_shuffles_beside_sampler(job: Job) -> Iterator[Verdict]:
 
     Known limits: A sampler variable that may be None in another branch is not reported.
     """
-    seen: set[tuple[str, int, int]] = set()
-    for subject, scope, _ in subjects(job):
-        for shuffle in job.about("dataloader_shuffle", scope):
-            loader = next((c for c in shuffle.because if c.quantity == "dataloader"), None)
-            key = (shuffle.span.path, shuffle.span.line, shuffle.span.column)
-            if loader is None or key in seen:
-                continue
-            seen.add(key)
-            given = [c for c in job.about("dataloader_sampler", scope) if loader in c.because]
-            if not given:
-                continue
-            if isinstance(shuffle.value, Unresolved):
-                yield unknown(subject, f"{quoted(shuffle)} is unknown: {shuffle.value.why}", at=shuffle)
-            elif shuffle.alternatives == (True,) and _is_definitely_sampler(job, given[0]):
-                yield failed(
-                    subject,
-                    f"{quoted(shuffle)} is given together with {quoted(given[0])}: torch raises ValueError.",
-                    at=shuffle,
-                    also=((given[0], "the sampler"),),
-                    remedy="Drop `shuffle=True`; a DistributedSampler shuffles by itself.",
-                    fix=make_fix("write shuffle=False", replace_text(shuffle, "True", "False"), safe=True),
-                )
-            else:
-                yield passed(subject)
+    for subject, scope, _, shuffle in each_claim(job, "dataloader_shuffle"):
+        loader = next((c for c in shuffle.because if c.quantity == "dataloader"), None)
+        given = [c for c in job.about("dataloader_sampler", scope) if loader in c.because]
+        if loader is None or not given:
+            continue
+        if isinstance(shuffle.value, Unresolved):
+            yield unknown(subject, f"{quoted(shuffle)} is unknown: {shuffle.value.why}", at=shuffle)
+        elif shuffle.alternatives == (True,) and _is_definitely_sampler(job, given[0]):
+            yield failed(
+                subject,
+                f"{quoted(shuffle)} is given together with {quoted(given[0])}: torch raises ValueError.",
+                at=shuffle,
+                also=((given[0], "the sampler"),),
+                remedy="Drop `shuffle=True`; a DistributedSampler shuffles by itself.",
+                fix=make_fix("write shuffle=False", replace_text(shuffle, "True", "False"), safe=True),
+            )
+        else:
+            yield passed(subject)
 
 
 def _is_definitely_sampler(job: Job, sampler: Claim) -> bool:

@@ -294,9 +294,7 @@ def connections_not_limited_to_one(job: Job) -> Iterator[Verdict]:
     for setup in setups(job):
         tensor = setup.claims("tensor_parallel_size")
         split = tuple(claim for claim in setup.claims("sequence_parallel") if claim.value != Known(False))
-        if setup.source not in _MEGATRON:
-            continue
-        if not tensor or not split or setup.launch is None:
+        if setup.source not in _MEGATRON or not tensor or not split or setup.launch is None:
             continue
         if setup.has("--use-torch-fsdp2", "--use-megatron-fsdp", "--use-custom-fsdp"):
             continue

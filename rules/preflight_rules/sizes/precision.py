@@ -56,7 +56,6 @@ def two_half_precisions_at_once(job: Job) -> Iterator[Verdict]:
 
     Known limits: `"auto"` is filled in by the trainer and never counts.
     """
-    seen: set[tuple[str, int, int]] = set()
     for subject, scope, launch in subjects(job):
         for half, brain in (
             (
@@ -67,13 +66,10 @@ def two_half_precisions_at_once(job: Job) -> Iterator[Verdict]:
         ):
             if not half and not brain:
                 continue
-            first = (half or brain)[0]
-            key = (first.span.path, first.span.line, first.span.column)
             both = half and brain and half[0].span.path == brain[0].span.path
             others = _unknown_switches(job, scope, half, brain)
             verdict = undecided(subject, (*half[:1], *brain[:1], *others), launch)
-            if verdict is None and both and key not in seen:
-                seen.add(key)
+            if verdict is None and both:
                 verdict = failed(
                     subject,
                     f"fp16 ({placed(half[0])}) and bf16 ({placed(brain[0])}) are both enabled: the job fails at"
@@ -175,27 +171,19 @@ def number_format_missing_on_gpu(job: Job) -> Iterator[Verdict]:
 
     Known limits: The GPU must be named: in the request, a constraint, a partition, a node label or an instance type.
     """
-    seen: set[tuple[str, int, int]] = set()
     for subject, scope, launch in subjects(job):
         formats = _formats(job, scope)
         if not formats:
             continue
         found = gpu_of(job, scope)
         if found is None:
-            undecided_verdict = undecided(subject, job.setting("gpu_type", scope), launch)
-            yield undecided_verdict or passed(subject)
+            yield undecided(subject, job.setting("gpu_type", scope), launch) or passed(subject)
             continue
         gpu, where = found
         for claim, name, least in formats:
-            key = (claim.span.path, claim.span.line, claim.span.column)
-            undecided_verdict = undecided(subject, (claim,), launch)
-            if undecided_verdict is not None:
-                yield undecided_verdict
-            elif gpu.capability >= least:
-                yield passed(subject)
-            elif key not in seen:
-                seen.add(key)
-                yield failed(
+            verdict = undecided(subject, (claim,), launch)
+            if verdict is None and gpu.capability < least:
+                verdict = failed(
                     subject,
                     f"{name} ({quoted(claim)}) is not supported by {placed(where)}: {gpu.name} has compute"
                     f" capability {gpu.capability}, but {name} needs {least}.",
@@ -204,6 +192,7 @@ def number_format_missing_on_gpu(job: Job) -> Iterator[Verdict]:
                     remedy=f"Train in {'fp16' if gpu.capability < _BF16_FROM else 'bf16'} there, or request a GPU "
                     f"that supports {name}.",
                 )
+            yield verdict or passed(subject)
 
 
 def _formats(job: Job, scope: Scope) -> list[tuple[Claim, str, float]]:

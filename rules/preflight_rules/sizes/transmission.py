@@ -48,7 +48,6 @@ def gradients_travel_in_full_precision(job: Job) -> Iterator[Verdict]:
 
     Known limits: Some choose it on purpose for exact sums, so the finding is informational.
     """
-    seen: set[tuple[str, int]] = set()
     for subject, scope, launch in subjects(job):
         kinds = _setting(job, "communication_data_type", scope)
         if not kinds:
@@ -60,14 +59,7 @@ def gradients_travel_in_full_precision(job: Job) -> Iterator[Verdict]:
             for c in job.setting(name, scope)
             if c.value in (Known(True), Known("fp16"), Known("bf16"))
         ]
-        key = (kinds[0].span.path, kinds[0].span.line)
-        if (
-            verdict is None
-            and half
-            and all(text in ("fp32", "float32") for text in texts(job_value(kinds)))
-            and key not in seen
-        ):
-            seen.add(key)
+        if verdict is None and half and all(text in ("fp32", "float32") for text in texts(job_value(kinds))):
             verdict = failed(
                 subject,
                 f"{quoted(kinds[0])} exchanges gradients in 32 bits while training is in 16 ({quoted(half[0])}): twice"

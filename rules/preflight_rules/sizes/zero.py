@@ -201,7 +201,6 @@ def offload_without_its_stage(job: Job) -> Iterator[Verdict]:
 
     Known limits: It is not known which of the two was intended.
     """
-    seen: set[tuple[str, int]] = set()
     for subject, scope, launch in subjects(job):
         for quantity, least, what in (
             ("offload_param_device", 3, "parameters"),
@@ -213,9 +212,7 @@ def offload_without_its_stage(job: Job) -> Iterator[Verdict]:
             stages = _deepspeed_claims(job, "zero_stage", scope)
             found = numbers(job_value(stages)) if stages else (0,)
             verdict = undecided(subject, (*devices, *stages), launch)
-            key = (devices[0].span.path, devices[0].span.line)
-            if verdict is None and found and max(found) < least and key not in seen:
-                seen.add(key)
+            if verdict is None and found and max(found) < least:
                 shown = placed(stages[0]) if stages else "the default, stage 0,"
                 verdict = failed(
                     subject,
@@ -362,7 +359,6 @@ def nvme_offload_without_path(job: Job) -> Iterator[Verdict]:
     Known limits: Below stage 3 the optimizer is always offloaded to host memory, and nothing is reported.
     """
     keys = {(claim.span.path, text) for claim in job.about("deepspeed_key") for text in texts(claim.value)}
-    seen: set[tuple[str, int]] = set()
     for subject, scope, launch in subjects(job):
         for quantity, section in (
             ("offload_optimizer_device", "offload_optimizer"),
@@ -374,13 +370,12 @@ def nvme_offload_without_path(job: Job) -> Iterator[Verdict]:
             stages = _deepspeed_claims(job, "zero_stage", scope)
             undecided_verdict = undecided(subject, (*devices, *stages), launch)
             names = {f"zero_optimization.{section}.{key}" for key in ("nvme_path", "nvme_path_per_local_rank")}
-            key = (devices[0].span.path, devices[0].span.line)
+            path = devices[0].span.path
             if undecided_verdict is not None:
                 yield undecided_verdict
-            elif any((devices[0].span.path, name) in keys for name in names) or 3 not in numbers(job_value(stages)):
+            elif any((path, name) in keys for name in names) or 3 not in numbers(job_value(stages)):
                 yield passed(subject)
-            elif key not in seen and any(claim.span.path == key[0] for claim in job.about("deepspeed_key")):
-                seen.add(key)
+            elif any(claim.span.path == path for claim in job.about("deepspeed_key")):
                 yield failed(
                     subject,
                     f"{quoted(devices[0])} has no path: {section} lacks `nvme_path`, and DeepSpeed stops in"

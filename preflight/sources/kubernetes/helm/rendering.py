@@ -338,9 +338,7 @@ class Rendering:
             arguments = [Gap("not among the chart's values") if item is None else item for item in arguments]
         gap = next((item for item in arguments if isinstance(item, Gap)), None)
         if gap is not None and name not in _KEEP_GAPS:
-            if name == "default":
-                return gap
-            if name not in _SHOW_GAPS:
+            if name == "default" or name not in _SHOW_GAPS:
                 return gap
             if name not in ("toYaml", "mustToYaml", "toYamlPretty"):
                 arguments = [gap_text(item) if isinstance(item, Gap) else item for item in arguments]
