@@ -190,8 +190,8 @@ def why_not_judged(report: Report) -> str:
         return "no launch script or configuration found in the given paths"
     found = counted(report.findings) or "nothing"
     return (
-        f"no launch was recognised; rules about single files found {found} in {count(len(report.inputs), 'file')}. Name"
-        " the script or manifest that starts the ranks"
+        f"no launch of ranks was recognised; rules about single files found {found} in"
+        f" {count(len(report.inputs), 'file')}. Name what starts the ranks, if it is not among them"
     )
 
 

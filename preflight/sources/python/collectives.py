@@ -492,6 +492,8 @@ _CLOCKS = ("time.time", "time.perf_counter", "time.monotonic", "datetime.datetim
 #: Functions of other modules, whose results are unknown here.
 _EXTERNAL_FUNCTIONS = re.compile(r"eval|valid|test|train|run|fit|step|check|should|stop|update", re.IGNORECASE)
 _HOLDERS = ("self", "args", "cfg", "config", "opt", "torch", "math", "np", "time")
+#: Objects whose attributes are options, which are the same for all ranks.
+_OPTIONS = ("args", "cfg", "config", "opt", "self.args", "self.cfg", "self.config")
 _MAX_NAMES = 60
 
 
@@ -701,6 +703,8 @@ def _is_rank_local(module: Module, test: ast.expr, loop: _Loop, steps: _Steps) -
             if written in names:
                 continue
             names.add(written or end_of(node))
+            if isinstance(node, ast.Attribute) and dotted(node.value) in _OPTIONS:
+                continue
             if len(names) > _MAX_NAMES or _AGREEING_CALLS.search(written or end_of(node)):
                 return False
             own = own or bool(_RANK_LOCAL_NAMES.search(end_of(node)))
