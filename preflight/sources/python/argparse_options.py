@@ -95,6 +95,8 @@ def _strict_parser(module: Module) -> Iterator[Claim]:
             for item in call.args
             if isinstance(item, ast.Constant) and str(item.value).startswith("-")
         ]
+        if "BooleanOptionalAction" in module.file.text:
+            names += [f"--no-{name[2:]}" for name in names if name.startswith("--")]
         yield module.claim("declared_options", tuple(dict.fromkeys(names)), parses[0])
 
 

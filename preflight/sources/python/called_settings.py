@@ -20,6 +20,7 @@ from preflight._util.secret_names import is_secret
 from preflight.model.job import Claim, Known, Unresolved, Value
 from preflight.model.job.quantities import SECTION, SETTING_PREFIX
 from preflight.sources.python import imports
+from preflight.sources.python.environment import is_left_before
 from preflight.sources.python.module import Module, argument, attributes, enclosing, last, value_of
 from preflight.sources.python.outline import dotted
 from preflight.sources.python.paddle_legacy import is_transpile
@@ -352,17 +353,20 @@ def _uses_in(module: Module, call: ast.Call, name: str, depth: int) -> Iterator[
     if text.startswith((f"{name}.", f"{name}(")):
         yield text.removeprefix(name)
         return
-    given = any(dotted(item).split(".")[0] == name for item in call.args)
+    arguments = [*call.args, *(each.value for each in call.keywords)]
+    given = any(dotted(item).split(".")[0] == name for item in arguments)
     if given or f"({name}." in text:
         yield f"{module.called(call)}(_"
     functions = module.outline.functions(call.func.id) if isinstance(call.func, ast.Name) and given else ()
     if len(functions) != 1 or depth == _MAX_DEPTH or module.condition(call):
         return
-    for parameter, item in zip(functions[0].args.args, call.args, strict=False):
-        if dotted(item) == name:
-            for inner in module.outline.calls_in(functions[0]):
-                if not module.condition(inner):
-                    yield from _uses_in(module, inner, parameter.arg, depth + 1)
+    bound = module.outline.assignments(functions[0])
+    places = [(each.arg, item) for each, item in zip(functions[0].args.args, call.args, strict=False)]
+    places += [(each.arg, each.value) for each in call.keywords if each.arg]
+    for parameter in [place for place, item in places if dotted(item) == name and place not in bound]:
+        for inner in module.outline.calls_in(functions[0]):
+            if not module.condition(inner) and not is_left_before(module, inner):
+                yield from _uses_in(module, inner, parameter, depth + 1)
 
 
 def _comes_early(module: Module, call: ast.Call, names: Sequence[str]) -> bool:

@@ -57,10 +57,12 @@ def _assignment_claims(
     module: Module, key: ast.expr, value: ast.expr, at: ast.AST, *, strength: Strength = Strength.FLAG
 ) -> Iterator[Claim]:
     name = key.value if isinstance(key, ast.Constant) else next(iter(_known_values(module.fold(key))), None)
-    # A variable that is given its own value only has to be set.
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or variable_read(module, value) == name:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         return
     fallback = _fallback(module, name, value)
+    if fallback is None and variable_read(module, value) == name:
+        # A variable that is given its own value only has to be set.
+        return
     if fallback is not None:
         value, strength = fallback, Strength.DEFAULT
     condition = module.condition(at)

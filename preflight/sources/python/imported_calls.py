@@ -28,7 +28,10 @@ _ALWAYS = frozenset(("__init__", "__post_init__", "__enter__", "__call__", "__ge
 
 
 #: A script that looks at its command line itself.
-_PARSES = re.compile(r"\bargparse\b|\bargv\b|\bclick\b|\babsl\b|\bparse_known_args\b")
+_PARSES = re.compile(r"\bargparse\b|\bargv\b|\bclick\b|\babsl\b|\bparse_known_args\b|\bparser\b|\badd_argument\b")
+_CHANGES_LINE = re.compile(r"\bsys\.argv\b(?!\[0\])")
+#: What a script gives a function so that each rank has a path of its own.
+_OF_RANK = re.compile(r"rank|proc|worker|local|node|device", re.IGNORECASE)
 #: What reads the calls of a module.
 _READERS = (
     called_settings.claims,
@@ -99,10 +102,19 @@ def claims(module: Module) -> Iterator[Claim]:
     for unit in _followed(script, script.names(names), methods, module.files, set(), 1):
         for claim in unit.claims:
             weaker = replace(claim, strength=Strength.CONFIG)
-            if claim.quantity != "declared_options":
+            if claim.quantity == "declared_options":
+                if not _changes_line(module):
+                    yield replace(weaker, because=(module.claim("script", module.file.path, module.tree),))
+            elif claim.quantity != "folder_made" or not any(
+                map(_OF_RANK.search, map(module.text, module.named(unit.name)))
+            ):
                 yield weaker
-            elif _PARSES.search(module.file.text) is None:
-                yield replace(weaker, because=(module.claim("script", module.file.path, module.tree),))
+
+
+def _changes_line(module: Module) -> bool:
+    """Whether the script, or a module of it, reads or changes the command line beside the parser."""
+    texts = imports.texts_of_modules(module)[0]
+    return _PARSES.search(module.file.text) is not None or any(_CHANGES_LINE.search(each.text) for each in texts)
 
 
 def _followed(
@@ -181,9 +193,19 @@ def _units(module: Module) -> Iterator[Unit]:
     stated = [claim for claim in stated if not called_settings.is_finished_later(claim)]
     for node in module.tree.body:
         for function in node.body if isinstance(node, ast.ClassDef) else [node]:
-            if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) and _is_plain(module, function):
                 owner = node.name if isinstance(node, ast.ClassDef) else ""
                 yield _unit(module, function, owner, stated)
+
+
+#: Decorators under which a function is run as it is written.
+_PLAIN = frozenset(("staticmethod", "classmethod", "no_grad", "record", "wraps", "inference_mode"))
+
+
+def _is_plain(module: Module, function: Function) -> bool:
+    """Whether nothing is known to decide on which ranks a function is run: `@master_only`."""
+    made = (each.func if isinstance(each, ast.Call) else each for each in function.decorator_list)
+    return all(last(module.name(each)) in _PLAIN for each in made)
 
 
 def _unit(module: Module, function: Function, owner: str, stated: list[Claim]) -> Unit:

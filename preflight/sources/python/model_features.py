@@ -152,7 +152,7 @@ def half_weights(module: Module) -> Iterator[Claim]:
         bound = module.bound_to(call)
         receiver = dotted(call.func.value)
         # Of `model.half(); model.head.float()` the second may be what is trained.
-        kept = any(dotted(each.func).startswith(f"{bound or receiver}.") for each in module.named("float"))
+        kept = any(isinstance(each.func, ast.Attribute) and not each.args for each in module.named("float"))
         if not kept and ((bound and bound in trained) or (receiver and receiver in trained)):
             yield module.feature("trained_in_half", call)
     for call in module.named("from_pretrained"):

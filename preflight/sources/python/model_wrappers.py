@@ -358,7 +358,7 @@ def _bypasses(module: Module, backward: ast.Call) -> Iterator[Claim]:
     given = {item.arg for item in ast.walk(function.args) if isinstance(item, ast.arg)} if function is not None else ()
     inside = [node for node in ast.walk(loop) if isinstance(node, ast.Call)]
     called = {dotted(call.func) for call in inside}
-    for call in _unwrapped(module, loop, backward, wrapped) if not wrapped & called else ():
+    for call in _unwrapped(module, loop, backward, wrapped) if not _is_used(module, loop, wrapped) else ():
         yield module.claim("gradient_exchange_bypassed", module.text(call.func), call, condition="")
         return
     for call in inside:
@@ -382,6 +382,22 @@ def _bypasses(module: Module, backward: ast.Call) -> Iterator[Claim]:
                     return
         elif isinstance(outer, (ast.If, ast.FunctionDef, ast.AsyncFunctionDef)):
             return
+
+
+def _is_used(module: Module, loop: ast.stmt, wrapped: set[str]) -> bool:
+    """Whether a wrapped model is called anywhere, given to something, or has another name."""
+    around = module.outline.function_of(loop)
+    for call in module.calls:
+        name, function = dotted(call.func), module.outline.function_of(call)
+        own = {item.arg for item in ast.walk(function.args) if isinstance(item, ast.arg)} if function else set()
+        if name in wrapped and (function is around or name not in own):
+            return True
+        # The loop's own function gets the model, and these only look at it, or make it.
+        looked = last(name) in ("isinstance", "DistributedDataParallel", "DataParallel")
+        given = {dotted(item) for item in (*call.args, *(each.value for each in call.keywords))} & wrapped
+        if given - (set() if function is around else own) and not looked and name != (around.name if around else ""):
+            return True
+    return any(dotted(node.value) in wrapped for node in module.nodes(ast.Assign))
 
 
 def _unwrapped(module: Module, loop: ast.stmt, backward: ast.Call, wrapped: set[str]) -> Iterator[ast.Call]:

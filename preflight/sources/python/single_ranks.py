@@ -139,14 +139,21 @@ def skipped_collectives(module: Module) -> Iterator[Claim]:
                     return
 
 
+def _is_kept(module: Module, function: Function) -> bool:
+    """Whether the result of an earlier call on every rank may be kept, so that a later call makes no collective."""
+    if not any("cache" in module.text(each) for each in function.decorator_list):
+        return False
+    uses = (node for node in module.nodes(ast.Name) if node.id == function.name and isinstance(node.ctx, ast.Load))
+    return any(ranks_of(module).inside(node).who is RankSet.ALL for node in uses)
+
+
 def functions_on_one_rank(module: Module) -> Iterator[Claim]:
     """A function that contains a collective, called where only one rank comes."""
     holders: dict[str, ast.Call] = {}
     functions: list[Function] = [*module.nodes(ast.FunctionDef), *module.nodes(ast.AsyncFunctionDef)]
     for function in functions:
         call = _collective_of(module, function)
-        # What is kept from an earlier call on every rank makes no collective.
-        if call is not None and not any("cache" in module.text(each) for each in function.decorator_list):
+        if call is not None and not _is_kept(module, function):
             holders[function.name] = call
             stem = PurePosixPath(module.file.path).stem
             yield module.claim("script_feature", f"collective_in:{stem}.{function.name}", call, condition="")
@@ -305,7 +312,7 @@ def prepared_by_first_rank(module: Module) -> Iterator[Claim]:
 
 
 #: Methods that Lightning calls, beside which `prepare_data` is its own.
-_HOOKS = frozenset(("setup", "train_dataloader", "training_step", "configure_optimizers"))
+_HOOKS = frozenset(("train_dataloader", "training_step", "configure_optimizers"))
 
 
 def _is_of_lightning(owner: ast.ClassDef) -> bool:

@@ -114,7 +114,7 @@ def _folders(module: Module, guard: Callable[[ast.Call], RankGuard]) -> Iterator
             continue
         allowed = argument(call, "exist_ok", 2)
         may_exist = allowed is not None and module.fold(value_of(allowed)) != Known(False)
-        if may_exist or _is_caught(module, call) or _is_side_work(module, call):
+        if may_exist or _is_caught(module, call) or _is_side_work(module, call) or _is_in_turn(module, call):
             continue
         if guard(call).who is RankSet.ALL and not _has_own_path(module, call):
             yield module.claim("folder_made", module.text(call), call)
@@ -153,6 +153,12 @@ def _is_side_work(module: Module, call: ast.Call) -> bool:
     return False
 
 
+def _is_in_turn(module: Module, call: ast.Call) -> bool:
+    """Whether a call is under `with accelerator.main_process_first():` or the like."""
+    blocks = (outer for outer in module.outline.above(call) if isinstance(outer, ast.With))
+    return any("first" in module.text(item.context_expr) for block in blocks for item in block.items)
+
+
 def _is_caught(module: Module, call: ast.Call) -> bool:
     for outer in module.outline.above(call):
         if isinstance(outer, ast.Try) and outer.handlers:
@@ -167,6 +173,8 @@ def _has_own_path(module: Module, call: ast.Call) -> bool:
     position = 1 if module.called(call) in _LIBRARY_SAVES else None
     given = argument(call, "f", position) if position else None
     paths = [value_of(given)] if given is not None else [*call.args, *(keyword.value for keyword in call.keywords)]
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "mkdir":
+        paths.append(call.func.value)
     return any(
         _OWN_CHECKPOINT_PATH.search(name) for path in paths for name in _names(module, path, position is not None)
     )
