@@ -103,6 +103,22 @@ def _lets_only_others_in(rule: Node, namespace: str) -> bool:
     return bool(namespace and peers) and all(name and name != namespace for name in named)
 
 
+#: What in the labels and annotations of a namespace adds the proxy of a mesh to its pods.
+_MESHES = ("istio", "linkerd", "kuma")
+
+
+def state_namespace(node_claims: NodeClaims, root: Node, known: Sequence[Node], scope: Scope) -> None:
+    """State that the files make a workload's namespace, and add no mesh to it."""
+    made = _only_object(known, "Namespace", root.text("metadata", "namespace"), "")
+    name = made.member("metadata", "name") if made is not None else None
+    if made is None or name is None:
+        return
+    sections = (made.at("metadata", "labels"), made.at("metadata", "annotations"))
+    keys = [member.key for section in sections if section is not None for member in section.members]
+    if not any(mesh in key for key in keys for mesh in _MESHES):
+        node_claims.add("namespace_without_mesh", Known(True), name, scope=scope)
+
+
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 #: Annotations with which a job may be admitted with fewer pods than it requests.
 _PARTIAL_ADMISSION = ("kueue.x-k8s.io/job-min-parallelism", "kueue.x-k8s.io/elastic-job")

@@ -33,7 +33,7 @@ from preflight.sources.kubernetes.pods import (
     state_labels,
     state_pods,
 )
-from preflight.sources.kubernetes.related_objects import state_queue, state_related_object
+from preflight.sources.kubernetes.related_objects import state_namespace, state_queue, state_related_object
 from preflight.sources.launchers.launch_lines import read_commands
 from preflight.sources.launchers.option_parser import text_of
 from preflight.sources.launchers.python_program import is_python, python_program
@@ -245,6 +245,7 @@ class Manifest:
         node_claims.add_member("workload_name", workload.root.member("metadata", "name"), scope=scope)
         state_labels(node_claims, workload.root, scope)
         state_queue(node_claims, workload.root, self.all_objects, scope)
+        state_namespace(node_claims, workload.root, self.all_objects, scope)
         state_hosts(node_claims, workload, self.all_objects, scope)
         node_claims.add_member("gang_min", workload.gang_min, as_int, scope=scope)
         if workload.gang is not None:

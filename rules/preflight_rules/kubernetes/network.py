@@ -36,8 +36,8 @@ def mesh_proxy_may_join_pods(job: Job) -> Iterator[Verdict]:
 
     What it checks: A Kubeflow job of two or more pods in a user namespace carries `sidecar.istio.io/inject: "false"`
     (or the switch of Linkerd or Kuma) as annotation or label of each role's pod template. Kubeflow creates user
-    namespaces ("profiles") with injection on; `default`, the operators' own namespaces, and manifests without a
-    namespace show no sign of a mesh, so nothing is reported there.
+    namespaces ("profiles") with injection on; `default`, the operators' own namespaces, namespaces that the files make
+    without such a label, and manifests without a namespace show no sign of a mesh, so nothing is reported there.
 
     Why it matters: The proxy takes over the ports of the pod. The proxies reject ranks that dial the master before they
     trust each other, the bootstraps of gRPC and NCCL break under mutual TLS, and the workers crash or wait forever; the
@@ -62,6 +62,8 @@ def mesh_proxy_may_join_pods(job: Job) -> Iterator[Verdict]:
             continue
         name = (texts(namespaces[0].value) or ("",))[0]
         open_roles = [role for role in workload.roles if not _is_off(workload, role)]
+        if workload.in_force("namespace_without_mesh"):
+            open_roles = []
         if name in _PLAIN_NAMESPACES or name.startswith(_OTHER_PLATFORM) or not pods or max(pods) < 2 or not open_roles:
             yield passed(workload.id)
             continue
