@@ -74,12 +74,12 @@ def _strict_parser(module: Module) -> Iterator[Claim]:
     if "REMAINDER" in module.file.text or "sys.argv" in module.file.text:
         # The rest of the line goes to a positional, or the script changes the line before it is parsed.
         return
-    parser = module.bound_to(makers[0])
+    if isinstance(module.parent(makers[0]), (ast.Call, ast.Return)):
+        return
+    if any(_is_passed_on(module, name) for name in _parsers(module, makers[0], list(parsers.values()))):
+        return
     parses: list[ast.Call] = []
     for call in module.calls:
-        given = [*call.args, *(keyword.value for keyword in call.keywords)]
-        if parser and any(dotted(item) == parser for item in given):
-            return
         method = methods.get(id(call))
         if method == "add_argument" and not all(isinstance(item, ast.Constant) for item in call.args):
             return
@@ -100,8 +100,32 @@ def _strict_parser(module: Module) -> Iterator[Claim]:
         yield module.claim("declared_options", tuple(dict.fromkeys(names)), parses[0])
 
 
+def _parsers(module: Module, maker: ast.Call, classes: list[ast.ClassDef]) -> set[str]:
+    """The names of a parser and of the groups of its options; `self` in a class of parsers."""
+    groups = module.named("add_argument_group", "add_mutually_exclusive_group", "add_subparsers")
+    return {module.bound_to(maker), *map(module.bound_to, groups), "self" if classes else ""} - {""}
+
+
+def _is_passed_on(module: Module, name: str) -> bool:
+    """Whether a parser is used in another way than by its methods, so that others may add options."""
+    nodes: list[ast.Name | ast.Attribute] = [*module.nodes(ast.Name), *module.nodes(ast.Attribute)]
+    for node in nodes:
+        if dotted(node) != name or not isinstance(node.ctx, ast.Load):
+            continue
+        outer = module.parent(node)
+        if not isinstance(outer, ast.Attribute):
+            # `super(Parser, self)` in a class of parsers
+            if not (isinstance(outer, ast.Call) and dotted(outer.func) == "super"):
+                return True
+        elif outer.attr == "add_argument" and not (
+            isinstance(above := module.parent(outer), ast.Call) and above.func is outer
+        ):
+            return True
+    return False
+
+
 def _is_parser(module: Module, node: ast.ClassDef) -> bool:
-    return any(module.name(base) == "argparse.ArgumentParser" for base in node.bases)
+    return [module.name(base) for base in node.bases] == ["argparse.ArgumentParser"]
 
 
 def declared_options(module: Module) -> Iterator[Claim]:

@@ -31,7 +31,7 @@ _ALWAYS = frozenset(("__init__", "__post_init__", "__enter__", "__call__", "__ge
 _PARSES = re.compile(r"\bargparse\b|\bargv\b|\bclick\b|\babsl\b|\bparse_known_args\b|\bparser\b|\badd_argument\b")
 _CHANGES_LINE = re.compile(r"\bsys\.argv\b(?!\[0\])")
 #: What a script gives a function so that each rank has a path of its own.
-_OF_RANK = re.compile(r"rank|proc|worker|local|node|device", re.IGNORECASE)
+_OF_RANK = re.compile(r"rank|worker|hostname|uuid|getpid|process_index", re.IGNORECASE)
 #: What reads the calls of a module.
 _READERS = (
     called_settings.claims,
@@ -105,10 +105,14 @@ def claims(module: Module) -> Iterator[Claim]:
             if claim.quantity == "declared_options":
                 if not _changes_line(module):
                     yield replace(weaker, because=(module.claim("script", module.file.path, module.tree),))
-            elif claim.quantity != "folder_made" or not any(
-                map(_OF_RANK.search, map(module.text, module.named(unit.name)))
-            ):
+            elif claim.quantity != "folder_made" or not _has_path_of_rank(module, unit.name):
                 yield weaker
+
+
+def _has_path_of_rank(module: Module, name: str) -> bool:
+    """Whether a script gives a function something of its rank."""
+    given = (value_of(item) for call in module.named(name) for item in (*call.args, *call.keywords))
+    return any(_OF_RANK.search(module.text(item)) for item in given)
 
 
 def _changes_line(module: Module) -> bool:

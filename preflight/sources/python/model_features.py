@@ -151,8 +151,9 @@ def half_weights(module: Module) -> Iterator[Claim]:
             continue
         bound = module.bound_to(call)
         receiver = dotted(call.func.value)
-        # Of `model.half(); model.head.float()` the second may be what is trained.
-        kept = any(isinstance(each.func, ast.Attribute) and not each.args for each in module.named("float"))
+        # Of `model.half(); model.head.float()` the second may be what is trained, and so may `p.data = p.data.float()`.
+        own = (f"{bound or receiver}.", "p.", "param.", "parameter.", "module.", "m.")
+        kept = any(dotted(each.func).startswith(own) for each in module.named("float"))
         if not kept and ((bound and bound in trained) or (receiver and receiver in trained)):
             yield module.feature("trained_in_half", call)
     for call in module.named("from_pretrained"):

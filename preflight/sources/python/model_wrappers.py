@@ -384,6 +384,10 @@ def _bypasses(module: Module, backward: ast.Call) -> Iterator[Claim]:
             return
 
 
+#: Functions that a model is given for something else than its gradients.
+_LOOKS = re.compile(r"eval|valid|test|save|log|print|watch|count", re.IGNORECASE)
+
+
 def _is_used(module: Module, loop: ast.stmt, wrapped: set[str]) -> bool:
     """Whether a wrapped model is called anywhere, given to something, or has another name."""
     around = module.outline.function_of(loop)
@@ -395,6 +399,7 @@ def _is_used(module: Module, loop: ast.stmt, wrapped: set[str]) -> bool:
         # The loop's own function gets the model, and these only look at it, or make it.
         looked = last(name) in ("isinstance", "DistributedDataParallel", "DataParallel")
         given = {dotted(item) for item in (*call.args, *(each.value for each in call.keywords))} & wrapped
+        looked = looked or _LOOKS.search(name) is not None
         if given - (set() if function is around else own) and not looked and name != (around.name if around else ""):
             return True
     return any(dotted(node.value) in wrapped for node in module.nodes(ast.Assign))

@@ -32,6 +32,8 @@ MAX_TEXT_LENGTH = 4096
 _MAX_INTEGER = 2**63
 #: A function that is called more often than this is not one of two alternatives.
 _MAX_ALIKE = 4
+#: A condition on how the job was started, not on what the user wants of it.
+_OF_RANKS = re.compile(r"environ|getenv|world_size|\bn?nodes\b|num_nodes|RANK")
 #: Conditions further out than this are not listed.
 _MAX_CLIMB = 200
 
@@ -188,7 +190,7 @@ class Module:
         return joined if len(joined) <= 200 else joined[:199] + "…"
 
     def _choice(self, function: ast.AST) -> ast.Call | None:
-        """The only call of a function, if an `if` chooses between it and something else."""
+        """The only call of a function, if the number of ranks chooses between it and something else."""
         if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
             return None
         calls = self.by_name.get(function.name, ())
@@ -196,7 +198,8 @@ class Module:
             return None
         node: ast.AST | None = self.parent(calls[0])
         while node is not None and not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            if isinstance(node, ast.IfExp) or (isinstance(node, ast.If) and node.orelse):
+            two_ways = isinstance(node, ast.IfExp) or (isinstance(node, ast.If) and node.orelse)
+            if two_ways and _OF_RANKS.search(self.text(node.test)):  # type: ignore[attr-defined]
                 return calls[0]
             node = self.parent(node)
         return None

@@ -100,12 +100,18 @@ def _total(units: list[str], amounts: tuple[Plain, ...]) -> int:
     return round(total)
 
 
+#: An address with a port that a function returns.
+_DRAWN = re.compile(r"port\w*\(")
+
+
 def _is_of_one(module: Module, call: ast.Call, positions: dict[str, int]) -> bool:
     """Whether each process makes a group of its own, at an address that it draws."""
     given = {name: argument(call, name, place) for name, place in positions.items()}
     found = {name: module.fold(value_of(each)) for name, each in given.items() if each is not None}
     alone = found.get("world_size") == Known(1) and found.get("rank") == Known(0)
-    return alone and isinstance(found.get("init_method"), Unresolved)
+    address = given.get("init_method")
+    drawn = address is not None and _DRAWN.search(module.source(value_of(address))) is not None
+    return alone and drawn and isinstance(found["init_method"], Unresolved)
 
 
 def _group(module: Module, call: ast.Call, positions: dict[str, int]) -> Iterator[Claim]:

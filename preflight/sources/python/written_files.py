@@ -156,7 +156,7 @@ def _is_side_work(module: Module, call: ast.Call) -> bool:
 def _is_in_turn(module: Module, call: ast.Call) -> bool:
     """Whether a call is under `with accelerator.main_process_first():` or the like."""
     blocks = (outer for outer in module.outline.above(call) if isinstance(outer, ast.With))
-    return any("first" in module.text(item.context_expr) for block in blocks for item in block.items)
+    return any("_first" in module.text(item.context_expr) for block in blocks for item in block.items)
 
 
 def _is_caught(module: Module, call: ast.Call) -> bool:
