@@ -111,7 +111,8 @@ def claims(module: Module) -> Iterator[Claim]:
 
 def _has_path_of_rank(module: Module, name: str) -> bool:
     """Whether a script gives a function something of its rank."""
-    given = (value_of(item) for call in module.named(name) for item in (*call.args, *call.keywords))
+    calls = module.named(name)
+    given = [*(item for call in calls for item in call.args), *(item for call in calls for item in call.keywords)]
     return any(_OF_RANK.search(module.text(item)) for item in given)
 
 
