@@ -208,11 +208,13 @@ def _paths(module: Module, given: ast.keyword | ast.expr) -> Iterator[Claim]:
 #: Words that show that the script itself trains one model on several ranks, without a library that divides the data.
 _DISTRIBUTED = re.compile(
     r"DistributedDataParallel\b|hvd\.DistributedOptimizer|fully_shard\(|FullyShardedDataParallel\b|paddle\.DataParallel\b"
+    r"|fleet\.distributed_model\("
 )
 _DIVIDING_WORDS = re.compile(
     r"accelerat|lightning|Trainer\b|fabric|deepspeed|prepare_data_loader|DistributedSampler|ParallelBatchSampler|webdataset"
     r"|BatchSampler|[sS]ampler\s*=|num_replicas|\.shard\(|split_dataset_by_node|num_shards|colossalai|mosaicml|StreamingDataset"
-    r"|\[rank::|rank(?:\(\))?\s*::|::\s*(?:\w+\.)*(?:get_)?world|nodesplitter|split_by_node|composer|ray\.train|parallel_state|tensor_parallel|pipeline_parallel|device_mesh|DeviceMesh|parallelize_",
+    r"|\[rank::|rank(?:\(\))?\s*::|::\s*(?:\w+\.)*(?:get_)?world|nodesplitter|split_by_node|composer|ray\.train|parallel_state|tensor_parallel|pipeline_parallel|device_mesh|DeviceMesh|parallelize_"
+    r"|hybrid_configs|worker_num",
 )
 #: An import alone divides nothing, and nor do samplers that draw from all of the data. A library that may divide is
 #: recognised by its import.
