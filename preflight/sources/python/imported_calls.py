@@ -105,15 +105,19 @@ def claims(module: Module) -> Iterator[Claim]:
             if claim.quantity == "declared_options":
                 if not _changes_line(module):
                     yield replace(weaker, because=(module.claim("script", module.file.path, module.tree),))
-            elif claim.quantity != "folder_made" or not _has_path_of_rank(module, unit.name):
+            elif claim.quantity != "folder_made" or _makes_one_folder(module, unit):
                 yield weaker
 
 
-def _has_path_of_rank(module: Module, name: str) -> bool:
-    """Whether a script gives a function something of its rank."""
-    calls = module.named(name)
+def _makes_one_folder(module: Module, unit: Unit) -> bool:
+    """Whether a function of a module makes the same folder on all ranks of a script, which gives it nothing of its own.
+
+    An object may have got a path of its rank earlier.
+    """
+    calls = module.named(unit.name)
     given = [*(item for call in calls for item in call.args), *(item for call in calls for item in call.keywords)]
-    return any(_OF_RANK.search(module.text(item)) for item in given)
+    of_rank = any(_OF_RANK.search(module.text(item)) for item in given)
+    return written_files.is_for_ranks(module) and not unit.owner and not of_rank
 
 
 def _changes_line(module: Module) -> bool:

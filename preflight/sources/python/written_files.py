@@ -97,9 +97,14 @@ def _own_disk(module: Module, given: ast.keyword | ast.expr | None) -> str:
 
 def folders(module: Module) -> Iterator[Claim]:
     """All claims about folders that every rank creates, and that must not exist yet."""
-    text = module.file.text
-    if (_DISTRIBUTED.search(text) or "Accelerator(" in text) and not _is_of_one_rank(module):
+    if is_for_ranks(module):
         yield from _folders(module, ranks_of(module).guard_of)
+
+
+def is_for_ranks(module: Module) -> bool:
+    """Whether a script itself shows that several ranks run it."""
+    text = module.file.text
+    return (_DISTRIBUTED.search(text) is not None or "Accelerator(" in text) and not _is_of_one_rank(module)
 
 
 def folders_of_module(module: Module) -> Iterator[Claim]:
