@@ -30,7 +30,8 @@ from preflight.sources.launchers.started_program import read_program
 from preflight.sources.tables import load_table
 
 _LEGACY = "torch.distributed.launch"
-_OPTIONS = generated_table(load_table("torchrun"), load_table("torch_launch"))
+_OPTIONS = generated_table(load_table("torchrun"))
+_LEGACY_OPTIONS = generated_table(load_table("torchrun"), load_table("torch_launch"))
 #: Ports that torchrun uses when neither an option nor a variable sets one.
 _STATIC_PORT = 29500
 _C10D_PORT = 29400
@@ -62,10 +63,11 @@ class TorchrunReader:
 
     def read(self, line: LaunchLine, tree: Tree) -> Reading:
         """State nodes, processes, rendezvous and program of the line."""
-        scanned = scan(line.words[1:], _OPTIONS)
+        launcher = line.words[0].spelling.strip("\"'")
+        older = launcher.endswith(("distributed.launch", "distributed/launch.py"))
+        scanned = scan(line.words[1:], _LEGACY_OPTIONS if older else _OPTIONS)
         if scanned.last("help") is not None:
             return Reading()
-        launcher = line.words[0].spelling.strip("\"'")
         legacy = launcher.endswith((_LEGACY, "torch/distributed/launch.py")) and scanned.last("use_env") is None
         builder = ClaimBuilder("torchrun", line.scope, line.command.condition)
         program = read_program(
