@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from preflight.model.job import WHOLE_JOB, Claim, Strength
-from preflight.sources.base import SourceFile, Tree
+from preflight.sources.base import SourceFile
 from preflight.sources.python import argparse_options, called_settings, dataset_devices, imports, written_files
 from preflight.sources.python.environment import always_reached, is_left_before
 from preflight.sources.python.module import SPAWNS, Module, argument, last, parse_silently, value_of
@@ -99,7 +99,7 @@ def claims(module: Module) -> Iterator[Claim]:
     given = [argument(call, "fn", 0) or argument(call, "func", 0) for call in sure if module.called(call) in SPAWNS]
     names.update(module.name(value_of(each)) for each in given if each is not None)
     methods = {last(module.called(call)) for call in sure}
-    for unit in _followed(script, script.names(names), methods, module.files, set(), 1):
+    for unit in _followed(script, script.names(names), methods, module, set(), 1):
         for claim in unit.claims:
             weaker = replace(claim, strength=Strength.CONFIG)
             if claim.quantity == "declared_options":
@@ -127,22 +127,22 @@ def _changes_line(module: Module) -> bool:
 
 
 def _followed(
-    part: _Part, names: set[str], methods: set[str], files: Tree, seen: set[tuple[str, frozenset[str]]], depth: int
+    part: _Part, names: set[str], methods: set[str], script: Module, seen: set[tuple[str, frozenset[str]]], depth: int
 ) -> Iterator[Unit]:
     """The units of the modules that a part imports and certainly uses, and those of the modules that these import."""
     for target in part.targets:
         used = frozenset(_used(target, names))
-        file = files.read(target)
+        file = script.files.read(target)
         if not used or (target, used) in seen or not isinstance(file, SourceFile) or len(file.text) > _MAX_LENGTH:
             continue
         seen.add((target, used))
-        inner = _read(file, files)
+        inner = _read(file, script)
         reached = _reached(inner.units, used, methods)
         yield from reached
         calls = {call for unit in reached for call in unit.calls}
         if depth < _MAX_DEPTH:
             further = inner.names(calls | used)
-            yield from _followed(inner, further, methods | set(map(last, calls)), files, seen, depth + 1)
+            yield from _followed(inner, further, methods | set(map(last, calls)), script, seen, depth + 1)
 
 
 def _used(target: str, names: Iterable[str]) -> Iterator[str]:
@@ -162,27 +162,20 @@ def _first(call: ast.Call) -> str:
     return at.id if isinstance(at, ast.Name) else ""
 
 
-#: The modules of one tree of files that were read, by path and hash.
-_READ: dict[tuple[str, str], _Part] = {}
-
-
-def forget() -> None:
-    """Forget the modules that were read, before those of another tree of files."""
-    _READ.clear()
-
-
-def _read(file: SourceFile, files: Tree) -> _Part:
+def _read(file: SourceFile, script: Module) -> _Part:
     """A module with its functions and methods; nothing where it is not Python."""
     key = (file.path, file.sha256)
-    if key not in _READ:
-        _READ[key] = _Part()
+    part: _Part | None = script.imported.get(key)
+    if part is None:
         try:
             tree = parse_silently(file.text)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return _READ[key]
-        module = Module(file, tree, files, WHOLE_JOB)
-        _READ[key] = _part_of(module, tuple(_units(module)))
-    return _READ[key]
+            part = _Part()
+        else:
+            module = Module(file, tree, script.files, WHOLE_JOB, script.imported)
+            part = _part_of(module, tuple(_units(module)))
+        script.imported[key] = part
+    return part
 
 
 def _part_of(module: Module, units: tuple[Unit, ...]) -> _Part:

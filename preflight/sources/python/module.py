@@ -65,17 +65,23 @@ class Module:
         tree: its syntax tree.
         files: the tree for looking up other files.
         scope: the scope of every claim.
-        statements_only: expressions are not walked, which is several times faster if only statements are needed.
+        imported: what was read of the modules that the scripts of this tree import, by path and hash.
     """
 
     def __init__(
-        self, file: SourceFile, tree: ast.Module, files: Tree, scope: Scope, *, statements_only: bool = False
+        self,
+        file: SourceFile,
+        tree: ast.Module,
+        files: Tree,
+        scope: Scope,
+        imported: dict[tuple[str, str], Any] | None = None,
     ) -> None:
         self.file = file
         self.files = files
         self.scope = scope
+        self.imported = {} if imported is None else imported
         self.positions = Positions(file.path, file.text)
-        self._walked = outline.walk(tree, statements_only=statements_only)
+        self._walked = outline.walk(tree)
         self.tree = tree
         self.outline = Outline(self._walked)
         self._folded: dict[int, Value] = {}

@@ -273,7 +273,7 @@ class Bindings:
     bound: dict[tuple[int, str], list[ast.expr | None]] = field(default_factory=dict)
 
 
-def walk(module: ast.Module, *, statements_only: bool = False) -> Bindings:
+def walk(module: ast.Module) -> Bindings:
     """Walk the tree once, without recursion: a deeply nested file must not exhaust the stack."""
     found = Bindings()
     parents, by_kind = found.parents, found.by_kind
@@ -307,7 +307,7 @@ def walk(module: ast.Module, *, statements_only: bool = False) -> Bindings:
                 children.append(value)
         for child in reversed(children):
             # Lists contain None for omitted items, and the names of `global` are texts.
-            if isinstance(child, ast.AST) and not (statements_only and isinstance(child, ast.expr)):
+            if isinstance(child, ast.AST):
                 parents[id(child)] = node
                 stack.append((child, inner))
     spend(len(parents))

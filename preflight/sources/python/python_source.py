@@ -179,6 +179,8 @@ class PythonSource:
         # a file depend on the other files.
         self._tree: Tree | None = None
         self._readings: dict[tuple[str, str, str], Reading] = {}
+        #: What was read of modules that scripts import, by path and hash.
+        self._imported: dict[tuple[str, str], Any] = {}
 
     def recognises(self, file: SourceFile) -> bool:
         """Whether the name ends in `.py`, or the first line calls a Python interpreter."""
@@ -211,8 +213,7 @@ class PythonSource:
 
     def _use_tree(self, tree: Tree) -> None:
         if tree is not self._tree:
-            self._tree, self._readings = tree, {}
-            imported_calls.forget()
+            self._tree, self._readings, self._imported = tree, {}, {}
 
     def _read(self, file: SourceFile, tree: Tree, role: str) -> Reading:
         if role.startswith(configurations.ROLE):
@@ -234,7 +235,7 @@ class PythonSource:
         parsed = parse(file)
         if isinstance(parsed, Note):
             return Reading(notes=(parsed,))
-        module = Module(file, parsed, tree, WHOLE_JOB)
+        module = Module(file, parsed, tree, WHOLE_JOB, self._imported)
         found: dict[tuple[object, ...], Claim] = {}
         references: dict[tuple[object, ...], Reference] = {}
         modules = imports.references(module, "")
