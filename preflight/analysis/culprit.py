@@ -322,7 +322,7 @@ def _any_done(views: Views) -> bool:
 
 
 def _find_divided(views: Views, view: RankView, running: Views, frozen_s: float, state: str) -> Culprit:
-    """Blame the fewer of those that left a collective and those that still wait in it; nobody if they are as many.
+    """Blame the side with fewer ranks: those that left a collective, or those that wait in it. Nobody on a tie.
 
     The root of a broadcast leaves it once it has sent, and a rank the setup of a process group once it is connected, so
     that they left before the others shows nothing. A root that is still in it waits for one that may have left it out.

@@ -329,7 +329,7 @@ def _places(job: Job, framework: str) -> dict[_Mark, Given]:
 
 
 def _is_of_script(keys: dict[str, Claim]) -> bool:
-    """Whether a call stands in the script itself. A module's function may be called in other ways as well."""
+    """Whether a call stands in the script itself. A function of a module may also be called elsewhere."""
     return keys[CALL].source != CALLED or keys[CALL].strength is Strength.FLAG
 
 
