@@ -266,14 +266,14 @@ def _is_in_background(words: Sequence[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A file that the script itself writes before it launches (`cat > ds_config.json <<EOF`), whose content is fully
-    known.
+    """A file that the script itself writes before it launches (`cat > ds_config.json <<EOF`).
 
-    `path` is relative to the root; `span` is the location of the text in the script.
+    `path` is relative to the root; `text` is None unless all of it is known; `span` is the location of the text in the
+    script.
     """
 
     path: str
-    text: str
+    text: str | None
     span: Span
     condition: str = ""
 

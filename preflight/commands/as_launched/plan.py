@@ -299,8 +299,8 @@ def _start_of(written: WrittenFile, tree: Tree) -> int:
     text = file.text if isinstance(file, SourceFile) else ""
     lines = text.splitlines(keepends=True)
     near = sum(len(line) for line in lines[: written.span.line - 1])
-    start = text.find(written.text, near)
-    if start < 0 or not written.text:
+    start = text.find(written.text, near) if written.text else -1
+    if start < 0:
         raise Refusal(f"the script writes {written.path} with substituted values", written.span)
     return start
 

@@ -222,6 +222,12 @@ class JobCollector:
         reference = step.reference
         if reference is None:
             self.notes.append(replace(note, required=self.explicit or note.required))
+        elif (origin := self.written.get(step.path)) is not None and origin.text is None:
+            message = (
+                f"`{step.path}` ({step.role}) is written by the script ({origin.span.path}:{origin.span.line}) with"
+                " values that appear only when it runs; it cannot be judged"
+            )
+            self.notes.append(Note(NoteKind.MISSING, message, reference.span))
         elif note.kind is NoteKind.MISSING and not _is_found_by_path(reference) and (meant := self._meant(step)):
             message = f"`{step.path}` ({step.role}) does not exist, but `{meant}` does"
             self.notes.append(Note(NoteKind.MISSING, message, reference.span, detail=NoteDetail.MISNAMED))

@@ -295,12 +295,16 @@ class MemoryTree:
 class OverlayTree:
     """Another tree overlaid with some files: so a here-document's output is read as if the file existed."""
 
-    def __init__(self, base: Tree, files: Mapping[str, str | bytes]) -> None:
+    def __init__(self, base: Tree, files: Mapping[str, str | bytes | None]) -> None:
         self._base = base
-        self._overlay = MemoryTree(files)
+        self._overlay = MemoryTree({path: text for path, text in files.items() if text is not None})
+        #: Files of the underlying tree that are overwritten, with a text that is not known.
+        self._hidden = files.keys() - self._overlay.files.keys()
 
     def read(self, path: str) -> SourceFile | Note:
         """The overlaid file, otherwise that of the underlying tree."""
+        if path in self._hidden:
+            return _missing(path)
         return self._overlay.read(path) if path in self._overlay.files else self._base.read(path)
 
     def head(self, path: str) -> SourceFile | None:

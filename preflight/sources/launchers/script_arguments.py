@@ -106,7 +106,8 @@ def _hugging_face(line: LaunchLine, words: Sequence[Word], tree: Tree) -> list[R
             path = text.partition("=")[2]
         elif text == "--deepspeed" and index + 1 < len(words):
             path, span = text_of(words[index + 1]) or "", words[index + 1].span
-        target = relative(path, line, tree) if path.endswith(_JSON) else None
+        # `--deepspeed` alone is a switch of other programs.
+        target = relative(path, line, tree) if path.endswith(_JSON) and not path.startswith("-") else None
         if target is not None:
             found.append(Reference(target, _CONFIG, span, line.scope))
     return found

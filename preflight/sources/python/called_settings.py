@@ -21,6 +21,7 @@ from preflight.model.job import Claim, Known, Unresolved, Value
 from preflight.model.job.quantities import SECTION, SETTING_PREFIX
 from preflight.sources.python import imports
 from preflight.sources.python.environment import is_left_before
+from preflight.sources.python.model_features import LOOPS
 from preflight.sources.python.module import Module, argument, attributes, enclosing, last, value_of
 from preflight.sources.python.outline import dotted
 from preflight.sources.python.paddle_legacy import is_transpile
@@ -43,7 +44,7 @@ SOURCE = "call"
 #: Stands for the call itself: true where all its arguments are written out.
 CALL = "(call)"
 #: What is stated of a call itself, beside its arguments.
-FACTS = frozenset(("function", "early", "late", "owner", "found", "unused", "again", "reached_by", "then"))
+FACTS = frozenset(("function", "early", "late", "last", "owner", "found", "unused", "again", "reached_by", "then"))
 
 
 #: Those of them that depend on the rest of the file.
@@ -63,6 +64,7 @@ class Called(NamedTuple):
     looks_for: tuple[str, ...] = ()
     before: tuple[str, ...] = ()
     family: str = ""
+    extended: bool = False
 
 
 class Calls(NamedTuple):
@@ -143,7 +145,8 @@ def _claims(module: Module, frameworks: Sequence[str]) -> Iterator[Claim]:
     found: list[tuple[Called, ast.Call]] = []
     for call in module.calls:
         name = module.name(call.args[0]) if _is_built(module, call) else module.called(call)
-        for called in calls().by_name.get(last(name), ()):
+        made = [(name, called) for called in calls().by_name.get(last(name), ())] or _extended(module, call)
+        for name, called in made:
             if called.framework not in frameworks:
                 continue
             if called.framework == "fluid_transpile" and not is_transpile(call):
@@ -156,6 +159,12 @@ def _claims(module: Module, frameworks: Sequence[str]) -> Iterator[Claim]:
         for claim in _stated(module, called, call):
             # Some ranks make the call for certain.
             yield replace(claim, condition="") if of_ranks and claim.condition == of_ranks else claim
+
+
+def _extended(module: Module, call: ast.Call) -> list[tuple[str, Called]]:
+    """The rows of what the called class of the script extends, with the name of that."""
+    names = [module.name(base) for base in _bases(module, call)]
+    return [(name, called) for name in names for called in calls().by_name.get(last(name), ()) if called.extended]
 
 
 def _condition_on_ranks(module: Module, call: ast.Call) -> str:
@@ -193,6 +202,8 @@ def _stated(module: Module, called: Called, call: ast.Call) -> Iterator[Claim]:
     facts: dict[str, Value | bool | str] = {"reached_by": reached_by.value}
     if called.before and _comes_late(module, call, called.before):
         facts["late"] = True
+        if _comes_after_loops(module, call):
+            facts["last"] = True
     if called.after and _comes_early(module, call, called.after):
         facts["early"] = True
     if called.sets and _is_unused(module, call):
@@ -383,6 +394,13 @@ def _comes_late(module: Module, call: ast.Call, names: Sequence[str]) -> bool:
     around = enclosing(module, call)
     others = [other for other in module.named(*names) if enclosing(module, other) is around]
     return any(other.lineno < call.lineno and not module.condition(other) for other in others)
+
+
+def _comes_after_loops(module: Module, call: ast.Call) -> bool:
+    """Whether every loop of the same function stands before the call, and there is one."""
+    around = enclosing(module, call)
+    loops = [loop for loop in module.nodes(*LOOPS) if enclosing(module, loop) is around]
+    return bool(loops) and all((loop.end_lineno or loop.lineno) < call.lineno for loop in loops)
 
 
 def _is_reached(module: Module, call: ast.Call) -> bool:

@@ -27,6 +27,7 @@ from preflight.sources.python.module import (
     value_of,
 )
 from preflight.sources.python.outline import dotted, end_of
+from preflight.sources.python.rank_conditions import RankSet, ranks_of
 
 _WRAPPERS = ("DistributedDataParallel", "DataParallel")
 _OPTIMIZER = re.compile(r"(?:\w*Adam\w*|SGD|Momentum|Lion|Adagrad|RMSprop|Adafactor|LAMB|Lamb|Muon)(?:8bit)?")
@@ -359,7 +360,8 @@ def loads(module: Module) -> Iterator[Claim]:
             given_to = dotted(parent.func) if isinstance(parent, ast.Call) else ""
             restored = bool(name) and f"load_state_dict({name}" in module.file.text
             of_model = restored or _CHECKPOINT.search(f"{name} {given_to} {module.text(call)}")
-            if module.called(call) == "torch.load" and len(call.args) == 1 and of_model:
+            alone = ranks_of(module).guard_of(call).who in (RankSet.FIRST, RankSet.LOCAL_FIRST)
+            if module.called(call) == "torch.load" and len(call.args) == 1 and of_model and not alone:
                 yield module.feature("loaded_where_saved", call)
                 return
 

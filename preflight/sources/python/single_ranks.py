@@ -345,8 +345,20 @@ def text_compared_with_number(module: Module) -> Iterator[Claim]:
         name = variable_read(module, module.definition(node.left))
         other = node.comparators[0]
         number = isinstance(other, ast.Constant) and isinstance(other.value, int) and not isinstance(other.value, bool)
-        if name is not None and "RANK" in name and number:
+        if name is not None and "RANK" in name and number and not _decides_prints(module, node):
             yield module.feature("rank_text_compared_with_number", node, condition="")
+
+
+#: What is printed where a condition does not hold costs nothing.
+_PRINTS = re.compile(r"(?:print|pprint|tqdm\.write|warnings\.warn|(?:\w*\.)*\w*log\w*\.\w+)\(", re.IGNORECASE)
+
+
+def _decides_prints(module: Module, test: ast.expr) -> bool:
+    """Whether a test decides nothing but what is printed."""
+    branch = module.parent(test)
+    return isinstance(branch, ast.If) and all(
+        _PRINTS.match(module.text(each)) for each in (*branch.body, *branch.orelse)
+    )
 
 
 def loaded_by_first(module: Module) -> Iterator[Claim]:

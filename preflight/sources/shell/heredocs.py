@@ -106,7 +106,7 @@ def record_written_by(
 
 
 def _keep(machine: Machine, state: State, path: Text, content: Text, place: Place, *, appends: bool) -> None:
-    """Keep the written text for a shell that runs the file, and as a file if all of it is known."""
+    """Keep the written text for a shell that runs the file, and the file, whose text counts if all of it is known."""
     if len(machine.written_texts) >= _MAX_FILES:
         note_skipped(f"only the first {_MAX_FILES} files that the script writes were read")
         return
@@ -117,7 +117,7 @@ def _keep(machine: Machine, state: State, path: Text, content: Text, place: Plac
     whole = machine.written_texts[key] = (*(machine.written_texts.get(key, ()) if appends else ()), *content)
     plain_path, plain = known(path), known(whole)
     target = lookup.locate(machine, state, plain_path) if plain_path is not None else None
-    if plain is None or target is None:
+    if target is None:
         return
     before = next((item for item in reversed(machine.written_files) if item.path == target), None)
     span = before.span if appends and before is not None else place.span

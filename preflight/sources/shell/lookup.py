@@ -137,7 +137,7 @@ def read_file(machine: Machine, state: State, path: str) -> SourceFile | None:
         return None
     for written in reversed(machine.written_files):
         if written.path == target:
-            return SourceFile(target, written.text, "", len(written.text))
+            return None if written.text is None else SourceFile(target, written.text, "", len(written.text))
     found = machine.tree.read(target)
     return found if isinstance(found, SourceFile) else None
 

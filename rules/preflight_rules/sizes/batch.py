@@ -103,8 +103,8 @@ def _product(
     ranks, because = data_parallel_ranks(job, scope)
     alone = isinstance(ranks, Unresolved) and _may_be_one_node(job, launch, scope)
     if alone:
-        because = job.setting("processes_per_node", scope)
-        ranks = job_value(because)
+        processes = job.setting("processes_per_node", scope)
+        ranks, because = _divided(job, scope, job_value(processes), processes)
     sizes = numbers(ranks)
     if isinstance(ranks, Unresolved) or not sizes or min(sizes) < 1 or why_unresolved(because, launch) is not None:
         return _without_ranks(subject, claims, total, micro, steps, ranks, because)
@@ -204,10 +204,20 @@ def _without_ranks(
     return unknown(subject, f"the number of data-parallel ranks: {why}", at=place)
 
 
+#: The stages that the script's own PipelineModule has.
+_STAGES = "setting.deepspeed_pipeline.num_stages"
+
+
 def data_parallel_ranks(job: Job, scope: Scope) -> tuple[Value, tuple[Claim, ...]]:
     """The data-parallel ranks: all ranks divided by tensor and pipeline parallel sizes; and their claims."""
-    ranks, because = ranks_started(job, scope)
-    for quantity in ("tensor_parallel_size", "pipeline_parallel_size"):
+    return _divided(job, scope, *ranks_started(job, scope))
+
+
+def _divided(job: Job, scope: Scope, ranks: Value, because: tuple[Claim, ...]) -> tuple[Value, tuple[Claim, ...]]:
+    pipelines = job.about("setting.deepspeed_pipeline.function", scope)
+    if pipelines and not job.setting(_STAGES, scope):
+        return Unresolved(f"{quoted(pipelines[0])} divides the ranks into stages"), pipelines
+    for quantity in ("tensor_parallel_size", "pipeline_parallel_size", _STAGES):
         sizes = job.setting(quantity, scope)
         if sizes:
             ranks = lift(_data_parallel, ranks, as_int(job_value(sizes)))
@@ -329,7 +339,7 @@ def uses_hugging_face(job: Job, launch: Launch | None, scope: Scope) -> bool:
         for word, following in itertools.zip_longest(words, words[1:]):
             if word is not None and word.startswith("--deepspeed="):
                 return True
-            if word == "--deepspeed" and following is not None and following.endswith("json"):
+            if word == "--deepspeed" and (following or "-").endswith("json") and not (following or "").startswith("-"):
                 return True
     return any("transformers" in c.alternatives for c in job.about("training_framework", scope))
 
