@@ -33,7 +33,8 @@ from preflight.sources.launchers.option_parser import (
 _CONFIG = "config"
 _OPTIONS = table(
     {
-        "deepspeed_config": "--deepspeed_config --deepspeed-config --ds_config --ds-config --deepspeed_config_file",
+        "deepspeed_config": "--deepspeed_config --deepspeed-config --ds_config --ds-config --deepspeed_config_file"
+        " --ds --ds_config_file --ds-config-file --ds_config_path --ds-config-path --deepspeed_config_path",
         "data_path": "--data-path --data_path --train-data --train_data --train-data-path --data_dir --data-dir",
         "tensor_parallel_size": "--tensor-model-parallel-size --tensor_model_parallel_size",
         "pipeline_parallel_size": "--pipeline-model-parallel-size --pipeline_model_parallel_size",

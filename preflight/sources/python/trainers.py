@@ -470,12 +470,25 @@ def _trainer(module: Module, call: ast.Call, name: str) -> Iterator[Claim]:
 
 
 def _files(module: Module, given: ast.keyword | ast.expr, expression: ast.expr) -> Iterator[Reference]:
-    """The configuration files that an argument names."""
-    for path in alternatives(module.fold(expression)):
+    """The configuration files that an argument names, or that were loaded into it."""
+    for path in alternatives(module.fold(_loaded_file(module, expression) or expression)):
         if isinstance(path, str) and path and not path.lstrip().startswith("{"):
             target = module.files.resolve(path, relative_to=module.file.path)
             if target is not None:
                 yield Reference(target, "config", module.span(value_of(given)), module.scope)
+
+
+def _loaded_file(module: Module, expression: ast.expr) -> ast.expr | None:
+    """The path in `json.load(open(path))`, also where the file is opened by a `with`."""
+    loaded = module.definition(expression)
+    if not isinstance(loaded, ast.Call) or module.called(loaded) not in ("json.load", "yaml.safe_load") or not loaded.args:
+        return None
+    opened = module.definition(loaded.args[0])
+    if isinstance(opened, ast.Name):
+        items = (item for node in module.nodes(ast.With) for item in node.items)
+        named = (i.context_expr for i in items if i.optional_vars and dotted(i.optional_vars) == opened.id)
+        opened = next(named, opened)
+    return opened.args[0] if isinstance(opened, ast.Call) and module.called(opened) == "open" and opened.args else None
 
 
 def _table(module: Module, table: ast.Dict, above: tuple[str, ...], *, only: bool) -> Iterator[Claim]:

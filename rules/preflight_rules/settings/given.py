@@ -268,7 +268,8 @@ def given(job: Job, name: str) -> Iterator[Given]:
             if not path and parser is None:
                 # A program whose parser is not known may give these names another meaning.
                 continue
-            if reads(name, "parsed") and not _reads_paddle(name, keys, parser, launch):
+            unseen = name == "paddlenlp" and _may_read_paddle(job, keys, launch)
+            if reads(name, "parsed") and not unseen and not _reads_paddle(name, keys, parser, launch):
                 continue
             if name == "transformers" and is_paddle:
                 continue
@@ -281,6 +282,7 @@ def given(job: Job, name: str) -> Iterator[Given]:
                 inner=_inner(job, name, keys, scope) or _header_of(job, name, keys),
                 complete=_is_complete(name, keys),
                 certain=(CALL not in keys or _is_of_script(keys))
+                and (parser is not None or not unseen)
                 and (
                     name != "transformers"
                     or CALL in keys
@@ -437,6 +439,18 @@ def _is_program_of(name: str, launch: Launch | None) -> bool:
 def _reads_paddle(name: str, keys: dict[str, Claim], parser: Claim | None, launch: Launch | None) -> bool:
     """Whether the arguments of a trainer of Paddle's are certainly read as such."""
     return (name == "paddlenlp" and CALL in keys) or parser is not None or _is_program_of(name, launch)
+
+
+#: Arguments that only trainers of Paddle's have.
+_PADDLE_ARGUMENTS = frozenset(
+    ("tensor_parallel_degree", "pipeline_parallel_degree", "sharding_parallel_degree", "sep_parallel_degree")
+)
+
+
+def _may_read_paddle(job: Job, keys: dict[str, Claim], launch: Launch | None) -> bool:
+    """Whether Paddle's launcher gives such arguments to a program that is not there to be read."""
+    starts = launch is not None and launch.launcher == "paddle" and all(f.path != launch.program for f in job.files)
+    return starts and not _PADDLE_ARGUMENTS.isdisjoint(keys)
 
 
 def _is_of_paddle(job: Job, scope: Scope, launch: Launch | None) -> bool:
