@@ -9,12 +9,14 @@ from preflight.model.job import Claim, Launch, Plain, Span, Unresolved
 
 #: Longest value in a message, in characters; a longer one is cut.
 _MAX_VALUE_LENGTH = 60
+#: A variable of a shell, or what a parser returns: `$N`, `args.nodes`.
+_VARIABLE = re.compile(r"\$|\b_?(?:\w+_)?(?:args?|opts?|options|flags|hparams)\.\w", re.IGNORECASE)
 #: A positional parameter of a shell script or function: `$1`, `${2:-x}`.
 _PARAMETER = re.compile(r"\$\{?\d")
 
 
 def quoted(claim: Claim) -> str:
-    """A claim as the user wrote it, in back quotes on one line, followed by its value where it contains `$X`.
+    """A claim as the user wrote it, in back quotes on one line, followed by its value if it has a `$X` or `args.x`.
 
     Messages quote claims with this function, so that `--node_rank=$i` always comes with the rank.
     """
@@ -46,7 +48,7 @@ def _as_written(claim: Claim) -> str:
 def _variable_name(claim: Claim) -> str:
     """The value of a claim that contains a variable or substitution; empty where the text already shows it."""
     shown = [_value_text(item) for item in claim.alternatives]
-    if "$" not in claim.spelling or not all(shown):
+    if _VARIABLE.search(claim.spelling) is None or not all(shown):
         return ""
     # `${NODES:-4}` shows its 4 already.
     if len(shown) == 1 and re.search(rf"(?<![\w.$]){re.escape(shown[0])}(?![\w.])", claim.spelling):
@@ -64,7 +66,7 @@ def _value_text(item: Plain) -> str:
 
 def argument_of(claim: Claim) -> Span | None:
     """The argument that gives a claim its value, if a script or function is called with it; otherwise None."""
-    if claim.origin is None:
+    if claim.origin is None or claim.span.path.endswith(".py"):
         return None
     is_argument = claim.origin.path != claim.span.path or _PARAMETER.search(claim.spelling) is not None
     return claim.origin if is_argument and not assigned(claim) else None

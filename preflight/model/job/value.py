@@ -17,7 +17,7 @@ import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 Scalar: TypeAlias = str | int | float | bool | None
 Plain: TypeAlias = Scalar | tuple[Scalar, ...]
@@ -55,6 +55,22 @@ class OneOf:
     values: tuple[Plain, ...]
 
 
+class ProgramOption(NamedTuple):
+    """An option of a program, whose value the launch line gives.
+
+    Args:
+        names: its spellings: `("-b", "--batch-size")`.
+        kind: what the program makes of its text: `str`, `int`, `float`; `store_true` and `store_false` for a switch.
+        default: its value without the option; None if that is None or not known.
+        has_default: whether `default` is known.
+    """
+
+    names: tuple[str, ...]
+    kind: str = "str"
+    default: Plain = None
+    has_default: bool = True
+
+
 @dataclass(frozen=True, slots=True)
 class Unresolved:
     """The value cannot be known from the files.
@@ -66,6 +82,17 @@ class Unresolved:
 
     why: str
     set_by_caller: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OfOptions(Unresolved):
+    """The value consists of what a launch line gives for options of the program; no claim of a whole job has such.
+
+    Args:
+        made_of: the texts and options whose values it consists of, one after the other.
+    """
+
+    made_of: tuple[str | ProgramOption, ...] = ()
 
 
 Value: TypeAlias = Known | OneOf | Unresolved

@@ -29,6 +29,7 @@ from preflight.model.job import (
 )
 from preflight.model.job.value import texts
 from preflight.sources.base import OWN_SETTINGS, SETTINGS, Reading, Source, SourceFile, Tree, WrittenFile
+from preflight.sources.discovery.option_values import with_option_values
 from preflight.sources.discovery.readings import RecognisedFiles, read_source
 from preflight.sources.formats.comments import suppressions
 from preflight.sources.formats.tree import OverlayTree
@@ -269,6 +270,7 @@ class JobCollector:
             for claim in (_rescope_headers(found) if path in several else found)
         ]
         claims = _drop_answered(claims)
+        claims = list(with_option_values(claims, {launch.id: launch for launch in self.launches}))
         left_out = [note for path, note in self._left_out.items() if path not in self.files]
         left_out += [
             Note(

@@ -18,10 +18,11 @@ from typing import Any, NamedTuple, TypeVar
 from preflight._util.redaction import scrub
 from preflight._util.spans import MAX_SNIPPET_LENGTH
 from preflight.model.job import Claim, Known, OneOf, Relation, Scope, Span, Strength, Unresolved, Value, join, lift
-from preflight.model.job.value import Plain, Symbol
+from preflight.model.job.value import OfOptions, Plain, ProgramOption, Symbol
 from preflight.sources.base import SourceFile, Tree
 from preflight.sources.python import outline
 from preflight.sources.python.outline import Outline, dotted
+from preflight.sources.python.program_options import converted, made_of, options
 
 #: Steps to fold a constant; a longer computation is not a constant.
 MAX_FOLD_DEPTH = 40
@@ -34,6 +35,8 @@ _MAX_INTEGER = 2**63
 _MAX_ALIKE = 4
 #: A condition on how the job was started, not on what the user wants of it.
 _OF_RANKS = re.compile(r"environ|getenv|world_size|\bn?nodes\b|num_nodes|RANK")
+#: Names of what a parser returns.
+_PARSED = re.compile(r"_?(?:\w+_)?(?:args?|opts?|options|flags|FLAGS|hparams|arguments)")
 #: Conditions further out than this are not listed.
 _MAX_CLIMB = 200
 
@@ -85,7 +88,7 @@ class Module:
         self.tree = tree
         self.outline = Outline(self._walked)
         self._folded: dict[int, Value] = {}
-        self._named_options: dict[str, str] | None = None
+        self._named_options: Mapping[str, ProgramOption] | None = None
         self.calls = self.nodes(ast.Call)
         self._called = {id(call): self._name_called(call) for call in self.calls}
         #: The calls by the last part of the called name.
@@ -271,7 +274,7 @@ class Module:
             return self._fold_name(expression, depth)
         if isinstance(expression, ast.JoinedStr):
             pieces = [self._piece(piece, depth) for piece in expression.values]
-            return lift(lambda *parts: _short("".join(map(str, parts))), *pieces)
+            return made_of(pieces) or lift(lambda *parts: _short("".join(map(str, parts))), *pieces)
         if isinstance(expression, (ast.Tuple, ast.List)):
             return lift(_tuple_of, *(self.fold(item, depth + 1) for item in expression.elts))
         if isinstance(expression, ast.BinOp) and type(expression.op) in _ARITHMETIC:
@@ -294,7 +297,10 @@ class Module:
         if isinstance(expression, ast.Attribute) and isinstance(expression.value, ast.Name):
             option = self._options().get(expression.attr)
             if option is not None:
-                return Unresolved(f"the value of `{option}`")
+                shown = next((name for name in option.names if name.startswith("--")), option.names[0])
+                why = f"the value of `{shown}`"
+                certain = option.kind and _PARSED.fullmatch(expression.value.id)
+                return OfOptions(why, made_of=(option,)) if certain else Unresolved(why)
         if isinstance(expression, ast.Attribute) and dotted(expression):
             return Unresolved(f"`{self.text(expression)}`: known only at run time")
         if isinstance(expression, ast.Name):
@@ -312,15 +318,12 @@ class Module:
             name = expression.args[0] if expression.args else None
         return name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else ""
 
-    def _options(self) -> dict[str, str]:
+    def _options(self) -> Mapping[str, ProgramOption]:
         """The options of the script's parsers, by the attribute that holds their value."""
         if self._named_options is None:
             self._named_options = {}
-            for call in self.named("add_argument"):
-                written = [a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
-                option = next((text for text in written if text.startswith("--")), "")
-                if option:
-                    self._named_options.setdefault(option.lstrip("-").replace("-", "_"), option)
+            assigned = {node.attr for node in self.nodes(ast.Attribute) if isinstance(node.ctx, ast.Store)}
+            self._named_options = options(self.named("add_argument"), self.file.text, assigned, self.fold)
         return self._named_options
 
     def _fold_call(self, call: ast.Call, depth: int) -> Value:
@@ -328,7 +331,9 @@ class Module:
         if not call.keywords and not any(isinstance(argument, ast.Starred) for argument in call.args):
             values = [self.fold(argument, depth + 1) for argument in call.args]
             if name in ("str", "int") and len(values) == 1:
-                return lift(lambda item: str(item) if name == "str" else _integer(item), *values)
+                return converted(values[0], name) or lift(
+                    lambda item: str(item) if name == "str" else _integer(item), *values
+                )
             if name in ("os.path.join", "pathlib.Path") and values:
                 return lift(lambda *parts: _short("/".join(_texts(parts))), *values)
         if name in _GPU_COUNTS:

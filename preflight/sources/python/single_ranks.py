@@ -354,7 +354,7 @@ _PRINTS = re.compile(r"(?:print|pprint|tqdm\.write|warnings\.warn|(?:\w*\.)*\w*l
 
 
 def _decides_prints(module: Module, test: ast.expr) -> bool:
-    """Whether a test decides nothing but what is printed."""
+    """Whether a test decides only what is printed."""
     branch = module.parent(test)
     return isinstance(branch, ast.If) and all(
         _PRINTS.match(module.text(each)) for each in (*branch.body, *branch.orelse)

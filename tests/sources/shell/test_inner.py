@@ -158,6 +158,7 @@ def test_written_files() -> None:
         "raw.json": '{"a": $N}\n',
         "hosts": "n0 slots=8\nn1 slots=8\n",
         "hostfile": "n0 slots=8\nn1 slots=4\n",
+        "open.json": None,
     }
     assert found.written[0].span.line == 3
     assert plain(found.commands[-1]) == ["cmd", "2"]

@@ -1,0 +1,70 @@
+"""What a launch line gives for the options of its program, in claims that were read from the program."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from preflight.model.job import Claim, Known, Launch, Unresolved, Value
+from preflight.model.job.value import OfOptions, ProgramOption
+
+
+def with_option_values(claims: Iterable[Claim], launches: Mapping[str, Launch]) -> Iterator[Claim]:
+    """The claims; one whose value consists of options has the values of its launch, if they are all known."""
+    for claim in claims:
+        launch = launches.get(claim.scope.launch)
+        if not isinstance(claim.value, OfOptions):
+            yield claim
+            continue
+        value: Value = Unresolved(claim.value.why)
+        origin = claim.origin
+        if launch is not None:
+            parts = [
+                _Given(Known(part), False) if isinstance(part, str) else option_value(part, launch.arguments)
+                for part in claim.value.made_of
+            ]
+            known = [part for part in parts if part is not None]
+            if len(known) == len(parts):
+                value = known[0].value if len(known) == 1 else Known("".join(str(part.value.value) for part in known))
+                origin = launch.span if any(part.on_line for part in known) else origin
+        yield replace(claim, value=value, origin=origin)
+
+
+class _Given(NamedTuple):
+    """The value of an option, and whether the line gives it."""
+
+    value: Known
+    on_line: bool
+
+
+def option_value(option: ProgramOption, arguments: Sequence[str | None]) -> _Given | None:
+    """The value of an option of a program that is started with these words; None if that is not known."""
+    found: list[str | None] = []
+    for word, following in itertools.zip_longest(arguments, arguments[1:]):
+        name, separator, value = (word or "").partition("=")
+        if word in option.names:
+            found.append(following)
+        elif separator and name in option.names:
+            found.append(value)
+        elif name.startswith("--") and len(name) > 2 and any(each.startswith(name) for each in option.names):
+            # argparse takes the beginning of an option for the option.
+            return None
+    if found:
+        is_switch = option.kind.startswith("store_")
+        return _Given(Known(option.kind == "store_true"), True) if is_switch else _converted(found[-1], option.kind)
+    # A word that is not known may be the option.
+    if not option.has_default or None in arguments:
+        return None
+    text = _converted(option.default, option.kind) if isinstance(option.default, str) else None
+    return _Given(text.value if text is not None else Known(option.default), False)
+
+
+def _converted(text: str | None, kind: str) -> _Given | None:
+    if text is None:
+        return None
+    try:
+        return _Given(Known(int(text) if kind == "int" else float(text) if kind == "float" else text), True)
+    except ValueError:
+        return None
