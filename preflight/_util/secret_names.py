@@ -9,126 +9,71 @@ import functools
 import re
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 #: A name with one of these words is that of a secret, unless a word of `_DESCRIBING_WORDS` ends it.
-_STRONG = frozenset(
-    (
-        *("token", "secret", "secrets", "password", "passwords", "passwd", "passphrase", "passcode", "pwd", "apikey"),
-        *("credential", "credentials", "cred", "creds", "authorization", "bearer", "cookie", "cookies", "signature"),
-        *("dsn", "webhook", "webhooks", "jwt", "psk", "connstr", "connectionstring", "totp", "pem", "sas"),
-        "fernet",
-    )
+_STRONG = _words(
+    """
+    token secret secrets password passwords passwd passphrase passcode pwd apikey credential credentials cred
+    creds authorization bearer cookie cookies signature dsn webhook webhooks jwt psk connstr connectionstring totp
+    pem sas fernet
+    """
 )
 #: Ends of words without a separator: `HFTOKEN`, `dbpassword`.
 _ENDS = ("token", "secret", "password", "passwd", "passphrase", "apikey", "credential", "credentials", "creds")
 _ENDS_OF_SOME = ("pass", "pw", "pwd", "auth", "key", "pat", "dsn", "cred")
 #: Words that make the following one, or the rest of the same one, a secret: `API_KEY`, `SSHPASS`, `dbpw`.
-_OWNERS = frozenset(
-    (
-        *(
-            "api",
-            "access",
-            "secret",
-            "private",
-            "ssh",
-            "license",
-            "account",
-            "storage",
-            "wandb",
-            "encryption",
-            "signing",
-        ),
-        *("auth", "master", "shared", "app", "application", "service", "client", "consumer", "registry", "docker"),
-        *("db", "database", "pg", "postgres", "mysql", "sql", "redis", "mongo", "ftp", "smtp", "mail", "imap", "ldap"),
-        *("user", "usr", "root", "admin", "my", "sudo", "http", "https", "proxy", "svn", "git", "gh", "github"),
-        *("gitlab", "hf", "hub", "ngc", "aws", "azure", "gcp", "s3", "minio", "rabbit", "rabbitmq", "vnc", "rdp", "ro"),
-        *("openai", "anthropic", "comet", "neptune", "clearml", "mlflow", "slack", "sentry", "datadog", "dd", "login"),
-        *("keystore", "truststore", "key", "store", "cert", "ssl", "tls", "host", "vault", "jira", "nexus", "pypi"),
-        *("npm", "docker", "kafka", "sasl", "elastic", "es", "grafana", "influx", "basic", "become", "o", "session"),
-    )
+_OWNERS = _words(
+    """
+    api access secret private ssh license account storage wandb encryption signing auth master shared app
+    application service client consumer registry docker db database pg postgres mysql sql redis mongo ftp smtp
+    mail imap ldap user usr root admin my sudo http https proxy svn git gh github gitlab hf hub ngc aws azure gcp
+    s3 minio rabbit rabbitmq vnc rdp ro openai anthropic comet neptune clearml mlflow slack sentry datadog dd
+    login keystore truststore key store cert ssl tls host vault jira nexus pypi npm kafka sasl elastic es grafana
+    influx basic become o session
+    """
 )
 #: Such a name describes a secret, or its location, and not the secret itself.
-_DESCRIBING_WORDS = frozenset(
-    (
-        *("path", "file", "files", "filename", "dir", "directory", "folder", "location", "url", "uri", "endpoint"),
-        *("name", "names", "id", "ids", "type", "types", "mode", "method", "methods", "policy", "enabled", "required"),
-        *("timeout", "ttl", "expiry", "expires", "lifetime", "length", "len", "size", "count", "limit", "budget"),
-        *("dim", "dropout", "prefix", "suffix", "format", "version", "header", "helper", "provider", "plugin", "port"),
-        *("host", "user", "username", "algorithm", "algo", "scheme", "manager", "agent", "backend", "level", "ref"),
-        *("dispatcher", "index", "position", "embedding", "embeddings", "strategy", "sock", "socket", "selector"),
-        *("keyref", "rotation", "interval", "s", "ms", "stdin", "prompt", "class", "module", "error", "check", "ratio"),
-        *("rate", "loss", "weight", "mask", "idx", "num", "ref", "needed", "optional", "verify", "mount", "volume"),
-        *("alg", "enable", "life", "cachesize", "hashtable", "hashsize", "delay", "retries", "echoed", "wait"),
-    )
+_DESCRIBING_WORDS = _words(
+    """
+    path file files filename dir directory folder location url uri endpoint name names id ids type types mode
+    method methods policy enabled required timeout ttl expiry expires lifetime length len size count limit budget
+    dim dropout prefix suffix format version header helper provider plugin port host user username algorithm algo
+    scheme manager agent backend level ref dispatcher index position embedding embeddings strategy sock socket
+    selector keyref rotation interval s ms stdin prompt class module error check ratio rate loss weight mask idx
+    num needed optional verify mount volume alg enable life cachesize hashtable hashsize delay retries echoed wait
+    """
 )
 #: `PAD_TOKEN`, `--max-token`: a token of a text, not of an account.
-_TEXT_TOKEN_WORDS = frozenset(
-    (
-        *("pad", "eos", "bos", "unk", "sep", "cls", "mask", "special", "max", "min", "num", "n", "per", "image"),
-        *("video", "audio", "new", "start", "end", "stop", "begin", "think", "tool", "first", "last", "next", "prev"),
-        *("class", "register", "query", "text", "prompt", "input", "output", "total", "avg", "mean", "moe", "sink"),
-        *("padding", "delimiter", "boundary", "eot", "eod", "fim", "patch", "latent", "vision", "speech", "word"),
-    )
+_TEXT_TOKEN_WORDS = _words(
+    """
+    pad eos bos unk sep cls mask special max min num n per image video audio new start end stop begin think tool
+    first last next prev class register query text prompt input output total avg mean moe sink padding delimiter
+    boundary eot eod fim patch latent vision speech word
+    """
 )
 #: `sort_key`, `--text-key`: a key of a table, not of a lock.
-_TABLE_KEY_WORDS = frozenset(
-    (
-        *(
-            "sort",
-            "data",
-            "image",
-            "images",
-            "text",
-            "texts",
-            "label",
-            "labels",
-            "input",
-            "inputs",
-            "output",
-            "primary",
-        ),
-        *(
-            "foreign",
-            "partition",
-            "cache",
-            "prompt",
-            "response",
-            "join",
-            "group",
-            "dict",
-            "json",
-            "state",
-            "map",
-            "query",
-        ),
-        *(
-            "index",
-            "lookup",
-            "public",
-            "pub",
-            "hot",
-            "short",
-            "column",
-            "feature",
-            "target",
-            "audio",
-            "video",
-            "caption",
-        ),
-        *("num", "routing", "value", "metric", "monitor", "munge", "config", "arg", "option", "param", "env", "field"),
-        *("message", "messages", "content", "role", "id", "name", "dataset", "sample", "reward", "chosen", "rejected"),
-        *("by", "per", "any", "press", "topology", "model", "weight", "checkpoint", "batch", "loss", "score", "tag"),
-        *("url", "file", "system", "user_defined", "item", "record", "node", "mapping", "rng", "random", "prng", "kv"),
-        *("request", "run", "event", "step", "report", "check", "rss", "row", "entry", "object", "cell", "span"),
-        *("annotation", "answer", "question", "output", "instruction", "conversation", "history", "match", "unique"),
-    )
+_TABLE_KEY_WORDS = _words(
+    """
+    sort data image images text texts label labels input inputs output primary foreign partition cache prompt
+    response join group dict json state map query index lookup public pub hot short column feature target audio
+    video caption num routing value metric monitor munge config arg option param env field message messages
+    content role id name dataset sample reward chosen rejected by per any press topology model weight checkpoint
+    batch loss score tag url file system user_defined item record node mapping rng random prng kv request run
+    event step report check rss row entry object cell span annotation answer question instruction conversation
+    history match unique
+    """
 )
 #: `forward_pass`, `num_pass`.
-_PASS_COUNT_WORDS = frozenset(
-    (
-        *("forward", "backward", "fwd", "bwd", "first", "second", "one", "two", "single", "multi", "num", "max", "min"),
-        *("n", "per", "each", "last", "by", "compute", "this", "next", "dry", "all", "test", "tests", "eval", "train"),
-        *("current", "to", "low", "high", "band", "optimizer", "did", "is"),
-    )
+_PASS_COUNT_WORDS = _words(
+    """
+    forward backward fwd bwd first second one two single multi num max min n per each last by compute this next
+    dry all test tests eval train current to low high band optimizer did is
+    """
 )
 #: Words that are sometimes written apart.
 _SPLIT = frozenset(
@@ -144,12 +89,11 @@ _SECRET_KEY_OWNERS = frozenset(
 )
 _SHELL_VARIABLES = frozenset(("PWD", "OLDPWD", "SSH_AUTH_SOCK", "ssh_auth_sock", "KEYBOARD", "keyboard"))
 #: Values that are never secret, regardless of their name.
-_PLAIN = frozenset(
-    (
-        *("", "true", "false", "none", "null", "nil", "yes", "no", "on", "off", "auto", "default", "required", "str"),
-        *("optional", "string", "bytes", "int", "float", "bool", "any", "munge", "auth/munge", "basic", "oauth", "set"),
-        *("bearer", "unset", "redacted", "disabled", "enabled", "missing", "empty", "store_true", "undefined", "..."),
-    )
+_PLAIN = {""} | _words(
+    """
+    true false none null nil yes no on off auto default required str optional string bytes int float bool any
+    munge auth/munge basic oauth set bearer unset redacted disabled enabled missing empty store_true undefined ...
+    """
 )
 #: A node sends this instead of a secret, so that nodes can be compared: the beginning of a keyed hash.
 KEYED_HASH = "hmac-sha256:"

@@ -242,22 +242,8 @@ _STEMS = (
         "jwt",
         "bearer",
     ),
-    *(
-        "basic ",
-        "pw",
-        "_pat",
-        "-pat",
-        "pat=",
-        "conn",
-        "sas",
-        "private",
-        "psk",
-        "pem",
-        "stringdata",
-        "passcode",
-        "fernet",
-        *("_sk", "-sk", "sk=", "sk:", 'sk"', "sk'"),
-    ),
+    *("basic ", "pw", "_pat", "-pat", "pat=", "conn", "sas", "private", "psk", "pem", "stringdata", "passcode"),
+    *("fernet", "_sk", "-sk", "sk=", "sk:", 'sk"', "sk'"),
 )
 
 

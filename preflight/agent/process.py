@@ -287,8 +287,13 @@ def _read_lines() -> Dict[int, bytes]:
 
 def pids() -> List[str]:
     """The visible processes, by their names below /proc."""
+    return [name for name in list_folder(PROC) if name.isdecimal()][:MAX_PROCESSES]
+
+
+def list_folder(path: str) -> List[str]:
+    """The names in a folder, sorted; none if it cannot be listed."""
     try:
-        return [name for name in os.listdir(PROC) if name.isdecimal()][:MAX_PROCESSES]
+        return sorted(os.listdir(path))
     except OSError:
         return []
 
@@ -300,6 +305,14 @@ def read_text(path: str, max_bytes: int = 65536) -> str:
             return file.read(max_bytes).decode("utf-8", "replace").strip()
     except OSError:
         return ""
+
+
+def read_number(path: str) -> Optional[int]:
+    """The whole number that a file consists of; None if it cannot be read, or holds something else."""
+    try:
+        return int(read_text(path))
+    except ValueError:
+        return None
 
 
 def content(name: str, max_bytes: int = _CHUNK_BYTES) -> bytes:

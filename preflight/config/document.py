@@ -19,7 +19,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from preflight._util import regular_file
 from preflight._util.hostnames import is_host_range, max_host_count
 from preflight._util.redaction import scrub
-from preflight._util.toml import KeyPath, Places, TomlError, parse, value_at
+from preflight._util.toml import KeyPath, TomlError, parse, value_at
 from preflight._util.usage_error import UsageError, nearest_path
 from preflight._util.validation import HYPHENATED, Problem, describe_schema, kind_of, problem_of
 from preflight.config.resolve import NAMES, Chosen, items_called
@@ -30,6 +30,7 @@ from preflight.model.job import NoteKind, Span
 from preflight.sources.base import SourceFile
 from preflight.sources.discovery.git_files import problem as pattern_problem
 from preflight.sources.discovery.git_files import relocate
+from preflight.sources.formats.lenient_toml import Positions
 from preflight.sources.formats.tree import DirectoryTree
 
 _MAX_BYTES = 1 << 20
@@ -86,7 +87,7 @@ def _document(text: str, file: Path, root: Path, declared: Site, *, trusted: boo
     held = value_at(whole, table)
     if held is None:
         return None
-    places = Places(text)
+    positions = Positions(text)
     problems: list[Problem] = []
     settings = validated(held) if isinstance(held, dict) else [Problem((), "`tool.preflight` must be a table")]
     if isinstance(settings, list):
@@ -95,7 +96,7 @@ def _document(text: str, file: Path, root: Path, declared: Site, *, trusted: boo
         from preflight.plugins.site import loader
 
         declared = loader.load([file.parent / said for said in settings.site_rules], taken=declared)
-    document = Document(file, shown, root, settings, places, table, trusted, declared)
+    document = Document(file, shown, root, settings, positions, table, trusted, declared)
     problems.extend(document.problems())
     if problems:
         raise UsageError(document.sentence(problems))
@@ -110,14 +111,14 @@ class Document:
     display_path: str
     root: Path
     settings: Settings
-    places: Places
+    positions: Positions
     table: KeyPath
     trusted: bool
     site: Site
 
     def sentence(self, problems: Iterable[Problem]) -> str:
         """Every problem with its location, in the order of the file."""
-        placed = sorted((self.places.of((*self.table, *p.path), value=p.at_value), p.message) for p in problems)
+        placed = sorted((self.positions.of((*self.table, *p.path), value=p.at_value), p.message) for p in problems)
         lines = [f"{self.display_path}:{line}:{column}: {message}" for (line, column), message in placed]
         more = [f"and {len(lines) - _MAX_PROBLEMS} more"] if len(lines) > _MAX_PROBLEMS else []
         return "\n".join([*lines[:_MAX_PROBLEMS], *more])
@@ -291,8 +292,8 @@ class Document:
         if said.paths and not paths:
             # All its patterns match only files outside the root.
             return None
-        line, column = self.places.of((*self.table, "waive", number))
-        snippet = scrub(self.places.text.split("\n")[line - 1].rstrip())
+        line, column = self.positions.of((*self.table, "waive", number))
+        snippet = scrub(self.positions.text.split("\n")[line - 1].rstrip())
         return Waiver(
             said.rule,
             said.reason.strip(),

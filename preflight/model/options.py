@@ -149,15 +149,10 @@ def job_of(options: SmokeOptions) -> Job:
     return Job("smoke", claims=tuple(claims))
 
 
-def has_servers(job: Job) -> bool:
-    """Whether the job's files state that it has parameter servers."""
-    return bool(job.about("ps_mode") or job.about("ps_server_endpoints"))
-
-
 def check_server_options(options: SmokeOptions, jobs: Sequence[Job], *, has_files: bool) -> None:
     """Raise UsageError if options of parameter servers are given for jobs that have none."""
     given = options.about_servers
-    if given and jobs and not any(has_servers(job) for job in jobs):
+    if given and jobs and not any(job.about("ps_mode") or job.about("ps_server_endpoints") for job in jobs):
         what = f"{', '.join(given)} is for parameter servers, but no file of the job mentions any"
         raise UsageError(what if has_files else f"{what}; --servers N --workers M starts some")
 

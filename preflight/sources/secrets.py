@@ -45,11 +45,6 @@ _QUOTED = re.compile(r"[\"']([^\"'\n]{6,4000})[\"']")
 _LOOKUPS = frozenset(("get", "getenv", "pop", "environ", "getpass", "input", "load", "decode", "encode", "read_text"))
 
 
-def secrets_of_file(file: SourceFile) -> frozenset[str]:
-    """Every secret of a file, and the pieces in which it may appear on a line of its own."""
-    return _search(file)[0]
-
-
 def is_searched(file: SourceFile) -> bool:
     """Whether all secrets of a file are known. Lines of a file that is too large to search must not be quoted."""
     return _search(file)[1]
@@ -87,7 +82,7 @@ def _search(file: SourceFile) -> tuple[frozenset[str], bool]:
 
 def secrets_of_files(files: Iterable[SourceFile]) -> frozenset[str]:
     """The secrets of several files that belong together."""
-    return frozenset().union(*(secrets_of_file(file) for file in files))
+    return frozenset().union(*(_search(file)[0] for file in files))
 
 
 def _names_a_secret(text: str) -> bool:

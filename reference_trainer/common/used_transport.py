@@ -22,6 +22,8 @@ import threading
 from dataclasses import dataclass, field
 from typing import Dict, List, MutableMapping, Optional, Tuple
 
+from preflight.agent.process import list_folder, read_number
+
 INTERFACES = "/proc/self/net/dev"
 INFINIBAND = "/sys/class/infiniband"
 #: Ports answer in milliseconds.
@@ -102,35 +104,20 @@ def parse_interfaces(text: str) -> Dict[str, List[int]]:
 
 
 def _read_ports(root: str, found: Dict[str, List[int]]) -> None:
-    for device in _listed(root):
-        for port in _listed(os.path.join(root, device, "ports")):
+    for device in list_folder(root):
+        for port in list_folder(os.path.join(root, device, "ports")):
             counted = _port(os.path.join(root, device, "ports", port))
             if counted is not None:
                 found["%s:%s" % (device, port)] = list(counted)
 
 
 def _port(folder: str) -> Optional[Tuple[int, int]]:
-    sent = _number(folder, "counters", "port_xmit_data")
-    received = _number(folder, "counters", "port_rcv_data")
+    sent = read_number(folder + "/counters/port_xmit_data")
+    received = read_number(folder + "/counters/port_rcv_data")
     if sent is not None and received is not None:
         return sent * _WORD, received * _WORD
-    sent, received = _number(folder, "hw_counters", "tx_bytes"), _number(folder, "hw_counters", "rx_bytes")
+    sent, received = read_number(folder + "/hw_counters/tx_bytes"), read_number(folder + "/hw_counters/rx_bytes")
     return (sent, received) if sent is not None and received is not None else None
-
-
-def _number(*parts: str) -> Optional[int]:
-    try:
-        with open(os.path.join(*parts)) as file:
-            return int(file.read())
-    except (OSError, ValueError):
-        return None
-
-
-def _listed(folder: str) -> List[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
 
 
 _VERSION = re.compile(r"NCCL version (\d[\w.]*)")

@@ -6,12 +6,13 @@ import functools
 from collections.abc import Iterable, Iterator
 
 from preflight._util.hostnames import expand_hosts, folded, is_host_range, is_hostname, split_endpoint
-from preflight._util.toml import Places, TomlError, parse
+from preflight._util.toml import TomlError, parse
 from preflight.executors.base import ExecutorError
 from preflight.executors.slurm_jobs import parse_fields, parse_node, read_node_list
 from preflight.sources.base import Reading, SourceFile
 from preflight.sources.formats import lenient_json, lenient_yaml
 from preflight.sources.formats.comments import suppressions
+from preflight.sources.formats.lenient_toml import Positions
 from preflight.sources.formats.tree import MemoryTree
 from preflight.sources.launchers.slurm import gpus_in
 from tests.fuzz import seeds, words
@@ -111,9 +112,9 @@ def _toml(data: bytes) -> None:
         whole = parse(text)
     except TomlError:
         return
-    places, lines = Places(text), text.count("\n") + 1
+    positions, lines = Positions(text), text.count("\n") + 1
     for path in _key_paths(whole):
-        line, column = places.of(path, value=True)
+        line, column = positions.of(path, value=True)
         if not (1 <= line <= lines and column >= 1):
             raise Fault("a place outside its file", f"{path} at {line}:{column}")
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Tuple
 
 from preflight.agent.cheap import cheap
+from preflight.agent.process import list_folder, read_number
 from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes.names import lookup
 
@@ -199,7 +200,7 @@ def _described(name: str, flags: int, addresses: List[Address]) -> Interface:
         kind = "virtual" if _has_physical_port(folder) else "bridge"
     elif ours:
         kind = "physical" if os.path.exists(folder + "/device") else "virtual"
-    speed = _number(folder + "/speed") if ours else None
+    speed = read_number(folder + "/speed") if ours else None
     return Interface(
         name,
         bool(flags & UP),
@@ -213,28 +214,18 @@ def _described(name: str, flags: int, addresses: List[Address]) -> Interface:
 
 
 def _has_physical_port(folder: str) -> bool:
-    try:
-        ports = os.listdir(folder + "/brif")
-    except OSError:
-        return False
+    ports = list_folder(folder + "/brif")
     # The port may itself be a bond or a VLAN of a physical interface.
     return any(
         os.path.exists("/sys/class/net/%s/device" % port)
-        or any(name.startswith("lower_") for name in _entries_of("/sys/class/net/%s" % port))
+        or any(name.startswith("lower_") for name in list_folder("/sys/class/net/%s" % port))
         for port in ports
     )
 
 
-def _entries_of(folder: str) -> List[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
-
-
 def _sys_is_ours(name: str, folder: str) -> bool:
     try:
-        return _number(folder + "/ifindex") == socket.if_nametoindex(name)
+        return read_number(folder + "/ifindex") == socket.if_nametoindex(name)
     except OSError:
         return False
 
@@ -245,14 +236,6 @@ def _mtu(name: str) -> Optional[int]:
             answer = fcntl.ioctl(plain.fileno(), _SIOCGIFMTU, struct.pack("16s16x", name.encode()[:15]))
         return int(struct.unpack("16si12x", answer)[1])
     except (OSError, struct.error):
-        return None
-
-
-def _number(path: str) -> Optional[int]:
-    try:
-        with open(path) as file:
-            return int(file.read())
-    except (OSError, ValueError):
         return None
 
 

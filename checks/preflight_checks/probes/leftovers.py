@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 from preflight._util.redaction import scrub
 from preflight.agent.cheap import cheap
-from preflight.agent.process import PROC, RECENT_S, content, parse_stat, pids, stat_lines, text
+from preflight.agent.process import PROC, RECENT_S, content, list_folder, parse_stat, pids, stat_lines, text
 
 SHM = "/dev/shm"
 MAX_LISTED = 64
@@ -330,7 +330,7 @@ def _listeners(ports: Set[int]) -> Dict[int, Set[int]]:
 def _segments(alive: Set[int]) -> List[Segment]:
     """Shared-memory files of dead creators, largest first."""
     found = []  # type: List[Segment]
-    segments = [(os.path.join(SHM, name), of) for name in _names(SHM) for of in [_library_of(name)] if of]
+    segments = [(os.path.join(SHM, name), of) for name in list_folder(SHM) for of in [_library_of(name)] if of]
     used = _mapped() if segments else set()
     if used is None:
         return []
@@ -346,13 +346,6 @@ def _segments(alive: Set[int]) -> List[Segment]:
         found.append(Segment(name, of, status.st_blocks * 512, round(age, 1), status.st_uid == os.getuid()))
     found.sort(key=lambda segment: -segment.size_bytes)
     return found
-
-
-def _names(folder: str) -> List[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
 
 
 def _library_of(name: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional
 
 from preflight.agent.cheap import cheap
-from preflight.agent.process import read_text
+from preflight.agent.process import list_folder, read_text
 from preflight_checks.probes.cgroups import Cgroups, cgroups
 
 SHM = "/dev/shm"
@@ -72,7 +72,7 @@ def limits(params: Dict[str, Any]) -> Limits:
         total,
         free,
         problem,
-        _rdma_devices(),
+        list_folder("/sys/class/infiniband"),
         processes,
         _exempt(),
         threads_of(os.getuid()) if processes is not None else None,
@@ -133,10 +133,3 @@ def threads_of(user: int) -> Optional[int]:
                 threads = int(line.split()[1])
         count += threads if uid == user else 0
     return count or None
-
-
-def _rdma_devices() -> List[str]:
-    try:
-        return sorted(os.listdir("/sys/class/infiniband"))
-    except OSError:
-        return []

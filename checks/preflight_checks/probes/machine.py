@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional
 
 from preflight.agent.cheap import cheap
-from preflight.agent.process import read_text
+from preflight.agent.process import list_folder, read_text
 
 PROC = "/proc"
 SYS = "/sys"
@@ -140,7 +140,7 @@ def numa_nodes(sys: str) -> List[NumaNode]:
     """The memory nodes, by number."""
     folder = sys + "/devices/system/node"
     found = []  # type: List[NumaNode]
-    for name in _names(folder):
+    for name in list_folder(folder):
         if not name.startswith("node") or not name[4:].isdecimal():
             continue
         total = None  # type: Optional[int]
@@ -156,7 +156,7 @@ def numa_nodes(sys: str) -> List[NumaNode]:
 def governors(sys: str) -> Dict[str, int]:
     """The number of CPUs under each governor of clock frequencies; empty if the system does not control frequencies."""
     folder = sys + "/devices/system/cpu"
-    names = [name for name in _names(folder) if name.startswith("cpu") and name[3:].isdecimal()][:_MAX_CPUS]
+    names = [name for name in list_folder(folder) if name.startswith("cpu") and name[3:].isdecimal()][:_MAX_CPUS]
     texts = (read_text("%s/%s/cpufreq/scaling_governor" % (folder, name)) for name in names)
     return dict(sorted(Counter(text for text in texts if text).items()))
 
@@ -168,7 +168,7 @@ _LOGIND = ("KillUserProcesses", "RemoveIPC")
 def logind_settings(etc: str) -> Dict[str, str]:
     """The two settings of systemd-logind if they are configured; otherwise its defaults apply."""
     found = {}  # type: Dict[str, str]
-    drop_ins = ["%s/systemd/logind.conf.d/%s" % (etc, name) for name in _names(etc + "/systemd/logind.conf.d")]
+    drop_ins = ["%s/systemd/logind.conf.d/%s" % (etc, name) for name in list_folder(etc + "/systemd/logind.conf.d")]
     for path in [etc + "/systemd/logind.conf", *sorted(drop_ins)]:
         for line in read_text(path).splitlines():
             name, equals, value = line.partition("=")
@@ -205,10 +205,3 @@ def _pairs(text: str) -> Dict[str, int]:
         if value.strip().isdecimal():
             found[name] = int(value)
     return found
-
-
-def _names(folder: str) -> List[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Tuple
 
 from preflight.agent.cheap import cheap
-from preflight.agent.process import read_text
+from preflight.agent.process import read_number, read_text
 from preflight.agent.wire import ProbeUnavailable
 
 NET = "/sys/class/net"
@@ -105,7 +105,7 @@ def carriers(params: Dict[str, Any]) -> Carriers:
 
 def is_own_interface(name: str) -> bool:
     """Whether /sys shows our interface of this name, and not that of another network namespace."""
-    return _exists(name) is True and _number(os.path.join(NET, name, "ifindex")) == socket.if_nametoindex(name)
+    return _exists(name) is True and read_number(os.path.join(NET, name, "ifindex")) == socket.if_nametoindex(name)
 
 
 def _exists(name: str) -> Optional[bool]:
@@ -123,7 +123,7 @@ def _state(name: str) -> NicState:
     driver, firmware = driver_of(name)
     counters = {}  # type: Dict[str, int]
     for counter in _COUNTERS:
-        value = _number(os.path.join(folder, "statistics", counter))
+        value = read_number(os.path.join(folder, "statistics", counter))
         if value is not None:
             counters[counter] = value
     mode, members = _bond(folder)
@@ -133,7 +133,7 @@ def _state(name: str) -> NicState:
         read_text(os.path.join(folder, "duplex")),
         driver,
         firmware,
-        _number(os.path.join(folder, "carrier_changes")),
+        read_number(os.path.join(folder, "carrier_changes")),
         counters,
         mode,
         members,
@@ -178,21 +178,14 @@ def parse_driver(data: bytes) -> Tuple[str, str]:
 
 def _effective(name: str, setting: str) -> Optional[int]:
     """The larger of the interface's own value and that of `all`, which is the kernel's rule."""
-    found = [_number(os.path.join(CONF, which, setting)) for which in ("all", name)]
+    found = [read_number(os.path.join(CONF, which, setting)) for which in ("all", name)]
     known = [value for value in found if value is not None]
     return max(known) if len(known) == 2 else None
 
 
 def _speed(folder: str) -> Optional[int]:
-    speed = _number(os.path.join(folder, "speed"))
+    speed = read_number(os.path.join(folder, "speed"))
     return speed if speed is not None and speed > 0 else None
-
-
-def _number(path: str) -> Optional[int]:
-    try:
-        return int(read_text(path))
-    except ValueError:
-        return None
 
 
 def _policy_rules() -> Optional[int]:

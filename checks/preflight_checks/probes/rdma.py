@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional
 
-from preflight.agent.process import read_text
+from preflight.agent.process import list_folder, read_text
 from preflight.agent.wire import ProbeUnavailable
 
 INFINIBAND = "/sys/class/infiniband"
@@ -154,10 +154,7 @@ def _port(folder: str, number: int) -> RdmaPort:
 
 
 def _gids(folder: str) -> List[Gid]:
-    try:
-        places = sorted(int(name) for name in os.listdir(os.path.join(folder, "gids")) if name.isdecimal())
-    except OSError:
-        return []
+    places = sorted(int(name) for name in list_folder(os.path.join(folder, "gids")) if name.isdecimal())
     found = []  # type: List[Gid]
     for index in places[:MAX_GIDS]:
         gid = read_text(os.path.join(folder, "gids", str(index)))

@@ -8,6 +8,8 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, Dict, List
 
+from preflight.agent.process import list_folder
+
 NODES = "/dev/infiniband"
 VERBS = "libibverbs.so.1"
 
@@ -27,10 +29,7 @@ class RdmaAccess:
 
 def rdma_access(params: Dict[str, Any]) -> RdmaAccess:
     """What this process may open. Run it in the job context: a container may lack devices of the node."""
-    try:
-        nodes = sorted(name for name in os.listdir(NODES) if name.startswith("uverbs"))
-    except OSError:
-        nodes = []
+    nodes = [name for name in list_folder(NODES) if name.startswith("uverbs")]
     refused = {}  # type: Dict[str, str]
     for name in nodes:
         try:

@@ -39,12 +39,8 @@ def blind(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Iterator[Verdic
         for device in seen.devices:
             if device.problem:
                 yield unknown(f"{subject}: {device.name} on {node}", device.problem, nodes=(node,), required=True)
-    if facts.observed(rdma) and not _any_device(facts):
+    if facts.observed(rdma) and not any(seen.devices for seen in facts.observed(rdma).values()):
         yield not_applicable(subject, "no node has RDMA devices")
-
-
-def _any_device(facts: Facts) -> bool:
-    return any(seen.devices for seen in facts.observed(rdma).values())
 
 
 def _plan_devices(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:

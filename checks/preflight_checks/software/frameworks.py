@@ -160,7 +160,7 @@ def driver_too_old(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             yield passed(node)
         elif version_of(loaded) > version_of(driver) and version_of(loaded) >= version_of(needed):
             models = {card.name for card in cards.gpus if card.name}
-            if any(_is_consumer_gpu(model) for model in models):
+            if any("GeForce" in model or "TITAN" in model for model in models):
                 consumer.setdefault((driver, loaded, fold(sorted(models))), []).append(node)
             else:
                 yield passed(node)
@@ -190,10 +190,6 @@ def driver_too_old(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             nodes=nodes,
             remedy=f"Remove the compat folder from LD_LIBRARY_PATH and update the driver on {fold(nodes)}.",
         )
-
-
-def _is_consumer_gpu(model: str) -> bool:
-    return "GeForce" in model or "TITAN" in model
 
 
 def _missing_build_finding(

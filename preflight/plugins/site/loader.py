@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from preflight._util import regular_file
-from preflight._util.toml import Places, TomlError
+from preflight._util.toml import TomlError
 from preflight._util.toml import parse as loads
 from preflight._util.usage_error import UsageError
 from preflight._util.validation import HYPHENATED, Problem, describe_schema, problem_of
@@ -25,6 +25,7 @@ from preflight.plugins.site import checks
 from preflight.plugins.site import rules as site_rules
 from preflight.plugins.site.checks import Check, Value
 from preflight.plugins.site.rules import Rule, When
+from preflight.sources.formats.lenient_toml import Positions
 
 _ID = re.compile(r"[A-Z]{3}[0-9]{3}")
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -74,8 +75,8 @@ def parse(text: str, name: str, *, taken: Site = NO_DECLARATIONS) -> Site:
     read = _validated(document)
     problems = read if isinstance(read, list) else list(_problems(read, taken))
     if problems or isinstance(read, list):
-        places = Places(text)
-        placed = sorted((places.of(p.path, value=p.at_value), p.message) for p in problems)
+        positions = Positions(text)
+        placed = sorted((positions.of(p.path, value=p.at_value), p.message) for p in problems)
         raise UsageError("\n".join(f"{name}:{line}:{column}: {message}" for (line, column), message in placed[:10]))
     rules = tuple(site_rules.to_configuration(item, name) for item in read.rule)
     return Site(rules, tuple(checks.to_configuration(item, name) for item in read.check))

@@ -226,7 +226,7 @@ def first_steps(report: Report) -> tuple[tuple[Step, ...], int]:
     """
     stopping: dict[str, list[Finding]] = {}
     for finding in report.findings:
-        if _stops(finding, report):
+        if finding.severity.rank >= Severity(report.configuration.fail_on).rank:
             stopping.setdefault(finding.id, []).append(finding)
     chosen = list(stopping.values())[:_MAX_STEPS]
     steps = [_step(same) for same in chosen]
@@ -242,10 +242,6 @@ def first_steps(report: Report) -> tuple[tuple[Step, ...], int]:
     if not stopping:
         steps.extend(_open_questions(report))
     return tuple(steps), sum(map(len, stopping.values())) - sum(map(len, chosen))
-
-
-def _stops(finding: Finding, report: Report) -> bool:
-    return finding.severity.rank >= Severity(report.configuration.fail_on).rank
 
 
 def _step(same: Sequence[Finding]) -> Step:

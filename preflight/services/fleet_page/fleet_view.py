@@ -5,7 +5,7 @@ Times, numbers and drawings of the page, in the words and classes of the HTML re
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
@@ -167,7 +167,7 @@ def fleet_view(past: Past, place: int, filters: Filters, faults: Sequence[Fault]
     pages = Pages(filters.page, max(1, -(-len(nodes) // PAGE_NODES)), len(nodes))
     start = (filters.page - 1) * PAGE_NODES
     shown = nodes[start : start + PAGE_NODES]
-    before = _states_before(past, place, nodes)
+    before = {node: past.states[node][place - 1] for node in nodes} if place else {}
     newly = [node for node in nodes if states[node] == "failing" and before.get(node) == "passing"]
     healed = [node for node in nodes if states[node] == "passing" and before.get(node) == "failing"]
     chosen = set(nodes)
@@ -227,10 +227,6 @@ def _notices(past: Past, filters: Filters, left_out: int) -> list[str]:
         if strange:
             found.append(f"The history does not know {fold_nodes(strange)[:300]} in this period.")
     return found
-
-
-def _states_before(past: Past, place: int, nodes: Collection[str]) -> dict[str, str | None]:
-    return {node: past.states[node][place - 1] for node in nodes} if place else {}
 
 
 def _group(nodes: Sequence[str], past: Past, place: int) -> NodeGroup:

@@ -34,22 +34,8 @@ _SKIPPED = frozenset(
 _INSTALLED = frozenset(("pyvenv.cfg", "conda-meta"))
 _SUFFIXES = frozenset(
     (
-        *(".sh", ".bash", ".ksh", ".zsh", ".sbatch", ".slurm", ".slrm", ".job", ".sub", ".pbs", ".lsf", ".bsub"),
-        *(
-            ".py",
-            ".json",
-            ".jsonc",
-            ".json5",
-            ".hjson",
-            ".yaml",
-            ".yml",
-            ".toml",
-            ".txt",
-            ".conf",
-            ".cfg",
-            ".ini",
-            ".gin",
-        ),
+        *(".sh", ".bash", ".ksh", ".zsh", ".sbatch", ".slurm", ".slrm", ".job", ".sub", ".pbs", ".lsf", ".bsub", ".py"),
+        *(".json", ".jsonc", ".json5", ".hjson", ".yaml", ".yml", ".toml", ".txt", ".conf", ".cfg", ".ini", ".gin"),
         *(".hosts", ".hostfile", ".list", ".env", ".mk", ".just", ".ipynb", ".dockerfile", ""),
     )
 )
@@ -64,42 +50,12 @@ _TEMPLATED = re.compile(r"\.ya?ml[.-](?:j2|jinja2?|tmpl|tpl|template)$|\.templat
 #: Never opened to find out whether they are scripts: documents, code of other languages, data, templates, leftovers.
 _NO_SCRIPTS = frozenset(
     (
-        *(
-            ".md",
-            ".rst",
-            ".html",
-            ".htm",
-            ".css",
-            ".scss",
-            ".js",
-            ".jsx",
-            ".ts",
-            ".tsx",
-            ".vue",
-            ".map",
-            ".svg",
-            ".xml",
-        ),
-        *(".png", ".jpg", ".jpeg", ".gif", ".ico", ".webp", ".pdf", ".mp4", ".wav", ".mp3", ".woff", ".woff2", ".ttf"),
-        *(".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hpp", ".hh", ".go", ".rs", ".java", ".scala", ".proto"),
-        *(".csv", ".tsv", ".jsonl", ".parquet", ".arrow", ".npy", ".npz", ".pkl", ".h5", ".pt", ".pth"),
+        *(".md", ".rst", ".html", ".htm", ".css", ".scss", ".js", ".jsx", ".ts", ".tsx", ".vue", ".map", ".svg"),
+        *(".xml", ".png", ".jpg", ".jpeg", ".gif", ".ico", ".webp", ".pdf", ".mp4", ".wav", ".mp3", ".woff", ".woff2"),
+        *(".ttf", ".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hpp", ".hh", ".go", ".rs", ".java", ".scala"),
+        *(".proto", ".csv", ".tsv", ".jsonl", ".parquet", ".arrow", ".npy", ".npz", ".pkl", ".h5", ".pt", ".pth"),
         *(".safetensors", ".bin", ".onnx", ".gz", ".bz2", ".xz", ".zst", ".zip", ".tar", ".whl", ".so", ".a", ".o"),
-        *(
-            ".pyc",
-            ".map",
-            ".pyi",
-            ".pyx",
-            ".sum",
-            ".mod",
-            ".log",
-            ".out",
-            ".err",
-            ".diff",
-            ".patch",
-            ".orig",
-            ".rej",
-            ".bak",
-        ),
+        *(".pyc", ".pyi", ".pyx", ".sum", ".mod", ".log", ".out", ".err", ".diff", ".patch", ".orig", ".rej", ".bak"),
         *(".j2", ".jinja", ".jinja2", ".tmpl", ".tpl", ".template", ".in", ".mustache", ".swp"),
     )
 )

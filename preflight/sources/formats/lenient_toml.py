@@ -7,9 +7,11 @@ invalid line as a fault and continues after it.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from preflight._util.budget import note_skipped, spend
+from preflight._util.spans import Places
 from preflight.model.job import Plain
 from preflight.sources.formats.structured import Document, Fault, Kind, Member, Node
 
@@ -89,6 +91,31 @@ def parse(text: str) -> Document:
         faults = reader.faults or [Fault("the file is empty", 0, 0)]
         return Document(None, tuple(faults))
     return Document(reader.root.node(), tuple(reader.faults))
+
+
+class Positions:
+    """The lines and columns, counted from 1, of the keys and values of a document."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._root = parse(text).root
+        self._lines = Places("", text)
+
+    def of(self, path: Sequence[str | int], *, value: bool = False) -> tuple[int, int]:
+        """The position of `path`, otherwise of the nearest item around it: its key or, with `value`, its value."""
+        start, node = 0, self._root
+        for step in path:
+            if node is None:
+                break
+            if isinstance(step, int):
+                node = node.items[step] if step < len(node.items) else None
+                start = node.start if node is not None else start
+            else:
+                member = node.member(step)
+                node = member.node if member is not None else None
+                start = start if member is None else member.node.start if value else member.key_start
+        span = self._lines.span(start, start)
+        return span.line, span.column
 
 
 class _Reader:

@@ -45,7 +45,7 @@ def claims_of(run: RunConfig, scope: Scope, condition: str, at: Span, spelling: 
     framework = run.framework
     found: list[Claim] = []
     if framework is not None:
-        found.append(_framework_defaults(framework, scope, at, spelling))
+        found.append(Claim("training_framework", Known(framework.name), at, spelling, _SOURCE, scope, Strength.DEFAULT))
         if run.is_variant:
             variant = Claim("framework_variant", Known(True), at, spelling, _SOURCE, scope)
             found.append(variant)
@@ -83,10 +83,6 @@ def _listed(items: ListSetting) -> Value:
             return Unresolved("a list of sections or variables")
         found.append(item.value.value)
     return Known(tuple(found))
-
-
-def _framework_defaults(framework: Framework, scope: Scope, at: Span, spelling: str) -> Claim:
-    return Claim("training_framework", Known(framework.name), at, spelling, _SOURCE, scope, Strength.DEFAULT)
 
 
 def _key_claims(

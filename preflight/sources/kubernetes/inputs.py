@@ -119,7 +119,7 @@ def _render(file: SourceFile, tree: Tree) -> PreparedManifest | None:
         if path != file.path and _RELATED_KINDS.search(chart.files[path].text):
             beside = chart.render(path)
             if beside is not None and beside.pieces:
-                pieces.extend((_separator(beside.pieces[0]), *beside.pieces))
+                pieces.extend((Piece("\n---\n", beside.pieces[0].cut(0, 0).origin), *beside.pieces))
     try:
         text = compose_file(file, pieces)
     except TooLong:
@@ -138,10 +138,6 @@ def _scripts(pieces: Sequence[Piece], file: SourceFile) -> tuple[Reference, ...]
             place = Span(file.path, 1, 1, 1, 1)
             found[path] = Reference(path, "script", place)
     return tuple(found.values())
-
-
-def _separator(piece: Piece) -> Piece:
-    return Piece("\n---\n", piece.cut(0, 0).origin)
 
 
 def _join_neighbours(first: PreparedManifest, file: SourceFile, tree: Tree) -> PreparedManifest:

@@ -65,8 +65,8 @@ from preflight.sources.launchers.training_clis import (
     TrlReader,
     TuneReader,
 )
-from preflight.sources.launchers.wrapper_tables import WRAPPER_SYNTAX
 from preflight.sources.launchers.wrappers import (
+    WRAPPER_SYNTAX,
     StrippedCommand,
     Wrapper,
     environment_of,

@@ -21,9 +21,9 @@ from preflight.sources.launchers.option_parser import (
     Option,
     ScannedLine,
     Table,
+    declared_table,
     file_references,
     generated_table,
-    table,
     text_of,
     texts,
 )
@@ -39,37 +39,9 @@ _MAX_HOSTS = 256
 #: Options of two words: a parameter of Open MPI, a variable of MPICH and Intel MPI.
 _PARAMETERS = ("-mca", "--mca", "-gmca", "--gmca", "--prtemca", "--pmixmca")
 _VARIABLES = ("-genv", "-env", "--genv", "--env")
-_MPI = table(
-    {
-        "np": "-np --np -n --n -c --c",
-        "host": "-H -host --host -hosts --hosts",
-        "hostfile": "-hostfile --hostfile -machinefile --machinefile -f --default-hostfile",
-        "per_node": "-npernode --npernode -ppn --ppn -N --N -perhost --perhost",
-        "map_by": "-map-by --map-by",
-        "export": "-x",
-        "wdir": "-wdir --wdir -wd --wd",
-        "bind_to": "-bind-to --bind-to",
-        "other": "-rank-by --rank-by --oversubscribe-limit -prefix --prefix"
-        " -rf --rankfile -output-filename --output-filename --tune -am --am -path --path --timeout --personality"
-        " -genvlist -envlist -iface -rmk -bootstrap -launcher --pernode-limit --dvm --report-pid"
-        " -output --output --runtime-options -display --display --mca-base-env-list -configfile --app -app",
-    },
-    {
-        "oversubscribe": "--oversubscribe -oversubscribe",
-        "spread": "-pernode --pernode -bynode --bynode",
-        "root": "--allow-run-as-root -allow-run-as-root",
-        "flag": "--nooversubscribe -tag-output"
-        " --tag-output -timestamp-output --timestamp-output -v --verbose -q --quiet -verbose --display-map"
-        " -display-map --display-allocation -report-bindings --report-bindings --bind-to-none -bind-to-none"
-        " -nolocal --nolocal --novm -novm -l -print-rank-map -genvall -genvnone"
-        " -byslot --byslot --bind-to-core --stream-buffering --merge-stderr-to-stdout --xml --get-stack-traces",
-    },
-    abbreviations=False,
-    single_dash=True,
-)
 MPI = Table(
     {
-        **_MPI.options,
+        **declared_table("mpirun").options,
         **{name: Option("mca", 2) for name in _PARAMETERS},
         **{name: Option("variable", 2, pair=True) for name in _VARIABLES},
     },
@@ -350,24 +322,7 @@ class ProgramReader:
         return Reading(claims=program.claims, launches=(program.launch,), references=references)
 
 
-JSRUN = table(
-    {
-        "sets": "-n --nrs",
-        "tasks_per_set": "-a --tasks_per_rs",
-        "cores_per_set": "-c --cpu_per_rs",
-        "gpus_per_set": "-g --gpu_per_rs",
-        "sets_per_host": "-r --rs_per_host",
-        "tasks": "-p --np",
-        "export": "-E --env",
-        "wdir": "-h --chdir",
-        "other": "-b --bind -d --launch_distribution -l --latency_priority -m --memory_per_rs -S --save_resources"
-        " -U --use_resources -T --immediate_terminate_on_failure -X --exit_on_error -k --stdio_stderr -o --stdio_stdout"
-        " -t --stdio_input -e --stdio_mode -M --smpiargs -P --pre_post_exec -F --env_eval -D --env_no_propagate"
-        " -K --rs_per_socket -J --use_reservation -L --use_spindle -x --exclude_hosts -z --res_spec -Z --zero_rank",
-    },
-    {"flag": "-i -V --version -v --verbose"},
-    abbreviations=False,
-)
+JSRUN = declared_table("jsrun")
 
 
 def state_resource_sets(builder: ClaimBuilder, scanned: ScannedLine) -> None:

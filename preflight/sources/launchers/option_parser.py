@@ -6,12 +6,15 @@ that may stand for several (`$EXTRA_ARGS`) makes the result incomplete instead o
 
 from __future__ import annotations
 
+import functools
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from preflight._util import toml
 from preflight.model.job import Known, OneOf, Reference, Span, Unresolved, Value, alternatives, lift
 from preflight.model.job.value import Symbol, symbols_in, with_affixes
 from preflight.sources.base import NO_VALUE, LaunchLine, SourceFile, Tree, Word
@@ -114,6 +117,28 @@ def table(
             for spelling in spellings.split():
                 options[spelling] = Option(dest, takes)
     return Table(options, abbreviations=abbreviations, interleaved=interleaved, single_dash=single_dash)
+
+
+@functools.cache
+def _all_declared() -> dict[str, dict[str, Any]]:
+    return toml.load(Path(__file__).with_name("options.toml"))
+
+
+def declared_options(name: str) -> dict[str, Any]:
+    """A program's options as `options.toml` has them, whose head describes the fields."""
+    return _all_declared()[name]
+
+
+def declared_table(name: str) -> Table:
+    """The table of a program's options in `options.toml`."""
+    row = dict(declared_options(name))
+    valued, flags = _by_name(row.pop("others", "")), _by_name(row.pop("other_flags", ""))
+    return table({**valued, **row.pop("valued", {})}, {**flags, **row.pop("flags", {})}, **row)
+
+
+def _by_name(spellings: str) -> dict[str, str]:
+    """Each option under a name of its own."""
+    return {spelling.lstrip("-").replace("-", "_"): spelling for spelling in spellings.split()}
 
 
 def generated_table(

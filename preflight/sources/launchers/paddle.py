@@ -39,6 +39,7 @@ from preflight.sources.launchers.option_parser import (
     GivenOption,
     ScannedLine,
     Table,
+    declared_table,
     generated_table,
     known_prefix,
     relative,
@@ -440,20 +441,7 @@ def _unless_negative(setting: Setting | None) -> Setting | None:
     return setting
 
 
-_WRAPPER_OPTIONS = table(
-    {
-        "node_ips": "--node_ips --cluster_node_ips",
-        "node_id": "--node_id",
-        "print_config": "--print_config",
-        "current_node_ip": "--current_node_ip --node_ip",
-        "split_log_path": "--split_log_path",
-        "log_prefix": "--log_prefix",
-        "nproc_per_node": "--nproc_per_node",
-        "selected_gpus": "--selected_gpus",
-        "started_port": "--started_port",
-    },
-    {"help": "-h --help"},
-)
+_WRAPPER_OPTIONS = declared_table("paddle-wrapper")
 #: Options that only such a script has; one of them distinguishes it from a training script.
 _OWN_OPTIONS = ("--node_ips", "--cluster_node_ips")
 

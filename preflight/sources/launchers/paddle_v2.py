@@ -17,37 +17,16 @@ from preflight.sources.launchers.claim_builder import ClaimBuilder, as_strings, 
 from preflight.sources.launchers.option_parser import (
     GivenOption,
     ScannedLine,
+    declared_table,
     file_references,
     paths_of,
     relative,
     scan,
-    table,
     text_of,
 )
 from preflight.sources.launchers.started_program import read_program
 
-_VALUED = {
-    "port": "--port",
-    "ports_num": "--ports_num",
-    "ports_num_for_sparse": "--ports_num_for_sparse",
-    "num_gradient_servers": "--num_gradient_servers",
-    "trainer_id": "--trainer_id",
-    "trainer_count": "--trainer_count",
-    "pservers": "--pservers",
-    "nics": "--nics",
-    "comment": "--comment",
-    "config": "--config",
-    "job_workspace": "-j --job_workspace",
-    "job_dispatch_package": "-p --job_dispatch_package",
-    "save_dir": "--save_dir",
-    "config_args": "--config_args",
-    "use_gpu": "--use_gpu",
-    "local": "--local",
-    "average_test_period": "--average_test_period",
-    "log_period": "--log_period",
-    "loadsave_parameters_in_pserver": "--loadsave_parameters_in_pserver",
-}
-_OPTIONS = table(_VALUED, abbreviations=False, interleaved=True)
+_OPTIONS = declared_table("paddle-v2")
 #: Port settings, which servers and trainers both take.
 _PORTS = {
     "port": "pserver_port",

@@ -22,6 +22,7 @@ from preflight.sources.launchers.claim_builder import ClaimBuilder, as_text
 from preflight.sources.launchers.framework_arguments import state_overrides
 from preflight.sources.launchers.option_parser import (
     GivenOption,
+    declared_table,
     file_references,
     known_text,
     relative,
@@ -31,35 +32,7 @@ from preflight.sources.launchers.option_parser import (
 )
 
 _CONFIG = "config"
-_OPTIONS = table(
-    {
-        "deepspeed_config": "--deepspeed_config --deepspeed-config --ds_config --ds-config --deepspeed_config_file"
-        " --ds --ds_config_file --ds-config-file --ds_config_path --ds-config-path --deepspeed_config_path",
-        "data_path": "--data-path --data_path --train-data --train_data --train-data-path --data_dir --data-dir",
-        "tensor_parallel_size": "--tensor-model-parallel-size --tensor_model_parallel_size",
-        "pipeline_parallel_size": "--pipeline-model-parallel-size --pipeline_model_parallel_size",
-        "context_parallel_size": "--context-parallel-size --context_parallel_size",
-        "expert_parallel_size": "--expert-model-parallel-size --expert_model_parallel_size",
-        "micro_batch_size_per_gpu": "--micro-batch-size --micro_batch_size --per_device_train_batch_size"
-        " --per-device-train-batch-size --per_device_training_batch_size",
-        "train_batch_size": "--global-batch-size --global_batch_size",
-        "gradient_accumulation_steps": "--gradient_accumulation_steps --gradient-accumulation-steps",
-        "timeout_minutes": "--distributed-timeout-minutes --distributed_timeout_minutes",
-        "timeout_s": "--ddp_timeout --ddp-timeout",
-        "backend": "--distributed-backend --ddp_backend --dist-backend --dist_backend",
-        "dataloader_workers": "--dataloader_num_workers --dataloader-num-workers",
-        "zero_stage": "--zero_stage",
-        "local_rank": "--local_rank --local-rank",
-        "given_rank": "--rank --node_rank --node-rank --machine_rank --machine-rank --process_id --process-id"
-        " --trainer_id --trainer-id",
-        "given_world_size": "--world_size --world-size --num_processes --num-processes --num_trainers --trainers",
-        "given_batch_size": "--batch_size --batch-size --train_batch_size --train-batch-size",
-    },
-    # `--deepspeed` is a flag of DeepSpeed's own argparse helper and takes a file in Hugging Face's Trainer.
-    {"deepspeed": "--deepspeed"},
-    abbreviations=False,
-    interleaved=True,
-)
+_OPTIONS = declared_table("script")
 _NUMBERS = (
     *("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size", "expert_parallel_size"),
     *("micro_batch_size_per_gpu", "train_batch_size", "gradient_accumulation_steps", "dataloader_workers"),
@@ -211,19 +184,7 @@ def _recompute(
         builder.add_setting("recompute", selective, lambda _: Known("selective"))
 
 
-_PATH_OPTIONS = table(
-    {
-        "checkpoint_path": "--output_dir --output-dir --out_dir --out-dir --save_dir --save-dir --default_root_dir",
-        "resume_path": "--resume_from_checkpoint --resume-from-checkpoint --resume_from --resume-from",
-        "checkpoints_kept": "--save_total_limit --save-total-limit",
-        "input_file": "--vocab-file --vocab_file --merge-file --merge_file --merges_file --tokenizer-model"
-        " --tokenizer_model --tokenizer-file --tokenizer_path",
-        "checkpoint_or_flag": "--save",
-        "resume_or_flag": "--load --resume",
-    },
-    abbreviations=False,
-    interleaved=True,
-)
+_PATH_OPTIONS = declared_table("script-paths")
 #: Values that are certainly paths, not the name of a model on a hub or the word after a flag.
 _IS_PATH = re.compile(r"^(?:/|\./|\.\./|~/|\$)")
 _IS_FILE = re.compile(r"\.(?:json|model|txt|vocab|bpe|tiktoken)$")

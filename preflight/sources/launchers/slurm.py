@@ -31,85 +31,17 @@ from preflight.model.job import (
 )
 from preflight.sources.base import Directive, SourceFile
 from preflight.sources.launchers.claim_builder import ClaimBuilder, as_text, product_of, sum_of
-from preflight.sources.launchers.option_parser import GivenOption, ScannedLine, table
+from preflight.sources.launchers.option_parser import GivenOption, ScannedLine, declared_options, declared_table
 
 #: Longer lists do not occur in practice, and are slow to split.
 _MAX_LIST_LENGTH = 4000
 
 
-def _by_name(spellings: Iterable[str]) -> dict[str, str]:
-    """Each option under a name of its own."""
-    return {spelling.lstrip("-").replace("-", "_"): spelling for spelling in spellings}
-
-
-_VALUED = {
-    "nodes": "-N --nodes",
-    "ntasks": "-n --ntasks",
-    "ntasks_per_node": "--ntasks-per-node --tasks-per-node",
-    "gpus": "-G --gpus",
-    "gpus_per_node": "--gpus-per-node",
-    "gpus_per_task": "--gpus-per-task",
-    "gres": "--gres",
-    "cpus_per_task": "-c --cpus-per-task",
-    "mem": "--mem",
-    "time": "-t --time",
-    "partition": "-p --partition",
-    "nodelist": "-w --nodelist",
-    "chdir": "-D --chdir",
-    "relative": "-r --relative",
-    "export": "--export",
-    "container_image": "--container-image",
-    "container_workdir": "--container-workdir",
-    "container": "--container",
-    "jobid": "--jobid",
-    "gpu_bind": "--gpu-bind",
-    "tres_bind": "--tres-bind",
-    "cpu_bind": "--cpu-bind --cpu_bind",
-    "cpus_per_gpu": "--cpus-per-gpu",
-    "ntasks_per_gpu": "--ntasks-per-gpu",
-    "mem_per_cpu": "--mem-per-cpu",
-    "mem_per_gpu": "--mem-per-gpu",
-    "constraint": "-C --constraint",
-    "array": "-a --array",
-    "output": "-o --output",
-    "signal": "--signal",
-    "open_mode": "--open-mode",
+SRUN = declared_table("srun")
+#: The options that claims are made of, by their spellings.
+_DESTS = {
+    spelling: dest for dest, spellings in declared_options("srun")["valued"].items() for spelling in spellings.split()
 }
-_OTHER_VALUED = (
-    "-A --account --acctg-freq --bb --bbf --bcast -b --begin --cluster-constraint -M --clusters --comment"
-    " --compress --container-id --container-mounts --container-name --container-env --container-save"
-    " --core-spec -S --cores-per-socket --cpu-freq --deadline --delay-boot -d"
-    " --dependency --distribution -m --epilog -e --error -x --exclude --exclusive --export-file --extra -B"
-    " --extra-node-info -F --nodefile --gid --gpu-freq --gpus-per-socket --gres-flags --group --hint -i"
-    " --input -J --job-name -L --licenses --mail-type --mail-user --mcs-label --mem-bind"
-    " --mincpus --mpi --multi-prog --network --nice --ntasks-per-core"
-    " --ntasks-per-socket --power --prefer --priority --profile --prolog"
-    " --propagate -q --qos --reservation -s --slurmd-debug --sockets-per-node --switches --task-epilog"
-    " --task-prolog --thread-spec -T --threads --threads-per-core --time-min --tmp --tres-per-task"
-    " --uid -W --wait --wckey --x11 -X --wrap --export_env --treewidth --segment --het-group --pack-group"
-)
-#: Options whose value is optional and must follow `=`.
-_OPTIONAL_VALUE = (
-    "--exclusive",
-    "--nice",
-    "--propagate",
-    "--x11",
-    "--multi-prog",
-    "-X",
-)
-_FLAGS = (
-    "--contiguous -E --preserve-env -H --hold -I --immediate --interactive -k --no-kill -l --label --no-allocate -Z"
-    " -O --overcommit -s --oversubscribe --overlap --pty -Q --quiet --quit-on-interrupt --reboot --spread-job"
-    " --test-only --unbuffered -u --use-min-nodes -v --verbose -V --version --exact --send-libs --whole"
-    " --container-remap-root --no-container-remap-root --container-mount-home --no-container-mount-home"
-    " --container-writable --container-readonly --no-container-entrypoint --container-entrypoint --requeue"
-    " --no-requeue --parsable --wait-all-nodes --ignore-pbs --get-user-env --mem-bind-none"
-)
-SRUN = table(
-    {**_VALUED, **_by_name(name for name in _OTHER_VALUED.split() if name not in _OPTIONAL_VALUE and name != "-s")},
-    {**_by_name((*_OPTIONAL_VALUE, *_FLAGS.split())), "kill": "-K --kill-on-bad-exit"},
-)
-_DESTS = {spelling: dest for dest, spellings in _VALUED.items() for spelling in spellings.split()}
 #: Programs that do not train: starting them with srun or ssh does not show where training runs.
 HARMLESS = frozenset(
     (
@@ -171,7 +103,7 @@ def merged_steps(steps: Sequence[ScannedLine]) -> ScannedLine:
 
 def from_options(options: Iterable[GivenOption]) -> dict[str, BatchOption]:
     """The options of one srun; if one is repeated, the last counts."""
-    return {g.dest: BatchOption(g.dest, g.value, g.span, g.spelling) for g in options if g.dest in _VALUED}
+    return {g.dest: BatchOption(g.dest, g.value, g.span, g.spelling) for g in options if g.dest in _DESTS.values()}
 
 
 def state(builder: ClaimBuilder, options: dict[str, BatchOption]) -> dict[str, Claim]:

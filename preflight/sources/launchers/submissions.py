@@ -23,7 +23,15 @@ from dataclasses import replace
 from preflight.model.job import Claim, Known, Launch, Reference, Strength, Unresolved, Value, as_int, lift
 from preflight.sources.base import Command, LaunchLine, Reading, SourceFile, Tree
 from preflight.sources.launchers.claim_builder import ClaimBuilder
-from preflight.sources.launchers.option_parser import GivenOption, known_prefix, relative, scan, table, text_of, texts
+from preflight.sources.launchers.option_parser import (
+    GivenOption,
+    declared_table,
+    known_prefix,
+    relative,
+    scan,
+    text_of,
+    texts,
+)
 from preflight.sources.launchers.started_program import read_program
 from preflight.sources.launchers.wrappers import strip_wrappers
 from preflight.sources.orchestrators.orchestrator import task_role
@@ -108,28 +116,7 @@ def submitted_task(command: Command, tree: Tree) -> Reading:
     return Reading()
 
 
-_OPTIONS = table(
-    {
-        "device": "--device-type --tpu-type",
-        "slices": "--num-slices",
-        "nodes": "--num-nodes",
-        "command": "--command",
-        "other": "--cluster --project --zone --workload --docker-image --docker-name --base-docker-image --script-dir"
-        " --priority --max-restarts --env --env-file --scheduler --ttl-seconds-after-finished"
-        " --docker-image-pull-secret --termination-grace-period-seconds --storage --sub-slicing-topology"
-        " --ramdisk-directory --mtc-enabled"
-        " --proxy-server-image --server-image --colocated-python-sidecar-image --headless-workers"
-        " --output-manifest-file --debug-dump-gcs --custom-pathways-proxy-server-args --custom-pathways-server-args"
-        " --deploy-stacktrace-sidecar",
-    },
-    {
-        "flag": "--on-demand --spot --reservation --flex --enable-debug-logs --use-pathways --headless"
-        " --use-vertex-tensorboard --restart-on-user-code-failure --restart-on-exit-codes --dry-run"
-        " --skip-validation --enable-ops-agent"
-    },
-    abbreviations=False,
-    interleaved=True,
-)
+_OPTIONS = declared_table("xpk")
 _ACTIONS = ("create", "create-pathways")
 _CORES_PER_CHIP = {"v4": 2, "v5p": 2, "tpu7x": 2, "v5litepod": 1, "v6e": 1}
 _CHIPS_PER_HOST = 4

@@ -41,6 +41,7 @@ from preflight.sources.launchers.claim_builder import (
 )
 from preflight.sources.launchers.option_parser import (
     ScannedLine,
+    declared_table,
     file_references,
     generated_table,
     scan,
@@ -51,32 +52,8 @@ from preflight.sources.launchers.option_parser import (
 from preflight.sources.launchers.started_program import read_program
 from preflight.sources.tables import load_table
 
-_RUN = table(
-    {"scheduler": "-s --scheduler", "cfg": "-cfg --scheduler_args", "other": "--workspace --parent_run_id"},
-    {"flag": "--dryrun --wait --log --tee_logs --stdin", "help": "-h --help"},
-    abbreviations=False,
-    single_dash=True,
-)
-_DDP = table(
-    {
-        "script": "--script",
-        "module": "-m",
-        "image": "--image",
-        "name": "--name",
-        "gpu": "--gpu",
-        "nodes": "-j",
-        "env": "--env",
-        "max_restarts": "--max_retries",
-        "port": "--rdzv_port",
-        "resource": "-h",
-        "cpu": "--cpu",
-        "memMB": "--memMB",
-        "mounts": "--mounts",
-        "other": "--metadata --debug --tee --rdzv_backend --rdzv_conf --role",
-    },
-    {},
-    abbreviations=False,
-)
+_RUN = declared_table("torchx-run")
+_DDP = declared_table("torchx-ddp")
 _COMPONENTS = ("dist.ddp", "dist.spmd", "torchx.components.dist:ddp")
 
 

@@ -10,25 +10,75 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
+from preflight._util import toml
 from preflight.model.job import Known, Unresolved, Value
 from preflight.sources.base import Command, LaunchLine, SourceFile, Tree, Variable, Word
 from preflight.sources.configs.dotenv import variables_in
-from preflight.sources.launchers import slurm
+from preflight.sources.launchers import mpi, slurm
 from preflight.sources.launchers.mpi import app_contexts, merged_contexts
 from preflight.sources.launchers.option_parser import (
     GivenOption,
     ScannedLine,
+    Table,
     concatenate,
     known_prefix,
     paths_of,
     relative,
     scan,
+    table,
     text_of,
 )
 from preflight.sources.launchers.python_program import is_python, python_program
-from preflight.sources.launchers.wrapper_tables import ENV, PLAIN_NAMES, SIMPLE, WRAPPER_SYNTAX, WrapperSyntax
+from preflight.sources.shell.lookup import MPI_ALTERNATIVES
+
+
+class WrapperSyntax(NamedTuple):
+    """How to parse one wrapper: a row of `wrappers.toml`, whose head describes the fields."""
+
+    options: Table
+    plain: int = 0
+    image: bool = False
+    host: bool = False
+    subcommands: tuple[str, ...] = ()
+    exports: str = ""
+    passes_environment: bool = True
+    variables: bool = False
+    separator: str = ""
+
+
+def _load_syntax() -> dict[str, WrapperSyntax]:
+    """The syntax of each wrapper by its name."""
+    mpirun = WrapperSyntax(mpi.MPI, exports="export")
+    found = {
+        "srun": WrapperSyntax(slurm.SRUN, exports="export", separator=","),
+        **dict.fromkeys(("mpirun", "mpiexec", "orterun", "prterun", *MPI_ALTERNATIVES), mpirun),
+        "horovodrun": WrapperSyntax(mpi.HOROVOD),
+        "jsrun": WrapperSyntax(mpi.JSRUN, exports="export"),
+    }
+    for row in toml.load(Path(__file__).with_name("wrappers.toml"))["wrapper"]:
+        names, options = row.pop("names"), table(**row.pop("options", {}))
+        found.update(dict.fromkeys(names, WrapperSyntax(options, **toml.with_tuples(row))))
+    return found
+
+
+WRAPPER_SYNTAX = _load_syntax()
+_PLAIN_NAMES = {
+    **dict.fromkeys(("mpiexec", "orterun", "prterun", *MPI_ALTERNATIVES), "mpirun"),
+    "parallel-ssh": "pdsh",
+    "pssh": "pdsh",
+    "singularity": "apptainer",
+    "nvidia-docker": "docker",
+}
+_ENV = table(
+    {"unset": "-u --unset", "chdir": "-C --chdir", "split": "-S --split-string"},
+    {"clean": "-i --ignore-environment -", "flag": "-0 --null -v --debug"},
+)
+#: Wrappers without options.
+_SIMPLE = frozenset(("nohup", "command", "builtin", "setsid", "unbuffer", "catchsegv", "eatmydata", "!"))
+
 
 #: Commands that mention programs without starting them.
 _ONLY_MENTIONS = frozenset(
@@ -98,7 +148,7 @@ def _strip_wrapper(words: Sequence[Word], command: Command) -> tuple[Wrapper | N
     if not words:
         return None
     name = program_name(words)
-    if name in SIMPLE:
+    if name in _SIMPLE:
         return None, tuple(words[1:])
     if name == "env":
         return _strip_env(words, command)
@@ -161,7 +211,7 @@ def _strip_known_wrapper(
         if not before.rest or text_of(before.rest[0]) not in kind.subcommands:
             return None
         rest = before.rest[1:]
-    if PLAIN_NAMES.get(name, name) == "mpirun":
+    if _PLAIN_NAMES.get(name, name) == "mpirun":
         first, *others = app_contexts(rest)
         scanned = merged_contexts([scan(words_of, kind.options) for words_of in (first, *others)])
     elif name == "srun":
@@ -192,7 +242,7 @@ def _plain_name(name: str, scanned: ScannedLine) -> str:
     """The name under which a wrapper is known; pdsh to one host counts as ssh, because other lines start the other
     nodes.
     """
-    plain = PLAIN_NAMES.get(name, name)
+    plain = _PLAIN_NAMES.get(name, name)
     if plain in ("pdsh", "clush"):
         hosts = scanned.last("hosts")
         if hosts is not None and isinstance(hosts.value, Known) and not set("[,^@") & set(str(hosts.value.value)):
@@ -253,7 +303,7 @@ def _split_parts(parts: Sequence[Value], separator: str) -> list[list[Value]]:
 
 
 def _strip_env(words: Sequence[Word], command: Command) -> tuple[Wrapper | None, tuple[Word, ...]]:
-    scanned = scan(words[1:], ENV)
+    scanned = scan(words[1:], _ENV)
     split = scanned.last("split")
     before = _split_words(split) if split is not None else []
     variables, rest = _leading_assignments((*before, *scanned.rest))

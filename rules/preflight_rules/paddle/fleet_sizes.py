@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from preflight.model.findings import Severity
-from preflight.model.job import Claim, Job, Scope
+from preflight.model.job import Job, Scope
 from preflight.model.job.value import Symbol, numbers, symbols_in
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import placed, quoted
@@ -195,7 +195,7 @@ def trainer_degrees_do_not_divide_ranks(job: Job) -> Iterator[Verdict]:
         world, started = ranks_started(job, launch.scope)
         if not claims or not started or launch.launcher != "paddle":
             continue
-        known = [claim for claim in claims if not _is_library_default(claim)]
+        known = [claim for claim in claims if Symbol.LIBRARY_DEFAULT not in symbols_in(claim.value)]
         undecided_verdict = undecided(launch.id, (*known, *started), launch)
         ranks = numbers(world)
         if undecided_verdict is not None or not ranks:
@@ -217,8 +217,3 @@ def trainer_degrees_do_not_divide_ranks(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(launch.id)
-
-
-def _is_library_default(claim: Claim) -> bool:
-    """Whether a degree is -1, so that the library chooses it."""
-    return Symbol.LIBRARY_DEFAULT in symbols_in(claim.value)
