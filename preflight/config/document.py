@@ -9,7 +9,6 @@ The schema of a configuration file: its keys, their types and meanings, and erro
 from __future__ import annotations
 
 import datetime
-import functools
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -21,7 +20,7 @@ from preflight._util.hostnames import is_host_range, max_host_count
 from preflight._util.redaction import scrub
 from preflight._util.toml import KeyPath, TomlError, parse, value_at
 from preflight._util.usage_error import UsageError, nearest_path
-from preflight._util.validation import HYPHENATED, Problem, describe_schema, kind_of, problem_of
+from preflight._util.validation import HYPHENATED, Problem, describe_schema, kind_of, problem_of, type_adapter
 from preflight.config.resolve import NAMES, Chosen, items_called
 from preflight.config.selection import declared_by, relative, unknown, why_not_error
 from preflight.model.configuration import Configuration, FileIgnores, SeverityChoice, Site, Waiver, severity_chosen
@@ -393,7 +392,7 @@ def validated(document: Mapping[str, Any]) -> Settings | list[Problem]:
     from pydantic import ValidationError
 
     try:
-        settings = _adapter().validate_python(document)
+        settings = type_adapter(Settings).validate_python(document)
     except ValidationError as error:
         return [
             problem_of(problem, Settings, document)
@@ -407,13 +406,6 @@ def validated(document: Mapping[str, Any]) -> Settings | list[Problem]:
     return settings
 
 
-@functools.cache
-def _adapter() -> Any:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(Settings)
-
-
 def schema() -> dict[str, Any]:
     """JSON Schema (2020-12) of a configuration file."""
-    return describe_schema(_adapter(), "preflight configuration", Settings, Waive)
+    return describe_schema(type_adapter(Settings), "preflight configuration", Settings, Waive)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from preflight._util.json_output import schema_of, to_bytes
+from preflight._util.validation import type_adapter
 
 SCHEMA_VERSION = 3
 
@@ -252,6 +253,4 @@ def to_json(diagnosis: Diagnosis) -> bytes:
 
 def schema() -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of that document."""
-    from pydantic import TypeAdapter
-
-    return schema_of(TypeAdapter(Diagnosis), "preflight diagnosis")
+    return schema_of(type_adapter(Diagnosis), "preflight diagnosis")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from preflight._util.json_output import schema_of, to_bytes
+from preflight._util.validation import type_adapter
 from preflight.model.findings import Finding
 
 SCHEMA_VERSION = 2
@@ -207,6 +208,4 @@ def to_json(difference: Difference) -> bytes:
 
 def schema() -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of that document."""
-    from pydantic import TypeAdapter
-
-    return schema_of(TypeAdapter(Difference), "preflight difference")
+    return schema_of(type_adapter(Difference), "preflight difference")

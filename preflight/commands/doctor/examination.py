@@ -15,6 +15,7 @@ import anyio
 from preflight import __version__
 from preflight._util.cache import default_cache
 from preflight._util.json_output import schema_of, to_bytes
+from preflight._util.validation import type_adapter
 from preflight.commands.doctor import local_items
 from preflight.engine.report import ExitCode
 from preflight.executors.base import Executor
@@ -190,6 +191,4 @@ def to_json(examination: Examination) -> bytes:
 
 def schema() -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of that document."""
-    from pydantic import TypeAdapter
-
-    return schema_of(TypeAdapter(Examination), "preflight examination")
+    return schema_of(type_adapter(Examination), "preflight examination")

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from preflight._util.json_output import schema_of, to_bytes
+from preflight._util.validation import type_adapter
 from preflight.commands.history.drifts import drift_stories
 from preflight.commands.history.past import Past, changes_of, peers_of
 from preflight.commands.history.stories import Kind, Story, failing_nodes, growing_counters, health_of, own_failures
@@ -202,6 +203,4 @@ def to_json(account: Account) -> bytes:
 
 def schema() -> dict[str, Any]:
     """JSON Schema (2020-12) of the output of `to_json`."""
-    from preflight._util.validation import type_adapter
-
     return schema_of(type_adapter(Account), "preflight history")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from preflight._util.json_output import schema_of, to_bytes
+from preflight._util.validation import type_adapter
 
 SCHEMA_VERSION = 1
 
@@ -304,6 +305,4 @@ def to_json(plan: Plan) -> bytes:
 
 def schema() -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of the output of `to_json`."""
-    from pydantic import TypeAdapter
-
-    return schema_of(TypeAdapter(Plan), "preflight plan")
+    return schema_of(type_adapter(Plan), "preflight plan")

@@ -7,7 +7,6 @@ be any program.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from preflight._util import regular_file
 from preflight._util.toml import TomlError
 from preflight._util.toml import parse as loads
 from preflight._util.usage_error import UsageError
-from preflight._util.validation import HYPHENATED, Problem, describe_schema, problem_of
+from preflight._util.validation import HYPHENATED, Problem, describe_schema, problem_of, type_adapter
 from preflight.model.configuration import Site
 from preflight.plugins import registry
 from preflight.plugins.site import checks
@@ -86,7 +85,7 @@ def _validated(document: Mapping[str, Any]) -> Document | list[Problem]:
     from pydantic import ValidationError
 
     try:
-        read = _adapter().validate_python(document)
+        read = type_adapter(Document).validate_python(document)
     except ValidationError as error:
         errors = error.errors(include_url=False, include_context=True)
         return list(dict.fromkeys(problem_of(_outside_union(one), Document, document) for one in errors))
@@ -134,13 +133,6 @@ def _problems(read: Document, taken: Site) -> Iterator[Problem]:
             yield from checks.problems(item, (table, n))
 
 
-@functools.cache
-def _adapter() -> Any:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(Document)
-
-
 def schema() -> dict[str, Any]:
     """JSON Schema (2020-12) of a file of site rules and checks."""
-    return describe_schema(_adapter(), "preflight site rules", Document, Rule, When, Check, Value)
+    return describe_schema(type_adapter(Document), "preflight site rules", Document, Rule, When, Check, Value)

@@ -78,7 +78,7 @@ class DeepSpeedSource:
             claims = node_claims.claims
         elif document.root is not None:
             span = span_of(file.path, file.text, document.root.start, document.root.end)
-            message = f"{file.path}is not a JSON object: it must start with `{{`; DeepSpeed cannot use it"
+            message = f"{file.path} is not a JSON object: it must start with `{{`; DeepSpeed cannot use it"
             notes.append(Note(NoteKind.MALFORMED, message, span))
         notes.sort(key=lambda note: (note.span.line, note.span.column))
         comments = suppressions(file, signs=("//", "#"))

@@ -27,7 +27,6 @@ from preflight.sources.launchers.option_parser import (
     known_text,
     relative,
     scan,
-    table,
     text_of,
 )
 
@@ -116,45 +115,11 @@ def _is_number(text: str) -> bool:
     return True
 
 
-_MODEL_NUMBERS = {
-    "num_layers": "--num-layers",
-    "vocabulary_size": "--vocab-size",
-    "hidden_size": "--hidden-size",
-    "ffn_hidden_size": "--ffn-hidden-size",
-    "expert_ffn_hidden_size": "--moe-ffn-hidden-size",
-    "attention_heads": "--num-attention-heads",
-    "query_groups": "--num-query-groups --num-key-value-heads",
-    "sequence_length": "--seq-length",
-    "num_experts": "--num-experts",
-    "layers_per_virtual_stage": "--num-layers-per-virtual-pipeline-stage",
-    "train_samples": "--train-samples",
-    "train_steps": "--train-iters --max_steps",
-    "save_interval": "--save-interval",
-}
-_VALUED = {
-    **_MODEL_NUMBERS,
-    "recompute": "--recompute-granularity",
-    "expert_layers": "--moe-layer-freq",
-    "fp8_format": "--fp8-format",
-    "fp16_loss_scale": "--loss-scale",
-    "model_name": "--model_name --model --pretrained_model_name_or_path"
-    " --base_model --pretrain --actor_model_name_or_path --actor-model-name-or-path",
-}
-_MODEL_FLAGS = {
-    "gated_feed_forward": "--swiglu",
-    "sequence_parallel": "--sequence-parallel",
-    "distributed_optimizer": "--use-distributed-optimizer",
-}
-_MODEL_OPTIONS = table(
-    _VALUED,
-    {
-        **_MODEL_FLAGS,
-        "recomputes": "--recompute-activations",
-        "checkpoints": "--checkpoint-activations --deepspeed-activation-checkpointing",
-        "query_groups_on": "--group-query-attention",
-    },
-    abbreviations=False,
-    interleaved=True,
+_MODEL_OPTIONS = declared_table("script-model")
+_MODEL_NUMBERS = (
+    *("num_layers", "vocabulary_size", "hidden_size", "ffn_hidden_size", "expert_ffn_hidden_size", "attention_heads"),
+    *("query_groups", "sequence_length", "num_experts", "layers_per_virtual_stage", "train_samples", "train_steps"),
+    "save_interval",
 )
 
 
@@ -167,7 +132,7 @@ def model_claims(line: LaunchLine, words: Sequence[Word]) -> tuple[Claim, ...]:
     for quantity in ("expert_layers", "fp8_format", "model_name"):
         builder.add_setting(quantity, scanned.last(quantity), as_text)
     builder.add_setting("fp16_loss_scale", scanned.last("fp16_loss_scale"), lambda v: lift(lambda i: float(str(i)), v))
-    for quantity in _MODEL_FLAGS:
+    for quantity in ("gated_feed_forward", "sequence_parallel", "distributed_optimizer"):
         builder.add_setting(quantity, scanned.last(quantity))
     _recompute(builder, scanned.last("recompute"), scanned.last("recomputes"), scanned.last("checkpoints"))
     return tuple(builder.claims)

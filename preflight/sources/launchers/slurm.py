@@ -32,6 +32,7 @@ from preflight.model.job import (
 from preflight.sources.base import Directive, SourceFile
 from preflight.sources.launchers.claim_builder import ClaimBuilder, as_text, product_of, sum_of
 from preflight.sources.launchers.option_parser import GivenOption, ScannedLine, declared_options, declared_table
+from preflight.sources.shell.sbatch_directives import LONG_NAMES
 
 #: Longer lists do not occur in practice, and are slow to split.
 _MAX_LIST_LENGTH = 4000
@@ -338,23 +339,6 @@ _RESOURCE_OPTIONS = frozenset(
         *("--sockets-per-node", "--threads-per-core", "--hint", "--wckey", "--prefer", "--ntasks-per-gpu"),
     )
 )
-_LONG_NAMES = {
-    "-A": "--account",
-    "-p": "--partition",
-    "-q": "--qos",
-    "-M": "--clusters",
-    "-C": "--constraint",
-    "-N": "--nodes",
-    "-n": "--ntasks",
-    "-c": "--cpus-per-task",
-    "-G": "--gpus",
-    "-w": "--nodelist",
-    "-x": "--exclude",
-    "-L": "--licenses",
-    "-t": "--time",
-    "-J": "--job-name",
-    "--tasks-per-node": "--ntasks-per-node",
-}
 _MAX_LINES = 20_000
 _PLACEHOLDER = re.compile(r"[{}<>$]")
 _DIRECTIVE = re.compile(r"^#SBATCH[ \t]+-", re.MULTILINE)
@@ -425,7 +409,7 @@ def state_component_gpus(builder: ClaimBuilder, directives: Sequence[Directive])
 def _state_request(builder: ClaimBuilder, directives: Sequence[Directive]) -> None:
     """State every option that selects resources, for the checks that ask Slurm whether it can grant them."""
     for directive in directives:
-        name = _LONG_NAMES.get(directive.option, directive.option)
+        name = LONG_NAMES.get(directive.option, directive.option)
         _state_directive(builder, name, directive)
         if name not in _RESOURCE_OPTIONS:
             continue

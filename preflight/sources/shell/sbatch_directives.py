@@ -25,7 +25,7 @@ _BARE_LONG = frozenset(
     )
 )
 _BARE_SHORT = frozenset("HhIkOQsvVWXK")
-#: Short options and their long names (sbatch manual).
+#: Short options, and one that is deprecated, and their names (sbatch manual).
 LONG_NAMES = {
     "-A": "--account",
     "-a": "--array",
@@ -36,6 +36,8 @@ LONG_NAMES = {
     "-e": "--error",
     "-G": "--gpus",
     "-J": "--job-name",
+    "-L": "--licenses",
+    "-M": "--clusters",
     "-N": "--nodes",
     "-n": "--ntasks",
     "-o": "--output",
@@ -44,6 +46,7 @@ LONG_NAMES = {
     "-t": "--time",
     "-w": "--nodelist",
     "-x": "--exclude",
+    "--tasks-per-node": "--ntasks-per-node",
 }
 #: Words that separate the parts of a heterogeneous job.
 _HETEROGENEOUS = frozenset(("hetjob", "packjob", ":"))
@@ -147,8 +150,6 @@ def header_of(lines: Sequence[Directive]) -> Header:
     options: dict[str, str] = {}
     for directive in lines:
         options[LONG_NAMES.get(directive.option, directive.option)] = directive.value or ""
-    if "--tasks-per-node" in options:
-        options.setdefault("--ntasks-per-node", options["--tasks-per-node"])
     return Header(options, bool(lines))
 
 

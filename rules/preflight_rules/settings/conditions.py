@@ -252,7 +252,12 @@ def holds(text: str, value_of: Lookup) -> bool:
     Raises:
         UnknownValue: the condition depends on a value that is not known.
     """
-    return bool(_evaluated(parsed(text), value_of))
+    return bool(evaluate(text, value_of))
+
+
+def evaluate(text: str, value_of: Lookup) -> Any:
+    """The value of an expression; `value_of` and what is raised are those of `holds`."""
+    return _evaluated(parsed(text), value_of)
 
 
 def _evaluated(node: ast.expr, value_of: Lookup) -> Any:
