@@ -37,7 +37,7 @@ SCHEDULERS = {
 #: Launchers that start processes on the other nodes themselves.
 REACHING_LAUNCHERS = frozenset({"srun", "mpirun", "mpiexec", "deepspeed", "horovodrun", "colossalai", "torchx"})
 #: A word in place of a number that is not known yet.
-_PLACEHOLDER = re.compile(r"<.*|\{.*\}|\[.*\]|[A-Z][A-Z0-9_]*|[a-z]+(?:_[a-z]+)+|x+|\?+|\.\.\.")
+_PLACEHOLDER = re.compile(r"<.*|\{.*\}|\[.*\]|[A-Z][A-Z0-9_]*|[a-z]+(?:_[a-z]+)+|x+|\?+|\.\.\.|([#@%])\w+\1")
 
 
 def is_placeholder(word: str) -> bool:

@@ -95,6 +95,9 @@ def _strict_parser(module: Module) -> Iterator[Claim]:
             for item in call.args
             if isinstance(item, ast.Constant) and str(item.value).startswith("-")
         ]
+        helps = argument(makers[0], "add_help")
+        if helps is None:
+            names += ["-h", "--help"]
         if "BooleanOptionalAction" in module.file.text:
             names += [f"--no-{name[2:]}" for name in names if name.startswith("--")]
         yield module.claim("declared_options", tuple(dict.fromkeys(names)), parses[0])

@@ -317,8 +317,10 @@ _HOOKS = frozenset(("train_dataloader", "training_step", "configure_optimizers")
 
 def _is_of_lightning(owner: ast.ClassDef) -> bool:
     """Whether a class is one of Lightning's modules or data modules."""
-    named = any(re.search(r"Lightning|DataModule", end_of(base)) for base in owner.bases)
-    return named or any(isinstance(each, ast.FunctionDef) and each.name in _HOOKS for each in owner.body)
+    bases = [end_of(base) for base in owner.bases]
+    named = any(re.search(r"Lightning|DataModule", base) for base in bases)
+    hooked = any(isinstance(each, ast.FunctionDef) and each.name in _HOOKS for each in owner.body)
+    return named or (hooked and any(base != "object" for base in bases))
 
 
 def kept_by_prepare_data(module: Module) -> Iterator[Claim]:

@@ -121,7 +121,7 @@ def _folders(module: Module, guard: Callable[[ast.Call], RankGuard]) -> Iterator
         may_exist = allowed is not None and module.fold(value_of(allowed)) != Known(False)
         if may_exist or _is_caught(module, call) or _is_side_work(module, call) or _is_in_turn(module, call):
             continue
-        if guard(call).who is RankSet.ALL and not _has_own_path(module, call):
+        if guard(call).who is RankSet.ALL and not _has_own_path(module, call) and not _has_microseconds(module, call):
             yield module.claim("folder_made", module.text(call), call)
 
 
@@ -183,6 +183,12 @@ def _has_own_path(module: Module, call: ast.Call) -> bool:
     return any(
         _OWN_CHECKPOINT_PATH.search(name) for path in paths for name in _names(module, path, position is not None)
     )
+
+
+def _has_microseconds(module: Module, call: ast.Call) -> bool:
+    """Whether the path of a folder has the time in microseconds, which no two ranks share."""
+    paths = [*call.args, call.func.value if isinstance(call.func, ast.Attribute) else call]
+    return any("%f" in name for path in paths for name in _names(module, path, True))
 
 
 def _names(module: Module, expression: ast.expr, texts: bool) -> Iterator[str]:

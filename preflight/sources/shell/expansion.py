@@ -952,7 +952,8 @@ class _OutputReader:
         if name == "pwd":
             if state.directory is None:
                 return hole(Symbol.START_DIRECTORY.value, self.place, self.spelling)
-            return self.computed(state.directory or ".")
+            # An absolute path, whose beginning is not known.
+            return self.computed(f"./{state.directory}" if state.directory else ".")
         if name in program_output.HOST_PROGRAMS:
             printed = program_output.printed_symbol(name, arguments, batch=state.batch)
             return None if printed is None else self.run_time_value(printed)

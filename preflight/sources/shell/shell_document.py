@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from tree_sitter import Node, Parser
 
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+#: `$(((a)) && b || c)`: an arithmetic test in a substitution, which the grammar takes for an arithmetic expansion.
+_TEST_IN_SUBSTITUTION = re.compile(r"\$\(\(\((?P<test>[^()\n]*)\)\)(?=\s*(?:&&|\|\|))")
 _LEAD = re.compile(r"(?:[ \t\n]|\\\n)*")
 _PLAIN = re.compile(r"""[A-Za-z0-9_./:=,+@%-]+|"[^"\\$`{\n]{1,1000}"|'[^'\\{\n]{1,1000}'""")
 #: Represents an unknown part in the text of a document; one per part.
@@ -170,6 +172,11 @@ def cover(pieces: Text, fallback: Place) -> Place:
     return fallback if first is None else Place(first.file, first.start, end)
 
 
+def _readable(text: str) -> str:
+    """The text as the grammar reads it, of the same length: in ASCII, and such a test as a subshell."""
+    return _TEST_IN_SUBSTITUTION.sub(r"$( (\g<test>) ", _NOT_ASCII.sub("Z", text))
+
+
 class Document:
     """Parsable shell code made of pieces.
 
@@ -205,7 +212,7 @@ class Document:
     def root(self) -> Node:
         """The root of the syntax tree; parsed on first use."""
         if self._root is None:
-            self._root = _parser().parse(_NOT_ASCII.sub("Z", self.text).encode("ascii")).root_node
+            self._root = _parser().parse(_readable(self.text).encode("ascii")).root_node
         return self._root
 
     def holes(self) -> Iterator[Hole]:

@@ -142,7 +142,8 @@ def _other_objects(job: Job, launch: Launch | None, sets: Sequence[Claim]) -> tu
     One object may hold the pod of the master, and another those of the workers: their launch lines name one master. A
     launch line with a node rank of its own is one node of a group.
     """
-    if launch is None or len(sets) != 1 or sets[0].source != "kubernetes":
+    if launch is None or len(sets) != 1 or sets[0].source != "kubernetes" or sets[0].spelling.startswith("numNodes"):
+        # A TrainJob starts all nodes of its group.
         return ()
     master = texts(job_value(job.setting("master_addr", launch.scope)))
     found: list[Claim] = []

@@ -9,6 +9,7 @@ from dataclasses import replace
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Span, as_int, refused_number
 from preflight.model.job.claim import distinct, job_value
+from preflight.model.job.job import SUBMISSION
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import argument_of, joined, quoted
@@ -160,8 +161,10 @@ def port_shared_by_concurrent_launches(job: Job) -> Iterator[Verdict]:
 
 def _run_together(first: Launch, second: Launch, devices: frozenset[str], others: frozenset[str]) -> bool:
     """Whether two launches run at the same time on one host, as far as their script shows."""
+    if f"not {first.condition}" == second.condition or f"not {second.condition}" == first.condition:
+        return False
     if first.concurrent and second.concurrent:
-        remote = SPREADING_WRAPPERS | {"ssh"}
+        remote = SPREADING_WRAPPERS | {"ssh", "sbatch", SUBMISSION}
         alone = not remote.intersection((*first.wrappers, *second.wrappers))
         # Ranks that are started one by one share the port of their rendezvous.
         alone = alone and first.launcher != "python" and second.launcher != "python"

@@ -117,7 +117,13 @@ def _several_launchers_finding(job: Job, launch: Launch, tasks: Claim, count: tu
 
 
 def _is_task_of_srun(stated: Stated[Launch]) -> bool:
-    return stated.launch.launcher == "srun" and not _is_launcher(stated.launch.program)
+    if stated.launch.launcher != "srun" or _is_launcher(stated.launch.program):
+        return False
+    # A step may prepare something before it starts a launcher on the same tasks.
+    *_, tasks = stated
+    others = [other for other in stated.job.launches if other.launcher in AGENT_LAUNCHERS]
+    theirs = {claim.span for other in others for claim in stated.job.setting("tasks_per_node", other.scope)}
+    return all(task.span not in theirs for task in tasks)
 
 
 @rule(
