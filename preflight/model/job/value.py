@@ -15,7 +15,7 @@ import enum
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
@@ -149,11 +149,44 @@ def one_of(values: Iterable[Plain]) -> Value:
 def join(values: Iterable[Value]) -> Value:
     """The value after branches are joined: every value that either branch could have left."""
     found: list[Plain] = []
-    for value in values:
+    joined = list(values)
+    if len(joined) == 1:
+        return joined[0]
+    for value in joined:
         if isinstance(value, Unresolved):
-            return value
+            return _without_options(value)
         found.extend(alternatives(value))
     return one_of(found)
+
+
+def _without_options(value: Unresolved) -> Unresolved:
+    """The same value where something else is computed from it."""
+    return Unresolved(value.why, value.set_by_caller) if isinstance(value, OfOptions) else value
+
+
+def made_of(pieces: Sequence[Value]) -> OfOptions | None:
+    """A text that consists of known parts and the values of options; None if all is known, or a part is neither."""
+    parts: list[str | ProgramOption] = []
+    why = ""
+    for piece in pieces:
+        if isinstance(piece, Known):
+            parts.append(str(piece.value))
+        elif isinstance(piece, OfOptions):
+            why = why or piece.why
+            parts.extend(piece.made_of)
+        else:
+            return None
+    return OfOptions(why, made_of=tuple(parts)) if why else None
+
+
+def converted(value: Value, kind: str) -> OfOptions | None:
+    """The value of a single option as `str` or `int` makes it; None for anything else."""
+    if not isinstance(value, OfOptions) or len(value.made_of) != 1:
+        return None
+    (option,) = value.made_of
+    if isinstance(option, str) or option.kind.startswith("store_"):
+        return None
+    return OfOptions(value.why, made_of=(option._replace(kind=kind),))
 
 
 def lift(function: Callable[..., Plain], *values: Value) -> Value:
@@ -163,7 +196,7 @@ def lift(function: Callable[..., Plain], *values: Value) -> Value:
     """
     for value in values:
         if isinstance(value, Unresolved):
-            return value
+            return _without_options(value)
     if len(values) == 1 and isinstance(values[0], Known):
         try:
             return Known(function(values[0].value))

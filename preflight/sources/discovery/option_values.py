@@ -51,6 +51,9 @@ def option_value(option: ProgramOption, arguments: Sequence[str | None]) -> _Giv
         elif name.startswith("--") and len(name) > 2 and any(each.startswith(name) for each in option.names):
             # argparse takes the beginning of an option for the option.
             return None
+        elif any(len(each) == 2 and name.startswith(each) and name != "--" for each in option.names):
+            # `-b8`
+            return None
     if found:
         is_switch = option.kind.startswith("store_")
         return _Given(Known(option.kind == "store_true"), True) if is_switch else _converted(found[-1], option.kind)

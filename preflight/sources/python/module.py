@@ -18,11 +18,10 @@ from typing import Any, NamedTuple, TypeVar
 from preflight._util.redaction import scrub
 from preflight._util.spans import MAX_SNIPPET_LENGTH
 from preflight.model.job import Claim, Known, OneOf, Relation, Scope, Span, Strength, Unresolved, Value, join, lift
-from preflight.model.job.value import OfOptions, Plain, ProgramOption, Symbol
+from preflight.model.job.value import OfOptions, Plain, ProgramOption, Symbol, converted, made_of
 from preflight.sources.base import SourceFile, Tree
 from preflight.sources.python import outline
 from preflight.sources.python.outline import Outline, dotted
-from preflight.sources.python.program_options import converted, made_of, options
 
 #: Steps to fold a constant; a longer computation is not a constant.
 MAX_FOLD_DEPTH = 40
@@ -35,8 +34,6 @@ _MAX_INTEGER = 2**63
 _MAX_ALIKE = 4
 #: A condition on how the job was started, not on what the user wants of it.
 _OF_RANKS = re.compile(r"environ|getenv|world_size|\bn?nodes\b|num_nodes|RANK")
-#: Names of what a parser returns.
-_PARSED = re.compile(r"_?(?:\w+_)?(?:args?|opts?|options|flags|FLAGS|hparams|arguments)")
 #: Conditions further out than this are not listed.
 _MAX_CLIMB = 200
 
@@ -88,7 +85,9 @@ class Module:
         self.tree = tree
         self.outline = Outline(self._walked)
         self._folded: dict[int, Value] = {}
-        self._named_options: Mapping[str, ProgramOption] | None = None
+        self._named_options: dict[str, str] | None = None
+        #: The option of the program whose value an attribute is.
+        self.option_of: Callable[[ast.Attribute], ProgramOption | None] = lambda attribute: None
         self.calls = self.nodes(ast.Call)
         self._called = {id(call): self._name_called(call) for call in self.calls}
         #: The calls by the last part of the called name.
@@ -295,12 +294,13 @@ class Module:
         if variable:
             return Unresolved(f"${variable}, which the caller sets")
         if isinstance(expression, ast.Attribute) and isinstance(expression.value, ast.Name):
-            option = self._options().get(expression.attr)
+            option = self.option_of(expression)
             if option is not None:
-                shown = next((name for name in option.names if name.startswith("--")), option.names[0])
-                why = f"the value of `{shown}`"
-                certain = option.kind and _PARSED.fullmatch(expression.value.id)
-                return OfOptions(why, made_of=(option,)) if certain else Unresolved(why)
+                shown = next((each for each in option.names if each.startswith("--")), option.names[0])
+                return OfOptions(f"the value of `{shown}`", made_of=(option,))
+            name = self._options().get(expression.attr)
+            if name is not None:
+                return Unresolved(f"the value of `{name}`")
         if isinstance(expression, ast.Attribute) and dotted(expression):
             return Unresolved(f"`{self.text(expression)}`: known only at run time")
         if isinstance(expression, ast.Name):
@@ -318,12 +318,15 @@ class Module:
             name = expression.args[0] if expression.args else None
         return name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else ""
 
-    def _options(self) -> Mapping[str, ProgramOption]:
+    def _options(self) -> dict[str, str]:
         """The options of the script's parsers, by the attribute that holds their value."""
         if self._named_options is None:
             self._named_options = {}
-            assigned = {node.attr for node in self.nodes(ast.Attribute) if isinstance(node.ctx, ast.Store)}
-            self._named_options = options(self.named("add_argument"), self.file.text, assigned, self.fold)
+            for call in self.named("add_argument"):
+                written = [a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+                option = next((text for text in written if text.startswith("--")), "")
+                if option:
+                    self._named_options.setdefault(option.lstrip("-").replace("-", "_"), option)
         return self._named_options
 
     def _fold_call(self, call: ast.Call, depth: int) -> Value:

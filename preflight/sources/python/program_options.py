@@ -1,59 +1,105 @@
-"""The options that a script's parser declares, and values that consist of what a launch line gives for them.
+"""The options that a script declares with argparse, for values that consist of what a launch line gives for them.
 
-Source: Python's argparse (3.11).
+An option counts only where its value in the program is certainly that of the command line: the script has one parser
+and parses the line once, and neither it nor a module of the user's own changes what the parser returned.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterator
 
-from preflight.model.job import Known, Value
-from preflight.model.job.value import OfOptions, ProgramOption
+from preflight.model.job import Known
+from preflight.model.job.value import ProgramOption
+from preflight.sources.python import imports
+from preflight.sources.python.module import SPAWNS, Module, argument, value_of
+from preflight.sources.python.outline import Function, dotted
 
-#: What may give an option another value than the command line, or change the line.
-_CHANGES = re.compile(
-    r"\bset_defaults\b|\bsetattr\(|__dict__|\bvars\(\w+\)(?:\[|\.update)|\bsys\.argv\b(?!\[0\])|\bfromfile_prefix_chars\b"
-    r"|\bargument_default\b|\bparse_args\((?=[^)\s])"
-)
+#: What may give options another value than the command line, or change the line.
+_CHANGES = re.compile(r"\bset_defaults\b|\bsetattr\(|\bdelattr\(|__dict__|\bsys\.argv\b(?!\[0\])|\bconfigargparse\b")
+#: `args.url = ...`, `args.lr *= 2`
+_ASSIGNED = re.compile(r"\.(\w+)\s*(?:[-+*/|]|//)?=(?!=)")
+#: Arguments of a parser that leave the values of options alone.
+_OF_PARSER = frozenset(("description", "prog", "usage", "epilog", "formatter_class", "add_help", "allow_abbrev"))
+#: Arguments of `add_argument` that leave the value of an option what the line says.
+_OF_OPTION = frozenset(("type", "default", "help", "required", "dest", "action", "choices", "metavar"))
 _TYPES = ("str", "int", "float")
 _SWITCHES = ("store_true", "store_false")
-#: Arguments of `add_argument` that leave the value of an option what the line says.
-_PLAIN = frozenset(("type", "default", "help", "required", "dest", "action", "choices", "metavar"))
+#: Functions, and libraries, that look at the options without changing them.
+_LOOK = frozenset(
+    (
+        *("print", "str", "repr", "len", "isinstance", "hasattr", "getattr", "dict", "type", "id", "vars"),
+        *("json", "yaml", "pprint", "logging", "logger", "log", "wandb", "torch", "deepspeed", "paddle", "os", "copy"),
+    )
+)
+#: Functions that hand the options on are followed to this depth.
+_MAX_DEPTH = 4
 
 
-def options(
-    calls: Iterable[ast.Call], text: str, assigned: Collection[str], fold: Callable[[ast.expr], Value]
-) -> dict[str, ProgramOption]:
-    """The options by the attribute that holds their value; without a kind where the line alone does not tell it.
+def reader(module: Module) -> Callable[[ast.Attribute], ProgramOption | None]:
+    """A function that gives the option whose value an attribute is; None for any other attribute."""
+    found: list[tuple[ast.Call, dict[str, ProgramOption]] | None] = []
 
-    Args:
-        calls: those of `add_argument`.
-        text: of the script.
-        assigned: the attributes that the script assigns.
-        fold: gives the value of an expression.
-    """
-    changed = _CHANGES.search(text) is not None
-    found: dict[str, ProgramOption] = {}
-    for call in calls:
-        written = (item.value for item in call.args if isinstance(item, ast.Constant))
-        names = tuple(name for name in written if isinstance(name, str) and name.startswith("-"))
-        if not any(name.startswith("--") for name in names):
-            continue
-        given = {keyword.arg or "": keyword.value for keyword in call.keywords}
-        long = next(name for name in names if name.startswith("--"))
-        holder = _constant(given.get("dest")) or long.lstrip("-").replace("-", "_")
-        default = fold(given["default"]) if "default" in given else None
-        known = default is None or isinstance(default, Known)
-        kind = "" if changed or holder in assigned or holder in found else _kind(given)
-        found[holder] = ProgramOption(
-            names,
-            kind,
-            default.value if isinstance(default, Known) else kind == "store_false" if kind in _SWITCHES else None,
-            known and "required" not in given,
-        )
-    return found
+    def option_of(attribute: ast.Attribute) -> ProgramOption | None:
+        if not found:
+            # Folding the defaults may ask again.
+            found.append(None)
+            found[0] = _declared(module)
+        if found[0] is None:
+            return None
+        parsed, options = found[0]
+        option = options.get(attribute.attr)
+        return option if option is not None and _is_parsed(module, attribute.value, parsed, 0) else None
+
+    return option_of
+
+
+def _declared(module: Module) -> tuple[ast.Call, dict[str, ProgramOption]] | None:
+    """The call that parses the line, and the options by the attributes that hold them; None if that is not certain."""
+    parsers = [call for call in module.calls if re.search(r"Arg\w*Parser$", module.called(call))]
+    parses = module.named("parse_args", "parse_known_args")
+    plain = (
+        len(parsers) == len(parses) == 1
+        and module.called(parsers[0]) == "argparse.ArgumentParser"
+        and not parsers[0].args
+        and {keyword.arg for keyword in parsers[0].keywords} <= _OF_PARSER
+        and not (parses[0].args or parses[0].keywords)
+        and not module.named("add_subparsers")
+    )
+    if not plain or _CHANGES.search(module.file.text) or not all(_looks(module, call) for call in module.named("vars")):
+        return None
+    texts, complete = imports.texts_of_modules(module)
+    own = {text.path for text in texts}
+    if not complete or any(_CHANGES.search(text.text) for text in texts) or _is_passed_on(module, parses[0], own):
+        return None
+    changed = {name for text in (module.file.text, *(text.text for text in texts)) for name in _ASSIGNED.findall(text)}
+    options: dict[str, ProgramOption] = {}
+    for call in module.named("add_argument"):
+        if any(keyword.arg is None for keyword in call.keywords):
+            return None
+        names = [item.value for item in call.args if isinstance(item, ast.Constant) and isinstance(item.value, str)]
+        if len(names) < len(call.args) or not names:
+            return None
+        holder, option = _option(module, call, tuple(names))
+        if holder in changed or holder in options:
+            option = option._replace(kind="")
+        options[holder] = option
+    return parses[0], {holder: option for holder, option in options.items() if option.kind}
+
+
+def _option(module: Module, call: ast.Call, names: tuple[str, ...]) -> tuple[str, ProgramOption]:
+    given = {keyword.arg or "": keyword.value for keyword in call.keywords}
+    long = next((name for name in names if name.startswith("--")), names[0])
+    holder = _constant(given.get("dest")) or long.lstrip("-").replace("-", "_")
+    kind = _kind(given) if long.startswith("-") else ""
+    default = (
+        module.fold(given["default"])
+        if "default" in given
+        else Known(kind == "store_false" if kind in _SWITCHES else None)
+    )
+    known = isinstance(default, Known) and "required" not in given
+    return holder, ProgramOption(names, kind, default.value if isinstance(default, Known) else None, known)
 
 
 def _constant(expression: ast.expr | None) -> str:
@@ -61,37 +107,95 @@ def _constant(expression: ast.expr | None) -> str:
 
 
 def _kind(given: dict[str, ast.expr]) -> str:
-    if not given.keys() <= _PLAIN:
+    if not given.keys() <= _OF_OPTION:
         return ""
     action = given.get("action")
-    if action is not None:
-        return _constant(action) if _constant(action) in (*_SWITCHES, "store") else ""
+    if action is not None and _constant(action) != "store":
+        return _constant(action) if _constant(action) in _SWITCHES else ""
     kind = given.get("type")
     if kind is None:
         return "str"
     return kind.id if isinstance(kind, ast.Name) and kind.id in _TYPES else ""
 
 
-def made_of(pieces: Sequence[Value]) -> OfOptions | None:
-    """A text that consists of known parts and the values of options; None if all is known, or a part is neither."""
-    parts: list[str | ProgramOption] = []
-    why = ""
-    for piece in pieces:
-        if isinstance(piece, Known):
-            parts.append(str(piece.value))
-        elif isinstance(piece, OfOptions):
-            why = why or piece.why
-            parts.extend(piece.made_of)
-        else:
-            return None
-    return OfOptions(why, made_of=tuple(parts)) if why else None
+def _looks(module: Module, call: ast.Call) -> bool:
+    """Whether what `vars(args)` returns is given to another function, which gets no name for it."""
+    return isinstance(module.parent(call), (ast.Call, ast.FormattedValue))
 
 
-def converted(value: Value, kind: str) -> OfOptions | None:
-    """The value of a single option as `str` or `int` makes it; None for anything else."""
-    if not isinstance(value, OfOptions) or len(value.made_of) != 1:
-        return None
-    (option,) = value.made_of
-    if isinstance(option, str) or option.kind not in _TYPES:
-        return None
-    return OfOptions(value.why, made_of=(option._replace(kind=kind),))
+def _is_passed_on(module: Module, parsed: ast.Call, own: set[str]) -> bool:
+    """Whether the script hands the options to what is neither there to be read, nor known to leave them alone."""
+    for call in module.calls:
+        name = module.called(call)
+        first = name.partition(".")[0]
+        given = [*call.args, *(keyword.value for keyword in call.keywords)]
+        if not any(isinstance(item, ast.Name) and _is_parsed(module, item, parsed, 0) for item in given):
+            continue
+        if first in _LOOK or module.outline.functions(name.rpartition(".")[2]):
+            continue
+        if not any(_is_in(name, path) for path in own):
+            return True
+    return False
+
+
+def _is_in(name: str, path: str) -> bool:
+    """Whether a dotted name may be of the module at a path: `utils.dist.setup` in `src/utils/dist.py`."""
+    stem = "/" + path.removesuffix(".py").removesuffix("/__init__")
+    parts = name.strip(".").split(".")
+    return any(stem.endswith("/" + "/".join(parts[:length])) for length in range(1, len(parts)))
+
+
+def _is_parsed(module: Module, expression: ast.expr, parsed: ast.Call, depth: int) -> bool:
+    """Whether an expression is certainly what the parser returned."""
+    made = module.definition(expression)
+    if made is parsed:
+        return True
+    if depth == _MAX_DEPTH:
+        return False
+    if isinstance(made, ast.Call):
+        return any(
+            _returns(module, function, parsed, depth) for function in module.outline.functions(dotted(made.func))
+        )
+    if not isinstance(made, ast.Name):
+        return False
+    if _is_first_of(module, made.id, parsed):
+        return True
+    function = module.outline.function_of(expression)
+    places = [item.arg for item in (*function.args.posonlyargs, *function.args.args)] if function is not None else []
+    if function is None or made.id not in places:
+        return False
+    given = list(_given(module, function, made.id, places.index(made.id)))
+    return bool(given) and all(item is not None and _is_parsed(module, item, parsed, depth + 1) for item in given)
+
+
+def _is_first_of(module: Module, name: str, parsed: ast.Call) -> bool:
+    """Whether a name is bound once, by `name, rest = parser.parse_known_args()`."""
+    bound = [node for node in module.nodes(ast.Name) if node.id == name and isinstance(node.ctx, ast.Store)]
+    statement = module.parent(parsed)
+    target = statement.targets[0] if isinstance(statement, ast.Assign) and len(statement.targets) == 1 else None
+    return len(bound) == 1 and isinstance(target, ast.Tuple) and bool(target.elts) and target.elts[0] is bound[0]
+
+
+def _returns(module: Module, function: Function, parsed: ast.Call, depth: int) -> bool:
+    """Whether every `return` of a function gives what the parser returned."""
+    values = [
+        node.value
+        for node in module.nodes(ast.Return)
+        if node.value is not None and module.outline.function_of(node) is function
+    ]
+    return bool(values) and all(value is parsed or _is_parsed(module, value, parsed, depth + 1) for value in values)
+
+
+def _given(module: Module, function: Function, name: str, position: int) -> Iterator[ast.expr | None]:
+    """What each call of a function, and each spawn of it, gives for a parameter; None where that is not clear."""
+    for call in module.named(function.name):
+        item = argument(call, name, position)
+        yield value_of(item) if item is not None else None
+    for call in module.calls:
+        target = argument(call, "fn", 0) or argument(call, "func", 0) if module.called(call) in SPAWNS else None
+        if target is None or dotted(value_of(target)) != function.name:
+            continue
+        items = argument(call, "args", 1)
+        values = value_of(items) if items is not None else None
+        # The first parameter is the number of the process.
+        yield values.elts[position - 1] if isinstance(values, ast.Tuple) and 0 < position <= len(values.elts) else None

@@ -37,6 +37,7 @@ from preflight.sources.python import (
     paddle,
     paddle_legacy,
     process_group,
+    program_options,
     script_features,
     shards,
     started_commands,
@@ -236,6 +237,7 @@ class PythonSource:
         if isinstance(parsed, Note):
             return Reading(notes=(parsed,))
         module = Module(file, parsed, tree, WHOLE_JOB, self._imported)
+        module.option_of = program_options.reader(module)
         found: dict[tuple[object, ...], Claim] = {}
         references: dict[tuple[object, ...], Reference] = {}
         modules = imports.references(module, "")

@@ -484,11 +484,7 @@ _LOADERS = ("json.load", "yaml.safe_load")
 def _loaded_file(module: Module, expression: ast.expr) -> ast.expr | None:
     """The path in `json.load(open(path))`, also where the file is opened by a `with`."""
     loaded = module.definition(expression)
-    if (
-        not isinstance(loaded, ast.Call)
-        or module.called(loaded) not in ("json.load", "yaml.safe_load")
-        or not loaded.args
-    ):
+    if not isinstance(loaded, ast.Call) or module.called(loaded) not in _LOADERS or not loaded.args:
         return None
     opened = module.definition(loaded.args[0])
     if isinstance(opened, ast.Name):

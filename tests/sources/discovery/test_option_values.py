@@ -26,9 +26,14 @@ dist.init_process_group("gloo", init_method={method})
 """
 
 
-def _init_method(folder: Path, line: str, method: str, before: str = "") -> Value:
+def _init_method(folder: Path, line: str, method: str, before: str = "", **others: str) -> Value:
+    return _of_program(folder, line, _PARSER.format(method=method, before=before), **others)
+
+
+def _of_program(folder: Path, line: str, program: str, **others: str) -> Value:
     (folder / "run.sh").write_text(f"torchrun --nproc_per_node 2 train.py {line}\n", encoding="utf-8")
-    (folder / "train.py").write_text(_PARSER.format(method=method, before=before), encoding="utf-8")
+    for name, text in {"train": program, **others}.items():
+        (folder / f"{name}.py").write_text(text, encoding="utf-8")
     (job,) = assemble(folder, [folder], sources=registry.sources())
     (claim,) = [claim for claim in job.claims if claim.quantity == "setting.torch_group.init_method"]
     return claim.value
@@ -69,7 +74,93 @@ def test_an_option_has_the_value_of_the_line(tmp_path: Path, line: str, method: 
         ("", "args.url", 'args.url = "tcp://b:2"'),
         ("", "args.url", 'setattr(args, "url", "tcp://b:2")'),
         ("", "cfg.url", "cfg = load()"),
+        ("", "args.url", "given = vars(args)\ngiven.update(load())"),
+        ("", "args.url", "args = argparse.Namespace(**{**vars(args), **load()})"),
+        ("", "args.url", "parser.set_defaults(url=load())"),
+        # A short option may have its value glued on.
+        ("-utcp://a:1", "args.url", ""),
+        # It is only a part of a computation.
+        ("--seconds 30", "args.seconds * 2", ""),
+        ("--slow", "not args.slow", ""),
+        ("--url tcp://a:1", 'args.url if args.slow else "env://"', ""),
+        ("--url tcp://a:1", "(args.url, args.seconds)", ""),
     ],
 )
 def test_what_the_line_does_not_tell_stays_open(tmp_path: Path, line: str, method: str, before: str) -> None:
     assert isinstance(_init_method(tmp_path, line, method, before), Unresolved)
+
+
+_FUNCTIONS = """\
+import argparse
+import torch.distributed as dist
+
+
+def parse():
+    parser = argparse.ArgumentParser(description="train")
+    group = parser.add_argument_group("ranks")
+    group.add_argument("--url", default="env://")
+    {declared}
+    return parser.{parse}
+
+
+def setup(options, rank):
+    dist.init_process_group("gloo", init_method=options.url)
+
+
+def main():
+    {parsed}
+    setup({given}, 0)
+
+
+if __name__ == "__main__":
+    main()
+"""
+_PLAIN = {"declared": "", "parse": "parse_args()", "parsed": "args = parse()", "given": "args"}
+
+
+def test_options_are_followed_through_functions(tmp_path: Path) -> None:
+    assert _of_program(tmp_path, "--url tcp://a:1", _FUNCTIONS.format(**_PLAIN)) == Known("tcp://a:1")
+
+
+def test_the_first_of_the_known_options_is_followed(tmp_path: Path) -> None:
+    program = _PARSER.replace("args = parser.parse_args()", "args, rest = parser.parse_known_args()")
+    assert _of_program(tmp_path, "", program.format(method="args.url", before="")) == Known("env://")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"parse": "parse_args(['--url', 'a'])"},
+        {"parse": "parse_args(\n        EXTRA\n    )"},
+        {"parsed": "args = SimpleNamespace(**load())"},
+        {"parsed": "args = parse() if ready() else load()"},
+        {"given": "load()"},
+        {"declared": 'parser.add_argument("-e", dest="url", action="store_const", const="env://")'},
+        {"declared": "parser.add_argument(*NAMES, **FORM)"},
+        {"declared": "parser = configargparse.ArgumentParser()"},
+        {"declared": "sub = parser.add_subparsers()"},
+    ],
+)
+def test_other_ways_to_parse_stay_open(tmp_path: Path, other: dict[str, str]) -> None:
+    found = _of_program(tmp_path, "--url tcp://a:1", _FUNCTIONS.format(**{**_PLAIN, **other}))
+    assert isinstance(found, Unresolved)
+
+
+@pytest.mark.parametrize(
+    ("called", "module"),
+    [
+        ("tools.setup(args)", "def setup(args):\n    args.url = 'tcp://b:2'\n"),
+        ("tools.setup(args)", "def setup(args):\n    for name in read():\n        setattr(args, name, 1)\n"),
+        ("tools.setup()", "import sys\n\n\ndef setup():\n    sys.argv.append('--url=tcp://b:2')\n"),
+        # What is not there to be read may change them.
+        ("library.setup(args)", ""),
+    ],
+)
+def test_what_another_module_may_change_stays_open(tmp_path: Path, called: str, module: str) -> None:
+    before = f"import library\nimport tools\n{called}"
+    assert isinstance(_init_method(tmp_path, "", "args.url", before, tools=module), Unresolved)
+
+
+def test_a_module_that_only_reads_them_changes_nothing(tmp_path: Path) -> None:
+    module = "def show(args):\n    print(args.url)\n"
+    assert _init_method(tmp_path, "", "args.url", "import tools\ntools.show(args)", tools=module) == Known("env://")

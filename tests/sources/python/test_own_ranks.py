@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from preflight.model.job import Known, Unresolved, Value
-from preflight.model.job.value import OfOptions, ProgramOption, Symbol
+from preflight.model.job.value import Symbol
 from preflight.sources.base import Reading, SourceFile
 from preflight.sources.formats.tree import MemoryTree
 from preflight.sources.python.python_source import PythonSource
@@ -47,7 +47,7 @@ def test_spawned_processes_are_ranks() -> None:
         (
             'p.add_argument("--gpus"); args = p.parse_args(); local_rank = 0; mp.spawn(work, nprocs=args.gpus)',
             "processes_per_node",
-            OfOptions("the value of `--gpus`", made_of=(ProgramOption(("--gpus",)),)),
+            Unresolved("the value of `--gpus`"),
         ),
     ],
 )
