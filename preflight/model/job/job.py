@@ -43,6 +43,7 @@ class NoteDetail(enum.Enum):
     MISNAMED = "misnamed"
     #: The word that a carriage return changes is the value of an option.
     OPTION_VALUE = "option-value"
+    OVERWRITTEN = "overwritten"
 
 
 #: Nothing is known of a file with such a note.

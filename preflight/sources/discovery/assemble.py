@@ -13,7 +13,7 @@ from pathlib import Path
 from preflight._util import toml
 from preflight._util.budget import BudgetExceeded, current, free_memory_after, running
 from preflight._util.hostnames import is_loopback
-from preflight.model.job import WHOLE_JOB, Job, Known, Note, NoteKind, Scope, Span
+from preflight.model.job import WHOLE_JOB, Job, Known, Note, NoteDetail, NoteKind, Scope, Span
 from preflight.model.job.derive import with_derived
 from preflight.model.job.value import items
 from preflight.model.progress import Progress, Step, ignore
@@ -134,6 +134,7 @@ def _directory_jobs(recognised: RecognisedFiles, walked: Walked) -> list[Job]:
             continue
         built[path] = _collect_jobs(recognised, [path], explicit=False)
         referred.update(file.path for job in built[path] for file in job.files if file.path != path)
+        referred.update(target for job in built[path] for target in _overwritten(job))
     entries = [path for path in built if path not in referred]
     notes = list(walked.notes)
     joined: dict[str, tuple[str, ...]] = {}
@@ -167,6 +168,12 @@ def _directory_jobs(recognised: RecognisedFiles, walked: Walked) -> list[Job]:
     elif notes:
         kept.append(Job(walked.below or ".", notes=tuple(notes)))
     return kept
+
+
+def _overwritten(job: Job) -> set[str]:
+    """The files that a script of the job overwrites before it uses them: as they lie, they are not of any job."""
+    places = {note.span for note in job.notes if note.detail is NoteDetail.OVERWRITTEN}
+    return {reference.target for reference in job.references if reference.span in places}
 
 
 def _find_siblings(entries: Sequence[str], built: Mapping[str, Sequence[Job]]) -> dict[str, tuple[str, ...]]:

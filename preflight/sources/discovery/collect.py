@@ -228,7 +228,7 @@ class JobCollector:
                 f"`{step.path}` ({step.role}) is written by the script ({origin.span.path}:{origin.span.line}) with"
                 " values that appear only when it runs; it cannot be judged"
             )
-            self.notes.append(Note(NoteKind.MISSING, message, reference.span))
+            self.notes.append(Note(NoteKind.MISSING, message, reference.span, detail=NoteDetail.OVERWRITTEN))
         elif note.kind is NoteKind.MISSING and not _is_found_by_path(reference) and (meant := self._meant(step)):
             message = f"`{step.path}` ({step.role}) does not exist, but `{meant}` does"
             self.notes.append(Note(NoteKind.MISSING, message, reference.span, detail=NoteDetail.MISNAMED))

@@ -396,11 +396,23 @@ def _comes_late(module: Module, call: ast.Call, names: Sequence[str]) -> bool:
     return any(other.lineno < call.lineno and not module.condition(other) for other in others)
 
 
+#: Calls that may train.
+_TRAINS = re.compile(r"train|fit|epoch|backward|step|run|main|loop", re.IGNORECASE)
+
+
 def _comes_after_loops(module: Module, call: ast.Call) -> bool:
-    """Whether every loop of the same function stands before the call, and there is one."""
+    """Whether a loop of the same function trained before the call, and no loop or call that may train comes after."""
     around = enclosing(module, call)
     loops = [loop for loop in module.nodes(*LOOPS) if enclosing(module, loop) is around]
-    return bool(loops) and all((loop.end_lineno or loop.lineno) < call.lineno for loop in loops)
+    trained = [
+        step for step in module.named("backward", "step") if any(loop in module.outline.above(step) for loop in loops)
+    ]
+    later = [other for other in module.calls if other.lineno > call.lineno and enclosing(module, other) is around]
+    return (
+        bool(trained)
+        and all((loop.end_lineno or loop.lineno) < call.lineno for loop in loops)
+        and not any(_TRAINS.search(last(module.called(other))) for other in later)
+    )
 
 
 def _is_reached(module: Module, call: ast.Call) -> bool:

@@ -352,7 +352,10 @@ def text_compared_with_number(module: Module) -> Iterator[Claim]:
 
 
 #: What is printed where a condition does not hold costs nothing.
-_PRINTS = re.compile(r"(?:print|pprint|tqdm\.write|warnings\.warn|(?:\w*\.)*\w*log\w*\.\w+)\(", re.IGNORECASE)
+_PRINTS = re.compile(
+    r"(?:print|pprint|tqdm\.write|warnings\.warn"
+    r"|(?:self\.)?_?(?:log|LOG|logger|LOGGER|logging)\.(?:debug|info|warn|warning|error|exception|critical|log))\("
+)
 
 
 def _decides_prints(module: Module, test: ast.expr) -> bool:

@@ -471,7 +471,7 @@ def _trainer(module: Module, call: ast.Call, name: str) -> Iterator[Claim]:
 
 def _files(module: Module, given: ast.keyword | ast.expr, expression: ast.expr) -> Iterator[Reference]:
     """The configuration files that an argument names, or that were loaded into it."""
-    for path in alternatives(module.fold(_loaded_file(module, expression) or expression)):
+    for path in alternatives(module.fold(_loaded_file(module, value_of(given)) or expression)):
         if isinstance(path, str) and path and not path.lstrip().startswith("{"):
             target = module.files.resolve(path, relative_to=module.file.path)
             if target is not None:
@@ -482,8 +482,12 @@ _LOADERS = ("json.load", "yaml.safe_load")
 
 
 def _loaded_file(module: Module, expression: ast.expr) -> ast.expr | None:
-    """The path in `json.load(open(path))`, also where the file is opened by a `with`."""
+    """The path in `json.load(open(path))`, also where a `with` opens the file, if nothing else uses the result."""
     loaded = module.definition(expression)
+    if isinstance(expression, ast.Name):
+        uses = [node for node in module.nodes(ast.Name) if node.id == expression.id]
+        if len(uses) != 2:
+            return None
     if not isinstance(loaded, ast.Call) or module.called(loaded) not in _LOADERS or not loaded.args:
         return None
     opened = module.definition(loaded.args[0])

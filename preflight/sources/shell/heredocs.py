@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from preflight._util.budget import note_skipped
@@ -76,8 +77,12 @@ def record_destinations(machine: Machine, state: State, document: Document, redi
     for redirect in redirects:
         destination = redirect.child_by_field_name("destination") if redirect.type == "file_redirect" else None
         if destination is not None and document.text_of(redirect).lstrip().startswith((">", "1>", "&>")):
-            path = known(expand_text(machine, state, document, destination)) or document.text_of(destination)
-            machine.produced.add(posixpath.basename(path.strip("\"'")))
+            path = known(expand_text(machine, state, document, destination))
+            name = path or document.text_of(destination)
+            machine.produced.add(posixpath.basename(name.strip("\"'")))
+            target = lookup.locate(machine, state, path) if path else None
+            if target is not None and ">>" not in document.text_of(redirect)[:4]:
+                _add_file(machine, WrittenFile(target, None, document.place_of(redirect).span))
 
 
 def _copied_paths(words: Sequence[str]) -> Sequence[str]:
@@ -117,12 +122,19 @@ def _keep(machine: Machine, state: State, path: Text, content: Text, place: Plac
     whole = machine.written_texts[key] = (*(machine.written_texts.get(key, ()) if appends else ()), *content)
     plain_path, plain = known(path), known(whole)
     target = lookup.locate(machine, state, plain_path) if plain_path is not None else None
-    if target is None:
+    if target is None or (plain is None and appends):
         return
     before = next((item for item in reversed(machine.written_files) if item.path == target), None)
     span = before.span if appends and before is not None else place.span
-    machine.written_files[:] = [item for item in machine.written_files if item.path != target or item.condition]
-    machine.written_files.append(WrittenFile(target, plain, span, "; ".join(machine.conditions)))
+    _add_file(machine, WrittenFile(target, plain, span))
+
+
+def _add_file(machine: Machine, file: WrittenFile) -> None:
+    """Add a file in place of what was written there before; not one of unknown text that only a branch writes."""
+    if machine.conditions and file.text is None:
+        return
+    machine.written_files[:] = [item for item in machine.written_files if item.path != file.path or item.condition]
+    machine.written_files.append(replace(file, condition="; ".join(machine.conditions)))
 
 
 def _without_tabs(content: Text) -> Text:

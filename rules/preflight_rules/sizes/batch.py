@@ -217,7 +217,8 @@ def _divided(job: Job, scope: Scope, ranks: Value, because: tuple[Claim, ...]) -
     pipelines = job.about("setting.deepspeed_pipeline.function", scope)
     if pipelines and not job.setting(_STAGES, scope):
         return Unresolved(f"{quoted(pipelines[0])} divides the ranks into stages"), pipelines
-    for quantity in ("tensor_parallel_size", "pipeline_parallel_size", _STAGES):
+    # An option of the script's own may say the same.
+    for quantity in ("tensor_parallel_size", _STAGES if pipelines else "pipeline_parallel_size"):
         sizes = job.setting(quantity, scope)
         if sizes:
             ranks = lift(_data_parallel, ranks, as_int(job_value(sizes)))
