@@ -10,6 +10,7 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Observed, Unavailable
 from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, unknown
+from preflight_checks.comparison import size
 from preflight_checks.planning import combined, has_launches, missing_facts, on_every_node
 from preflight_checks.probes.leftovers import Leftovers, Process, leftovers, locks
 from preflight_checks.requirements.claims import gpu_claims
@@ -39,9 +40,9 @@ _plan = on_every_node(leftovers, params=_search, when=has_launches)
 
 
 def _age(seconds: float) -> str:
-    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit}"
+    for unit, length in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
     return f"{seconds:.0f} s"
 
 
@@ -233,9 +234,9 @@ def shared_memory_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
         names = sorted({f"/dev/shm/{segment.name[:5]}*" for segment in value.segments if segment.own})[:4]
         yield failed(
             f"shared memory on {fold(group)}",
-            f"files of {of} in use by no process take {_size(_own_bytes(value))} of /dev/shm on {node}"
+            f"files of {of} in use by no process take {size(_own_bytes(value))} of /dev/shm on {node}"
             + (f", and some on {fold(name for name in group if name != node)}" if len(group) > 1 else ""),
-            at=Evidence("/dev/shm", _size(_own_bytes(value)), "little", "ls -l /dev/shm", node),
+            at=Evidence("/dev/shm", size(_own_bytes(value)), "little", "ls -l /dev/shm", node),
             nodes=tuple(group),
             remedy=f"If no run is active: `ssh {node} 'rm -f {' '.join(names)}'`.",
             severity=severity,
@@ -251,10 +252,6 @@ def _own_bytes(value: Leftovers) -> int:
 def _is_large(value: Leftovers) -> bool:
     used = _own_bytes(value)
     return used > MUCH_SHM or (value.shm_total_bytes is not None and used > MUCH_SHM_PART * value.shm_total_bytes)
-
-
-def _size(value: int) -> str:
-    return f"{value / GIB:.1f} GiB" if value >= GIB else f"{value / MIB:.0f} MiB"
 
 
 def _compiles(job: Job) -> bool:
