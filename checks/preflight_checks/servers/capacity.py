@@ -203,7 +203,6 @@ FIRST_WITHOUT = Version("3.1.1")
     "VER009",
     "paddle-without-parameter-server",
     plan=on_every_node(packages, when=lambda job, fleet: is_ps(job), context=True, deadline_s=8.0),
-    probes=(packages,),
     cost="reads the metadata of installed packages in the ranks' interpreter",
     severity=Severity.ERROR,
     evidence=(
