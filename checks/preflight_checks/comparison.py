@@ -18,7 +18,7 @@ from preflight.model.recording import Fleet
 from preflight_checks.requirements.claims import largest
 from preflight_checks.requirements.hosts import fold
 
-MIB, GIB = 2**20, 2**30
+MIB, GIB, TIB = 2**20, 2**30, 2**40
 
 
 def ranks_of_node(job: Job) -> tuple[int, tuple[Claim, ...]]:
@@ -57,7 +57,7 @@ def size(value: float | None) -> str:
     if value is None or value == float("inf"):
         return "unlimited"
     if value >= GIB:
-        return f"{value / GIB:.1f} GiB"
+        return f"{value / TIB:.1f} TiB" if value >= TIB else f"{value / GIB:.1f} GiB"
     return f"{value / MIB:.0f} MiB" if value >= MIB or not value else f"{value / 1024:.0f} KiB"
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from preflight.model.job import Claim, Job
@@ -15,6 +16,18 @@ T = TypeVar("T")
 Condition: TypeAlias = Callable[[Job, Fleet], object]
 ClaimsOf: TypeAlias = Callable[[Job], tuple[Claim, ...]]
 Params: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A plan that knows its probes, so that a check need not name them again."""
+
+    probes: tuple[Callable[..., object], ...]
+    requests: PlanRequests
+
+    def __call__(self, job: Job, fleet: Fleet, facts: Facts) -> Iterable[Request]:
+        """The requests for this job and these nodes."""
+        return self.requests(job, fleet, facts)
 
 
 def multi_node(job: Job, fleet: Fleet) -> bool:
@@ -51,7 +64,7 @@ def on_every_node(
     context: bool = False,
     required: bool = False,
     deadline_s: float = 5.0,
-) -> PlanRequests:
+) -> Plan:
     """A plan that requests these probes from every node that was reached, node by node.
 
     Args:
@@ -82,10 +95,10 @@ def on_every_node(
                     deadline_s=deadline_s,
                 )
 
-    return plan
+    return Plan(probes, plan)
 
 
-def combined(*plans: PlanRequests, when: Condition | None = None) -> PlanRequests:
+def combined(*plans: Plan, when: Condition | None = None) -> Plan:
     """A plan that makes the requests of all these plans, in this order, if `when` holds."""
 
     def plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
@@ -93,7 +106,7 @@ def combined(*plans: PlanRequests, when: Condition | None = None) -> PlanRequest
             for part in plans:
                 yield from part(job, fleet, facts)
 
-    return plan
+    return Plan(tuple(dict.fromkeys(probe for part in plans for probe in part.probes)), plan)
 
 
 def missing_facts(facts: Facts, probe: Callable[..., object], subject: str) -> Iterator[Verdict]:

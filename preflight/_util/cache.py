@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import os
 import re
-import secrets
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -80,15 +79,8 @@ class Cache:
             if not self._is_ours():
                 return
             path = self._path(key)
-            part = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
-            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            try:
-                with os.fdopen(descriptor, "wb") as stream:
-                    stream.write(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
-                part.replace(path)
-            except BaseException:
-                part.unlink(missing_ok=True)
-                raise
+            checksum = hashlib.sha256(content).hexdigest().encode()
+            regular_file.replace(path, checksum + b"\n" + content, mode=0o600)
             self._prune()
         except (OSError, ValueError):
             return

@@ -4,6 +4,8 @@ command line, a configuration or a tree names.
 Opening a FIFO waits for a writer, opening a device may have effects, and /dev/zero never ends. A file that is not
 regular, or is larger than its kind ever is, is rejected with an `OSError` whose `strerror` gives the reason, so that
 callers treat it like any other unreadable file.
+
+Replaces a file completely or not at all: whoever reads it meanwhile sees the old content or the new.
 """
 
 from __future__ import annotations
@@ -98,6 +100,35 @@ def read_text(
     """
     text = read(path, max_file_bytes, follow_links=follow_links).decode(encoding, errors)
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+
+
+def replace(path: Path, data: bytes, *, mode: int, owner: tuple[int, int] | None = None, durable: bool = False) -> None:
+    """Replace `path` by a new file with this content, completely or not at all; a link is replaced itself.
+
+    Args:
+        owner: user and group; None for those of this process.
+        durable: whether it is on the disk before it replaces the old one.
+
+    Raises:
+        OSError: it cannot be written; nothing has changed.
+    """
+    import tempfile
+
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:64]}.")
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(data)
+            if durable:
+                stream.flush()
+                os.fsync(descriptor)
+        if owner is not None:
+            os.chown(temporary, *owner)
+        temporary.chmod(mode)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def read_up_to(stream: IO[bytes], max_bytes: int) -> bytes:

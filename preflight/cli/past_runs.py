@@ -51,9 +51,9 @@ def diagnose(
         found = api.diagnose(logs, symptoms=symptoms, given=sys.stdin.buffer, progress=progress)
     for name, path in targets:
         if name == "json":
-            from preflight.commands.diagnose.diagnosis import to_json
+            from preflight._util.json_output import to_bytes
 
-            content = to_json(found)
+            content = to_bytes(found, indent=2)
         else:
             from preflight._util.terminal import encoded
             from preflight.commands.diagnose.diagnosis_text import page
@@ -104,9 +104,9 @@ def diff(
     found = api.diff(old, new, fail_on=fail_on or "", allow_incomplete=allow_incomplete)
     for name, path in targets:
         if name == "json":
-            from preflight.commands.diff.difference import to_json
+            from preflight._util.json_output import to_bytes
 
-            content = to_json(found)
+            content = to_bytes(found, indent=2)
         else:
             from preflight.commands.diff.difference_text import page
 

@@ -70,12 +70,13 @@ def plan(
 
 
 def _content(made: object, name: str, style: object) -> bytes:
-    from preflight.commands.plan.job_plan import Plan, to_json
+    from preflight._util.json_output import to_bytes
+    from preflight.commands.plan.job_plan import Plan
     from preflight.reporters.base import Style
 
     assert isinstance(made, Plan) and isinstance(style, Style)
     if name == "json":
-        return to_json(made)
+        return to_bytes(made, indent=2)
     if name == "html":
         from preflight.commands.plan.plan_pages import html
 

@@ -85,9 +85,9 @@ def doctor(
     )
     for name, path in targets:
         if name == "json":
-            from preflight.commands.doctor.examination import to_json
+            from preflight._util.json_output import to_bytes
 
-            content = to_json(found)
+            content = to_bytes(found, indent=2)
         else:
             from preflight.commands.doctor.examination_text import page
 

@@ -9,7 +9,6 @@ import hashlib
 import os
 import re
 import stat
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -235,19 +234,14 @@ class Files:
             raise ValueError("changed since it was judged; run again")
         real = Path(self._real(change.path))
         status = real.stat()
-        descriptor, temporary = tempfile.mkstemp(dir=real.parent, prefix=f".{real.name[:64]}.")
-        try:
-            with os.fdopen(descriptor, "wb") as stream:
-                stream.write(change.after)
-                stream.flush()
-                os.fsync(descriptor)
-            if (status.st_uid, status.st_gid) != (os.getuid(), os.getgid()):
-                os.chown(temporary, status.st_uid, status.st_gid)
-            Path(temporary).chmod(stat.S_IMODE(status.st_mode))
-            Path(temporary).replace(real)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        owner = (status.st_uid, status.st_gid)
+        regular_file.replace(
+            real,
+            change.after,
+            mode=stat.S_IMODE(status.st_mode),
+            owner=owner if owner != (os.getuid(), os.getgid()) else None,
+            durable=True,
+        )
 
     def _real(self, path: str) -> str:
         real = os.path.realpath(f"{self._root}/{path}", strict=True)

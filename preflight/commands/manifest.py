@@ -17,6 +17,7 @@ from preflight import __version__
 from preflight._util import regular_file
 from preflight._util.redaction import redact_tree
 from preflight._util.usage_error import UsageError
+from preflight._util.yaml_output import to_yaml
 from preflight.executors.kubernetes_pods import PodRole, PodSource, build_job, choose_source, container_of
 from preflight.sources.formats.structured import Kind, Member, Node
 
@@ -295,23 +296,8 @@ def _comment(*lines: str) -> str:
 
 
 def _to_yaml(value: Any) -> str:
-    """Return YAML in block style, with multi-line strings kept. Secrets are removed; a check does not need them."""
-    import yaml
-
-    value = redact_tree(value)
-
-    class Dumper(yaml.SafeDumper):
-        def ignore_aliases(self, data: Any) -> bool:
-            return True
-
-    def text(dumper: yaml.SafeDumper, data: str) -> Any:
-        style = "|" if "\n" in data else None
-        return dumper.represent_scalar("tag:yaml.org,2002:str", data, style=style)
-
-    Dumper.add_representer(str, text)
-    return str(
-        yaml.dump(value, Dumper=Dumper, sort_keys=False, default_flow_style=False, width=110, allow_unicode=True)
-    )
+    """Return YAML without secrets; a check does not need them."""
+    return to_yaml(redact_tree(value), width=110)
 
 
 def read_files(root: Path, paths: Sequence[str]) -> dict[str, str]:

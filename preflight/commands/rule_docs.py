@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from preflight._util import regular_file
 from preflight._util.usage_error import UsageError
 from preflight.config.selection import all_items
 from preflight.model.findings import Severity
@@ -17,7 +18,6 @@ from preflight.model.options import STAGES
 from preflight.model.requests import probe_name
 from preflight.plugins import registry
 from preflight.plugins.authoring import HEADINGS, Check, Meta, Rule
-from preflight.reporters.output import replace_file
 
 
 def explanation(name: str, site_rules: Sequence[Path] = (), *, width: int | None = None) -> str:
@@ -220,7 +220,7 @@ def write(folder: Path, items: Sequence[Rule | Check]) -> list[Path]:
     for name, text in wanted.items():
         path = folder / name
         if not path.exists() or path.read_text("utf-8") != text:
-            replace_file(path, text.encode("utf-8"), mode=0o644)
+            regular_file.replace(path, text.encode("utf-8"), mode=0o644)
             changed.append(path)
     return changed
 

@@ -460,16 +460,16 @@ class check(_Metadata):
     """Turn a judging function, and the function that plans its requests, into a check.
 
     `probes` are the functions that its requests name, including listeners: their modules are sent to nodes for a
-    plugin's check. `follow_up` is called when the requests of the stage have become facts, and again after each of its
-    own rounds, until it needs nothing new or the stage runs out of time. `reads` lists the probes of other checks whose
-    facts this one plans or judges by: if only its own stage runs, as in `preflight smoke`, no other requests are sent
-    before it.
+    plugin's check. A plan with an attribute `probes` names them itself. `follow_up` is called when the requests of the
+    stage have become facts, and again after each of its own rounds, until it needs nothing new or the stage runs out of
+    time. `reads` lists the probes of other checks whose facts this one plans or judges by: if only its own stage runs,
+    as in `preflight smoke`, no other requests are sent before it.
 
-    Raises ValueError as `rule` does, for a `when` that is not one of STAGES, and for a missing `cost`.
+    Raises ValueError as `rule` does, for a `when` that is not one of STAGES, and for missing `probes` or `cost`.
     """
 
     plan: PlanRequests
-    probes: Sequence[Callable[..., object]]
+    probes: Sequence[Callable[..., object]] | None = None
     cost: str
     without_root: str = ""
     when: str = "node"
@@ -478,6 +478,10 @@ class check(_Metadata):
 
     def __post_init__(self) -> None:
         _Metadata.__post_init__(self)
+        if self.probes is None:
+            object.__setattr__(self, "probes", getattr(self.plan, "probes", None))
+        if self.probes is None:
+            raise ValueError(f"{self.id}: `probes` is missing; name the functions that its requests name")
         if not self.cost:
             raise ValueError(f"{self.id}: `cost` is missing; state its cost on a node, such as 'reads /proc/mounts'")
         if self.when not in STAGES:
@@ -490,7 +494,7 @@ class check(_Metadata):
             self.plan,
             judge,
             self.when,
-            tuple(self.probes),
+            tuple(self.probes or ()),
             self.cost,
             self.without_root,
             self.follow_up,

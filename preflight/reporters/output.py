@@ -10,12 +10,11 @@ import re
 import shlex
 import stat
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from preflight._util import terminal
+from preflight._util import regular_file, terminal
 from preflight._util.cache import user_folder
 from preflight._util.sanitize import INLINE_COMMAND, LINE_START_COMMAND, clean, neutralize_commands, printable
 from preflight._util.usage_error import UsageError, similar_names
@@ -243,7 +242,7 @@ def write(path: Path, data: bytes) -> None:
             with path.open("ab") as stream:
                 stream.write(data)
             return
-        replace_file(path, data, mode=0o666 & ~_umask())
+        regular_file.replace(path, data, mode=0o666 & ~_umask())
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from None
 
@@ -278,19 +277,6 @@ def is_stream(path: Path) -> bool:
     return not (stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode))
 
 
-def replace_file(path: Path, data: bytes, *, mode: int) -> None:
-    """Replace `path` by a new file with this content, completely or not at all. Raises OSError."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:64]}.")
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(data)
-        Path(temporary).chmod(mode)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
@@ -311,13 +297,9 @@ def keep(verb: str, text: bytes, *, at: Path | None = None) -> str:
     if place is None or not re.fullmatch(r"[a-z-]{1,32}", verb):
         return ""
     path = place / f"last-{verb}.txt"
-    temporary = place / f".{path.name}.{os.getpid()}"
     try:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(text)
-        temporary.replace(path)
+        regular_file.replace(path, text, mode=0o600)
     except OSError:
         return ""
     return f"less {shlex.quote(str(path))}"

@@ -98,8 +98,3 @@ def _evenly_spaced(indices: Sequence[int], limit: int) -> Iterable[int]:
 def short(value: float, digits: int = 4) -> float | None:
     """A measured number rounded to its significant digits; None for anything that is not a number."""
     return float(f"{value:.{digits}g}") if math.isfinite(value) else None
-
-
-def plural(count: int, noun: str) -> str:
-    """`1 node`, `4 nodes`."""
-    return f"{count} {noun}" + ("" if count == 1 else "s")

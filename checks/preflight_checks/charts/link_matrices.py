@@ -16,7 +16,8 @@ from preflight.model.charts import Mark, Matrix
 from preflight.model.job import Job
 from preflight.model.measurements import Measurements, Quantity
 from preflight.model.recording import Facts, Fleet, Unavailable
-from preflight_checks.charts.cells import brief, plural, sample_of, short
+from preflight.plugins.claim_text import counted
+from preflight_checks.charts.cells import brief, sample_of, short
 from preflight_checks.links.dial_requests import FREE, SPREAD
 from preflight_checks.links.fleet_comparison import JudgedDirection, Measurement, judged, measurements_of
 from preflight_checks.links.reachability import NOT_TRIED, DialEvidence, nodes_without_dial, reach
@@ -61,8 +62,8 @@ def links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Matrix]:
     if connected:
         states = [direction.state for direction in connected.values()]
         note = (
-            f"Of {plural(len(fleet.nodes) * (len(fleet.nodes) - 1), 'direction')} between "
-            f"{plural(len(fleet.nodes), 'node')} {len(states)} were tried over TCP: "
+            f"Of {counted(len(fleet.nodes) * (len(fleet.nodes) - 1), 'direction')} between "
+            f"{counted(len(fleet.nodes), 'node')} {len(states)} were tried over TCP: "
             f"{states.count('ok')} are open, {states.count('bad')} are not, {states.count('unknown')} are unknown"
         )
         yield _matrix("links.reach", "Reachability", note, "", fleet, connected)

@@ -16,7 +16,8 @@ from preflight.model.charts import Cell, Column, Table
 from preflight.model.job import Job
 from preflight.model.measurements import Measurements, Quantity
 from preflight.model.recording import Facts, Fleet, NodeRecord
-from preflight_checks.charts.cells import CellValue, brief, cells_of, equal, plural, table, values_by_node
+from preflight.plugins.claim_text import counted
+from preflight_checks.charts.cells import CellValue, brief, cells_of, equal, table, values_by_node
 from preflight_checks.comparison import GIB
 from preflight_checks.context.entry import computed_in_step
 from preflight_checks.host.memory import MIN_SHARE
@@ -47,7 +48,7 @@ def nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Table]:
             columns.append((Column(quantity.name, quantity.unit), cells))
     if len(columns) == 1 and len(fleet.reached) == len(fleet.records):
         return
-    values = f"Properties of {len(fleet.reached)} of {plural(len(fleet.records), 'node')}"
+    values = f"Properties of {len(fleet.reached)} of {counted(len(fleet.records), 'node')}"
     note = f"{values}; values that differ from most nodes are marked."
     yield table("nodes", "Nodes", note, fleet, columns)
 
@@ -164,9 +165,9 @@ def versions(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Table]:
 
 def _note(nodes: int, observed: Mapping[str, Installed], equal_count: int, more: int) -> str:
     if not observed:
-        return f"Versions on {plural(nodes, 'node')}; versions that differ from most nodes are marked."
-    of_nodes = f"{len(observed)} of {plural(nodes, 'node')}"
-    summary = f"{plural(equal_count, 'further package')} of {of_nodes} are the same everywhere"
+        return f"Versions on {counted(nodes, 'node')}; versions that differ from most nodes are marked."
+    of_nodes = f"{len(observed)} of {counted(nodes, 'node')}"
+    summary = f"{counted(equal_count, 'further package')} of {of_nodes} are the same everywhere"
     if more > 0:
         summary += f", {more} more differ and are not listed"
     elif len({value.digest for value in observed.values()}) > 1 and not _lists_all(observed):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from preflight.model.charts import Bar, Bars, Layout, Piece, Place
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
-from preflight_checks.charts.cells import plural
+from preflight.plugins.claim_text import counted
 from preflight_checks.requirements.hosts import Endpoint, is_ps, nodes_share_machine
 from preflight_checks.servers.layout import SERVER, layout, shares
 from reference_trainer.ps.partition import overloaded
@@ -44,7 +44,7 @@ def placement(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Layout]:
         pieces.setdefault(part.node, []).append(Piece(part.label, part.kind, value, reason))
     order = {node.name: number for number, node in enumerate(fleet.nodes)}
     nodes = sorted(pieces, key=lambda name: order.get(name, len(order)))
-    note = f"Where {plural(servers, 'server')} and {plural(len(parts) - servers, 'worker')} are, {source}; "
+    note = f"Where {counted(servers, 'server')} and {counted(len(parts) - servers, 'worker')} are, {source}; "
     note += f"bytes are {stated}." if held else f"{_UNSIZED}."
     places = tuple(Place(name or NOWHERE, tuple(pieces[name])) for name in nodes)
     yield Layout("servers.placement", "Placement of servers and workers", note, "bytes", places)
@@ -80,7 +80,7 @@ def _held_bytes(job: Job, facts: Facts, servers: int) -> tuple[Sequence[int], st
     """The bytes that each server holds, in server order, and their origin; empty if unknown."""
     expected = shares(job, servers)
     if expected is not None:
-        kept = f", with {plural(expected.slots, 'optimizer value')} for each parameter" if expected.slots else ""
+        kept = f", with {counted(expected.slots, 'optimizer value')} for each parameter" if expected.slots else ""
         return expected.held, f"what a server will hold, by the sizes in the files{kept}"
     from preflight_checks.smoke.server_run import server_run_of
 
@@ -105,7 +105,7 @@ def holdings(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Bars]:
         Bar(part.label, part.node or NOWHERE, float(own), index in heavy, "more than twice the mean" * (index in heavy))
         for index, (part, own) in enumerate(zip(servers, held, strict=True))
     )
-    note = f"{stated[0].upper()}{stated[1:]}, for each of {plural(len(bars), 'server')}."
+    note = f"{stated[0].upper()}{stated[1:]}, for each of {counted(len(bars), 'server')}."
     yield Bars("servers.bytes", "Data held by each server", note, "bytes", bars)
 
 
@@ -129,5 +129,5 @@ def traffic(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Bars]:
         for load in sorted(loads, key=lambda load: (load.index, load.node))
     )
     if bars:
-        note = f"Bytes that {plural(len(bars), 'server')} of the training run received and sent."
+        note = f"Bytes that {counted(len(bars), 'server')} of the training run received and sent."
         yield Bars("servers.traffic", "Data moved by each server", note, "bytes", bars)

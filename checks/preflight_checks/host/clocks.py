@@ -113,7 +113,6 @@ def _uncertainty(record: NodeRecord) -> float:
     "CLK002",
     "clock-not-kept",
     plan=on_every_node(clock, when=several_nodes),
-    probes=(clock,),
     cost="queries the kernel for the state of the clock, and chronyd if it runs; at most 1.5 s",
     without_root="nothing, but containers often may not query the kernel",
     severity=Severity.WARNING,

@@ -10,6 +10,7 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Observed, Unavailable
 from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, unknown
+from preflight_checks.comparison import size
 from preflight_checks.planning import combined, has_launches, missing_facts, on_every_node
 from preflight_checks.probes.leftovers import Leftovers, Process, leftovers, locks
 from preflight_checks.requirements.claims import gpu_claims
@@ -39,9 +40,9 @@ _plan = on_every_node(leftovers, params=_search, when=has_launches)
 
 
 def _age(seconds: float) -> str:
-    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit}"
+    for unit, length in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
     return f"{seconds:.0f} s"
 
 
@@ -65,7 +66,6 @@ def _belongs_to_run(process: Process) -> bool:
     "LFT001",
     "processes-left-over",
     plan=_plan,
-    probes=(leftovers,),
     cost=_COST,
     without_root=_WITHOUT_ROOT,
     severity=Severity.WARNING,
@@ -141,7 +141,6 @@ def _leftover_finding(kind: str, name: str, processes: list[tuple[str, Process]]
     "LFT002",
     "processes-stuck",
     plan=_plan,
-    probes=(leftovers,),
     cost=_COST,
     without_root=_WITHOUT_ROOT,
     severity=Severity.WARNING,
@@ -195,7 +194,6 @@ def processes_stuck(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     "LFT003",
     "shared-memory-left-over",
     plan=_plan,
-    probes=(leftovers,),
     cost=_COST,
     without_root=_WITHOUT_ROOT,
     severity=Severity.WARNING,
@@ -233,9 +231,9 @@ def shared_memory_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
         names = sorted({f"/dev/shm/{segment.name[:5]}*" for segment in value.segments if segment.own})[:4]
         yield failed(
             f"shared memory on {fold(group)}",
-            f"files of {of} in use by no process take {_size(_own_bytes(value))} of /dev/shm on {node}"
+            f"files of {of} in use by no process take {size(_own_bytes(value))} of /dev/shm on {node}"
             + (f", and some on {fold(name for name in group if name != node)}" if len(group) > 1 else ""),
-            at=Evidence("/dev/shm", _size(_own_bytes(value)), "little", "ls -l /dev/shm", node),
+            at=Evidence("/dev/shm", size(_own_bytes(value)), "little", "ls -l /dev/shm", node),
             nodes=tuple(group),
             remedy=f"If no run is active: `ssh {node} 'rm -f {' '.join(names)}'`.",
             severity=severity,
@@ -253,10 +251,6 @@ def _is_large(value: Leftovers) -> bool:
     return used > MUCH_SHM or (value.shm_total_bytes is not None and used > MUCH_SHM_PART * value.shm_total_bytes)
 
 
-def _size(value: int) -> str:
-    return f"{value / GIB:.1f} GiB" if value >= GIB else f"{value / MIB:.0f} MiB"
-
-
 def _compiles(job: Job) -> bool:
     """Whether the job may compile extensions of torch: DeepSpeed does on first use, other jobs on GPUs may."""
     deepspeed = any(launch.launcher == "deepspeed" for launch in job.launches) or bool(job.about("deepspeed_key"))
@@ -267,7 +261,6 @@ def _compiles(job: Job) -> bool:
     "LFT004",
     "extension-lock-left-over",
     plan=combined(_plan, on_every_node(locks, context=True), when=lambda job, fleet: job.launches and _compiles(job)),
-    probes=(locks, leftovers),
     cost="lists torch's folder of extensions, milliseconds",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
@@ -321,7 +314,6 @@ def extension_lock_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
     "LFT005",
     "node-shared-with-others",
     plan=_plan,
-    probes=(leftovers,),
     cost=_COST,
     severity=Severity.INFO,
     confidence=Confidence.LOW,

@@ -45,7 +45,6 @@ def _shm_users(job: Job) -> tuple[int, tuple[Claim, ...]]:
     plan=on_every_node(
         limits, when=lambda job, fleet: _shm_users(job)[0], because=lambda job: _shm_users(job)[1], context=True
     ),
-    probes=(limits,),
     cost="reads limits and the size of /dev/shm in the job context; milliseconds",
     severity=Severity.ERROR,
     evidence=("NVIDIA/nccl#342", "NVIDIA/nccl#290", "NVIDIA/nccl#525"),
@@ -124,7 +123,6 @@ def _rdma_claims(job: Job) -> tuple[Claim, ...]:
     "LIM002",
     "memlock-limited",
     plan=on_every_node(limits, when=several_nodes, needed_by=_rdma_claims, context=True),
-    probes=(limits,),
     cost="reads limits and the list of RDMA devices in the job context; milliseconds",
     severity=Severity.ERROR,
     evidence=("NVIDIA/nccl-tests#206", "openucx/ucx#8229", "openucx/ucx#8684"),

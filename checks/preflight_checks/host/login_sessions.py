@@ -22,7 +22,6 @@ SLOW_S = 1.0
     "SYS004",
     "network-mount-hangs",
     plan=on_every_node(network_mounts),
-    probes=(network_mounts,),
     cost="queries the free space of every network file system, each in a separate process; at most 2.5 s",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,

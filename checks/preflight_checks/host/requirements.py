@@ -109,7 +109,6 @@ def _is_examination(job: Job, fleet: Fleet) -> bool:
     "NOD005",
     "node-differs-from-requirement",
     plan=combined(on_every_node(machine, rdma), on_every_node(gpus, deadline_s=DEADLINE_S), when=_is_examination),
-    probes=(machine, gpus, rdma),
     cost="reads some files below /proc, /sys and /etc; asks NVML",
     severity=Severity.ERROR,
     evidence=(

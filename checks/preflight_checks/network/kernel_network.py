@@ -29,7 +29,6 @@ _plan = on_every_node(kernel_network, when=multi_node, because=lambda job: ranks
     plan=_plan,
     severity=Severity.ERROR,
     evidence=(("Primus guide (large clusters)", "https://github.com/AMD-AGI/Primus"), "ai4d-iasc/trixie#77"),
-    probes=(kernel_network,),
     cost=_COST,
 )
 def ephemeral_ports_few(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -88,7 +87,6 @@ _RANGE = "sysctl net.ipv4.ip_local_port_range net.ipv4.ip_local_reserved_ports"
         "pytorch/pytorch#126510",
         ("Linux, ip-sysctl (ip_local_reserved_ports)", "https://docs.kernel.org/networking/ip-sysctl.html"),
     ),
-    probes=(kernel_network,),
     cost=_COST,
 )
 def fixed_port_taken_by_kernel(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -142,7 +140,6 @@ def fixed_port_taken_by_kernel(job: Job, fleet: Fleet, facts: Facts) -> Iterator
         ("Linux, nf_conntrack-sysctl", "https://docs.kernel.org/networking/nf_conntrack-sysctl.html"),
         "kubernetes/kubernetes#71261",
     ),
-    probes=(kernel_network,),
     cost=_COST,
 )
 def connection_tracking_full(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -206,7 +203,6 @@ def _tracked(fact: KernelNetwork) -> float | None:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(("arp(7)", "https://man7.org/linux/man-pages/man7/arp.7.html"), "kubernetes/kops#4533"),
-    probes=(kernel_network,),
     cost=_COST,
 )
 def neighbour_table_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -262,7 +258,6 @@ _NEIGHBOURS = "sysctl net.ipv4.neigh.default.gc_thresh3"
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=("pytorch/pytorch#76913", "pytorch/pytorch#107878", "pytorch/pytorch#128739"),
-    probes=(kernel_network,),
     cost=_COST,
 )
 def listen_backlog_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:

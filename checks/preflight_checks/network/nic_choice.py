@@ -52,7 +52,6 @@ def _nodes_with_own_filter(job: Job, facts: Facts) -> set[str]:
     plan=combined(_plan, when=_chooses_by_default),
     severity=Severity.ERROR,
     evidence=("uccl-project/uccl#1034", "NVIDIA/nccl#913", "NVIDIA/nccl#1053", "NCCL, ncclFindInterfaces"),
-    probes=(interfaces,),
     cost="queries the kernel for its interfaces; milliseconds",
 )
 def default_interface(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -132,7 +131,6 @@ def _best_interface(observed: Sequence[Interface]) -> Interface | None:
     plan=combined(_plan, on_every_node(identity, when=multi_node)),
     severity=Severity.ERROR,
     evidence=("uccl-project/uccl#1034", "NVIDIA/nccl#913"),
-    probes=(interfaces, identity),
     cost="queries the kernel for its interfaces; milliseconds",
 )
 def address_on_several_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -183,7 +181,6 @@ def address_on_several_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=("horovod/horovod#1969", "horovod/horovod#2421", "marin-community/marin#7018"),
-    probes=(interfaces,),
     cost="queries the kernel for its interfaces; milliseconds",
 )
 def interface_in_another_network(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:

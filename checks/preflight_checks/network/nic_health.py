@@ -56,7 +56,6 @@ def _known(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Iterator[Verdi
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=("NVIDIA/nccl#1957", ("gcm, ethlink", "https://github.com/facebookresearch/gcm")),
-    probes=(interfaces, nic_states),
     cost="reads /sys/class/net and queries the kernel for its interfaces; milliseconds",
 )
 def interface_speed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -123,7 +122,6 @@ def _speed_text(mbps: int) -> str:
         ("Linux bonding documentation", "https://docs.kernel.org/networking/bonding.html"),
         ("gcm", "https://github.com/facebookresearch/gcm"),
     ),
-    probes=(interfaces, nic_states),
     cost="reads /sys/class/net and queries the kernel for its interfaces; milliseconds",
 )
 def bond_degraded(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -182,7 +180,6 @@ def bond_degraded(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=("NVIDIA/nccl#1957", ("Linux interface statistics", "https://docs.kernel.org/networking/statistics.html")),
-    probes=(interfaces, nic_states),
     cost="reads /sys/class/net and queries the kernel for its interfaces; milliseconds",
 )
 def interface_errors(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -267,7 +264,6 @@ def _outliers_above(values: Mapping[str, float], is_far: Callable[[float, float]
         ("Primus node-smoke (NIC firmware among its fingerprints)", "https://github.com/AMD-AGI/Primus"),
         ("imbue cluster-health", "https://github.com/imbue-ai/cluster-health"),
     ),
-    probes=(interfaces, nic_states),
     cost="reads /sys/class/net and queries each driver for its version (ethtool); milliseconds",
 )
 def nic_driver(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -323,7 +319,6 @@ def nic_driver(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         "NVIDIA/nccl#1782",
         ("Linux, ip-sysctl (arp_ignore, arp_announce, rp_filter)", "https://docs.kernel.org/networking/ip-sysctl.html"),
     ),
-    probes=(interfaces, nic_states),
     cost="reads /sys/class/net and /proc/sys/net, and queries the kernel for its routing rules; milliseconds",
 )
 def two_interfaces_in_one_network(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:

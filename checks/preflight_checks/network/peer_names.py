@@ -150,7 +150,6 @@ def _answer(lookup: Lookup) -> str:
     plan=on_every_node(identity, when=multi_node, because=store_claims),
     severity=Severity.ERROR,
     evidence=("deepspeedai/DeepSpeed#1481", "Lightning-AI/pytorch-lightning#8139"),
-    probes=(identity,),
     cost="reads the boot id and namespaces, and resolves its own name; as long as that takes, at most 3 s",
 )
 def two_names_of_one_machine(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Tuple
 
 from preflight.agent.cheap import cheap
+from preflight.agent.command import run
 from preflight.agent.process import list_folder, read_number
 from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes.names import lookup
@@ -126,18 +127,9 @@ def parse_ip_addr(text: str) -> List[Tuple[str, int, Optional[Address]]]:
 
 
 def _from_command() -> Optional[List[Tuple[str, int, Optional[Address]]]]:
-    import subprocess
-
     try:
-        done = subprocess.run(
-            ["ip", "-j", "addr"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            timeout=3,
-            env={"LC_ALL": "C", "PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin"},
-        )
-        return parse_ip_addr(done.stdout.decode("utf-8", "replace"))
-    except (OSError, ValueError, subprocess.SubprocessError):
+        return parse_ip_addr(run(["ip", "-j", "addr"], deadline_s=3.0).output)
+    except (ProbeUnavailable, ValueError):
         return None
 
 

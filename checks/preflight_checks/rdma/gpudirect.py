@@ -114,7 +114,6 @@ _plan_pci = on_every_node(pci, when=lambda job, fleet: "nccl" in backends(job)[0
         "NVIDIA/nccl#257",
         "NCCL user guide, troubleshooting",
     ),
-    probes=(pci,),
     cost="reads the configuration space of the bridges above GPUs and RDMA cards; milliseconds",
     without_root="the ACS bits: the extended configuration space of a bridge is readable only by root",
 )
@@ -166,7 +165,6 @@ def acs_redirects(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=("NVIDIA/nccl#667", "NVIDIA/nccl#304", "NCCL user guide, troubleshooting"),
-    probes=(pci,),
     cost="reads the IOMMU type of GPUs and RDMA cards from /sys; milliseconds",
 )
 def iommu_translates(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 
 from preflight.model.findings import Confidence, Evidence, Severity
-from preflight.model.job import Job, Known, is_whole_number
+from preflight.model.job import Job, is_whole_number
 from preflight.model.recording import Facts, Fleet, Partition
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed
-from preflight.sources.launchers.slurm import seconds_of
+from preflight.sources.launchers.slurm import parse_seconds
 from preflight_checks.requirements.hosts import fold
 from preflight_checks.scheduler.allocation import (
     NOT_SLURM,
@@ -147,16 +147,11 @@ def _exceeded_limit(item: Partition, requested: dict[str, RequestedOption]) -> I
             message = f"the job requests {count} nodes, and partition {item.name} requires at least {item.min_nodes}"
             yield "--nodes", message, f"MinNodes={item.min_nodes}"
     if "--time" in requested and item.max_time:
-        wanted, limit = _seconds(requested["--time"].value), _seconds(item.max_time)
-        if wanted is not None and limit is not None and wanted > limit:
+        wanted, limit = parse_seconds(requested["--time"].value), parse_seconds(item.max_time)
+        if wanted is not None and limit and wanted > limit:
             requested_time = requested["--time"].value
             message = f"the job requests {requested_time}, and partition {item.name} allows at most {item.max_time}"
             yield "--time", message, f"MaxTime={item.max_time}"
-
-
-def _seconds(text: str) -> int | None:
-    value = seconds_of(Known(text))
-    return value.value if isinstance(value, Known) and isinstance(value.value, int) else None
 
 
 def _max_nodes(requested: dict[str, RequestedOption], count: int) -> int:

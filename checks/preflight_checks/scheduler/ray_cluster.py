@@ -34,7 +34,6 @@ def _compares_versions(job: Job, fleet: Fleet) -> bool:
     "RAY030",
     "ray-nodes-differ",
     plan=on_every_node(packages, when=_compares_versions, context=True, deadline_s=8.0),
-    probes=(packages,),
     cost="reads the metadata of installed packages in the ranks' interpreter",
     severity=Severity.ERROR,
     evidence=("Unakar/Logic-RL#30", "ray-project/ray#47792", "gpustack/gpustack#5509"),

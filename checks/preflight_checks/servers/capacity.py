@@ -12,6 +12,7 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight_checks.comparison import size
 from preflight_checks.planning import missing_facts, on_every_node
 from preflight_checks.probes.packages import packages
 from preflight_checks.probes.server_place import server_place
@@ -75,21 +76,14 @@ def _memory(found: Layout, wanted: Shares, nodes: dict[str, tuple[int, int]], *,
     free = "" if certain else " free"
     return failed(
         f"memory of {fold(nodes)}",
-        f"the servers on {fold(nodes)} will hold {_size(need)} a node{kept}, and {node} has {_size(has)}{free}",
-        at=Evidence("memory", _size(has), _size(need), "free -h", node),
+        f"the servers on {fold(nodes)} will hold {size(need)} a node{kept}, and {node} has {size(has)}{free}",
+        at=Evidence("memory", size(has), size(need), "free -h", node),
         also=(*wanted.claims, *layout_claims(found)),
         nodes=tuple(nodes),
         remedy="Spread the servers over more nodes, or use a table that stores only the rows in use.",
         severity=None if certain else Severity.WARNING,
         confidence=None if certain else Confidence.MEDIUM,
     )
-
-
-def _size(value: int) -> str:
-    for unit, size in (("TiB", 2**40), ("GiB", 2**30)):
-        if value >= size:
-            return f"{value / size:.1f} {unit}"
-    return f"{value / 2**20:.0f} MiB"
 
 
 @placement_check(
@@ -185,7 +179,7 @@ def server_network_too_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
             needed = f"{share * trainers * 8 / 1e6 / SLOW_STEP_S:.0f} Mbit/s"
             yield failed(
                 f"network of {fold(nodes)}",
-                f"each step {trainers} trainers exchange {_size(share)} with the servers on {fold(nodes)}, which takes "
+                f"each step {trainers} trainers exchange {size(share)} with the servers on {fold(nodes)}, which takes "
                 f"{_seconds_each_way(share, trainers, speed):.1f} s each way at the {speed} Mbit/s of its card",
                 at=Evidence("network", f"{speed} Mbit/s", needed, "ethtool", nodes[0]),
                 also=(*wanted.claims, *layout_claims(item)),
@@ -209,7 +203,6 @@ FIRST_WITHOUT = Version("3.1.1")
     "VER009",
     "paddle-without-parameter-server",
     plan=on_every_node(packages, when=lambda job, fleet: is_ps(job), context=True, deadline_s=8.0),
-    probes=(packages,),
     cost="reads the metadata of installed packages in the ranks' interpreter",
     severity=Severity.ERROR,
     evidence=(

@@ -137,7 +137,6 @@ def _horovod_claims(job: Job) -> tuple[Claim, ...]:
     "VER008",
     "horovod-lacks-feature",
     plan=on_every_node(stack, needed_by=_horovod_claims, context=True, deadline_s=9.0),
-    probes=(stack,),
     cost=COST,
     severity=Severity.ERROR,
     evidence=("horovod/horovod#2389", "horovod/horovod#314", "horovod/horovod#1831"),

@@ -143,7 +143,6 @@ def _container_claims(job: Job) -> tuple[Claim, ...]:
     plan=on_every_node(
         device_nodes, when=lambda job, fleet: gpu_claims(job), needed_by=_container_claims, deadline_s=7.0
     ),
-    probes=(device_nodes,),
     cost="reads /dev, and queries docker, else reads containerd's configuration; under a second",
     without_root="docker's configuration, if its socket is closed to the user",
     severity=Severity.WARNING,

@@ -258,7 +258,6 @@ def driver_skew(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     "VER003",
     "framework-skew",
     plan=on_every_node(packages, when=all_of(several_nodes, has_launches), context=True, deadline_s=8.0),
-    probes=(packages,),
     cost="reads the metadata of installed packages in the ranks' interpreter",
     severity=Severity.ERROR,
     evidence=("NVIDIA/nccl#286", "NVIDIA/nccl#1328", "Unakar/Logic-RL#30", "deepspeedai/DeepSpeed#3011"),

@@ -10,7 +10,7 @@ from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import split
 from preflight_checks.context.entry import computed_in_step, plan_installed
-from preflight_checks.planning import combined, missing_facts, several_nodes
+from preflight_checks.planning import Plan, combined, missing_facts, several_nodes
 from preflight_checks.probes.installed import Installed, installed
 from preflight_checks.probes.packages import DISTRIBUTIONS
 from preflight_checks.requirements.hosts import fold
@@ -33,7 +33,7 @@ OVERLAPPING: tuple[tuple[str, ...], ...] = (
 _HARMLESS = ("opencv-python", "pynvml", "onnxruntime")
 
 
-_plan = combined(plan_installed, when=several_nodes)
+_plan = combined(Plan((installed,), plan_installed), when=several_nodes)
 
 
 def _too_few_nodes(job: Job, fleet: Fleet, subject: str) -> Verdict | None:

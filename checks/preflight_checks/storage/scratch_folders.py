@@ -32,7 +32,6 @@ _WORDS = {
     "DSK001",
     "temporary-folder-unusable",
     plan=on_every_node(scratch, params={"what": "temporary"}, when=has_launches, context=True),
-    probes=(scratch,),
     cost="reads state and free space of the folder for temporary files; nothing is written",
     severity=Severity.ERROR,
     evidence=("huggingface/open-r1#488", "NVIDIA/pix2pixHD#67", "pytorch/pytorch#171411"),

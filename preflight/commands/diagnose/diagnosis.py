@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 from typing import Any
 
-from preflight._util.json_output import schema_of, to_bytes
+from preflight._util.json_output import schema_of
 from preflight._util.validation import type_adapter
 
 SCHEMA_VERSION = 3
@@ -244,11 +244,6 @@ class Diagnosis:
     survived: tuple[Effect, ...] = ()
     completion: Line | None = None
     schema_version: int = SCHEMA_VERSION
-
-
-def to_json(diagnosis: Diagnosis) -> bytes:
-    """Return the diagnosis as a JSON document."""
-    return to_bytes(diagnosis, indent=2)
 
 
 def schema() -> dict[str, Any]:

@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 from typing import Any
 
-from preflight._util.json_output import schema_of, to_bytes
+from preflight._util.json_output import schema_of
 from preflight._util.validation import type_adapter
 from preflight.model.findings import Finding
 
@@ -199,11 +199,6 @@ class Difference:
     def fixed(self) -> tuple[Finding, ...]:
         """Return the findings of the older report that are known to be fixed."""
         return tuple(item.finding for item in self.gone if not item.unknown_because)
-
-
-def to_json(difference: Difference) -> bytes:
-    """Return the comparison as a JSON document."""
-    return to_bytes(difference, indent=2)
 
 
 def schema() -> dict[str, Any]:

@@ -14,7 +14,7 @@ import anyio
 
 from preflight import __version__
 from preflight._util.cache import default_cache
-from preflight._util.json_output import schema_of, to_bytes
+from preflight._util.json_output import schema_of
 from preflight._util.validation import type_adapter
 from preflight.commands.doctor import local_items
 from preflight.engine.report import ExitCode
@@ -182,11 +182,6 @@ class Examination:
     executors: tuple[str, ...]
     exit_code: int
     schema_version: int = SCHEMA_VERSION
-
-
-def to_json(examination: Examination) -> bytes:
-    """Return the examination as a JSON document."""
-    return to_bytes(examination, indent=2)
 
 
 def schema() -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from preflight._util.json_output import schema_of, to_bytes
+from preflight._util.json_output import schema_of
 from preflight._util.validation import type_adapter
 
 SCHEMA_VERSION = 1
@@ -298,11 +298,6 @@ class Plan:
     schema_version: int = SCHEMA_VERSION
 
 
-def to_json(plan: Plan) -> bytes:
-    """Return the plan as indented JSON, ending in a newline."""
-    return to_bytes(plan, indent=2)
-
-
 def schema() -> dict[str, Any]:
-    """Return the JSON Schema (2020-12) of the output of `to_json`."""
+    """Return the JSON Schema (2020-12) of a plan."""
     return schema_of(type_adapter(Plan), "preflight plan")

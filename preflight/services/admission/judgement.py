@@ -20,6 +20,7 @@ import yaml
 from preflight._util.redaction import scrub
 from preflight._util.sanitize import clean
 from preflight._util.usage_error import UsageError, similar_names
+from preflight._util.yaml_output import to_yaml
 from preflight.model.configuration import Configuration
 from preflight.model.findings import Finding, Severity, VerdictKind
 
@@ -333,27 +334,11 @@ CLUSTER = "_cluster"
 _IRRELEVANT = ("managedFields", "resourceVersion", "uid", "selfLink", "generation", "creationTimestamp")
 _APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _MAX_PATH = 160
 
 
 class NotWritable(Exception):
     """An object cannot be written as a manifest."""
-
-
-class _Dumper(_DUMPER):  # type: ignore[misc]
-    """Writes texts of several lines as such, so that scripts are read line by line."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-def _represent_text(dumper: Any, text: str) -> Any:
-    style = "|" if "\n" in text else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_Dumper.add_representer(str, _represent_text)
 
 
 @dataclass(frozen=True)
@@ -402,9 +387,7 @@ def object_file(value: Object, namespace: str) -> ObjectFile:
     ordered: dict[Any, Any] = {key: kept.pop(key) for key in ("apiVersion", "kind") if key in kept}
     document: dict[Any, Any] = {**ordered, "metadata": about, **kept}
     try:
-        text = yaml.dump(
-            document, Dumper=_Dumper, sort_keys=False, default_flow_style=False, allow_unicode=True, width=2**20
-        )
+        text = to_yaml(document, width=2**20)
     except RecursionError:
         raise NotWritable("it is nested too deeply") from None
     except (yaml.YAMLError, ValueError):

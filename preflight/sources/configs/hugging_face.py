@@ -4,17 +4,16 @@ come from.
 Source: accelerate/utils/dataclasses.py (FullyShardedDataParallelPlugin), utils/constants.py and commands/launch.py,
 accelerate 1.15; transformers/training_args.py (fsdp, fsdp_config), transformers 5.23.
 
-Source: transformers/training_args.py (transformers 4.36 to 5.23; a deprecated spelling has the same meaning as the new
-one) and trl/trainer/model_config.py for `model_name_or_path`.
-
-Source: paddlenlp/trainer/training_args.py (3.0.0b4) and paddleformers/trainer/training_args.py (1.2.0). They are stated
-as `setting.paddlenlp.NAME`, and rules read them only where such a trainer is started.
+The table is `hugging_face.toml`. The arguments of Paddle's trainers are stated as `setting.paddlenlp.NAME`, and rules
+read them only where such a trainer is started.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
+from preflight._util import toml
 from preflight.model.job import Known, Plain, Value, as_int, is_whole_number, lift
 from preflight.model.job.value import Symbol
 
@@ -135,47 +134,18 @@ def _degree(item: Plain) -> int:
     return number
 
 
+_READERS = {
+    "int": as_int,
+    "number": as_number,
+    "text": as_text,
+    "switch": as_bool,
+    "names": as_names,
+    "degree": as_degree,
+}
+_TABLE = toml.load(Path(__file__).with_name("hugging_face.toml"))
 #: Argument -> quantity and the function that reads its value.
 SETTINGS: dict[str, tuple[str, Reader]] = {
-    "per_device_train_batch_size": ("micro_batch_size_per_gpu", as_int),
-    "gradient_accumulation_steps": ("gradient_accumulation_steps", as_int),
-    "learning_rate": ("learning_rate", as_number),
-    "weight_decay": ("weight_decay", as_number),
-    "warmup_steps": ("warmup_steps", as_number),
-    "max_grad_norm": ("gradient_clipping", as_number),
-    "ddp_timeout": ("process_group_timeout_s", as_int),
-    "ddp_backend": ("backend", as_text),
-    "dataloader_num_workers": ("dataloader_workers", as_int),
-    "gradient_checkpointing": ("gradient_checkpointing", as_bool),
-    "save_strategy": ("save_strategy", as_text),
-    "save_steps": ("save_steps", as_number),
-    "eval_strategy": ("eval_strategy", as_text),
-    "evaluation_strategy": ("eval_strategy", as_text),
-    "eval_steps": ("eval_steps", as_number),
-    "load_best_model_at_end": ("load_best_model", as_bool),
-    "fsdp_transformer_layer_cls_to_wrap": ("fsdp_layer_classes", as_names),
-    "model_name_or_path": ("model_name", as_text),
-    "output_dir": ("checkpoint_path", as_text),
-    "save_total_limit": ("checkpoints_kept", as_int),
-    # PaddleNLP's trainer, which has most of these arguments (paddlenlp/trainer/training_args.py, 2.8), and that of
-    # PaddleFormers, which renamed them (paddleformers/trainer/training_args.py, 1.2).
-    "tensor_parallel_degree": ("tensor_parallel_size", as_degree),
-    "pipeline_parallel_degree": ("pipeline_parallel_size", as_degree),
-    "sep_parallel_degree": ("context_parallel_size", as_degree),
-    "sharding_parallel_degree": ("sharding_degree", as_degree),
-    "sharding_degree": ("sharding_degree", as_degree),
-    "sharding_parallel_size": ("sharding_degree", as_degree),
-    "data_parallel_degree": ("data_parallel_size", as_degree),
-    "data_parallel_size": ("data_parallel_size", as_degree),
-    "tensor_model_parallel_size": ("tensor_parallel_size", as_degree),
-    "pipeline_model_parallel_size": ("pipeline_parallel_size", as_degree),
-    "context_parallel_degree": ("context_parallel_size", as_degree),
-    "context_parallel_size": ("context_parallel_size", as_degree),
-    "sep_parallel_size": ("context_parallel_size", as_degree),
-    "expert_parallel_degree": ("expert_parallel_size", as_degree),
-    "expert_model_parallel_size": ("expert_parallel_size", as_degree),
-    "sharding": ("sharding_option", as_text),
-    "amp_master_grad": ("amp_master_grad", as_bool),
+    name: (row["quantity"], _READERS[row["read"]]) for name, row in _TABLE["settings"].items()
 }
 #: Switches that select a precision when they are on.
 PRECISIONS = ("fp16", "bf16")
@@ -189,34 +159,8 @@ def precision_of(name: str, value: Value) -> Value | None:
 
 #: How the settings are named.
 FRAMEWORK = "paddlenlp"
-_WHOLE = (
-    "tensor_parallel_degree pipeline_parallel_degree sharding_parallel_degree sharding_degree sep_parallel_degree"
-    " context_parallel_degree expert_parallel_degree expert_tensor_parallel_degree data_parallel_degree"
-    " tensor_model_parallel_size pipeline_model_parallel_size sharding_parallel_size expert_model_parallel_size"
-    " sep_parallel_size context_parallel_size data_parallel_size per_device_train_batch_size"
-    " per_device_eval_batch_size global_batch_size gradient_accumulation_steps logging_steps save_steps eval_steps"
-    " warmup_steps fa_version virtual_pp_degree flash_device_save_steps zcc_ema_interval"
-)
-_PADDLE_SWITCHES = (
-    "bf16 fp16 do_eval do_train amp_master_grad load_best_model_at_end unified_checkpoint enable_auto_parallel"
-    " sequence_parallel use_expert_parallel split_param sharding_comm_group_call_opt sd_shardingv1_comm_overlap"
-    " sd_sharding_comm_overlap sharding_comm_overlap recompute to_static distributed_dataloader"
-    " tensorwise_offload_optimizer enable_zero_cost_checkpoint fuse_optimizer_states stage1_broadcast_overlap"
-    " stage1_allgather_overlap"
-)
-_TEXTS = (
-    "sharding pipeline_parallel_config tensor_parallel_config sharding_parallel_config unified_checkpoint_config"
-    " hybrid_parallel_topo_order optim evaluation_strategy save_strategy refined_recompute save_checkpoint_format"
-    " load_checkpoint_format fp16_opt_level device recompute_granularity stage data_parallel_config"
-    " sequence_parallel_config lr_scheduler_type"
-)
 #: Each argument that a rule asks for, and what the parser makes of its text.
-FIELDS: dict[str, str] = {
-    **dict.fromkeys(_WHOLE.split(), "int"),
-    **dict.fromkeys(_PADDLE_SWITCHES.split(), "bool"),
-    **dict.fromkeys(_TEXTS.split(), "str"),
-    "warmup_ratio": "float",
-}
+FIELDS: dict[str, str] = {name: kind for kind, names in _TABLE["paddle"].items() for name in names.split()}
 _PADDLE_TRUE = ("true", "t", "yes", "y", "1")
 _PADDLE_FALSE = ("false", "f", "no", "n", "0")
 

@@ -151,7 +151,7 @@ class Resolver:
             if not isinstance(value, Known | OneOf | Unresolved):
                 value = Unresolved("a mapping inside a string")
             found.append(value)
-        return lift(lambda *parts: "".join(_format_scalar(part) for part in parts), *found)
+        return lift(lambda *parts: "".join(map(str, parts)), *found)
 
     def _inner(self, text: str, path: tuple[str, ...]) -> str | Unresolved:
         """The text of a key that itself contains interpolations."""
@@ -159,7 +159,7 @@ class Resolver:
             return text
         value = self._text(text, path)
         if isinstance(value, Known):
-            return _format_scalar(value.value)
+            return str(value.value)
         return value if isinstance(value, Unresolved) else Unresolved("a key that depends on a branch")
 
     def _reference(self, inside: str, path: tuple[str, ...]) -> Value | Section | ListSetting:
@@ -228,11 +228,11 @@ class Resolver:
         value = self._argument(default, path)
         if not isinstance(value, Known | OneOf):
             return value
-        shown = ", ".join(_format_scalar(item) for item in alternatives(value))
+        shown = ", ".join(map(str, alternatives(value)))
         if not assume_not_set(wanted, shown):
             return Unresolved(f"${wanted}, set by the caller, default {shown}", (wanted,))
         # The resolver returns strings, as the environment does.
-        return lift(lambda item: item if item is None else _format_scalar(item), value)
+        return lift(lambda item: item if item is None else str(item), value)
 
     def _argument(self, text: str, path: tuple[str, ...]) -> Value | Section | ListSetting:
         if not text.strip():
@@ -244,10 +244,6 @@ class Resolver:
 
 def _unquote(text: str) -> str:
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
-
-
-def _format_scalar(item: Plain) -> str:
-    return str(item)
 
 
 def _decode(item: Plain) -> Plain:

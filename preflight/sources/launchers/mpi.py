@@ -155,7 +155,7 @@ def state(builder: ClaimBuilder, scanned: ScannedLine, word: Word, line: LaunchL
     )
     hosts = scanned.last("host")
     if hosts is not None:
-        builder.add_setting("hosts", hosts, lambda value: lift(_names, value), strength=Strength.SCHEDULER)
+        builder.add_setting("hosts", hosts, lambda value: lift(_distinct, value), strength=Strength.SCHEDULER)
         builder.add_setting(
             "nodes",
             hosts,
@@ -259,10 +259,6 @@ def _host_slots(item: Plain) -> list[tuple[str, int]]:
         if name:
             pairs.append((name, int(slots) if slots else 1))
     return pairs
-
-
-def _names(item: Plain) -> Plain:
-    return _distinct(item)
 
 
 def _distinct(item: Plain) -> tuple[str, ...]:

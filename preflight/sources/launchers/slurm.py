@@ -274,20 +274,23 @@ def divide_evenly(total: Plain, parts: Plain) -> Plain:
 
 
 def _seconds(item: Plain) -> Plain:
-    text = str(item).strip()
-    match = re.fullmatch(r"(?:(\d+)-(\d+)(?::(\d+))?(?::(\d+))?)|(\d+)(?::(\d+))?(?::(\d+))?", text)
-    if match is None:
-        raise ValueError(f"{text!r} is not a time limit")
-    if match[1] is not None:
-        days, hours, minutes, seconds = (int(match[i] or 0) for i in range(1, 5))
-        return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-    first, second, third = match[5], match[6], match[7]
-    if third is not None:
-        return (int(first) * 60 + int(second)) * 60 + int(third)
-    total = int(first) * 60 + int(second or 0)
+    total = parse_seconds(str(item).strip())
+    if total is None:
+        raise ValueError(f"{item!r} is not a time limit")
     if not total:
         raise ValueError("0 means no time limit")
     return total
+
+
+def parse_seconds(text: str) -> int | None:
+    """The seconds in Slurm's time format; None for any other text."""
+    if re.fullmatch(r"(?:\d{1,6}-)?\d{1,6}(?::\d{1,6}){0,2}", text) is None:
+        return None
+    days, dash, rest = text.rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    # Two numbers without days are minutes and seconds.
+    units = (3600, 60, 1) if dash or len(parts) == 3 else (60, 1, 0)
+    return int(days or 0) * 86400 + sum(part * unit for part, unit in zip(parts, units, strict=False))
 
 
 def _mebibytes(item: Plain) -> Plain:

@@ -13,6 +13,7 @@ from preflight.model.job import Claim, Job, Unresolved
 from preflight.model.job.claim import distinct
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
 from preflight.plugins.claim_text import placed, quoted
+from preflight.sources.launchers.slurm import parse_seconds
 from preflight_rules.data_tables import table
 from preflight_rules.launches import is_placeholder
 
@@ -205,7 +206,7 @@ def _together(job: Job, claims: tuple[Claim, ...]) -> Iterator[Verdict]:
     yield from _gpus(job, by_name)
     least, limit = by_name.get("time-min"), by_name.get("time")
     if least is not None and limit is not None:
-        short, long = (_seconds(_parts(claim)[1] or "") for claim in (least, limit))
+        short, long = (parse_seconds(_parts(claim)[1] or "") for claim in (least, limit))
         if short is not None and long and short > long:
             yield failed(
                 job.name,
@@ -257,17 +258,6 @@ def _gpus(job: Job, by_name: dict[str, Claim]) -> Iterator[Verdict]:
         also=((nodes, "nodes"),),
         remedy=f"Request at least {least[0]} GPUs, or use --gpus-per-node.",
     )
-
-
-def _seconds(text: str) -> int | None:
-    """A time as sbatch reads it: minutes[:seconds], hours:minutes:seconds, days-hours[:minutes[:seconds]]."""
-    if re.fullmatch(r"(?:\d{1,6}-)?\d{1,6}(?::\d{1,6}){0,2}", text) is None:
-        return None
-    days, dash, rest = text.rpartition("-")
-    parts = [int(part) for part in rest.split(":")]
-    # Two numbers without days are minutes and seconds.
-    units = (3600, 60, 1) if dash or len(parts) == 3 else (60, 1, 0)
-    return int(days or 0) * 86400 + sum(part * unit for part, unit in zip(parts, units, strict=False))
 
 
 def _count(claim: Claim) -> tuple[int, bool] | None:

@@ -9,8 +9,8 @@ import jsonschema
 import pytest
 
 from preflight import api
+from preflight._util.json_output import to_bytes
 from preflight.commands.diagnose import diagnosis
-from preflight.commands.diagnose.diagnosis import to_json
 from tests.builders import DOCS
 from tests.commands.diagnose.cases import Case, cases
 
@@ -25,8 +25,8 @@ def test_the_committed_schema_is_the_generated_one() -> None:
 @pytest.mark.parametrize("case", KINDS.values(), ids=KINDS)
 def test_a_document_follows_the_schema_and_is_the_same_each_time(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(case.folder)
-    written = to_json(api.diagnose([Path()]))
+    written = to_bytes(api.diagnose([Path()]), indent=2)
     document = json.loads(written)
     jsonschema.validate(document, diagnosis.schema())
     assert document["schema_version"] == 3
-    assert to_json(api.diagnose([Path()])) == written
+    assert to_bytes(api.diagnose([Path()]), indent=2) == written

@@ -9,8 +9,9 @@ import jsonschema
 import pytest
 
 from preflight import api
+from preflight._util.json_output import to_bytes
 from preflight.cli.main import run
-from preflight.commands.plan.job_plan import LaunchPlan, Place, Plan, schema, to_json
+from preflight.commands.plan.job_plan import LaunchPlan, Place, Plan, schema
 from preflight.commands.plan.plan_pages import changes_markdown, html, markdown
 from preflight.commands.plan.plan_sections import changes_between, request_of, size_of
 from preflight.commands.plan.plan_text import changes_page, page
@@ -74,7 +75,7 @@ def test_a_very_large_grid_is_not_drawn(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, many.replace("=4 --nproc", "=4000000 --nproc").replace("--nodes=4", "--nodes=4000000"))
     grid = plan.jobs[0].launches[0].grid
     assert grid is not None and grid.equation == "1 DP x 8000000 PP x 4 TP = 32000000 ranks"
-    assert grid.cells == () and len(to_json(plan)) < 50_000
+    assert grid.cells == () and len(to_bytes(plan, indent=2)) < 50_000
 
 
 def test_the_batch_is_an_equation(megatron: Plan) -> None:
@@ -194,7 +195,7 @@ def test_a_process_of_a_parameter_server_job_is_named_by_its_role(tmp_path: Path
 
 
 def test_the_json_follows_its_schema(megatron: Plan) -> None:
-    jsonschema.validate(json.loads(to_json(megatron)), schema())
+    jsonschema.validate(json.loads(to_bytes(megatron, indent=2)), schema())
     committed = (DOCS / "plan.schema.json").read_text()
     assert committed == json.dumps(schema(), indent=2, sort_keys=True) + "\n", "run `make schema`"
 

@@ -94,11 +94,6 @@ def _path(item: Plain) -> str:
     return text
 
 
-def as_flag(value: Value) -> Value:
-    """A boolean, also as the word `true` or `false`."""
-    return hugging_face.as_bool(value)
-
-
 def as_float(value: Value) -> Value:
     """A floating-point number, also from a string: YAML reads `1e-4` as a string."""
     return lift(_float, value)
@@ -178,7 +173,7 @@ READERS: dict[str, Reader] = {
     "count": as_count,
     "int": as_int,
     "float": as_float,
-    "flag": as_flag,
+    "flag": hugging_face.as_bool,
     "path": as_path,
     "text": as_text,
     "lower": map_alternatives(lambda item: str(item).lower()),
