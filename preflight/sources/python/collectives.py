@@ -89,7 +89,7 @@ def _row_of(module: Module, call: ast.Call) -> _Call | None:
     """The row of a call that every rank has to make; None for any other, and for one within a group of its own."""
     name = module.called(call)
     for row in _calls()[_ITSELF]:
-        if row.made_by & _made(module).get(module.name(call.func), frozenset()):
+        if row.made_by & _makers_of(module, module.name(call.func), call):
             return row
     for row in _calls().get(last(name), ()):
         # `self.accelerator.save_state`, also where the first part is an argument.
@@ -134,21 +134,38 @@ def _is_of_group(call: ast.Call) -> bool:
 
 def _makers(module: Module, call: ast.Call) -> frozenset[str]:
     """What is called to make the object whose method a call is: `model, opt = deepspeed.initialize(...)`."""
-    receiver = module.name(call.func.value) if isinstance(call.func, ast.Attribute) else ""
-    return _made(module).get(receiver, frozenset())
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+    if owner is None:
+        return frozenset()
+    made = _makers_of(module, module.name(owner), call)
+    # `with FSDP.state_dict_type(model, ...)` asks it of a sharded model only.
+    withs = [outer for outer in module.outline.above(call) if isinstance(outer, ast.With)]
+    items = [item.context_expr for outer in withs for item in outer.items]
+    of_type = [item for item in items if isinstance(item, ast.Call) and last(module.called(item)) == "state_dict_type"]
+    is_sharded = any(dotted(item.args[0]) == dotted(owner) for item in of_type if item.args)
+    return made | {"FullyShardedDataParallel"} if is_sharded else made
+
+
+def _makers_of(module: Module, name: str, at: ast.AST) -> frozenset[str]:
+    """What is called to make the object of a variable: in the same function, if it is made there."""
+    made = _made(module).get(name, ())
+    function = module.outline.function_of(at)
+    here = [makers for around, makers in made if around is function]
+    return frozenset().union(*(here or [makers for _, makers in made]))
 
 
 @functools.lru_cache(maxsize=1)
-def _made(module: Module) -> dict[str, frozenset[str]]:
-    """What is called to make the object of each variable."""
-    found: dict[str, frozenset[str]] = {}
+def _made(module: Module) -> dict[str, list[tuple[Function | None, frozenset[str]]]]:
+    """What is called to make the object of each variable, and in which function."""
+    found: dict[str, list[tuple[Function | None, frozenset[str]]]] = {}
     for node in module.nodes(ast.Assign):
         target = node.targets[0]
         name = module.name(target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target)
         if name and isinstance(node.value, ast.Call):
             called = module.called(node.value)
             given = {f"{last(called)}({each.arg})" for each in node.value.keywords if _is_on(each)}
-            found[name] = found.get(name, frozenset()) | {called, last(called)} | given
+            makers = frozenset({called, last(called)} | given)
+            found.setdefault(name, []).append((module.outline.function_of(node), makers))
     return found
 
 
@@ -178,7 +195,8 @@ def claims(module: Module) -> Iterator[Claim]:
 def _guarded_collectives(module: Module) -> Iterator[Claim]:
     """Calls that every rank has to make, where only some come."""
     found: dict[int, list[tuple[ast.Call, _Call, RankSet, ast.expr]]] = {}
-    objects = {name for name, makers in _made(module).items() for row in _calls()[_ITSELF] if makers & row.made_by}
+    themselves = frozenset().union(*(row.made_by for row in _calls()[_ITSELF]))
+    objects = {name for name, made in _made(module).items() if any(makers & themselves for _, makers in made)}
     called = [call for call in module.calls if objects and module.name(call.func) in objects]
     operations = _operations(module)
     for call in (*module.named(*_calls()), *called, *operations):
