@@ -9,15 +9,12 @@ from preflight.model.job import Claim, Launch, Plain, Span, Unresolved
 
 #: Longest value in a message, in characters; a longer one is cut.
 _MAX_VALUE_LENGTH = 60
-#: An option of a program: `args.nodes`, outside of texts but for `{args.nodes}` in them.
-_OPTION = re.compile(r"\b_?(?:\w+_)?(?:args?|opts?|options|flags|hparams)\.\w", re.IGNORECASE)
-_TEXT = re.compile(r"'[^']*'|\"[^\"]*\"")
 #: A positional parameter of a shell script or function: `$1`, `${2:-x}`.
 _PARAMETER = re.compile(r"\$\{?\d")
 
 
 def quoted(claim: Claim) -> str:
-    """A claim as the user wrote it, in back quotes on one line, followed by its value if it has a `$X` or `args.x`.
+    """A claim as the user wrote it, in back quotes on one line, followed by its value if it has a `$X`, or an option.
 
     Messages quote claims with this function, so that `--node_rank=$i` always comes with the rank.
     """
@@ -49,8 +46,9 @@ def _as_written(claim: Claim) -> str:
 def _variable_name(claim: Claim) -> str:
     """The value of a claim that contains a variable or substitution; empty where the text already shows it."""
     shown = [_value_text(item) for item in claim.alternatives]
-    spelling = _TEXT.sub(lambda text: " ".join(re.findall(r"\{[^{}]*\}", text[0])), claim.spelling)
-    if not ("$" in claim.spelling or _OPTION.search(spelling)) or not all(shown):
+    # A program's option has its value from the line.
+    of_line = claim.span.path.endswith(".py") and claim.origin is not None
+    if not ("$" in claim.spelling or of_line) or not all(shown):
         return ""
     # `${NODES:-4}` shows its 4 already.
     if len(shown) == 1 and re.search(rf"(?<![\w.$]){re.escape(shown[0])}(?![\w.])", claim.spelling):

@@ -144,7 +144,7 @@ class JobCollector:
         return True
 
     def _read(self, step: _Step) -> tuple[Reference, ...]:
-        tree = self._tree()
+        tree = self._tree(step)
         file = tree.read(step.path)
         if isinstance(file, Note):
             self._unread(file, step)
@@ -183,7 +183,8 @@ class JobCollector:
             reading = read_source(source, file, tree, scope=step.scope, role=step.role)
         reading = _renumber(reading, {launch.id for launch in self.launches if launch not in reading.launches})
         origin = self.written.get(step.path)
-        claims = [_relocate(claim, origin) for claim in reading.claims] if origin is not None else reading.claims
+        is_written = origin is not None and origin.text is not None
+        claims = [_relocate(claim, origin) for claim in reading.claims] if origin and is_written else reading.claims
         self.claims.setdefault(step.path, []).extend(claims)
         self.launches.extend(reading.launches)
         is_needed = step.role == "script" or (self.explicit and step.reference is None)
@@ -214,16 +215,20 @@ class JobCollector:
         caller = self.files.get(step.reference.span.path)
         return source.name == "shell" and caller is not None and caller.kind in _EVALUATING
 
-    def _tree(self) -> Tree:
-        if not self.written:
-            return self.recognised.tree
-        return OverlayTree(self.recognised.tree, {path: item.text for path, item in self.written.items()})
+    def _tree(self, step: _Step | None = None) -> Tree:
+        """The files as the scripts of the job leave them, as far as they do so before the line that names the step."""
+        written = {path: item.text for path, item in self.written.items() if not _comes_later(item, step)}
+        return OverlayTree(self.recognised.tree, written) if written else self.recognised.tree
 
     def _unread(self, note: Note, step: _Step) -> None:
         reference = step.reference
         if reference is None:
             self.notes.append(replace(note, required=self.explicit or note.required))
-        elif (origin := self.written.get(step.path)) is not None and origin.text is None:
+        elif (
+            (origin := self.written.get(step.path)) is not None
+            and origin.text is None
+            and note.kind is NoteKind.MISSING
+        ):
             message = (
                 f"`{step.path}` ({step.role}) is written by the script ({origin.span.path}:{origin.span.line}) with"
                 " values that appear only when it runs; it cannot be judged"
@@ -293,6 +298,14 @@ class JobCollector:
             references=tuple(dict.fromkeys(self.references)),
             suppressions=tuple(dict.fromkeys(self.suppressions)),
         )
+
+
+def _comes_later(written: WrittenFile, step: _Step | None) -> bool:
+    """Whether a file of unknown text is written only after the line that names it."""
+    reference = step.reference if step is not None else None
+    if reference is None or written.text is not None or reference.span.path != written.span.path:
+        return False
+    return written.span.line > reference.span.line
 
 
 def collect_job(recognised: RecognisedFiles, entries: Sequence[str], *, explicit: bool) -> JobCollector:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from preflight.model.job import Claim, Known, Launch, Unresolved, Value
 from preflight.model.job.value import OfOptions, ProgramOption
+
+#: Short options with a value, or several of them, in one word.
+_SHORT = re.compile(r"-[A-Za-z]\S")
 
 
 def with_option_values(claims: Iterable[Claim], launches: Mapping[str, Launch]) -> Iterator[Claim]:
@@ -51,8 +55,8 @@ def option_value(option: ProgramOption, arguments: Sequence[str | None]) -> _Giv
         elif name.startswith("--") and len(name) > 2 and any(each.startswith(name) for each in option.names):
             # argparse takes the beginning of an option for the option.
             return None
-        elif any(len(each) == 2 and name.startswith(each) and name != "--" for each in option.names):
-            # `-b8`
+        elif _SHORT.match(name) and any(len(each) == 2 and each[1] in name for each in option.names):
+            # `-b8`, or `-vb 8`
             return None
     if found:
         is_switch = option.kind.startswith("store_")

@@ -396,23 +396,30 @@ def _comes_late(module: Module, call: ast.Call, names: Sequence[str]) -> bool:
     return any(other.lineno < call.lineno and not module.condition(other) for other in others)
 
 
-#: Calls that may train.
-_TRAINS = re.compile(r"train|fit|epoch|backward|step|run|main|loop", re.IGNORECASE)
+#: Calls that train, and those that only look.
+_TRAINS = re.compile(r"(?:^|_)(?:train|fit|tune|finetune|backward|step)(?:_|$)|training|train_", re.IGNORECASE)
+_LOOKS = re.compile(r"eval|valid|test|predict|infer|export|save|load", re.IGNORECASE)
 
 
 def _comes_after_loops(module: Module, call: ast.Call) -> bool:
     """Whether a loop of the same function trained before the call, and no loop or call that may train comes after."""
     around = enclosing(module, call)
+    here = [other for other in module.calls if enclosing(module, other) is around and _may_train(module, other)]
     loops = [loop for loop in module.nodes(*LOOPS) if enclosing(module, loop) is around]
-    trained = [
-        step for step in module.named("backward", "step") if any(loop in module.outline.above(step) for loop in loops)
-    ]
-    later = [other for other in module.calls if other.lineno > call.lineno and enclosing(module, other) is around]
     return (
-        bool(trained)
+        any(other.lineno < call.lineno for other in here)
+        and not any(other.lineno > call.lineno for other in here)
         and all((loop.end_lineno or loop.lineno) < call.lineno for loop in loops)
-        and not any(_TRAINS.search(last(module.called(other))) for other in later)
     )
+
+
+def _may_train(module: Module, call: ast.Call) -> bool:
+    """Whether a call is one of training, by its name, or because it gets an optimizer."""
+    name = last(module.called(call))
+    if _LOOKS.search(name) or not name:
+        return False
+    given = (dotted(item) for item in (*call.args, *(keyword.value for keyword in call.keywords)))
+    return _TRAINS.search(name) is not None or any(re.search(r"(?:^|[._])opt", each) for each in given)
 
 
 def _is_reached(module: Module, call: ast.Call) -> bool:

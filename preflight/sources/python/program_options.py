@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from preflight.model.job import Known
 from preflight.model.job.value import ProgramOption
 from preflight.sources.python import imports
-from preflight.sources.python.module import SPAWNS, Module, argument, value_of
+from preflight.sources.python.module import SPAWNS, Module, argument, parse_silently, value_of
 from preflight.sources.python.outline import Function, dotted
 
 #: What may give options another value than the command line, or change the line.
-_CHANGES = re.compile(r"\bset_defaults\b|\bsetattr\(|\bdelattr\(|__dict__|\bsys\.argv\b(?!\[0\])|\bconfigargparse\b")
-#: `args.url = ...`, `args.lr *= 2`
-_ASSIGNED = re.compile(r"\.(\w+)\s*(?:[-+*/|]|//)?=(?!=)")
+_CHANGES = re.compile(
+    r"\bset_defaults\b|setattr(?:__)?\(|\bdelattr\(|__dict__|\bsys\.argv\b(?!\[0\])|\bconfigargparse\b"
+)
 #: Arguments of a parser that leave the values of options alone.
 _OF_PARSER = frozenset(("description", "prog", "usage", "epilog", "formatter_class", "add_help", "allow_abbrev"))
 #: Arguments of `add_argument` that leave the value of an option what the line says.
@@ -29,7 +29,7 @@ _SWITCHES = ("store_true", "store_false")
 #: Functions, and libraries, that look at the options without changing them.
 _LOOK = frozenset(
     (
-        *("print", "str", "repr", "len", "isinstance", "hasattr", "getattr", "dict", "type", "id", "vars"),
+        *("print", "str", "repr", "len", "sorted", "isinstance", "hasattr", "getattr", "type", "id", "vars"),
         *("json", "yaml", "pprint", "logging", "logger", "log", "wandb", "torch", "deepspeed", "paddle", "os", "copy"),
     )
 )
@@ -73,13 +73,22 @@ def _declared(module: Module) -> tuple[ast.Call, dict[str, ProgramOption]] | Non
     own = {text.path for text in texts}
     if not complete or any(_CHANGES.search(text.text) for text in texts) or _is_passed_on(module, parses[0], own):
         return None
-    changed = {name for text in (module.file.text, *(text.text for text in texts)) for name in _ASSIGNED.findall(text)}
+    changed = set(_assigned(module.nodes(ast.Attribute)))
+    for text in texts:
+        try:
+            nodes = ast.walk(parse_silently(text.text))
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return None
+        changed.update(_assigned(nodes))
     options: dict[str, ProgramOption] = {}
     for call in module.named("add_argument"):
         if any(keyword.arg is None for keyword in call.keywords):
             return None
         names = [item.value for item in call.args if isinstance(item, ast.Constant) and isinstance(item.value, str)]
         if len(names) < len(call.args) or not names:
+            return None
+        if not names[0].startswith("-") and argument(call, "nargs") is not None:
+            # It may take the words of options.
             return None
         holder, option = _option(module, call, tuple(names))
         if holder in changed or holder in options:
@@ -118,9 +127,17 @@ def _kind(given: dict[str, ast.expr]) -> str:
     return kind.id if isinstance(kind, ast.Name) and kind.id in _TYPES else ""
 
 
+def _assigned(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """The attributes that are assigned or deleted."""
+    return (node.attr for node in nodes if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load))
+
+
 def _looks(module: Module, call: ast.Call) -> bool:
-    """Whether what `vars(args)` returns is given to another function, which gets no name for it."""
-    return isinstance(module.parent(call), (ast.Call, ast.FormattedValue))
+    """Whether the result of `vars(args)` is only passed to a function that leaves it alone."""
+    user = module.parent(call)
+    if isinstance(user, ast.Call):
+        return module.called(user).partition(".")[0] in _LOOK and not module.called(user).endswith(".update")
+    return isinstance(user, ast.FormattedValue)
 
 
 def _is_passed_on(module: Module, parsed: ast.Call, own: set[str]) -> bool:

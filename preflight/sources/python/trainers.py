@@ -490,11 +490,11 @@ def _loaded_file(module: Module, expression: ast.expr) -> ast.expr | None:
             return None
     if not isinstance(loaded, ast.Call) or module.called(loaded) not in _LOADERS or not loaded.args:
         return None
-    opened = module.definition(loaded.args[0])
-    if isinstance(opened, ast.Name):
-        items = (item for node in module.nodes(ast.With) for item in node.items)
-        named = (i.context_expr for i in items if i.optional_vars and dotted(i.optional_vars) == opened.id)
-        opened = next(named, opened)
+    source = loaded.args[0]
+    withs = (node for node in module.outline.above(loaded) if isinstance(node, ast.With))
+    names = ((item.context_expr, item.optional_vars) for node in withs for item in node.items)
+    named = (made for made, name in names if isinstance(name, ast.Name) and name.id == dotted(source))
+    opened = next(named, None) or module.definition(source)
     return opened.args[0] if isinstance(opened, ast.Call) and module.called(opened) == "open" and opened.args else None
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from preflight._util.budget import note_skipped
-from preflight.sources.base import WrittenFile
+from preflight.sources.base import SourceFile, WrittenFile
 from preflight.sources.shell import lookup, program_output
 from preflight.sources.shell.abstract_machine import Machine
 from preflight.sources.shell.expansion import expand_text, heredoc_text_of, output_text, redirected_text
@@ -51,6 +51,7 @@ def record_written_file(
         return
     words = [item.known or "" for item in fields]
     machine.produced.update(name for path in _copied_paths(words) if (name := posixpath.basename(path)))
+    _record_moved(machine, state, words, fields[0].place)
     if not redirects or words[0] not in ("cat", "tee", "echo", "printf"):
         return
     path, appends = _destination(machine, state, document, redirects)
@@ -70,6 +71,22 @@ def record_written_file(
         content = _printed_text(words, fields)
     if content is not None:
         _keep(machine, state, path, content, place, appends=appends)
+
+
+#: Programs after which a file has another text, or none.
+_REPLACING = frozenset(("cp", "mv", "ln", "install", "rm"))
+
+
+def _record_moved(machine: Machine, state: State, words: Sequence[str], place: Place) -> None:
+    """Record the files that `cp a.json b.json` and the like replace, and those that `rm` removes."""
+    program, paths = words[0], [word for word in words[1:] if not word.startswith("-")]
+    if program not in _REPLACING or not paths or "" in paths:
+        return
+    copied = lookup.read_file(machine, state, paths[0]) if program == "cp" and len(paths) == 2 else None
+    for path in paths if program == "rm" else paths[1:][-1:]:
+        target = lookup.locate(machine, state, path)
+        if target is not None and isinstance(machine.tree.read(target), SourceFile):
+            _add_file(machine, WrittenFile(target, copied.text if copied is not None else None, place.span))
 
 
 def record_destinations(machine: Machine, state: State, document: Document, redirects: Sequence[Node]) -> None:
@@ -122,9 +139,10 @@ def _keep(machine: Machine, state: State, path: Text, content: Text, place: Plac
     whole = machine.written_texts[key] = (*(machine.written_texts.get(key, ()) if appends else ()), *content)
     plain_path, plain = known(path), known(whole)
     target = lookup.locate(machine, state, plain_path) if plain_path is not None else None
-    if target is None or (plain is None and appends):
-        return
     before = next((item for item in reversed(machine.written_files) if item.path == target), None)
+    # What is appended to a file of the user's own leaves its text there.
+    if target is None or (plain is None and appends and before is None):
+        return
     span = before.span if appends and before is not None else place.span
     _add_file(machine, WrittenFile(target, plain, span))
 

@@ -77,8 +77,13 @@ def test_an_option_has_the_value_of_the_line(tmp_path: Path, line: str, method: 
         ("", "args.url", "given = vars(args)\ngiven.update(load())"),
         ("", "args.url", "args = argparse.Namespace(**{**vars(args), **load()})"),
         ("", "args.url", "parser.set_defaults(url=load())"),
-        # A short option may have its value glued on.
+        ("", "args.url", "args.seconds, args.url = load()"),
+        ("", "args.url", "args.url: str = load()"),
+        ("", "args.url", 'args.__setattr__("url", load())'),
+        ("", "args.url", "complete(vars(args))"),
+        # A short option may have its value glued on, or stand in one word with others.
         ("-utcp://a:1", "args.url", ""),
+        ("-vu tcp://a:1", "args.url", ""),
         # It is only a part of a computation.
         ("--seconds 30", "args.seconds * 2", ""),
         ("--slow", "not args.slow", ""),
@@ -137,6 +142,7 @@ def test_the_first_of_the_known_options_is_followed(tmp_path: Path) -> None:
         {"given": "load()"},
         {"declared": 'parser.add_argument("-e", dest="url", action="store_const", const="env://")'},
         {"declared": "parser.add_argument(*NAMES, **FORM)"},
+        {"declared": 'parser.add_argument("rest", nargs=argparse.REMAINDER)'},
         {"declared": "parser = configargparse.ArgumentParser()"},
         {"declared": "sub = parser.add_subparsers()"},
     ],
