@@ -22,6 +22,7 @@ from preflight.sources.python.module import Module, argument, last, value_of
 from preflight.sources.python.outline import Function, dotted, end_of
 from preflight.sources.python.rank_conditions import (
     RankSet,
+    complement,
     decorated,
     first_without,
     is_rank,
@@ -184,7 +185,10 @@ def claims(module: Module) -> Iterator[Claim]:
     """All claims about collectives that hang."""
     word = _COMMUNICATES.search(module.file.text)
     if word is not None:
+        guards = (ranks_of(module).guard_of(call).who for call in module.named(*_calls()))
+        for_some = any(who is not RankSet.ALL for who in guards) or ranks_of(module).has_exits()
         yield module.claim("communicates", True, module.tree, spelling=word.group(), condition="")
+        yield module.claim("communicates_by_rank", for_some, module.tree, spelling=word.group(), condition="")
     yield from _guarded_collectives(module)
     yield from _in_loops_by_rank(module)
     yield from _orders_in_branches(module)
@@ -225,15 +229,14 @@ def _guarded_collectives(module: Module) -> Iterator[Claim]:
                 because = () if left_out is None else (module.claim("rank_left_out", left_out, test, condition=""),)
                 quantity = "guarded_gather" if row.divided else "guarded_collective"
                 yield module.claim(quantity, who.value, call, because=(guard, *because))
-                certain = _is_reached(module, call, test) if row.divided else _is_unmatched(module, call, test)
+                certain = _is_reached(module, call, test) if row.divided else _is_unmatched(module, call, test, who)
                 if certain and not _is_elsewhere(module, call):
                     yield module.claim("collective_unmatched", True, call, condition="")
 
 
 def _is_elsewhere(module: Module, call: ast.Call) -> bool:
-    """Whether an imported module, or an unread function that is given the rank, may make the counterpart of a call."""
-    modules, complete = imports.texts_of_modules(module)
-    if not complete or any(_COMMUNICATES.search(each.text) for each in modules):
+    """Whether an unread module, or an unread function that is given the rank, may make the counterpart of a call."""
+    if not imports.texts_of_modules(module)[1]:
         return True
     unread = set(imports.libraries(module)) - imports.FRAMEWORKS
     beside = module.outline.function_of(call)
@@ -336,13 +339,24 @@ def _guarded_trainer_saves(module: Module) -> Iterator[Claim]:
         yield module.claim("guarded_trainer_save", guard_of.who.value, call, because=(guard,), condition="")
 
 
-def _is_unmatched(module: Module, call: ast.Call, test: ast.expr) -> bool:
-    """Whether the call is certainly made under its one condition, and the script has no other call of that name."""
-    if isinstance(test, ast.BoolOp) or sum(1 for _ in module.named(last(module.called(call)))) > 1:
+def _is_unmatched(module: Module, call: ast.Call, test: ast.expr, who: RankSet) -> bool:
+    """Whether the call is certainly made under its one condition, and nothing can be its counterpart in other ranks."""
+    if not _is_of_ranks_alone(module, test) or ranks_of(module).has_exits(but=test):
         return False
-    if any(_may_hold_counterpart(module, node) for node in module.nodes(ast.If) if node.test is not test):
+    others = (other for other in module.named(last(module.called(call))) if other is not call)
+    if any(ranks_of(module).guard_of(other).who is not RankSet.ALL for other in others):
+        return False
+    if any(_may_hold_counterpart(module, node, who) for node in module.nodes(ast.If) if node.test is not test):
         return False
     return _is_reached(module, call, test)
+
+
+def _is_of_ranks_alone(module: Module, test: ast.expr) -> bool:
+    """Whether a condition is about the rank, and beside that only about what every rank finds true now and then."""
+    parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
+    about_rank = [part for part in parts if ranks_where_true(module, part) in _FIRST_RANKS or len(parts) == 1]
+    others = [part for part in parts if part not in about_rank]
+    return len(about_rank) == 1 and not isinstance(about_rank[0], ast.BoolOp) and all(map(_comes_round, others))
 
 
 def _is_reached(module: Module, node: ast.AST, test: ast.expr | None, depth: int = 0) -> bool:
@@ -385,13 +399,15 @@ def _is_main(test: ast.expr) -> bool:
     return isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__"
 
 
-def _may_hold_counterpart(module: Module, node: ast.If) -> bool:
-    """Whether only some ranks make a call here that may wait in a function that is not read."""
-    if ranks_where_true(module, node.test) in (RankSet.ALL, RankSet.UNDECIDED):
+def _may_hold_counterpart(module: Module, node: ast.If, who: RankSet) -> bool:
+    """Whether ranks other than these make a call here that may wait in a function that is not read."""
+    true = ranks_where_true(module, node.test)
+    if true in (RankSet.ALL, RankSet.UNDECIDED):
         return False
+    of_others = [*(node.body if true is not who else ()), *(node.orelse if true is not complement(who) else ())]
     return any(
         isinstance(inner, ast.Call) and not _ALONE.match(module.called(inner))
-        for each in (*node.body, *node.orelse)
+        for each in of_others
         for inner in ast.walk(each)
     )
 

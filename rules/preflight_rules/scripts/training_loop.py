@@ -197,8 +197,9 @@ def _definitely_waits(job: Job, call: Claim) -> bool:
         call.span.path in (launch.program, launch.span.path) and _starts_several(job, launch)
         for launch in launches_of(job, call)
     )
-    # Another module of the job may contain the counterpart.
-    alone = all(claim.span.path == call.span.path for claim in job.about("communicates"))
+    # Another module of the job may contain the counterpart, if it has calls of only some ranks.
+    by_rank = [claim for claim in job.about("communicates_by_rank") if claim.span.path != call.span.path]
+    alone = all(claim.alternatives == (False,) for claim in by_rank)
     return call.span in places and several and alone
 
 
