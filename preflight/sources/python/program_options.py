@@ -142,13 +142,14 @@ def _looks(module: Module, call: ast.Call) -> bool:
 
 def _is_passed_on(module: Module, parsed: ast.Call, own: set[str]) -> bool:
     """Whether the script hands the options to what is neither there to be read, nor known to leave them alone."""
+    classes = {node.name for node in module.nodes(ast.ClassDef)}
     for call in module.calls:
         name = module.called(call)
         first = name.partition(".")[0]
         given = [*call.args, *(keyword.value for keyword in call.keywords)]
         if not any(isinstance(item, ast.Name) and _is_parsed(module, item, parsed, 0) for item in given):
             continue
-        if first in _LOOK or module.outline.functions(name.rpartition(".")[2]):
+        if first in _LOOK or name in classes or module.outline.functions(name.rpartition(".")[2]):
             continue
         if not any(_is_in(name, path) for path in own):
             return True
