@@ -63,12 +63,14 @@ class ProgramOption(NamedTuple):
         kind: what the program makes of its text: `str`, `int`, `float`; `store_true` and `store_false` for a switch.
         default: its value without the option; None if that is None or not known.
         has_default: whether `default` is known.
+        holder: the attribute that holds its value in the program.
     """
 
     names: tuple[str, ...]
     kind: str = "str"
     default: Plain = None
     has_default: bool = True
+    holder: str = ""
 
 
 @dataclass(frozen=True, slots=True)

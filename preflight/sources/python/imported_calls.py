@@ -14,9 +14,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from preflight.model.job import WHOLE_JOB, Claim, Strength
+from preflight.model.job import WHOLE_JOB, Claim, Strength, Unresolved
+from preflight.model.job.value import OfOptions, ProgramOption
 from preflight.sources.base import SourceFile
-from preflight.sources.python import argparse_options, called_settings, dataset_devices, imports, written_files
+from preflight.sources.python import (
+    argparse_options,
+    called_settings,
+    dataset_devices,
+    imports,
+    program_options,
+    written_files,
+)
 from preflight.sources.python.environment import always_reached, is_left_before
 from preflight.sources.python.module import SPAWNS, Module, argument, last, parse_silently, value_of
 from preflight.sources.python.outline import Function
@@ -99,14 +107,33 @@ def claims(module: Module) -> Iterator[Claim]:
     given = [argument(call, "fn", 0) or argument(call, "func", 0) for call in sure if module.called(call) in SPAWNS]
     names.update(module.name(value_of(each)) for each in given if each is not None)
     methods = {last(module.called(call)) for call in sure}
+    options = program_options.Options(module)
     for unit in _followed(script, script.names(names), methods, module, set(), 1):
         for claim in unit.claims:
             weaker = replace(claim, strength=Strength.CONFIG)
+            if isinstance(claim.value, OfOptions):
+                weaker = replace(weaker, value=_of_script(claim.value, module, unit, options))
             if claim.quantity == "declared_options":
                 if not _changes_line(module):
                     yield replace(weaker, because=(module.claim("script", module.file.path, module.tree),))
             elif claim.quantity != "folder_made" or _makes_one_folder(module, unit):
                 yield weaker
+
+
+def _of_script(value: OfOptions, module: Module, unit: Unit, options: program_options.Options) -> Unresolved:
+    """A value that consists of attributes of a function's argument, where the script gives it its options."""
+    calls = [call for call in module.named(unit.name) if not unit.owner]
+    given = bool(calls) and all(any(options.is_parsed(item) for item in call.args) for call in calls)
+    made_of: list[str | ProgramOption] = []
+    for part in value.made_of:
+        if isinstance(part, ProgramOption):
+            option = options.held_by(part.holder)
+            if option is None or not given:
+                return Unresolved(value.why)
+            # What the module makes of it counts.
+            part = option._replace(kind=part.kind or option.kind)
+        made_of.append(part)
+    return OfOptions(value.why, made_of=tuple(made_of))
 
 
 def _makes_one_folder(module: Module, unit: Unit) -> bool:
@@ -173,6 +200,7 @@ def _read(file: SourceFile, script: Module) -> _Part:
             part = _Part()
         else:
             module = Module(file, tree, script.files, WHOLE_JOB, script.imported)
+            module.option_of = program_options.of_argument(module)
             part = _part_of(module, tuple(_units(module)))
         script.imported[key] = part
     return part

@@ -296,7 +296,7 @@ class Module:
         if isinstance(expression, ast.Attribute) and isinstance(expression.value, ast.Name):
             option = self.option_of(expression)
             if option is not None:
-                shown = next((each for each in option.names if each.startswith("--")), option.names[0])
+                shown = next((each for each in option.names if each.startswith("--")), self.text(expression))
                 return OfOptions(f"the value of `{shown}`", made_of=(option,))
             name = self._options().get(expression.attr)
             if name is not None:

@@ -37,20 +37,45 @@ _LOOK = frozenset(
 _MAX_DEPTH = 4
 
 
-def reader(module: Module) -> Callable[[ast.Attribute], ProgramOption | None]:
-    """A function that gives the option whose value an attribute is; None for any other attribute."""
-    found: list[tuple[ast.Call, dict[str, ProgramOption]] | None] = []
+class Options:
+    """The options of a script, read on first use."""
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
+        self._found: tuple[ast.Call, dict[str, ProgramOption]] | None = None
+        self._is_read = False
+
+    def of(self, attribute: ast.Attribute) -> ProgramOption | None:
+        """The option whose value an attribute of the script is; None for any other attribute."""
+        option = self.held_by(attribute.attr)
+        return option if option is not None and self.is_parsed(attribute.value) else None
+
+    def held_by(self, holder: str) -> ProgramOption | None:
+        """The option whose value an attribute of this name holds."""
+        return self._read[1].get(holder) if self._read is not None else None
+
+    def is_parsed(self, expression: ast.expr) -> bool:
+        """Whether an expression of the script is certainly what the parser returned."""
+        return self._read is not None and _is_parsed(self._module, expression, self._read[0], 0)
+
+    @property
+    def _read(self) -> tuple[ast.Call, dict[str, ProgramOption]] | None:
+        if not self._is_read:
+            # Folding the defaults may ask again.
+            self._is_read = True
+            self._found = _declared(self._module)
+        return self._found
+
+
+def of_argument(module: Module) -> Callable[[ast.Attribute], ProgramOption | None]:
+    """A function that gives, for an attribute of an argument of a module's function, the option that it may hold."""
 
     def option_of(attribute: ast.Attribute) -> ProgramOption | None:
-        if not found:
-            # Folding the defaults may ask again.
-            found.append(None)
-            found[0] = _declared(module)
-        if found[0] is None:
+        function = module.outline.function_of(attribute)
+        arguments = (*function.args.posonlyargs, *function.args.args) if function is not None else ()
+        if not isinstance(attribute.value, ast.Name) or all(each.arg != attribute.value.id for each in arguments):
             return None
-        parsed, options = found[0]
-        option = options.get(attribute.attr)
-        return option if option is not None and _is_parsed(module, attribute.value, parsed, 0) else None
+        return ProgramOption((), "", None, False, attribute.attr)
 
     return option_of
 
@@ -108,7 +133,7 @@ def _option(module: Module, call: ast.Call, names: tuple[str, ...]) -> tuple[str
         else Known(kind == "store_false" if kind in _SWITCHES else None)
     )
     known = isinstance(default, Known) and "required" not in given
-    return holder, ProgramOption(names, kind, default.value if isinstance(default, Known) else None, known)
+    return holder, ProgramOption(names, kind, default.value if isinstance(default, Known) else None, known, holder)
 
 
 def _constant(expression: ast.expr | None) -> str:

@@ -238,7 +238,7 @@ class PythonSource:
         if isinstance(parsed, Note):
             return Reading(notes=(parsed,))
         module = Module(file, parsed, tree, WHOLE_JOB, self._imported)
-        module.option_of = program_options.reader(module)
+        module.option_of = program_options.Options(module).of
         found: dict[tuple[object, ...], Claim] = {}
         references: dict[tuple[object, ...], Reference] = {}
         modules = imports.references(module, "")

@@ -170,3 +170,33 @@ def test_what_another_module_may_change_stays_open(tmp_path: Path, called: str, 
 def test_a_module_that_only_reads_them_changes_nothing(tmp_path: Path) -> None:
     module = "def show(args):\n    print(args.url)\n"
     assert _init_method(tmp_path, "", "args.url", "import tools\ntools.show(args)", tools=module) == Known("env://")
+
+
+_SETUP = """\
+import torch.distributed as dist
+
+
+def setup({name}, rank):
+    dist.init_process_group('gloo', init_method={method})
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "method", "expected"),
+    [
+        ("--url tcp://a:1", "options.url", "tcp://a:1"),
+        ("", "options.url", "env://"),
+        ("--seconds 30", "f'tcp://a:{options.seconds}'", "tcp://a:30"),
+    ],
+)
+def test_an_option_is_followed_into_a_module(tmp_path: Path, line: str, method: str, expected: str) -> None:
+    program = _PARSER.partition("{before}")[0] + "import tools\n\ntools.setup(args, 0)\n"
+    found = _of_program(tmp_path, line, program, tools=_SETUP.format(name="options", method=method))
+    assert found == Known(expected)
+
+
+@pytest.mark.parametrize("given", ["load()", "args.slow"])
+def test_what_a_module_gets_instead_of_options_stays_open(tmp_path: Path, given: str) -> None:
+    program = _PARSER.partition("{before}")[0] + f"import tools\n\ntools.setup({given}, 0)\n"
+    found = _of_program(tmp_path, "", program, tools=_SETUP.format(name="options", method="options.url"))
+    assert isinstance(found, Unresolved)
