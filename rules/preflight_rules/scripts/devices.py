@@ -173,13 +173,14 @@ def _global_rank_verdict(job: Job, chosen: Claim, launch_id: str) -> Verdict | N
     if isinstance(processes[0].value, Unresolved) or chosen.condition or launch.condition:
         return unknown(launch.id, f"{quoted(chosen)} depends on a value known only at run time", at=chosen)
     stated = (*job.requiring("nodes", launch.scope), *job.setting("nodes", launch.scope), *because)
+    local = "hvd.local_rank()" if job.about("horovod_started", launch.scope) else 'int(os.environ["LOCAL_RANK"])'
     return failed(
         launch.id,
         f"{quoted(chosen)} uses the global rank as GPU index, but {quoted(stated[0])} gives several"
         " nodes: on every node but the first, no GPU has that index.",
         at=chosen,
         also=((stated[0], "several nodes"),),
-        remedy='Use the local rank: torch.cuda.set_device(int(os.environ["LOCAL_RANK"])).',
+        remedy=f"Use the local rank: torch.cuda.set_device({local}).",
     )
 
 
