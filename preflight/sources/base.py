@@ -73,8 +73,10 @@ class Reading:
     references: tuple[Reference, ...] = ()
     notes: tuple[Note, ...] = ()
     suppressions: tuple[Suppression, ...] = ()
-    #: Files that the input itself writes, for resolving its references.
+    #: Files that the input itself writes, in order, for resolving its references.
     written: tuple[WrittenFile, ...] = ()
+    #: The number of commands that ran before each launch, by the launch's id.
+    numbers: Mapping[str, int] = field(default_factory=dict)
 
 
 class Source(Protocol):
@@ -205,6 +207,7 @@ class Command:
         started_at: where the functions and shells around it are called or started, outermost first.
         positional: the parameters `1`, `2`, ... of the function or script around it, each with the location of its
             argument.
+        number: the number of commands that ran before it.
     """
 
     words: tuple[Word, ...]
@@ -220,6 +223,7 @@ class Command:
     pipe: str = ""
     started_at: tuple[Span, ...] = ()
     positional: Mapping[str, Variable] = field(default_factory=dict)
+    number: int = 0
 
     @property
     def concurrent(self) -> bool:
@@ -266,16 +270,18 @@ def _is_in_background(words: Sequence[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A file that the script itself writes before it launches (`cat > ds_config.json <<EOF`).
+    """A file that the script itself writes (`cat > ds_config.json <<EOF`).
 
     `path` is relative to the root; `text` is None unless all of it is known; `span` is the location of the text in the
-    script.
+    script; `condition` is the branch that writes it.
     """
 
     path: str
     text: str | None
     span: Span
     condition: str = ""
+    #: The number of commands that ran before.
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,8 @@ class JobCollector:
     notes: list[Note] = field(default_factory=list)
     references: list[Reference] = field(default_factory=list)
     suppressions: list[Suppression] = field(default_factory=list)
-    written: dict[str, WrittenFile] = field(default_factory=dict)
+    #: The texts that the scripts give a file, in order, by its path, each with the launches before it.
+    written: dict[str, list[tuple[WrittenFile, frozenset[str]]]] = field(default_factory=dict)
     submitted: list[str] = field(default_factory=list)
     _seen: set[tuple[str, Scope]] = field(default_factory=set)
     _left_out: dict[str, Note] = field(default_factory=dict)
@@ -182,7 +183,7 @@ class JobCollector:
         else:
             reading = read_source(source, file, tree, scope=step.scope, role=step.role)
         reading = _renumber(reading, {launch.id for launch in self.launches if launch not in reading.launches})
-        origin = self.written.get(step.path)
+        origin = self._written_for(step.path, step)
         is_written = origin is not None and origin.text is not None
         claims = [_relocate(claim, origin) for claim in reading.claims] if origin and is_written else reading.claims
         self.claims.setdefault(step.path, []).extend(claims)
@@ -192,7 +193,9 @@ class JobCollector:
         self.notes.extend(_require(note, step.path) if unread else note for note in reading.notes)
         self.references.extend(reading.references)
         self.suppressions.extend(reading.suppressions)
-        self.written.update({item.path: item for item in reading.written})
+        for item in reading.written:
+            earlier = frozenset(launch for launch, number in reading.numbers.items() if number < item.number)
+            self.written.setdefault(item.path, []).append((item, earlier))
         return reading.references
 
     def _leave_out(self, step: _Step, why: str) -> None:
@@ -216,16 +219,33 @@ class JobCollector:
         return source.name == "shell" and caller is not None and caller.kind in _EVALUATING
 
     def _tree(self, step: _Step | None = None) -> Tree:
-        """The files as the scripts of the job leave them, as far as they do so before the line that names the step."""
-        written = {path: item.text for path, item in self.written.items() if not _comes_later(item, step)}
+        """The files as the scripts of the job leave them before the launch of the step."""
+        found = {path: self._written_for(path, step) for path in self.written}
+        written = {path: item.text for path, item in found.items() if item is not None}
         return OverlayTree(self.recognised.tree, written) if written else self.recognised.tree
+
+    def _written_for(self, path: str, step: _Step | None) -> WrittenFile | None:
+        """What the scripts of the job last wrote to a file before the launch of the step; None if they did not.
+
+        Its text is unknown if that was in a branch that may not be taken, and the file has another text otherwise.
+        """
+        launch = next((each for each in self.launches if step is not None and each.id == step.scope.launch), None)
+        before = [item for item, earlier in self.written.get(path, ()) if launch is None or launch.id not in earlier]
+        if not before:
+            return None
+        last = before[-1]
+        is_certain = not last.condition or (launch is not None and launch.condition.startswith(last.condition))
+        is_only = all(item.condition == last.condition for item in before) and isinstance(
+            self.recognised.tree.read(path), Note
+        )
+        return last if is_certain or is_only else replace(last, text=None)
 
     def _unread(self, note: Note, step: _Step) -> None:
         reference = step.reference
         if reference is None:
             self.notes.append(replace(note, required=self.explicit or note.required))
         elif (
-            (origin := self.written.get(step.path)) is not None
+            (origin := self._written_for(step.path, step)) is not None
             and origin.text is None
             and note.kind is NoteKind.MISSING
         ):
@@ -300,14 +320,6 @@ class JobCollector:
         )
 
 
-def _comes_later(written: WrittenFile, step: _Step | None) -> bool:
-    """Whether a file of unknown text is written only after the line that names it."""
-    reference = step.reference if step is not None else None
-    if reference is None or written.text is not None or reference.span.path != written.span.path:
-        return False
-    return written.span.line > reference.span.line
-
-
 def collect_job(recognised: RecognisedFiles, entries: Sequence[str], *, explicit: bool) -> JobCollector:
     """Collect the entries, `explicit` if the user named them, and all files they reach."""
     gathering = JobCollector(recognised, explicit)
@@ -336,6 +348,7 @@ def _renumber(reading: Reading, taken: Collection[str]) -> Reading:
         launches=tuple(replace(launch, id=ids.get(launch.id, launch.id)) for launch in reading.launches),
         claims=tuple(replace(claim, scope=scope(claim.scope)) for claim in reading.claims),
         references=tuple(replace(reference, scope=scope(reference.scope)) for reference in reading.references),
+        numbers={ids.get(launch, launch): number for launch, number in reading.numbers.items()},
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -46,7 +45,10 @@ class _Given(NamedTuple):
 def option_value(option: ProgramOption, arguments: Sequence[str | None]) -> _Given | None:
     """The value of an option of a program that is started with these words; None if that is not known."""
     found: list[str | None] = []
-    for word, following in itertools.zip_longest(arguments, arguments[1:]):
+    for before, word, following in zip(("", *arguments), arguments, (*arguments[1:], None), strict=False):
+        if word is None and found and not (before or "").startswith("-"):
+            # `"$@"` may give the option again.
+            return None
         name, separator, value = (word or "").partition("=")
         if word in option.names:
             found.append(following)

@@ -177,6 +177,7 @@ def read_commands(
             launches=(*result.launches, *reading.launches),
             references=(*result.references, *reading.references),
             notes=(*result.notes, *reading.notes),
+            numbers={**result.numbers, line.line.launch_id: command.number},
         )
     claims.extend(state_containers(commands, scopes_by_word))
     if result.launches:

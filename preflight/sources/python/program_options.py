@@ -196,9 +196,8 @@ def _is_parsed(module: Module, expression: ast.expr, parsed: ast.Call, depth: in
     if depth == _MAX_DEPTH:
         return False
     if isinstance(made, ast.Call):
-        return any(
-            _returns(module, function, parsed, depth) for function in module.outline.functions(dotted(made.func))
-        )
+        functions = module.outline.functions(dotted(made.func))
+        return bool(functions) and all(_returns(module, function, parsed, depth) for function in functions)
     if not isinstance(made, ast.Name):
         return False
     if _is_first_of(module, made.id, parsed):

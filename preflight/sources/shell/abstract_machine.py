@@ -148,6 +148,11 @@ class Machine:
         if reference not in self.references and len(self.references) < 1000:
             self.references.append(reference)
 
+    @property
+    def condition(self) -> str:
+        """The branches around the current statement, outermost first; empty if it always runs."""
+        return "; ".join(dict.fromkeys(item for item in self.conditions if item))
+
     @contextmanager
     def run_conditionally(self, condition: str) -> Iterator[None]:
         """Mark commands emitted inside as run only under `condition`."""
@@ -206,7 +211,7 @@ class Machine:
             place.span,
             environment,
             variables,
-            "; ".join(dict.fromkeys(item for item in self.conditions if item)),
+            self.condition,
             self.outer_commands[-1] if self.outer_commands else None,
             self.repeat_depth > 0,
             state.directory,
@@ -215,6 +220,7 @@ class Machine:
             self.pipe,
             tuple(self.starts),
             state.positional.variables(),
+            len(self.commands),
         )
         self.commands.append(command)
         return command

@@ -73,20 +73,25 @@ def record_written_file(
         _keep(machine, state, path, content, place, appends=appends)
 
 
-#: Programs after which a file has another text, or none.
-_REPLACING = frozenset(("cp", "mv", "ln", "install", "rm"))
+#: Programs after which a file has another text, or none: all files that are named, or the last one.
+_REPLACING_ALL = frozenset(("mv", "rm", "sed", "tee"))
+_REPLACING_LAST = frozenset(("cp", "ln", "install"))
 
 
 def _record_moved(machine: Machine, state: State, words: Sequence[str], place: Place) -> None:
-    """Record the files that `cp a.json b.json` and the like replace, and those that `rm` removes."""
+    """Record the files that `cp a.json b.json`, `sed -i` and the like replace, and those that `rm` removes."""
     program, paths = words[0], [word for word in words[1:] if not word.startswith("-")]
-    if program not in _REPLACING or not paths or "" in paths:
+    if program == "sed":
+        paths = [path for path in paths if path] if any(word.startswith(("-i", "--in-p")) for word in words) else []
+    if program not in _REPLACING_ALL | _REPLACING_LAST or "" in paths:
         return
-    copied = lookup.read_file(machine, state, paths[0]) if program == "cp" and len(paths) == 2 else None
-    for path in paths if program == "rm" else paths[1:][-1:]:
+    copied = lookup.read_file(machine, state, paths[0]) if program in ("cp", "mv") and len(paths) == 2 else None
+    for path in paths if program in _REPLACING_ALL else paths[1:][-1:]:
         target = lookup.locate(machine, state, path)
-        if target is not None and isinstance(machine.tree.read(target), SourceFile):
-            _add_file(machine, WrittenFile(target, copied.text if copied is not None else None, place.span))
+        known_files = {item.path for item in machine.written_files}
+        if target is not None and (target in known_files or isinstance(machine.tree.read(target), SourceFile)):
+            text = copied.text if copied is not None and path == paths[-1] else None
+            _add_file(machine, WrittenFile(target, text, place.span))
 
 
 def record_destinations(machine: Machine, state: State, document: Document, redirects: Sequence[Node]) -> None:
@@ -148,11 +153,12 @@ def _keep(machine: Machine, state: State, path: Text, content: Text, place: Plac
 
 
 def _add_file(machine: Machine, file: WrittenFile) -> None:
-    """Add a file in place of what was written there before; not one of unknown text that only a branch writes."""
-    if machine.conditions and file.text is None:
-        return
-    machine.written_files[:] = [item for item in machine.written_files if item.path != file.path or item.condition]
-    machine.written_files.append(replace(file, condition="; ".join(machine.conditions)))
+    """Add a file, in place of what the same command was seen to write to it."""
+    added = replace(file, condition=machine.condition, number=len(machine.commands))
+    last = machine.written_files[-1:]
+    if last and (last[0].path, last[0].number) == (added.path, added.number):
+        machine.written_files.pop()
+    machine.written_files.append(added)
 
 
 def _without_tabs(content: Text) -> Text:

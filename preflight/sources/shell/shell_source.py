@@ -116,6 +116,7 @@ class ShellSource:
             notes=(*script.notes, *launches.notes, *_carriage_returns(file, launches.launches)),
             suppressions=suppressions(file),
             written=script.written,
+            numbers=launches.numbers,
         )
         return without_secrets(reading, secrets_of(script.commands))
 
