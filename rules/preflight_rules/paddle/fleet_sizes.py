@@ -203,7 +203,7 @@ def trainer_degrees_do_not_divide_ranks(job: Job) -> Iterator[Verdict]:
             continue
         product = 1
         for claim in known:
-            product *= max(1, *numbers(claim.value))
+            product *= max((1, *numbers(claim.value)))
         if all(count % product for count in ranks):
             yield failed(
                 launch.id,
