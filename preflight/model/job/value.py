@@ -88,13 +88,15 @@ class Unresolved:
 
 @dataclass(frozen=True, slots=True)
 class OfOptions(Unresolved):
-    """The value consists of what a launch line gives for options of the program; no claim of a whole job has such.
+    """Text and options, whose values the launch line gives, in order; no claim of a whole job has such a value.
 
     Args:
         made_of: the texts and options whose values it consists of, one after the other.
+        is_expression: whether these make the text of a Python expression, in which options stand as literals.
     """
 
     made_of: tuple[str | ProgramOption, ...] = ()
+    is_expression: bool = False
 
 
 Value: TypeAlias = Known | OneOf | Unresolved

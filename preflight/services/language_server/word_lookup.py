@@ -24,6 +24,8 @@ MAX_LAUNCHES, MAX_ROWS, MAX_PLACES = 4, 8, 6
 _ASIDE = frozenset(
     (
         *("chosen_value", "deepspeed_key", "declared_options", "argument_default", "entry_point"),
+        "start_condition",
+        "parser_condition",
         *("batch_directive", "batch_option"),
     )
 )

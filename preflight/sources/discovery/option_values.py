@@ -31,8 +31,14 @@ def with_option_values(claims: Iterable[Claim], launches: Mapping[str, Launch]) 
             known = [part for part in parts if part is not None]
             if len(known) == len(parts):
                 value = known[0].value if len(known) == 1 else Known("".join(str(part.value.value) for part in known))
+                if claim.value.is_expression:
+                    value = Known("".join(map(_as_literal, claim.value.made_of, known)))
                 origin = launch.span if any(part.on_line for part in known) else origin
         yield replace(claim, value=value, origin=origin)
+
+
+def _as_literal(part: str | ProgramOption, given: _Given) -> str:
+    return part if isinstance(part, str) else repr(given.value.value)
 
 
 class _Given(NamedTuple):

@@ -23,6 +23,7 @@ from preflight.sources.python import (
     dataset_devices,
     imports,
     program_options,
+    start_conditions,
     written_files,
 )
 from preflight.sources.python.environment import always_reached, is_left_before
@@ -47,6 +48,7 @@ _READERS = (
     dataset_devices.claims,
     argparse_options.declared_options,
     written_files.folders_of_module,
+    start_conditions.claims_of_functions,
 )
 #: Modules that import modules are followed to this depth.
 _MAX_DEPTH = 3
@@ -133,7 +135,7 @@ def _of_script(value: OfOptions, module: Module, unit: Unit, options: program_op
             # What the module makes of it counts.
             part = option._replace(kind=part.kind or option.kind)
         made_of.append(part)
-    return OfOptions(value.why, made_of=tuple(made_of))
+    return replace(value, made_of=tuple(made_of))
 
 
 def _makes_one_folder(module: Module, unit: Unit) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from preflight.model.job import Known
 from preflight.model.job.value import ProgramOption
@@ -54,6 +54,13 @@ class Options:
         """The option whose value an attribute of this name holds."""
         return self._read[1].get(holder) if self._read is not None else None
 
+    def declarations(self) -> Iterator[tuple[ast.Call, ProgramOption]]:
+        """The options with the calls that declare them."""
+        for call in self._module.named("add_argument"):
+            option = self.held_by(_holder(call, _names(call)))
+            if option is not None and option.names == _names(call):
+                yield call, option
+
     def is_parsed(self, expression: ast.expr) -> bool:
         """Whether an expression of the script is certainly what the parser returned."""
         return self._read is not None and _is_parsed(self._module, expression, self._read[0], 0)
@@ -83,7 +90,8 @@ def of_argument(module: Module) -> Callable[[ast.Attribute], ProgramOption | Non
 def _declared(module: Module) -> tuple[ast.Call, dict[str, ProgramOption]] | None:
     """The call that parses the line, and the options by the attributes that hold them; None if that is not certain."""
     parsers = [call for call in module.calls if re.search(r"Arg\w*Parser$", module.called(call))]
-    parses = module.named("parse_args", "parse_known_args")
+    # A function of the script's own often has the same name.
+    parses = [call for call in module.named("parse_args", "parse_known_args") if isinstance(call.func, ast.Attribute)]
     plain = (
         len(parsers) == len(parses) == 1
         and module.called(parsers[0]) == "argparse.ArgumentParser"
@@ -109,31 +117,42 @@ def _declared(module: Module) -> tuple[ast.Call, dict[str, ProgramOption]] | Non
     for call in module.named("add_argument"):
         if any(keyword.arg is None for keyword in call.keywords):
             return None
-        names = [item.value for item in call.args if isinstance(item, ast.Constant) and isinstance(item.value, str)]
+        names = _names(call)
         if len(names) < len(call.args) or not names:
             return None
         if not names[0].startswith("-") and argument(call, "nargs") is not None:
             # It may take the words of options.
             return None
-        holder, option = _option(module, call, tuple(names))
+        holder, option = _holder(call, names), _option(module, call, names)
         if holder in changed or holder in options:
             option = option._replace(kind="")
         options[holder] = option
     return parses[0], {holder: option for holder, option in options.items() if option.kind}
 
 
-def _option(module: Module, call: ast.Call, names: tuple[str, ...]) -> tuple[str, ProgramOption]:
+def _names(call: ast.Call) -> tuple[str, ...]:
+    """The spellings of an option in a call of `add_argument`."""
+    return tuple(item.value for item in call.args if isinstance(item, ast.Constant) and isinstance(item.value, str))
+
+
+def _holder(call: ast.Call, names: Sequence[str]) -> str:
+    """The attribute that holds the value of an option."""
+    long = next((name for name in names if name.startswith("--")), names[0] if names else "")
+    given = next((keyword.value for keyword in call.keywords if keyword.arg == "dest"), None)
+    return _constant(given) or long.lstrip("-").replace("-", "_")
+
+
+def _option(module: Module, call: ast.Call, names: tuple[str, ...]) -> ProgramOption:
     given = {keyword.arg or "": keyword.value for keyword in call.keywords}
-    long = next((name for name in names if name.startswith("--")), names[0])
-    holder = _constant(given.get("dest")) or long.lstrip("-").replace("-", "_")
-    kind = _kind(given) if long.startswith("-") else ""
+    kind = _kind(given) if names[0].startswith("-") else ""
     default = (
         module.fold(given["default"])
         if "default" in given
         else Known(kind == "store_false" if kind in _SWITCHES else None)
     )
     known = isinstance(default, Known) and "required" not in given
-    return holder, ProgramOption(names, kind, default.value if isinstance(default, Known) else None, known, holder)
+    value = default.value if isinstance(default, Known) else None
+    return ProgramOption(names, kind, value, known, _holder(call, names))
 
 
 def _constant(expression: ast.expr | None) -> str:

@@ -40,6 +40,7 @@ from preflight.sources.python import (
     program_options,
     script_features,
     shards,
+    start_conditions,
     started_commands,
     submitted_jobs,
     trainers,
@@ -93,6 +94,7 @@ _READERS: tuple[Callable[[Module], Iterable[Claim | Reference]], ...] = (
     drawn_ports.claims,
     wrapped_models.claims,
     process_group.need_claims,
+    start_conditions.claims,
     configurations.claims,
 )
 #: What the cells of a notebook that starts its ranks itself are read for: they are then the training script.

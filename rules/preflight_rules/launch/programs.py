@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import itertools
 import re
 from collections.abc import Iterator
 
 from preflight.model.findings import Confidence, Severity
-from preflight.model.job import Job, Known, Launch
-from preflight.model.job.claim import distinct
+from preflight.model.job import Claim, Job, Known, Launch
+from preflight.model.job.claim import distinct, job_value
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import placed, quoted, why_unresolved
+from preflight.sources.python.start_conditions import SYMBOLS
+from preflight_rules.launches import ranks_started
+from preflight_rules.settings.conditions import UnknownValue, holds
 
 #: Launchers that hand their first positional argument to Python.
 _PYTHON_LAUNCHERS = frozenset(("torchrun", "torch.distributed.launch", "deepspeed", "accelerate", "paddle"))
@@ -215,6 +220,98 @@ def program_option_unknown(job: Job) -> Iterator[Verdict]:
             yield unknown(launch.id, "some of the program's arguments are not known", at=launch)
         else:
             yield passed(launch.id)
+
+
+#: The launchers that set the variables of a condition.
+_SETTING = {
+    "torch": ("torchrun", "torch.distributed.launch", "deepspeed", "accelerate"),
+    "paddle": ("paddle",),
+}
+
+
+@rule(
+    "LCH023",
+    "program-refuses-launch",
+    severity=Severity.ERROR,
+    otherwise="no program checks what its launch gives it",
+    evidence=(
+        ("Documentation of argparse (choices, required, type)", "https://docs.python.org/3/library/argparse.html"),
+        "huggingface/finetrainers#408",
+    ),
+)
+def program_refuses_launch(job: Job) -> Iterator[Verdict]:
+    """A program gets options, or a number of ranks, that it refuses itself when it starts.
+
+    What it checks: The `assert` statements of a program, and its `if ...: raise`, to which it certainly comes, with
+    the options of the launch line, the defaults of the others, and the number of ranks; and what its parser demands:
+    required options, choices, and the types of values.
+
+    Why it matters: The program knows best what it can run. Every rank stops with its exception, after the nodes are
+    allocated.
+
+    Example: `assert dist.get_world_size() == args.dp * args.tp` with `--dp 4 --tp 4`, started with 8 ranks.
+
+    Fix: Give options and a number of ranks for which the condition is true.
+
+    Known limits: Conditions on anything but options, constants and numbers of ranks are not decided, nor are those of
+    a program that changes its options.
+    """
+    for launch in job.launches:
+        found = [*job.about("parser_condition", launch.scope), *job.about("start_condition", launch.scope)]
+        for claim in distinct(found):
+            if claim.scope.launch == launch.id:
+                yield _checked(job, launch, claim)
+
+
+def _checked(job: Job, launch: Launch, claim: Claim) -> Verdict:
+    condition = next(iter(texts(claim.value)), None)
+    if condition is None:
+        return undecided(launch.id, (claim,)) or unknown(launch.id, "it is not a condition", at=claim)
+    try:
+        if holds(condition, functools.partial(_symbol, job, launch)):
+            return passed(launch.id)
+    except (UnknownValue, SyntaxError, ValueError) as error:
+        return unknown(launch.id, f"`{claim.spelling}` depends on {error}", at=claim)
+    where = f"{claim.span.path}:{claim.span.line}"
+    if claim.quantity == "parser_condition":
+        message = f"the parser of `{launch.program}` ({where}) refuses this line: {claim.spelling}."
+    else:
+        message = f"`{launch.program}` stops at its own check `{claim.spelling}` ({where}): with this line,"
+        message += f" {_shown(condition, job, launch)}."
+    return failed(
+        launch.id,
+        message,
+        at=launch,
+        also=((claim, "checked here"),),
+        remedy="Give options, and start a number of ranks, that it accepts.",
+    )
+
+
+def _symbol(job: Job, launch: Launch, name: str) -> int:
+    """The value of a name in a condition of a program. Raises UnknownValue."""
+    setter = name.partition("_")[0]
+    if name not in SYMBOLS or launch.launcher not in _SETTING.get(setter, (launch.launcher,)):
+        raise UnknownValue("what is known only at run time")
+    if "local" in name:
+        counts = numbers(job_value(job.setting("processes_per_node", launch.scope)))
+    else:
+        counts = numbers(ranks_started(job, launch.scope)[0])
+    if len(counts) != 1:
+        raise UnknownValue("the number of ranks")
+    return int(counts[0])
+
+
+def _shown(condition: str, job: Job, launch: Launch) -> str:
+    """What is false about a condition; of alternatives that all are, the last: those before say when it is asked."""
+    for name in SYMBOLS:
+        if name in condition:
+            condition = re.sub(rf"\b{name}\b", lambda found: str(_symbol(job, launch, found[0])), condition)
+    node = ast.parse(condition, mode="eval").body
+    if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or):
+        node = node.values[-1]
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return f"`{ast.unparse(node.operand)}` is true"
+    return f"`{ast.unparse(node)}` is false"
 
 
 def _places_of(job: Job, launch: Launch) -> set[str]:
