@@ -108,8 +108,9 @@ class JobCollector:
             return
         started = [launch.program for launch in self.launches if launch.program in self.files]
         started += [text for claim in claims if claim.quantity == "plain_program" for text in texts(claim.value)]
-        # A program that starts its ranks itself is a job without a launch line.
-        for program in started or [path for path in self.entries if path.endswith(".py")]:
+        # A program that starts its ranks itself is a job without a launch line; one that is not in the tree has its
+        # list beside the script that starts it.
+        for program in started or [path for path in self.entries if path.endswith((".py", ".sh"))]:
             for folder in Path(program).parents:
                 path = (folder / REQUIREMENTS).as_posix()
                 if isinstance(self.recognised.tree.read(path), SourceFile):

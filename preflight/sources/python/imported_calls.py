@@ -22,6 +22,7 @@ from preflight.sources.python import (
     called_settings,
     dataset_devices,
     imports,
+    paddle_strategy,
     program_options,
     start_conditions,
     written_files,
@@ -49,6 +50,7 @@ _READERS = (
     argparse_options.declared_options,
     written_files.folders_of_module,
     start_conditions.claims_of_functions,
+    paddle_strategy.claims,
 )
 #: Modules that import modules are followed to this depth.
 _MAX_DEPTH = 3
