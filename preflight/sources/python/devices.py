@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from preflight.model.job import Claim, Known, Unresolved, Value, alternatives, is_whole_number
 from preflight.sources.python.module import Module, argument, last, value_of
+from preflight.sources.python.outline import dotted
 from preflight.sources.python.rank_conditions import is_local, is_rank, variable_read
 
 _MASK = "CUDA_VISIBLE_DEVICES"
@@ -34,13 +35,19 @@ def claims(module: Module) -> Iterator[Claim]:
                 yield module.claim("device_of_masked_list", listed, call)
             elif number is not None:
                 yield module.claim("device_index", number, call)
-            elif is_rank(module, _unwrap(module, chosen)) and is_local(module, chosen):
+            elif is_rank(module, _unwrap(module, chosen)) and is_local(module, chosen) and not _is_set(module, chosen):
                 chosen_text: Value = Known(module.text(call))
                 if "device_count" in module.file.text or _is_tried(module, call):
                     chosen_text = Unresolved("the script may adapt to the GPUs that it sees")
                 yield module.claim("device_of_local_rank", chosen_text, call)
             elif _is_global_rank(module, chosen):
                 yield module.claim("device_of_global_rank", module.text(chosen), call)
+
+
+def _is_set(module: Module, chosen: ast.expr) -> bool:
+    """Whether the function around assigns a number to a variable that is named as a rank."""
+    values = module.outline.assignments(module.outline.function_of(chosen)).get(dotted(chosen), ())
+    return any(isinstance(value, ast.Constant) and isinstance(value.value, int) for value in values)
 
 
 def _is_tried(module: Module, call: ast.Call) -> bool:

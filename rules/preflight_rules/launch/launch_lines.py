@@ -93,6 +93,8 @@ _STARTERS = ("srun", "mpirun", "jsrun", "aprun")
 _RANK_QUANTITIES = ("rank", "local_rank")
 _VARIABLES = ("env.RANK", "env.LOCAL_RANK", "env.SLURM_PROCID", "env.CUDA_VISIBLE_DEVICES", "env.PADDLE_TRAINER_ID")
 
+_GPUS = ("gpus_per_node", "gpus_per_task")
+
 
 @rule(
     "LCH004",
@@ -131,6 +133,9 @@ def task_rank_expanded_too_early(job: Job) -> Iterator[Verdict]:
         if not set(_STARTERS) & set(launch.wrappers) or launch.launcher in AGENT_LAUNCHERS:
             continue
         stated = [c for name in (*_RANK_QUANTITIES, *_VARIABLES) for c in job.setting(name, launch.scope)]
+        if "srun" in launch.wrappers and any(job.setting(name, launch.scope) for name in _GPUS):
+            # Slurm gives each task of a step with GPUs the list of these (gres_common.c, env_array_overwrite).
+            stated = [claim for claim in stated if claim.quantity != "env.CUDA_VISIBLE_DEVICES"]
         if not stated:
             continue
         early = [claim for claim in stated if is_expanded_in_script(claim.value)]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from preflight._util.hostnames import host_of
 from preflight.model.findings import Confidence, Severity
-from preflight.model.job import Claim, Job, Launch, Relation, Scope, Strength, alternatives
+from preflight.model.job import Claim, Job, Launch, Relation, Scope, Strength, alternatives, lift
 from preflight.model.job.claim import distinct, job_value
 from preflight.model.job.quantities import QUANTITIES
 from preflight.model.job.value import numbers, texts
@@ -100,6 +100,8 @@ def _agreement(job: Job, quantity: str, subject: str, scope: Scope, launch: Laun
     sets: tuple[Claim, ...] = job.setting(quantity, scope)
     if quantity == "nodes" and launch is not None and any(on_first_node_only(c, launch) for c in sets):
         return None  # SLU003 reports this.
+    if quantity == "nodes" and launch is not None and _are_agents(job, launch, requires):
+        return passed(subject)
     others = _other_objects(job, launch, sets) if quantity == "nodes" else ()
     if others is None:
         return unknown(subject, f"{_MEANINGS[quantity]}: other nodes of the group are started elsewhere", at=sets[0])
@@ -126,6 +128,14 @@ def _agreement(job: Job, quantity: str, subject: str, scope: Scope, launch: Laun
                 return unknown(subject, "world size: the program was not read and may start more ranks", at=required)
             return _contradiction(quantity, subject, launch, started, value_claims, required)
     return passed(subject)
+
+
+def _are_agents(job: Job, launch: Launch, requires: Sequence[Claim]) -> bool:
+    """Whether srun starts an agent in every task, and the agents are as many as the nodes that each expects."""
+    stated = [job_value(job.setting(name, launch.scope)) for name in ("nodes", "tasks_per_node")]
+    agents = numbers(lift(lambda nodes, tasks: int(nodes) * int(tasks), *stated))
+    numbered = launch.launcher in ("torchrun", "torch.distributed.launch") and "srun" in launch.wrappers
+    return numbered and len(agents) == 1 and all(numbers(claim.value) == agents for claim in requires)
 
 
 def _may_start_ranks(job: Job, launch: Launch | None) -> bool:

@@ -54,7 +54,29 @@ def groups(job: Job) -> Iterator[tuple[Launch, ...]]:
         by_program.setdefault((launch.launcher, launch.program), []).append(launch)
     for found in by_program.values():
         if len(found) > 1:
-            yield tuple(found)
+            yield from _jobs_of(job, found)
+
+
+def _jobs_of(job: Job, launches: Sequence[Launch]) -> Iterator[tuple[Launch, ...]]:
+    """The launches by their number of nodes, if each of these has all its ranks once; otherwise all together."""
+    by_nodes: dict[tuple[int, ...], list[Launch]] = {}
+    for launch in launches:
+        by_nodes.setdefault(numbers(nodes_spanned(job, launch)[0]), []).append(launch)
+    complete = all(
+        len(nodes) == 1 and nodes[0] == len(found) and _known_ranks(job, found) == set(range(nodes[0]))
+        for nodes, found in by_nodes.items()
+    )
+    yield from map(tuple, by_nodes.values() if complete else [launches])
+
+
+#: Rendezvous backends under which torchrun numbers the nodes itself (torch/distributed/elastic/rendezvous/registry.py).
+_NUMBERING = frozenset(("c10d", "etcd", "etcd-v2"))
+
+
+def _is_numbered(job: Job, launch: Launch) -> bool:
+    """Whether the launcher takes the node rank that it is given."""
+    backend = texts(job_value(job.setting("rendezvous_backend", launch.scope)))
+    return launch.launcher != "torchrun" or not backend or not set(backend) <= _NUMBERING
 
 
 #: A rank and the number of ranks: of the process group, and as the program's own options.
@@ -294,10 +316,12 @@ def node_rank_twice_or_missing(job: Job) -> Iterator[Verdict]:
     file are treated as two runs one after the other, unless the starts run in the background, or are as many services
     of a compose file as there are nodes.
     """
-    launches = node_launches(job)
+    launches = [launch for launch in node_launches(job) if _is_numbered(job, launch)]
     for launch in launches:
         yield _in_range(job, launch)
     for group in groups(job):
+        if not all(_is_numbered(job, launch) for launch in group):
+            continue
         at_once = all(launch.concurrent for launch in group)
         if at_once or len({starting_file(launch) for launch in group}) == len(group) or _services(job, group):
             yield _ranks_verdict(job, group)
