@@ -73,6 +73,24 @@ class ProgramOption(NamedTuple):
     holder: str = ""
 
 
+class FileValue(NamedTuple):
+    """A value that a program takes out of a JSON or YAML file.
+
+    Args:
+        path: of the file, as the program has it; relative to where it runs.
+        keys: from the outermost to that of the value.
+        kind: what the program makes of it; empty if it leaves it as it is.
+    """
+
+    path: str | ProgramOption
+    keys: tuple[str | int, ...]
+    kind: str = ""
+
+
+#: A part of a value that a launch determines.
+Part: TypeAlias = "str | ProgramOption | FileValue"
+
+
 @dataclass(frozen=True, slots=True)
 class Unresolved:
     """The value cannot be known from the files.
@@ -88,14 +106,14 @@ class Unresolved:
 
 @dataclass(frozen=True, slots=True)
 class OfOptions(Unresolved):
-    """Text and options, whose values the launch line gives, in order; no claim of a whole job has such a value.
+    """Text, options whose values the launch line gives, and values of files, in order; only claims of a launch have it.
 
     Args:
-        made_of: the texts and options whose values it consists of, one after the other.
+        made_of: the texts, options and values of files that it consists of, one after the other.
         is_expression: whether these make the text of a Python expression, in which options stand as literals.
     """
 
-    made_of: tuple[str | ProgramOption, ...] = ()
+    made_of: tuple[Part, ...] = ()
     is_expression: bool = False
 
 
@@ -170,7 +188,7 @@ def _without_options(value: Unresolved) -> Unresolved:
 
 def made_of(pieces: Sequence[Value]) -> OfOptions | None:
     """A text that consists of known parts and the values of options; None if all is known, or a part is neither."""
-    parts: list[str | ProgramOption] = []
+    parts: list[Part] = []
     why = ""
     for piece in pieces:
         if isinstance(piece, Known):

@@ -225,6 +225,15 @@ class JobCollector:
         written = {path: item.text for path, item in found.items() if item is not None}
         return OverlayTree(self.recognised.tree, written) if written else self.recognised.tree
 
+    def _read_by(self, path: str, launch: Launch) -> SourceFile | Note:
+        """The file that the program of a launch finds at a path; it is missing where two may be meant."""
+        tree = self._tree(_Step(path, scope=launch.scope))
+        targets = {tree.resolve(path, relative_to=each) for each in (launch.span.path, launch.program) if each}
+        found = [file for each in targets if each is not None and isinstance(file := tree.read(each), SourceFile)]
+        if len({file.path for file in found}) == 1:
+            return found[0]
+        return Note(NoteKind.MISSING, f"{path} is not in the tree", launch.span)
+
     def _written_for(self, path: str, step: _Step | None) -> WrittenFile | None:
         """What the scripts of the job last wrote to a file before the launch of the step; None if they did not.
 
@@ -296,7 +305,7 @@ class JobCollector:
             for claim in (_rescope_headers(found) if path in several else found)
         ]
         claims = _drop_answered(claims)
-        claims = list(with_option_values(claims, {launch.id: launch for launch in self.launches}))
+        claims = list(with_option_values(claims, {launch.id: launch for launch in self.launches}, self._read_by))
         left_out = [note for path, note in self._left_out.items() if path not in self.files]
         left_out += [
             Note(

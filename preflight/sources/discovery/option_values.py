@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from preflight.model.job import Claim, Known, Launch, Unresolved, Value
-from preflight.model.job.value import OfOptions, ProgramOption
+from preflight.model.job import Claim, Known, Launch, Note, Unresolved, Value
+from preflight.model.job.value import OfOptions, Part, ProgramOption
+from preflight.sources.base import SourceFile
+from preflight.sources.formats import lenient_json, lenient_yaml
+from preflight.sources.formats.structured import Document, value_of
 
 #: Short options with a value, or several of them, in one word.
 _SHORT = re.compile(r"-[A-Za-z]\S")
 
 
-def with_option_values(claims: Iterable[Claim], launches: Mapping[str, Launch]) -> Iterator[Claim]:
-    """The claims; one whose value consists of options has the values of its launch, if they are all known."""
+#: The file that a launch reads at a path, or why it cannot.
+ReadFile = Callable[[str, Launch], "SourceFile | Note"]
+
+
+def with_option_values(claims: Iterable[Claim], launches: Mapping[str, Launch], read: ReadFile) -> Iterator[Claim]:
+    """The claims; a value that a launch determines is that of its launch, if all of its parts are known."""
     for claim in claims:
         launch = launches.get(claim.scope.launch)
         if not isinstance(claim.value, OfOptions):
@@ -24,10 +31,7 @@ def with_option_values(claims: Iterable[Claim], launches: Mapping[str, Launch]) 
         value: Value = Unresolved(claim.value.why)
         origin = claim.origin
         if launch is not None:
-            parts = [
-                _Given(Known(part), False) if isinstance(part, str) else option_value(part, launch.arguments)
-                for part in claim.value.made_of
-            ]
+            parts = [_part(part, launch, read) for part in claim.value.made_of]
             known = [part for part in parts if part is not None]
             if len(known) == len(parts):
                 value = known[0].value if len(known) == 1 else Known("".join(str(part.value.value) for part in known))
@@ -37,7 +41,33 @@ def with_option_values(claims: Iterable[Claim], launches: Mapping[str, Launch]) 
         yield replace(claim, value=value, origin=origin)
 
 
-def _as_literal(part: str | ProgramOption, given: _Given) -> str:
+def _part(part: Part, launch: Launch, read: ReadFile) -> _Given | None:
+    if isinstance(part, str):
+        return _Given(Known(part), False)
+    if isinstance(part, ProgramOption):
+        return option_value(part, launch.arguments)
+    path = _Given(Known(part.path), False) if isinstance(part.path, str) else option_value(part.path, launch.arguments)
+    file = read(str(path.value.value), launch) if path is not None else None
+    if not isinstance(file, SourceFile) or file.path.rpartition(".")[2] not in _PARSERS:
+        return None
+    node = _PARSERS[file.path.rpartition(".")[2]](file.text).root
+    for key in part.keys:
+        if node is not None:
+            node = node.at(key) if isinstance(key, str) else next(iter(node.items[key:][:1]), None)
+    value = value_of(node) if node is not None else None
+    if not isinstance(value, Known):
+        return None
+    return _converted(str(value.value), part.kind) if part.kind else _Given(value, False)
+
+
+_PARSERS: dict[str, Callable[[str], Document]] = {
+    "json": lenient_json.parse,
+    "yaml": lenient_yaml.parse,
+    "yml": lenient_yaml.parse,
+}
+
+
+def _as_literal(part: Part, given: _Given) -> str:
     return part if isinstance(part, str) else repr(given.value.value)
 
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from preflight.model.job import WHOLE_JOB, Claim, Strength, Unresolved
-from preflight.model.job.value import OfOptions, ProgramOption
+from preflight.model.job.value import OfOptions, Part, ProgramOption
 from preflight.sources.base import SourceFile
 from preflight.sources.python import (
     argparse_options,
@@ -24,7 +24,6 @@ from preflight.sources.python import (
     imports,
     paddle_strategy,
     program_options,
-    start_conditions,
     written_files,
 )
 from preflight.sources.python.environment import always_reached, is_left_before
@@ -49,7 +48,6 @@ _READERS = (
     dataset_devices.claims,
     argparse_options.declared_options,
     written_files.folders_of_module,
-    start_conditions.claims_of_functions,
     paddle_strategy.claims,
 )
 #: Modules that import modules are followed to this depth.
@@ -111,12 +109,11 @@ def claims(module: Module) -> Iterator[Claim]:
     given = [argument(call, "fn", 0) or argument(call, "func", 0) for call in sure if module.called(call) in SPAWNS]
     names.update(module.name(value_of(each)) for each in given if each is not None)
     methods = {last(module.called(call)) for call in sure}
-    options = program_options.Options(module)
     for unit in _followed(script, script.names(names), methods, module, set(), 1):
         for claim in unit.claims:
             weaker = replace(claim, strength=Strength.CONFIG)
             if isinstance(claim.value, OfOptions):
-                weaker = replace(weaker, value=_of_script(claim.value, module, unit, options))
+                weaker = replace(weaker, value=_of_script(claim.value, module, unit))
             if claim.quantity == "declared_options":
                 if not _changes_line(module):
                     yield replace(weaker, because=(module.claim("script", module.file.path, module.tree),))
@@ -124,14 +121,17 @@ def claims(module: Module) -> Iterator[Claim]:
                 yield weaker
 
 
-def _of_script(value: OfOptions, module: Module, unit: Unit, options: program_options.Options) -> Unresolved:
+def _of_script(value: OfOptions, module: Module, unit: Unit) -> Unresolved:
     """A value that consists of attributes of a function's argument, where the script gives it its options."""
     calls = [call for call in module.named(unit.name) if not unit.owner]
-    given = bool(calls) and all(any(options.is_parsed(item) for item in call.args) for call in calls)
-    made_of: list[str | ProgramOption] = []
+    options = module.options
+    if options is None:
+        return Unresolved(value.why)
+    made_of: list[Part] = []
     for part in value.made_of:
         if isinstance(part, ProgramOption):
             option = options.held_by(part.holder)
+            given = bool(calls) and all(any(options.is_parsed(item) for item in call.args) for call in calls)
             if option is None or not given:
                 return Unresolved(value.why)
             # What the module makes of it counts.

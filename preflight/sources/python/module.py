@@ -13,15 +13,18 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from preflight._util.redaction import scrub
 from preflight._util.spans import MAX_SNIPPET_LENGTH
 from preflight.model.job import Claim, Known, OneOf, Relation, Scope, Span, Strength, Unresolved, Value, join, lift
-from preflight.model.job.value import OfOptions, Plain, ProgramOption, Symbol, converted, made_of
+from preflight.model.job.value import FileValue, OfOptions, Plain, ProgramOption, Symbol, converted, made_of
 from preflight.sources.base import SourceFile, Tree
 from preflight.sources.python import outline
 from preflight.sources.python.outline import Outline, dotted
+
+if TYPE_CHECKING:
+    from preflight.sources.python.program_options import Options
 
 #: Steps to fold a constant; a longer computation is not a constant.
 MAX_FOLD_DEPTH = 40
@@ -86,8 +89,12 @@ class Module:
         self.outline = Outline(self._walked)
         self._folded: dict[int, Value] = {}
         self._named_options: dict[str, str] | None = None
+        #: The options of the program of which this is the script.
+        self.options: Options | None = None
         #: The option of the program whose value an attribute is.
         self.option_of: Callable[[ast.Attribute], ProgramOption | None] = lambda attribute: None
+        #: The value of a file that an expression is.
+        self.file_value_of: Callable[[ast.expr], FileValue | None] = lambda expression: None
         self.calls = self.nodes(ast.Call)
         self._called = {id(call): self._name_called(call) for call in self.calls}
         #: The calls by the last part of the called name.
@@ -250,7 +257,7 @@ class Module:
         for _ in range(5):
             if not isinstance(expression, ast.Name):
                 break
-            found = self._bindings_of(expression)
+            found = self.bindings_of(expression)
             if found is None or len(found) != 1 or found[0] is None:
                 break
             expression = found[0]
@@ -293,6 +300,10 @@ class Module:
         variable = self._variable_read(expression)
         if variable:
             return Unresolved(f"${variable}, which the caller sets")
+        if isinstance(expression, (ast.Subscript, ast.Attribute, ast.Call)):
+            taken = self.file_value_of(expression)
+            if taken is not None:
+                return OfOptions(f"`{self.text(expression)}`, which a file holds", made_of=(taken,))
         if isinstance(expression, ast.Attribute) and isinstance(expression.value, ast.Name):
             option = self.option_of(expression)
             if option is not None:
@@ -351,12 +362,17 @@ class Module:
         return self.fold(piece, depth + 1)
 
     def _fold_name(self, name: ast.Name, depth: int) -> Value:
-        found = self._bindings_of(name)
+        found = self.bindings_of(name)
         if not found or any(value is None for value in found):
             return self._unknown(name)
         return join(self.fold(value, depth + 1) for value in found if value is not None)
 
-    def _bindings_of(self, name: ast.Name) -> list[ast.expr | None] | None:
+    def binding(self, name: str) -> ast.expr | None:
+        """The only value assigned to a name outside of functions; None if there is not exactly one."""
+        found = self._walked.bound.get((id(self.tree), name), [])
+        return found[0] if len(found) == 1 else None
+
+    def bindings_of(self, name: ast.Name) -> list[ast.expr | None] | None:
         """All bindings of a name in the innermost scope that binds it; None if nothing does."""
         scope = self._walked.scopes.get(id(name))
         innermost = True

@@ -70,7 +70,7 @@ def _emptied(module: Module, made: Sequence[ast.Call], assigned: dict[str, list[
     owners = list(dict.fromkeys(module.bound_to(call) for call in made))
     items = [item for owner in owners for item in assigned.get(owner, []) if item.name == "hybrid_configs"]
     for item in sorted(items, key=lambda each: each.at.lineno):
-        table = module.definition(item.value)
+        table = _table(module, item.value)
         if not isinstance(item.value, ast.Name) or not isinstance(table, ast.Dict):
             continue
         keys = {key.value for key in table.keys if isinstance(key, ast.Constant)}
@@ -87,7 +87,7 @@ def _settings(module: Module, given: Sequence[Assigned]) -> Iterator[Claim]:
 
 
 def _setting(module: Module, path: str, value: ast.expr, at: ast.AST, depth: int) -> Iterator[Claim]:
-    table = module.definition(value)
+    table = _table(module, value)
     start, _ = module.positions.bounds(at)
     _, end = module.positions.bounds(value)
     spelling = " ".join(module.file.text[start:end].split())[:120]
@@ -173,7 +173,7 @@ def _mode(asynchronous: Plain, steps: Plain) -> Plain:
 
 
 def _entry(module: Module, item: Assigned, key: str) -> Value:
-    table = module.definition(item.value)
+    table = _table(module, item.value)
     if not isinstance(table, ast.Dict):
         return Unresolved(f"{module.text(item.value)}: known only at run time")
     for name, value in zip(table.keys, table.values, strict=True):
@@ -183,7 +183,7 @@ def _entry(module: Module, item: Assigned, key: str) -> Value:
 
 
 def _entries(module: Module, item: Assigned, quantities: dict[str, str]) -> Iterator[Claim]:
-    table = module.definition(item.value)
+    table = _table(module, item.value)
     if not isinstance(table, ast.Dict):
         return
     for name, value in zip(table.keys, table.values, strict=True):
@@ -195,9 +195,20 @@ def _entries(module: Module, item: Assigned, quantities: dict[str, str]) -> Iter
             yield module.claim(quantities[str(name.value)], found, value, spelling=spelling, source="paddle")
 
 
+def _table(module: Module, value: ast.expr) -> ast.expr:
+    """What a value is, with `dict(a=1)` as `{"a": 1}`."""
+    found = module.definition(value)
+    if isinstance(found, ast.Call) and module.called(found) == "dict" and not found.args:
+        keys: list[ast.expr | None] = [
+            ast.copy_location(ast.Constant(item.arg), item) if item.arg is not None else None for item in found.keywords
+        ]
+        return ast.copy_location(ast.Dict(keys, [item.value for item in found.keywords]), found)
+    return found
+
+
 def _hybrid(module: Module, item: Assigned) -> Iterator[Claim]:
     """The degrees of `hybrid_configs`; Fleet determines a degree that is not above 0."""
-    table = module.definition(item.value)
+    table = _table(module, item.value)
     if not isinstance(table, ast.Dict):
         yield module.claim(
             "fleet_hybrid", Unresolved("the degrees are known only at run time"), item.at, source="paddle"

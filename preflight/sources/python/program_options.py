@@ -1,7 +1,7 @@
-"""The options that a script declares with argparse, for values that consist of what a launch line gives for them.
+"""The options that a program declares with argparse, for values that consist of what a launch line gives for them.
 
-An option counts only where its value in the program is certainly that of the command line: the script has one parser
-and parses the line once, and neither it nor a module of the user's own changes what the parser returned.
+An option counts only where its value in the program is certainly that of the command line: the program has one parser
+and parses the line once, and neither the script nor a module of it changes what the parser returned.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from preflight.model.job import Known
 from preflight.model.job.value import ProgramOption
-from preflight.sources.python import imports
-from preflight.sources.python.module import SPAWNS, Module, argument, parse_silently, value_of
-from preflight.sources.python.outline import Function, dotted
+from preflight.sources.python.module import Module, argument
+from preflight.sources.python.outline import Function
+from preflight.sources.python.program import Place, Program
 
 #: What may give options another value than the command line, or change the line.
 _CHANGES = re.compile(
@@ -38,39 +38,42 @@ _MAX_DEPTH = 4
 
 
 class Options:
-    """The options of a script, read on first use."""
+    """The options of a program, read on first use."""
 
-    def __init__(self, module: Module) -> None:
-        self._module = module
-        self._found: tuple[ast.Call, dict[str, ProgramOption]] | None = None
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self._found: tuple[Place, dict[str, ProgramOption]] | None = None
         self._is_read = False
 
-    def of(self, attribute: ast.Attribute) -> ProgramOption | None:
-        """The option whose value an attribute of the script is; None for any other attribute."""
+    def of(self, attribute: ast.Attribute, module: Module | None = None) -> ProgramOption | None:
+        """The option whose value an attribute in a module of the program is; None for any other attribute."""
         option = self.held_by(attribute.attr)
-        return option if option is not None and self.is_parsed(attribute.value) else None
+        return option if option is not None and self.is_parsed(attribute.value, module) else None
 
     def held_by(self, holder: str) -> ProgramOption | None:
         """The option whose value an attribute of this name holds."""
         return self._read[1].get(holder) if self._read is not None else None
 
-    def declarations(self) -> Iterator[tuple[ast.Call, ProgramOption]]:
+    def declarations(self) -> Iterator[tuple[Module, ast.Call, ProgramOption]]:
         """The options with the calls that declare them."""
-        for call in self._module.named("add_argument"):
-            option = self.held_by(_holder(call, _names(call)))
-            if option is not None and option.names == _names(call):
-                yield call, option
+        for module in self.program.modules:
+            for call in module.named("add_argument"):
+                option = self.held_by(_holder(call, _names(call)))
+                if option is not None and option.names == _names(call):
+                    yield module, call, option
 
-    def is_parsed(self, expression: ast.expr) -> bool:
-        """Whether an expression of the script is certainly what the parser returned."""
-        return self._read is not None and _is_parsed(self._module, expression, self._read[0], 0)
+    def is_parsed(self, expression: ast.expr, module: Module | None = None) -> bool:
+        """Whether an expression in a module of the program is certainly what the parser returned."""
+        if self._read is None:
+            return False
+        return _is_parsed(self.program, module or self.program.script, expression, self._read[0].expression, 0)
 
     @property
-    def _read(self) -> tuple[ast.Call, dict[str, ProgramOption]] | None:
+    def _read(self) -> tuple[Place, dict[str, ProgramOption]] | None:
         if not self._is_read:
             # Folding the defaults may ask again.
             self._is_read = True
-            self._found = _declared(self._module)
+            self._found = _declared(self.program)
         return self._found
 
 
@@ -87,47 +90,70 @@ def of_argument(module: Module) -> Callable[[ast.Attribute], ProgramOption | Non
     return option_of
 
 
-def _declared(module: Module) -> tuple[ast.Call, dict[str, ProgramOption]] | None:
+def _declared(program: Program) -> tuple[Place, dict[str, ProgramOption]] | None:
     """The call that parses the line, and the options by the attributes that hold them; None if that is not certain."""
-    parsers = [call for call in module.calls if re.search(r"Arg\w*Parser$", module.called(call))]
-    # A function of the script's own often has the same name.
-    parses = [call for call in module.named("parse_args", "parse_known_args") if isinstance(call.func, ast.Attribute)]
-    plain = (
-        len(parsers) == len(parses) == 1
-        and module.called(parsers[0]) == "argparse.ArgumentParser"
-        and not parsers[0].args
-        and {keyword.arg for keyword in parsers[0].keywords} <= _OF_PARSER
-        and not (parses[0].args or parses[0].keywords)
-        and not module.named("add_subparsers")
-    )
-    if not plain or _CHANGES.search(module.file.text) or not all(_looks(module, call) for call in module.named("vars")):
+    found = _parser(program)
+    if found is None or not program.is_complete:
         return None
-    texts, complete = imports.texts_of_modules(module)
-    own = {text.path for text in texts}
-    if not complete or any(_CHANGES.search(text.text) for text in texts) or _is_passed_on(module, parses[0], own):
+    parsed, modules = found
+    if any(_CHANGES.search(module.file.text) for module in program.modules):
         return None
-    changed = set(_assigned(module.nodes(ast.Attribute)))
-    for text in texts:
-        try:
-            nodes = ast.walk(parse_silently(text.text))
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
+    for module in modules:
+        if not all(_looks(module, call) for call in module.named("vars")):
             return None
-        changed.update(_assigned(nodes))
+        if _is_passed_on(program, module, parsed.expression):
+            return None
+    changed = {name for module in program.modules for name in _assigned(module.nodes(ast.Attribute))}
     options: dict[str, ProgramOption] = {}
-    for call in module.named("add_argument"):
-        if any(keyword.arg is None for keyword in call.keywords):
-            return None
+    for module, call in [(each, call) for each in modules for call in each.named("add_argument")]:
         names = _names(call)
-        if len(names) < len(call.args) or not names:
+        if any(keyword.arg is None for keyword in call.keywords) or len(names) < len(call.args) or not names:
             return None
         if not names[0].startswith("-") and argument(call, "nargs") is not None:
             # It may take the words of options.
             return None
         holder, option = _holder(call, names), _option(module, call, names)
-        if holder in changed or holder in options:
+        # A launcher may give the local rank itself.
+        if holder in changed or holder in options or holder == "local_rank":
             option = option._replace(kind="")
         options[holder] = option
-    return parses[0], {holder: option for holder, option in options.items() if option.kind}
+    return parsed, {holder: option for holder, option in options.items() if option.kind}
+
+
+def _parser(program: Program) -> tuple[Place, list[Module]] | None:
+    """The only call that parses the line, and the modules with it and with its parser; None if there are several.
+
+    A script with a parser uses its own; one without has it in a module.
+    """
+    script = program.script
+    for modules in ([script], list(program.modules)):
+        made = [Place(module, call) for module in modules for call in module.calls if _is_parser(module, call)]
+        if made:
+            break
+    # A function of the script's own often has the same name.
+    parses = [
+        Place(module, call)
+        for module in dict.fromkeys((script, *(place.module for place in made)))
+        for call in module.named("parse_args", "parse_known_args")
+        if isinstance(call.func, ast.Attribute) and not program.functions(module, call.func)
+    ]
+    if len(made) != 1 or len(parses) != 1:
+        return None
+    (module, maker), parse = made[0], parses[0].expression
+    plain = (
+        isinstance(maker, ast.Call)
+        and module.called(maker) == "argparse.ArgumentParser"
+        and len(maker.args) <= 1
+        and {keyword.arg for keyword in maker.keywords} <= _OF_PARSER
+        and isinstance(parse, ast.Call)
+        and not (parse.args or parse.keywords)
+        and not module.named("add_subparsers")
+    )
+    return (parses[0], list(dict.fromkeys((parses[0].module, module)))) if plain else None
+
+
+def _is_parser(module: Module, call: ast.Call) -> bool:
+    return re.search(r"Arg\w*Parser$", module.called(call)) is not None
 
 
 def _names(call: ast.Call) -> tuple[str, ...]:
@@ -184,16 +210,16 @@ def _looks(module: Module, call: ast.Call) -> bool:
     return isinstance(user, ast.FormattedValue)
 
 
-def _is_passed_on(module: Module, parsed: ast.Call, own: set[str]) -> bool:
-    """Whether the script hands the options to what is neither there to be read, nor known to leave them alone."""
+def _is_passed_on(program: Program, module: Module, parsed: ast.expr) -> bool:
+    """Whether a module hands the options to what is neither there to be read, nor known to leave them alone."""
+    own = [other.file.path for other in program.modules if other is not module]
     classes = {node.name for node in module.nodes(ast.ClassDef)}
     for call in module.calls:
         name = module.called(call)
-        first = name.partition(".")[0]
         given = [*call.args, *(keyword.value for keyword in call.keywords)]
-        if not any(isinstance(item, ast.Name) and _is_parsed(module, item, parsed, 0) for item in given):
+        if not any(isinstance(item, ast.Name) and _is_parsed(program, module, item, parsed, 0) for item in given):
             continue
-        if first in _LOOK or name in classes or module.outline.functions(name.rpartition(".")[2]):
+        if name.partition(".")[0] in _LOOK or name in classes or module.outline.functions(name.rpartition(".")[2]):
             continue
         if not any(_is_in(name, path) for path in own):
             return True
@@ -207,29 +233,28 @@ def _is_in(name: str, path: str) -> bool:
     return any(stem.endswith("/" + "/".join(parts[:length])) for length in range(1, len(parts)))
 
 
-def _is_parsed(module: Module, expression: ast.expr, parsed: ast.Call, depth: int) -> bool:
+def _is_parsed(program: Program, module: Module, expression: ast.expr, parsed: ast.expr, depth: int) -> bool:
     """Whether an expression is certainly what the parser returned."""
-    made = module.definition(expression)
+    module, made = program.meaning(module, expression)
     if made is parsed:
         return True
     if depth == _MAX_DEPTH:
         return False
     if isinstance(made, ast.Call):
-        functions = module.outline.functions(dotted(made.func))
-        return bool(functions) and all(_returns(module, function, parsed, depth) for function in functions)
+        functions = program.functions(module, made.func)
+        return bool(functions) and all(_returns(program, *each, parsed, depth) for each in functions)
     if not isinstance(made, ast.Name):
         return False
     if _is_first_of(module, made.id, parsed):
         return True
-    function = module.outline.function_of(expression)
-    places = [item.arg for item in (*function.args.posonlyargs, *function.args.args)] if function is not None else []
-    if function is None or made.id not in places:
+    function = module.outline.function_of(made)
+    if function is None or all(item.arg != made.id for item in (*function.args.posonlyargs, *function.args.args)):
         return False
-    given = list(_given(module, function, made.id, places.index(made.id)))
-    return bool(given) and all(item is not None and _is_parsed(module, item, parsed, depth + 1) for item in given)
+    given = [program.argument(function, call, made.id, module) for call in program.calls(function) if call.is_plain]
+    return bool(given) and all(place is not None and _is_parsed(program, *place, parsed, depth + 1) for place in given)
 
 
-def _is_first_of(module: Module, name: str, parsed: ast.Call) -> bool:
+def _is_first_of(module: Module, name: str, parsed: ast.expr) -> bool:
     """Whether a name is bound once, by `name, rest = parser.parse_known_args()`."""
     bound = [node for node in module.nodes(ast.Name) if node.id == name and isinstance(node.ctx, ast.Store)]
     statement = module.parent(parsed)
@@ -237,26 +262,11 @@ def _is_first_of(module: Module, name: str, parsed: ast.Call) -> bool:
     return len(bound) == 1 and isinstance(target, ast.Tuple) and bool(target.elts) and target.elts[0] is bound[0]
 
 
-def _returns(module: Module, function: Function, parsed: ast.Call, depth: int) -> bool:
+def _returns(program: Program, module: Module, function: Function, parsed: ast.expr, depth: int) -> bool:
     """Whether every `return` of a function gives what the parser returned."""
     values = [
         node.value
         for node in module.nodes(ast.Return)
         if node.value is not None and module.outline.function_of(node) is function
     ]
-    return bool(values) and all(value is parsed or _is_parsed(module, value, parsed, depth + 1) for value in values)
-
-
-def _given(module: Module, function: Function, name: str, position: int) -> Iterator[ast.expr | None]:
-    """What each call of a function, and each spawn of it, gives for a parameter; None where that is not clear."""
-    for call in module.named(function.name):
-        item = argument(call, name, position)
-        yield value_of(item) if item is not None else None
-    for call in module.calls:
-        target = argument(call, "fn", 0) or argument(call, "func", 0) if module.called(call) in SPAWNS else None
-        if target is None or dotted(value_of(target)) != function.name:
-            continue
-        items = argument(call, "args", 1)
-        values = value_of(items) if items is not None else None
-        # The first parameter is the number of the process.
-        yield values.elts[position - 1] if isinstance(values, ast.Tuple) and 0 < position <= len(values.elts) else None
+    return bool(values) and all(_is_parsed(program, module, value, parsed, depth + 1) for value in values)

@@ -6,6 +6,7 @@ They are plain strings, searched one by one, which is several times faster than 
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import re
 import sys
@@ -50,6 +51,8 @@ from preflight.sources.python import (
     written_files,
 )
 from preflight.sources.python.module import Module, Positions, parse_silently
+from preflight.sources.python.program import Program
+from preflight.sources.python.program_files import ProgramFiles
 from preflight.sources.shell.shell_document import cover
 
 _READERS: tuple[Callable[[Module], Iterable[Claim | Reference]], ...] = (
@@ -240,7 +243,9 @@ class PythonSource:
         if isinstance(parsed, Note):
             return Reading(notes=(parsed,))
         module = Module(file, parsed, tree, WHOLE_JOB, self._imported)
-        module.option_of = program_options.Options(module).of
+        module.options = program_options.Options(Program(module))
+        module.option_of = module.options.of
+        module.file_value_of = functools.partial(ProgramFiles(module.options).value, module)
         found: dict[tuple[object, ...], Claim] = {}
         references: dict[tuple[object, ...], Reference] = {}
         modules = imports.references(module, "")

@@ -1,4 +1,4 @@
-"""Conditions under which a program goes on after its start: those that its parser checks, and those that it checks
+"""Conditions under which a program continues after its start: those that its parser checks, and those that it checks
 itself before it trains, with `assert` or `if ...: raise`.
 
 A condition becomes the text of a Python expression. Options stand in it as the launch line gives them, the number of
@@ -13,10 +13,12 @@ import re
 from collections.abc import Iterator
 
 from preflight.model.job import Claim, Known
-from preflight.model.job.value import OfOptions, ProgramOption
+from preflight.model.job.value import FileValue, OfOptions, Part, ProgramOption
 from preflight.sources.python.environment import given_variables
-from preflight.sources.python.module import SPAWNS, Module, argument, value_of
-from preflight.sources.python.outline import Function, dotted
+from preflight.sources.python.module import Module
+from preflight.sources.python.outline import Function
+from preflight.sources.python.program import Place
+from preflight.sources.python.program_files import ProgramFiles
 from preflight.sources.python.program_options import Options
 from preflight.sources.python.rank_conditions import variable_read
 
@@ -65,35 +67,30 @@ _NUMBERS = {
     "float": r"\s*[+-]?(?:(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)(?:[eE][+-]?[0-9]+)?|(?i:inf|infinity|nan))\s*",
 }
 
-_Pieces = list["str | ProgramOption"]
+_Pieces = list[Part]
+_VALUES = (ProgramOption, FileValue)
 
 
 def claims(module: Module) -> Iterator[Claim]:
-    """The conditions to which a script certainly comes, each true where it goes on."""
-    for statement in _statements(module):
-        yield from _claim(module, statement, is_function_called=False)
-    yield from _of_parser(module)
-
-
-def claims_of_functions(module: Module) -> Iterator[Claim]:
-    """The same of an imported module, for each of its functions as if it was called."""
-    for statement in _statements(module):
-        yield from _claim(module, statement, is_function_called=True)
-
-
-def _statements(module: Module) -> list[ast.Assert | ast.If]:
-    return [*module.nodes(ast.Assert), *module.nodes(ast.If)]
-
-
-def _claim(module: Module, statement: ast.Assert | ast.If, *, is_function_called: bool) -> Iterator[Claim]:
-    if isinstance(statement, ast.If) and not _fails(module, statement.body):
+    """The conditions to which a script certainly comes, each true where it continues."""
+    if module.options is None:
         return
-    condition = _pieces(module, statement.test)
+    program = module.options.program
+    for each in program.modules:
+        statements: list[ast.Assert | ast.If] = [*each.nodes(ast.Assert), *each.nodes(ast.If)]
+        for statement in statements:
+            if isinstance(statement, ast.Assert) or _fails(each, statement.body):
+                yield from _claim(module.options, each, statement)
+    yield from _of_parser(module.options)
+
+
+def _claim(options: Options, module: Module, statement: ast.Assert | ast.If) -> Iterator[Claim]:
+    condition = _pieces(options, Place(module, statement.test))
     if isinstance(statement, ast.If):
         condition = ["not (", *condition, ")"]
-    if not any(piece in SYMBOLS or isinstance(piece, ProgramOption) for piece in condition):
+    if not any(piece in SYMBOLS or isinstance(piece, _VALUES) for piece in condition):
         return
-    guards = _guards(module, statement, 0, is_function_called=is_function_called)
+    guards = _guards(options, module, statement, 0)
     if guards is None:
         return
     parts = [*(["not (", *guard, ")"] for guard in guards), condition]
@@ -102,15 +99,14 @@ def _claim(module: Module, statement: ast.Assert | ast.If, *, is_function_called
 
 
 def _value(pieces: _Pieces) -> Known | OfOptions:
-    if not any(isinstance(piece, ProgramOption) for piece in pieces):
-        return Known("".join(str(piece) for piece in pieces))
-    first = next(piece for piece in pieces if isinstance(piece, ProgramOption))
-    return OfOptions(f"the value of `{first.names[0] if first.names else first.holder}`", (), tuple(pieces), True)
+    if not any(isinstance(piece, _VALUES) for piece in pieces):
+        return Known("".join(map(str, pieces)))
+    return OfOptions("what the launch line and files give", (), tuple(pieces), True)
 
 
-def _of_parser(module: Module) -> Iterator[Claim]:
+def _of_parser(options: Options) -> Iterator[Claim]:
     """What argparse checks: that a required option is given, its choices and the type of its value."""
-    for call, option in Options(module).declarations():
+    for module, call, option in options.declarations():
         given = {keyword.arg: keyword.value for keyword in call.keywords}
         conditions: list[tuple[_Pieces, str]] = []
         # A missing option, and a default, are not checked.
@@ -149,13 +145,14 @@ def _exit_fails(module: Module, call: ast.Call) -> bool | None:
     return isinstance(status, Known) and status.value not in (0, None, False)
 
 
-def _pieces(module: Module, expression: ast.expr, depth: int = 0) -> _Pieces:
+def _pieces(options: Options, place: Place, depth: int = 0) -> _Pieces:
     """The parts of the text of an expression."""
     if depth > _MAX_DEPTH:
         return [UNKNOWN]
+    module, expression = options.program.meaning(*place)
 
     def inner(each: ast.expr) -> _Pieces:
-        return ["(", *_pieces(module, each, depth + 1), ")"]
+        return ["(", *_pieces(options, Place(module, each), depth + 1), ")"]
 
     if isinstance(expression, ast.BoolOp):
         parts = [inner(value) for value in expression.values]
@@ -171,64 +168,58 @@ def _pieces(module: Module, expression: ast.expr, depth: int = 0) -> _Pieces:
         return found
     if isinstance(expression, (ast.Tuple, ast.List, ast.Set)):
         return ["(", *(piece for item in expression.elts for piece in (*inner(item), ", ")), ")"]
-    meant = module.definition(expression)
-    if meant is not expression:
-        return _pieces(module, meant, depth + 1)
-    return [_atom(module, expression)]
+    return [_atom(options, module, expression)]
 
 
-def _atom(module: Module, expression: ast.expr) -> str | ProgramOption:
+def _atom(options: Options, module: Module, expression: ast.expr) -> Part:
+    kind = ""
     if isinstance(expression, ast.Call):
         if _WORLD_SIZE.fullmatch(module.called(expression)) and not (expression.args or expression.keywords):
             return "world_size"
         if isinstance(expression.func, ast.Name) and expression.func.id == "int" and len(expression.args) == 1:
             variable = variable_read(module, expression.args[0]) or ""
-            if variable in _VARIABLES and variable not in given_variables(module):
+            if variable in _VARIABLES and not any(variable in given_variables(m) for m in options.program.modules):
                 return _VARIABLES[variable]
-    value = module.fold(expression)
-    if isinstance(value, Known) and len(repr(value.value)) <= _MAX_LITERAL:
-        return repr(value.value)
-    if isinstance(value, OfOptions) and len(value.made_of) == 1:
-        return value.made_of[0]
-    return UNKNOWN
+            module, expression = options.program.meaning(module, expression.args[0])
+            kind = "int"
+    if isinstance(expression, ast.Attribute) and (option := options.of(expression, module)) is not None:
+        return option._replace(kind=kind) if kind and not option.kind.startswith("store_") else option
+    taken = ProgramFiles(options).value(module, expression)
+    if taken is not None:
+        return taken._replace(kind=kind)
+    value = module.fold(expression) if not kind else None
+    return repr(value.value) if isinstance(value, Known) and len(repr(value.value)) <= _MAX_LITERAL else UNKNOWN
 
 
-def _guards(module: Module, node: ast.AST, depth: int, *, is_function_called: bool) -> list[_Pieces] | None:
+def _guards(options: Options, module: Module, node: ast.AST, depth: int) -> list[_Pieces] | None:
     """The conditions under which a program comes to a node; None if that depends on anything else."""
     found: list[_Pieces] = []
     for child, parent in itertools.pairwise((node, *module.outline.above(node))):
         if isinstance(parent, ast.If):
-            test = _pieces(module, parent.test)
             if child in parent.orelse:
-                found.append(["not (", *test, ")"])
+                found.append(["not (", *_pieces(options, Place(module, parent.test)), ")"])
             elif child in parent.body and not module.text(parent.test).startswith("__name__"):
-                found.append(test)
+                found.append(_pieces(options, Place(module, parent.test)))
+            elif child in parent.body and module is not options.program.script:
+                return None
         elif isinstance(parent, ast.Try):
             # A handler that raises again lets the failure pass.
             if child not in parent.body or not all(isinstance(each.body[-1], ast.Raise) for each in parent.handlers):
                 return None
         elif isinstance(parent, _FUNCTIONS):
-            if _is_left_before(module, node, parent):
-                return None
-            if is_function_called:
-                return found if isinstance(module.parent(parent), ast.Module) else None
-            around = _guards_of_calls(module, parent, depth + 1)
-            return None if around is None else found + around
+            around = _guards_of_calls(options, parent, depth + 1)
+            return None if around is None or _is_left_before(module, node, parent) else found + around
         elif not isinstance(parent, (*_TRANSPARENT, ast.Module)):
             return None
-    return None if is_function_called or _is_left_before(module, node, None) else found
+    return None if _is_left_before(module, node, None) else found
 
 
-def _guards_of_calls(module: Module, function: Function, depth: int) -> list[_Pieces] | None:
+def _guards_of_calls(options: Options, function: Function, depth: int) -> list[_Pieces] | None:
     """The conditions under which a function is called."""
-    if depth > _MAX_DEPTH or len(module.outline.functions(function.name)) != 1:
+    if depth > _MAX_DEPTH:
         return None
-    calls = [call for call in module.calls if isinstance(call.func, ast.Name) and call.func.id == function.name]
-    for call in module.calls:
-        target = argument(call, "fn", 0) or argument(call, "func", 0) if module.called(call) in SPAWNS else None
-        if target is not None and dotted(value_of(target)) == function.name:
-            calls.append(call)
-    found = (_guards(module, call, depth, is_function_called=False) for call in calls)
+    calls = options.program.calls(function)
+    found = (_guards(options, call.module, call.node, depth) for call in calls)
     return next((guards for guards in found if guards is not None), None)
 
 

@@ -242,9 +242,10 @@ _SETTING = {
 def program_refuses_launch(job: Job) -> Iterator[Verdict]:
     """A program gets options, or a number of ranks, that it refuses itself when it starts.
 
-    What it checks: The `assert` statements of a program, and its `if ...: raise`, to which it certainly comes, with
-    the options of the launch line, the defaults of the others, and the number of ranks; and what its parser demands:
-    required options, choices, and the types of values.
+    What it checks: The `assert` statements of a program and of its modules, and their `if ...: raise`, to which it
+    certainly comes, with the options of the launch line, the defaults of the others, the values of the JSON or YAML
+    files that it reads, and the number of ranks; and what its parser demands: required options, choices, and the types
+    of values.
 
     Why it matters: The program knows best what it can run. Every rank stops with its exception, after the nodes are
     allocated.
@@ -253,8 +254,8 @@ def program_refuses_launch(job: Job) -> Iterator[Verdict]:
 
     Fix: Give options and a number of ranks for which the condition is true.
 
-    Known limits: Conditions on anything but options, constants and numbers of ranks are not decided, nor are those of
-    a program that changes its options.
+    Known limits: Conditions on anything else are not decided, nor are those of a program that changes its options or
+    what it has read.
     """
     for launch in job.launches:
         found = [*job.about("parser_condition", launch.scope), *job.about("start_condition", launch.scope)]

@@ -1,0 +1,191 @@
+"""A program: a script with the modules of the user's own that it imports, and what their names and calls stand for.
+
+A name stands for the only value that is assigned to it, an argument for what the only call of its function gives, and a
+call of a function of the program for the only value that it returns. Where there are several, nothing is followed.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from preflight.model.job import WHOLE_JOB
+from preflight.sources.base import SourceFile
+from preflight.sources.python import imports
+from preflight.sources.python.module import SPAWNS, Module, argument, parse_silently, value_of
+from preflight.sources.python.outline import Function, dotted
+
+#: A value is followed through so many names, arguments and calls.
+_MAX_STEPS = 12
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+class Place(NamedTuple):
+    """An expression, and the module of the program in which it stands."""
+
+    module: Module
+    expression: ast.expr
+
+
+class Call(NamedTuple):
+    """A call of a function of the program, or a spawn of it.
+
+    Args:
+        given: what it gives for the arguments by position; for a spawn without the first one, the process's number.
+    """
+
+    module: Module
+    node: ast.Call
+    is_spawn: bool = False
+
+    def argument(self, name: str, position: int) -> ast.expr | None:
+        """What is given for a parameter; None if that is nothing, or not clear."""
+        if not self.is_spawn:
+            found = argument(self.node, name, position)
+            return value_of(found) if found is not None else None
+        items = argument(self.node, "args", 1)
+        values = value_of(items) if items is not None else None
+        # The first parameter is the number of the process.
+        is_given = isinstance(values, ast.Tuple) and 0 < position <= len(values.elts)
+        return values.elts[position - 1] if is_given and isinstance(values, ast.Tuple) else None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its arguments are written out."""
+        starred = any(isinstance(each, ast.Starred) for each in self.node.args)
+        return not starred and all(keyword.arg is not None for keyword in self.node.keywords)
+
+
+class Program:
+    """A script with its modules, read on first use."""
+
+    def __init__(self, script: Module) -> None:
+        self.script = script
+
+    @functools.cached_property
+    def _own(self) -> list[Module] | None:
+        """The modules of the user's own; None if there are too many, or one cannot be parsed."""
+        texts, complete = imports.texts_of_modules(self.script)
+        found = [_read(self.script, each.path) for each in texts if complete]
+        known = [each for each in found if each is not None]
+        return known if complete and len(known) == len(found) else None
+
+    @property
+    def modules(self) -> tuple[Module, ...]:
+        """The script and its modules, if all could be read; otherwise the script alone."""
+        return (self.script, *(self._own or ()))
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all modules of the user's own could be read."""
+        return self._own is not None
+
+    def functions(self, module: Module, name: ast.expr) -> list[tuple[Module, Function]]:
+        """The functions of the program for which a name in a module stands."""
+        if isinstance(name, ast.Name) and (own := module.outline.functions(name.id)):
+            return [(module, each) for each in own if not isinstance(module.parent(each), ast.ClassDef)]
+        return [
+            (other, function)
+            for other, member in self._members(module, name)
+            for function in other.outline.functions(member)
+            if isinstance(other.parent(function), ast.Module)
+        ]
+
+    def calls(self, function: Function) -> list[Call]:
+        """The calls of a function in the program."""
+        return self._calls.get(id(function), [])
+
+    def meaning(self, module: Module, expression: ast.expr) -> Place:
+        """What an expression stands for, as far as it can be followed."""
+        place = Place(module, expression)
+        for _ in range(_MAX_STEPS):
+            further = self._step(*place)
+            if further is None:
+                break
+            place = further
+        return place
+
+    def _step(self, module: Module, expression: ast.expr) -> Place | None:
+        if isinstance(expression, ast.Call):
+            return self._returned(module, expression)
+        if isinstance(expression, ast.Name):
+            bound = module.bindings_of(expression)
+            if bound is not None and len(bound) == 1 and bound[0] is not None:
+                return Place(module, bound[0])
+            if bound is not None and len(bound) == 1:
+                given = self._given(module, expression)
+                if given is not None:
+                    return given
+        if dotted(expression):
+            members = self._members(module, expression)
+            found = [Place(other, value) for other, name in members if (value := other.binding(name)) is not None]
+            return found[0] if len(found) == 1 else None
+        return None
+
+    def _given(self, module: Module, name: ast.Name) -> Place | None:
+        """What the only call of the function around a name gives for it, if it is an argument."""
+        function = module.outline.function_of(name)
+        calls = self.calls(function) if function is not None else []
+        if function is None or len(calls) != 1 or not calls[0].is_plain:
+            return None
+        return self.argument(function, calls[0], name.id, module)
+
+    def argument(self, function: Function, call: Call, name: str, module: Module) -> Place | None:
+        """What a call gives for a parameter of a function of a module, or its default."""
+        places = [item.arg for item in (*function.args.posonlyargs, *function.args.args)]
+        given = call.argument(name, places.index(name)) if name in places else call.argument(name, len(call.node.args))
+        if given is not None:
+            return Place(call.module, given)
+        defaults = dict(zip(places[::-1], function.args.defaults[::-1], strict=False))
+        return Place(module, defaults[name]) if name in defaults else None
+
+    def _returned(self, module: Module, call: ast.Call) -> Place | None:
+        found = self.functions(module, call.func)
+        if len(found) != 1 or found[0][1].decorator_list:
+            return None
+        other, function = found[0]
+        values = [node.value for node in other.nodes(ast.Return) if other.outline.function_of(node) is function]
+        return Place(other, values[0]) if len(values) == 1 and values[0] is not None else None
+
+    def _members(self, module: Module, name: ast.expr) -> Iterator[tuple[Module, str]]:
+        """The modules of the program that a dotted name may mean, each with the rest of the name."""
+        meant = module.name(name)
+        if "." not in meant:
+            return
+        parts = meant.strip(".").split(".")
+        for other in self.modules:
+            stem = "/" + other.file.path.removesuffix(".py").removesuffix("/__init__")
+            if other is not module and stem.endswith("/" + "/".join(parts[:-1])):
+                yield other, parts[-1]
+
+    @functools.cached_property
+    def _calls(self) -> dict[int, list[Call]]:
+        found: dict[int, list[Call]] = {}
+        for module in self.modules:
+            for call in module.calls:
+                for _, function in self.functions(module, call.func):
+                    found.setdefault(id(function), []).append(Call(module, call))
+                target = argument(call, "fn", 0) or argument(call, "func", 0) if module.called(call) in SPAWNS else None
+                for _, function in self.functions(module, value_of(target)) if target is not None else ():
+                    found.setdefault(id(function), []).append(Call(module, call, is_spawn=True))
+        return found
+
+
+def _read(script: Module, path: str) -> Module | None:
+    """A module of a program; None if it cannot be parsed."""
+    file = script.files.read(path)
+    if not isinstance(file, SourceFile):
+        return None
+    # Beside what other readers keep of a module.
+    key = (file.path, f"{file.sha256} parsed")
+    if key not in script.imported:
+        try:
+            tree = parse_silently(file.text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            script.imported[key] = None
+        else:
+            script.imported[key] = Module(file, tree, script.files, WHOLE_JOB, script.imported)
+    found: Module | None = script.imported[key]
+    return found
