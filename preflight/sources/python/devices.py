@@ -45,9 +45,17 @@ def claims(module: Module) -> Iterator[Claim]:
 
 
 def _is_set(module: Module, chosen: ast.expr) -> bool:
-    """Whether the function around assigns a number to a variable that is named as a rank."""
-    values = module.outline.assignments(module.outline.function_of(chosen)).get(dotted(chosen), ())
-    return any(isinstance(value, ast.Constant) and isinstance(value.value, int) for value in values)
+    """Whether a variable that is named as a rank is given a number after its rank, whatever happens."""
+    assigned: set[ast.AST | None] = set()
+    for node in module.nodes(ast.Assign):
+        if not any(dotted(target) == dotted(chosen) != "" for target in node.targets):
+            continue
+        function = module.outline.function_of(node)
+        is_number = isinstance(node.value, ast.Constant) and isinstance(node.value.value, int)
+        if is_number and function in assigned and not module.condition(node):
+            return True
+        assigned.add(function)
+    return False
 
 
 def _is_tried(module: Module, call: ast.Call) -> bool:

@@ -208,6 +208,9 @@ def reentrant_checkpoints(module: Module) -> Iterator[Claim]:
     for call in module.named("checkpoint", "checkpoint_sequential"):
         if not module.called(call).startswith("torch.utils.checkpoint."):
             continue
+        if any(keyword.arg is None for keyword in call.keywords):
+            # `**kwargs` may hold it.
+            continue
         again = argument(call, "use_reentrant")
         if again is None or module.fold(value_of(again)) == Known(True):
             yield module.feature("reentrant_checkpoint", call)

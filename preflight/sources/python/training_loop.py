@@ -139,7 +139,7 @@ _BARRIERS = {"barrier", "wait_for_everyone", "broadcast", "broadcast_object_list
 #: Calls that take minutes to hours: downloads, unpacking, tokenizing, building indices.
 _LONG = re.compile(
     r"(?:snapshot_|hf_hub_|url|_)?download\w*|urlretrieve|load_dataset|map|extractall|pre_?process(?:_data\w*|ing\w*)?"
-    r"|tokeni[sz]e(?:_\w+)?|prepare_data\w*|process_data\w*|build_(?:index|vocab|dataset)\w*|convert_\w+",
+    r"|tokeni[sz]e(?:_\w+)?|prepare_data\w*|process_data\w*|build_(?:index|vocab|dataset)\w*|convert_(?!tokens_to|ids_to)\w+",
 )
 #: Names that are quick functions when they are not methods.
 _QUICK = {"map"}
