@@ -11,11 +11,11 @@ import pytest
 
 from preflight._util import toml
 from preflight.model.job import WHOLE_JOB, Claim, Known, Plain, Span
+from preflight.sources.conditions import UnknownValue, holds, parsed
 from preflight.sources.kubernetes.object_settings import SHAPES
 from preflight.sources.python import called_settings
 from preflight_rules.data_tables import table
 from preflight_rules.settings import tables
-from preflight_rules.settings.conditions import UnknownValue, holds, parsed
 from preflight_rules.settings.frameworks import framework, reads
 from preflight_rules.settings.kinds import Setting, refused
 from preflight_rules.settings.tables import in_range, row_of, settings

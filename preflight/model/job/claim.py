@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from preflight._util.spans import Span
-from preflight.model.job.value import Plain, Value, alternatives, join
+from preflight.model.job.value import OfOptions, Plain, Value, alternatives, join
 
 
 class Strength(enum.IntEnum):
@@ -87,6 +87,7 @@ class Claim:
         scope: the part of the job it applies to.
         strength: 10 default, 20 configuration, 30 environment, 40 flag, 50 scheduler: the higher one wins.
         relation: `sets`, `requires-equal`, `at-most` or `at-least`: its effect on the quantity.
+        when: the branch as an expression of what the launch gives; None in a collected job, where it has been decided.
     """
 
     quantity: str
@@ -100,6 +101,7 @@ class Claim:
     condition: str = ""
     because: tuple[Claim, ...] = field(default=())
     origin: Span | None = None
+    when: OfOptions | None = None
 
     @property
     def alternatives(self) -> tuple[Plain, ...]:

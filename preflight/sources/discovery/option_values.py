@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from preflight.model.job import Claim, Known, Launch, Note, Unresolved, Value
+from preflight.model.job import Claim, Known, Launch, Note, Plain, Unresolved, Value
 from preflight.model.job.value import OfOptions, Part, ProgramOption
+from preflight.sources import conditions
 from preflight.sources.base import SourceFile
 from preflight.sources.formats import lenient_json, lenient_yaml
 from preflight.sources.formats.structured import Document, value_of
@@ -25,6 +26,11 @@ def with_option_values(claims: Iterable[Claim], launches: Mapping[str, Launch], 
     """The claims; a value that a launch determines is that of its launch, if all of its parts are known."""
     for claim in claims:
         launch = launches.get(claim.scope.launch)
+        if claim.when is not None:
+            is_taken = _is_taken(claim.when, launch, read) if launch is not None else None
+            if is_taken is False:
+                continue
+            claim = replace(claim, when=None, condition="" if is_taken else claim.condition)
         if not isinstance(claim.value, OfOptions):
             yield claim
             continue
@@ -39,6 +45,21 @@ def with_option_values(claims: Iterable[Claim], launches: Mapping[str, Launch], 
                     value = Known("".join(map(_as_literal, claim.value.made_of, known)))
                 origin = launch.span if any(part.on_line for part in known) else origin
         yield replace(claim, value=value, origin=origin)
+
+
+def _is_taken(branch: OfOptions, launch: Launch, read: ReadFile) -> bool | None:
+    """Whether a launch takes a branch; None if that is not known."""
+    given = [_part(part, launch, read) for part in branch.made_of]
+    parts = zip(branch.made_of, given, strict=True)
+    text = "".join("unknown" if each is None else _as_literal(part, each) for part, each in parts)
+    try:
+        return conditions.holds(text, _unknown)
+    except (conditions.UnknownValue, SyntaxError, ValueError):
+        return None
+
+
+def _unknown(name: str) -> Plain:
+    raise conditions.UnknownValue(name)
 
 
 def _part(part: Part, launch: Launch, read: ReadFile) -> _Given | None:

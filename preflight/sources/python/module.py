@@ -93,6 +93,8 @@ class Module:
         self.options: Options | None = None
         #: The option of the program whose value an attribute is.
         self.option_of: Callable[[ast.Attribute], ProgramOption | None] = lambda attribute: None
+        #: The branch around a node, as an expression of what a launch gives.
+        self.when_of: Callable[[ast.AST], OfOptions | None] = lambda node: None
         #: The value of a file that an expression is.
         self.file_value_of: Callable[[ast.expr], FileValue | None] = lambda expression: None
         self.calls = self.nodes(ast.Call)
@@ -175,6 +177,7 @@ class Module:
             relation=relation,
             condition=self.condition(at) if condition is None else condition,
             because=because,
+            when=self.when_of(at) if condition is None else None,
         )
 
     def feature(self, name: str, at: ast.AST, *others: ast.AST, condition: str | None = None) -> Claim:

@@ -191,6 +191,30 @@ def _atom(options: Options, module: Module, expression: ast.expr) -> Part:
     return repr(value.value) if isinstance(value, Known) and len(repr(value.value)) <= _MAX_LITERAL else UNKNOWN
 
 
+def branch(options: Options, module: Module, node: ast.AST) -> OfOptions | None:
+    """The condition of the branches around a node, and around the only call of the function that it is in.
+
+    None if neither the launch line nor a file decides it.
+    """
+    tests: list[_Pieces] = []
+    for child, parent in itertools.pairwise((node, *module.outline.above(node))):
+        if isinstance(parent, (ast.If, ast.IfExp)) and child is not parent.test:
+            test = _pieces(options, Place(module, parent.test))
+            is_inside = child is parent.body or (isinstance(parent.body, list) and child in parent.body)
+            tests.append(["(", *test, ")"] if is_inside else ["not (", *test, ")"])
+        elif isinstance(parent, ast.ExceptHandler):
+            tests.append([UNKNOWN])
+        elif isinstance(parent, _FUNCTIONS):
+            calls = options.program.calls(parent)
+            around = branch(options, calls[0].module, calls[0].node) if len(calls) == 1 else None
+            tests += [list(around.made_of)] if around is not None else []
+            break
+    if not any(isinstance(piece, _VALUES) for test in tests for piece in test):
+        return None
+    pieces = [piece for test in tests for piece in (" and ", *test)][1:]
+    return OfOptions("what the launch line and files give", (), tuple(pieces), True)
+
+
 def _guards(options: Options, module: Module, node: ast.AST, depth: int) -> list[_Pieces] | None:
     """The conditions under which a program comes to a node; None if that depends on anything else."""
     found: list[_Pieces] = []

@@ -14,9 +14,9 @@ from preflight.model.job.claim import distinct, job_value
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import placed, quoted, why_unresolved
+from preflight.sources.conditions import UnknownValue, holds
 from preflight.sources.python.start_conditions import SYMBOLS
 from preflight_rules.launches import ranks_started
-from preflight_rules.settings.conditions import UnknownValue, holds
 
 #: Launchers that hand their first positional argument to Python.
 _PYTHON_LAUNCHERS = frozenset(("torchrun", "torch.distributed.launch", "deepspeed", "accelerate", "paddle"))

@@ -13,10 +13,10 @@ from preflight.model.job.quantities import ENVIRONMENT_PREFIX, SECTION, SETTING_
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.claim_text import definitely_holds, why_unresolved
 from preflight.plugins.questions import subjects
+from preflight.sources.conditions import GIVEN, Section, UnknownValue
 from preflight.sources.python.called_settings import FACTS, ITEMS, MAKER
 from preflight.sources.python.called_settings import SOURCE as CALLED
 from preflight_rules.launches import ranks_started
-from preflight_rules.settings.conditions import GIVEN, Section, UnknownValue
 from preflight_rules.settings.frameworks import ENVIRONMENT, SBATCH, framework, named_as, reads
 from preflight_rules.settings.tables import from_checkpoint, full_name, row_of, settings
 

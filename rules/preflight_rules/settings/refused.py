@@ -9,8 +9,8 @@ from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Plain
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight.plugins.claim_text import placed, quoted, why_unresolved
+from preflight.sources.conditions import UnknownValue, holds
 from preflight.sources.tables import Row, load_table
-from preflight_rules.settings.conditions import UnknownValue, holds
 from preflight_rules.settings.frameworks import framework, reads
 from preflight_rules.settings.given import ANY, AUTO, CALL, Given, given, with_settings
 from preflight_rules.settings.kinds import Setting, refused

@@ -12,9 +12,9 @@ from preflight.model.job import Job, Launch, is_whole_number
 from preflight.model.job.value import numbers
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight.plugins.claim_text import counted
+from preflight.sources.conditions import UnknownValue, holds
 from preflight_rules.data_tables import table
 from preflight_rules.launches import ranks_started
-from preflight_rules.settings.conditions import UnknownValue, holds
 
 _RANKS = "ranks"
 

@@ -13,8 +13,8 @@ from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import placed, quoted
+from preflight.sources.conditions import evaluate, holds
 from preflight_rules.data_tables import table
-from preflight_rules.settings.conditions import evaluate, holds
 
 
 @dataclass(frozen=True, slots=True)
