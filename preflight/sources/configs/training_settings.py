@@ -18,7 +18,6 @@ from typing import NamedTuple
 from preflight._util.budget import truncate
 from preflight.model.job import WHOLE_JOB, Claim, Known, Note, NoteKind, Reference, Scope, Strength, Value, as_int
 from preflight.sources.base import Reading, SourceFile, Tree
-from preflight.sources.configs.frameworks.framework_files import Reader, as_count, as_float
 from preflight.sources.formats import structured
 from preflight.sources.formats.comments import suppressions
 from preflight.sources.formats.structured import Kind, Node, NodeClaims, document_of, value_of
@@ -27,6 +26,7 @@ from preflight.sources.hydra.configuration import ConfigFolders, Leaf, leaves
 from preflight.sources.hydra.framework_claims import claims_of
 from preflight.sources.hydra.interpolation import Unreadable
 from preflight.sources.hydra.run_config import file_config
+from preflight.sources.value_readers import Reader, as_count, as_float
 
 #: How its claims are named; such a file alone starts nothing.
 SOURCE = "settings"

@@ -30,9 +30,10 @@ from preflight.model.job import (
     one_of,
 )
 from preflight.sources.base import Directive, SourceFile
-from preflight.sources.launchers.claim_builder import ClaimBuilder, as_text, product_of, sum_of
+from preflight.sources.launchers.claim_builder import ClaimBuilder, product_of, sum_of
 from preflight.sources.launchers.option_parser import GivenOption, ScannedLine, declared_options, declared_table
 from preflight.sources.shell.sbatch_directives import LONG_NAMES
+from preflight.sources.value_readers import as_text
 
 #: Longer lists do not occur in practice, and are slow to split.
 _MAX_LIST_LENGTH = 4000
