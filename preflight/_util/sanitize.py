@@ -58,6 +58,12 @@ def _escape(code: int) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
+def join_some(items: Sequence[str], limit: int, separator: str = ", ") -> str:
+    """The first `limit` items, and the number of the others: `a, b and 3 more`."""
+    more = f" and {len(items) - limit} more" if len(items) > limit else ""
+    return separator.join(items[:limit]) + more
+
+
 def fold_nodes(names: Sequence[str]) -> str:
     """Fold `node1,node2,node3,db` to `node[1-3],db`; strings that are not host names (files, pairs) are listed, if not
     too long.
@@ -68,5 +74,4 @@ def fold_nodes(names: Sequence[str]) -> str:
         return clean(", ".join(names))
     if all(is_hostname(name) for name in names):
         return folded(names)
-    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-    return clean(", ".join(names[:_MAX_NAMES])) + more
+    return clean(join_some(names, _MAX_NAMES))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from preflight._util.sanitize import join_some
 from preflight.agent import rank_events
 from preflight.analysis.rank_state import Member, RankView
 
@@ -138,11 +139,7 @@ def names_text(group: Sequence[Member | RankView]) -> str:
 
 def fold(names: Sequence[str]) -> str:
     """All names if they are few, otherwise the first ones and the number of others."""
-    return (
-        ", ".join(names)
-        if len(names) <= _MAX_NAMES
-        else f"{', '.join(names[:_MAX_NAMES])} and {len(names) - _MAX_NAMES} more"
-    )
+    return join_some(names, _MAX_NAMES)
 
 
 def by_time(views: Views, when: Callable[[RankView], float | None]) -> list[RankView]:

@@ -18,6 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from preflight._util import regular_file
 from preflight._util.hostnames import is_host_range, max_host_count
 from preflight._util.redaction import scrub
+from preflight._util.sanitize import join_some
 from preflight._util.toml import KeyPath, TomlError, parse, value_at
 from preflight._util.usage_error import UsageError, nearest_path
 from preflight._util.validation import HYPHENATED, Problem, describe_schema, kind_of, problem_of, type_adapter
@@ -119,8 +120,7 @@ class Document:
         """Every problem with its location, in the order of the file."""
         placed = sorted((self.positions.of((*self.table, *p.path), value=p.at_value), p.message) for p in problems)
         lines = [f"{self.display_path}:{line}:{column}: {message}" for (line, column), message in placed]
-        more = [f"and {len(lines) - _MAX_PROBLEMS} more"] if len(lines) > _MAX_PROBLEMS else []
-        return "\n".join([*lines[:_MAX_PROBLEMS], *more])
+        return join_some(lines, _MAX_PROBLEMS, "\n")
 
     def problems(self) -> Iterator[Problem]:
         """Problems that types alone cannot express: unknown rules, invalid patterns, settings that only a user may

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from preflight._util.hostnames import is_loopback
+from preflight._util.sanitize import join_some
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job, Known, Strength
 from preflight.model.recording import Facts, Fleet
@@ -200,9 +201,7 @@ def _finding(
     source = files or "its profile, /etc/environment or the configuration of the daemon that starts ranks"
     return failed(
         f"{names} on {fold(nodes)}",
-        f"{where}, {'; '.join(item.description for item in items[:6])}"
-        + (f"; and {len(items) - 6} more variables" if len(items) > 6 else "")
-        + f": {first.group.reason}",
+        f"{where}, {join_some([item.description for item in items], 6, '; ')}: {first.group.reason}",
         at=Evidence("environment", f"{first.name}: {value}", str(first.common), f"printenv {first.name}", node),
         also=[
             Evidence("environment", f"{item.name}: {next(iter(item.odd.values()))}", str(item.common), "", node)

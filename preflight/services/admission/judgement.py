@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from preflight._util.redaction import scrub
-from preflight._util.sanitize import clean
+from preflight._util.sanitize import clean, join_some
 from preflight._util.usage_error import UsageError, similar_names
 from preflight._util.yaml_output import to_yaml
 from preflight.model.configuration import Configuration
@@ -177,9 +177,7 @@ def _judged(
         if read.problem
     ]
     if reads is None and (unread := sorted(references_of([own], [value], namespace))):
-        names = ", ".join(reference.words for reference in unread[:_MAX_NAMED]) + (
-            ", ..." if len(unread) > _MAX_NAMED else ""
-        )
+        names = join_some([reference.words for reference in unread], _MAX_NAMED)
         missing.append(
             shown.line(f"preflight has no access to the cluster, so what depends on these was not judged: {names}")
         )

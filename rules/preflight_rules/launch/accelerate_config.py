@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from preflight._util.hostnames import is_loopback
+from preflight._util.sanitize import join_some
 from preflight.model.findings import Fix, Severity
 from preflight.model.job import Claim, Job, Strength, Unresolved
 from preflight.model.job.claim import distinct, job_value
@@ -385,7 +386,7 @@ def _in_range(setup: Setup) -> Verdict | None:
 
 
 def _ranks(found: Sequence[Setup]) -> Verdict:
-    subject = f"{found[0].subject} and {len(found) - 1} more"
+    subject = join_some([setup.subject for setup in found], 1)
     claims = [setup.claims("node_rank")[0] for setup in found]
     undecided_verdict = undecided(subject, claims)
     if undecided_verdict is not None:
@@ -411,7 +412,7 @@ def _equal(found: Sequence[Setup], quantity: str, meaning: str) -> Verdict | Non
     stated = [(setup, setup.claims(quantity)) for setup in found if setup.claims(quantity)]
     if len(stated) < 2:
         return None
-    subject = f"{found[0].subject} and {len(found) - 1} more"
+    subject = join_some([setup.subject for setup in found], 1)
     (first, ours), *others = stated
     for setup, theirs in others:
         undecided_verdict = undecided(subject, (*ours, *theirs), quantity=meaning)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from preflight._util.hostnames import host_of
+from preflight._util.sanitize import join_some
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Relation, Scope, Strength, alternatives
 from preflight.model.job.claim import distinct, job_value
@@ -445,7 +446,7 @@ def processes_differ_between_nodes(job: Job) -> Iterator[Verdict]:
         stated = [(launch, claims) for launch, claims in stated if claims]
         if len(stated) < 2:
             continue
-        subject = f"{group[0].id} and {len(group) - 1} more"
+        subject = join_some([launch.id for launch in group], 1)
         undecided_verdict = undecided(subject, [claim for _, claims in stated for claim in claims])
         if undecided_verdict is not None:
             yield undecided_verdict

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from preflight._util.hostnames import host_of, is_loopback
+from preflight._util.sanitize import join_some
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Known, Launch
 from preflight.model.job.claim import job_value
@@ -94,7 +95,7 @@ def _count_verdict(job: Job, group: Sequence[Launch], trainers: Sequence[Launch]
     if len(started) >= wanted:
         return passed(subject)
     missing = sorted(set(range(wanted)) - started)
-    names = ", ".join(map(str, missing[:8])) + (" ..." if len(missing) > 8 else "")
+    names = join_some([str(number) for number in missing], 8)
     return failed(
         subject,
         f"{quoted(counts[0])} declares {wanted} trainers, but only {len(started)} are started with the servers"

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from preflight._util.hostnames import host_of, is_loopback
+from preflight._util.sanitize import join_some
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Launch, Plain, Strength, Unresolved
 from preflight.model.job.claim import job_value
@@ -191,7 +192,7 @@ def _order_of_hosts(job: Job, group: Sequence[Launch]) -> Verdict | None:
     if first is None or odd is None or sorted(items(odd.value)) != sorted(items(first.value)):
         return None
     return failed(
-        f"{group[0].id} and {len(group) - 1} more",
+        join_some([launch.id for launch in group], 1),
         f"{quoted(odd)} has the nodes of {placed(first)} in another order, and each node takes its ranks from its place"
         " in its own list.",
         at=odd,
@@ -224,7 +225,7 @@ def _shared(job: Job, group: Sequence[Launch], quantity: str, meaning: str) -> V
     stated = [(launch, claims) for launch, claims in stated if claims and not _is_rank_0_itself(job, launch, claims)]
     if len(stated) < 2:
         return None
-    subject = f"{group[0].id} and {len(group) - 1} more"
+    subject = join_some([launch.id for launch in group], 1)
     different = first_difference(subject, stated, meaning)
     if different is None or isinstance(different, Verdict):
         return different or passed(subject)
@@ -321,7 +322,7 @@ def _missing_in_loop(job: Job, group: Sequence[Launch]) -> Verdict | None:
     if not expected or min(expected) <= len(group):
         return None
     return failed(
-        f"{group[0].id} and {len(group) - 1} more",
+        join_some([launch.id for launch in group], 1),
         f"{quoted(because[0])} waits for {joined(expected)} nodes, but the loop starts {len(group)}: the others have to"
         " come from elsewhere.",
         at=because[0],
@@ -380,7 +381,7 @@ def _in_range(job: Job, launch: Launch) -> Verdict:
 
 
 def _ranks_verdict(job: Job, group: Sequence[Launch]) -> Verdict:
-    subject = f"{group[0].id} and {len(group) - 1} more"
+    subject = join_some([launch.id for launch in group], 1)
     claims = [job.setting("node_rank", launch.scope)[0] for launch in group]
     undecided_verdict = undecided(subject, claims)
     if undecided_verdict is not None:
@@ -432,7 +433,7 @@ def nodes_started_one_after_another(job: Job) -> Iterator[Verdict]:
         scripts = {starting_file(launch) for launch in lines}
         if len(lines) < 2 or len(scripts) > 1:
             continue
-        subject = f"{lines[0].id} and {len(lines) - 1} more"
+        subject = join_some([launch.id for launch in lines], 1)
         undecided_verdict = undecided(subject, [claim for launch in lines for claim in _rank_claims(job, launch)])
         if undecided_verdict is not None:
             yield undecided_verdict
