@@ -30,6 +30,11 @@ class Plan:
         return self.requests(job, fleet, facts)
 
 
+def requests_for(*probes: Callable[..., object]) -> Callable[[PlanRequests], Plan]:
+    """Decorator of a plan: the probes that its requests name."""
+    return lambda requests: Plan(probes, requests)
+
+
 def multi_node(job: Job, fleet: Fleet) -> bool:
     """The condition that the job runs on several machines."""
     return is_multi_node(fleet)
@@ -50,6 +55,7 @@ def all_of(*conditions: Condition) -> Condition:
     return lambda job, fleet: all(condition(job, fleet) for condition in conditions)
 
 
+@requests_for()
 def no_requests(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     """The plan of a check that needs no facts from the nodes."""
     yield from ()

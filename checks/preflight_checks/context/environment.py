@@ -25,7 +25,7 @@ from preflight_checks.context.node_environment import (
     setting,
 )
 from preflight_checks.data_tables import Group, group_of
-from preflight_checks.planning import missing_facts
+from preflight_checks.planning import missing_facts, requests_for
 from preflight_checks.probes.environment import environment
 from preflight_checks.requirements.claims import backends, gpu_claims, scopes
 from preflight_checks.requirements.hosts import fold, nodes_share_machine
@@ -49,6 +49,7 @@ _OVERRIDES = {
 }
 
 
+@requests_for(environment)
 def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     if len(fleet.nodes) > 1 and job.launches:
         yield from requests(job, fleet, context=True)
@@ -109,7 +110,6 @@ class _Difference:
     "ENV020",
     "communication-variables-differ",
     plan=_plan,
-    probes=(environment,),
     cost=_COST,
     severity=Severity.ERROR,
     evidence=("NVIDIA/nccl#626", "NVIDIA/nccl#1136", "NVIDIA/nccl#1328", "snowflakedb/ArcticTraining#316"),
@@ -218,7 +218,6 @@ def _finding(
     "ENV021",
     "node-identities-collide",
     plan=_plan,
-    probes=(environment,),
     cost=_COST,
     severity=Severity.ERROR,
     evidence=(

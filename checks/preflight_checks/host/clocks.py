@@ -29,7 +29,6 @@ C10D_BACKENDS = ("c10d", "etcd-v2")
     "CLK001",
     "clock-spread",
     plan=no_requests,
-    probes=(),
     cost="nothing: the agent's own messages carry its time",
     severity=Severity.ERROR,
     evidence=("awslabs/awsome-distributed-ai#180", "pytorch/pytorch#56538"),

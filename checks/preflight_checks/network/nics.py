@@ -20,7 +20,7 @@ from preflight_checks.network.interface_filter import (
     has_filter,
 )
 from preflight_checks.network.interface_used import used_interfaces
-from preflight_checks.planning import missing_facts
+from preflight_checks.planning import missing_facts, requests_for
 from preflight_checks.probes.environment import environment
 from preflight_checks.probes.interfaces import Route, interfaces, route
 from preflight_checks.requirements.claims import FILTER_VARIABLES, Filter, backends, filter_unresolved, filters
@@ -98,6 +98,7 @@ def _listeners(job: Job, fleet: Fleet) -> set[str]:
     return found or ({fleet.master.name} if fleet.master else set())
 
 
+@requests_for(interfaces, route)
 def _plan_route(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     if len(fleet.nodes) < 2:
         return
@@ -127,7 +128,6 @@ def _choices(job: Job, facts: Facts) -> dict[str, Chosen]:
     "NIC002",
     "chosen-interface-not-on-route-to-master",
     plan=_plan_route,
-    probes=(interfaces, route),
     cost="queries the kernel for its interfaces and for one route; milliseconds",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
@@ -189,7 +189,6 @@ def interface_route(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     "NIC003",
     "mtu-differs",
     plan=_plan_route,
-    probes=(interfaces, route),
     cost="queries the kernel for its interfaces and for one route; milliseconds",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,

@@ -83,7 +83,6 @@ def minimum_driver(cuda: str) -> str | None:
     "VER001",
     "driver-too-old",
     plan=plan_stack,
-    probes=(stack, gpus),
     cost="reads files of the installed framework and loads libcuda in the ranks' interpreter; queries NVML",
     severity=Severity.ERROR,
     evidence=(
@@ -211,7 +210,6 @@ def _missing_build_finding(
     "VER002",
     "driver-skew",
     plan=plan_gpus,
-    probes=(gpus,),
     cost="queries NVML; well under a second",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,

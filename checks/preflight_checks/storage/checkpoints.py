@@ -163,7 +163,6 @@ def _free_bytes(state: FolderState) -> float | None:
     "CKP012",
     "checkpoint-does-not-fit",
     plan=plan_destinations,
-    probes=(folder_state,),
     cost="reads the free space of the folder; runs quota and lfs if the file system supports them; at most 1.5 s each",
     severity=Severity.ERROR,
     evidence=(
@@ -292,7 +291,6 @@ def _full_target_finding(item: Destination, full: Mapping[str, str], observed: M
     "CKP013",
     "checkpoint-folder-not-shared",
     plan=plan_destinations,
-    probes=(folder_state,),
     cost="looks up the mount of the folder",
     severity=Severity.ERROR,
     evidence=(

@@ -9,6 +9,7 @@ from preflight.analysis.model_size import is_megatron, model_parameters, shape_o
 from preflight.model.job import Claim, Job, Known, Launch, Scope
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
+from preflight_checks.planning import requests_for
 from preflight_checks.probes.folders import FolderState, folder_state
 from preflight_checks.probes.mounts import SHARED
 from preflight_checks.requirements.claims import known_int, scopes
@@ -60,6 +61,7 @@ def _sharding(job: Job, scope: Scope) -> tuple[Claim, ...]:
     return tuple(claims)
 
 
+@requests_for(folder_state)
 def plan_destinations(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     """Request the state of every destination from every node."""
     for item in destinations(job):

@@ -13,7 +13,7 @@ from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import split
-from preflight_checks.planning import facts_about
+from preflight_checks.planning import facts_about, requests_for
 from preflight_checks.probes.content import Sample
 from preflight_checks.probes.mounts import SHARED
 from preflight_checks.probes.paths import PathState, path_state
@@ -57,6 +57,7 @@ def wanted_paths(job: Job) -> tuple[Wanted, ...]:
     )
 
 
+@requests_for(path_state)
 def plan_paths(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     """Request the state of every path from every node, in separate requests, because one of them may hang."""
     for item in wanted_paths(job):
@@ -78,7 +79,6 @@ _WORDS = {
     "DAT011",
     "data-path-missing",
     plan=plan_paths,
-    probes=(path_state,),
     cost="lists the data path in the job context, without reading files",
     severity=Severity.ERROR,
     evidence=("NVIDIA/Megatron-LM#1355", "NVIDIA/Megatron-LM#907", "hiyouga/LlamaFactory#3065"),
@@ -170,7 +170,6 @@ def _judge_existence(item: Wanted, observed: dict[str, PathState]) -> Iterator[V
     "DAT012",
     "shard-list-differs",
     plan=plan_paths,
-    probes=(path_state,),
     cost="lists the data path in the job context, without reading files",
     severity=Severity.ERROR,
     evidence=("NVIDIA/Megatron-LM#1355", "EleutherAI/gpt-neox#919", "PaddlePaddle/Paddle#18956"),
@@ -321,7 +320,6 @@ def _sizes(state: PathState) -> dict[str, int]:
     "DAT013",
     "data-content-differs",
     plan=plan_paths,
-    probes=(path_state,),
     cost="reads at most 8 files of each path (1 MiB whole, else head, middle and tail of 64 KiB), at most 1.5 s; "
     "nothing on a shared file system",
     severity=Severity.ERROR,
