@@ -212,8 +212,7 @@ def launcher_option_value_refused(job: Job) -> Iterator[Verdict]:
                 # ARG001 judges these.
                 continue
             words = rows[0].choices or _CHOICES.get(program, {}).get(rows[0].dest, ())
-            undecided_verdict = undecided(launch.id, (claim,), launch)
-            if undecided_verdict is not None:
+            if undecided_verdict := undecided(launch.id, (claim,), launch):
                 yield undecided_verdict
             elif any(text in words for text in texts(claim.value)):
                 yield passed(launch.id)

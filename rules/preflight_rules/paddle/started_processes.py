@@ -85,8 +85,7 @@ def _count_verdict(job: Job, group: Sequence[Launch], trainers: Sequence[Launch]
     indices = [claim for launch in trainers for claim in job.setting("ps_index", launch.scope)]
     if not counts:
         return unknown(subject, "the expected number of trainers is not given")
-    undecided_verdict = undecided(subject, (*counts, *indices), trainers[0])
-    if undecided_verdict is not None:
+    if undecided_verdict := undecided(subject, (*counts, *indices), trainers[0]):
         return undecided_verdict
     if any(not _role(job, launch) for launch in group) or any(_is_on_several_hosts(job, launch) for launch in group):
         return unknown(subject, "other trainers may be started on other hosts", at=counts[0])
@@ -230,8 +229,7 @@ def _waits_for_servers(job: Job, trainer: Launch, server: Launch) -> Verdict:
     if waiting:
         return passed(trainer.id)
     role = job.setting("ps_role", trainer.scope)[0]
-    undecided_verdict = undecided(trainer.id, (role,), trainer)
-    if undecided_verdict is not None:
+    if undecided_verdict := undecided(trainer.id, (role,), trainer):
         return undecided_verdict
     if not _continues(server):
         return passed(trainer.id)

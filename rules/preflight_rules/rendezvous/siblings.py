@@ -252,8 +252,7 @@ def first_difference(
     """
     values: list[set[Plain]] = []
     for _, claims in stated:
-        undecided_verdict = undecided(subject, (*stated[0][1], *claims), quantity=meaning)
-        if undecided_verdict is not None:
+        if undecided_verdict := undecided(subject, (*stated[0][1], *claims), quantity=meaning):
             return undecided_verdict
         value = job_value(claims)
         values.append({*numbers(value)} or {*texts(value)})
@@ -365,8 +364,7 @@ def _services(job: Job, group: Sequence[Launch]) -> bool:
 def _in_range(job: Job, launch: Launch) -> Verdict:
     ranks = job.setting("node_rank", launch.scope)
     nodes, because = nodes_spanned(job, launch)
-    undecided_verdict = undecided(launch.id, ranks, launch)
-    if undecided_verdict is not None:
+    if undecided_verdict := undecided(launch.id, ranks, launch):
         return undecided_verdict
     found, most = numbers(job_value(ranks)), max(numbers(nodes))
     if found and all(rank >= most or rank < 0 for rank in found):
@@ -383,8 +381,7 @@ def _in_range(job: Job, launch: Launch) -> Verdict:
 def _ranks_verdict(job: Job, group: Sequence[Launch]) -> Verdict:
     subject = join_some([launch.id for launch in group], 1)
     claims = [job.setting("node_rank", launch.scope)[0] for launch in group]
-    undecided_verdict = undecided(subject, claims)
-    if undecided_verdict is not None:
+    if undecided_verdict := undecided(subject, claims):
         return undecided_verdict
     seen: dict[int, Claim] = {}
     for claim in claims:
@@ -434,8 +431,7 @@ def nodes_started_one_after_another(job: Job) -> Iterator[Verdict]:
         if len(lines) < 2 or len(scripts) > 1:
             continue
         subject = join_some([launch.id for launch in lines], 1)
-        undecided_verdict = undecided(subject, [claim for launch in lines for claim in _rank_claims(job, launch)])
-        if undecided_verdict is not None:
+        if undecided_verdict := undecided(subject, [claim for launch in lines for claim in _rank_claims(job, launch)]):
             yield undecided_verdict
             continue
         if len(_known_ranks(job, lines)) < len(lines):
