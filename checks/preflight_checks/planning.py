@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
+from preflight._util.sequences import grouped
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet, Observed, Unavailable
 from preflight.model.requests import Request, probe_name
@@ -117,9 +118,7 @@ def combined(*plans: Plan, when: Condition | None = None) -> Plan:
 
 def missing_facts(facts: Facts, probe: Callable[..., object], subject: str) -> Iterator[Verdict]:
     """One `unknown` for each reason why `probe` has no fact about some nodes, with the names of those nodes."""
-    missing: dict[str, list[str]] = {}
-    for node, why in facts.missing(probe):
-        missing.setdefault(why.reason, []).append(node)
+    missing = grouped((why.reason, node) for node, why in facts.missing(probe))
     for reason, nodes in missing.items():
         yield unknown(f"{subject} on {fold(nodes)}", reason, nodes=nodes)
 

@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Sequence
 
 from preflight._util.hostnames import folded, is_hostname
+from preflight._util.sequences import join_some
 
 #: Control, format (also bidirectional overrides), surrogate, private use, line and paragraph separators.
 _SHOWN_AS_ESCAPES = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
@@ -56,12 +57,6 @@ def _escape(code: int) -> str:
     if code < 0x100:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-
-def join_some(items: Sequence[str], limit: int, separator: str = ", ") -> str:
-    """The first `limit` items, and the number of the others: `a, b and 3 more`."""
-    more = f" and {len(items) - limit} more" if len(items) > limit else ""
-    return separator.join(items[:limit]) + more
 
 
 def fold_nodes(names: Sequence[str]) -> str:

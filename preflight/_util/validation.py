@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 from preflight._util.json_output import schema_of
-from preflight._util.sanitize import join_some
+from preflight._util.sequences import join_some
 from preflight._util.toml import KeyPath, value_at
 from preflight._util.usage_error import similar_names
 

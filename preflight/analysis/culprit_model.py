@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from preflight._util.sanitize import join_some
+from preflight._util.sequences import grouped, join_some
 from preflight.agent import rank_events
 from preflight.analysis.rank_state import Member, RankView
 
@@ -124,9 +124,7 @@ def nodes_text(group: Sequence[RankView]) -> str:
 
 def names_text(group: Sequence[Member | RankView]) -> str:
     """The members' names combined: `rank 1`, `ranks 1, 2`, `server 0 and workers 1, 2`."""
-    by_role: dict[str, list[str]] = {}
-    for view in group:
-        by_role.setdefault(view.role, []).append(view.name)
+    by_role = grouped((view.role, view.name) for view in group)
     parts: list[str] = []
     for role, names in by_role.items():
         whole = all(name.startswith(f"{role} ") and name[len(role) + 1 :].isdecimal() for name in names)

@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from preflight._util import regular_file
 from preflight._util.hostnames import is_host_range, max_host_count
 from preflight._util.redaction import scrub
-from preflight._util.sanitize import join_some
+from preflight._util.sequences import join_some
 from preflight._util.toml import KeyPath, TomlError, parse, value_at
 from preflight._util.usage_error import UsageError, nearest_path
 from preflight._util.validation import HYPHENATED, Problem, describe_schema, kind_of, problem_of, type_adapter

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from preflight._util.budget import BudgetExceeded, current
 from preflight._util.redaction import scrub_traceback
-from preflight._util.sanitize import join_some
+from preflight._util.sequences import join_some
 from preflight.model.configuration import Configuration, matches, severity_chosen
 from preflight.model.findings import PROFILES, Confidence, Finding, Outcome, Severity, Status
 from preflight.model.job import Job

@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 
 from preflight._util.hostnames import is_hostname
-from preflight._util.sanitize import join_some
+from preflight._util.sequences import join_some
 from preflight.agent import bootstrap
 from preflight.executors.base import (
     Bundle,

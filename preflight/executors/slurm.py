@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 import anyio
 
 from preflight._util.hostnames import is_hostname
-from preflight._util.sanitize import join_some
+from preflight._util.sequences import join_some
 from preflight._util.usage_error import UsageError
 from preflight.agent import bootstrap
 from preflight.executors.base import Bundle, ExecutorError, GatheredNodes, NodeRequest, Option

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from preflight._util.hostnames import is_hostname, is_loopback, max_host_count, split_endpoint, split_outside_brackets
 from preflight._util.redaction import HIDDEN
-from preflight._util.sanitize import join_some
+from preflight._util.sequences import join_some
 from preflight._util.usage_error import UsageError
 from preflight.agent.wire import Context
 from preflight.model.job import Claim, Job, Known, Launch, Scope, Value

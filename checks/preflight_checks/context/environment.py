@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from preflight._util.hostnames import is_loopback
-from preflight._util.sanitize import join_some
+from preflight._util.sequences import grouped, join_some
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job, Known, Strength
 from preflight.model.recording import Facts, Fleet
@@ -140,9 +140,7 @@ def communication_variables_differ(job: Job, fleet: Fleet, facts: Facts) -> Iter
         yield unknown("variables", "the environment of fewer than two nodes is known")
         return
     differences = _differences(job, seen)
-    together: dict[tuple[Severity, tuple[str, ...]], list[_Difference]] = {}
-    for item in differences:
-        together.setdefault((item.severity, tuple(item.odd)), []).append(item)
+    together = grouped(((item.severity, tuple(item.odd)), item) for item in differences)
     for (severity, nodes), items in together.items():
         yield _finding(severity, nodes, items, seen.where, len(seen.by_node))
     if not differences:

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterator, Mapping
 from statistics import median
 
+from preflight._util.sequences import grouped
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
@@ -195,9 +196,7 @@ def rdma_port_down(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             remaining = sum(item.usable for item in ports[node])
             if len(up) * 2 > len(on) or named or not remaining:
                 dead.setdefault((node, _state(on[node]), named or (remaining == 0 and others > 0)), []).append(name)
-    faults: dict[tuple[tuple[str, ...], str, bool], list[str]] = {}
-    for (node, state, certain), ports_down in dead.items():
-        faults.setdefault((tuple(ports_down), state, certain), []).append(node)
+    faults = grouped(((tuple(ports_down), state, certain), node) for (node, state, certain), ports_down in dead.items())
     for (same, state, certain), nodes in faults.items():
         names, node = list(same), nodes[0]
         up = _active_nodes(states[names[0]])

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from preflight._util.hostnames import folded, is_loopback, split_endpoint
-from preflight._util.sanitize import join_some
+from preflight._util.sequences import join_some
 from preflight.model.job import Claim, Job, Known, Scope
 from preflight.model.recording import Fleet, Node
 from preflight.plugins.authoring import memoize

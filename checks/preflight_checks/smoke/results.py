@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from preflight._util.sequences import grouped
 from preflight.model.findings import Evidence, Severity, Status
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
@@ -256,9 +257,7 @@ def _kinds(run: SmokeRun, processors: Mapping[str, str]) -> str:
         lambda node, report: report.device,
         lambda node, report: processors.get(node, ""),
     ):
-        found: dict[str, list[str]] = {}
-        for node, report in run.reports:
-            found.setdefault(kind_of(node, report), []).append(node)
+        found = grouped((kind_of(node, report), node) for node, report in run.reports)
         if len(found) > 1 and "" not in found:
             return ", ".join(f"{kind} on {fold(dict.fromkeys(on))}" for kind, on in found.items())
     return ""

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from preflight._util.sequences import grouped
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet
@@ -223,10 +224,7 @@ def _describe(state: PathState) -> str:
 
 def _judge_shards(item: Wanted, observed: dict[str, PathState]) -> Iterator[Verdict]:
     unreadable = {node: state for node, state in observed.items() if state.unreadable}
-    missing: dict[tuple[str, ...], list[str]] = {}
-    for node, state in observed.items():
-        if state.absent:
-            missing.setdefault(tuple(state.absent), []).append(node)
+    missing = grouped((tuple(state.absent), node) for node, state in observed.items() if state.absent)
     for names, nodes in missing.items():
         many = len(names) > 1
         yield failed(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from preflight._util import regular_file
+from preflight._util.sequences import grouped
 from preflight._util.usage_error import UsageError
 from preflight._util.validation import format_errors
 from preflight.commands.diff.difference import (
@@ -302,9 +303,7 @@ def match_findings(old: Sequence[Finding], new: Sequence[Finding]) -> tuple[list
         pairs[other] = (left.pop(one), right.pop(other))
 
     for key in (_exactly, _by_fingerprint):
-        waiting: dict[object, list[int]] = {}
-        for number, finding in left.items():
-            waiting.setdefault(key(finding), []).append(number)
+        waiting = grouped((key(finding), number) for number, finding in left.items())
         for other in list(right):
             same = waiting.get(key(right[other]))
             if same:

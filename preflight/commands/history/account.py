@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from preflight._util.json_output import schema_of, to_bytes
+from preflight._util.sequences import grouped
 from preflight._util.validation import type_adapter
 from preflight.commands.history.drifts import drift_stories
 from preflight.commands.history.past import Past, changes_of, peers_of
@@ -157,9 +158,7 @@ def account_of(past: Past, database: str) -> Account:
         )
         for item in health.values()
     )
-    together: dict[tuple[int, str, str, str], list[str]] = {}
-    for change in changes:
-        together.setdefault((change.run, change.name, change.before, change.after), []).append(change.node)
+    together = grouped(((change.run, change.name, change.before, change.after), change.node) for change in changes)
     return Account(
         database=database,
         first=time_of(past, 0) if past.runs else "",

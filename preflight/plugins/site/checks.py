@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
-from preflight._util.sanitize import join_some
+from preflight._util.sequences import join_some
 from preflight._util.validation import HYPHENATED, Problem
 from preflight.agent.command import CommandResult, command
 from preflight.model.configuration import Condition, SiteCheck

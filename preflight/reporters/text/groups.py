@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 
 from preflight._util.sanitize import clean, fold_nodes
+from preflight._util.sequences import grouped
 from preflight.config.selection import declared_by, unknown
 from preflight.engine.report import Report
 from preflight.engine.waste import AvoidedCost
@@ -77,9 +78,7 @@ def _minutes(seconds: int) -> str:
 
 def fold_evidence(evidence: Sequence[Evidence]) -> Sequence[Evidence]:
     """Fold evidence that several nodes share into one item each."""
-    seen: dict[tuple[str, str], list[Evidence]] = {}
-    for item in evidence:
-        seen.setdefault((item.observed, item.expected), []).append(item)
+    seen = grouped(((item.observed, item.expected), item) for item in evidence)
     folded: list[Evidence] = []
     for items in seen.values():
         first = items[0]

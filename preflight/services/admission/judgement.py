@@ -18,7 +18,8 @@ from typing import Any
 import yaml
 
 from preflight._util.redaction import scrub
-from preflight._util.sanitize import clean, join_some
+from preflight._util.sanitize import clean
+from preflight._util.sequences import join_some
 from preflight._util.usage_error import UsageError, similar_names
 from preflight._util.yaml_output import to_yaml
 from preflight.model.configuration import Configuration

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from preflight._util.hostnames import is_loopback
-from preflight._util.sanitize import join_some
+from preflight._util.sequences import join_some
 from preflight.model.findings import Fix, Severity
 from preflight.model.job import Claim, Job, Strength, Unresolved
 from preflight.model.job.claim import distinct, job_value

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from preflight._util.hostnames import host_of
-from preflight._util.sanitize import join_some
+from preflight._util.sequences import join_some
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Relation, Scope, Strength, alternatives
 from preflight.model.job.claim import distinct, job_value

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from preflight._util.hostnames import host_of, is_loopback
-from preflight._util.sanitize import join_some
+from preflight._util.sequences import grouped, join_some
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Launch, Plain, Strength, Unresolved
 from preflight.model.job.claim import job_value
@@ -50,9 +50,7 @@ def node_launches(job: Job) -> tuple[Launch, ...]:
 
 def groups(job: Job) -> Iterator[tuple[Launch, ...]]:
     """Node launches of one program with different node ranks; equal ranks in one file are separate runs."""
-    by_program: dict[tuple[str, str], list[Launch]] = {}
-    for launch in node_launches(job):
-        by_program.setdefault((launch.launcher, launch.program), []).append(launch)
+    by_program = grouped(((launch.launcher, launch.program), launch) for launch in node_launches(job))
     for found in by_program.values():
         if len(found) > 1:
             yield tuple(found)
