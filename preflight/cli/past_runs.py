@@ -155,11 +155,11 @@ def history(
     config: Path | None,
     no_config: bool,
 ) -> int:
-    """Show what many runs say together: nodes that fail again and again, measurements that drift, counters that grow.
+    """Show what many runs have in common: nodes that fail again and again, measurements that drift, counters that grow.
 
     Runs are remembered by preflight nodes --history URL and preflight check --history URL.
 
-    Exit codes: 0 nothing to tell, 1 at least one story, 4 no runs.
+    Exit codes: 0 nothing to report, 1 at least one story, 4 no runs.
     """
     from preflight import api
     from preflight._util.usage_error import UsageError

@@ -88,10 +88,10 @@ def _symptom(name: str, known: Mapping[str, Rule | Check]) -> str | None:
     }
     if symptom.kind is Kind.COMPLETION:
         del parts["What to do"], parts["Found before the run by"]
-    said = "".join(
+    text = "".join(
         f"\n\n{title}\n" + "\n".join(f"    {line.strip()}" for line in lines) for title, lines in parts.items()
     )
-    return f"{symptom.id}\nsymptom in logs · {kind} · {', '.join(symptom.systems)}{said}"
+    return f"{symptom.id}\nsymptom in logs · {kind} · {', '.join(symptom.systems)}{text}"
 
 
 def _wrap(page: str, width: int | None) -> str:
@@ -288,7 +288,7 @@ def _costs(checks: Sequence[Check]) -> str:
 
 
 def _subject(probe: Callable[..., object]) -> str:
-    """Return the first sentence of a probe's docstring, which tells what it observes."""
+    """Return the first sentence of a probe's docstring, which names what it observes."""
     return _first(inspect.getdoc(probe) or probe_name(probe)).split(". ")[0].rstrip(".")
 
 

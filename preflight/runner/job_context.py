@@ -163,8 +163,8 @@ def claimed_hosts(jobs: Sequence[Job]) -> tuple[tuple[str, ...], str]:
             parts = [split_endpoint(str(endpoint)) for endpoint in spelled]
             hosts = dict.fromkeys(part[0] for part in parts if part is not None and not is_loopback(part[0]))
             if hosts:
-                said = next(quantity for quantity in _ENDPOINTS if _claimed_list(job, quantity, scope))
-                return tuple(hosts), _where(job, said, scope)
+                listed = next(quantity for quantity in _ENDPOINTS if _claimed_list(job, quantity, scope))
+                return tuple(hosts), _where(job, listed, scope)
     return (), ""
 
 

@@ -185,7 +185,7 @@ def job_shape(job: Job, facts: Facts, process_nodes: Iterable[str]) -> JobShape 
 
 
 def _room(facts: Facts, process_nodes: Iterable[str]) -> list[int]:
-    """The available memory of each node for one of its processes, in bytes; nodes that did not say are left out."""
+    """The available memory of each node for one of its processes, in bytes; without nodes that do not report it."""
     places = facts.observed(server_place)
     return [
         available // count

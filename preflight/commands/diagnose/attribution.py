@@ -226,7 +226,7 @@ _SURELY_LATER_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Survival:
-    """The errors that count, those that the run survived, and the line that says that it completed."""
+    """The errors that count, those that the run survived, and the line that reports its completion."""
 
     lasting: tuple[Event, ...]
     survived: tuple[Event, ...]

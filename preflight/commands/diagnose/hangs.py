@@ -225,7 +225,7 @@ def _unanswered(dumps: Mapping[int, Dump]) -> Iterator[tuple[int, int, Call]]:
 
 @dataclass(frozen=True, slots=True)
 class _Delay:
-    """Why others wait for a rank: a collective that it alone does not finish, or one that it did not come to."""
+    """Why others wait for a rank: a collective that it alone does not finish, or one that it did not reach."""
 
     group: str
     number: int
@@ -259,7 +259,7 @@ def _delays(rank: int, groups: Mapping[str, _Positions]) -> Iterator[tuple[int, 
 
 
 def _explained(odd: Sequence[int], groups: Mapping[str, _Positions], dumps: Mapping[int, Dump], *, text: str) -> Hang:
-    """Say which collective each of these ranks did not come to, or did not finish."""
+    """Name the collective that each of these ranks did not reach, or did not finish."""
     by_delay: dict[_Delay, list[int]] = {}
     here: dict[int, Call] = {}
     for rank in odd:

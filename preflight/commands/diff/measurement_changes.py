@@ -35,7 +35,7 @@ class Limits:
 
 
 def noise_of(ratios: Sequence[float], limits: Limits) -> Noise:
-    """Return the noise in `ratios`, each of which tells how many times worse one measurement became.
+    """Return the noise in `ratios`, each of which is the factor by which one measurement became worse.
 
     The scatter is the median absolute deviation of their logarithms: faults do not widen it as long as they are fewer
     than half.

@@ -17,9 +17,9 @@ from preflight.commands.history.stories import Kind, Story, failing_nodes, growi
 SCHEMA_VERSION = 1
 #: What the stories rest on, for readers of the document.
 METHOD = (
-    "each node against the median of its peers (equal GPUs, else equal processors) in the same run; a change is told "
-    "beyond 6 deviations (1.4826 MAD) of the peers' changes and 6 times its own uncertainty; slopes by Theil and Sen; "
-    "failures and counters by a binomial chance below 1 % for the whole fleet"
+    "each node against the median of its peers (equal GPUs, else equal processors) in the same run; a change is "
+    "reported beyond 6 deviations (1.4826 MAD) of the peers' changes and 6 times its own uncertainty; slopes by Theil "
+    "and Sen; failures and counters by a binomial chance below 1 % for the whole fleet"
 )
 
 
@@ -129,7 +129,7 @@ _ORDER: tuple[Kind, ...] = (
 
 
 def account_of(past: Past, database: str) -> Account:
-    """What these runs say together."""
+    """What these runs show together."""
     groups = peers_of(past)
     own = own_failures(past)
     health = health_of(past, own)

@@ -460,7 +460,7 @@ def _of_node(past: Past, node: str, worse: Sequence[Worse]) -> Story:
 
 
 def _forecast(past: Past, worse: Worse) -> str:
-    """When a slow change reaches the next limit, if its slope is certain enough to say so."""
+    """When a slow change reaches the next limit, if its slope is certain enough."""
     if not worse.compared.is_ratio:
         return ""
     points = [point for point in known(worse.compared.own[worse.node]) if point[0] >= worse.since]

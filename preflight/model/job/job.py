@@ -288,7 +288,7 @@ class Job:
         return join(claim.value for claim in claims)
 
     def value_claims(self, quantity: str, scope: Scope = WHOLE_JOB) -> tuple[Claim, ...]:
-        """The claims behind `value`: those that set `quantity` in `scope`, otherwise those that require it."""
+        """The claims that give `value`: those that set `quantity` in `scope`, otherwise those that require it."""
         return self.setting(quantity, scope) or self.requiring(quantity, scope)
 
     def environment(self, scope: Scope = WHOLE_JOB) -> Iterator[Claim]:

@@ -90,7 +90,7 @@ def fold_evidence(evidence: Sequence[Evidence]) -> Sequence[Evidence]:
 
 
 def alike(findings: Sequence[Finding]) -> list[list[Finding]]:
-    """Group the findings that say the same about different nodes, in the order of their first; numbers may differ.
+    """Group the findings that differ only in their nodes, in the order of their first; numbers may differ.
 
     A group of fewer than `_MIN_ALIKE` is split: so few are easier to read one by one.
     """
@@ -110,7 +110,7 @@ def says_the_same(one: Finding, other: Finding) -> bool:
 
 
 def _without_node(finding: Finding, numbers: re.Pattern[str] | None = None) -> tuple[object, ...]:
-    """What a finding of one node says, with the node, and with `numbers`, replaced by a placeholder."""
+    """The message of a finding of one node, with the node, and with `numbers`, replaced by a placeholder."""
     node = re.compile(rf"(?<![\w-]){re.escape(finding.nodes[0])}(?![\w-])")
 
     def plain(text: str) -> str:

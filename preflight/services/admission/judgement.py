@@ -247,7 +247,7 @@ def _limited(warnings: list[str]) -> tuple[str, ...]:
 
 
 def not_judged(policy: Policy, reason: str, *, answer: str = "") -> Judgement:
-    """The answer for an object that could not be judged, as the policy says."""
+    """The answer for an object that could not be judged, as the policy demands."""
     text = f"preflight could not judge this object: {reason}"
     if (answer or policy.on_failure) == "refuse":
         return Judgement(False, f"{text}; it is refused because the webhook is set to fail closed", result="not-judged")

@@ -61,7 +61,7 @@ _PADDLE_FALSE = ("false", "f", "no", "n", "0")
 
 
 def converted(name: str, item: Plain) -> Plain:
-    """What the parser makes of the text of an argument; unchanged where it stops, since a rule quotes it."""
+    """The value that the parser reads from an argument; unchanged if the parser stops, since a rule quotes it."""
     kind, text = FIELDS[name], str(item)
     if kind == "bool":
         return True if text.lower() in _PADDLE_TRUE else False if text.lower() in _PADDLE_FALSE else item

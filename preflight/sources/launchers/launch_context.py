@@ -69,7 +69,7 @@ def state_unread_variables(line: LaunchLine, visible: Mapping[str, Variable], tr
 
 
 def _before(line: LaunchLine) -> frozenset[Span]:
-    """The words before the program, where `env NAME=value` stands."""
+    """The words before the program, which may be `env NAME=value`."""
     found = set()
     for word in line.command.words:
         text = text_of(word) or ""

@@ -242,7 +242,7 @@ def _state_first_settings(builder: ClaimBuilder, line: LaunchLine, scanned: Scan
 
 
 class _Parsed(NamedTuple):
-    """What `parse_known_args` makes of a line: options, those that are not known, and the program.
+    """The result of `parse_known_args` for a line: options, those that are not known, and the program.
 
     `taken` is the unknown option whose value became the program.
     """

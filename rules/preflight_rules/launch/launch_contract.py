@@ -353,7 +353,7 @@ def launcher_option_behind_program(job: Job) -> Iterator[Verdict]:
 
 
 def _given_to_launcher(job: Job, launch: Launch) -> set[str]:
-    """The options that the launcher itself is given: one behind the program as well is meant for the program."""
+    """The options of the launcher itself; one that is repeated after the program is meant for the program."""
     return {
         _bare_name(claim.spelling.partition("=")[0].partition(" ")[0])
         for claim in job.claims
