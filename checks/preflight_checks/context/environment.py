@@ -11,7 +11,6 @@ from preflight._util.sequences import grouped, join_some
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job, Known, Strength
 from preflight.model.recording import Facts, Fleet
-from preflight.model.requests import Request
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import split
 from preflight_checks.context.node_environment import (
@@ -20,12 +19,12 @@ from preflight_checks.context.node_environment import (
     Setting,
     groups_of,
     observed_environments,
-    requests,
+    plan_both,
     set_by_job,
     setting,
 )
 from preflight_checks.data_tables import Group, group_of
-from preflight_checks.planning import missing_facts, requests_for
+from preflight_checks.planning import all_of, combined, has_launches, missing_facts, several_nodes
 from preflight_checks.probes.environment import environment
 from preflight_checks.requirements.claims import backends, gpu_claims, scopes
 from preflight_checks.requirements.hosts import fold, nodes_share_machine
@@ -49,11 +48,7 @@ _OVERRIDES = {
 }
 
 
-@requests_for(environment)
-def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    if len(fleet.nodes) > 1 and job.launches:
-        yield from requests(job, fleet, context=True)
-        yield from requests(job, fleet, context=False)
+_plan = combined(plan_both, when=all_of(several_nodes, has_launches))
 
 
 def is_relevant(name: str, group: Group, job: Job) -> bool:

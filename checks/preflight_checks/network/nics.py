@@ -11,7 +11,7 @@ from preflight.model.recording import Facts, Fleet, Observed, Unavailable
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
 from preflight_checks.comparison import split
-from preflight_checks.context.node_environment import requests
+from preflight_checks.context.node_environment import plan_both
 from preflight_checks.network.interface_filter import (
     Chosen,
     chosen,
@@ -36,8 +36,7 @@ def _plan_filter(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     names, claims = backends(job)
     if is_multi_node(fleet) and names & {"nccl", "gloo"}:
         # A node's own environment, or /etc/nccl.conf, may set a filter that is not in the job's files.
-        yield from requests(job, fleet, context=True)
-        yield from requests(job, fleet, context=False)
+        yield from plan_both(job, fleet, facts)
         for node in fleet.reached:
             yield Request(probe_name(interfaces), node.name, because=claims)
 

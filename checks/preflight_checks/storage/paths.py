@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from preflight._util.sequences import grouped
 from preflight.model.findings import Confidence, Evidence, Severity
@@ -14,7 +15,7 @@ from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import split
-from preflight_checks.planning import facts_about, requests_for
+from preflight_checks.planning import Plan, facts_about
 from preflight_checks.probes.content import Sample
 from preflight_checks.probes.mounts import SHARED
 from preflight_checks.probes.paths import PathState, path_state
@@ -58,13 +59,45 @@ def wanted_paths(job: Job) -> tuple[Wanted, ...]:
     )
 
 
-@requests_for(path_state)
-def plan_paths(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    """Request the state of every path from every node, in separate requests, because one of them may hang."""
-    for item in wanted_paths(job):
-        for node in fleet.reached:
-            params = {"path": item.path}
-            yield Request(probe_name(path_state), node.name, params, context=True, because=item.claims, required=True)
+class Located(Protocol):
+    """A path on the nodes, and the claims that name it."""
+
+    @property
+    def path(self) -> str:
+        """The path."""
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """The claims."""
+
+
+def for_each_path(
+    probe: Callable[..., object],
+    paths: Callable[[Job], Iterable[Located]],
+    *,
+    consent: str = "",
+    required: bool = True,
+    **params: object,
+) -> Plan:
+    """A plan that examines every path on every node, in separate requests, because one of them may hang."""
+
+    def plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
+        for item in paths(job):
+            for node in fleet.reached:
+                yield Request(
+                    probe_name(probe),
+                    node.name,
+                    {"path": item.path, **params},
+                    context=True,
+                    because=item.claims,
+                    required=required,
+                    consent=consent,
+                )
+
+    return Plan((probe,), plan)
+
+
+plan_paths = for_each_path(path_state, wanted_paths)
 
 
 _WORDS = {
