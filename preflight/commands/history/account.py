@@ -15,6 +15,8 @@ from preflight.commands.history.past import Past, changes_of, peers_of
 from preflight.commands.history.stories import Kind, Story, failing_nodes, growing_counters, health_of, own_failures
 
 SCHEMA_VERSION = 1
+#: Lists of which each item is one line of JSON.
+BULK = ("nodes", "changes")
 #: What the stories rest on, for readers of the document.
 METHOD = (
     "each node against the median of its peers (equal GPUs, else equal processors) in the same run; a change is "
@@ -197,7 +199,7 @@ def time_of(past: Past, run: int) -> str:
 
 def to_json(account: Account) -> bytes:
     """The account as JSON, indented; each node is one line."""
-    return to_bytes(account, indent=2, bulk=("nodes", "changes"))
+    return to_bytes(account, indent=2, bulk=BULK)
 
 
 def schema() -> dict[str, Any]:
