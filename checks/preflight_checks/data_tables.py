@@ -52,7 +52,7 @@ def group_of(name: str, values: frozenset[str] = frozenset()) -> Group | None:
 
 def default_of(name: str) -> str | None:
     """The value that the reader of `name` uses if it is not set, or None if unknown."""
-    found = _table()["defaults"].get(name)
+    found = table("environment")["defaults"].get(name)
     return None if found is None else str(found)
 
 
@@ -69,12 +69,5 @@ def groups() -> tuple[Group, ...]:
             frozenset(row.get("values", ())),
             row.get("breaks_protocol", False),
         )
-        for row in _table()["group"]
+        for row in table("environment")["group"]
     )
-
-
-@functools.cache
-def _table() -> dict[str, Any]:
-    text = importlib.resources.files("preflight_checks").joinpath("data/environment.toml").read_text("utf-8")
-    found: dict[str, Any] = toml.loads(text)
-    return found

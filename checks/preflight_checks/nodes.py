@@ -43,7 +43,6 @@ _DEFAULT_REMEDY = "Make `{command}` work from here, or remove {node} from the jo
     "NOD001",
     "node-unreachable",
     plan=no_requests,
-    probes=(),
     cost="nothing beyond reaching the node",
     severity=Severity.ERROR,
     evidence=("deepspeedai/DeepSpeed#1603", "deepspeedai/DeepSpeed#1481"),
@@ -102,7 +101,6 @@ _MIN_REQUESTS = 3
     "NOD006",
     "node-not-examined",
     plan=no_requests,
-    probes=(),
     cost="nothing beyond the requests of other checks",
     severity=Severity.ERROR,
     evidence=("MIC-DKFZ/nnUNet#1343", "vladmandic/sdnext#2642"),
@@ -176,7 +174,6 @@ def node_not_examined(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     "NOD002",
     "node-count-differs",
     plan=no_requests,
-    probes=(),
     cost="nothing beyond reaching the node",
     severity=Severity.ERROR,
     evidence=(
@@ -255,7 +252,6 @@ def _ranks(first: int, end: int) -> str:
     "NOD003",
     "no-nodes-to-look-at",
     plan=no_requests,
-    probes=(),
     cost="nothing beyond finding the nodes",
     severity=Severity.ERROR,
     evidence=(
@@ -290,7 +286,6 @@ def no_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     "NOD004",
     "named-node-not-in-allocation",
     plan=no_requests,
-    probes=(),
     cost="nothing beyond finding the nodes",
     severity=Severity.WARNING,
     evidence=(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
+from preflight._util.sequences import grouped
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet, Observed, Unavailable
 from preflight.model.requests import Request, probe_name
@@ -30,6 +31,11 @@ class Plan:
         return self.requests(job, fleet, facts)
 
 
+def requests_for(*probes: Callable[..., object]) -> Callable[[PlanRequests], Plan]:
+    """Decorator of a plan: the probes that its requests name."""
+    return lambda requests: Plan(probes, requests)
+
+
 def multi_node(job: Job, fleet: Fleet) -> bool:
     """The condition that the job runs on several machines."""
     return is_multi_node(fleet)
@@ -50,6 +56,7 @@ def all_of(*conditions: Condition) -> Condition:
     return lambda job, fleet: all(condition(job, fleet) for condition in conditions)
 
 
+@requests_for()
 def no_requests(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     """The plan of a check that needs no facts from the nodes."""
     yield from ()
@@ -111,9 +118,7 @@ def combined(*plans: Plan, when: Condition | None = None) -> Plan:
 
 def missing_facts(facts: Facts, probe: Callable[..., object], subject: str) -> Iterator[Verdict]:
     """One `unknown` for each reason why `probe` has no fact about some nodes, with the names of those nodes."""
-    missing: dict[str, list[str]] = {}
-    for node, why in facts.missing(probe):
-        missing.setdefault(why.reason, []).append(node)
+    missing = grouped((why.reason, node) for node, why in facts.missing(probe))
     for reason, nodes in missing.items():
         yield unknown(f"{subject} on {fold(nodes)}", reason, nodes=nodes)
 

@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Sequence
 
 from preflight._util.hostnames import folded, is_hostname
+from preflight._util.sequences import join_some
 
 #: Control, format (also bidirectional overrides), surrogate, private use, line and paragraph separators.
 _SHOWN_AS_ESCAPES = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
@@ -68,5 +69,4 @@ def fold_nodes(names: Sequence[str]) -> str:
         return clean(", ".join(names))
     if all(is_hostname(name) for name in names):
         return folded(names)
-    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-    return clean(", ".join(names[:_MAX_NAMES])) + more
+    return clean(join_some(names, _MAX_NAMES))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 from preflight._util.json_output import schema_of
+from preflight._util.sequences import join_some
 from preflight._util.toml import KeyPath, value_at
 from preflight._util.usage_error import similar_names
 
@@ -35,8 +36,8 @@ def format_errors(error: ValueError) -> str:
     if not isinstance(error, ValidationError):
         return str(error)
     problems = error.errors(include_url=False, include_context=False, include_input=False)
-    shown = [": ".join(filter(None, (_path(problem["loc"]), problem["msg"]))) for problem in problems[:3]]
-    return "; ".join(shown) + (f"; and {len(problems) - 3} more" if len(problems) > 3 else "")
+    shown = [": ".join(filter(None, (_path(problem["loc"]), problem["msg"]))) for problem in problems]
+    return join_some(shown, 3, "; ")
 
 
 def _path(location: tuple[int | str, ...]) -> str:

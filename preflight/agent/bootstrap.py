@@ -125,7 +125,7 @@ def arguments(interpreter: str, nonce: str, flags: List[str]) -> List[str]:
 
 
 def without_mark(text: str) -> str:
-    """What a node said while its agent was started, without the line by which the shell shows that it runs commands."""
+    """The output of a node while its agent starts, without the line by which the shell shows that it runs commands."""
     return "\n".join(line for line in text.splitlines() if SHELL_MARK not in line)
 
 

@@ -80,7 +80,7 @@ class FrameWriter:
 
 
 def _frame(message: Any) -> bytes:
-    """The frame of a message; for an answer that is too large, the frame of a failure that says so."""
+    """The frame of a message; for an answer that is too large, the frame of a failure that reports its size."""
     try:
         return encode_answer(message)
     except WireError as error:

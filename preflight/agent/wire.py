@@ -326,7 +326,7 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class BoundsError(ValueError):
-    """A document exceeds a bound; the message says which one."""
+    """A document exceeds a bound, which the message names."""
 
 
 def parse(data: bytes, *, max_bytes: int = ANSWER_BYTES, max_items: int = MAX_ITEMS, max_depth: int = MAX_DEPTH) -> Any:

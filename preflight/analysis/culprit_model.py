@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from preflight._util.sequences import grouped, join_some
 from preflight.agent import rank_events
 from preflight.analysis.rank_state import Member, RankView
 
@@ -123,9 +124,7 @@ def nodes_text(group: Sequence[RankView]) -> str:
 
 def names_text(group: Sequence[Member | RankView]) -> str:
     """The members' names combined: `rank 1`, `ranks 1, 2`, `server 0 and workers 1, 2`."""
-    by_role: dict[str, list[str]] = {}
-    for view in group:
-        by_role.setdefault(view.role, []).append(view.name)
+    by_role = grouped((view.role, view.name) for view in group)
     parts: list[str] = []
     for role, names in by_role.items():
         whole = all(name.startswith(f"{role} ") and name[len(role) + 1 :].isdecimal() for name in names)
@@ -138,11 +137,7 @@ def names_text(group: Sequence[Member | RankView]) -> str:
 
 def fold(names: Sequence[str]) -> str:
     """All names if they are few, otherwise the first ones and the number of others."""
-    return (
-        ", ".join(names)
-        if len(names) <= _MAX_NAMES
-        else f"{', '.join(names[:_MAX_NAMES])} and {len(names) - _MAX_NAMES} more"
-    )
+    return join_some(names, _MAX_NAMES)
 
 
 def by_time(views: Views, when: Callable[[RankView], float | None]) -> list[RankView]:

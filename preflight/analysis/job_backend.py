@@ -1,4 +1,4 @@
-"""The backend that the ranks of a job communicate over, as far as its claims say."""
+"""The backend that the ranks of a job communicate over, as far as its claims state it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def stated_backends(job: Job, scopes: Sequence[Scope]) -> tuple[frozenset[str], 
 
 
 def asked_backend(job: Job, scopes: Sequence[Scope]) -> tuple[str, tuple[Claim, ...]]:
-    """`nccl` or `gloo` if every rank of the job certainly uses it, with the claims that say so; otherwise empty.
+    """`nccl` or `gloo` if every rank of the job certainly uses it, with the claims that state it; otherwise empty.
 
     A job that requests GPUs and names no backend asks for NCCL, which torch takes for tensors on GPUs; so does one that
     falls back to another only without them (`nccl if torch.cuda.is_available() else gloo`).

@@ -157,7 +157,7 @@ class RankView:
 
     @property
     def gave_up_on(self) -> tuple[int, ...]:
-        """The members that it says it ended because of."""
+        """The members that it names as the reason for its end."""
         return tuple(number for _, problem in self.problems for number in _numbers(problem.get("because", ())))
 
     def problem(self, kind: str) -> Mapping[str, Any] | None:

@@ -1,8 +1,8 @@
-"""Writes the report of a command in every requested format, even after a bug in preflight."""
+"""Writes the result of a command in every requested format; a report even after a bug in preflight."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from preflight.engine.report import Report
     from preflight.model.progress import Progress
     from preflight.reporters.base import Style
@@ -65,6 +67,30 @@ def deliver_live(
             write(api.crashed(error, verb=verb))
             raise
         return write(_with_price(report, chosen["price_per_gpu_hour"], price_per_gpu_hour))
+
+
+def deliver_document(
+    document: object,
+    targets: Iterable[tuple[str, Path | None]],
+    render: Callable[[str, Style], str | bytes],
+    *,
+    color: bool | None,
+    verbosity: int = 0,
+    bulk: tuple[str, ...] = (),
+) -> None:
+    """Write what is not a report in every requested format: as JSON, or as `render` gives the named format.
+
+    Args:
+        bulk: lists of which each item is one line of JSON.
+    """
+    from preflight._util.json_output import to_bytes
+    from preflight._util.terminal import encoded
+    from preflight.reporters import output
+
+    for name, path in targets:
+        style = output.style_of(path, color, verbosity)
+        content = to_bytes(document, indent=2, bulk=bulk) if name == "json" else render(name, style)
+        output.put(content if isinstance(content, bytes) else encoded(content, style.encoding), name, path)
 
 
 def _with_price(report: Report, chosen: float | None, configured: float | None) -> Report:

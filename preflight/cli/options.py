@@ -31,7 +31,7 @@ def combine(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 
 def output(what: str) -> Callable[[F], F]:
-    """The option that says what is written where; `what` is its help up to "Repeatable."."""
+    """The option for formats and their files; `what` is its help up to "Repeatable."."""
     return click.option(
         *("-o", "--output", "outputs"), multiple=True, metavar="FORMAT[:FILE]", help=f"Write {what}. Repeatable."
     )

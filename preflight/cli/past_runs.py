@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from preflight.cli import live_options, options
+from preflight.cli.delivery import deliver_document
+
+if TYPE_CHECKING:
+    from preflight.reporters.base import Style
 
 FORMATS = ("text", "json")
 
@@ -49,18 +54,13 @@ def diagnose(
     targets = output.targets(outputs or ("text",), FORMATS)
     with live_progress(sys.stderr, color=color, quiet=quiet, after_s=SHOW_WAIT_AFTER_S) as progress:
         found = api.diagnose(logs, symptoms=symptoms, given=sys.stdin.buffer, progress=progress)
-    for name, path in targets:
-        if name == "json":
-            from preflight._util.json_output import to_bytes
 
-            content = to_bytes(found, indent=2)
-        else:
-            from preflight._util.terminal import encoded
-            from preflight.commands.diagnose.diagnosis_text import page
+    def render(_: str, style: Style) -> str:
+        from preflight.commands.diagnose.diagnosis_text import page
 
-            style = output.style_of(path, color, verbose)
-            content = encoded(page(found, style), style.encoding)
-        output.put(content, name, path)
+        return page(found, style)
+
+    deliver_document(found, targets, render, color=color, verbosity=verbose)
     return found.exit_code
 
 
@@ -102,17 +102,13 @@ def diff(
 
     targets = output.targets(outputs or ("text",), FORMATS)
     found = api.diff(old, new, fail_on=fail_on or "", allow_incomplete=allow_incomplete)
-    for name, path in targets:
-        if name == "json":
-            from preflight._util.json_output import to_bytes
 
-            content = to_bytes(found, indent=2)
-        else:
-            from preflight.commands.diff.difference_text import page
+    def render(_: str, style: Style) -> str:
+        from preflight.commands.diff.difference_text import page
 
-            style = output.style_of(path, color, -1 if quiet else verbose)
-            content = page(found, style).encode("utf-8", "replace")
-        output.put(content, name, path)
+        return page(found, style)
+
+    deliver_document(found, targets, render, color=color, verbosity=-1 if quiet else verbose)
     return found.exit_code
 
 
@@ -155,11 +151,11 @@ def history(
     config: Path | None,
     no_config: bool,
 ) -> int:
-    """Show what many runs say together: nodes that fail again and again, measurements that drift, counters that grow.
+    """Show what many runs have in common: nodes that fail again and again, measurements that drift, counters that grow.
 
     Runs are remembered by preflight nodes --history URL and preflight check --history URL.
 
-    Exit codes: 0 nothing to tell, 1 at least one story, 4 no runs.
+    Exit codes: 0 nothing to report, 1 at least one story, 4 no runs.
     """
     from preflight import api
     from preflight._util.usage_error import UsageError
@@ -171,19 +167,15 @@ def history(
     if not address:
         raise UsageError("which history? Pass --history sqlite:///FILE or postgresql://HOST/NAME")
     found = api.history(address, days=_days(since), hosts=hosts or "", add=add)
-    for name, path in targets:
-        if name == "json":
-            from preflight.commands.history.account import to_json
 
-            content = to_json(found)
-        elif name == "hosts":
-            content = "".join(f"{node}\n" for node in found.blamed).encode()
-        else:
-            from preflight.commands.history.text import page
+    from preflight.commands.history.account import BULK
 
-            style = output.style_of(path, color, -1 if quiet else verbose)
-            content = page(found, style).encode("utf-8", "replace")
-        output.put(content, name, path)
+    def render(name: str, style: Style) -> str:
+        from preflight.commands.history.text import page
+
+        return "".join(f"{node}\n" for node in found.blamed) if name == "hosts" else page(found, style)
+
+    deliver_document(found, targets, render, color=color, verbosity=-1 if quiet else verbose, bulk=BULK)
     if not found.runs:
         return 4
     return 1 if found.stories else 0

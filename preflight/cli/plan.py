@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from preflight.cli import options
+from preflight.cli.delivery import deliver_document
 
 if TYPE_CHECKING:
     from preflight.commands.comment.change_report import ChangeReport
     from preflight.commands.comment.platforms import Platform
     from preflight.model.configuration import Configuration
+    from preflight.reporters.base import Style
 
 
 FORMATS = ("text", "json", "html", "markdown")
@@ -62,32 +64,18 @@ def plan(
             raise click.UsageError(f"--changes compares two paths, an old and a new job, but {len(chosen)} were given")
         return _show_changes(chosen[0], chosen[1], variables, targets, price_per_gpu_hour, color)
     made = api.plan(chosen, root=root, variables=variables, price_per_gpu_hour=price_per_gpu_hour)
-    for name, path in targets:
-        output.put(_content(made, name, output.style_of(path, color, verbose)), name, path)
+
+    def render(name: str, style: Style) -> str | bytes:
+        from preflight.commands.plan import plan_pages, plan_text
+
+        if name == "html":
+            return plan_pages.html(made)
+        return plan_pages.markdown(made) if name == "markdown" else plan_text.page(made, style)
+
+    deliver_document(made, targets, render, color=color, verbosity=verbose)
     if any(job.launches for job in made.jobs):
         return 0
     return 3 if any(job.incomplete for job in made.jobs) else 4
-
-
-def _content(made: object, name: str, style: object) -> bytes:
-    from preflight._util.json_output import to_bytes
-    from preflight.commands.plan.job_plan import Plan
-    from preflight.reporters.base import Style
-
-    assert isinstance(made, Plan) and isinstance(style, Style)
-    if name == "json":
-        return to_bytes(made, indent=2)
-    if name == "html":
-        from preflight.commands.plan.plan_pages import html
-
-        return html(made)
-    if name == "markdown":
-        from preflight.commands.plan.plan_pages import markdown
-
-        return markdown(made).encode("utf-8", "replace")
-    from preflight.commands.plan.plan_text import page
-
-    return page(made, style).encode("utf-8", "replace")
 
 
 def _show_changes(
@@ -99,28 +87,23 @@ def _show_changes(
     color: bool | None,
 ) -> int:
     from preflight import api
-    from preflight._util.json_output import to_bytes
     from preflight.commands.plan.plan_pages import changes_markdown
     from preflight.commands.plan.plan_sections import NOT_READ, changes_between
     from preflight.commands.plan.plan_text import changes_page
-    from preflight.reporters import output
 
+    if any(name == "html" for name, _ in targets):
+        raise click.UsageError("--changes can be written as text, json or markdown, not as html")
     # Each version is its own root, so that the same file has the same name in both.
     plans = [
         api.plan((path,), root=path if path.is_dir() else None, variables=variables, price_per_gpu_hour=price)
         for path in (old, new)
     ]
     found = changes_between(*plans)
-    for name, path in targets:
-        if name == "json":
-            content = to_bytes(found, indent=2)
-        elif name == "text":
-            content = changes_page(found, output.style_of(path, color, 0)).encode("utf-8", "replace")
-        elif name == "markdown":
-            content = changes_markdown(found).encode("utf-8", "replace")
-        else:
-            raise click.UsageError("--changes can be written as text, json or markdown, not as html")
-        output.put(content, name, path)
+
+    def render(name: str, style: Style) -> str:
+        return changes_markdown(found) if name == "markdown" else changes_page(found, style)
+
+    deliver_document(found, targets, render, color=color)
     if any(change.what != NOT_READ for change in found):
         return 1
     return 3 if found else 0

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from preflight.cli import options
+from preflight.cli.delivery import deliver_document
 
 if TYPE_CHECKING:
     from preflight.engine.report import Report
     from preflight.model.configuration import Configuration
+    from preflight.reporters.base import Style
 
 
 FORMATS = ("text", "json")
@@ -83,16 +85,13 @@ def doctor(
         stream=sys.stdout,
         deadline_s=deadline_s,
     )
-    for name, path in targets:
-        if name == "json":
-            from preflight._util.json_output import to_bytes
 
-            content = to_bytes(found, indent=2)
-        else:
-            from preflight.commands.doctor.examination_text import page
+    def render(_: str, style: Style) -> str:
+        from preflight.commands.doctor.examination_text import page
 
-            content = page(found, output.style_of(path, color, -1 if quiet else 0)).encode("utf-8", "replace")
-        output.put(content, name, path)
+        return page(found, style)
+
+    deliver_document(found, targets, render, color=color, verbosity=-1 if quiet else 0)
     return found.exit_code
 
 

@@ -35,7 +35,7 @@ _ID = re.compile(r"\b[A-Z]{3}[0-9]{3}\b")
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What the scheduler says of a node.
+    """The state of a node, as the scheduler reports it.
 
     Args:
         known: whether it is one of its nodes.
@@ -64,7 +64,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """What follows from a run. `refused` says why nothing is done at all; empty if something may be."""
+    """What follows from a run. `refused` is the reason why nothing is done; empty if something may be."""
 
     items: tuple[Decision, ...] = ()
     refused: str = ""
@@ -126,12 +126,12 @@ def decide(report: Report, standings: Mapping[str, Standing], *, at_most: float)
     """What follows from a run.
 
     Args:
-        standings: what the scheduler says of each node of the run, and of others that preflight took out of service.
+        standings: the state of each node of the run, and of others that preflight took out of service.
         at_most: the largest share of the nodes of the run that may be out of service by preflight at the same time;
             nodes that the scheduler does not know are not counted.
     """
     if report.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED, ExitCode.BUG):
-        return Decisions(refused="the run did not come to its end")
+        return Decisions(refused="the run did not finish")
     names = [record.node.name for record in report.nodes]
     blamed = blamed_nodes(report)
     items = [_decision(report, node, standings.get(node, Standing(False)), blamed.get(node, "")) for node in names]
@@ -183,11 +183,11 @@ class Scheduler(Protocol):
     name: str
 
     async def standings(self) -> dict[str, Standing]:
-        """What it says of each of its nodes. Raises ExecutorError if it does not answer."""
+        """The state of each of its nodes. Raises ExecutorError if it does not answer."""
         ...
 
     async def standing(self, node: str) -> Standing:
-        """What it says of one of its nodes now. Raises ExecutorError if it does not answer."""
+        """The present state of one of its nodes. Raises ExecutorError if it does not answer."""
         ...
 
     def commands(self, decision: Decision) -> tuple[Command, ...]:
@@ -218,7 +218,7 @@ class Slurm:
 
 
 class Kubernetes:
-    """Nodes of Kubernetes: a taint of our own keeps new pods away, and a condition says why.
+    """Nodes of Kubernetes: our own taint keeps new pods away, and a condition gives the reason.
 
     A cordon has no owner, so a cordon by somebody else would look the same; a taint has our key.
     """
@@ -312,7 +312,7 @@ def act_on(
     say: Callable[[str], None],
     log_file: Path | None = None,
 ) -> Decisions:
-    """Drain and resume nodes after a run, or say by which commands that would be done.
+    """Drain and resume nodes after a run, or list the commands that would do it.
 
     Args:
         scheduler: `slurm` or `kubernetes`.

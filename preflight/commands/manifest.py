@@ -53,7 +53,7 @@ class ManifestOptions:
 
 
 def pieces(text: str, files: Mapping[str, str], options: ManifestOptions) -> str:
-    """Return the parts to add to the pods, as YAML with comments that say where each goes."""
+    """Return the parts to add to the pods, as YAML with comments on where each belongs."""
     source = choose_source(text, options.name)
     parts = [
         _to_yaml(_config_map(source, files)),

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from preflight._util import regular_file
+from preflight._util.sequences import grouped
 from preflight._util.usage_error import UsageError
 from preflight.config.selection import all_items
 from preflight.model.findings import Severity
@@ -87,10 +88,10 @@ def _symptom(name: str, known: Mapping[str, Rule | Check]) -> str | None:
     }
     if symptom.kind is Kind.COMPLETION:
         del parts["What to do"], parts["Found before the run by"]
-    said = "".join(
+    text = "".join(
         f"\n\n{title}\n" + "\n".join(f"    {line.strip()}" for line in lines) for title, lines in parts.items()
     )
-    return f"{symptom.id}\nsymptom in logs · {kind} · {', '.join(symptom.systems)}{said}"
+    return f"{symptom.id}\nsymptom in logs · {kind} · {', '.join(symptom.systems)}{text}"
 
 
 def _wrap(page: str, width: int | None) -> str:
@@ -195,9 +196,7 @@ _HEADER = "<!-- Written by `make site` from the docstrings; edit those. -->"
 
 def pages(items: Sequence[Rule | Check]) -> dict[str, str]:
     """Return the text of each page by its file name. The same items give the same text."""
-    by_area: dict[str, list[Rule | Check]] = {}
-    for item in sorted(items, key=lambda item: item.meta.id):
-        by_area.setdefault(item.meta.area, []).append(item)
+    by_area = grouped((item.meta.area, item) for item in sorted(items, key=lambda item: item.meta.id))
     found = {f"{area}.md": _area(area, here) for area, here in by_area.items()}
     checks = [item for item in items if isinstance(item, Check)]
     costs = {COSTS: _costs(sorted(checks, key=lambda item: (STAGES.index(item.when), item.meta.id)))} if checks else {}
@@ -289,7 +288,7 @@ def _costs(checks: Sequence[Check]) -> str:
 
 
 def _subject(probe: Callable[..., object]) -> str:
-    """Return the first sentence of a probe's docstring, which tells what it observes."""
+    """Return the first sentence of a probe's docstring, which names what it observes."""
     return _first(inspect.getdoc(probe) or probe_name(probe)).split(". ")[0].rstrip(".")
 
 

@@ -18,6 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from preflight._util import regular_file
 from preflight._util.hostnames import is_host_range, max_host_count
 from preflight._util.redaction import scrub
+from preflight._util.sequences import join_some
 from preflight._util.toml import KeyPath, TomlError, parse, value_at
 from preflight._util.usage_error import UsageError, nearest_path
 from preflight._util.validation import HYPHENATED, Problem, describe_schema, kind_of, problem_of, type_adapter
@@ -94,7 +95,7 @@ def _document(text: str, file: Path, root: Path, declared: Site, *, trusted: boo
     if trusted and settings.site_rules:
         from preflight.plugins.site import loader
 
-        declared = loader.load([file.parent / said for said in settings.site_rules], taken=declared)
+        declared = loader.load([file.parent / name for name in settings.site_rules], taken=declared)
     document = Document(file, shown, root, settings, positions, table, trusted, declared)
     problems.extend(document.problems())
     if problems:
@@ -119,8 +120,7 @@ class Document:
         """Every problem with its location, in the order of the file."""
         placed = sorted((self.positions.of((*self.table, *p.path), value=p.at_value), p.message) for p in problems)
         lines = [f"{self.display_path}:{line}:{column}: {message}" for (line, column), message in placed]
-        more = [f"and {len(lines) - _MAX_PROBLEMS} more"] if len(lines) > _MAX_PROBLEMS else []
-        return "\n".join([*lines[:_MAX_PROBLEMS], *more])
+        return join_some(lines, _MAX_PROBLEMS, "\n")
 
     def problems(self) -> Iterator[Problem]:
         """Problems that types alone cannot express: unknown rules, invalid patterns, settings that only a user may
@@ -212,8 +212,8 @@ class Document:
             exclude=self._from_root(settings.exclude),
             file_ignores=tuple(
                 FileIgnores(pattern, tuple(names))
-                for said, names in settings.per_file_ignores.items()
-                for pattern in self._from_root([said])
+                for text, names in settings.per_file_ignores.items()
+                for pattern in self._from_root([text])
             ),
             waivers=tuple(filter(None, map(self._waiver, range(len(settings.waive))))),
             site_rules=self.site.rules,
@@ -286,35 +286,35 @@ class Document:
         return raised, lowered
 
     def _waiver(self, number: int) -> Waiver | None:
-        said = self.settings.waive[number]
-        paths = self._from_root(said.paths)
-        if said.paths and not paths:
+        row = self.settings.waive[number]
+        paths = self._from_root(row.paths)
+        if row.paths and not paths:
             # All its patterns match only files outside the root.
             return None
         line, column = self.positions.of((*self.table, "waive", number))
         snippet = scrub(self.positions.text.split("\n")[line - 1].rstrip())
         return Waiver(
-            said.rule,
-            said.reason.strip(),
+            row.rule,
+            row.reason.strip(),
             paths,
-            tuple(said.hosts),
-            said.owner or "",
-            said.expires.isoformat() if said.expires else "",
+            tuple(row.hosts),
+            row.owner or "",
+            row.expires.isoformat() if row.expires else "",
             Span(self.display_path, line, column, line, len(snippet) + 1, snippet),
         )
 
-    def _from_root(self, said: Iterable[str]) -> tuple[str, ...]:
+    def _from_root(self, patterns: Iterable[str]) -> tuple[str, ...]:
         """Convert patterns relative to the file's folder to ones relative to the root."""
-        return relocate(said, self.file.parent.resolve(), self.root.resolve())
+        return relocate(patterns, self.file.parent.resolve(), self.root.resolve())
 
     def baseline(self) -> Path | None:
         """The baseline that the file names, if any; a file found in the tree cannot name one outside its folder."""
-        said = self.settings.baseline
-        if said is None:
+        name = self.settings.baseline
+        if name is None:
             return None
-        path = self.file.parent / said
+        path = self.file.parent / name
         if not self.trusted and self.file.parent.resolve() not in path.resolve().parents:
-            raise UsageError(self.sentence([Problem(("baseline",), f"{said} is outside the folder of this file")]))
+            raise UsageError(self.sentence([Problem(("baseline",), f"{name} is outside the folder of this file")]))
         return path
 
 

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from preflight._util.budget import BudgetExceeded, current
 from preflight._util.redaction import scrub_traceback
+from preflight._util.sequences import join_some
 from preflight.model.configuration import Configuration, matches, severity_chosen
 from preflight.model.findings import PROFILES, Confidence, Finding, Outcome, Severity, Status
 from preflight.model.job import Job
@@ -95,10 +96,9 @@ def outcomes_of(
 
 def _not_applied(meta: Meta, jobs: Sequence[Job]) -> Outcome:
     """One outcome for all jobs that a rule was not applied to: thousands of them would not fit into a report."""
-    named = ", ".join(job.name for job in jobs[:_MAX_NAMED])
-    rest = f" and {len(jobs) - _MAX_NAMED} more" if len(jobs) > _MAX_NAMED else ""
+    named = join_some([job.name for job in jobs], _MAX_NAMED)
     reason = (
-        f"{meta.id} {meta.name} was not applied to {named}{rest}, because the run has used up its CPU time or memory;"
+        f"{meta.id} {meta.name} was not applied to {named}, because the run has used up its CPU time or memory;"
         " pass fewer files, or skip some with --exclude"
     )
     return Outcome(meta.id, meta.name, Status.UNKNOWN, jobs[0].name, reason, required=True)

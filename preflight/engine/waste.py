@@ -10,8 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import NamedTuple
 
+from preflight._util import toml
 from preflight.model.findings import Finding, Severity
 from preflight.model.job import Claim, Job, Known, Launch, Scope, Strength
 
@@ -199,53 +201,12 @@ def _default(key: str) -> _Number:
     return _Number(row.seconds, row.words)
 
 
-@dataclass(frozen=True, slots=True)
-class Default:
-    """One default. `words` follow a duration in messages; if a release changed the default, the shorter one is used.
+class Default(NamedTuple):
+    """How long ranks wait by default, as `waste.toml` describes it."""
 
-    Args:
-        key: the lookup key, see `preflight/engine/waste.py`.
-        source: its location, and the date on which it was checked.
-    """
-
-    key: str
     seconds: int
     words: str
     source: str
 
 
-DEFAULTS = {
-    row.key: row
-    for row in (
-        Default(
-            "rendezvous.static",
-            900,
-            "torchrun's default for a static rendezvous",
-            "torch/distributed/launcher/api.py (LaunchConfig) of torch 2.13, 2026-11-22",
-        ),
-        Default(
-            "rendezvous.dynamic",
-            600,
-            "torchrun's default for joining a rendezvous",
-            "torch/distributed/elastic/rendezvous/dynamic_rendezvous.py of torch 2.13, 2026-11-22",
-        ),
-        Default(
-            "group.nccl",
-            600,
-            "torch's default for NCCL since 2.2, 30 min before",
-            "https://github.com/pytorch/pytorch/pull/110947, 2026-11-22",
-        ),
-        Default(
-            "group.gloo",
-            1800,
-            "torch's default for Gloo",
-            "https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group, 2026-11-22",
-        ),
-        Default(
-            "group.deepspeed",
-            600,
-            "DeepSpeed's default since August 2026, 30 min before",
-            "https://github.com/deepspeedai/DeepSpeed/pull/8253, 2026-11-22",
-        ),
-    )
-}
+DEFAULTS = {key: Default(**row) for key, row in toml.load(Path(__file__).with_suffix(".toml")).items()}

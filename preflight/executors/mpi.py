@@ -202,7 +202,7 @@ def explain(node: str, target: str, code: int | None, error_text: str, *, deadli
 
 
 def _explain_line(table: str, node: str, lines: list[str], error_text: str) -> ExecutorError | None:
-    """Return what a table says about one of `lines`; None if it matches none."""
+    """Return the entry of a table for one of `lines`; None if none matches."""
     # Open MPI lists every possible cause, each after an asterisk.
     found = find_meaning(table, (line for line in lines if not line.startswith("*")))
     if found is None:

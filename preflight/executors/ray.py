@@ -15,6 +15,7 @@ from typing import Any
 import anyio
 
 from preflight._util.hostnames import is_hostname
+from preflight._util.sequences import join_some
 from preflight.agent import bootstrap
 from preflight.executors.base import (
     Bundle,
@@ -142,7 +143,7 @@ class RayExecutor:
             if node.name in (name, each["host"], each["host"].split(".")[0], each["address"]):
                 self._ids[node.name] = each["id"]
                 return Node(node.name, node.index, each["address"], node.slots)
-        listed = ", ".join(names[:8]) + (" ..." if len(names) > 8 else "")
+        listed = join_some(names, 8)
         self._lost[node.name] = f"no live node of the Ray cluster has this name; the live nodes are {listed}"
         return node
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 import anyio
 
 from preflight._util.hostnames import is_hostname
+from preflight._util.sequences import join_some
 from preflight._util.usage_error import UsageError
 from preflight.agent import bootstrap
 from preflight.executors.base import Bundle, ExecutorError, GatheredNodes, NodeRequest, Option
@@ -131,7 +132,7 @@ class SlurmExecutor:
             raise ExecutorError("blocked", f"Slurm job {job.id} holds no nodes: it is {job.state.lower()}{why}")
         strangers = [node.name for node in request.named if node.name not in job.nodes]
         if strangers:
-            held = ", ".join(job.nodes[:8]) + (" ..." if len(job.nodes) > 8 else "")
+            held = join_some(job.nodes, 8)
             raise UsageError(f"{', '.join(strangers[:8])}: not among the nodes of Slurm job {job.id}, which has {held}")
         notes = await self._read_node_states(job)
         nodes = request.named or tuple(Node(name, index, name) for index, name in enumerate(job.nodes))

@@ -22,7 +22,7 @@ from preflight.executors.pipe import PipeChannel, make_nonce
 from preflight.executors.tool import run_tool
 from preflight.model.job import Known, is_whole_number
 from preflight.model.recording import Cluster, ClusterNode, Partition
-from preflight.sources.launchers.slurm import gpus_in
+from preflight.sources.shell.sbatch_directives import gpus_of_gres
 
 #: Time limit of one request to the controller.
 REQUEST_S = 4.0
@@ -354,7 +354,7 @@ async def _nodes(partitions: str) -> tuple[ClusterNode, ...]:
         if len(parts) < 7:
             continue
         name, state, cpus, memory, gres, features, reason = parts
-        has = {"cpu": _number(cpus), "memory": _number(memory) * 1024 * 1024, "gpu": float(gpus_in(gres))}
+        has = {"cpu": _number(cpus), "memory": _number(memory) * 1024 * 1024, "gpu": float(gpus_of_gres(gres))}
         labels = dict.fromkeys(feature for feature in features.split(",") if feature not in ("", "(null)"))
         found[name] = ClusterNode(name, has, labels=dict.fromkeys(labels, ""), closed=_closed_reason(state, reason))
     return tuple(found.values())

@@ -18,6 +18,7 @@ from datetime import datetime, timezone
 from xml.etree import ElementTree
 
 from preflight._util.sanitize import clean, fold_nodes
+from preflight._util.sequences import grouped
 from preflight.engine.report import ExitCode, Report
 from preflight.model.findings import Finding, Outcome, Severity, Status, VerdictKind
 from preflight.reporters.base import Style
@@ -151,10 +152,7 @@ def cases_of(report: Report) -> tuple[Case, ...]:
 
 def suites_of(cases: tuple[Case, ...]) -> dict[str, list[Case]]:
     """Return the same cases grouped by suite, in order."""
-    found: dict[str, list[Case]] = {}
-    for case in cases:
-        found.setdefault(case.suite, []).append(case)
-    return found
+    return grouped((case.suite, case) for case in cases)
 
 
 def durations_of(report: Report) -> dict[str, float]:

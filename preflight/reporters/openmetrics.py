@@ -43,11 +43,11 @@ class Family:
 
     def put(self, value: float, /, **labels: str) -> None:
         """Set a sample; of two with equal labels the later one counts."""
-        self.samples[tuple(sorted((name, clean(said)) for name, said in labels.items()))] = value
+        self.samples[tuple(sorted((name, clean(text)) for name, text in labels.items()))] = value
 
     def add(self, value: float, /, **labels: str) -> None:
         """Add a sample; samples with equal labels are summed."""
-        key = tuple(sorted((name, clean(said)) for name, said in labels.items()))
+        key = tuple(sorted((name, clean(text)) for name, text in labels.items()))
         self.samples[key] = self.samples.get(key, 0) + value
 
 
@@ -207,7 +207,7 @@ def _lines(family: Family) -> Iterator[str]:
     if family.unit:
         yield f"# UNIT {family.name} {family.unit}"
     for labels, value in sorted(family.samples.items()):
-        listed = ",".join(f'{name}="{_escaped(said)}"' for name, said in labels)
+        listed = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels)
         yield f"{family.name}{{{listed}}} {_number(value)}" if listed else f"{family.name} {_number(value)}"
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from preflight._util.hostnames import is_hostname, is_loopback, max_host_count, split_endpoint, split_outside_brackets
 from preflight._util.redaction import HIDDEN
+from preflight._util.sequences import join_some
 from preflight._util.usage_error import UsageError
 from preflight.agent.wire import Context
 from preflight.model.job import Claim, Job, Known, Launch, Scope, Value
@@ -78,7 +79,7 @@ def nodes_of_jobs(jobs: Sequence[Job], *, trust_job: bool) -> tuple[tuple[Node, 
             "no nodes were named; use --hosts node[1-4], --hostfile FILE or --on local, or run inside an allocation"
         )
     if not trust_job:
-        shown = ", ".join(claimed[:4]) + (" ..." if len(claimed) > 4 else "")
+        shown = join_some(claimed, 4)
         raise UsageError(
             f"only the job's own files name nodes ({shown}); "
             "pass --trust-job to connect to them, or name them with --hosts"
@@ -162,8 +163,8 @@ def claimed_hosts(jobs: Sequence[Job]) -> tuple[tuple[str, ...], str]:
             parts = [split_endpoint(str(endpoint)) for endpoint in spelled]
             hosts = dict.fromkeys(part[0] for part in parts if part is not None and not is_loopback(part[0]))
             if hosts:
-                said = next(quantity for quantity in _ENDPOINTS if _claimed_list(job, quantity, scope))
-                return tuple(hosts), _where(job, said, scope)
+                listed = next(quantity for quantity in _ENDPOINTS if _claimed_list(job, quantity, scope))
+                return tuple(hosts), _where(job, listed, scope)
     return (), ""
 
 

@@ -122,9 +122,9 @@ async def find(choice: ExecutorChoice, wanted: NodeRequest) -> FoundNodes:
         gathered = await _gathered(choice.executor, wanted)
     except ExecutorError as error:
         source = choice.origin.source if choice.origin else "executor"
-        said = choice.origin.words if choice.origin else choice.executor.name
+        words = choice.origin.words if choice.origin else choice.executor.name
         names = tuple(node.name for node in wanted.named)
-        origin = Origin(source, said, choice.because, error.message, error.kind, detail=error.detail, named=names)
+        origin = Origin(source, words, choice.because, error.message, error.kind, detail=error.detail, named=names)
         return FoundNodes((), origin, error.cluster)
     if wanted.named:
         assert choice.origin is not None

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from preflight._util.sequences import grouped
 from preflight.agent.cheap import kind_of, run_order
 from preflight.agent.wire import AgentRequest, Done, Event, Failed
 from preflight.analysis.node_groups import disjoint
@@ -189,9 +190,7 @@ class Observer:
     async def _rank_groups(
         self, requests: Sequence[Request], deadline_of: Callable[[Sequence[Request]], float]
     ) -> None:
-        groups: dict[str, list[Request]] = {}
-        for request in requests:
-            groups.setdefault(request.group, []).append(request)
+        groups = grouped((request.group, request) for request in requests)
         plain = groups.pop("", [])
         if plain:
             await self.nodes(plain, deadline_s=deadline_of(plain), stage="smoke")

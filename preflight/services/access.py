@@ -1,4 +1,4 @@
-"""Who may use our servers: a token from a file that only its owner reads, and cookies that stand for it."""
+"""Who may use our servers: a token from a file that only its owner reads, and cookies in its place."""
 
 from __future__ import annotations
 

@@ -251,7 +251,7 @@ class Command:
 
 
 def _is_in_background(words: Sequence[str]) -> bool:
-    """Whether ssh is told to go into the background, by an option before the host."""
+    """Whether an option before the host sends ssh into the background."""
     takes_word = False
     for word in words:
         if takes_word:

@@ -21,7 +21,7 @@ from preflight.model.job.quantities import LISTED_SECTION
 
 
 class UnknownValue(Exception):
-    """The condition depends on a value that is not known; the argument says which."""
+    """The condition depends on a value that is not known; which the argument names."""
 
 
 #: Before a key, asks whether it stands there at all, whatever its value: `is_given(key)` in a condition.
@@ -181,7 +181,7 @@ def _product(items: Any) -> int:
 
 
 def _item_at(items: Any, place: Any) -> Any:
-    """The item at a place; None behind the end. Raises UnknownValue for anything but a list and a number."""
+    """The item at a place; None after the end. Raises UnknownValue for anything but a list and a number."""
     if not isinstance(items, tuple) or not isinstance(place, int):
         raise UnknownValue(f"item {place!r} of {items!r}")
     return items[place] if 0 <= place < len(items) else None

@@ -185,7 +185,7 @@ def _run(params: Dict[str, Any], progress: Progress, watcher: TransportWatcher) 
 
 
 def _cpu_capability(torch: Any) -> str:
-    """The instructions that torch computes with on the processor: `AVX512`, `DEFAULT`; empty if it does not say."""
+    """The instructions that torch computes with on the processor: `AVX512`, `DEFAULT`; empty if that is unknown."""
     try:
         return str(torch.backends.cpu.get_cpu_capability())
     except (AttributeError, RuntimeError):

@@ -1,4 +1,4 @@
-"""Imports torch late, and tells which backend and device one rank can use.
+"""Imports torch late, and chooses the backend and device of one rank.
 
 torch holds the lock while it initialises CUDA, which takes seconds if many processes of a node do so at once. Meanwhile
 no other thread runs: heartbeats stop, and a server does not answer workers that introduce themselves. Functions called

@@ -75,7 +75,7 @@ class OtherUse:
 
     @property
     def busy(self) -> bool:
-        """Whether somebody else computed on the GPU."""
+        """Whether another process computed on the GPU."""
         return (self.utilization_percent or 0) >= IDLE_PERCENT
 
 

@@ -253,7 +253,7 @@ _ANSWER_S = 5.0
 
 
 class NoMaster(Exception):
-    """The ranks cannot learn the address of rank 0; the message tells why."""
+    """The ranks cannot learn the address of rank 0; the message gives the reason."""
 
 
 def is_served(environment: Mapping[str, str]) -> bool:
@@ -319,7 +319,7 @@ PER_GPU = "gpus"
 
 
 class NoRanks(Exception):
-    """No rank can be started; the message tells why."""
+    """No rank can be started; the message gives the reason."""
 
 
 def run(number: Union[int, str], arguments: List[str], deadline_s: float) -> int:

@@ -134,7 +134,7 @@ def gpu_rows() -> tuple[GpuRow, ...]:
 
 @functools.cache
 def table(name: str) -> dict[str, Any]:
-    """The table of a name, as it stands in its file. It is read once; callers do not change it."""
+    """The table of a name, as its file has it. It is read once; callers do not change it."""
     generated = _FOLDER / f"{name}.json"
     if generated.exists():
         found: dict[str, Any] = json.loads(generated.read_text(encoding="utf-8"))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from preflight._util.sequences import grouped
 from preflight.analysis.link_matrix import Cell, Pair
 from preflight.model.charts import Mark, Matrix
 from preflight.model.job import Job
@@ -98,9 +99,7 @@ def _matrix(id: str, title: str, note: str, unit: str, fleet: Fleet, directions:
 def _connected(facts: Facts) -> dict[Pair, _Direction]:
     """Every pair that was dialled: bad where one of its ports is."""
     known = reach(facts)
-    by_pair: dict[Pair, list[Cell[Target]]] = {}
-    for cell in known.every:
-        by_pair.setdefault(cell.pair, []).append(cell)
+    by_pair = grouped((cell.pair, cell) for cell in known.every)
     found = {
         (seen.node, peer): _Direction("unknown", None, brief(reason.reason))
         for seen, reason in nodes_without_dial(facts)
@@ -137,9 +136,7 @@ def _counted(
     failing: Iterable[Cell[Target]], cells: Sequence[Cell[Target]], status_text: Callable[[Cell[Target]], str]
 ) -> str:
     """The status, such as `refused`, with the ports if others of the pair are open."""
-    ports: dict[str, list[str]] = {}
-    for cell in failing:
-        ports.setdefault(status_text(cell), []).append(cell.label)
+    ports = grouped((status_text(cell), cell.label) for cell in failing)
     alone = all(cell.label in (FREE, SPREAD) for cell in cells)
     whole = len(ports) == 1 and len(next(iter(ports.values()))) == len(cells)
     if alone or whole:

@@ -290,7 +290,7 @@ _RDMA_COUNTERS = {
 
 
 def of_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Measurements]:
-    """The measurements of each node alone. A quantity that no node could tell is left out."""
+    """The measurements of each node alone. A quantity that no node reports is left out."""
     records = [record for record in fleet.records if not record.problem]
     yield from _known_values(
         ROUND_TRIP, {record.node.name: record.round_trip_s for record in records if record.round_trip_s is not None}

@@ -14,7 +14,7 @@ from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import Split, split
 from preflight_checks.context.entry import MAX_LISTED
-from preflight_checks.planning import missing_facts
+from preflight_checks.planning import missing_facts, requests_for
 from preflight_checks.probes.copies import Copies, Copy, copies
 from preflight_checks.requirements.claims import known_int, scopes
 from preflight_checks.requirements.hosts import fold, nodes_share_machine
@@ -83,6 +83,7 @@ def _wanted(job: Job) -> tuple[_Wanted, ...]:
     return tuple(found)
 
 
+@requests_for(copies)
 def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     wanted = _wanted(job)
     if wanted and len(fleet.nodes) > 1 and not nodes_share_machine(fleet):
@@ -140,7 +141,6 @@ def differing_settings(item: Mapping[str, Copy], *, starts_ranks: bool) -> dict[
     "BAT030",
     "sizes-differ-between-nodes",
     plan=_plan,
-    probes=(copies,),
     cost=_COST,
     severity=Severity.ERROR,
     evidence=("deepspeedai/DeepSpeed#6914", "huggingface/accelerate#2818", "Lightning-AI/pytorch-lightning#13498"),
@@ -229,7 +229,6 @@ def _product(numbers: Mapping[str, str]) -> tuple[int, int] | None:
     "CPY001",
     "job-files-differ",
     plan=_plan,
-    probes=(copies,),
     cost=_COST,
     severity=Severity.ERROR,
     evidence=("deepspeedai/DeepSpeed#1603", "deepspeedai/DeepSpeed#4370", "NVIDIA/Megatron-LM#35"),
@@ -355,7 +354,6 @@ def _differs_from_linted(item: _Wanted, node: str, copy: Copy, count: int) -> Ve
     "CPY002",
     "code-differs",
     plan=_plan,
-    probes=(copies,),
     cost=_COST,
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,

@@ -12,7 +12,7 @@ from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
-from preflight_checks.planning import has_launches, missing_facts, on_every_node
+from preflight_checks.planning import has_launches, missing_facts, on_every_node, requests_for
 from preflight_checks.probes.installed import installed
 from preflight_checks.probes.start_cost import ReadCost, import_cost, read_cost
 from preflight_checks.requirements.claims import scopes
@@ -45,6 +45,7 @@ def computed_in_step(name: str) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in IN_STEP)
 
 
+@requests_for(installed)
 def plan_installed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     """Request the packages that the ranks' interpreter finds, from every node that was reached."""
     params = {"only": SHARED_PACKAGES} if len(fleet.nodes) > MAX_LISTED else {}
@@ -56,7 +57,6 @@ def plan_installed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     "CTX001",
     "ranks-cannot-start",
     plan=plan_installed,
-    probes=(installed,),
     cost="starts the ranks' interpreter once and lists its package folders; a tenth of a second",
     severity=Severity.ERROR,
     evidence=("deepspeedai/DeepSpeed#1603", "deepspeedai/DeepSpeed#4370", "https://peps.python.org/pep-0011/"),

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from preflight._util.hostnames import is_loopback
+from preflight._util.sequences import grouped, join_some
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job, Known, Strength
 from preflight.model.recording import Facts, Fleet
-from preflight.model.requests import Request
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import split
 from preflight_checks.context.node_environment import (
@@ -19,12 +19,12 @@ from preflight_checks.context.node_environment import (
     Setting,
     groups_of,
     observed_environments,
-    requests,
+    plan_both,
     set_by_job,
     setting,
 )
 from preflight_checks.data_tables import Group, group_of
-from preflight_checks.planning import missing_facts
+from preflight_checks.planning import all_of, combined, has_launches, missing_facts, several_nodes
 from preflight_checks.probes.environment import environment
 from preflight_checks.requirements.claims import backends, gpu_claims, scopes
 from preflight_checks.requirements.hosts import fold, nodes_share_machine
@@ -48,10 +48,7 @@ _OVERRIDES = {
 }
 
 
-def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    if len(fleet.nodes) > 1 and job.launches:
-        yield from requests(job, fleet, context=True)
-        yield from requests(job, fleet, context=False)
+_plan = combined(plan_both, when=all_of(several_nodes, has_launches))
 
 
 def is_relevant(name: str, group: Group, job: Job) -> bool:
@@ -108,7 +105,6 @@ class _Difference:
     "ENV020",
     "communication-variables-differ",
     plan=_plan,
-    probes=(environment,),
     cost=_COST,
     severity=Severity.ERROR,
     evidence=("NVIDIA/nccl#626", "NVIDIA/nccl#1136", "NVIDIA/nccl#1328", "snowflakedb/ArcticTraining#316"),
@@ -139,9 +135,7 @@ def communication_variables_differ(job: Job, fleet: Fleet, facts: Facts) -> Iter
         yield unknown("variables", "the environment of fewer than two nodes is known")
         return
     differences = _differences(job, seen)
-    together: dict[tuple[Severity, tuple[str, ...]], list[_Difference]] = {}
-    for item in differences:
-        together.setdefault((item.severity, tuple(item.odd)), []).append(item)
+    together = grouped(((item.severity, tuple(item.odd)), item) for item in differences)
     for (severity, nodes), items in together.items():
         yield _finding(severity, nodes, items, seen.where, len(seen.by_node))
     if not differences:
@@ -200,9 +194,7 @@ def _finding(
     source = files or "its profile, /etc/environment or the configuration of the daemon that starts ranks"
     return failed(
         f"{names} on {fold(nodes)}",
-        f"{where}, {'; '.join(item.description for item in items[:6])}"
-        + (f"; and {len(items) - 6} more variables" if len(items) > 6 else "")
-        + f": {first.group.reason}",
+        f"{where}, {join_some([item.description for item in items], 6, '; ')}: {first.group.reason}",
         at=Evidence("environment", f"{first.name}: {value}", str(first.common), f"printenv {first.name}", node),
         also=[
             Evidence("environment", f"{item.name}: {next(iter(item.odd.values()))}", str(item.common), "", node)
@@ -219,7 +211,6 @@ def _finding(
     "ENV021",
     "node-identities-collide",
     plan=_plan,
-    probes=(environment,),
     cost=_COST,
     severity=Severity.ERROR,
     evidence=(

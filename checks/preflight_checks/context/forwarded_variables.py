@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet
-from preflight.model.requests import Request
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import split
 from preflight_checks.context.launcher_access import applying_links, first_node
-from preflight_checks.context.node_environment import bare, requests, set_by_job, unseen_bare
-from preflight_checks.probes.environment import environment
+from preflight_checks.context.node_environment import bare, plan_logins, set_by_job, unseen_bare
+from preflight_checks.planning import all_of, combined, has_launches, multi_node
 from preflight_checks.requirements.claims import known_text
 from preflight_checks.requirements.hosts import fold, nodes_share_machine
 
@@ -24,16 +23,10 @@ _RELEVANT_VARIABLES = re.compile(
 )
 
 
-def _plan_variables(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    if applying_links(job, fleet):
-        yield from requests(job, fleet, context=False)
-
-
 @check(
     "RMT003",
     "variables-not-handed-on",
-    plan=_plan_variables,
-    probes=(environment,),
+    plan=combined(plan_logins, when=applying_links),
     cost="reads the environment and at most three small files, milliseconds",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
@@ -123,8 +116,7 @@ def _not_forwarded_finding(by: str, nodes: tuple[str, ...], names: list[str], cl
 @check(
     "RMT004",
     "accounts-differ",
-    plan=lambda job, fleet, facts: _plan_accounts(job, fleet),
-    probes=(environment,),
+    plan=combined(plan_logins, when=all_of(multi_node, has_launches)),
     cost="queries the node for its user name and id; milliseconds",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
@@ -165,8 +157,3 @@ def accounts_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         )
     else:
         yield passed(f"account {accounts.common} on {len(accounts.agreeing)} nodes")
-
-
-def _plan_accounts(job: Job, fleet: Fleet) -> Iterator[Request]:
-    if len(fleet.nodes) > 1 and job.launches and not nodes_share_machine(fleet):
-        yield from requests(job, fleet, context=False)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from preflight._util.hostnames import is_hostname
+from preflight._util.sequences import grouped
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job, Known, Launch
 from preflight.model.recording import Facts, Fleet, Node, Observed, Unavailable
@@ -100,10 +101,7 @@ def launcher_cannot_log_in(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
         return
     by = applying[0].by
     targets = _targets(job, fleet, first)
-    failures: dict[str, list[Login]] = {}
-    for login in seen.value.logins:
-        if login.exit_code != 0:
-            failures.setdefault(_login_problem(login), []).append(login)
+    failures = grouped((_login_problem(login), login) for login in seen.value.logins if login.exit_code != 0)
     for why, failing in failures.items():
         nodes = tuple(targets.get(login.target, login.target) for login in failing)
         yield _login_finding(first, by, why, failing, nodes, claims_of(job, applying[0]), certain=certain)

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from preflight.model.job import Claim, Job, Unresolved
-from preflight.model.recording import Facts, Fleet, Observed, Unavailable
-from preflight.model.requests import Request, probe_name
+from preflight.model.recording import Facts, Observed, Unavailable
 from preflight.plugins.authoring import Verdict, memoize, unknown
 from preflight_checks.data_tables import default_of
+from preflight_checks.planning import combined, on_every_node
 from preflight_checks.probes.environment import Environment, environment
 from preflight_checks.requirements.claims import scopes
 from preflight_checks.requirements.hosts import fold
@@ -52,14 +52,22 @@ class ObservedEnvironments:
     includes_job_variables: bool
 
 
-def requests(job: Job, fleet: Fleet, *, context: bool) -> Iterator[Request]:
-    """Request the environment of every reached node, with the same parameters for all checks."""
-    claims = tuple(claim for scope in scopes(job) for claim in job.environment(scope))
-    hashed = sorted({claim.quantity.removeprefix("env.") for claim in claims})
+def _stated(job: Job) -> tuple[Claim, ...]:
+    """The claims that set variables."""
+    return tuple(dict.fromkeys(claim for scope in scopes(job) for claim in job.environment(scope)))
+
+
+def _params(job: Job) -> dict[str, object]:
+    """The parameters of the probe, the same for all checks."""
+    hashed = sorted({claim.quantity.removeprefix("env.") for claim in _stated(job)})
     deepspeed = any(launch.launcher == "deepspeed" for launch in job.launches)
-    params = {"run_key": "", "hashed": hashed, "export_files": deepspeed}
-    for node in fleet.reached:
-        yield Request(probe_name(environment), node.name, params, context=context, because=tuple(dict.fromkeys(claims)))
+    return {"run_key": "", "hashed": hashed, "export_files": deepspeed}
+
+
+#: Request the environment of every node as ranks have it, as a login without a terminal has it, and both.
+plan_ranks = on_every_node(environment, params=_params, because=_stated, context=True)
+plan_logins = on_every_node(environment, params=_params, because=_stated)
+plan_both = combined(plan_ranks, plan_logins)
 
 
 def unseen_bare(facts: Facts, subject: str) -> Iterator[Verdict]:

@@ -10,11 +10,10 @@ from preflight._util.hostnames import split_endpoint
 from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Job, is_whole_number
 from preflight.model.recording import Facts, Fleet
-from preflight.model.requests import Request
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import split
-from preflight_checks.context.node_environment import bare, requests, set_by_job, unseen_bare
-from preflight_checks.probes.environment import environment
+from preflight_checks.context.node_environment import bare, plan_logins, set_by_job, unseen_bare
+from preflight_checks.planning import combined
 from preflight_checks.requirements.hosts import fold, is_ps, nodes_share_machine
 
 _COST = "reads the environment of one process, milliseconds"
@@ -27,16 +26,6 @@ def _applies(job: Job, fleet: Fleet, variable: str) -> bool:
     # A variable that nothing in the job reads may stay in an image.
     read = is_ps(job) if variable == "TRAINING_ROLE" else not job.about("backend") and not job.about("uses_ddp")
     return several and read and variable not in set_by_job(job)
-
-
-def _plan_roles(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    if _applies(job, fleet, "TRAINING_ROLE"):
-        yield from requests(job, fleet, context=False)
-
-
-def _plan_tf(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    if _applies(job, fleet, "TF_CONFIG"):
-        yield from requests(job, fleet, context=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +42,7 @@ class _Fault:
 @check(
     "ENV022",
     "roles-of-nodes-do-not-fit",
-    plan=_plan_roles,
-    probes=(environment,),
+    plan=combined(plan_logins, when=lambda job, fleet: _applies(job, fleet, "TRAINING_ROLE")),
     cost=_COST,
     severity=Severity.ERROR,
     evidence=("PaddlePaddle/Paddle#4281", "PaddlePaddle/Paddle#3659", "PaddlePaddle/Paddle#9426"),
@@ -210,8 +198,7 @@ def _servers_without_node(
 @check(
     "ENV023",
     "tf-configs-do-not-fit",
-    plan=_plan_tf,
-    probes=(environment,),
+    plan=combined(plan_logins, when=lambda job, fleet: _applies(job, fleet, "TF_CONFIG")),
     cost=_COST,
     severity=Severity.ERROR,
     evidence=("tensorflow/tensorflow#46169", "tensorflow/tensorflow#46827", "tensorflow/models#11143"),

@@ -165,7 +165,6 @@ _COMPLETED = 3
     "GPU023",
     "gpu-fabric-not-ready",
     plan=combined(plan_gpus, on_every_node(fabric, needed_by=gpu_claims, deadline_s=5.0)),
-    probes=(gpus, fabric),
     cost="looks for NVSwitches in /proc and /sys and, if there are any, for the Fabric Manager and its version",
     severity=Severity.ERROR,
     evidence=(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from preflight._util.sequences import grouped
 from preflight.model.findings import Command, Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Unavailable
@@ -161,9 +162,7 @@ def judge_devices(
 
 def findings(job: Job, faults: Iterable[Fault]) -> Iterator[Verdict]:
     """One finding per kind; it is at most a warning if all its devices may be unused by the job."""
-    groups: dict[tuple[str, bool], list[Fault]] = {}
-    for fault in faults:
-        groups.setdefault((fault.kind, fault.at.used), []).append(fault)
+    groups = grouped(((fault.kind, fault.at.used), fault) for fault in faults)
     for (kind, used), found in groups.items():
         first = found[0]
         nodes = tuple(dict.fromkeys(fault.at.node for fault in found))

@@ -29,7 +29,6 @@ SLOW_S = 5.0
     "GPU024",
     "gpu-driver-slow",
     plan=combined(plan_gpus, on_every_node(management_tool, needed_by=gpu_claims, deadline_s=8.0)),
-    probes=(gpus, management_tool),
     cost="queries NVML, and runs `nvidia-smi -L` or `rocm-smi -i` once; six seconds at most",
     severity=Severity.WARNING,
     evidence=(

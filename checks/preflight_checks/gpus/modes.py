@@ -149,7 +149,6 @@ def gpu_compute_mode(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     "GPU020",
     "gpu-busy",
     plan=plan_gpus,
-    probes=(gpus,),
     cost=COST,
     without_root="names and owners of other users' processes where /proc hides them",
     severity=Severity.ERROR,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
+from preflight._util.sequences import grouped
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, NodeRecord
@@ -29,7 +30,6 @@ C10D_BACKENDS = ("c10d", "etcd-v2")
     "CLK001",
     "clock-spread",
     plan=no_requests,
-    probes=(),
     cost="nothing: the agent's own messages carry its time",
     severity=Severity.ERROR,
     evidence=("awslabs/awsome-distributed-ai#180", "pytorch/pytorch#56538"),
@@ -147,10 +147,7 @@ def clock_not_kept(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     yield from missing_facts(facts, clock, "time daemons")
     kept = {node: value for node, value in observed.items() if value.synchronised}
     free = {node: value for node, value in observed.items() if value.synchronised is False}
-    blind: dict[str, list[str]] = {}
-    for node, value in observed.items():
-        if value.synchronised is None:
-            blind.setdefault(value.problem, []).append(node)
+    blind = grouped((value.problem, node) for node, value in observed.items() if value.synchronised is None)
     for reason, nodes in blind.items():
         yield unknown(
             f"time daemons on {fold(nodes)}", f"the kernel does not report whether the clock is synchronized: {reason}"

@@ -30,7 +30,6 @@ _plan = combined(plan_machines, on_every_node(activity))
     "SYS002",
     "node-busy",
     plan=_plan,
-    probes=(activity, machine),
     cost="samples all processes twice, 0.3 s apart",
     without_root="if /proc hides other users' processes, only load and pressure show them",
     severity=Severity.WARNING,

@@ -89,7 +89,6 @@ def network_mount_hangs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     "SYS005",
     "session-ends-processes",
     plan=plan_machines,
-    probes=(machine,),
     cost="reads /etc/systemd/logind.conf",
     severity=Severity.INFO,
     confidence=Confidence.MEDIUM,

@@ -12,6 +12,7 @@ from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed
 from preflight_checks.comparison import Split, split
+from preflight_checks.data_tables import table
 from preflight_checks.planning import missing_facts, multi_node, on_every_node
 from preflight_checks.probes.kernel_settings import kernel_settings
 from preflight_checks.probes.machine import Machine, machine
@@ -186,43 +187,6 @@ def _offline(value: Machine) -> str:
     return f"{off} of {value.present_cpus}" if off > 0 else "none"
 
 
-#: Settings that affect jobs, with the effect. Settings that the kernel derives from the machine's size are left out.
-SETTING_EFFECTS = {
-    "kernel.numa_balancing": "pages move between sockets while ranks use them",
-    "kernel.sched_rt_runtime_us": "processes with real-time priority get a different share of CPU time",
-    "kernel.yama.ptrace_scope": "ranks may not share memory by CMA (Open MPI, UCX), and py-spy may not inspect them",
-    "net.core.default_qdisc": "outgoing packets queue differently",
-    "net.core.netdev_max_backlog": "packets are dropped earlier in bursts",
-    "net.core.rmem_max": "sockets get smaller buffers, and one stream is slower",
-    "net.core.somaxconn": "connections are refused earlier in bursts",
-    "net.core.wmem_max": "sockets get smaller buffers, and one stream is slower",
-    "net.ipv4.conf.all.arp_announce": "with several interfaces in one network, replies leave through the wrong one",
-    "net.ipv4.conf.all.arp_ignore": "with several interfaces in one network, replies leave through the wrong one",
-    "net.ipv4.conf.all.rp_filter": "with several interfaces, packets that return over another path are dropped",
-    "net.ipv4.ip_local_port_range": "local ports run out earlier, or collide with fixed ones",
-    "net.ipv4.tcp_congestion_control": "congestion control differs between streams",
-    "net.ipv4.tcp_mtu_probing": "connections over paths with a smaller MTU may hang",
-    "net.ipv4.tcp_retries2": "a dead peer is detected earlier or later",
-    "net.ipv4.tcp_slow_start_after_idle": "streams are slow again after every pause",
-    "net.ipv4.tcp_timestamps": "long, fast paths are slower",
-    "net.ipv6.conf.all.disable_ipv6": "names resolve to addresses that others cannot use",
-    "user.max_user_namespaces": "containers without root do not start",
-    "vm.max_map_count": "large models that are mapped in pieces fail to load",
-    "vm.nr_hugepages": "memory is reserved that ranks cannot use",
-    "vm.overcommit_memory": "large allocations, and forks of large ranks, fail",
-    "vm.swappiness": "ranks are swapped out earlier",
-    "vm.zone_reclaim_mode": "reading files stalls while memory of one socket is freed",
-}
-#: Module parameters that affect jobs, with the effect.
-MODULE_EFFECTS = {
-    "intel_idle.max_cstate": "processors enter deeper sleep states, and small messages wait until they wake up",
-    "processor.max_cstate": "processors enter deeper sleep states, and small messages wait until they wake up",
-    "pcie_aspm.policy": "links to GPUs and network cards sleep between transfers",
-    "nvme_core.io_timeout": "a hanging disk is given up earlier or later",
-    "nvme_core.multipath": "disks have different names",
-}
-
-
 @check(
     "SYS006",
     "kernel-settings-differ",
@@ -261,8 +225,9 @@ def kernel_settings_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
         yield not_applicable("kernel settings", "the job has one machine")
         return
     has_finding = False
-    for name, noticed in (*SETTING_EFFECTS.items(), *MODULE_EFFECTS.items()):
-        of_module = name in MODULE_EFFECTS
+    effects = table("kernel_settings")
+    for name, noticed in (*effects["settings"].items(), *effects["modules"].items()):
+        of_module = name in effects["modules"]
         settings = {node: fact.modules if of_module else fact.values for node, fact in observed.items()}
         found = split({node: values[name] for node, values in settings.items() if name in values})
         if found is None or not found.odd or not found.has_majority:

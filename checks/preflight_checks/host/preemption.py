@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from preflight._util.hostnames import expand_hosts
+from preflight._util.sequences import grouped
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Observed
@@ -130,9 +131,7 @@ def _slurm(facts: Facts, fleet: Fleet, runs_s: float) -> Iterator[Verdict]:
             # A node without Slurm is normal.
             continue
         plans: SlurmPlans = seen.fact.value
-        held: dict[tuple[str, str], list[str]] = {}
-        for node in plans.nodes:
-            held.setdefault((node.state, node.reason), []).append(names.get(node.name, node.name))
+        held = grouped(((node.state, node.reason), names.get(node.name, node.name)) for node in plans.nodes)
         for (state, reason), nodes in held.items():
             yield failed(
                 f"Slurm: {state} {reason}".rstrip(),

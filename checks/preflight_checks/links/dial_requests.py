@@ -15,6 +15,7 @@ from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import memoize
 from preflight_checks.network.interface_filter import chosen, dialled_address, nccl_default
 from preflight_checks.network.names import lookups
+from preflight_checks.planning import requests_for
 from preflight_checks.probes.interfaces import Interface, interfaces
 from preflight_checks.probes.link_listener import listen
 from preflight_checks.probes.links import Dialled, Target, dial
@@ -132,6 +133,7 @@ def listeners(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
         yield Request(probe_name(listen), node.name, {"ports": ports, "spread": _SPREAD_PORTS})
 
 
+@requests_for(dial, listen)
 def plan_links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     """Request one listener and one dialler per node, for all its partners; every link check shares them.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 from preflight.analysis.link_matrix import Cell, Shape, T, shapes
@@ -58,18 +58,19 @@ COST = (
 )
 
 
-def nothing_measured(fleet: Fleet, facts: Facts, subject: str) -> Verdict | None:
-    """The verdict if nothing was measured; None if something was."""
+def some_measured(fleet: Fleet, facts: Facts, subject: str) -> Generator[Verdict, None, bool]:
+    """Whether a link was measured; otherwise yields why not."""
     if len(fleet.nodes) < 2:
-        return not_applicable(subject, "the job has one node")
+        yield not_applicable(subject, "the job has one node")
+        return False
     if nodes_share_machine(fleet):
-        return not_applicable(subject, "all nodes are this machine")
-    if not any(isinstance(seen.fact, Observed) for seen in facts.each(measure)):
-        reasons = dict.fromkeys(s.fact.reason for s in facts.each(measure) if not isinstance(s.fact, Observed))
-        return unknown(
-            subject, fold(reasons, 2) or "no two nodes could be measured, because no connection was established"
-        )
-    return None
+        yield not_applicable(subject, "all nodes are this machine")
+        return False
+    if any(isinstance(seen.fact, Observed) for seen in facts.each(measure)):
+        return True
+    reasons = dict.fromkeys(seen.fact.reason for seen in facts.each(measure) if not isinstance(seen.fact, Observed))
+    yield unknown(subject, fold(reasons, 2) or "no two nodes could be measured, because no connection was established")
+    return False
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from preflight_checks.links.fault_shapes import (
     find,
     inconclusive,
     link_check,
-    nothing_measured,
+    some_measured,
     subject,
     times,
 )
@@ -51,9 +51,7 @@ def link_loses_packets(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
     Known limits: loss below one packet in 250 is not detected. A host that limits datagrams per second looks the same.
     If a firewall blocks UDP, only TCP's own count is used.
     """
-    early = nothing_measured(fleet, facts, "packet loss")
-    if early is not None:
-        yield early
+    if not (yield from some_measured(fleet, facts, "packet loss")):
         return
     found = find(facts, ["lossy"], lambda item: "lossy" in item.kinds)
     yield from inconclusive(found, "lossy", "packet loss")
@@ -126,9 +124,7 @@ def full_frames_lost(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: an error for jobs that use NCCL, which may use RDMA, else a warning; unknown if a firewall blocks
     UDP. LNK002 reports stalls of TCP.
     """
-    early = nothing_measured(fleet, facts, "full frames")
-    if early is not None:
-        yield early
+    if not (yield from some_measured(fleet, facts, "full frames")):
         return
     found = find(facts, ["narrow"], lambda item: "narrow" in item.kinds)
     yield from inconclusive(found, "narrow", "full frames")

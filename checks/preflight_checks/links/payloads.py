@@ -13,8 +13,7 @@ from preflight_checks.links.dial_requests import cells, claims_of, coverage, pla
 from preflight_checks.links.fault_shapes import direction, subject
 from preflight_checks.network.interface_filter import subnet
 from preflight_checks.probes.interfaces import Interfaces, interfaces
-from preflight_checks.probes.link_listener import listen
-from preflight_checks.probes.links import Target, dial
+from preflight_checks.probes.links import Target
 from preflight_checks.requirements.hosts import fold
 
 
@@ -22,7 +21,6 @@ from preflight_checks.requirements.hosts import fold
     "LNK002",
     "large-payload-stalls",
     plan=plan_links,
-    probes=(dial, listen),
     cost="sends 64 KiB over each connection; 2.5 s more if they do not arrive",
     when="link",
     follow_up=plan_second_try,

@@ -27,7 +27,6 @@ from preflight_checks.links.dial_requests import (
 )
 from preflight_checks.links.fault_shapes import pair_list, subject
 from preflight_checks.network.names import misresolved
-from preflight_checks.probes.link_listener import listen
 from preflight_checks.probes.links import Dialled, Target, dial
 from preflight_checks.requirements.hosts import fold, unreached
 
@@ -36,7 +35,6 @@ from preflight_checks.requirements.hosts import fold, unreached
     "LNK001",
     "port-unreachable",
     plan=plan_links,
-    probes=(dial, listen),
     cost="one process that listens and one that dials every partner on the job's ports and a free one, 64 KiB each; "
     "under a second on healthy links, 2 s more where packets are dropped, and 3 s for a second look at what failed",
     when="link",

@@ -19,7 +19,7 @@ from preflight_checks.links.fault_shapes import (
     inconclusive,
     link_check,
     load_of,
-    nothing_measured,
+    some_measured,
     subject,
     times,
 )
@@ -69,9 +69,7 @@ def link_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     speed. RDMA is not measured. It is an error only below a twentieth of the fleet, twice; if waiting for a processor
     explains it, the result is inconclusive.
     """
-    early = nothing_measured(fleet, facts, "bandwidth")
-    if early is not None:
-        yield early
+    if not (yield from some_measured(fleet, facts, "bandwidth")):
         return
     # A link that loses, delays or truncates packets is slow for that reason, which LNK004 to LNK006 report.
     found = find(facts, ["slow"], lambda item: item.kinds == ("slow",), _best_rate)
@@ -158,9 +156,7 @@ def link_late(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: nodes in several locations by design are late, too. Delays of a busy node are inconclusive.
     """
-    early = nothing_measured(fleet, facts, "round trips")
-    if early is not None:
-        yield early
+    if not (yield from some_measured(fleet, facts, "round trips")):
         return
     found = find(
         facts,
@@ -238,9 +234,7 @@ def fabric_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     nodes are left out.
     """
     subject_text = "bandwidth of the fabric"
-    early = nothing_measured(fleet, facts, subject_text)
-    if early is not None:
-        yield early
+    if not (yield from some_measured(fleet, facts, subject_text)):
         return
     cards = of_fleet(facts)[1]
     first = [several[0] for several in measurements_of(facts).values()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from preflight._util.sequences import grouped
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet
@@ -338,9 +339,7 @@ def _grouped(lost: Mapping[Pair, Route], requested: set[Pair]) -> Iterator[tuple
         if len(column) > 1 and column <= lost.keys() and column & remaining:
             yield tuple(sorted(who for who, _ in column)), (whom,)
             remaining -= of_node[whom]
-    rows: dict[str, list[str]] = {}
-    for who, whom in sorted(remaining):
-        rows.setdefault(who, []).append(whom)
+    rows = grouped((who, whom) for who, whom in sorted(remaining))
     for who, whoms in rows.items():
         yield (who,), tuple(whoms)
 

@@ -11,7 +11,7 @@ from preflight.model.recording import Facts, Fleet, Observed, Unavailable
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
 from preflight_checks.comparison import split
-from preflight_checks.context.node_environment import requests
+from preflight_checks.context.node_environment import plan_both
 from preflight_checks.network.interface_filter import (
     Chosen,
     chosen,
@@ -20,7 +20,7 @@ from preflight_checks.network.interface_filter import (
     has_filter,
 )
 from preflight_checks.network.interface_used import used_interfaces
-from preflight_checks.planning import missing_facts
+from preflight_checks.planning import missing_facts, requests_for
 from preflight_checks.probes.environment import environment
 from preflight_checks.probes.interfaces import Route, interfaces, route
 from preflight_checks.requirements.claims import FILTER_VARIABLES, Filter, backends, filter_unresolved, filters
@@ -36,8 +36,7 @@ def _plan_filter(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     names, claims = backends(job)
     if is_multi_node(fleet) and names & {"nccl", "gloo"}:
         # A node's own environment, or /etc/nccl.conf, may set a filter that is not in the job's files.
-        yield from requests(job, fleet, context=True)
-        yield from requests(job, fleet, context=False)
+        yield from plan_both(job, fleet, facts)
         for node in fleet.reached:
             yield Request(probe_name(interfaces), node.name, because=claims)
 
@@ -98,6 +97,7 @@ def _listeners(job: Job, fleet: Fleet) -> set[str]:
     return found or ({fleet.master.name} if fleet.master else set())
 
 
+@requests_for(interfaces, route)
 def _plan_route(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     if len(fleet.nodes) < 2:
         return
@@ -127,7 +127,6 @@ def _choices(job: Job, facts: Facts) -> dict[str, Chosen]:
     "NIC002",
     "chosen-interface-not-on-route-to-master",
     plan=_plan_route,
-    probes=(interfaces, route),
     cost="queries the kernel for its interfaces and for one route; milliseconds",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
@@ -189,7 +188,6 @@ def interface_route(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     "NIC003",
     "mtu-differs",
     plan=_plan_route,
-    probes=(interfaces, route),
     cost="queries the kernel for its interfaces and for one route; milliseconds",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,

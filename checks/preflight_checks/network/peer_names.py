@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from preflight._util.hostnames import is_loopback
+from preflight._util.sequences import grouped
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet, Node, Observed
@@ -102,9 +103,7 @@ def name_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         for node, what in _odd_nodes(on, owner=named(fleet, name), certain=name in spelled).items():
             source = " (its /etc/hosts)" if name in files[node] else ""
             faults.setdefault((node, f"{what}{source}", name in spelled), {})[name] = what
-    groups: dict[tuple[tuple[str, ...], str, bool], list[str]] = {}
-    for (node, what, certain), names in faults.items():
-        groups.setdefault((tuple(names), what, certain), []).append(node)
+    groups = grouped(((tuple(names), what, certain), node) for (node, what, certain), names in faults.items())
     for (same, what, certain), nodes in groups.items():
         others = [_answer(found) for node, found in answers[same[0]].items() if node not in nodes and found.addresses]
         usual = max(set(others), key=others.count) if others else ""
@@ -211,10 +210,7 @@ _BOOT = "/proc/sys/kernel/random/boot_id"
 
 def _shared(values: Mapping[str, str]) -> dict[str, list[str]]:
     """The values that several nodes share, with these nodes."""
-    holders: dict[str, list[str]] = {}
-    for node, value in values.items():
-        if value:
-            holders.setdefault(value, []).append(node)
+    holders = grouped((value, node) for node, value in values.items() if value)
     return {value: nodes for value, nodes in holders.items() if len(nodes) > 1}
 
 

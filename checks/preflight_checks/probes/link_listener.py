@@ -109,7 +109,7 @@ def listen(params: Dict[str, Any], emit: Callable[[Dict[str, Any]], None]) -> Li
 
 
 def ephemeral_range(path: str = "/proc/sys/net/ipv4/ip_local_port_range") -> List[int]:
-    """First and last of the ports that the kernel picks; empty if it does not say."""
+    """First and last of the ports that the kernel picks; empty if that is unknown."""
     try:
         with open(path) as file:
             first, last = (int(word) for word in file.read().split())
@@ -119,7 +119,7 @@ def ephemeral_range(path: str = "/proc/sys/net/ipv4/ip_local_port_range") -> Lis
 
 
 def reserved_ports(path: str = "/proc/sys/net/ipv4/ip_local_reserved_ports") -> List[Tuple[int, int]]:
-    """First and last of each range that the kernel never picks; empty if there are none, or it does not say."""
+    """First and last of each range that the kernel never picks; empty if there are none, or that is unknown."""
     found = []  # type: List[Tuple[int, int]]
     try:
         with open(path) as file:

@@ -6,21 +6,23 @@ import functools
 from collections.abc import Iterator, Mapping
 from statistics import median
 
+from preflight._util.sequences import grouped
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
-from preflight_checks.planning import missing_facts
+from preflight_checks.planning import combined, missing_facts, on_every_node, requests_for
 from preflight_checks.probes.interfaces import interfaces
 from preflight_checks.probes.rdma import RdmaDevice, rdma
 from preflight_checks.probes.rdma_access import RdmaAccess, rdma_access
-from preflight_checks.rdma.port_choice import Demand, Port, applies, hca_filter, ports_by_node
+from preflight_checks.rdma.port_choice import Demand, Port, applies, demand_claims, hca_filter, ports_by_node
 from preflight_checks.requirements.hosts import fold
 
 COST = "reads /sys/class/infiniband; milliseconds, a wedged card 3.5 s"
 
 
+@requests_for(rdma)
 def plan_rdma(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     wanted = applies(job, fleet)
     if wanted is None:
@@ -43,6 +45,7 @@ def blind(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Iterator[Verdic
         yield not_applicable(subject, "no node has RDMA devices")
 
 
+@requests_for(rdma, interfaces)
 def _plan_devices(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     yield from plan_rdma(job, fleet, facts)
     for node in fleet.reached if applies(job, fleet) is not None else ():
@@ -57,7 +60,6 @@ def _plan_devices(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     plan=_plan_devices,
     severity=Severity.ERROR,
     evidence=("NVIDIA/nccl#719", "NVIDIA/nccl#1277", "NVIDIA/nccl#2428", "areal-project/AReaL#639"),
-    probes=(rdma, interfaces),
     cost=COST,
 )
 def rdma_device_absent(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -149,7 +151,7 @@ def _none_found(wanted: Demand, nodes: list[str]) -> Iterator[Verdict]:
 
 
 #: A check that judges the RDMA devices of nodes.
-rdma_check = functools.partial(check, plan=plan_rdma, probes=(rdma,), cost=COST)
+rdma_check = functools.partial(check, plan=plan_rdma, cost=COST)
 
 
 @rdma_check(
@@ -195,9 +197,7 @@ def rdma_port_down(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             remaining = sum(item.usable for item in ports[node])
             if len(up) * 2 > len(on) or named or not remaining:
                 dead.setdefault((node, _state(on[node]), named or (remaining == 0 and others > 0)), []).append(name)
-    faults: dict[tuple[tuple[str, ...], str, bool], list[str]] = {}
-    for (node, state, certain), ports_down in dead.items():
-        faults.setdefault((tuple(ports_down), state, certain), []).append(node)
+    faults = grouped(((tuple(ports_down), state, certain), node) for (node, state, certain), ports_down in dead.items())
     for (same, state, certain), nodes in faults.items():
         names, node = list(same), nodes[0]
         up = _active_nodes(states[names[0]])
@@ -233,21 +233,12 @@ def _remedy(state: str, name: str, nodes: list[str]) -> str:
     return f"Check cable, transceiver and switch port of {name} on {fold(nodes)}: `mlxlink -d {name.split(':')[0]}`."
 
 
-def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    yield from plan_rdma(job, fleet, facts)
-    wanted = applies(job, fleet)
-    for node in fleet.reached if wanted is not None else ():
-        assert wanted is not None
-        yield Request(probe_name(rdma_access), node.name, context=True, because=wanted.claims)
-
-
 @check(
     "RDM007",
     "rdma-closed-to-ranks",
-    plan=_plan,
+    plan=combined(plan_rdma, on_every_node(rdma_access, when=applies, because=demand_claims, context=True)),
     severity=Severity.ERROR,
     evidence=("NVIDIA/nccl#2428", "aws-samples/aws-do-eks#63", "areal-project/AReaL#639"),
-    probes=(rdma, rdma_access),
     cost="opens each device node of /dev/infiniband in the job context; milliseconds",
     without_root="nothing: the check uses the ranks' own user",
 )

@@ -7,15 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
-from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
 from preflight_checks.comparison import minor_of, version_of
-from preflight_checks.planning import missing_facts, on_every_node
+from preflight_checks.planning import combined, missing_facts, on_every_node
 from preflight_checks.probes.gpudirect import GpuDirect, gpudirect
 from preflight_checks.probes.pci import Pci, pci
 from preflight_checks.probes.rdma import rdma
 from preflight_checks.rdma.devices import plan_rdma
-from preflight_checks.rdma.port_choice import Port, applies, chosen_ports, hca_filter, ports_by_node
+from preflight_checks.rdma.port_choice import Port, applies, chosen_ports, demand_claims, hca_filter, ports_by_node
 from preflight_checks.requirements.claims import backend_claims, backends
 from preflight_checks.requirements.hosts import fold
 
@@ -23,21 +22,12 @@ from preflight_checks.requirements.hosts import fold
 DMABUF_DRIVER, DMABUF_KERNEL = 515, (5, 12)
 
 
-def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    yield from plan_rdma(job, fleet, facts)
-    wanted = applies(job, fleet)
-    for node in fleet.reached if wanted is not None else ():
-        assert wanted is not None
-        yield Request(probe_name(gpudirect), node.name, because=wanted.claims)
-
-
 @check(
     "RDM008",
     "gpudirect-rdma-missing",
-    plan=_plan,
+    plan=combined(plan_rdma, on_every_node(gpudirect, when=applies, because=demand_claims)),
     severity=Severity.ERROR,
     evidence=("NVIDIA/nccl#1676", "NVIDIA/nccl#897", "NVIDIA/nccl#1537", "NVIDIA/nccl#1939", "NCCL, net_ib/gdr.cc"),
-    probes=(gpudirect, rdma),
     cost="looks for three files of /sys and reads the driver's version; milliseconds",
 )
 def gpudirect_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -220,22 +210,16 @@ def _pci_blind(job: Job, facts: Facts, subject: str) -> Iterator[Verdict]:
 _plan_memory_nodes = on_every_node(pci, when=lambda job, fleet: "nccl" in backends(job)[0], because=backend_claims)
 
 
-def _plan_distance(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    yield from _plan_memory_nodes(job, fleet, facts)
-    yield from plan_rdma(job, fleet, facts)
-
-
 @check(
     "RDM010",
     "hca-filter-crosses-sockets",
-    plan=_plan_distance,
+    plan=combined(_plan_memory_nodes, plan_rdma),
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
         "NVIDIA/nccl#820",
         ("NCCL's documentation of NCCL_IB_HCA", "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"),
     ),
-    probes=(pci, rdma),
     cost="reads the memory node of each GPU and card below /sys; milliseconds",
 )
 def hca_far(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:

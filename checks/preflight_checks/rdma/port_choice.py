@@ -197,6 +197,12 @@ def ports_by_node(job: Job, facts: Facts) -> dict[str, tuple[Port, ...]]:
     return {node: chosen_ports(job, node, seen.devices) for node, seen in facts.observed(rdma).items()}
 
 
+def demand_claims(job: Job) -> tuple[Claim, ...]:
+    """The claims that make the job demand RDMA."""
+    wanted = demand(job)
+    return wanted.claims if wanted is not None else ()
+
+
 def applies(job: Job, fleet: Fleet) -> Demand | None:
     """The job's demand for RDMA, if it runs on several machines."""
     return demand(job) if is_multi_node(fleet) else None

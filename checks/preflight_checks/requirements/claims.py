@@ -65,7 +65,7 @@ def backend_claims(job: Job) -> tuple[Claim, ...]:
 
 @memoize
 def asked_backend(job: Job) -> tuple[str, tuple[Claim, ...]]:
-    """The backend that the job certainly uses (`nccl`, `gloo`, or empty), with the claims that say so."""
+    """The backend that the job certainly uses (`nccl`, `gloo`, or empty), with the claims that state it."""
     return job_backend.asked_backend(job, scopes(job))
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from preflight._util.hostnames import folded, is_loopback, split_endpoint
+from preflight._util.sequences import join_some
 from preflight.model.job import Claim, Job, Known, Scope
 from preflight.model.recording import Fleet, Node
 from preflight.plugins.authoring import memoize
@@ -90,9 +91,7 @@ def fold(names: Iterable[str], limit: int = 8) -> str:
         text = folded(listed)
         if len(text) <= _MAX_RANGE_LENGTH:
             return text
-    if len(listed) <= limit:
-        return ", ".join(listed)
-    return ", ".join(listed[:limit]) + f" and {len(listed) - limit} more"
+    return join_some(listed, limit)
 
 
 #: The port of torchrun's c10d rendezvous when its endpoint names none (DEFAULT_PORT of that backend).

@@ -93,7 +93,6 @@ def _differing(quantity: str, versions: Mapping[str, str], claims: tuple[Claim, 
     "RAY031",
     "bundle-fits-no-node",
     plan=no_requests,
-    probes=(),
     cost="nothing on the nodes; one list of the cluster's nodes",
     severity=Severity.ERROR,
     evidence=(

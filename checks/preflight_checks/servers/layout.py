@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from preflight._util.hostnames import split_endpoint
+from preflight._util.sequences import grouped
 from preflight.model.job import Claim, Job, Known, is_whole_number
 from preflight.model.recording import Facts, Fleet
 from preflight_checks.comparison import split
@@ -39,11 +40,7 @@ class Layout:
 
     def by_node(self, endpoints: Sequence[Endpoint]) -> dict[str, list[Endpoint]]:
         """Endpoints grouped by node."""
-        found: dict[str, list[Endpoint]] = {}
-        for endpoint in endpoints:
-            if endpoint in self.node_of:
-                found.setdefault(self.node_of[endpoint], []).append(endpoint)
-        return found
+        return grouped((self.node_of[endpoint], endpoint) for endpoint in endpoints if endpoint in self.node_of)
 
 
 def endpoints_of(job: Job, facts: Facts) -> tuple[tuple[Endpoint, ...], bool]:

@@ -6,33 +6,35 @@ import functools
 from collections.abc import Iterator
 
 from preflight.model.findings import Confidence, Evidence, Severity
-from preflight.model.job import Job, is_whole_number
+from preflight.model.job import Claim, Job, is_whole_number
 from preflight.model.recording import Facts, Fleet
-from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
-from preflight_checks.context.node_environment import requests
-from preflight_checks.planning import missing_facts
-from preflight_checks.probes.environment import environment
+from preflight_checks.context.node_environment import plan_logins
+from preflight_checks.planning import combined, missing_facts, on_every_node
 from preflight_checks.probes.server_place import server_place
 from preflight_checks.requirements.hosts import Endpoint, fold, is_ps, nodes_share_machine, server_endpoints
 from preflight_checks.servers.layout import Layout, layout, layout_claims
 
 COST = "looks up the hosts of the servers, 3 seconds at most, and reads four files of /proc"
-PROBES = (server_place, environment)
-
-
-def plan_placement(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    if not _applies(job, fleet):
-        return
-    yield from requests(job, fleet, context=False)
-    hosts = sorted({endpoint.host for endpoint in server_endpoints(job)})
-    claims = tuple(dict.fromkeys(claim for endpoint in server_endpoints(job) for claim in endpoint.claims))
-    for node in fleet.reached:
-        yield Request(probe_name(server_place), node.name, {"hosts": hosts}, because=claims)
 
 
 def _applies(job: Job, fleet: Fleet) -> bool:
     return is_ps(job) and len(fleet.nodes) > 1 and not nodes_share_machine(fleet)
+
+
+def _endpoint_claims(job: Job) -> tuple[Claim, ...]:
+    return tuple(dict.fromkeys(claim for endpoint in server_endpoints(job) for claim in endpoint.claims))
+
+
+plan_placement = combined(
+    plan_logins,
+    on_every_node(
+        server_place,
+        params=lambda job: {"hosts": sorted({endpoint.host for endpoint in server_endpoints(job)})},
+        because=_endpoint_claims,
+    ),
+    when=_applies,
+)
 
 
 def known_layout(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Iterator[Layout | Verdict]:
@@ -58,7 +60,7 @@ def _as_written(endpoints: list[Endpoint]) -> str:
 
 
 #: A check that judges where parameter servers run.
-placement_check = functools.partial(check, plan=plan_placement, probes=PROBES, cost=COST)
+placement_check = functools.partial(check, plan=plan_placement, cost=COST)
 
 
 @placement_check(

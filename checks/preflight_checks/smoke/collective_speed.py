@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Observed
-from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
 from preflight_checks.host.processors import usable_cores
 from preflight_checks.links.fleet_comparison import format_rate, format_time, slowest_direction
 from preflight_checks.probes.limits import limits
 from preflight_checks.requirements.hosts import fold, is_multi_node
-from preflight_checks.smoke.group_run import FACT, count, incomplete, run_of
-from preflight_checks.smoke.plan import plan_smoke
+from preflight_checks.smoke.group_run import FACT, complete_run, count
+from preflight_checks.smoke.plan import smoke_check
 from reference_trainer.collective.rank import RankReport
-from reference_trainer.collective.rank import rank as run_rank
 from reference_trainer.common.messages import ALL_REDUCE, OPERATIONS
 
 #: An all-reduce is slow below this share of the rate of the slowest link, measured just before.
@@ -45,13 +44,10 @@ class CollectiveSpeed:
         return f"{self.operation} {_format_rate(self.bytes_per_s)}"
 
 
-@check(
+@smoke_check(
     "SMK011",
     "collectives-slower-than-links",
-    plan=plan_smoke,
-    probes=(run_rank,),
     cost="times five collectives at 4 KiB and at 1 to 16 MiB (256 MiB between GPUs); about half a second",
-    when="smoke",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
@@ -77,10 +73,8 @@ def collectives_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: a short test of one message size; with more ranks than cores, or on busy nodes, it is inconclusive.
     Without a measurement between nodes, and for groups too large for the message, the numbers are only reported.
     """
-    run = run_of(job, facts)
-    early = incomplete(job, fleet, run)
-    if early is not None:
-        yield early
+    run = yield from complete_run(job, fleet, facts)
+    if run is None:
         return
     measured = [(node, report) for node, report in run.reports if report.sweep.timed]
     speeds = speeds_of(measured)

@@ -10,7 +10,7 @@ from preflight.analysis.node_groups import Answer
 from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
-from preflight.plugins.authoring import Verdict, check, failed, passed, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, unknown
 from preflight_checks.context.environment import protocol_differences
 from preflight_checks.requirements.hosts import fold
 from preflight_checks.smoke.group_run import (
@@ -25,20 +25,15 @@ from preflight_checks.smoke.group_run import (
     run_of,
 )
 from preflight_checks.smoke.injected_fault import may_fail_by_injection
-from preflight_checks.smoke.plan import PLAN_PROBES, plan_of, plan_smoke
+from preflight_checks.smoke.plan import PLAN_PROBES, plan_of, smoke_check
 from preflight_checks.smoke.trials import answer_of, describe, plan_trials
-from reference_trainer.collective.rank import rank as run_rank
 
 
-@check(
+@smoke_check(
     "SMK001",
     "rank-did-not-finish",
-    plan=plan_smoke,
     follow_up=plan_trials,
     reads=PLAN_PROBES,
-    probes=(run_rank,),
-    cost="a short training run: every rank imports torch and takes a few steps",
-    when="smoke",
     severity=Severity.ERROR,
     evidence=(
         "pytorch/pytorch#76287",
@@ -202,13 +197,9 @@ def _named(run: SmokeRun, culprit: Culprit, found: Answer | None) -> Verdict:
     )
 
 
-@check(
+@smoke_check(
     "SMK004",
     "master-endpoint-unusable",
-    plan=plan_smoke,
-    probes=(run_rank,),
-    cost="a short training run: every rank imports torch and takes a few steps",
-    when="smoke",
     severity=Severity.ERROR,
     evidence=("pytorch/pytorch#85604", "pytorch/pytorch#73656", "thu-coai/CDial-GPT#103"),
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Observed
-from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
 from preflight_checks.gpus.expected_speed import expected_speeds, model_of
 from preflight_checks.links.fleet_comparison import format_rate
 from preflight_checks.probes.interfaces import interfaces
@@ -17,11 +17,10 @@ from preflight_checks.rdma.port_choice import ports_by_node
 from preflight_checks.requirements.hosts import fold
 from preflight_checks.smoke.collective_speed import MIN_PART_BYTES, speeds_of
 from preflight_checks.smoke.gpu_floors import gpus_of
-from preflight_checks.smoke.group_run import FACT, count, incomplete, run_of
-from preflight_checks.smoke.plan import plan_smoke
+from preflight_checks.smoke.group_run import FACT, complete_run, count
+from preflight_checks.smoke.plan import smoke_check
 from preflight_checks.smoke.transport import by_sockets
 from reference_trainer.collective.rank import RankReport
-from reference_trainer.collective.rank import rank as run_rank
 from reference_trainer.common.messages import ALL_REDUCE
 
 #: NCCL's sockets do not fill faster cards than this, in Gbit/s.
@@ -44,14 +43,11 @@ class Fabric:
     unknown: str = ""
 
 
-@check(
+@smoke_check(
     "SMK017",
     "collectives-slower-than-fabric",
-    plan=plan_smoke,
-    probes=(run_rank,),
     reads=(rdma, interfaces),
     cost="times five collectives at 4 KiB and at 1 to 256 MiB between GPUs; about half a second",
-    when="smoke",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
@@ -80,10 +76,8 @@ def collectives_below_fabric(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
     Known limits: one short message. GPUs joined without NVSwitch, groups too large for the message, and virtual cards
     that report no speed are not judged.
     """
-    run = run_of(job, facts)
-    early = incomplete(job, fleet, run)
-    if early is not None:
-        yield early
+    run = yield from complete_run(job, fleet, facts)
+    if run is None:
         return
     measured = [(node, report) for node, report in run.reports if report.sweep.timed]
     if not measured or {report.backend for _, report in measured} != {"nccl"}:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
-from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
 from preflight_checks.gpus.expected_speed import (
     Floor,
     GpuModel,
@@ -21,11 +21,10 @@ from preflight_checks.gpus.expected_speed import (
 )
 from preflight_checks.gpus.health import HW_SLOWDOWN, HW_THERMAL, POWER_BRAKE, SW_THERMAL
 from preflight_checks.requirements.hosts import fold
-from preflight_checks.smoke.group_run import FACT, incomplete, run_of
-from preflight_checks.smoke.plan import plan_smoke
+from preflight_checks.smoke.group_run import FACT, complete_run, run_of
+from preflight_checks.smoke.plan import smoke_check
 from reference_trainer.collective.exact_compute import WrongProduct
 from reference_trainer.collective.gpu_speed import MEMORY, PRODUCTS, TO_DEVICE, TO_HOST, TO_PEER, GpuReport, Speed
-from reference_trainer.collective.rank import rank as run_rank
 from reference_trainer.common.gpu_state import GpuState
 
 #: nvml.h, nvmlClocksEventReasons: clocks set by an administrator, a power limit in software, clocks of a group.
@@ -73,13 +72,10 @@ class Shortfall:
     by_pcie: bool
 
 
-@check(
+@smoke_check(
     "SMK014",
     "gpu-slower-than-its-model",
-    plan=plan_smoke,
-    probes=(run_rank,),
     cost=_COST,
-    when="smoke",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
@@ -115,13 +111,10 @@ def gpu_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     yield from _judge(job, fleet, facts, "GPU speed", (*PRODUCTS, MEMORY), _own_floor)
 
 
-@check(
+@smoke_check(
     "SMK015",
     "gpu-copies-slower-than-link",
-    plan=plan_smoke,
-    probes=(run_rank,),
     cost=_COST,
-    when="smoke",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
@@ -192,9 +185,7 @@ def _judge(
     kinds: Sequence[str],
     floor_of: Callable[[RankGpu, GpuModel, str], Floor | None],
 ) -> Iterator[Verdict]:
-    early = incomplete(job, fleet, run_of(job, facts))
-    if early is not None:
-        yield early
+    if (yield from complete_run(job, fleet, facts)) is None:
         return
     devices = gpus_of(job, facts)
     if not devices:
@@ -402,13 +393,10 @@ def _ranges(devices: Sequence[RankGpu], kinds: Sequence[str]) -> str:
     return ", ".join(parts)
 
 
-@check(
+@smoke_check(
     "SMK016",
     "gpu-computes-wrongly",
-    plan=plan_smoke,
-    probes=(run_rank,),
     cost=_COST,
-    when="smoke",
     severity=Severity.ERROR,
     evidence=(
         ("arXiv 2407.21783 (silent data corruption in training, section 3.3.4)", "https://arxiv.org/abs/2407.21783"),
@@ -430,9 +418,7 @@ def gpu_wrong(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: a second of one pattern. Faults that need heat, hours or another instruction may not show.
     """
-    early = incomplete(job, fleet, run_of(job, facts))
-    if early is not None:
-        yield early
+    if (yield from complete_run(job, fleet, facts)) is None:
         return
     devices = gpus_of(job, facts)
     if not devices:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 from preflight.agent import rank_events
@@ -180,6 +180,21 @@ def incomplete(job: Job, fleet: Fleet, run: SmokeRun) -> Verdict | None:
         return early
     if early is not None or not run.reports:
         return unknown("smoke run", "blocked by SMK001: no rank completed")
+    return None
+
+
+def complete_run(job: Job, fleet: Fleet, facts: Facts) -> Generator[Verdict, None, SmokeRun | None]:
+    """The run of the job if ranks have results; otherwise yields why there are none, and returns None.
+
+    run = yield from complete_run(job, fleet, facts)
+    if run is None:
+        return
+    """
+    run = run_of(job, facts)
+    early = incomplete(job, fleet, run)
+    if early is None:
+        return run
+    yield early
     return None
 
 

@@ -10,6 +10,7 @@ from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight_checks.planning import requests_for
 from preflight_checks.requirements.hosts import fold
 from preflight_checks.smoke.group_run import FACT, incomplete, numbered, run_of
 from preflight_checks.smoke.plan import plan_of, plan_smoke
@@ -24,6 +25,7 @@ _COST = "three steps of up to eight microbatches, about a tenth of a second each
 StageReport = tuple[str, int, str, PipelineReport]
 
 
+@requests_for(run_rank)
 def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     """The requests of the smoke run, if its ranks become stages."""
     if fleet.nodes and not plan_of(job, fleet, facts).pipeline.reason:
@@ -34,7 +36,6 @@ def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     "SMK006",
     "wrong-pipeline-result",
     plan=_plan,
-    probes=(run_rank,),
     cost=_COST,
     when="smoke",
     severity=Severity.ERROR,
@@ -97,7 +98,6 @@ def wrong_pipeline_result(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
     "SMK007",
     "pipeline-stage-slow",
     plan=_plan,
-    probes=(run_rank,),
     cost=_COST,
     when="smoke",
     severity=Severity.WARNING,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -9,9 +10,11 @@ from preflight._util.hostnames import is_loopback
 from preflight.model.job import Claim, Job, Known
 from preflight.model.recording import Facts, Fleet, Node, Observed
 from preflight.model.requests import Request, probe_name
+from preflight.plugins.authoring import check
 from preflight_checks.links.dial_requests import address_of
 from preflight_checks.network.interface_filter import chosen
 from preflight_checks.network.ports import free_ports_of
+from preflight_checks.planning import requests_for
 from preflight_checks.probes.free_ports import free_ports
 from preflight_checks.probes.gpus import gpus
 from preflight_checks.probes.interfaces import Interface, interfaces
@@ -144,6 +147,7 @@ def plan_of(job: Job, fleet: Fleet, facts: Facts) -> Plan:
     return Plan(ranks, meeting, claims_used, reason, sharding=sharding, pipeline=pipeline, backend=backend)
 
 
+@requests_for(run_rank)
 def plan_smoke(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     """One request per rank, in one group, on every node of the job: a smaller world would be a different job."""
     if not_planned(job, fleet):
@@ -153,6 +157,15 @@ def plan_smoke(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
         ranks_of(job, fleet, facts, fleet.nodes, f"smoke {job.name}", plan, {"steps": STEPS, **plan.pipeline.params})
     )
     yield from with_injected_fault(ranks, fleet.smoke_options.injected_fault, ["rank"] * len(ranks))
+
+
+#: A check of the collective smoke run.
+smoke_check = functools.partial(
+    check,
+    plan=plan_smoke,
+    cost="a short training run: every rank imports torch and takes a few steps",
+    when="smoke",
+)
 
 
 def ranks_of(

@@ -7,17 +7,17 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from preflight._util.sequences import grouped
 from preflight.model.findings import Evidence, Severity, Status
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
-from preflight.plugins.authoring import Verdict, check, failed, passed, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, unknown
 from preflight_checks.probes.machine import machine
 from preflight_checks.requirements.hosts import fold
-from preflight_checks.smoke.group_run import FACT, SmokeRun, count, incomplete, numbered, run_of
+from preflight_checks.smoke.group_run import FACT, SmokeRun, complete_run, count, numbered
 from preflight_checks.smoke.injected_fault import may_fail_by_injection
-from preflight_checks.smoke.plan import plan_smoke
+from preflight_checks.smoke.plan import smoke_check
 from reference_trainer.collective.rank import RankReport
-from reference_trainer.collective.rank import rank as run_rank
 from reference_trainer.collective.steps import MAX_COMPARED_STEPS, MAX_LOSS_RATIO, TOLERANCE
 from reference_trainer.common.oracle import Mismatch
 
@@ -27,13 +27,9 @@ _RANK = re.compile(r"[0-9]{1,10}")
 _LEARNING_STEPS = 5
 
 
-@check(
+@smoke_check(
     "SMK002",
     "wrong-collective-result",
-    plan=plan_smoke,
-    probes=(run_rank,),
-    cost="a short training run: every rank imports torch and takes a few steps",
-    when="smoke",
     severity=Severity.ERROR,
     evidence=(
         (
@@ -61,10 +57,8 @@ def wrong_collective_result(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
 
     Known limits: faults that appear only under heat or in large transfers may not show here.
     """
-    run = run_of(job, facts)
-    early = incomplete(job, fleet, run)
-    if early is not None:
-        yield early
+    run = yield from complete_run(job, fleet, facts)
+    if run is None:
         return
     wrong = [(node, m) for node, report in run.reports for m in report.mismatches]
     if not wrong:
@@ -141,13 +135,9 @@ def _mismatch_evidence(node: str, mismatch: Mismatch) -> Evidence:
     return Evidence(FACT, f"{observed} (bits {mismatch.flipped_bits} differ)", mismatch.expected, node=node)
 
 
-@check(
+@smoke_check(
     "SMK003",
     "ranks-disagree-after-training",
-    plan=plan_smoke,
-    probes=(run_rank,),
-    cost="a short training run: every rank imports torch and takes a few steps",
-    when="smoke",
     severity=Severity.ERROR,
     evidence=(
         (
@@ -175,10 +165,8 @@ def ranks_disagree(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: a small model of two layers; the comparison with one process is left out above ten steps and
     above 64 ranks.
     """
-    run = run_of(job, facts)
-    early = incomplete(job, fleet, run)
-    if early is not None:
-        yield early
+    run = yield from complete_run(job, fleet, facts)
+    if run is None:
         return
     processors = {node: seen.processor for node, seen in facts.observed(machine).items()}
     faults = list(_training_faults(run, processors))
@@ -269,9 +257,7 @@ def _kinds(run: SmokeRun, processors: Mapping[str, str]) -> str:
         lambda node, report: report.device,
         lambda node, report: processors.get(node, ""),
     ):
-        found: dict[str, list[str]] = {}
-        for node, report in run.reports:
-            found.setdefault(kind_of(node, report), []).append(node)
+        found = grouped((kind_of(node, report), node) for node, report in run.reports)
         if len(found) > 1 and "" not in found:
             return ", ".join(f"{kind} on {fold(dict.fromkeys(on))}" for kind, on in found.items())
     return ""

@@ -13,6 +13,7 @@ from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Unavailable
 from preflight.model.requests import Request
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight_checks.planning import requests_for
 from preflight_checks.requirements.hosts import fold
 from preflight_checks.smoke.group_run import details, observed, remedy_for_dead
 from preflight_checks.smoke.injected_fault import may_fail_by_injection
@@ -23,12 +24,13 @@ from preflight_checks.smoke.server_run import (
     PLAN_PROBES,
     PROBES,
     ServerRun,
-    blocked,
     blocker,
+    complete_server_run,
     has_backup,
     missing_server_run,
     mode_of,
     plan_servers,
+    server_check,
     server_run_of,
     uncounted,
 )
@@ -45,14 +47,10 @@ _REMEDIES = {
 _REMEDY_FOR_NOBODY = "Check the path between the nodes; the link checks test each pair separately."
 
 
-@check(
+@server_check(
     "SMK021",
     "server-or-worker-did-not-finish",
-    plan=plan_servers,
     reads=PLAN_PROBES,
-    probes=PROBES,
-    cost=COST,
-    when="smoke",
     severity=Severity.ERROR,
     evidence=(("a server's node was down, and the job hung", "PaddlePaddle/Paddle#17798"), "PaddlePaddle/Paddle#10153"),
 )
@@ -117,13 +115,9 @@ def _named(run: ServerRun, culprit: Culprit, expected: str, remedy: str) -> Verd
     )
 
 
-@check(
+@server_check(
     "SMK022",
     "server-endpoint-unusable",
-    plan=plan_servers,
-    probes=PROBES,
-    cost=COST,
-    when="smoke",
     severity=Severity.ERROR,
     evidence=(
         "PaddlePaddle/Paddle#13057",
@@ -169,13 +163,9 @@ def server_endpoint_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
     yield _named(run, culprit, "every worker opens every server's port", remedy)
 
 
-@check(
+@server_check(
     "SMK023",
     "servers-and-workers-told-differently",
-    plan=plan_servers,
-    probes=PROBES,
-    cost=COST,
-    when="smoke",
     severity=Severity.ERROR,
     evidence=(
         ("another number of trainers", "PaddlePaddle/Paddle#7422"),
@@ -224,6 +214,7 @@ def _sources(run: ServerRun, culprit: Culprit) -> str:
     return f" (check {fold(known)})." if known else "."
 
 
+@requests_for(*PROBES)
 def plan_with_backup(job: Job, fleet: Fleet, facts: Facts) -> list[Request]:
     """The requests for servers, workers and the backup worker, if one was requested."""
     return list(plan_servers(job, fleet, facts)) if fleet.smoke_options.backup else []
@@ -233,7 +224,6 @@ def plan_with_backup(job: Job, fleet: Fleet, facts: Facts) -> list[Request]:
     "SMK028",
     "worker-replaced",
     plan=plan_with_backup,
-    probes=PROBES,
     cost=COST,
     when="smoke",
     severity=Severity.INFO,
@@ -269,10 +259,8 @@ def worker_replaced(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     if not fleet.smoke_options.backup:
         yield not_applicable(subject, "--backup was not given")
         return
-    run = server_run_of(job, facts)
-    early = blocked(job, fleet, facts, run)
-    if early is not None:
-        yield early
+    run = yield from complete_server_run(job, fleet, facts)
+    if run is None:
         return
     mode = mode_of(job, fleet)
     if not has_backup(fleet, mode):

@@ -8,18 +8,14 @@ from collections.abc import Iterator
 from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
-from preflight.plugins.authoring import Verdict, check, failed, passed
+from preflight.plugins.authoring import Verdict, failed, passed
 from preflight_checks.requirements.hosts import fold
 from preflight_checks.smoke.injected_fault import may_fail_by_injection
 from preflight_checks.smoke.server_run import (
-    COST,
     FACT,
-    PROBES,
     ServerRun,
-    blocked,
-    not_counted,
-    plan_servers,
-    server_run_of,
+    complete_server_run,
+    server_check,
 )
 from reference_trainer.collective.steps import MAX_LOSS_RATIO
 from reference_trainer.common.oracle import Mismatch
@@ -32,13 +28,9 @@ _LEARNING_STEPS = 5
 TOLERANCE = 1e-6
 
 
-@check(
+@server_check(
     "SMK024",
     "wrong-server-result",
-    plan=plan_servers,
-    probes=PROBES,
-    cost=COST,
-    when="smoke",
     severity=Severity.ERROR,
     evidence=(
         (
@@ -64,10 +56,8 @@ def wrong_server_result(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
 
     Known limits: faults that appear only under heat or in large transfers may not show here.
     """
-    run = server_run_of(job, facts)
-    early = blocked(job, fleet, facts, run) or not_counted("known parameters", run)
-    if early is not None:
-        yield early
+    run = yield from complete_server_run(job, fleet, facts, counted="known parameters")
+    if run is None:
         return
     wrong = [(f"server {r.index}", node, m) for node, r in run.servers for m in r.mismatches]
     wrong += [(f"worker {r.index}", node, m) for node, r in run.workers for m in r.mismatches]
@@ -138,13 +128,9 @@ def _odd_workers(digests: dict[str, tuple[str, str]]) -> tuple[str, str, str, st
     return who, node, digest, common
 
 
-@check(
+@server_check(
     "SMK025",
     "updates-lost-doubled-or-stale",
-    plan=plan_servers,
-    probes=PROBES,
-    cost=COST,
-    when="smoke",
     severity=Severity.ERROR,
     evidence=(("bounded staleness as in Ho et al., NIPS 2013", _STALE_SYNCHRONOUS),),
 )
@@ -164,10 +150,8 @@ def updates_lost_doubled_or_stale(job: Job, fleet: Fleet, facts: Facts) -> Itera
 
     Known limits: asynchronous modes have no bound; the histogram is reported anyway.
     """
-    run = server_run_of(job, facts)
-    early = blocked(job, fleet, facts, run) or not_counted("updates", run)
-    if early is not None:
-        yield early
+    run = yield from complete_server_run(job, fleet, facts, counted="updates")
+    if run is None:
         return
     faults = [verdict for node, report in run.servers for verdict in _count_findings(run, node, report)]
     yield from faults
@@ -223,13 +207,9 @@ def _staleness(run: ServerRun) -> str:
     return f"reads at most {max(together)} steps ahead of the slowest worker"
 
 
-@check(
+@server_check(
     "SMK027",
     "servers-trained-nothing",
-    plan=plan_servers,
-    probes=PROBES,
-    cost=COST,
-    when="smoke",
     severity=Severity.ERROR,
     evidence=(
         (
@@ -255,10 +235,8 @@ def servers_trained_nothing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
 
     Known limits: a small model with one table; the comparison with one process is left out above 1280 pushes.
     """
-    run = server_run_of(job, facts)
-    early = blocked(job, fleet, facts, run)
-    if early is not None:
-        yield early
+    run = yield from complete_server_run(job, fleet, facts)
+    if run is None:
         return
     faults = list(_parity_findings(run))
     for node, report in run.workers:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -11,7 +12,8 @@ from preflight.analysis.rank_state import BACKUP_WORKER, Member, replaced
 from preflight.model.job import Claim, Job, Known, alternatives
 from preflight.model.recording import FactRow, Facts, Fleet, Observed
 from preflight.model.requests import Request, probe_name
-from preflight.plugins.authoring import Verdict, not_applicable, unknown
+from preflight.plugins.authoring import Verdict, check, not_applicable, unknown
+from preflight_checks.planning import requests_for
 from preflight_checks.probes.environment import environment
 from preflight_checks.probes.server_place import server_place
 from preflight_checks.requirements.claims import scopes
@@ -116,10 +118,23 @@ def uncounted(run: ServerRun) -> bool:
     return all(not report.exact_steps for _, report in run.workers)
 
 
-def not_counted(subject: str, run: ServerRun) -> Verdict | None:
-    """The verdict about bytes or pushes that the servers do not count, else None."""
-    reason = "Paddle's own servers merge pushes without counting them; SMK027 judges the result"
-    return not_applicable(subject, reason) if uncounted(run) else None
+def complete_server_run(
+    job: Job, fleet: Fleet, facts: Facts, *, counted: str = ""
+) -> Generator[Verdict, None, ServerRun | None]:
+    """The run of the job if every process has a result; otherwise yields why not, and returns None.
+
+    Args:
+        counted: the subject of a check of bytes or pushes, which Paddle's own servers do not count.
+    """
+    run = server_run_of(job, facts)
+    early = blocked(job, fleet, facts, run)
+    if early is None and counted and uncounted(run):
+        reason = "Paddle's own servers merge pushes without counting them; SMK027 judges the result"
+        early = not_applicable(counted, reason)
+    if early is None:
+        return run
+    yield early
+    return None
 
 
 #: The model of a run takes at most this much: a step over 10 Gbit/s takes 30 ms then. A worker compares all of it with
@@ -170,7 +185,7 @@ def job_shape(job: Job, facts: Facts, process_nodes: Iterable[str]) -> JobShape 
 
 
 def _room(facts: Facts, process_nodes: Iterable[str]) -> list[int]:
-    """The available memory of each node for one of its processes, in bytes; nodes that did not say are left out."""
+    """The available memory of each node for one of its processes, in bytes; without nodes that do not report it."""
     places = facts.observed(server_place)
     return [
         available // count
@@ -255,6 +270,7 @@ def _stated_mode(job: Job) -> Mode:
     return Mode(name, reason, local, None, (*stated, *job.about("geo_steps")))
 
 
+@requests_for(*PROBES)
 def plan_servers(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     """One request per server and worker, in one group; servers first."""
     found = processes(job, fleet, facts) if not no_server_run_reason(job, fleet) else ""
@@ -270,6 +286,10 @@ def plan_servers(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
             fleet.smoke_options.injected_fault,
             [*(process.kind for process in found), BACKUP_WORKER][: len(requests)],
         )
+
+
+#: A check of the run with parameter servers.
+server_check = functools.partial(check, plan=plan_servers, cost=COST, when="smoke")
 
 
 def has_backup(fleet: Fleet, mode: Mode) -> bool:

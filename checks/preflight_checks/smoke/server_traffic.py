@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
-from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import size
 from preflight_checks.links.fleet_comparison import format_rate, format_time, slowest_direction
 from preflight_checks.probes.server_place import server_place
@@ -18,15 +18,11 @@ from preflight_checks.requirements.hosts import fold, is_multi_node
 from preflight_checks.smoke.injected_fault import may_fail_by_injection
 from preflight_checks.smoke.server_processes import processes
 from preflight_checks.smoke.server_run import (
-    COST,
     FACT,
-    PROBES,
     JobShape,
     ServerRun,
-    blocked,
-    not_counted,
-    plan_servers,
-    server_run_of,
+    complete_server_run,
+    server_check,
     shape_of,
     uncounted,
 )
@@ -65,13 +61,9 @@ def loads_of(run: ServerRun) -> tuple[Load, ...]:
     return tuple(found)
 
 
-@check(
+@server_check(
     "SMK026",
     "server-load-uneven",
-    plan=plan_servers,
-    probes=PROBES,
-    cost=COST,
-    when="smoke",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=("tensorflow/tensorflow#3762", "PaddlePaddle/Paddle#10398"),
@@ -93,10 +85,8 @@ def server_load_uneven(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
     Known limits: the model is a small one of our own; the placement of the job's own parameters is judged from its
     files. A single server, or servers that are all slow, have nothing to be compared with.
     """
-    run = server_run_of(job, facts)
-    early = blocked(job, fleet, facts, run) or not_counted("load of servers", run)
-    if early is not None:
-        yield early
+    run = yield from complete_server_run(job, fleet, facts, counted="load of servers")
+    if run is None:
         return
     if len(run.servers) < 2:
         yield not_applicable("load of servers", "there is one server")
@@ -195,13 +185,9 @@ def step_time(run: ServerRun, shape: JobShape) -> StepTime | None:
     return StepTime(node, seconds, dense, seconds * shape.stated_bytes / dense)
 
 
-@check(
+@server_check(
     "SMK029",
     "servers-slower-than-links",
-    plan=plan_servers,
-    probes=PROBES,
-    cost=COST,
-    when="smoke",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=("bytedance/byteps#52", ("servers' bandwidth limits the whole job", "apache/mxnet#10017")),
@@ -225,10 +211,8 @@ def servers_slower_than_links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[
     with more processes than cores on a node, or with all of them on one machine, the time is reported and not judged.
     The arithmetic of the job is not run.
     """
-    run = server_run_of(job, facts)
-    early = blocked(job, fleet, facts, run)
-    if early is not None:
-        yield early
+    run = yield from complete_server_run(job, fleet, facts)
+    if run is None:
         return
     what = "communication of a step"
     if not fleet.smoke_options.profile_model:

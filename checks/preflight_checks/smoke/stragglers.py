@@ -10,18 +10,17 @@ from dataclasses import dataclass
 from preflight.model.findings import Confidence, Evidence, Severity, Status
 from preflight.model.job import Job, Scope
 from preflight.model.recording import Facts, Fleet
-from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import split
 from preflight_checks.context.copies import odd_sizes
 from preflight_checks.requirements.claims import known_int, scopes
 from preflight_checks.requirements.hosts import fold
-from preflight_checks.smoke.group_run import FACT, incomplete, run_of
+from preflight_checks.smoke.group_run import FACT, complete_run
 from preflight_checks.smoke.injected_fault import may_fail_by_injection
-from preflight_checks.smoke.plan import plan_smoke
+from preflight_checks.smoke.plan import smoke_check
 from preflight_checks.storage.shards import too_few_data_files
 from reference_trainer.collective.pace import Window
 from reference_trainer.collective.rank import RankReport
-from reference_trainer.collective.rank import rank as run_rank
 
 #: Fewer ranks than this have no majority to compare with.
 MIN_RANKS = 3
@@ -75,13 +74,10 @@ def paces_of(reports: Iterable[tuple[str, RankReport]]) -> Paces:
     return Paces(tuple(timed), (*slow, *others), busy, tuple(exchanging) if busy else ())
 
 
-@check(
+@smoke_check(
     "SMK005",
     "straggler",
-    plan=plan_smoke,
-    probes=(run_rank,),
     cost="times eight pieces of work of about ten milliseconds and eight exchanges, twice; about a second",
-    when="smoke",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=(
@@ -110,10 +106,8 @@ def straggler(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: a short test of one size; three ranks or more. If most ranks wait for a processor, exchanges are
     inconclusive.
     """
-    run = run_of(job, facts)
-    early = incomplete(job, fleet, run)
-    if early is not None:
-        yield early
+    run = yield from complete_run(job, fleet, facts)
+    if run is None:
         return
     paces = paces_of(run.reports)
     reports, found = paces.reports, paces.named

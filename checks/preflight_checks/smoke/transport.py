@@ -9,16 +9,23 @@ from dataclasses import dataclass
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet, Observed
-from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
 from preflight_checks.network.interface_used import used_interfaces
 from preflight_checks.probes.interfaces import Interface, interfaces
 from preflight_checks.rdma.port_choice import Demand, applies, ports_by_node
 from preflight_checks.requirements.hosts import fold, is_multi_node
-from preflight_checks.smoke.group_run import FACT, SmokeRun, incomplete, missing_run, numbered, obstacles, run_of
-from preflight_checks.smoke.plan import PLAN_PROBES, plan_of, plan_smoke
+from preflight_checks.smoke.group_run import (
+    FACT,
+    SmokeRun,
+    complete_run,
+    missing_run,
+    numbered,
+    obstacles,
+    run_of,
+)
+from preflight_checks.smoke.plan import PLAN_PROBES, plan_of, smoke_check
 from preflight_checks.smoke.ranks import framework_of, nodes_without_gpus, title
 from reference_trainer.collective.rank import RankReport
-from reference_trainer.collective.rank import rank as run_rank
 from reference_trainer.common.used_transport import Transport
 
 #: A card carried the ranks' bytes if it received this part of what the node must have got at least, or sent that one:
@@ -61,13 +68,10 @@ def _carriers(transport: Transport, verb: str, index: int, part: float) -> Carri
     return Carriers(verb, significant_bytes(transport.carried.interfaces), significant_bytes(transport.carried.ports))
 
 
-@check(
+@smoke_check(
     "SMK012",
     "sockets-instead-of-rdma",
-    plan=plan_smoke,
-    probes=(run_rank,),
     cost=_COST,
-    when="smoke",
     severity=Severity.WARNING,
     evidence=("NVIDIA/nccl#952", ("no device found, NET/Socket instead", "NVIDIA/nccl-tests#166")),
 )
@@ -87,10 +91,8 @@ def sockets_instead_of_rdma(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
 
     Known limits: only for NCCL; a smoke run without GPUs cannot show it. Use of GPU Direct is reported, not judged.
     """
-    run = run_of(job, facts)
-    early = incomplete(job, fleet, run)
-    if early is not None:
-        yield early
+    run = yield from complete_run(job, fleet, facts)
+    if run is None:
         return
     demand = applies(job, fleet)
     if demand is None:
@@ -208,13 +210,10 @@ class _Expected:
     reason: str
 
 
-@check(
+@smoke_check(
     "SMK013",
     "traffic-on-another-network",
-    plan=plan_smoke,
-    probes=(run_rank,),
     cost=_COST,
-    when="smoke",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     evidence=("pytorch/gloo#367", ("the service network instead of the fast one", "pytorch/gloo#70")),
@@ -236,10 +235,8 @@ def traffic_on_another_network(job: Job, fleet: Fleet, facts: Facts) -> Iterator
     Known limits: counters are those of the node, so other traffic of the same half second counts as well; a container
     with its own network sees only its own interfaces.
     """
-    run = run_of(job, facts)
-    early = incomplete(job, fleet, run)
-    if early is not None:
-        yield early
+    run = yield from complete_run(job, fleet, facts)
+    if run is None:
         return
     counted = [(node, r) for node, r in run.reports if r.transport.counted and r.transport.crossing_bytes]
     if not is_multi_node(fleet) or not counted:
@@ -331,14 +328,10 @@ def _finding(node: str, report: RankReport, carriers: Carriers, reason: str) -> 
     )
 
 
-@check(
+@smoke_check(
     "SMK008",
     "backend-unusable",
-    plan=plan_smoke,
     reads=PLAN_PROBES,
-    probes=(run_rank,),
-    cost="a short training run: every rank imports torch and takes a few steps",
-    when="smoke",
     severity=Severity.ERROR,
     evidence=(
         "NVIDIA/nccl#861",

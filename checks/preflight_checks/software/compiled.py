@@ -39,7 +39,6 @@ def compiled_at_start(job: Job) -> dict[str, tuple[Claim, ...]]:
     "VER007",
     "toolkit-mismatch",
     plan=combined(plan_software, when=lambda job, fleet: compiled_at_start(job)),
-    probes=(stack,),
     cost=f"{COST}; runs `nvcc --version`",
     severity=Severity.ERROR,
     evidence=("deepspeedai/DeepSpeed#3223", "deepspeedai/DeepSpeed#2902", "deepspeedai/DeepSpeed#3436"),

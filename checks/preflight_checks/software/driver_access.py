@@ -13,7 +13,6 @@ from preflight_checks.planning import on_every_node
 from preflight_checks.probes.devices import DeviceNodes, device_nodes
 from preflight_checks.probes.gpus import gpus
 from preflight_checks.probes.libraries import DriverLibrary
-from preflight_checks.probes.stack import stack
 from preflight_checks.requirements.claims import gpu_claims, known_text, scopes
 from preflight_checks.requirements.hosts import fold
 from preflight_checks.software.frameworks import COST, build_of, observed_software, plan_stack
@@ -43,7 +42,6 @@ _REMEDY = {
     "GPU025",
     "gpu-driver-library",
     plan=plan_stack,
-    probes=(gpus, stack),
     cost=COST,
     severity=Severity.ERROR,
     evidence=(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping
 
+from preflight._util.sequences import grouped
 from preflight.model.findings import Command, Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet, Observed, Unavailable
@@ -83,7 +84,6 @@ def minimum_driver(cuda: str) -> str | None:
     "VER001",
     "driver-too-old",
     plan=plan_stack,
-    probes=(stack, gpus),
     cost="reads files of the installed framework and loads libcuda in the ranks' interpreter; queries NVML",
     severity=Severity.ERROR,
     evidence=(
@@ -211,7 +211,6 @@ def _missing_build_finding(
     "VER002",
     "driver-skew",
     plan=plan_gpus,
-    probes=(gpus,),
     cost="queries NVML; well under a second",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
@@ -334,9 +333,7 @@ def _installing(name: str, version: str, executables: Mapping[str, str]) -> list
     if name == "python" or not version[:1].isdecimal() or (build and name not in _BY_INDEX):
         return []
     index = ("-i", f"https://download.pytorch.org/whl/{build}") if build else ()
-    by_executable: dict[str, list[str]] = {}
-    for node, executable in executables.items():
-        by_executable.setdefault(executable, []).append(node)
+    by_executable = grouped((executable, node) for node, executable in executables.items())
     return [
         command(executable, "-m", "pip", "install", f"{name}=={version}", *index, on=nodes)
         for executable, nodes in by_executable.items()

@@ -9,28 +9,12 @@ from preflight.model.job import Claim, Job, Known
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, unknown
+from preflight_checks.data_tables import table
 from preflight_checks.planning import missing_facts
 from preflight_checks.probes.importable import Importable, importable
 from preflight_checks.requirements.claims import known_text, scopes
 from preflight_checks.requirements.hosts import fold
 
-#: Distributions with another name than their package. Of Paddle there is one for CPUs and one for GPUs, and apex is
-#: built from its repository, so that no command installs them.
-DISTRIBUTIONS = {
-    "megatron": "megatron-core",
-    "nemo": "nemo-toolkit",
-    "streaming": "mosaicml-streaming",
-    "composer": "mosaicml",
-    "flash_attn": "flash-attn",
-    "transformer_engine": "transformer-engine",
-    "pytorch_lightning": "pytorch-lightning",
-    "lightning_fabric": "lightning-fabric",
-    "sentence_transformers": "sentence-transformers",
-    "torch_geometric": "torch-geometric",
-    "ignite": "pytorch-ignite",
-    "paddle": "",
-    "apex": "",
-}
 #: The text of a context in which the job's setup lines ran.
 _PRELUDE_RAN = "setup lines of the job"
 #: The text of one without the job's variables.
@@ -142,7 +126,7 @@ def _doubt(job: Job, claims: list[Claim], provenance: str) -> str:
 def _finding(name: str, nodes: tuple[str, ...], values: dict[str, Importable], claims: list[Claim]) -> Verdict:
     value = values[nodes[0]]
     claim = next(claim for claim in claims if not claim.condition)
-    distribution = DISTRIBUTIONS.get(name, name)
+    distribution = table("distributions")["packages"].get(name, name)
     broken = value.missing[name]
     installed = f", although its distribution {broken} is installed" if broken else ""
     executables = {node: values[node].executable for node in nodes}

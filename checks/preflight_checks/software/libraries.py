@@ -7,11 +7,15 @@ from collections.abc import Iterator
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
-from preflight.model.requests import Request
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import split
-from preflight_checks.context.node_environment import observed_environments, requests, set_by_job, unseen_bare
-from preflight_checks.planning import missing_facts
+from preflight_checks.context.node_environment import (
+    observed_environments,
+    plan_both,
+    set_by_job,
+    unseen_bare,
+)
+from preflight_checks.planning import combined, has_launches, missing_facts
 from preflight_checks.probes.environment import environment
 from preflight_checks.requirements.claims import gpu_claims
 from preflight_checks.requirements.hosts import fold
@@ -19,17 +23,10 @@ from preflight_checks.requirements.hosts import fold
 _PATHS = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH")
 
 
-def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    if job.launches:
-        yield from requests(job, fleet, context=True)
-        yield from requests(job, fleet, context=False)
-
-
 @check(
     "ENV024",
     "library-paths-differ",
-    plan=_plan,
-    probes=(environment,),
+    plan=combined(plan_both, when=has_launches),
     cost="reads the environment of one process and looks for the folders it names, milliseconds",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
@@ -102,16 +99,10 @@ def _reads_settings(job: Job) -> bool:
     return bool(job.launches) and (deepspeed or bool(gpu_claims(job)))
 
 
-def _plan_settings(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    if _reads_settings(job):
-        yield from _plan(job, fleet, facts)
-
-
 @check(
     "ENV025",
     "settings-file-misread",
-    plan=_plan_settings,
-    probes=(environment,),
+    plan=combined(plan_both, when=lambda job, fleet: _reads_settings(job)),
     cost="reads at most three small files, milliseconds",
     severity=Severity.WARNING,
     confidence=Confidence.HIGH,

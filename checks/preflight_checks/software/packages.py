@@ -10,6 +10,7 @@ from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import split
 from preflight_checks.context.entry import computed_in_step, plan_installed
+from preflight_checks.data_tables import table
 from preflight_checks.planning import Plan, combined, missing_facts, several_nodes
 from preflight_checks.probes.installed import Installed, installed
 from preflight_checks.probes.packages import DISTRIBUTIONS
@@ -18,17 +19,6 @@ from preflight_checks.requirements.hosts import fold
 _COST = "lists the folders of the ranks' packages, a tenth of a second; nothing is imported"
 #: VER003 covers these.
 _JUDGED_ELSEWHERE = frozenset(name for names in DISTRIBUTIONS.values() for name in names)
-#: Distributions that install files of the same names: part of the first one is overwritten.
-OVERLAPPING: tuple[tuple[str, ...], ...] = (
-    ("paddlepaddle", "paddlepaddle-gpu"),
-    ("nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13"),
-    ("nvidia-cudnn-cu11", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13"),
-    ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tf-nightly"),
-    ("onnxruntime", "onnxruntime-gpu"),
-    ("pytorch-triton", "triton"),
-    ("opencv-python", "opencv-python-headless", "opencv-contrib-python"),
-    ("pynvml", "nvidia-ml-py"),
-)
 #: An extra one of these is untidy but rarely breaks a job.
 _HARMLESS = ("opencv-python", "pynvml", "onnxruntime")
 
@@ -58,7 +48,6 @@ def _applicable(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Iterator[
     "PKG001",
     "package-set-differs",
     plan=_plan,
-    probes=(installed,),
     cost=_COST,
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
@@ -142,7 +131,6 @@ def _packages_finding(
     "PKG002",
     "interpreters-differ",
     plan=_plan,
-    probes=(installed,),
     cost=_COST,
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
@@ -202,7 +190,6 @@ def _abi(value: Installed) -> str:
     "PKG003",
     "source-trees-differ",
     plan=_plan,
-    probes=(installed,),
     cost=_COST,
     severity=Severity.WARNING,
     confidence=Confidence.HIGH,
@@ -252,7 +239,6 @@ def source_trees_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     "PKG004",
     "packages-overwrite-each-other",
     plan=plan_installed,
-    probes=(installed,),
     cost=_COST,
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
@@ -286,7 +272,7 @@ def packages_overwrite_each_other(job: Job, fleet: Fleet, facts: Facts) -> Itera
     observed = facts.observed(installed)
     doubled: dict[tuple[str, ...], list[str]] = {}
     for node, value in observed.items():
-        for group in OVERLAPPING:
+        for group in table("distributions")["overlapping"]:
             both = tuple(f"{name} {value.distributions[name]}" for name in group if name in value.distributions)
             if len(both) > 1 and group[0] not in _HARMLESS:
                 doubled.setdefault(both, []).append(node)

@@ -13,7 +13,7 @@ from preflight_checks.comparison import minor_of, short_version, split, version_
 from preflight_checks.data_tables import table
 from preflight_checks.probes.gpus import gpus
 from preflight_checks.probes.libraries import LibraryLookup
-from preflight_checks.probes.stack import Build, stack
+from preflight_checks.probes.stack import Build
 from preflight_checks.requirements.claims import gpu_claims
 from preflight_checks.requirements.hosts import fold
 from preflight_checks.software.frameworks import COST, build_of, observed_software, plan_software, plan_stack
@@ -62,7 +62,6 @@ def runs_on(architectures: list[str], capability: str) -> str:
     "VER004",
     "wheel-lacks-gpu",
     plan=plan_stack,
-    probes=(gpus, stack),
     cost=COST,
     severity=Severity.ERROR,
     evidence=(
@@ -166,7 +165,6 @@ def wheel_lacks_gpu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     "VER005",
     "cudnn-mismatch",
     plan=plan_software,
-    probes=(stack,),
     cost=COST,
     severity=Severity.ERROR,
     evidence=(
@@ -250,7 +248,6 @@ def cudnn_mismatch(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     "VER006",
     "nccl-library-differs",
     plan=plan_software,
-    probes=(stack,),
     cost=COST,
     severity=Severity.ERROR,
     evidence=("NVIDIA/nccl#286", "NVIDIA/nccl#1328", "NVIDIA/nccl#969"),

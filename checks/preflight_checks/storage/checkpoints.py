@@ -8,10 +8,9 @@ from collections.abc import Iterator, Mapping
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Unavailable
-from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import MIB, size
-from preflight_checks.planning import facts_about
+from preflight_checks.planning import combined, facts_about
 from preflight_checks.probes.folders import FolderState, folder_state, write_trial
 from preflight_checks.requirements.hosts import fold, nodes_share_machine
 from preflight_checks.storage.destinations import (
@@ -22,6 +21,7 @@ from preflight_checks.storage.destinations import (
     is_shared,
     plan_destinations,
 )
+from preflight_checks.storage.paths import for_each_path
 
 #: With less free space, not even the log next to a checkpoint fits.
 NO_ROOM = MIB
@@ -32,21 +32,10 @@ SLOW_WRITE_S = 2.0
 _NUMBERS = re.compile(r" \([^()]*\)")
 
 
-def _plan_usable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    yield from plan_destinations(job, fleet, facts)
-    for item in destinations(job):
-        for node in fleet.reached:
-            params = {"path": item.path}
-            yield Request(
-                probe_name(write_trial), node.name, params, context=True, consent="write", because=item.claims
-            )
-
-
 @check(
     "CKP011",
     "checkpoint-folder-unusable",
-    plan=_plan_usable,
-    probes=(folder_state, write_trial),
+    plan=combined(plan_destinations, for_each_path(write_trial, destinations, consent="write", required=False)),
     cost="reads the folder, its mount and its free space; with --allow write also writes, syncs and removes 4 KiB",
     severity=Severity.ERROR,
     evidence=("mlfoundations/open_lm#154", "bghira/SimpleTuner#2353", "open-mmlab/mmdetection#12069"),
@@ -163,7 +152,6 @@ def _free_bytes(state: FolderState) -> float | None:
     "CKP012",
     "checkpoint-does-not-fit",
     plan=plan_destinations,
-    probes=(folder_state,),
     cost="reads the free space of the folder; runs quota and lfs if the file system supports them; at most 1.5 s each",
     severity=Severity.ERROR,
     evidence=(
@@ -292,7 +280,6 @@ def _full_target_finding(item: Destination, full: Mapping[str, str], observed: M
     "CKP013",
     "checkpoint-folder-not-shared",
     plan=plan_destinations,
-    probes=(folder_state,),
     cost="looks up the mount of the folder",
     severity=Severity.ERROR,
     evidence=(

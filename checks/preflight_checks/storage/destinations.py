@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from preflight.analysis.model_size import is_megatron, model_parameters, shape_of, uses_less_memory
 from preflight.model.job import Claim, Job, Known, Launch, Scope
-from preflight.model.recording import Facts, Fleet
-from preflight.model.requests import Request, probe_name
 from preflight_checks.probes.folders import FolderState, folder_state
 from preflight_checks.probes.mounts import SHARED
 from preflight_checks.requirements.claims import known_int, scopes
-from preflight_checks.storage.paths import on_a_node
+from preflight_checks.storage.paths import for_each_path, on_a_node
 
 #: Bytes of a parameter in a checkpoint: its 16-bit weight, and with Adam in mixed precision the 32-bit master weight,
 #: momentum and variance (Rajbhandari et al., ZeRO, arXiv 1910.02054, section 3.1).
@@ -60,12 +57,7 @@ def _sharding(job: Job, scope: Scope) -> tuple[Claim, ...]:
     return tuple(claims)
 
 
-def plan_destinations(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    """Request the state of every destination from every node."""
-    for item in destinations(job):
-        for node in fleet.reached:
-            params = {"path": item.path, "quota": True}
-            yield Request(probe_name(folder_state), node.name, params, context=True, because=item.claims, required=True)
+plan_destinations = for_each_path(folder_state, destinations, quota=True)
 
 
 def is_shared(state: FolderState) -> bool:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
+from preflight._util.sequences import grouped
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import split
-from preflight_checks.planning import facts_about
+from preflight_checks.planning import Plan, facts_about
 from preflight_checks.probes.content import Sample
 from preflight_checks.probes.mounts import SHARED
 from preflight_checks.probes.paths import PathState, path_state
@@ -57,12 +59,45 @@ def wanted_paths(job: Job) -> tuple[Wanted, ...]:
     )
 
 
-def plan_paths(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    """Request the state of every path from every node, in separate requests, because one of them may hang."""
-    for item in wanted_paths(job):
-        for node in fleet.reached:
-            params = {"path": item.path}
-            yield Request(probe_name(path_state), node.name, params, context=True, because=item.claims, required=True)
+class Located(Protocol):
+    """A path on the nodes, and the claims that name it."""
+
+    @property
+    def path(self) -> str:
+        """The path."""
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """The claims."""
+
+
+def for_each_path(
+    probe: Callable[..., object],
+    paths: Callable[[Job], Iterable[Located]],
+    *,
+    consent: str = "",
+    required: bool = True,
+    **params: object,
+) -> Plan:
+    """A plan that examines every path on every node, in separate requests, because one of them may hang."""
+
+    def plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
+        for item in paths(job):
+            for node in fleet.reached:
+                yield Request(
+                    probe_name(probe),
+                    node.name,
+                    {"path": item.path, **params},
+                    context=True,
+                    because=item.claims,
+                    required=required,
+                    consent=consent,
+                )
+
+    return Plan((probe,), plan)
+
+
+plan_paths = for_each_path(path_state, wanted_paths)
 
 
 _WORDS = {
@@ -78,7 +113,6 @@ _WORDS = {
     "DAT011",
     "data-path-missing",
     plan=plan_paths,
-    probes=(path_state,),
     cost="lists the data path in the job context, without reading files",
     severity=Severity.ERROR,
     evidence=("NVIDIA/Megatron-LM#1355", "NVIDIA/Megatron-LM#907", "hiyouga/LlamaFactory#3065"),
@@ -170,7 +204,6 @@ def _judge_existence(item: Wanted, observed: dict[str, PathState]) -> Iterator[V
     "DAT012",
     "shard-list-differs",
     plan=plan_paths,
-    probes=(path_state,),
     cost="lists the data path in the job context, without reading files",
     severity=Severity.ERROR,
     evidence=("NVIDIA/Megatron-LM#1355", "EleutherAI/gpt-neox#919", "PaddlePaddle/Paddle#18956"),
@@ -224,10 +257,7 @@ def _describe(state: PathState) -> str:
 
 def _judge_shards(item: Wanted, observed: dict[str, PathState]) -> Iterator[Verdict]:
     unreadable = {node: state for node, state in observed.items() if state.unreadable}
-    missing: dict[tuple[str, ...], list[str]] = {}
-    for node, state in observed.items():
-        if state.absent:
-            missing.setdefault(tuple(state.absent), []).append(node)
+    missing = grouped((tuple(state.absent), node) for node, state in observed.items() if state.absent)
     for names, nodes in missing.items():
         many = len(names) > 1
         yield failed(
@@ -321,7 +351,6 @@ def _sizes(state: PathState) -> dict[str, int]:
     "DAT013",
     "data-content-differs",
     plan=plan_paths,
-    probes=(path_state,),
     cost="reads at most 8 files of each path (1 MiB whole, else head, middle and tail of 64 KiB), at most 1.5 s; "
     "nothing on a shared file system",
     severity=Severity.ERROR,

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job, Known, Scope
 from preflight.model.recording import Facts, Fleet
-from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.planning import facts_about
 from preflight_checks.probes.checkpoints import CheckpointState, checkpoint_state
 from preflight_checks.requirements.claims import known_int, scopes
 from preflight_checks.requirements.hosts import fold
-from preflight_checks.storage.paths import on_a_node
+from preflight_checks.storage.paths import for_each_path, on_a_node
 
 #: With one of these options, DeepSpeed reads a checkpoint of any number of ranks.
 _UNIVERSAL = ("--universal-checkpoint", "--universal_checkpoint", "--load_universal")
@@ -43,20 +42,10 @@ def _resumed(job: Job) -> tuple[_Resumed, ...]:
     return tuple(found.values())
 
 
-def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    for item in _resumed(job):
-        for node in fleet.reached:
-            params = {"path": item.path}
-            yield Request(
-                probe_name(checkpoint_state), node.name, params, context=True, because=item.claims, required=True
-            )
-
-
 @check(
     "CKP014",
     "resume-topology-differs",
-    plan=_plan,
-    probes=(checkpoint_state,),
+    plan=for_each_path(checkpoint_state, _resumed),
     cost="lists the names in the newest checkpoint; no file of it is opened",
     severity=Severity.ERROR,
     evidence=("deepspeedai/DeepSpeed#2898", "deepspeedai/DeepSpeed#3810", "deepspeedai/DeepSpeed#5405"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from preflight._util.sequences import grouped
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet
@@ -156,10 +157,7 @@ def cache_folder(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     found = {what: facts_about(facts, scratch, what=what) for what in kinds}
     yield from missing_facts(facts, scratch, "caches") if any(missing for _, missing in found.values()) else ()
     for what, (observed, _) in found.items():
-        faults: dict[str, list[str]] = {}
-        for node, value in observed.items():
-            if fault := _fault(value):
-                faults.setdefault(fault, []).append(node)
+        faults = grouped((fault, node) for node, value in observed.items() if (fault := _fault(value)))
         for fault, nodes in faults.items():
             yield failed(
                 f"{what}: {fault}",

@@ -29,7 +29,6 @@ _MIN_SHARD_SHARE = 0.5
     "DAT014",
     "too-few-data-files",
     plan=plan_paths,
-    probes=(path_state,),
     cost="nothing beyond what DAT012 lists",
     severity=Severity.ERROR,
     evidence=("PaddlePaddle/Paddle#18956", "PaddlePaddle/Paddle#18641", "webdataset/webdataset#188"),

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from preflight._util.sequences import grouped
 from preflight._util.spans import span_of
 from preflight.model.job import Claim, Known, Launch, Span
 from preflight.sources.base import Command, Script, SourceFile, Tree
@@ -54,9 +55,7 @@ def apply(texts: Mapping[str, str], edits: Iterable[Edit]) -> dict[str, str]:
     Raises:
         Refusal: two edits replace the same characters differently.
     """
-    by_path: dict[str, list[Edit]] = {}
-    for edit in dict.fromkeys(edits):
-        by_path.setdefault(edit.path, []).append(edit)
+    by_path = grouped((edit.path, edit) for edit in dict.fromkeys(edits))
     changed = {}
     for path, found in sorted(by_path.items()):
         text, next_start = texts[path], len(texts[path]) + 1

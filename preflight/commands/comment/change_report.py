@@ -1,4 +1,4 @@
-"""What a change does to the jobs of a repository, and the comment on a pull request that says it.
+"""What a change does to the jobs of a repository, and the comment about it on a pull request.
 
 The author of the change chooses file names, values, and what messages quote of them, so this text may try to imitate
 the comment or to mention people. It is written into an HTML block, where Markdown has no effect. Words with other
@@ -43,7 +43,7 @@ class JobChange:
 
 @dataclass(frozen=True, slots=True)
 class ChangeReport:
-    """What a comment says.
+    """The content of a comment.
 
     Args:
         report: on the jobs that the change touches, with the findings that are new.

@@ -316,7 +316,7 @@ class RestClient:
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
-    """What the API says about an error, in a few words."""
+    """The message of the API about an error, in a few words."""
     try:
         found = json.loads(error.read(10_000))
     except (ValueError, RecursionError, OSError, HTTPException):

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from preflight._util.sequences import grouped
 from preflight.commands.diagnose.diagnosis import Certainty, Event, Kind, Line, LogProcess, Subject, Suspect
 from preflight.commands.diagnose.log_lines import is_library, seconds_between
 from preflight.commands.diagnose.scan import LastLine, ScanResult
@@ -104,9 +105,7 @@ def _unexplained(causes: list[Event], lasting: Sequence[Event]) -> tuple[list[Ev
     """Split causes into those that no other cause explains, and the others."""
     explaining = {name for event in lasting for name in event.symptom.explains if event.symptom.kind is Kind.CAUSE}
     decisive = [event for event in causes if event.symptom.certainty is not Certainty.OPEN]
-    by_path: dict[str, list[Event]] = {}
-    for event in decisive:
-        by_path.setdefault(event.line.path, []).append(event)
+    by_path = grouped((event.line.path, event) for event in decisive)
     ranks = {event.member.rank for event in decisive} - {None}
     kept: list[Event] = []
     explained: list[Event] = []
@@ -227,7 +226,7 @@ _SURELY_LATER_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Survival:
-    """The errors that count, those that the run survived, and the line that says that it completed."""
+    """The errors that count, those that the run survived, and the line that reports its completion."""
 
     lasting: tuple[Event, ...]
     survived: tuple[Event, ...]

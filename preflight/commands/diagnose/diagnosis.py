@@ -206,7 +206,7 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """A file that was read. `problem` says what could not be read, and why."""
+    """A file that was read. `problem` is what could not be read, and why."""
 
     path: str
     member: LogProcess

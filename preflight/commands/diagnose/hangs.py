@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from preflight._util.hostnames import number_ranges
+from preflight._util.sequences import grouped
 from preflight.commands.diagnose.flight_recorder import Call, Dump
 from preflight.commands.diagnose.log_lines import is_library
 
@@ -224,7 +225,7 @@ def _unanswered(dumps: Mapping[int, Dump]) -> Iterator[tuple[int, int, Call]]:
 
 @dataclass(frozen=True, slots=True)
 class _Delay:
-    """Why others wait for a rank: a collective that it alone does not finish, or one that it did not come to."""
+    """Why others wait for a rank: a collective that it alone does not finish, or one that it did not reach."""
 
     group: str
     number: int
@@ -258,7 +259,7 @@ def _delays(rank: int, groups: Mapping[str, _Positions]) -> Iterator[tuple[int, 
 
 
 def _explained(odd: Sequence[int], groups: Mapping[str, _Positions], dumps: Mapping[int, Dump], *, text: str) -> Hang:
-    """Say which collective each of these ranks did not come to, or did not finish."""
+    """Name the collective that each of these ranks did not reach, or did not finish."""
     by_delay: dict[_Delay, list[int]] = {}
     here: dict[int, Call] = {}
     for rank in odd:
@@ -363,9 +364,7 @@ def _hang(
         place = now[waiting[0]].place or place
     source = next((rank for rank in (*odd, *waiting) if rank in dumps), None)
     lines = [_where(rank, now.get(rank), has_dump=rank in dumps) for rank in odd[:MAX_DESCRIBED]]
-    by_call: dict[str, list[int]] = {}
-    for rank in waiting:
-        by_call.setdefault(_what(now[rank]), []).append(rank)
+    by_call = grouped((_what(now[rank]), rank) for rank in waiting)
     lines += [f"{format_ranks(found)}: {what}" for what, found in by_call.items()][:MAX_DESCRIBED]
     return Hang(kind, tuple(odd), waiting, text, tuple(lines), place, dumps[source].path if source is not None else "")
 

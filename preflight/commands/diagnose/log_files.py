@@ -35,9 +35,9 @@ MAX_SECONDS = 15.0
 MAX_SECONDS_OF_ALL = 600.0
 #: Largest number of files read from a folder; a run of ten thousand ranks with two files each has fewer.
 MAX_FILES = 50_000
-#: Files of a log folder that are not logs: data, models, code.
 #: Files of a log folder that hold something else about the run: dumps of collectives, preflight's own events.
 _BESIDE = re.compile(r"(?i)\.(json|jsonl|pkl|pickle)$")
+#: Files of a log folder that are not logs: data, models, code.
 _NO_LOG = re.compile(
     r"(?i)\.(bin|pt|pth|ckpt|safetensors|npy|npz|parquet|arrow|tar|zip|so|pyc|py|sh|json|jsonl|ya?ml|toml|png|jpe?g|"
     r"onnx|pdparams|pdopt|pdmodel|h5|db|sqlite|tfevents.*|whl|nsys-rep|pkl|pickle|md|html|css|js)$|events\.out\.tfevents"

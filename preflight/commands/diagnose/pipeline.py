@@ -13,6 +13,7 @@ from typing import IO
 
 from preflight._util.redaction import scrub
 from preflight._util.regular_file import size_of
+from preflight._util.sequences import grouped
 from preflight.commands.diagnose.attribution import (
     Group,
     Names,
@@ -264,9 +265,7 @@ def _with_hang(cause: Cause, hang: Sequence[Event]) -> Cause:
 
 def _effects(consequences: Iterable[Event], counts: Mapping[str, int]) -> tuple[Effect, ...]:
     """Return the consequences, one per symptom, in log order."""
-    groups: dict[str, list[Event]] = {}
-    for event in consequences:
-        groups.setdefault(event.symptom.id, []).append(event)
+    groups = grouped((event.symptom.id, event) for event in consequences)
     return tuple(
         Effect(
             name,

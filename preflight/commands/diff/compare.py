@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from preflight._util import regular_file
+from preflight._util.sequences import grouped
 from preflight._util.usage_error import UsageError
 from preflight._util.validation import format_errors
 from preflight.commands.diff.difference import (
@@ -238,11 +239,9 @@ def _kind(document: dict[str, Any]) -> str:
 
 def _report(document: dict[str, Any], path: Path) -> Report:
     version = document.get("schema_version")
-    if version == 1:
-        document = _with_current_keys(document)
-    elif version != reports.SCHEMA_VERSION:
+    if version != reports.SCHEMA_VERSION:
         known = reports.SCHEMA_VERSION
-        raise UsageError(f"the report {path} has schema version {version!r}; this preflight reads 1 to {known}")
+        raise UsageError(f"the report {path} has schema version {version!r}; this preflight reads version {known}")
     try:
         read = reports.adapter().validate_python({**document, "jobs": ()})
     except ValueError as error:
@@ -251,35 +250,6 @@ def _report(document: dict[str, Any], path: Path) -> Report:
         ) from None
     assert isinstance(read, Report)
     return read
-
-
-#: Keys of the first version of reports that have another name now, by the object that holds them.
-_RENAMED_KEYS = {
-    "": {"saved": "avoided_cost", "exhibits": "charts"},
-    "run": {"wish": "smoke_options"},
-    "coverage": {
-        "not_told": "unknown_outcomes",
-        "remarks": "suppression_notes",
-        "idle_suppressions": "unused_suppressions",
-        "idle_baseline": "unused_baseline",
-    },
-}
-
-
-def _with_current_keys(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a report of the first version as one of the current version."""
-    found = _renamed(document, _RENAMED_KEYS[""]) | {"schema_version": reports.SCHEMA_VERSION}
-    for name in ("run", "coverage"):
-        if isinstance(found.get(name), dict):
-            found[name] = _renamed(found[name], _RENAMED_KEYS[name])
-    options = found["run"].get("smoke_options") if isinstance(found.get("run"), dict) else None
-    if isinstance(options, dict):
-        found["run"]["smoke_options"] = _renamed(options, {"drill": "injected_fault"})
-    return found
-
-
-def _renamed(content: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
-    return {names.get(name, name): value for name, value in content.items()}
 
 
 Pair = tuple[Finding, Finding]
@@ -333,9 +303,7 @@ def match_findings(old: Sequence[Finding], new: Sequence[Finding]) -> tuple[list
         pairs[other] = (left.pop(one), right.pop(other))
 
     for key in (_exactly, _by_fingerprint):
-        waiting: dict[object, list[int]] = {}
-        for number, finding in left.items():
-            waiting.setdefault(key(finding), []).append(number)
+        waiting = grouped((key(finding), number) for number, finding in left.items())
         for other in list(right):
             same = waiting.get(key(right[other]))
             if same:

@@ -54,7 +54,7 @@ class NewFinding:
 
 @dataclass(frozen=True, slots=True)
 class GoneFinding:
-    """A finding of the older report only. `unknown_because` says why it is not known to be fixed; empty if it is."""
+    """A finding of the older report only. `unknown_because` is why it is not known to be fixed; empty if it is."""
 
     finding: Finding
     unknown_because: str = ""
@@ -98,7 +98,7 @@ class NodeMove(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class NodeChange:
-    """A node that only one report names, or that answered in only one; `reason` says why it does not answer."""
+    """A node that only one report names, or that answered in only one; `reason` is why it does not answer."""
 
     node: str
     move: NodeMove

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from preflight._util.sanitize import clean, fold_nodes
+from preflight._util.sequences import grouped
 from preflight.commands.diff.difference import (
     Answer,
     ChangedFinding,
@@ -154,9 +155,7 @@ def _outcomes(sheet: Sheet, word: str, changes: Sequence[OutcomeChange]) -> None
 
 
 def _nodes(sheet: Sheet, changes: Sequence[NodeChange]) -> None:
-    groups: dict[tuple[NodeMove, str], list[str]] = {}
-    for change in changes:
-        groups.setdefault((change.move, change.reason), []).append(change.node)
+    groups = grouped(((change.move, change.reason), change.node) for change in changes)
     for (move, reason), nodes in groups.items():
         which = f"node{'' if len(nodes) == 1 else 's'} {fold_nodes(nodes)}"
         words = _MOVES[move] if len(nodes) == 1 else _MOVES[move].replace("is not", "are not")

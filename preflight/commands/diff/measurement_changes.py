@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from preflight._util.sequences import grouped
 from preflight.analysis.link_matrix import Cell, shapes
 from preflight.commands.diff.difference import Drift, Measured, Noise, Regression
 from preflight.model.charts import Bars, Chart, Matrix, Table, Timeline
@@ -34,7 +35,7 @@ class Limits:
 
 
 def noise_of(ratios: Sequence[float], limits: Limits) -> Noise:
-    """Return the noise in `ratios`, each of which tells how many times worse one measurement became.
+    """Return the noise in `ratios`, each of which is the factor by which one measurement became worse.
 
     The scatter is the median absolute deviation of their logarithms: faults do not widen it as long as they are fewer
     than half.
@@ -219,9 +220,7 @@ def _by_shape(every: Sequence[Key], bad: Iterable[Key]) -> Iterator[Group]:
 
 def _by_node(every: Sequence[Key], bad: Iterable[Key]) -> Iterator[Group]:
     """Group ranks by their node."""
-    of_node: dict[str, list[Key]] = {}
-    for key in sorted(bad):
-        of_node.setdefault(key[0], []).append(key)
+    of_node = grouped((key[0], key) for key in sorted(bad))
     for node, keys in of_node.items():
         labels = ", ".join(label for _, label in keys)
         where = f"{labels} on {node}" if node else labels

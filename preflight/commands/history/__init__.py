@@ -1,1 +1,1 @@
-"""The memory of every node: runs kept in a database, and what they say together."""
+"""Runs kept in a database, and what they show together."""

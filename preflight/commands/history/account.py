@@ -8,17 +8,20 @@ from datetime import datetime, timezone
 from typing import Any
 
 from preflight._util.json_output import schema_of, to_bytes
+from preflight._util.sequences import grouped
 from preflight._util.validation import type_adapter
 from preflight.commands.history.drifts import drift_stories
 from preflight.commands.history.past import Past, changes_of, peers_of
 from preflight.commands.history.stories import Kind, Story, failing_nodes, growing_counters, health_of, own_failures
 
 SCHEMA_VERSION = 1
+#: Lists of which each item is one line of JSON.
+BULK = ("nodes", "changes")
 #: What the stories rest on, for readers of the document.
 METHOD = (
-    "each node against the median of its peers (equal GPUs, else equal processors) in the same run; a change is told "
-    "beyond 6 deviations (1.4826 MAD) of the peers' changes and 6 times its own uncertainty; slopes by Theil and Sen; "
-    "failures and counters by a binomial chance below 1 % for the whole fleet"
+    "each node against the median of its peers (equal GPUs, else equal processors) in the same run; a change is "
+    "reported beyond 6 deviations (1.4826 MAD) of the peers' changes and 6 times its own uncertainty; slopes by Theil "
+    "and Sen; failures and counters by a binomial chance below 1 % for the whole fleet"
 )
 
 
@@ -128,7 +131,7 @@ _ORDER: tuple[Kind, ...] = (
 
 
 def account_of(past: Past, database: str) -> Account:
-    """What these runs say together."""
+    """What these runs show together."""
     groups = peers_of(past)
     own = own_failures(past)
     health = health_of(past, own)
@@ -157,9 +160,7 @@ def account_of(past: Past, database: str) -> Account:
         )
         for item in health.values()
     )
-    together: dict[tuple[int, str, str, str], list[str]] = {}
-    for change in changes:
-        together.setdefault((change.run, change.name, change.before, change.after), []).append(change.node)
+    together = grouped(((change.run, change.name, change.before, change.after), change.node) for change in changes)
     return Account(
         database=database,
         first=time_of(past, 0) if past.runs else "",
@@ -198,7 +199,7 @@ def time_of(past: Past, run: int) -> str:
 
 def to_json(account: Account) -> bytes:
     """The account as JSON, indented; each node is one line."""
-    return to_bytes(account, indent=2, bulk=("nodes", "changes"))
+    return to_bytes(account, indent=2, bulk=BULK)
 
 
 def schema() -> dict[str, Any]:

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from preflight._util.sequences import grouped
 from preflight.commands.history.past import SOFTWARE, Change, Past, Series, Values
 from preflight.commands.history.robust import OF_A_MEDIAN, known, noise, shape_of, spread, step_error, theil_sen
 from preflight.commands.history.stories import Story, listed, overlap
@@ -227,9 +228,7 @@ def updates_of(changes: Sequence[Change], groups: Mapping[str, Sequence[str]]) -
             what = (change.name, change.before, change.after)
             found.setdefault((group_of[change.node], what), {})[change.node] = change.run
     # What changed on the same nodes in the same runs cannot be told apart.
-    same: dict[tuple[str, tuple[tuple[str, int], ...]], list[tuple[str, str, str]]] = {}
-    for (group, what), runs in found.items():
-        same.setdefault((group, tuple(sorted(runs.items()))), []).append(what)
+    same = grouped(((group, tuple(sorted(runs.items()))), what) for (group, what), runs in found.items())
     updates = [Update(group, tuple(sorted(several)), dict(runs)) for (group, runs), several in same.items()]
     return sorted(updates, key=lambda item: (item.group, item.what))
 
@@ -378,9 +377,7 @@ def drift_stories(past: Past, groups: Mapping[str, Sequence[str]], changes: Sequ
 
 
 def _of_updates(effects: Sequence[Effect]) -> Iterator[Story]:
-    by_update: dict[int, list[Effect]] = {}
-    for effect in effects:
-        by_update.setdefault(id(effect.update), []).append(effect)
+    by_update = grouped((id(effect.update), effect) for effect in effects)
     for several in by_update.values():
         update = several[0].update
         parts = [_amount(item.quantity, item.change, item.quantity.share > 0) for item in several]
@@ -430,9 +427,7 @@ def _of_worse(past: Past, worse: Sequence[Worse]) -> Iterator[Story]:
         # The same nodes may have changed in a way of their own that only follows from it.
         nodes = {item.node for group in same for item in group}
         left = [item for item in left if item.node not in nodes or not item.fits(_when(first))]
-    by_node: dict[str, list[Worse]] = {}
-    for item in left:
-        by_node.setdefault(item.node, []).append(item)
+    by_node = grouped((item.node, item) for item in left)
     for node in sorted(by_node):
         yield _of_node(past, node, by_node[node])
 
@@ -465,7 +460,7 @@ def _of_node(past: Past, node: str, worse: Sequence[Worse]) -> Story:
 
 
 def _forecast(past: Past, worse: Worse) -> str:
-    """When a slow change reaches the next limit, if its slope is certain enough to say so."""
+    """When a slow change reaches the next limit, if its slope is certain enough."""
     if not worse.compared.is_ratio:
         return ""
     points = [point for point in known(worse.compared.own[worse.node]) if point[0] >= worse.since]

@@ -80,7 +80,7 @@ def _last(account: Account) -> str:
     if not account.runs:
         return "preflight: no runs are remembered for these nodes"
     if not account.stories:
-        return "preflight: nothing to tell"
+        return "preflight: nothing to report"
     nodes = len({node for story in account.stories for node in story.nodes})
     number = len(account.stories)
     return f"preflight: {number} {'story' if number == 1 else 'stories'} about {count(nodes, 'node')}"

@@ -33,7 +33,7 @@ _KEEP = re.compile(r"([1-9]\d{0,4})(d|runs)")
 
 
 def check_keep(text: str) -> str:
-    """`text`, if it says how long runs are kept: `180d`, or the newest `500runs`. Raises UsageError if it does not."""
+    """`text`, if it limits the age or number of runs: `180d`, or the newest `500runs`. Raises UsageError otherwise."""
     if not _KEEP.fullmatch(text):
         raise UsageError(f"--history-keep {text}: expected a number of days or runs, as in 180d or 500runs")
     return text

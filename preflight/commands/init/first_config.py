@@ -38,7 +38,7 @@ NAME = NAMES[0]
 
 @dataclass(frozen=True, slots=True)
 class FirstConfig:
-    """A first configuration: its text, the choices behind it, and the report under the chosen profile."""
+    """A first configuration: its text, the reasons for its choices, and the report under the chosen profile."""
 
     text: str
     scan: ProjectScan

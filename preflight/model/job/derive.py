@@ -48,9 +48,9 @@ def _processes_of_configuration(job: Job) -> Iterator[Claim]:
 
 def _processes_per_node_from_tasks(job: Job, launch: Launch) -> Iterator[Claim]:
     tasks = job.setting("tasks_per_node", launch.scope)
-    said = job.setting("processes_per_node", launch.scope)
+    stated = job.setting("processes_per_node", launch.scope)
     # A hostfile states how many processes a node has room for; an option states how many it gets.
-    if tasks and all(claim.source == "hostfile" and claim.strength < tasks[0].strength for claim in said):
+    if tasks and all(claim.source == "hostfile" and claim.strength < tasks[0].strength for claim in stated):
         yield _derived("processes_per_node", join(claim.value for claim in tasks), tasks, launch)
 
 

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from preflight._util.sequences import grouped
 from preflight._util.spans import Span
 from preflight.model.job.claim import WHOLE_JOB, Claim, Relation, Scope
 from preflight.model.job.quantities import check_known
@@ -217,10 +218,7 @@ class Job:
 
     @functools.cached_property
     def _by_quantity(self) -> dict[str, list[Claim]]:
-        index: dict[str, list[Claim]] = {}
-        for claim in self.claims:
-            index.setdefault(claim.quantity, []).append(claim)
-        return index
+        return grouped((claim.quantity, claim) for claim in self.claims)
 
     @functools.cached_property
     def _by_launch(self) -> dict[tuple[str, str], list[tuple[int, Claim]]]:
@@ -277,10 +275,7 @@ class Job:
         found = self.about(quantity, scope)
         if not found:
             return ()
-        by_source: dict[str, list[Claim]] = {}
-        for claim in found:
-            if claim.relation is Relation.REQUIRES:
-                by_source.setdefault(claim.source, []).append(claim)
+        by_source = grouped((claim.source, claim) for claim in found if claim.relation is Relation.REQUIRES)
         return tuple(claim for competing in by_source.values() for claim in strongest(competing))
 
     def value(self, quantity: str, scope: Scope = WHOLE_JOB) -> Value:
@@ -293,7 +288,7 @@ class Job:
         return join(claim.value for claim in claims)
 
     def value_claims(self, quantity: str, scope: Scope = WHOLE_JOB) -> tuple[Claim, ...]:
-        """The claims behind `value`: those that set `quantity` in `scope`, otherwise those that require it."""
+        """The claims that give `value`: those that set `quantity` in `scope`, otherwise those that require it."""
         return self.setting(quantity, scope) or self.requiring(quantity, scope)
 
     def environment(self, scope: Scope = WHOLE_JOB) -> Iterator[Claim]:

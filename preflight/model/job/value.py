@@ -17,7 +17,10 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import NamedTuple, TypeAlias
+
+from preflight._util import toml
 
 Scalar: TypeAlias = str | int | float | bool | None
 Plain: TypeAlias = Scalar | tuple[Scalar, ...]
@@ -340,63 +343,9 @@ JOB_ID = Symbol.JOB_ID.value
 
 #: Variables that are always set in a batch job, or in a rank that MPI started, to a value that no file contains.
 RUNTIME_VARIABLES = {
-    "SLURM_JOB_ID": Symbol.JOB_ID,
-    "SLURM_JOBID": Symbol.JOB_ID,
-    "SLURM_ARRAY_JOB_ID": Symbol.JOB_ID,
-    "SLURM_JOB_NODELIST": Symbol.NODE_LIST,
-    "SLURM_NODELIST": Symbol.NODE_LIST,
-    "SLURM_SUBMIT_HOST": Symbol.SUBMISSION_HOST,
-    "SLURM_LAUNCH_NODE_IPADDR": Symbol.SUBMISSION_HOST,
-    "PBS_O_HOST": Symbol.SUBMISSION_HOST,
-    "LSB_SUB_HOST": Symbol.SUBMISSION_HOST,
-    "SLURM_PROCID": Symbol.PROCESS_RANK,
-    "SLURM_NODEID": Symbol.NODE_RANK,
-    "SLURM_LOCALID": Symbol.LOCAL_RANK,
-    "SLURM_ARRAY_TASK_ID": Symbol.ARRAY_TASK,
-    "PBS_JOBID": Symbol.JOB_ID,
-    "LSB_JOBID": Symbol.JOB_ID,
-    "COBALT_JOBID": Symbol.JOB_ID,
-    "FLUX_JOB_ID": Symbol.JOB_ID,
-    "PBS_NODEFILE": Symbol.NODE_FILE,
-    "LSB_DJOB_HOSTFILE": Symbol.NODE_FILE,
-    "LSB_DJOB_RANKFILE": Symbol.NODE_FILE,
-    "COBALT_NODEFILE": Symbol.NODE_FILE,
-    "PE_HOSTFILE": Symbol.NODE_LIST,
-    "LSB_HOSTS": Symbol.NODE_LIST,
-    "LSB_MCPU_HOSTS": Symbol.NODE_LIST,
-    "PBS_NODENUM": Symbol.NODE_RANK,
-    "PBS_ARRAY_INDEX": Symbol.ARRAY_TASK,
-    "PBS_ARRAYID": Symbol.ARRAY_TASK,
-    "LSB_JOBINDEX": Symbol.ARRAY_TASK,
-    "OMPI_COMM_WORLD_RANK": Symbol.PROCESS_RANK,
-    "OMPI_COMM_WORLD_LOCAL_RANK": Symbol.LOCAL_RANK,
-    "OMPI_COMM_WORLD_NODE_RANK": Symbol.LOCAL_RANK,
-    "PMI_RANK": Symbol.PROCESS_RANK,
-    "PMIX_RANK": Symbol.PROCESS_RANK,
-    "MPI_LOCALRANKID": Symbol.LOCAL_RANK,
-    "MV2_COMM_WORLD_RANK": Symbol.PROCESS_RANK,
-    "MV2_COMM_WORLD_LOCAL_RANK": Symbol.LOCAL_RANK,
-    "PALS_RANKID": Symbol.PROCESS_RANK,
-    "PALS_LOCAL_RANKID": Symbol.LOCAL_RANK,
-    "PALS_NODEID": Symbol.NODE_RANK,
-    "FLUX_TASK_RANK": Symbol.PROCESS_RANK,
-    "FLUX_TASK_LOCAL_ID": Symbol.LOCAL_RANK,
-    "SKYPILOT_NODE_RANK": Symbol.NODE_RANK,
-    "SKYPILOT_NODE_IPS": Symbol.ALLOCATED_HOSTS,
-    "SKYPILOT_TASK_ID": Symbol.JOB_ID,
-    "DSTACK_NODE_RANK": Symbol.NODE_RANK,
-    "DSTACK_MASTER_NODE_IP": Symbol.FIRST_ALLOCATED_ADDRESS,
-    "DSTACK_NODES_IPS": Symbol.ALLOCATED_HOSTS,
-    "DSTACK_RUN_ID": Symbol.JOB_ID,
-    "SLURMD_NODENAME": Symbol.THIS_HOST,
-    "HOSTNAME": Symbol.THIS_HOST,
-    "HOST": Symbol.THIS_HOST,
-    "RANDOM": Symbol.RANDOM_NUMBER,
-    "SRANDOM": Symbol.RANDOM_NUMBER,
-    "EPOCHSECONDS": Symbol.TIME,
-    "SECONDS": Symbol.TIME,
-    "USER": Symbol.USER,
-    "HOME": Symbol.HOME,
+    name: Symbol[symbol]
+    for symbol, names in toml.load(Path(__file__).with_name("runtime_variables.toml")).items()
+    for name in names.split()
 }
 
 

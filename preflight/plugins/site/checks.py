@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
+from preflight._util.sequences import join_some
 from preflight._util.validation import HYPHENATED, Problem
 from preflight.agent.command import CommandResult, command
 from preflight.model.configuration import Condition, SiteCheck
@@ -233,7 +234,8 @@ def _judged(item: SiteCheck, facts: Facts) -> Iterator[Verdict]:
     for group, nodes in groups.items():
         first = said[nodes[0]]
         if group.status == "unknown":
-            reason = f"`{_line(item)}` on {_names(nodes)}: {first.what}" + (f": {first.seen}" if first.seen else "")
+            seen = f": {first.seen}" if first.seen else ""
+            reason = f"`{_line(item)}` on {join_some(nodes, 4)}: {first.what}{seen}"
             yield unknown(f"{item.name}: {group.what}", reason, required=item.required)
         elif group.status in ("fault", "warning"):
             yield _fault(item, first, nodes, mild=group.status == "warning")
@@ -330,18 +332,13 @@ def _fault(item: SiteCheck, answers: _Answer, nodes: list[str], *, mild: bool) -
     seen = f" ({answers.seen})" if answers.seen else ""
     return failed(
         f"{item.name}: {answers.what}",
-        f"{item.message} `{_line(item)}` on {_names(nodes)}: {answers.what}{seen}; expected: {answers.expected}",
+        f"{item.message} `{_line(item)}` on {join_some(nodes, 4)}: {answers.what}{seen}; expected: {answers.expected}",
         at=Evidence(item.name, answers.seen or answers.what, answers.expected, _line(item), nodes[0]),
         nodes=nodes,
         remedy=item.remedy,
         severity=Severity.WARNING if mild else None,
         confidence=Confidence.HIGH,
     )
-
-
-def _names(nodes: list[str]) -> str:
-    shown = ", ".join(nodes[:4])
-    return shown if len(nodes) <= 4 else f"{shown} and {len(nodes) - 4} more"
 
 
 def _first_line(found: CommandResult) -> str:

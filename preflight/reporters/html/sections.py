@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from preflight._util.sanitize import fold_nodes
+from preflight._util.sequences import grouped
 from preflight.engine.node_status import Hosts, hosts_of, starts_without
 from preflight.engine.report import Report
 from preflight.model.charts import Cell, Column, Row, Table
@@ -62,9 +63,7 @@ def finding_view(finding: Finding) -> FindingView:
 
 def by_rule(findings: Sequence[FindingView]) -> TableView:
     """Count the findings of each rule, with a link to the first of them, in page order."""
-    same: dict[str, list[FindingView]] = {}
-    for finding in findings:
-        same.setdefault(finding.id, []).append(finding)
+    same = grouped((finding.id, finding) for finding in findings)
     rows = tuple(
         RowView(
             id,

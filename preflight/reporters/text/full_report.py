@@ -14,11 +14,11 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from preflight._util.sanitize import clean, fold_nodes
+from preflight._util.sequences import grouped
 from preflight.engine.node_status import hosts_of, starts_without
 from preflight.engine.report import ExitCode, Report
 from preflight.engine.suppress import BASELINE, FILE_IGNORES, SINCE
 from preflight.model.findings import Evidence, Finding, Location, Status, VerdictKind
-from preflight.model.job import LeftOut
 from preflight.model.options import NODES
 from preflight.model.recording import Origin
 from preflight.reporters.base import SEVERITIES, VERDICTS, Style, word
@@ -384,9 +384,7 @@ def print_coverage(sheet: Sheet, report: Report) -> None:
 
 def _left_out_files(sheet: Sheet, report: Report) -> None:
     """Print the files that were skipped: one line per reason, with -v all folders."""
-    by_reason: dict[str, list[LeftOut]] = {}
-    for item in report.coverage.left_out:
-        by_reason.setdefault(item.reason, []).append(item)
+    by_reason = grouped((item.reason, item) for item in report.coverage.left_out)
     for reason, same in by_reason.items():
         files = sum(item.files for item in same)
         least = "at least " if any(item.more for item in same) else ""

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 
 from preflight._util.sanitize import clean, fold_nodes
+from preflight._util.sequences import grouped
 from preflight.config.selection import declared_by, unknown
 from preflight.engine.report import Report
 from preflight.engine.waste import AvoidedCost
@@ -77,9 +78,7 @@ def _minutes(seconds: int) -> str:
 
 def fold_evidence(evidence: Sequence[Evidence]) -> Sequence[Evidence]:
     """Fold evidence that several nodes share into one item each."""
-    seen: dict[tuple[str, str], list[Evidence]] = {}
-    for item in evidence:
-        seen.setdefault((item.observed, item.expected), []).append(item)
+    seen = grouped(((item.observed, item.expected), item) for item in evidence)
     folded: list[Evidence] = []
     for items in seen.values():
         first = items[0]
@@ -91,7 +90,7 @@ def fold_evidence(evidence: Sequence[Evidence]) -> Sequence[Evidence]:
 
 
 def alike(findings: Sequence[Finding]) -> list[list[Finding]]:
-    """Group the findings that say the same about different nodes, in the order of their first; numbers may differ.
+    """Group the findings that differ only in their nodes, in the order of their first; numbers may differ.
 
     A group of fewer than `_MIN_ALIKE` is split: so few are easier to read one by one.
     """
@@ -111,7 +110,7 @@ def says_the_same(one: Finding, other: Finding) -> bool:
 
 
 def _without_node(finding: Finding, numbers: re.Pattern[str] | None = None) -> tuple[object, ...]:
-    """What a finding of one node says, with the node, and with `numbers`, replaced by a placeholder."""
+    """The message of a finding of one node, with the node, and with `numbers`, replaced by a placeholder."""
     node = re.compile(rf"(?<![\w-]){re.escape(finding.nodes[0])}(?![\w-])")
 
     def plain(text: str) -> str:

@@ -13,6 +13,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from preflight._util.sanitize import clean, fold_nodes
+from preflight._util.sequences import grouped
 from preflight.engine.report import Report
 from preflight.model.findings import Finding, Location, Outcome, Status, VerdictKind
 from preflight.reporters.base import SEVERITIES, VERDICTS, Style, word
@@ -66,9 +67,7 @@ def _lines(style: Style, write: Callable[[Sheet], None]) -> list[str]:
 
 
 def _groups(findings: Sequence[Finding]) -> list[_Group]:
-    by_rule: dict[str, list[Finding]] = {}
-    for finding in findings:
-        by_rule.setdefault(finding.id, []).append(finding)
+    by_rule = grouped((finding.id, finding) for finding in findings)
     groups = [_Group(tuple(sorted(same, key=lambda f: -f.severity.rank))) for same in by_rule.values()]
     return sorted(groups, key=lambda group: (-group.first.severity.rank, group.first.id))
 

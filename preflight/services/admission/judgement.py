@@ -19,6 +19,7 @@ import yaml
 
 from preflight._util.redaction import scrub
 from preflight._util.sanitize import clean
+from preflight._util.sequences import join_some
 from preflight._util.usage_error import UsageError, similar_names
 from preflight._util.yaml_output import to_yaml
 from preflight.model.configuration import Configuration
@@ -177,9 +178,7 @@ def _judged(
         if read.problem
     ]
     if reads is None and (unread := sorted(references_of([own], [value], namespace))):
-        names = ", ".join(reference.words for reference in unread[:_MAX_NAMED]) + (
-            ", ..." if len(unread) > _MAX_NAMED else ""
-        )
+        names = join_some([reference.words for reference in unread], _MAX_NAMED)
         missing.append(
             shown.line(f"preflight has no access to the cluster, so what depends on these was not judged: {names}")
         )
@@ -248,7 +247,7 @@ def _limited(warnings: list[str]) -> tuple[str, ...]:
 
 
 def not_judged(policy: Policy, reason: str, *, answer: str = "") -> Judgement:
-    """The answer for an object that could not be judged, as the policy says."""
+    """The answer for an object that could not be judged, as the policy demands."""
     text = f"preflight could not judge this object: {reason}"
     if (answer or policy.on_failure) == "refuse":
         return Judgement(False, f"{text}; it is refused because the webhook is set to fail closed", result="not-judged")

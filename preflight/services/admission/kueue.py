@@ -130,7 +130,7 @@ class Controller:
                 found(value)
 
     async def find_checks(self) -> None:
-        """Find the checks of this controller, and say in their status that they are served."""
+        """Find the checks of this controller, and mark them as active in their status."""
         found, _ = await anyio.to_thread.run_sync(self.api.list_all, CHECKS, abandon_on_cancel=True)
         mine = [each for each in found if _at(each, "spec", "controllerName") == self.name]
         self.checks = {str(_at(each, "metadata", "name")) for each in mine}

@@ -101,10 +101,10 @@ _MIN_DEADLINE_S = 0.2
 _MAX_LOGGED = 253
 
 
-def log_line(**said: object) -> None:
+def log_line(**fields: object) -> None:
     """Write one line of JSON to standard error: a newline or escape sequence in a name stays inside its text."""
     now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-    sys.stderr.write(json.dumps({"time": now, **said}, ensure_ascii=True) + "\n")
+    sys.stderr.write(json.dumps({"time": now, **fields}, ensure_ascii=True) + "\n")
     sys.stderr.flush()
 
 

@@ -80,7 +80,7 @@ HEADERS = {
 
 
 class NotThere(Exception):
-    """What was asked for is not in the history; the text says what."""
+    """The history does not contain what was requested; the message names it."""
 
 
 @dataclass
@@ -305,7 +305,7 @@ class FleetPage:
     # --- the rest ---
 
     async def _health(self, request: Request) -> Response:
-        """Whether the database can be read; says nothing of what is in it, so it needs no login."""
+        """Whether the database can be read. The answer reveals no content, so it needs no login."""
 
         def look() -> None:
             with self.database.reading(self.deadline_s):

@@ -38,7 +38,7 @@ MAX_PICTURE_ROWS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class NodeCell:
-    """A node in the grid. `title` says the same as its colour and sign."""
+    """A node in the grid. `title` means the same as its colour and sign."""
 
     name: str
     style: str

@@ -233,7 +233,7 @@ _MAX_TEXT = 2_000
 
 
 class WrongFilter(ValueError):
-    """A query that cannot be answered; the text says why."""
+    """A query that cannot be answered, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,12 +134,12 @@ def _of_report(report: Report, first: str, places: Places, pages: RulePages) -> 
                 )
     for comment in report.coverage.unused_suppressions:
         span = comment.span
-        said = "suppresses nothing" if comment.names else "names no rule; write `# preflight: ignore[ID] reason`"
+        problem = "suppresses nothing" if comment.names else "names no rule; write `# preflight: ignore[ID] reason`"
         yield (
             span.path,
             types.Diagnostic(
                 places.range(Location.at(span)),
-                f"this comment {said}",
+                f"this comment {problem}",
                 types.DiagnosticSeverity.Hint,
                 source=SOURCE,
                 tags=[types.DiagnosticTag.Unnecessary],

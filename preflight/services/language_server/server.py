@@ -149,7 +149,7 @@ class Server(LanguageServer):
         self._change()
 
     async def settled(self) -> None:
-        """Wait until everything that the editor has said so far is judged."""
+        """Wait until everything that the editor has sent so far is judged."""
         if self._loop_task is not None:
             await self._idle.wait()
 
@@ -238,7 +238,7 @@ class Server(LanguageServer):
         await self._publish(generation)
 
     async def _read_folders(self) -> None:
-        """Read each folder whose jobs are not all known, once nobody types."""
+        """Read each folder whose jobs are not all known, once the user stops typing."""
         while not all(folder.is_complete for folder in self._folders.values()):
             generation = self._generation
             with contextlib.suppress(asyncio.TimeoutError):
@@ -299,7 +299,7 @@ class Server(LanguageServer):
     # --- answers ---
 
     async def answer(self, uri: str, make: Callable[[Folder, str, Watch], T]) -> T | None:
-        """What `make` says about an open file, judged as it is now; None if it cannot be said in time.
+        """The result of `make` for an open file, judged as it is now; None if it is not ready in time.
 
         Args:
             uri: of the file.
@@ -362,7 +362,7 @@ class Server(LanguageServer):
 
 
 def make_server(choices: Choices) -> Server:
-    """A server that answers everything that it says it can."""
+    """A server that handles every request that it announces."""
     server = Server(choices)
 
     @server.feature(types.INITIALIZED)
@@ -404,8 +404,8 @@ def make_server(choices: Choices) -> Server:
             plans = [[launch for job in plan_of([one]).jobs for launch in job.launches] for one in jobs]
             return hover_text(jobs, plans, path, text, text.place(params.position))
 
-        said = await server.answer(params.text_document.uri, make)
-        return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, said)) if said else None
+        text = await server.answer(params.text_document.uri, make)
+        return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, text)) if text else None
 
     @server.feature(types.TEXT_DOCUMENT_DEFINITION)
     async def definition(params: types.DefinitionParams) -> list[types.Location] | None:
@@ -436,7 +436,7 @@ def make_server(choices: Choices) -> Server:
 
 
 def _watch_files(server: Server) -> None:
-    """Ask the editor to tell about files that change outside of it, if it can."""
+    """Ask the editor to report files that change outside of it, if it can."""
     workspace = server.client_capabilities.workspace
     if workspace and workspace.did_change_watched_files and workspace.did_change_watched_files.dynamic_registration:
         options = types.DidChangeWatchedFilesRegistrationOptions([types.FileSystemWatcher("**/*")])

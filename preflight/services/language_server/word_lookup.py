@@ -223,8 +223,8 @@ MAX_LOCATIONS = 200
 
 
 def definitions(folder: Folder, path: str, at: tuple[int, int]) -> list[types.Location]:
-    """The places that decide what a place says: the other side of a contradiction, the claim that overrides it, and
-    where its value is assigned.
+    """The places that decide the meaning of a place: the other side of a contradiction, the claim that overrides it,
+    and where its value is assigned.
 
     Args:
         folder: its jobs are searched.

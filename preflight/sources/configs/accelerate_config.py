@@ -30,10 +30,11 @@ from preflight.model.job import (
     lift,
 )
 from preflight.sources.base import Reading, SourceFile, Tree
-from preflight.sources.configs import hugging_face
+from preflight.sources.configs.hugging_face import state_fsdp
 from preflight.sources.configs.setting_claims import state_settings
 from preflight.sources.formats.comments import suppressions
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, document_of
+from preflight.sources.value_readers import as_text
 
 #: The role in which other files refer to such a file.
 ROLE = "accelerate"
@@ -135,7 +136,7 @@ def _state_key(node_claims: NodeClaims, member: Member, name: str) -> None:
 
 
 def _state_launch(node_claims: NodeClaims, root: Node) -> None:
-    node_claims.add_member("distributed_type", root.member("distributed_type"), _as_text)
+    node_claims.add_member("distributed_type", root.member("distributed_type"), as_text)
     machines = root.member("num_machines")
     node_claims.add_member("nodes", machines, as_int, relation=Relation.REQUIRES)
     node_claims.add_member("world_size", root.member("num_processes"), _processes)
@@ -149,13 +150,13 @@ def _state_launch(node_claims: NodeClaims, root: Node) -> None:
             _default(node_claims, "nodes", 1, kind, "num_machines", Relation.REQUIRES)
         if port is None or port.node.value is None:
             _default(node_claims, "master_port", _DEFAULT_PORT, kind, "main_process_port", Relation.SETS)
-    node_claims.add_member("rendezvous_backend_unread", root.member("rdzv_backend"), _as_text)
+    node_claims.add_member("rendezvous_backend_unread", root.member("rdzv_backend"), as_text)
     node_claims.add_member("mixed_precision", root.member("mixed_precision"), _precision)
     devices = root.member("gpu_ids")
     if devices is not None and devices.node.value not in (None, "all"):
         # Accelerate overwrites these variables.
         node_claims.add(
-            "env.CUDA_VISIBLE_DEVICES", _as_text(_scalar_value(devices.node)), devices, strength=Strength.FLAG
+            "env.CUDA_VISIBLE_DEVICES", as_text(_scalar_value(devices.node)), devices, strength=Strength.FLAG
         )
 
 
@@ -182,7 +183,7 @@ def _state_deepspeed(node_claims: NodeClaims, root: Node, tree: Tree) -> list[Re
             references.append(
                 Reference(posixpath.normpath(target), role, node_claims.span(member.node), node_claims.scope)
             )
-    node_claims.add_member("multinode_launcher", section.member("deepspeed_multinode_launcher"), _as_text)
+    node_claims.add_member("multinode_launcher", section.member("deepspeed_multinode_launcher"), as_text)
     if section.text("deepspeed_config_file") in ("", "none"):
         inner = NodeClaims(node_claims.file, "deepspeed", node_claims.scope)
         inner.add_member("gradient_accumulation_steps", section.member("gradient_accumulation_steps"), _unless_auto)
@@ -194,10 +195,7 @@ def _state_deepspeed(node_claims: NodeClaims, root: Node, tree: Tree) -> list[Re
 
 def _state_sections(node_claims: NodeClaims, root: Node) -> None:
     section = root.at("fsdp_config")
-    for member in section.in_force if section is not None else ():
-        quantity = hugging_face.quantity_of(member.key)
-        if quantity is not None:
-            node_claims.add_member(quantity, member, hugging_face.reading_of(quantity))
+    state_fsdp(node_claims, section.in_force if section is not None else ())
     for name, quantities in (("megatron_lm_config", _MEGATRON), ("parallelism_config", _PARALLELISM)):
         section = root.at(name)
         for member in section.in_force if section is not None else ():
@@ -208,10 +206,6 @@ def _state_sections(node_claims: NodeClaims, root: Node) -> None:
 
 def _scalar_value(node: Node) -> Value:
     return Known(node.value) if node.kind is Kind.SCALAR else Unresolved("a placeholder that is replaced later")
-
-
-def _as_text(value: Value) -> Value:
-    return lift(lambda item: item if isinstance(item, str) else str(item), value)
 
 
 def _precision(value: Value) -> Value:
@@ -229,7 +223,7 @@ def host(value: Value) -> Value:
     """A host name, unless it is a placeholder."""
     from preflight.sources.launchers.claim_builder import unresolved_if_placeholder
 
-    return unresolved_if_placeholder(_as_text(value))
+    return unresolved_if_placeholder(as_text(value))
 
 
 def free_port(value: Value) -> Value:

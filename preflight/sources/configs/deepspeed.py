@@ -11,7 +11,9 @@ import itertools
 import posixpath
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
+from preflight._util import toml
 from preflight._util.budget import truncate
 from preflight.model.job import (
     AUTO,
@@ -112,32 +114,9 @@ def _duplicates(file: SourceFile, node: Node) -> Iterator[Note]:
         yield from _duplicates(file, member.node)
 
 
-#: DeepSpeed's keys (deepspeed/runtime/constants.py, config.py, zero/config.py; 0.16).
+#: Paths of keys, and their quantities.
 QUANTITY_OF: dict[tuple[str, ...], str] = {
-    ("train_batch_size",): "train_batch_size",
-    ("train_micro_batch_size_per_gpu",): "micro_batch_size_per_gpu",
-    ("gradient_accumulation_steps",): "gradient_accumulation_steps",
-    ("zero_optimization", "stage"): "zero_stage",
-    ("zero_optimization", "offload_optimizer", "device"): "offload_optimizer_device",
-    ("zero_optimization", "offload_param", "device"): "offload_param_device",
-    ("zero_optimization", "overlap_comm"): "overlap_comm",
-    ("zero_optimization", "reduce_bucket_size"): "reduce_bucket_size",
-    ("fp16", "enabled"): "fp16_enabled",
-    ("fp16", "type"): "fp16_type",
-    ("fp16", "loss_scale"): "fp16_loss_scale",
-    ("bf16", "enabled"): "bf16_enabled",
-    ("bfloat16", "enabled"): "bf16_enabled",
-    ("communication_data_type",): "communication_data_type",
-    ("elasticity", "enabled"): "elasticity_enabled",
-    ("tensor_parallel", "autotp_size"): "tensor_parallel_size",
-    ("gradient_clipping",): "gradient_clipping",
-    ("optimizer", "type"): "optimizer_type",
-    ("optimizer", "params", "torch_adam"): "torch_adam",
-    ("optimizer", "params", "lr"): "learning_rate",
-    ("optimizer", "params", "weight_decay"): "weight_decay",
-    ("scheduler", "params", "warmup_max_lr"): "learning_rate",
-    ("scheduler", "params", "warmup_num_steps"): "warmup_steps",
-    ("dataloader_drop_last",): "dataloader_drop_last",
+    tuple(path.split(".")): quantity for path, quantity in toml.load(Path(__file__).with_suffix(".toml")).items()
 }
 _SECTIONS = frozenset(path[:depth] for path in QUANTITY_OF for depth in range(1, len(path)))
 #: A section with more keys than this is not a configuration.

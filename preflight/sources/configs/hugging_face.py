@@ -10,145 +10,40 @@ read them only where such a trainer is started.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from pathlib import Path
 
 from preflight._util import toml
-from preflight.model.job import Known, Plain, Value, as_int, is_whole_number, lift
-from preflight.model.job.value import Symbol
+from preflight.model.job import Known, Plain, Value
+from preflight.sources.formats.structured import Member, NodeClaims
+from preflight.sources.value_readers import READERS, Reader, as_bool, ordinal_or
 
-#: Settings without their `fsdp_` prefix, and their quantities.
-QUANTITY_OF: dict[str, str] = {
-    "version": "fsdp_version",
-    "auto_wrap_policy": "fsdp_wrap_policy",
-    "transformer_layer_cls_to_wrap": "fsdp_layer_classes",
-    "sharding_strategy": "fsdp_sharding_strategy",
-    "state_dict_type": "fsdp_state_dict_type",
-    "backward_prefetch": "fsdp_backward_prefetch",
-    "backward_prefetch_policy": "fsdp_backward_prefetch",
-    "forward_prefetch": "fsdp_forward_prefetch",
-    "offload_params": "fsdp_offload_params",
-    "use_orig_params": "fsdp_use_orig_params",
-    "cpu_ram_efficient_loading": "fsdp_cpu_ram_efficient_loading",
-    "sync_module_states": "fsdp_sync_module_states",
-    "reshard_after_forward": "fsdp_reshard_after_forward",
-    "activation_checkpointing": "fsdp_activation_checkpointing",
-}
-#: Numbers in these lists count from 1.
-_WORDS: dict[str, tuple[str, ...]] = {
-    "fsdp_wrap_policy": ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP"),
-    "fsdp_sharding_strategy": ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2"),
-    "fsdp_state_dict_type": ("FULL_STATE_DICT", "LOCAL_STATE_DICT", "SHARDED_STATE_DICT"),
-    "fsdp_backward_prefetch": ("BACKWARD_PRE", "BACKWARD_POST", "NO_PREFETCH"),
-}
-_TRUE = ("true", "1", "yes", "on", "y", "t")
-_FALSE = ("false", "0", "no", "off", "n", "f", "")
-_FSDP_SWITCHES = frozenset(
-    [
-        "fsdp_forward_prefetch",
-        "fsdp_offload_params",
-        "fsdp_use_orig_params",
-        "fsdp_cpu_ram_efficient_loading",
-        "fsdp_sync_module_states",
-        "fsdp_activation_checkpointing",
-    ]
-)
-
-
-def quantity_of(key: str) -> str | None:
-    """The quantity of a setting, with or without the `fsdp_` prefix."""
-    return QUANTITY_OF.get(key.removeprefix("fsdp_"))
-
-
-def reading_of(quantity: str) -> Callable[[Value], Value]:
-    """The function that reads the value of a setting."""
-    if quantity in _FSDP_SWITCHES:
-        return as_bool
-    if quantity == "fsdp_version":
-        return as_int
-    if quantity == "fsdp_layer_classes":
-        return as_names
-    return lambda value: lift(lambda item: _word(quantity, item), value)
-
-
-def as_bool(value: Value) -> Value:
-    """`true`, `"True"`, 1 as booleans; anything else is unresolved."""
-    return lift(_switch, value)
-
-
-def as_names(value: Value) -> Value:
-    """`A,B` and a list of names as a tuple of names."""
-    return lift(_names, value)
-
-
-def _switch(item: Plain) -> bool:
-    text = str(item).strip().lower()
-    if text in _TRUE:
-        return True
-    if text in _FALSE:
-        return False
-    raise ValueError(f"{item!r} is neither true nor false")
-
-
-def _names(item: Plain) -> tuple[str, ...]:
-    parts = item if isinstance(item, tuple) else str(item).split(",")
-    return tuple(name for part in parts if (name := str(part).strip()))
-
-
-def _word(quantity: str, item: Plain) -> str:
-    text = str(item).strip()
-    words = _WORDS.get(quantity, ())
-    if is_whole_number(text) and 0 < int(text) <= len(words):
-        return words[int(text) - 1]
-    return text.upper() if words else text.lower()
-
-
-Reader = Callable[[Value], Value]
-
-
-def as_number(value: Value) -> Value:
-    """Convert to a number, including strings that YAML does not read as one (`2e-5`)."""
-    return lift(_number, value)
-
-
-def as_text(value: Value) -> Value:
-    """Convert to a string; YAML's bare `no` is false."""
-    return lift(lambda item: "no" if item is False else str(item), value)
-
-
-def _number(item: Plain) -> float:
-    if isinstance(item, bool) or item is None or isinstance(item, tuple):
-        raise ValueError(f"not a number: {item!r}")
-    return float(item)
-
-
-def as_degree(value: Value) -> Value:
-    """A parallel size; -1 and 0 turn that kind of parallelism off or leave it to the library."""
-    return lift(_degree, value)
-
-
-def _degree(item: Plain) -> int:
-    number = int(str(item))
-    if number < 1:
-        raise ValueError(f"{item}: {Symbol.LIBRARY_DEFAULT.value}")
-    return number
-
-
-_READERS = {
-    "int": as_int,
-    "number": as_number,
-    "text": as_text,
-    "switch": as_bool,
-    "names": as_names,
-    "degree": as_degree,
-}
 _TABLE = toml.load(Path(__file__).with_name("hugging_face.toml"))
 #: Argument -> quantity and the function that reads its value.
 SETTINGS: dict[str, tuple[str, Reader]] = {
-    name: (row["quantity"], _READERS[row["read"]]) for name, row in _TABLE["settings"].items()
+    name: (row["quantity"], READERS[row["read"]]) for name, row in _TABLE["settings"].items()
+}
+#: The same of FSDP's settings, without their `fsdp_` prefix.
+_FSDP: dict[str, tuple[str, Reader]] = {
+    name: (row["quantity"], READERS[row["read"]] if "read" in row else ordinal_or(tuple(row["words"])))
+    for name, row in _TABLE["fsdp"].items()
 }
 #: Switches that select a precision when they are on.
 PRECISIONS = ("fp16", "bf16")
+
+
+def fsdp_setting(key: str) -> tuple[str, Reader] | None:
+    """The quantity of a setting, with or without the `fsdp_` prefix, and the function that reads its value."""
+    return _FSDP.get(key.removeprefix("fsdp_"))
+
+
+def state_fsdp(node_claims: NodeClaims, members: Iterable[Member]) -> None:
+    """State FSDP's settings among these keys."""
+    for member in members:
+        setting = fsdp_setting(member.key)
+        if setting is not None:
+            quantity, reader = setting
+            node_claims.add_member(quantity, member, reader)
 
 
 def precision_of(name: str, value: Value) -> Value | None:
@@ -166,7 +61,7 @@ _PADDLE_FALSE = ("false", "f", "no", "n", "0")
 
 
 def converted(name: str, item: Plain) -> Plain:
-    """What the parser makes of the text of an argument; unchanged where it stops, since a rule quotes it."""
+    """The value that the parser reads from an argument; unchanged if the parser stops, since a rule quotes it."""
     kind, text = FIELDS[name], str(item)
     if kind == "bool":
         return True if text.lower() in _PADDLE_TRUE else False if text.lower() in _PADDLE_FALSE else item

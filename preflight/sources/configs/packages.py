@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from preflight._util.sequences import grouped
 from preflight._util.spans import MAX_SNIPPET_LENGTH
 from preflight.model.job import WHOLE_JOB, Claim, Known, Reference, Scope, Span, Strength
 from preflight.sources.base import Reading, SourceFile, Tree
@@ -274,9 +275,7 @@ class LockFileSource:
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
         """State the frameworks it pins."""
-        found: dict[str, list[tuple[Package, Span, str]]] = {}
-        for package, span, spelling in _locked_entries(file):
-            found.setdefault(package.name, []).append((package, span, spelling))
+        found = grouped((package.name, (package, span, spelling)) for package, span, spelling in _locked_entries(file))
         stated: list[Claim] = []
         for entries in found.values():
             if len({package for package, _, _ in entries}) == 1:

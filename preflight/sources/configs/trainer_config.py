@@ -9,27 +9,18 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from preflight._util.budget import truncate
 from preflight.model.job import WHOLE_JOB, Claim, Known, Reference, Scope, Strength, Unresolved, as_int
 from preflight.sources.base import Reading, SourceFile, Tree
-from preflight.sources.configs import hugging_face
-from preflight.sources.configs.hugging_face import (
-    FIELDS,
-    FRAMEWORK,
-    PRECISIONS,
-    SETTINGS,
-    Reader,
-    as_number,
-    as_text,
-    precision_of,
-)
+from preflight.sources.configs.hugging_face import FIELDS, FRAMEWORK, PRECISIONS, SETTINGS, precision_of, state_fsdp
 from preflight.sources.configs.model_config import ROLE as MODEL_ROLE
 from preflight.sources.configs.model_config import config_of
 from preflight.sources.configs.setting_claims import state_settings
 from preflight.sources.formats.comments import suppressions
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, document_of, value_of
+from preflight.sources.value_readers import Reader, as_float, as_text
 
 #: The role in which other files refer to such a file.
 ROLE = "trainer"
@@ -81,7 +72,7 @@ _AXOLOTL: dict[str, tuple[str, Reader]] = {
     "base_model": ("model_name", as_text),
     "tensor_parallel_size": ("tensor_parallel_size", as_int),
     "context_parallel_size": ("context_parallel_size", as_int),
-    "max_grad_norm": ("gradient_clipping", as_number),
+    "max_grad_norm": ("gradient_clipping", as_float),
 }
 _TUNE: dict[str, tuple[str, Reader]] = {
     "batch_size": ("micro_batch_size_per_gpu", as_int),
@@ -115,7 +106,7 @@ class TrainerConfigSource:
         notes = node_claims.notes(document)
         references: list[Reference] = []
         if root is not None and root.kind is Kind.OBJECT and _FSDP_FILE.match(file.text[:_HEAD]) is not None:
-            _state_fsdp_members(node_claims, root.in_force)
+            state_fsdp(node_claims, root.in_force)
         elif root is not None and root.kind is Kind.OBJECT:
             dialect = _dialect(file, root)
             for member in root.in_force:
@@ -183,14 +174,7 @@ def _state_fsdp(node_claims: NodeClaims, root: Node) -> None:
     section = root.at("fsdp_config")
     members = section.in_force if section is not None and section.kind is Kind.OBJECT else ()
     version = root.member("fsdp_version")
-    _state_fsdp_members(node_claims, (*((version,) if version is not None else ()), *members))
-
-
-def _state_fsdp_members(node_claims: NodeClaims, members: Iterable[Member]) -> None:
-    for member in members:
-        quantity = hugging_face.quantity_of(member.key)
-        if quantity is not None:
-            node_claims.add_member(quantity, member, hugging_face.reading_of(quantity))
+    state_fsdp(node_claims, (*((version,) if version is not None else ()), *members))
 
 
 def _state_sharding(node_claims: NodeClaims, root: Node) -> None:

@@ -13,12 +13,13 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
+from preflight._util import toml
 from preflight._util.budget import truncate
-from preflight.model.job import WHOLE_JOB, Claim, Known, Note, NoteKind, Reference, Scope, Strength, Value, as_int
+from preflight.model.job import WHOLE_JOB, Claim, Known, Note, NoteKind, Reference, Scope, Strength, Value
 from preflight.sources.base import Reading, SourceFile, Tree
-from preflight.sources.configs.frameworks.framework_files import Reader, as_count, as_float
 from preflight.sources.formats import structured
 from preflight.sources.formats.comments import suppressions
 from preflight.sources.formats.structured import Kind, Node, NodeClaims, document_of, value_of
@@ -27,6 +28,7 @@ from preflight.sources.hydra.configuration import ConfigFolders, Leaf, leaves
 from preflight.sources.hydra.framework_claims import claims_of
 from preflight.sources.hydra.interpolation import Unreadable
 from preflight.sources.hydra.run_config import file_config
+from preflight.sources.value_readers import READERS, Reader
 
 #: How its claims are named; such a file alone starts nothing.
 SOURCE = "settings"
@@ -34,47 +36,17 @@ _HEAD = 60_000
 _MAX_LEAVES = 5_000
 
 
-def _named(quantity: str, names: str, read: Reader) -> dict[str, tuple[str, Reader]]:
-    return dict.fromkeys(names.split(), (quantity, read))
+def _section(name: str) -> Mapping[str, tuple[str, Reader]]:
+    """The names of a section of the table, each with its quantity and the function that reads its value."""
+    found: dict[str, tuple[str, Reader]] = {}
+    for quantity, row in _TABLE[name].items():
+        names, reader = (row, "count") if isinstance(row, str) else (row["names"], row["read"])
+        found.update(dict.fromkeys(names.split(), (quantity, READERS[reader])))
+    return found
 
 
-#: What a job is made of.
-_COUNTS: Mapping[str, tuple[str, Reader]] = {
-    **_named("nodes", "num_nodes nnodes n_nodes", as_count),
-    **_named("gpus_per_node", "gpus_per_node num_gpus_per_node n_gpus_per_node ngpus_per_node", as_count),
-    **_named("processes_per_node", "nproc_per_node num_processes_per_node", as_count),
-    # submitit's launcher for Hydra.
-    **_named("nodes", "launcher.nodes", as_count),
-    **_named("tasks_per_node", "launcher.tasks_per_node", as_count),
-}
-_SIZES: Mapping[str, tuple[str, Reader]] = {
-    **_named("train_batch_size", "global_batch_size", as_count),
-    **_named(
-        "micro_batch_size_per_gpu",
-        "micro_batch_size micro_batch_size_per_gpu per_device_train_batch_size batch_size_per_gpu per_gpu_batch_size"
-        " batch_size_per_device per_device_batch_size train_batch_size_per_device train_micro_batch_size"
-        " samples_per_gpu imgs_per_gpu images_per_gpu ims_per_gpu batch_size_per_card",
-        as_count,
-    ),
-    **_named("given_batch_size", "batch_size batchsize train_batch_size total_batch_size ims_per_batch", as_count),
-    **_named(
-        "gradient_accumulation_steps",
-        "gradient_accumulation_steps accumulate_grad_batches accum_grad grad_accum_steps",
-        as_count,
-    ),
-    **_named("tensor_parallel_size", "tensor_parallel_size tensor_model_parallel_size tp_size", as_count),
-    **_named("pipeline_parallel_size", "pipeline_parallel_size pipeline_model_parallel_size pp_size", as_count),
-    **_named("context_parallel_size", "context_parallel_size cp_size", as_count),
-    # T5X.
-    **_named("tensor_parallel_size", "pjitpartitioner.num_partitions", as_count),
-    **_named("expert_parallel_size", "expert_parallel_size expert_model_parallel_size ep_size", as_count),
-}
-_OTHERS: Mapping[str, tuple[str, Reader]] = {
-    **_named("learning_rate", "lr learning_rate base_lr", as_float),
-    **_named("train_steps", "max_steps max_train_steps num_train_steps train_steps solver.max_iter", as_count),
-    **_named("sequence_length", "seq_len seq_length max_seq_len max_seq_length sequence_length", as_count),
-    **_named("dataloader_workers", "num_workers dataloader_num_workers", as_int),
-}
+_TABLE = toml.load(Path(__file__).with_suffix(".toml"))
+_COUNTS, _SIZES, _OTHERS = (_section(name) for name in ("counts", "sizes", "others"))
 #: A key: in a line of its own, or in braces.
 _KEY = r"(?:^[ \t]*(?:-[ \t]+)?|[{{,][ \t]*)[\"']?(?:[\w./]{{1,100}}[./])?(?:{names})[\"']?[ \t]*[:=]"
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from preflight._util.budget import truncate
 from preflight._util.secret_names import is_secret
-from preflight.model.job import Claim, Known, Plain, Scope, Span, Strength, Unresolved, Value, as_int, lift, product
+from preflight.model.job import Claim, Known, Scope, Span, Strength, Unresolved, Value, lift, product
 from preflight.model.job.quantities import SETTING_PREFIX
 from preflight.sources.hydra.configuration import (
     Leaf,
@@ -20,16 +20,13 @@ from preflight.sources.hydra.configuration import (
     leaves,
     split_key,
 )
-from preflight.sources.hydra.frameworks import Framework, Key, Reading
+from preflight.sources.hydra.frameworks import Framework, Key
 from preflight.sources.hydra.interpolation import Unreadable
 from preflight.sources.hydra.run_config import RunConfig
 
 _SOURCE = "config"
 #: More settings than this are not stated.
 _MAX_SETTINGS = 2000
-#: One engine of AReaL's allocation: `fsdp:d4p1t2`, `sglang.d4t2`.
-_ALLOCATION = re.compile(r"[\w-]*[:.]?(?P<sizes>(?:[dptcea]\d{1,5})+)", re.DOTALL)
-_TOKEN = re.compile(r"([a-z])(\d{1,5})")
 
 
 def claims_of(run: RunConfig, scope: Scope, condition: str, at: Span, spelling: str) -> tuple[Claim, ...]:
@@ -120,12 +117,11 @@ def _layers(run: RunConfig, key: Key, path: str, setting: Setting, scope: Scope)
     value = _resolve(run, path)
     if value is None or value == Known(None):
         return
-    convert = _READERS[key.reading]
     strength = setting.place.strength
-    yield _claim(key, convert(value), setting.place, scope, strength)
+    yield _claim(key, key.read(value), setting.place, scope, strength)
     before = setting.before
     if isinstance(before, Leaf) and isinstance(before.value, Known) and before.value.value not in (None, "???"):
-        replaced = convert(_plain(before.value))
+        replaced = key.read(_plain(before.value))
         weaker = before.place.strength if before.place.strength < strength else Strength.DEFAULT
         if weaker < strength:
             yield _claim(key, replaced, before.place, scope, weaker)
@@ -221,47 +217,3 @@ def _is_set_by(program: str, key: str) -> bool:
     """Whether a program assigns a key: `cfg.classes = 10`, `cfg["classes"] = 10`, `update(cfg, "classes", 10)`."""
     last = re.escape(key.rpartition(".")[2])
     return re.search(rf"\.{last}\s*=[^=]|[\"'](?:[\w.]+\.)?{last}[\"']\s*(?:\]\s*=[^=]|,)", program) is not None
-
-
-def _switch(value: Value) -> Value:
-    return lift(_boolean, value)
-
-
-def _boolean(item: Plain) -> Plain:
-    if not isinstance(item, bool):
-        raise ValueError(f"{item!r} is neither true nor false")
-    return item
-
-
-def _devices(value: Value) -> Value:
-    def count(item: Plain) -> Plain:
-        if isinstance(item, tuple):
-            return len(item)
-        number = int(str(item))
-        if number < 1:
-            raise ValueError("all devices of the node")
-        return number
-
-    return lift(count, value)
-
-
-def _allocation_reader(letter: str) -> Callable[[Value], Value]:
-    def size(item: Plain) -> Plain:
-        match = _ALLOCATION.fullmatch(str(item))
-        if match is None:
-            raise ValueError(f"{item!r} is not the allocation of a single engine")
-        return int(dict(_TOKEN.findall(match["sizes"])).get(letter, "1"))
-
-    return lambda value: lift(size, value)
-
-
-_READERS: dict[Reading, Callable[[Value], Value]] = {
-    Reading.NUMBER: as_int,
-    Reading.SWITCH: _switch,
-    Reading.TEXT: lambda value: lift(str, value),
-    Reading.DEVICES: _devices,
-    **{
-        reading: _allocation_reader(reading.value)
-        for reading in (Reading.DATA, Reading.TENSOR, Reading.PIPELINE, Reading.CONTEXT, Reading.EXPERT)
-    },
-}

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from preflight._util import toml
-from preflight.model.job import Plain
+from preflight.model.job import Plain, as_int
+from preflight.sources.value_readers import READERS, Reader
 
 
 class Style(enum.Enum):
@@ -18,18 +19,6 @@ class Style(enum.Enum):
     HYDRA = "hydra"
     #: A file named on the line, merged with overrides; files may inherit from others.
     FILE = "file"
-
-
-class Reading(enum.Enum):
-    """How a value is read."""
-
-    NUMBER = "number"
-    SWITCH = "switch"
-    TEXT = "text"
-    #: `8`, `[0, 1]`, `auto` of Lightning.
-    DEVICES = "devices"
-    #: Sizes of AReaL's `fsdp:d4p1t2`.
-    DATA, TENSOR, PIPELINE, CONTEXT, EXPERT = "d", "t", "p", "c", "e"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +34,7 @@ class Key:
     quantity: str
     keys: tuple[str, ...]
     default: Plain = None
-    reading: Reading = Reading.NUMBER
+    read: Reader = as_int
     when: str = ""
     role: str = ""
 
@@ -92,7 +81,7 @@ def _framework(row: dict[str, Any]) -> Framework:
 
 
 def _key(row: dict[str, Any]) -> Key:
-    return Key(reading=Reading(row.pop("reading", Reading.NUMBER)), **toml.with_tuples(row))
+    return Key(read=READERS[row.pop("read", "int")], **toml.with_tuples(row))
 
 
 #: In the order in which they are tried.

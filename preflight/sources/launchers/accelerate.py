@@ -13,16 +13,10 @@ from preflight._util.secret_names import is_secret
 from preflight.model.job import Known, Relation, Unresolved, as_int, is_whole_number, lift
 from preflight.model.job.quantities import SETTING_PREFIX
 from preflight.sources.base import LaunchLine, Reading, SourceFile, Tree
-from preflight.sources.configs import hugging_face
 from preflight.sources.configs.accelerate_config import EACH_MACHINE, ROLE, free_port, starts_by_deepspeed
+from preflight.sources.configs.hugging_face import fsdp_setting
 from preflight.sources.formats.structured import document_of
-from preflight.sources.launchers.claim_builder import (
-    ClaimBuilder,
-    as_text,
-    state_choices,
-    state_single_start,
-    state_unknown,
-)
+from preflight.sources.launchers.claim_builder import ClaimBuilder, state_choices, state_single_start, state_unknown
 from preflight.sources.launchers.option_parser import (
     ScannedLine,
     file_references,
@@ -35,6 +29,7 @@ from preflight.sources.launchers.option_parser import (
 )
 from preflight.sources.launchers.started_program import read_program
 from preflight.sources.tables import load_table
+from preflight.sources.value_readers import as_text
 
 _OPTIONS = generated_table(load_table("accelerate_launch"), abbreviations=False)
 _PARALLEL = {
@@ -179,11 +174,11 @@ def _state_training(builder: ClaimBuilder, scanned: ScannedLine) -> None:
     ):
         _state_distributed_type(builder, scanned, flag, kind)
     for given in scanned.given:
-        quantity = hugging_face.quantity_of(given.dest) if given.dest.startswith("fsdp_") else _PARALLEL.get(given.dest)
-        if quantity is not None and given is scanned.last(given.dest):
-            builder.add_setting(
-                quantity, given, hugging_face.reading_of(quantity) if quantity.startswith("fsdp_") else as_int
-            )
+        parallel = (_PARALLEL[given.dest], as_int) if given.dest in _PARALLEL else None
+        setting = fsdp_setting(given.dest) if given.dest.startswith("fsdp_") else parallel
+        if setting is not None and given is scanned.last(given.dest):
+            quantity, reader = setting
+            builder.add_setting(quantity, given, reader)
 
 
 def _state_distributed_type(builder: ClaimBuilder, scanned: ScannedLine, flag: str, kind: str) -> None:

@@ -211,21 +211,6 @@ def product_of(one: Plain, other: Plain) -> Plain:
     return int(str(one)) * int(str(other))
 
 
-def as_text(value: Value) -> Value:
-    """The value as a string."""
-    return lift(lambda item: item if isinstance(item, str) else str(item), value)
-
-
-def as_strings(value: Value, separator: str = ",") -> Value:
-    """Split a string into a tuple of its non-empty, stripped members."""
-    return lift(lambda item: tuple(part.strip() for part in str(item).split(separator) if part.strip()), value)
-
-
-def count_of(value: Value) -> Value:
-    """The number of members of a tuple value."""
-    return lift(lambda item: len(item) if isinstance(item, tuple) else 1, value)
-
-
 def first_of(item: Plain) -> Plain:
     """The first member of a list; an empty string if there is none."""
     return item[0] if isinstance(item, tuple) and item else ""

@@ -24,7 +24,6 @@ from preflight.model.job import (
 from preflight.sources.base import LaunchLine, Reading, SourceFile, Tree
 from preflight.sources.launchers.claim_builder import (
     ClaimBuilder,
-    as_text,
     state_all_gpus,
     state_choices,
     state_launcher,
@@ -41,6 +40,7 @@ from preflight.sources.launchers.option_parser import (
 )
 from preflight.sources.launchers.started_program import read_program
 from preflight.sources.tables import load_table
+from preflight.sources.value_readers import as_text
 
 _DEFAULT_PORT = 29500
 #: The last two belong to DeeperSpeed, the fork that gpt-neox uses.

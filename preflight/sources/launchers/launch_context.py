@@ -14,16 +14,11 @@ from preflight.sources.base import Command, LaunchLine, SourceFile, Tree, Variab
 from preflight.sources.configs.packages import LOCKS
 from preflight.sources.configs.packages import ROLE as LOCK_ROLE
 from preflight.sources.launchers import mpi, slurm
-from preflight.sources.launchers.claim_builder import (
-    ClaimBuilder,
-    count_of,
-    state_choices,
-    state_launcher,
-    state_unknown,
-)
+from preflight.sources.launchers.claim_builder import ClaimBuilder, state_choices, state_launcher, state_unknown
 from preflight.sources.launchers.option_parser import file_references, paths_of, relative, text_of
 from preflight.sources.launchers.wrappers import Wrapper
 from preflight.sources.tables import load_table
+from preflight.sources.value_readers import count_of
 
 _ACTIVATE = re.compile(r"(?:source|\.)\s+(?P<folder>\S+)/bin/activate\b")
 #: Variables claimed for one launch; real scripts export a few dozen.
@@ -74,7 +69,7 @@ def state_unread_variables(line: LaunchLine, visible: Mapping[str, Variable], tr
 
 
 def _before(line: LaunchLine) -> frozenset[Span]:
-    """The words before the program, where `env NAME=value` stands."""
+    """The words before the program, which may be `env NAME=value`."""
     found = set()
     for word in line.command.words:
         text = text_of(word) or ""

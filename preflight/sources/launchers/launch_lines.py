@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from preflight._util.sequences import grouped
 from preflight.model.job import Claim, Known, Note, NoteKind, Scope, Span
 from preflight.model.job.job import SUBMISSION
 from preflight.sources.base import Command, LauncherReader, LaunchLine, Reading, SourceFile, Tree, Variable, Word
@@ -207,10 +208,7 @@ def launch_lines(
 
     A command is skipped when the rest of its line is among the commands as an inner one.
     """
-    inner: dict[int, list[Command]] = {}
-    for command in commands:
-        if command.outer is not None:
-            inner.setdefault(id(command.outer), []).append(command)
+    inner = grouped((id(command.outer), command) for command in commands if command.outer is not None)
     ids: dict[str, int] = {}
     for command in commands:
         inside = inner.get(id(command), ())

@@ -15,7 +15,7 @@ from dataclasses import replace
 from preflight._util.budget import truncate
 from preflight.model.job import Known, Plain, Reference, Strength, Unresolved, Value, as_int, lift
 from preflight.sources.base import LaunchLine, Reading, Tree, Word
-from preflight.sources.launchers.claim_builder import ClaimBuilder, as_text, product_of, sum_of
+from preflight.sources.launchers.claim_builder import ClaimBuilder, product_of, sum_of
 from preflight.sources.launchers.option_parser import (
     GivenOption,
     Option,
@@ -30,6 +30,7 @@ from preflight.sources.launchers.option_parser import (
 from preflight.sources.launchers.slurm import HARMLESS
 from preflight.sources.launchers.started_program import read_program
 from preflight.sources.tables import load_table
+from preflight.sources.value_readers import as_text
 
 #: Characters of a host list that are repeated in the claim about each host.
 _MAX_LIST_LENGTH = 300

@@ -137,7 +137,7 @@ def declared_table(name: str) -> Table:
 
 
 def _by_name(spellings: str) -> dict[str, str]:
-    """Each option under a name of its own."""
+    """Each option with its own name."""
     return {spelling.lstrip("-").replace("-", "_"): spelling for spelling in spellings.split()}
 
 

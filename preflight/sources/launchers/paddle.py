@@ -24,9 +24,6 @@ from preflight.sources.formats.structured import Kind, NodeClaims, document_of
 from preflight.sources.launchers.claim_builder import (
     ClaimBuilder,
     Setting,
-    as_strings,
-    as_text,
-    count_of,
     endpoint,
     first_of,
     node_range,
@@ -49,6 +46,7 @@ from preflight.sources.launchers.option_parser import (
 )
 from preflight.sources.launchers.started_program import read_program
 from preflight.sources.tables import load_table
+from preflight.sources.value_readers import as_strings, as_text, count_of
 
 _OPTIONS = generated_table(
     load_table("paddle_launch"),
@@ -244,7 +242,7 @@ def _state_first_settings(builder: ClaimBuilder, line: LaunchLine, scanned: Scan
 
 
 class _Parsed(NamedTuple):
-    """What `parse_known_args` makes of a line: options, those that are not known, and the program.
+    """The result of `parse_known_args` for a line: options, those that are not known, and the program.
 
     `taken` is the unknown option whose value became the program.
     """

@@ -13,7 +13,7 @@ from preflight.model.job import Known, Reference, Relation, Value, as_int, lift
 from preflight.model.job.quantities import SETTING_PREFIX
 from preflight.model.job.value import Plain
 from preflight.sources.base import LaunchLine, Reading, SourceFile, Tree, Word
-from preflight.sources.launchers.claim_builder import ClaimBuilder, as_strings, as_text
+from preflight.sources.launchers.claim_builder import ClaimBuilder
 from preflight.sources.launchers.option_parser import (
     GivenOption,
     ScannedLine,
@@ -25,6 +25,7 @@ from preflight.sources.launchers.option_parser import (
     text_of,
 )
 from preflight.sources.launchers.started_program import read_program
+from preflight.sources.value_readers import as_strings, as_text
 
 _OPTIONS = declared_table("paddle-v2")
 #: Port settings, which servers and trainers both take.

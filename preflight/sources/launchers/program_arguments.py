@@ -18,7 +18,7 @@ from preflight._util.secret_names import is_secret
 from preflight.model.job import Claim, Known, Plain, Relation, Unresolved, Value, as_int, lift
 from preflight.model.job.quantities import SETTING_PREFIX
 from preflight.sources.base import LaunchLine, SourceFile, Tree, Variable, Word
-from preflight.sources.launchers.claim_builder import ClaimBuilder, Setting, as_text, option_setting, variable_setting
+from preflight.sources.launchers.claim_builder import ClaimBuilder, Setting, option_setting, variable_setting
 from preflight.sources.launchers.option_parser import (
     GivenOption,
     Option,
@@ -31,6 +31,7 @@ from preflight.sources.launchers.option_parser import (
     texts,
 )
 from preflight.sources.python.program_inputs import Input, ProgramInputs, program_inputs
+from preflight.sources.value_readers import as_text
 
 _TEXTS = frozenset(("master_addr", "ps_role"))
 _REQUIRED = frozenset(("world_size", "ps_workers"))

@@ -30,18 +30,12 @@ from preflight.model.job import (
 )
 from preflight.model.job.quantities import SETTING_PREFIX
 from preflight.sources.base import Command, LaunchLine, Reading, SourceFile, Tree, Variable, Word
-from preflight.sources.launchers.claim_builder import (
-    ClaimBuilder,
-    as_strings,
-    as_text,
-    count_of,
-    endpoint,
-    variable_setting,
-)
+from preflight.sources.launchers.claim_builder import ClaimBuilder, endpoint, variable_setting
 from preflight.sources.launchers.option_parser import module_path, relative, text_of, texts
 from preflight.sources.launchers.python_program import is_python, python_program
 from preflight.sources.launchers.started_program import read_program
 from preflight.sources.launchers.wrappers import strip_wrappers
+from preflight.sources.value_readers import as_strings, as_text, count_of
 
 _TASK_STARTERS = ("srun", "mpirun", "horovodrun", "jsrun")
 _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK")

@@ -10,11 +10,12 @@ from dataclasses import replace
 
 from preflight.model.job import Known, Launch, Plain, Strength, Unresolved, Value, as_int, lift
 from preflight.sources.base import LaunchLine, Reading, Tree
-from preflight.sources.launchers.claim_builder import ClaimBuilder, as_text, endpoint, state_launcher, state_unknown
+from preflight.sources.launchers.claim_builder import ClaimBuilder, endpoint, state_launcher, state_unknown
 from preflight.sources.launchers.option_parser import ScannedLine, generated_table, scan, text_of
 from preflight.sources.launchers.python_program import is_python, python_program
 from preflight.sources.launchers.started_program import read_program
 from preflight.sources.tables import load_table
+from preflight.sources.value_readers import as_text
 
 _LOGGING = {"verbose": "-v --verbose"}
 _START = generated_table(

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from preflight.model.job import Claim, Known, Reference, Value, as_int, lift
 from preflight.sources.base import LaunchLine, Tree, Word
-from preflight.sources.launchers.claim_builder import ClaimBuilder, as_text
+from preflight.sources.launchers.claim_builder import ClaimBuilder
 from preflight.sources.launchers.framework_arguments import state_overrides
 from preflight.sources.launchers.option_parser import (
     GivenOption,
@@ -29,6 +29,7 @@ from preflight.sources.launchers.option_parser import (
     scan,
     text_of,
 )
+from preflight.sources.value_readers import as_text
 
 _CONFIG = "config"
 _OPTIONS = declared_table("script")

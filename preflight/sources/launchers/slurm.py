@@ -25,14 +25,14 @@ from preflight.model.job import (
     Value,
     alternatives,
     as_int,
-    is_whole_number,
     lift,
     one_of,
 )
 from preflight.sources.base import Directive, SourceFile
-from preflight.sources.launchers.claim_builder import ClaimBuilder, as_text, product_of, sum_of
+from preflight.sources.launchers.claim_builder import ClaimBuilder, product_of, sum_of
 from preflight.sources.launchers.option_parser import GivenOption, ScannedLine, declared_options, declared_table
-from preflight.sources.shell.sbatch_directives import LONG_NAMES
+from preflight.sources.shell.sbatch_directives import LONG_NAMES, MAX_COUNTS, count_range, gpus_of_gres, gpus_of_types
+from preflight.sources.value_readers import as_text
 
 #: Longer lists do not occur in practice, and are slow to split.
 _MAX_LIST_LENGTH = 4000
@@ -211,12 +211,11 @@ def nodes_of(value: Value) -> Value:
     """The node counts in `4`, `2-4` or `1k`."""
     found: list[Plain] = []
     for item in alternatives(value):
-        match = re.fullmatch(r"(\d{1,7})([kKmM]?)(?:-(\d{1,7})([kKmM]?))?", str(item).strip())
-        if match is None:
+        limits = count_range(str(item))
+        if limits is None:
             return Unresolved(f"{item!r} is not a number of nodes")
-        low = _scale(match[1], match[2])
-        high = _scale(match[3], match[4]) if match[3] else low
-        if high - low >= 16:
+        low, high = limits
+        if high - low >= MAX_COUNTS:
             return Unresolved(f"any number of nodes from {low} to {high}")
         found.extend(range(low, high + 1) if high >= low else (low,))
     return one_of(found) if found else value
@@ -240,29 +239,14 @@ def hosts_of(value: Value) -> Value:
     return lift(lambda item: expand_hosts(str(item)), value)
 
 
-def _scale(digits: str, unit: str) -> int:
-    return int(digits) * {"": 1, "k": 1024, "m": 1024 * 1024}[unit.lower()]
-
-
 def _gpus(item: Plain) -> Plain:
-    counts = [part.split("(")[0].rpartition(":")[2] for part in str(item).split(",")]
-    return sum(int(count) for count in counts)
+    return gpus_of_types(str(item))
 
 
 def _gres(item: Plain) -> Plain:
     if len(str(item)) > _MAX_LIST_LENGTH:
         raise ValueError("the list of resources is too long")
-    return gpus_in(str(item))
-
-
-def gpus_in(gres: str) -> int:
-    """Return the number of GPUs in `gpu:a100:8(S:0-1),nvme:1`."""
-    total = 0
-    for part in re.split(r",(?![^(]*\))", gres):
-        pieces = part.split("(")[0].split(":")
-        if pieces[0].removeprefix("gres/") == "gpu":
-            total += int(pieces[-1]) if is_whole_number(pieces[-1]) else 1
-    return total
+    return gpus_of_gres(str(item))
 
 
 def divide_evenly(total: Plain, parts: Plain) -> Plain:

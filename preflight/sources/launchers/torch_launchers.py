@@ -30,9 +30,6 @@ from preflight.sources.base import LaunchLine, Reading, Tree
 from preflight.sources.launchers.claim_builder import (
     ClaimBuilder,
     Setting,
-    as_strings,
-    as_text,
-    count_of,
     option_setting,
     state_launcher,
     state_single_start,
@@ -51,6 +48,7 @@ from preflight.sources.launchers.option_parser import (
 )
 from preflight.sources.launchers.started_program import read_program
 from preflight.sources.tables import load_table
+from preflight.sources.value_readers import as_strings, as_text, count_of
 
 _RUN = declared_table("torchx-run")
 _DDP = declared_table("torchx-ddp")

@@ -14,7 +14,6 @@ from preflight.sources.base import LaunchLine, Reading, Tree, Variable
 from preflight.sources.launchers.claim_builder import (
     ClaimBuilder,
     Setting,
-    as_text,
     endpoint,
     node_range,
     option_setting,
@@ -28,6 +27,7 @@ from preflight.sources.launchers.claim_builder import (
 from preflight.sources.launchers.option_parser import generated_table, scan, texts
 from preflight.sources.launchers.started_program import read_program
 from preflight.sources.tables import load_table
+from preflight.sources.value_readers import as_text
 
 _LEGACY = "torch.distributed.launch"
 _OPTIONS = generated_table(load_table("torchrun"))

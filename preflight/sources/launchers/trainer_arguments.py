@@ -20,7 +20,6 @@ from preflight._util.secret_names import is_secret
 from preflight.model.job import Claim, Known, Plain, Reference, Strength, Unresolved, Value, as_int, lift, product
 from preflight.model.job.quantities import SETTING_PREFIX
 from preflight.sources.base import LaunchLine, SourceFile, Tree, Word
-from preflight.sources.configs import hugging_face
 from preflight.sources.configs.hugging_face import FIELDS, FRAMEWORK, PRECISIONS, SETTINGS, converted, precision_of
 from preflight.sources.configs.trainer_config import ROLE, TrainerConfigSource
 from preflight.sources.launchers.claim_builder import ClaimBuilder
@@ -36,6 +35,7 @@ from preflight.sources.launchers.option_parser import (
     text_of,
 )
 from preflight.sources.tables import load_table
+from preflight.sources.value_readers import as_bool
 
 #: Options that `script_arguments` and `path_arguments` read for all frameworks.
 _READ_BY_SCRIPT_ARGUMENTS = frozenset(
@@ -169,7 +169,7 @@ def _state_switches(builder: ClaimBuilder, words: Sequence[Word]) -> None:
         setting = f"{SETTING_PREFIX}transformers.{dest}"
         span = join_spans(word.span, last.span) if last is not word else word.span
         spelling = word.spelling if last is word else f"{word.spelling} {last.spelling}"
-        builder.add(setting, hugging_face.as_bool(value), span, spelling)
+        builder.add(setting, as_bool(value), span, spelling)
         if dest in _PLAIN_SWITCHES:
             continue
         if dest in PRECISIONS:

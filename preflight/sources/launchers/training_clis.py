@@ -25,9 +25,6 @@ from preflight.sources.configs.hugging_face import SETTINGS
 from preflight.sources.launchers.accelerate import AccelerateReader
 from preflight.sources.launchers.claim_builder import (
     ClaimBuilder,
-    as_strings,
-    as_text,
-    count_of,
     node_range,
     state_all_gpus,
     state_single_start,
@@ -37,6 +34,7 @@ from preflight.sources.launchers.option_parser import known_prefix, scan, table,
 from preflight.sources.launchers.started_program import read_program
 from preflight.sources.launchers.torchrun import TorchrunReader
 from preflight.sources.tables import load_table
+from preflight.sources.value_readers import as_strings, as_text, count_of
 
 _FALSE_TEXTS = ("", "0", "false", "no", "n")
 

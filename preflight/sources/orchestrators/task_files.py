@@ -33,7 +33,7 @@ from preflight.model.job import (
 )
 from preflight.model.job.value import Symbol
 from preflight.sources.base import Command, Reading, SourceFile, Tree, set_by_caller
-from preflight.sources.configs.frameworks.framework_files import Framework, Key, as_count, as_float, keys_in_force
+from preflight.sources.configs.frameworks.framework_files import Framework, Key, keys_in_force
 from preflight.sources.configs.setting_claims import state_settings
 from preflight.sources.formats.claim_redaction import secrets_of, without_secrets
 from preflight.sources.formats.comments import suppressions
@@ -58,6 +58,7 @@ from preflight.sources.shell.shell_document import Alt, FileText, Hole, Lit, Pie
 from preflight.sources.shell.state import Kind as SlotKind
 from preflight.sources.shell.state import Slot
 from preflight.sources.shell.words import hole
+from preflight.sources.value_readers import as_count, as_float
 
 _HEAD = 60_000
 _INPUT = re.compile(r"\$\{\{\s*(?:parent\.)?inputs\.(\w+)\s*\}\}")

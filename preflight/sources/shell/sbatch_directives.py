@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from preflight._util.budget import note_skipped
+from preflight.model.job import is_whole_number
 from preflight.sources.base import Directive
 from preflight.sources.shell.shell_document import GAP, Document
-from preflight.sources.shell.words import is_count, spelling_of
+from preflight.sources.shell.words import spelling_of
 
 _DIRECTIVE = re.compile(r"#SBATCH(?=[ \t]|$)")
 _TOKEN = re.compile(r"""(?:[^\s'"#]|'[^'\n]*'|"[^"\n]*"|(?<=\S)#)+""")
@@ -53,6 +54,9 @@ _HETEROGENEOUS = frozenset(("hetjob", "packjob", ":"))
 _PLACEHOLDER = re.compile(r"[{}<>$\ue000]|%\w+%")
 _MAX_DIRECTIVES = 300
 _COUNT = re.compile(r"(\d{1,7})([kKmM]?)")
+_UNITS = {"": 1, "k": 1024, "m": 1024 * 1024}
+#: A range such as `2-40` of more numbers is left open.
+MAX_COUNTS = 16
 
 
 def directives(document: Document) -> tuple[Directive, ...]:
@@ -144,6 +148,15 @@ class Header:
                 return counts(self.options[name])
         return ()
 
+    def gpus(self, name: str) -> tuple[int, ...]:
+        """The number of GPUs that the option requests, as a 1-tuple; empty when it is unknown."""
+        text = self.options.get(name, "")
+        try:
+            total = gpus_of_gres(text) if name == "--gres" else gpus_of_types(text)
+        except ValueError:
+            return ()
+        return (total,) if total > 0 else ()
+
 
 def header_of(lines: Sequence[Directive]) -> Header:
     """Build the header from its directives."""
@@ -154,38 +167,37 @@ def header_of(lines: Sequence[Directive]) -> Header:
 
 
 def counts(value: str) -> tuple[int, ...]:
-    """The whole numbers that `4`, `2-4` or `1k` allow; empty when it is not a number or allows more than sixteen."""
-    low, dash, high = value.partition("-")
-    first, last = _COUNT.fullmatch(low.strip()), _COUNT.fullmatch(high.strip())
-    if first is None or (dash and last is None):
-        return ()
-    begin = _scale(first)
-    end = _scale(last) if last is not None and dash else begin
+    """The whole numbers that `4`, `2-4` or `1k` allow; empty when it is not a number or allows too many."""
+    low, high = count_range(value) or (0, 0)
     # sbatch takes 0 for the least that the rest of the header needs.
-    return tuple(range(begin, end + 1)) if end - begin < 16 and begin > 0 else ()
+    return tuple(range(low, high + 1)) if high - low < MAX_COUNTS and low > 0 else ()
 
 
-def _scale(match: re.Match[str]) -> int:
-    return int(match.group(1)) * {"": 1, "k": 1024, "m": 1024 * 1024}[match.group(2).lower()]
+def count_range(value: str) -> tuple[int, int] | None:
+    """The lowest and the highest number of `4`, `2-4` or `1k`; None for any other text."""
+    low, dash, high = value.partition("-")
+    found = [_COUNT.fullmatch(text.strip()) for text in ((low, high) if dash else (low, low))]
+    numbers = [int(match[1]) * _UNITS[match[2].lower()] for match in found if match is not None]
+    return (numbers[0], numbers[1]) if len(numbers) == 2 else None
 
 
-def gpus_in(value: str, *, gres: bool) -> tuple[int, ...]:
-    """The number of GPUs in `8`, `a100:8` or, for --gres, `gpu:a100:8,nvme:1`, as a 1-tuple; empty when unknown."""
+def gpus_of_gres(value: str) -> int:
+    """The number of GPUs in `gpu:a100:8(S:0-1),nvme:1`, the form of `--gres`."""
     total = 0
-    for item in value.split(","):
-        pieces = item.split("(")[0].split(":")
-        if gres:
-            if pieces[0].removeprefix("gres/") not in ("gpu",):
-                continue
-            pieces = pieces[1:]
-        last = pieces[-1] if pieces else "1"
-        if is_count(last):
-            total += int(last)
-        elif gres and len(pieces) <= 1:
-            total += 1
-        else:
-            return ()
-    return (total,) if total else ()
+    for part in re.split(r",(?![^(]*\))", value):
+        pieces = part.split("(")[0].split(":")
+        if pieces[0].removeprefix("gres/") == "gpu":
+            total += int(pieces[-1]) if is_whole_number(pieces[-1]) else 1
+    return total
+
+
+def gpus_of_types(value: str) -> int:
+    """The number of GPUs in `8` or `a100:4,h100:4`, the form of `--gpus-per-node`.
+
+    Raises:
+        ValueError: a count is missing.
+    """
+    return sum(int(part.split("(")[0].rpartition(":")[2]) for part in value.split(","))
 
 
 def slurm_variable(header: Header, name: str, script: str) -> tuple[str, ...] | str | None:
@@ -201,18 +213,12 @@ def slurm_variable(header: Header, name: str, script: str) -> tuple[str, ...] | 
         return _values_or_reason(nodes, header, name, "--nodes")
     if name in ("SLURM_NTASKS", "SLURM_NPROCS"):
         return _values_or_reason(tasks, header, name, "--ntasks", "--ntasks-per-node")
-    if name == "SLURM_NTASKS_PER_NODE":
-        return _values_or_reason(per_node, header, name, "--ntasks-per-node")
-    if name == "SLURM_CPUS_PER_TASK":
-        return _values_or_reason(header.count("--cpus-per-task"), header, name, "--cpus-per-task")
-    if name == "SLURM_GPUS_PER_NODE":
-        given = header.options.get("--gpus-per-node", "")
-        return _values_or_reason(gpus_in(given, gres=False), header, name, "--gpus-per-node")
-    if name == "SLURM_GPUS":
-        return _values_or_reason(gpus_in(header.options.get("--gpus", ""), gres=False), header, name, "--gpus")
-    if name == "SLURM_GPUS_PER_TASK":
-        given = header.options.get("--gpus-per-task", "")
-        return _values_or_reason(gpus_in(given, gres=False), header, name, "--gpus-per-task")
+    if name in ("SLURM_NTASKS_PER_NODE", "SLURM_CPUS_PER_TASK"):
+        option = _option_of(name)
+        return _values_or_reason(header.count(option), header, name, option)
+    if name in ("SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_TASK"):
+        option = _option_of(name)
+        return _values_or_reason(header.gpus(option), header, name, option)
     if name == "SLURM_GPUS_ON_NODE":
         return _values_or_reason(gpus_on_node(header), header, name, "--gpus-per-node", "--gres=gpu")
     if name == "SLURM_JOB_NAME":
@@ -227,12 +233,16 @@ def slurm_variable(header: Header, name: str, script: str) -> tuple[str, ...] | 
 
 def gpus_on_node(header: Header) -> tuple[int, ...]:
     """The number of GPUs that the job has on each node, if the header determines it."""
-    for name, gres in (("--gpus-per-node", False), ("--gres", True)):
-        if name in header.options and (found := gpus_in(header.options[name], gres=gres)):
-            return found
-    per_task = gpus_in(header.options.get("--gpus-per-task", ""), gres=False)
-    tasks = header.count("--ntasks-per-node")
-    return tuple(dict.fromkeys(g * t for g in per_task for t in tasks))
+    per_task, tasks = header.gpus("--gpus-per-task"), header.count("--ntasks-per-node")
+    return (
+        header.gpus("--gpus-per-node")
+        or header.gpus("--gres")
+        or tuple(dict.fromkeys(g * t for g in per_task for t in tasks))
+    )
+
+
+def _option_of(variable: str) -> str:
+    return "--" + variable.removeprefix("SLURM_").lower().replace("_", "-")
 
 
 def _values_or_reason(values: tuple[int, ...], header: Header, name: str, *options: str) -> tuple[str, ...] | str:

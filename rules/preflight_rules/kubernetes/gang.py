@@ -153,8 +153,7 @@ def gang_waits_for_ordered_start(job: Job) -> Iterator[Verdict]:
         if not order or not gangs:
             continue
         wanted = workload.in_force("gang_min")
-        undecided_verdict = undecided(workload.id, (*order, *wanted, *(role.count for role in workload.roles)))
-        if undecided_verdict is not None:
+        if undecided_verdict := undecided(workload.id, (*order, *wanted, *(role.count for role in workload.roles))):
             yield undecided_verdict
             continue
         first = known_number(job_value(order))

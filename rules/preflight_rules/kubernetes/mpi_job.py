@@ -50,8 +50,7 @@ def mpi_slots_exceed_worker(job: Job) -> Iterator[Verdict]:
         resources = worker.in_force("pod_gpus") or worker.in_force("pod_cpus")
         if not resources:
             continue
-        undecided_verdict = undecided(workload.id, (*slots, *resources))
-        if undecided_verdict is not None:
+        if undecided_verdict := undecided(workload.id, (*slots, *resources)):
             yield undecided_verdict
             continue
         wanted, most = numbers(job_value(slots)), _most(resources)
@@ -120,8 +119,7 @@ def _places_ranks(job: Job, launch: str) -> bool:
 
 
 def _ranks(workload: Workload, worker: Role, tasks: Claim, slots: tuple[Claim, ...]) -> Verdict:
-    undecided_verdict = undecided(workload.id, (tasks, worker.count, *slots))
-    if undecided_verdict is not None:
+    if undecided_verdict := undecided(workload.id, (tasks, worker.count, *slots)):
         return undecided_verdict
     ranks, workers = known_number(tasks.value), known_number(worker.count.value)
     each = known_number(job_value(slots)) if slots else 1

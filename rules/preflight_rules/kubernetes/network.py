@@ -55,9 +55,8 @@ def mesh_proxy_may_join_pods(job: Job) -> Iterator[Verdict]:
         namespaces = workload.in_force("namespace")
         if workload.kind not in KUBEFLOW or not workload.group.endswith("kubeflow.org") or not namespaces:
             continue
-        undecided_verdict = undecided(workload.id, (*namespaces, *(role.count for role in workload.roles)))
         pods = numbers(workload.pods())
-        if undecided_verdict is not None:
+        if undecided_verdict := undecided(workload.id, (*namespaces, *(role.count for role in workload.roles))):
             yield undecided_verdict
             continue
         name = (texts(namespaces[0].value) or ("",))[0]
@@ -373,8 +372,7 @@ def host_name_of_no_pod(job: Job) -> Iterator[Verdict]:
                 named = [host_of(text) for text in (*texts(claim.value), *items(claim.value))]
                 own = [host for host in named if _owner(host, everyone) == names[0]]
                 wrong = next((host for host in own if not workload.has_host(host)), None)
-                undecided_verdict = undecided(scope.launch, (claim,), launch)
-                if undecided_verdict is not None:
+                if undecided_verdict := undecided(scope.launch, (claim,), launch):
                     yield undecided_verdict
                 elif wrong is not None:
                     yield _named_wrongly(workload, names[0], claim, wrong)

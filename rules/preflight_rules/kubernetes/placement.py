@@ -303,8 +303,7 @@ def compute_domain_larger_than_job(job: Job) -> Iterator[Verdict]:
         domain = joining[0][1]
         pods = workload.pods(tuple(role for role, _ in joining))
         counts = [role.count for role, _ in joining]
-        undecided_verdict = undecided(workload.id, (domain, *counts))
-        if undecided_verdict is not None:
+        if undecided_verdict := undecided(workload.id, (domain, *counts)):
             yield undecided_verdict
             continue
         wanted, there = numbers(domain.value), numbers(pods)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from preflight._util.hostnames import is_loopback
+from preflight._util.sequences import join_some
 from preflight.model.findings import Fix, Severity
 from preflight.model.job import Claim, Job, Strength, Unresolved
 from preflight.model.job.claim import distinct, job_value
@@ -367,8 +368,7 @@ def _has_machine_rank(setup: Setup) -> bool:
 def _in_range(setup: Setup) -> Verdict | None:
     """For a configuration without a launch; RDV005 reports launch lines."""
     ranks, machines = setup.claims("node_rank"), setup.claims("nodes")
-    undecided_verdict = undecided(setup.subject, (*ranks, *machines))
-    if undecided_verdict is not None:
+    if undecided_verdict := undecided(setup.subject, (*ranks, *machines)):
         return undecided_verdict
     rank, count = setup.number("node_rank"), setup.number("nodes")
     if rank is None or count is None or 0 <= rank < count:
@@ -385,10 +385,9 @@ def _in_range(setup: Setup) -> Verdict | None:
 
 
 def _ranks(found: Sequence[Setup]) -> Verdict:
-    subject = f"{found[0].subject} and {len(found) - 1} more"
+    subject = join_some([setup.subject for setup in found], 1)
     claims = [setup.claims("node_rank")[0] for setup in found]
-    undecided_verdict = undecided(subject, claims)
-    if undecided_verdict is not None:
+    if undecided_verdict := undecided(subject, claims):
         return undecided_verdict
     seen: dict[int, Claim] = {}
     for claim in claims:
@@ -411,11 +410,10 @@ def _equal(found: Sequence[Setup], quantity: str, meaning: str) -> Verdict | Non
     stated = [(setup, setup.claims(quantity)) for setup in found if setup.claims(quantity)]
     if len(stated) < 2:
         return None
-    subject = f"{found[0].subject} and {len(found) - 1} more"
+    subject = join_some([setup.subject for setup in found], 1)
     (first, ours), *others = stated
     for setup, theirs in others:
-        undecided_verdict = undecided(subject, (*ours, *theirs), quantity=meaning)
-        if undecided_verdict is not None:
+        if undecided_verdict := undecided(subject, (*ours, *theirs), quantity=meaning):
             return undecided_verdict
         one, second = _values(ours), _values(theirs)
         if _is_first_machine(first, ours) or _is_first_machine(setup, theirs):

@@ -73,8 +73,9 @@ def _sizes(processes: Sequence[RankedProcess]) -> Verdict:
 
 def _ranks_verdict(processes: Sequence[RankedProcess]) -> Verdict:
     subject = f"{processes[0].launch.id} and {len(processes) - 1} more"
-    undecided_verdict = undecided(subject, [claim for process in processes for claim in (*process.rank, *process.size)])
-    if undecided_verdict is not None:
+    if undecided_verdict := undecided(
+        subject, [claim for process in processes for claim in (*process.rank, *process.size)]
+    ):
         return undecided_verdict
     seen: dict[int, Claim] = {}
     for process in processes:

@@ -88,8 +88,7 @@ def more_processes_than_gpus(job: Job) -> Iterator[Verdict]:
         if not given or gpu_counts is None or _on_cpu(job, launch):
             continue
         value, because = gpu_counts
-        undecided_verdict = undecided(launch.id, (*given, *because), launch)
-        if undecided_verdict is not None:
+        if undecided_verdict := undecided(launch.id, (*given, *because), launch):
             yield undecided_verdict
             continue
         ranks, devices = numbers(job_value(given)), numbers(value)
@@ -169,8 +168,7 @@ def gpus_left_idle(job: Job) -> Iterator[Verdict]:
         yield not_applicable(launch.id, "ms-swift spreads each rank over the GPUs of its share")
         return
     value, because = gpu_counts
-    undecided_verdict = undecided(launch.id, (*given, *because), launch)
-    if undecided_verdict is not None:
+    if undecided_verdict := undecided(launch.id, (*given, *because), launch):
         yield undecided_verdict
         return
     ranks, devices = numbers(job_value(given)), numbers(value)

@@ -212,8 +212,7 @@ def launcher_option_value_refused(job: Job) -> Iterator[Verdict]:
                 # ARG001 judges these.
                 continue
             words = rows[0].choices or _CHOICES.get(program, {}).get(rows[0].dest, ())
-            undecided_verdict = undecided(launch.id, (claim,), launch)
-            if undecided_verdict is not None:
+            if undecided_verdict := undecided(launch.id, (claim,), launch):
                 yield undecided_verdict
             elif any(text in words for text in texts(claim.value)):
                 yield passed(launch.id)
@@ -354,7 +353,7 @@ def launcher_option_behind_program(job: Job) -> Iterator[Verdict]:
 
 
 def _given_to_launcher(job: Job, launch: Launch) -> set[str]:
-    """The options that the launcher itself is given: one behind the program as well is meant for the program."""
+    """The options of the launcher itself; one that is repeated after the program is meant for the program."""
     return {
         _bare_name(claim.spelling.partition("=")[0].partition(" ")[0])
         for claim in job.claims

@@ -230,8 +230,7 @@ def mpi_variable_stays_behind(job: Job) -> Iterator[Verdict]:
         passed_on = job.setting("passed_variables", launch.scope)
         if job.setting("env.OMPI_MCA_mca_base_env_list", launch.scope) or not passed_on:
             continue
-        undecided_verdict = undecided(launch.id, (*passed_on, *hosts, *nodes), launch)
-        if undecided_verdict is not None:
+        if undecided_verdict := undecided(launch.id, (*passed_on, *hosts, *nodes), launch):
             yield undecided_verdict
             continue
         left = [claim for claim in _exported(job, launch, passed_on[0]) if certainly_several(job_value(nodes))]
@@ -249,8 +248,7 @@ def mpi_variable_stays_behind(job: Job) -> Iterator[Verdict]:
             yield passed(launch.id)
     for launch, workers in _launched_by_operator(job):
         passed_on = job.setting("passed_variables", launch.scope)
-        undecided_verdict = undecided(launch.id, (*passed_on, workers), launch)
-        if undecided_verdict is not None:
+        if undecided_verdict := undecided(launch.id, (*passed_on, workers), launch):
             yield undecided_verdict
             continue
         left = _kept_by_launcher(job, launch, workers, passed_on)

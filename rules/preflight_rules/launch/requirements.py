@@ -131,7 +131,7 @@ def _refused(job: Job, package: _Named, other: _Named, needed: str, named: list[
 
 
 def _installed_together(job: Job, one: Claim, other: Claim) -> bool:
-    """Whether one installer decides about both: they stand in one requirements file, or in one command."""
+    """Whether one installer decides about both: they are in one requirements file, or in one command."""
     if one.span.path != other.span.path:
         return False
     if one.source == other.source == "requirements":

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from preflight._util.hostnames import host_of
+from preflight._util.sequences import join_some
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Relation, Scope, Strength, alternatives, lift
 from preflight.model.job.claim import distinct, job_value
@@ -343,8 +344,7 @@ def _within_slots(job: Job, launch: Launch) -> Verdict | None:
     hosts = [value for c in job.setting("hosts", launch.scope) for value in c.alternatives]
     if len(hosts) != 1 or not isinstance(hosts[0], tuple) or len(hosts[0]) != len(slots):
         return None
-    undecided_verdict = undecided(launch.id, (*tasks, *slots), launch)
-    if undecided_verdict is not None:
+    if undecided_verdict := undecided(launch.id, (*tasks, *slots), launch):
         return undecided_verdict
     requested = numbers(job_value(tasks))
     available = sum(max(numbers(c.value), default=0) for c in slots)
@@ -376,9 +376,8 @@ def _within_header(job: Job, launch: Launch) -> Verdict | None:
         return None
     if slots[0].span.path != launch.span.path:
         return None
-    undecided_verdict = undecided(launch.id, (*own, slots[0]), launch)
     requested, available = numbers(job_value(own)), numbers(slots[0].value)
-    if undecided_verdict is not None:
+    if undecided_verdict := undecided(launch.id, (*own, slots[0]), launch):
         return undecided_verdict
     if not requested or not available or min(requested) <= max(available):
         return passed(launch.id)
@@ -455,9 +454,8 @@ def processes_differ_between_nodes(job: Job) -> Iterator[Verdict]:
         stated = [(launch, claims) for launch, claims in stated if claims]
         if len(stated) < 2:
             continue
-        subject = f"{group[0].id} and {len(group) - 1} more"
-        undecided_verdict = undecided(subject, [claim for _, claims in stated for claim in claims])
-        if undecided_verdict is not None:
+        subject = join_some([launch.id for launch in group], 1)
+        if undecided_verdict := undecided(subject, [claim for _, claims in stated for claim in claims]):
             yield undecided_verdict
             continue
         first = stated[0][1][0]

@@ -153,8 +153,7 @@ def server_interface_unreachable(job: Job) -> Iterator[Verdict]:
         hosts = job.value_claims("cluster_hosts", scope) or job.value_claims("pserver_hosts", scope)
         if not hosts:
             continue
-        undecided_verdict = undecided(subject, (claim, *hosts))
-        if undecided_verdict is not None:
+        if undecided_verdict := undecided(subject, (claim, *hosts)):
             yield undecided_verdict
             continue
         count = max((len(value) for value in hosts[0].alternatives if isinstance(value, tuple)), default=0)

@@ -67,9 +67,8 @@ def memory_share_out_of_range(job: Job) -> Iterator[Verdict]:
     for subject, launch, name, claim in _flags(job):
         if name not in _SHARES:
             continue
-        undecided_verdict = undecided(subject, (claim,), launch)
         share = _number(claim)
-        if undecided_verdict is not None:
+        if undecided_verdict := undecided(subject, (claim,), launch):
             yield undecided_verdict
         elif share is None or not 0 <= share <= 1:
             wanted = f"{share / 100:g}" if share is not None and 1 < share <= 100 else "a number from 0 to 1"
@@ -116,8 +115,7 @@ def memory_flags_exclude_each_other(job: Job) -> Iterator[Verdict]:
         initial = by_flag.get((subject, "FLAGS_initial_gpu_memory_in_mb"))
         strategy = by_flag.get((subject, "FLAGS_allocator_strategy"))
         others = [pair[1] for pair in (initial, strategy) if pair is not None]
-        undecided_verdict = undecided(subject, (share, *others), launch)
-        if undecided_verdict is not None:
+        if undecided_verdict := undecided(subject, (share, *others), launch):
             yield undecided_verdict
         elif initial is not None and (_number(initial[1]) or 0) > 0:
             yield failed(
@@ -169,9 +167,8 @@ def rpc_deadline_too_short(job: Job) -> Iterator[Verdict]:
     for subject, launch, name, claim in _flags(job):
         if name != "FLAGS_rpc_deadline":
             continue
-        undecided_verdict = undecided(subject, (claim,), launch)
         deadline = _number(claim)
-        if undecided_verdict is not None:
+        if undecided_verdict := undecided(subject, (claim,), launch):
             yield undecided_verdict
         elif deadline is None:
             yield unknown(subject, f"{quoted(claim)} is not a number", at=claim)

@@ -241,8 +241,7 @@ def update_settings_exclude_each_other(job: Job) -> Iterator[Verdict]:
 
 def _excluded(job: Job, subject: str, scope: Scope, transpiler: Claim, claim: Claim) -> Verdict:
     modes = claims_of(job, "ps_update_mode", scope, transpiler)
-    undecided_verdict = undecided(subject, (claim, *modes))
-    if undecided_verdict is not None:
+    if undecided_verdict := undecided(subject, (claim, *modes)):
         return undecided_verdict
     if set(claim.alternatives) != {True}:
         return passed(subject)

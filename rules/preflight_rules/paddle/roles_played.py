@@ -163,8 +163,7 @@ def own_endpoint_of_wrong_role(job: Job) -> Iterator[Verdict]:
         roles = {text for claim in job.setting("ps_role", launch.scope) for text in texts(claim.value)}
         if not own or not servers or roles not in ({"PSERVER"}, {"TRAINER"}):
             continue
-        undecided_verdict = undecided(launch.id, (*own, *servers), launch)
-        if undecided_verdict is not None:
+        if undecided_verdict := undecided(launch.id, (*own, *servers), launch):
             port = _own_port(job, launch, own[0])
             unlisted = roles == {"PSERVER"} and port is not None and _port_is_unlisted(port, servers)
             yield (

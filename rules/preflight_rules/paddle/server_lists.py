@@ -111,9 +111,8 @@ def server_lists_differ(job: Job) -> Iterator[Verdict]:
     for launch, claims in lists[1:]:
         if launch.program != first.program:
             continue
-        undecided_verdict = undecided(launch.id, ours, first) or undecided(launch.id, claims, launch)
         one, other = endpoints(ours), endpoints(claims)
-        if undecided_verdict is not None:
+        if undecided_verdict := undecided(launch.id, ours, first) or undecided(launch.id, claims, launch):
             yield undecided_verdict
         elif one and other and one != other and set(one) & set(other):
             kind = "in another order" if sorted(one) == sorted(other) else "other servers"
@@ -160,8 +159,7 @@ def role_count_differs_from_list(job: Job) -> Iterator[Verdict]:
             lists = job.setting(listed, scope)
             if not counts or not lists:
                 continue
-            undecided_verdict = undecided(subject, (*counts, *lists), launch)
-            if undecided_verdict is not None:
+            if undecided_verdict := undecided(subject, (*counts, *lists), launch):
                 yield undecided_verdict
                 continue
             length, count = len(endpoints(lists)), numbers(counts[0].value)

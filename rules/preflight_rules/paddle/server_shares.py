@@ -104,8 +104,7 @@ def _shares(
         for name in ("slice_var_up", "min_block_size", "split_method")
         for c in claims_of(job, name, scope, transpiler)
     ]
-    undecided_verdict = undecided(subject, (*servers, *settings, *parameters))
-    if undecided_verdict is not None:
+    if undecided_verdict := undecided(subject, (*servers, *settings, *parameters)):
         return undecided_verdict
     values = {claim.quantity: claim.alternatives[0] for claim in settings}
     if values.get("split_method") == "HashName":
@@ -261,8 +260,7 @@ def large_table_sent_whole(job: Job) -> Iterator[Verdict]:
         if not modes:
             continue
         sparse = [c for c in job.about("embedding_sparse", scope) if any(r.span == table.span for r in c.because)]
-        undecided_verdict = undecided(subject, (table, *sparse, *modes))
-        if undecided_verdict is not None:
+        if undecided_verdict := undecided(subject, (table, *sparse, *modes)):
             yield undecided_verdict
             continue
         size = math.prod(_sizes([table])[0]) * FLOAT_BYTES

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from preflight._util.hostnames import host_of, is_loopback
+from preflight._util.sequences import join_some
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Known, Launch
 from preflight.model.job.claim import job_value
@@ -84,8 +85,7 @@ def _count_verdict(job: Job, group: Sequence[Launch], trainers: Sequence[Launch]
     indices = [claim for launch in trainers for claim in job.setting("ps_index", launch.scope)]
     if not counts:
         return unknown(subject, "the expected number of trainers is not given")
-    undecided_verdict = undecided(subject, (*counts, *indices), trainers[0])
-    if undecided_verdict is not None:
+    if undecided_verdict := undecided(subject, (*counts, *indices), trainers[0]):
         return undecided_verdict
     if any(not _role(job, launch) for launch in group) or any(_is_on_several_hosts(job, launch) for launch in group):
         return unknown(subject, "other trainers may be started on other hosts", at=counts[0])
@@ -94,7 +94,7 @@ def _count_verdict(job: Job, group: Sequence[Launch], trainers: Sequence[Launch]
     if len(started) >= wanted:
         return passed(subject)
     missing = sorted(set(range(wanted)) - started)
-    names = ", ".join(map(str, missing[:8])) + (" ..." if len(missing) > 8 else "")
+    names = join_some([str(number) for number in missing], 8)
     return failed(
         subject,
         f"{quoted(counts[0])} declares {wanted} trainers, but only {len(started)} are started with the servers"
@@ -229,8 +229,7 @@ def _waits_for_servers(job: Job, trainer: Launch, server: Launch) -> Verdict:
     if waiting:
         return passed(trainer.id)
     role = job.setting("ps_role", trainer.scope)[0]
-    undecided_verdict = undecided(trainer.id, (role,), trainer)
-    if undecided_verdict is not None:
+    if undecided_verdict := undecided(trainer.id, (role,), trainer):
         return undecided_verdict
     if not _continues(server):
         return passed(trainer.id)

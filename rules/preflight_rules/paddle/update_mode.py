@@ -58,8 +58,7 @@ def synchronous_steps_of_unequal_trainers(job: Job) -> Iterator[Verdict]:
         seen = [(launch, job.setting("env.CUDA_VISIBLE_DEVICES", launch.scope)) for launch in group]
         if len(group) < 2 or not modes or not all(claims for _, claims in seen):
             continue
-        undecided_verdict = undecided(group[0].id, (*modes, *(c for _, claims in seen for c in claims)), group[0])
-        if undecided_verdict is not None:
+        if undecided_verdict := undecided(group[0].id, (*modes, *(c for _, claims in seen for c in claims)), group[0]):
             yield undecided_verdict
             continue
         if {text for claim in modes for text in texts(claim.value)} != {"sync"}:
@@ -221,9 +220,8 @@ def geo_steps_set_back(job: Job) -> Iterator[Verdict]:
 
     Known limits: Only assignments in one function are compared.
     """
-    applicable = False
-    for subject, _, claim in distinct_claims(job, "a_sync_configs_lost"):
-        applicable = True
+    lost = list(distinct_claims(job, "a_sync_configs_lost"))
+    for subject, _, claim in lost:
         reason = claim.because[0]
         yield failed(
             subject,
@@ -232,10 +230,13 @@ def geo_steps_set_back(job: Job) -> Iterator[Verdict]:
             also=((reason, "sets k_steps to 0"),),
             remedy="Assign a_sync_configs after a_sync.",
         )
-    if applicable:
-        return
-    steps = list(distinct_claims(job, "geo_steps"))
-    for subject, scope, claim in steps:
+    if not lost:
+        yield from _settled_steps(job)
+
+
+def _settled_steps(job: Job) -> Iterator[Verdict]:
+    """A pass for each number of Geo-SGD's steps, or unknown if it or the mode is open."""
+    for subject, scope, claim in distinct_claims(job, "geo_steps"):
         modes = job.about("setting.paddle.a_sync", scope)
         yield undecided(subject, (claim, *modes)) or passed(subject)
 
@@ -314,9 +315,5 @@ def geo_steps_in_synchronous_mode(job: Job) -> Iterator[Verdict]:
             also=((reason, "synchronous"),),
             remedy="Set a_sync to True for Geo-SGD, or remove k_steps.",
         )
-    if refused:
-        return
-    steps = list(distinct_claims(job, "geo_steps"))
-    for subject, scope, claim in steps:
-        modes = job.about("setting.paddle.a_sync", scope)
-        yield undecided(subject, (claim, *modes)) or passed(subject)
+    if not refused:
+        yield from _settled_steps(job)

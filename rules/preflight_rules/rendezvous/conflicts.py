@@ -93,8 +93,7 @@ def rendezvous_argument_ignored(job: Job) -> Iterator[Verdict]:
         endpoint = _flags(job, launch, "rendezvous_endpoint")
         if not backend and not endpoint:
             continue
-        undecided_verdict = undecided(launch.id, backend, launch)
-        if undecided_verdict is not None:
+        if undecided_verdict := undecided(launch.id, backend, launch):
             yield undecided_verdict
             continue
         dynamic = bool(backend) and all("static" not in texts(c.value) for c in backend)

@@ -61,9 +61,8 @@ def gloo_without_interface(job: Job) -> Iterator[Verdict]:
         used = list(named) if named else _backend_arguments(launch, backends)
         transport = texts(job_value(used))
         variable = _INTERFACES.get(transport[0], "") if len(set(transport)) == 1 else ""
-        undecided_verdict = undecided(subject, used, launch)
         nodes = nodes_of(job, launch)
-        if undecided_verdict is not None:
+        if undecided_verdict := undecided(subject, used, launch):
             yield undecided_verdict
         elif not variable or certainly_one(nodes) or job.about(f"env.{variable}", scope):
             yield passed(subject)

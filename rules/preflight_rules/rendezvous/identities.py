@@ -134,7 +134,7 @@ def _only_first_node_is_local(job: Job, launch: Launch) -> bool:
 
 
 def _each_node_is_a_group(job: Job, launch: Launch) -> bool:
-    """Whether the program makes a group of the GPUs of one node: CFG002 says so."""
+    """Whether the program makes a group of the GPUs of one node: CFG002 reports that."""
     sizes = job.about("setting.torch_group.world_size", launch.scope)
     return bool(sizes) and all(Symbol.GPU_COUNT in symbols_in(claim.value) for claim in sizes)
 

@@ -120,8 +120,7 @@ def _other_settings(job: Job, row: Contradiction, scope: Scope) -> Iterator[Clai
 
 
 def _judged(subject: str, row: Contradiction, claim: Claim, other: Claim, launch: Launch | None) -> Verdict:
-    undecided_verdict = undecided(subject, (claim, other), launch)
-    if undecided_verdict is not None:
+    if undecided_verdict := undecided(subject, (claim, other), launch):
         return undecided_verdict
     ours, theirs = texts(claim.value), texts(other.value)
     if not (ours and theirs and all(_matches(row.values, text) for text in ours)):

@@ -88,8 +88,7 @@ def _port(job: Job, subject: str, launch: Launch | None, claim: Claim) -> Verdic
             remedy=remedy,
             severity=Severity.WARNING if blank else None,
         )
-    undecided_verdict = undecided(subject, (claim,), launch)
-    if undecided_verdict is not None:
+    if undecided_verdict := undecided(subject, (claim,), launch):
         return undecided_verdict
     found = numbers(claim.value)
     several = launch is not None and certainly_several(nodes_spanned(job, launch)[0])

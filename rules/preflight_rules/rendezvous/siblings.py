@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from preflight._util.hostnames import host_of, is_loopback
+from preflight._util.sequences import grouped, join_some
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Launch, Plain, Strength, Unresolved
 from preflight.model.job.claim import job_value
@@ -49,9 +50,7 @@ def node_launches(job: Job) -> tuple[Launch, ...]:
 
 def groups(job: Job) -> Iterator[tuple[Launch, ...]]:
     """Node launches of one program with different node ranks; equal ranks in one file are separate runs."""
-    by_program: dict[tuple[str, str], list[Launch]] = {}
-    for launch in node_launches(job):
-        by_program.setdefault((launch.launcher, launch.program), []).append(launch)
+    by_program = grouped(((launch.launcher, launch.program), launch) for launch in node_launches(job))
     for found in by_program.values():
         if len(found) > 1:
             yield from _jobs_of(job, found)
@@ -213,7 +212,7 @@ def _order_of_hosts(job: Job, group: Sequence[Launch]) -> Verdict | None:
     if first is None or odd is None or sorted(items(odd.value)) != sorted(items(first.value)):
         return None
     return failed(
-        f"{group[0].id} and {len(group) - 1} more",
+        join_some([launch.id for launch in group], 1),
         f"{quoted(odd)} has the nodes of {placed(first)} in another order, and each node takes its ranks from its place"
         " in its own list.",
         at=odd,
@@ -246,7 +245,7 @@ def _shared(job: Job, group: Sequence[Launch], quantity: str, meaning: str) -> V
     stated = [(launch, claims) for launch, claims in stated if claims and not _is_rank_0_itself(job, launch, claims)]
     if len(stated) < 2:
         return None
-    subject = f"{group[0].id} and {len(group) - 1} more"
+    subject = join_some([launch.id for launch in group], 1)
     different = first_difference(subject, stated, meaning)
     if different is None or isinstance(different, Verdict):
         return different or passed(subject)
@@ -273,8 +272,7 @@ def first_difference(
     """
     values: list[set[Plain]] = []
     for _, claims in stated:
-        undecided_verdict = undecided(subject, (*stated[0][1], *claims), quantity=meaning)
-        if undecided_verdict is not None:
+        if undecided_verdict := undecided(subject, (*stated[0][1], *claims), quantity=meaning):
             return undecided_verdict
         value = job_value(claims)
         values.append({*numbers(value)} or {*texts(value)})
@@ -345,7 +343,7 @@ def _missing_in_loop(job: Job, group: Sequence[Launch]) -> Verdict | None:
     if not expected or min(expected) <= len(group):
         return None
     return failed(
-        f"{group[0].id} and {len(group) - 1} more",
+        join_some([launch.id for launch in group], 1),
         f"{quoted(because[0])} waits for {joined(expected)} nodes, but the loop starts {len(group)}: the others have to"
         " come from elsewhere.",
         at=because[0],
@@ -388,8 +386,7 @@ def _services(job: Job, group: Sequence[Launch]) -> bool:
 def _in_range(job: Job, launch: Launch) -> Verdict:
     ranks = job.setting("node_rank", launch.scope)
     nodes, because = nodes_spanned(job, launch)
-    undecided_verdict = undecided(launch.id, ranks, launch)
-    if undecided_verdict is not None:
+    if undecided_verdict := undecided(launch.id, ranks, launch):
         return undecided_verdict
     found, most = numbers(job_value(ranks)), max(numbers(nodes))
     if found and all(rank >= most or rank < 0 for rank in found):
@@ -404,10 +401,9 @@ def _in_range(job: Job, launch: Launch) -> Verdict:
 
 
 def _ranks_verdict(job: Job, group: Sequence[Launch]) -> Verdict:
-    subject = f"{group[0].id} and {len(group) - 1} more"
+    subject = join_some([launch.id for launch in group], 1)
     claims = [job.setting("node_rank", launch.scope)[0] for launch in group]
-    undecided_verdict = undecided(subject, claims)
-    if undecided_verdict is not None:
+    if undecided_verdict := undecided(subject, claims):
         return undecided_verdict
     seen: dict[int, Claim] = {}
     for claim in claims:
@@ -456,9 +452,8 @@ def nodes_started_one_after_another(job: Job) -> Iterator[Verdict]:
         scripts = {starting_file(launch) for launch in lines}
         if len(lines) < 2 or len(scripts) > 1:
             continue
-        subject = f"{lines[0].id} and {len(lines) - 1} more"
-        undecided_verdict = undecided(subject, [claim for launch in lines for claim in _rank_claims(job, launch)])
-        if undecided_verdict is not None:
+        subject = join_some([launch.id for launch in lines], 1)
+        if undecided_verdict := undecided(subject, [claim for launch in lines for claim in _rank_claims(job, launch)]):
             yield undecided_verdict
             continue
         if len(_known_ranks(job, lines)) < len(lines):

@@ -162,8 +162,7 @@ def variable_value_not_understood(job: Job) -> Iterator[Verdict]:
         accepted = accepted_values().get(name)
         if accepted is None:
             continue
-        undecided_verdict = undecided(subject, (claim,), launch)
-        if undecided_verdict is not None:
+        if undecided_verdict := undecided(subject, (claim,), launch):
             yield undecided_verdict
             continue
         values = texts(claim.value)
@@ -242,9 +241,8 @@ def debug_setting_left_on(job: Job) -> Iterator[Verdict]:
         if name.endswith("_ASYNC_ERROR_HANDLING") and launch is not None and _waits_blocking(job, launch):
             yield passed(subject)
             continue
-        undecided_verdict = undecided(subject, (claim,), launch)
         values = texts(claim.value)
-        if undecided_verdict is not None:
+        if undecided_verdict := undecided(subject, (claim,), launch):
             yield undecided_verdict
         elif values and all(value.strip().upper() in row.values for value in values):
             several = nodes is not None and certainly_several(nodes)

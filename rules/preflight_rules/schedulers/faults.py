@@ -71,8 +71,7 @@ def background_step_failure_lost(job: Job) -> Iterator[Verdict]:
         if any(claim.span.path == wait.span.path for claim in job.about("failure_watch")):
             yield passed(job.name)
             continue
-        undecided_verdict = undecided(job.name, (wait,))
-        if undecided_verdict is not None:
+        if undecided_verdict := undecided(job.name, (wait,)):
             yield undecided_verdict
             continue
         several = len(own) > 1 or any(step.definitely("step_repeated") for step in own)
@@ -128,8 +127,7 @@ def step_failure_hidden_by_pipe(job: Job) -> Iterator[Verdict]:
         if not step.definitely("step_pipe_hides_failure"):
             yield passed(step.subject)
             continue
-        undecided_verdict = undecided(step.subject, (kills,) if kills is not None else (), step.launch)
-        if undecided_verdict is not None:
+        if undecided_verdict := undecided(step.subject, (kills,) if kills is not None else (), step.launch):
             yield undecided_verdict
             continue
         ended = kills is not None and kills.value == Known(True)
@@ -390,8 +388,7 @@ def script_ends_before_its_command(job: Job) -> Iterator[Verdict]:
     for path in sorted({step.claim.span.path for step in steps(job)} - {left.span.path for left in behind}):
         yield passed(path)
     for left in behind:
-        undecided_verdict = undecided(left.span.path, (left,))
-        if undecided_verdict is not None:
+        if undecided_verdict := undecided(left.span.path, (left,)):
             yield undecided_verdict
             continue
         yield failed(

@@ -367,10 +367,9 @@ def ray_releases_differ_in_cluster(job: Job) -> Iterator[Verdict]:
         images = [(role, claim) for role in roles for claim in role.in_force("pod_image")[:1]]
         if not workload.kind.startswith("Ray") or len(images) < 2:
             continue
-        undecided_verdict = undecided(workload.id, [claim for _, claim in images])
         tags = [(claim, match) for _, claim in images for match in [_IMAGE.fullmatch("".join(texts(claim.value)))]]
         known = [(claim, match) for claim, match in tags if match is not None]
-        if undecided_verdict is not None:
+        if undecided_verdict := undecided(workload.id, [claim for _, claim in images]):
             yield undecided_verdict
             continue
         if len(known) < 2:

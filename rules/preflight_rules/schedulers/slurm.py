@@ -81,8 +81,7 @@ def _starts_one_rank(job: Job, launch: Launch) -> bool:
 def _judge_task_total(job: Job, launch: Launch) -> Iterator[Verdict]:
     """Tasks per node from `--ntasks` and `--nodes`: `--ntasks=4 --nodes=2` means two."""
     tasks, nodes = job.setting("tasks", launch.scope), job.setting("nodes", launch.scope)
-    undecided_verdict = undecided(launch.id, (*tasks, *nodes), launch, quantity="tasks per node")
-    if undecided_verdict is not None:
+    if undecided_verdict := undecided(launch.id, (*tasks, *nodes), launch, quantity="tasks per node"):
         yield undecided_verdict
         return
     if not tasks or not nodes:
@@ -283,8 +282,7 @@ def allocated_nodes_never_used(job: Job) -> Iterator[Verdict]:
     if not granted or not job.launches:
         yield not_applicable(job.name, "no batch script requests a number of nodes")
         return
-    undecided_verdict = undecided(job.name, granted, quantity="nodes")
-    if undecided_verdict is not None:
+    if undecided_verdict := undecided(job.name, granted, quantity="nodes"):
         yield undecided_verdict
         return
     waiting = any(certainly_several(job_value(job.requiring("nodes", launch.scope))) for launch in alone)

@@ -159,9 +159,8 @@ def time_limit_not_what_it_seems(job: Job) -> Iterator[Verdict]:
     """
     found = header_claims(job, "time_limit")
     for claim in found:
-        undecided_verdict = undecided(job.name, (claim,))
         values = texts(claim.value)
-        if undecided_verdict is not None:
+        if undecided_verdict := undecided(job.name, (claim,)):
             yield undecided_verdict
         elif any(not re.search(r"\d", value) or re.search(r"[{}<>$%@]", value) for value in values):
             if all(_TIME.fullmatch(value.strip()) for value in values):

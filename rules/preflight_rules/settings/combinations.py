@@ -44,11 +44,11 @@ class _Combination(NamedTuple):
 
 
 class _Undecided(Exception):
-    """A term depends on a value that is not known; the argument says which."""
+    """A term depends on a value that is not known; which the argument names."""
 
 
 class _Met(NamedTuple):
-    """A term that holds: the claims that show it, and the text that stands for `{}`."""
+    """A term that holds: the claims that show it, and the text that replaces `{}`."""
 
     claims: tuple[Claim, ...]
     text: str = ""

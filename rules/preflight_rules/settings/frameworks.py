@@ -66,7 +66,7 @@ def framework(name: str) -> Framework | None:
 
 
 def reads(name: str, how: str) -> bool:
-    """Whether a framework comes to its settings in this way, as the head of the table lists them."""
+    """Whether a framework gets its settings in this way, as the head of the table lists them."""
     row = framework(name)
     return row is not None and how in row.reads
 

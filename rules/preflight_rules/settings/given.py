@@ -154,7 +154,7 @@ class Given:
                 raise UnknownValue(f"`{above.spelling}`")
 
     def _one(self, claims: Sequence[Claim]) -> Any:
-        """The value of claims that say the same, None without any. Raises UnknownValue if they do not, or are open."""
+        """The value on which claims agree, None without any. Raises UnknownValue if they do not, or are open."""
         if why_unresolved(claims, self.launch) is not None:
             raise UnknownValue(f"`{claims[0].spelling}`")
         found = {item for claim in claims for item in claim.alternatives}
@@ -331,7 +331,7 @@ def _places(job: Job, framework: str) -> dict[_Mark, Given]:
 
 
 def _is_of_script(keys: dict[str, Claim]) -> bool:
-    """Whether a call stands in the script itself. A function of a module may also be called elsewhere."""
+    """Whether a call is in the script itself. A function of a module may also be called elsewhere."""
     return keys[CALL].source != CALLED or keys[CALL].strength is Strength.FLAG
 
 

@@ -13,6 +13,7 @@ from preflight.model.job.value import texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight.plugins.claim_text import quoted, why_unresolved
 from preflight.sources.tables import Generated, load_table
+from preflight_rules.data_tables import table
 from preflight_rules.settings.frameworks import Keys, framework, reads, with_all_keys
 from preflight_rules.settings.given import CALL, CLASS, PARSER, Given, given
 from preflight_rules.settings.tables import canonical, in_range, may_have, newest, pinned, release, row_of, settings
@@ -118,64 +119,23 @@ class Parser(NamedTuple):
         return tuple(load_table(name) for name in self.names)
 
 
-#: Of keys that later releases of Lightning dropped, and of other trainers.
-_USUAL_OF_LIGHTNING = {
-    "amp_backend": "precision",
-    "checkpoint_callback": "enable_checkpointing",
-    "epochs": "max_epochs",
-    "gpus": "devices",
-    "gradient_accumulation_steps": "accumulate_grad_batches",
-    "ipus": "devices",
-    "num_gpus": "devices",
-    "num_processes": "devices",
-    "replace_sampler_ddp": "use_distributed_sampler",
-    "tpu_cores": "devices",
-}
+_TABLE = table("parsers")
 _PARSERS = {
-    "llamafactory": Parser(
-        "LLaMA-Factory",
-        ("llamafactory_arguments", "training_arguments", "seq2seq_training_arguments"),
-        ("ALLOW_EXTRA_ARGS", "USE_MCA", "USE_V1"),
-        frozenset(
-            ("tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size"),
-        ),
-        {
-            "batch_size": "per_device_train_batch_size",
-            "epochs": "num_train_epochs",
-            "evaluation_strategy": "eval_strategy",
-            "lora_modules": "lora_target",
-            "lora_r": "lora_rank",
-            "lora_target_modules": "lora_target",
-            "max_length": "cutoff_len",
-            "max_seq_length": "cutoff_len",
-            "micro_batch_size": "per_device_train_batch_size",
-            "num_epochs": "num_train_epochs",
-            "per_device_batch_size": "per_device_train_batch_size",
-        },
-        # Its own requirements limit transformers.
-        fixes_others=True,
-    ),
-    "lightning": Parser("Lightning's Trainer", ("lightning_trainer",), (), frozenset(), _USUAL_OF_LIGHTNING),
-    "lightning_cli": Parser("Lightning's Trainer", ("lightning_trainer",), (), frozenset(), _USUAL_OF_LIGHTNING),
-    "lightning_fabric": Parser("Lightning's Fabric", ("lightning_fabric",), (), frozenset(), _USUAL_OF_LIGHTNING),
-}
-_USUAL_OF_TRL = {
-    "batch_size": "per_device_train_batch_size",
-    "evaluation_strategy": "eval_strategy",
-    "max_seq_length": "max_length",
-    "num_epochs": "num_train_epochs",
-}
-#: TRL has a class for each trainer.
-_CLASSES = {
-    name: Parser(f"TRL's {name}", (table, "training_arguments"), (), frozenset(), _USUAL_OF_TRL)
-    for name, table in (
-        ("SFTConfig", "trl_sft_config"),
-        ("DPOConfig", "trl_dpo_config"),
-        ("GRPOConfig", "trl_grpo_config"),
-        ("RLOOConfig", "trl_rloo_config"),
-        ("KTOConfig", "trl_kto_config"),
-        ("RewardConfig", "trl_reward_config"),
+    name: Parser(
+        row["title"],
+        tuple(row["tables"]),
+        tuple(row.get("switches", ())),
+        frozenset(row.get("others", ())),
+        _TABLE["usual"][row["usual"]],
+        row.get("fixes_others", False),
     )
+    for name, row in _TABLE.items()
+    if "tables" in row
+}
+#: The parsers of TRL, by their classes.
+_CLASSES = {
+    name: Parser(f"TRL's {name}", (own, "training_arguments"), (), frozenset(), _TABLE["usual"]["trl"])
+    for name, own in _TABLE["trl"].items()
 }
 _OFF = frozenset(("0", "n", "no", "false", "off", ""))
 
@@ -285,9 +245,9 @@ def _judged_keys(
 
 def _names(parser: Parser, versions: dict[str, str]) -> Iterator[str]:
     """The names that a parser takes in these releases."""
-    for table in parser.tables:
-        for row in table.rows:
-            if may_have(table, row, versions[table.distribution]):
+    for taken in parser.tables:
+        for row in taken.rows:
+            if may_have(taken, row, versions[taken.distribution]):
                 yield row.dest
 
 

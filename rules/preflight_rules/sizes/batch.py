@@ -92,8 +92,7 @@ def _product(
     job: Job, subject: str, launch: Launch | None, scope: Scope, claims: dict[str, tuple[Claim, ...]]
 ) -> Verdict:
     every = tuple(claim for quantity in BATCH for claim in claims[quantity])
-    undecided_verdict = undecided(subject, every, launch)
-    if undecided_verdict is not None:
+    if undecided_verdict := undecided(subject, every, launch):
         return undecided_verdict
     total = numbers(job_value(claims["train_batch_size"]))
     micro = numbers(job_value(claims["micro_batch_size_per_gpu"])) if claims["micro_batch_size_per_gpu"] else ()

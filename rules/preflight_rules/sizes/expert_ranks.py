@@ -67,7 +67,7 @@ def expert_ranks_impossible(question: LaunchQuestion) -> Verdict | None:
 
 
 def _without_experts(job: Job, launch: Launch, shared: Claim) -> Verdict | None:
-    """The verdict on a program of Megatron-LM that is told of no experts."""
+    """The verdict on a program of Megatron-LM that gets no number of experts."""
     if shared.source != "arguments" or not is_megatron(launch) or job.about("num_experts", launch.scope):
         return None
     given = launch.arguments

@@ -272,9 +272,8 @@ def sequence_not_divisible_by_its_parts(job: Job) -> Iterator[Verdict]:
             if source == "arguments" and (launch is None or not is_megatron(launch)):
                 continue
             # A degree that is left open is 1 at least.
-            undecided_verdict = undecided(subject, (*length, *parts), launch)
             sizes = [numbers(job_value(found)) for found in (context, tensor) if found]
-            if undecided_verdict is not None:
+            if undecided_verdict := undecided(subject, (*length, *parts), launch):
                 yield undecided_verdict
                 continue
             if setup.may_have_more_options and launch is not None:

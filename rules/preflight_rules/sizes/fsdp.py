@@ -127,8 +127,7 @@ def fsdp_setting_of_the_other_version(job: Job) -> Iterator[Verdict]:
         version = job.setting("fsdp_version", scope)
         if not version or not has_fsdp(job, scope):
             continue
-        undecided_verdict = undecided(subject, version, launch)
-        if undecided_verdict is not None:
+        if undecided_verdict := undecided(subject, version, launch):
             yield undecided_verdict
             continue
         verdicts = list(_version_1_settings(job, subject, scope, version[0])) if is_value(version[0], 2) else []
@@ -198,8 +197,7 @@ def activation_checkpointing_twice(job: Job) -> Iterator[Verdict]:
         )
         if ours is None or theirs is None or not has_fsdp(job, scope):
             continue
-        undecided_verdict = undecided(subject, (ours, theirs), launch)
-        if undecided_verdict is not None:
+        if undecided_verdict := undecided(subject, (ours, theirs), launch):
             yield undecided_verdict
         elif is_value(ours, True) and is_value(theirs, True):
             trained = any("transformers" in c.alternatives for c in job.about("training_framework", scope))
@@ -264,8 +262,7 @@ def fsdp_word_unknown_or_misread(job: Job) -> Iterator[Verdict]:
 
 
 def _word(subject: str, launch: Launch | None, claim: Claim, words: tuple[str, ...]) -> Verdict:
-    undecided_verdict = undecided(subject, (claim,), launch)
-    if undecided_verdict is not None:
+    if undecided_verdict := undecided(subject, (claim,), launch):
         return undecided_verdict
     found = texts(job_value((claim,)))
     if found and not set(found) & set(words):

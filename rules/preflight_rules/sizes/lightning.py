@@ -140,8 +140,7 @@ def lightning_accumulation_in_deepspeed_file(job: Job) -> Iterator[Verdict]:
         yield not_applicable(job.name, "no Lightning Trainer with DeepSpeed")
         return
     for claim in strategies:
-        undecided_verdict = undecided(claim.span.path, (claim,))
-        if undecided_verdict is not None:
+        if undecided_verdict := undecided(claim.span.path, (claim,)):
             yield undecided_verdict
             return
     if not steps:
@@ -186,10 +185,9 @@ def lightning_nodes_not_allocated(job: Job) -> Iterator[Verdict]:
         asked = [claim for claim in job.requiring("nodes", launch.scope) if claim.source == "lightning"]
         if launch.launcher != "srun" or not asked or not header:
             continue
-        undecided_verdict = undecided(launch.id, asked, launch)
         given = [*job.setting("nodes", launch.scope), *job.setting("tasks", launch.scope)]
         counts = numbers(job_value(asked))
-        if undecided_verdict is not None:
+        if undecided_verdict := undecided(launch.id, asked, launch):
             yield undecided_verdict
         elif given or not counts or max(counts) < 2:
             yield passed(launch.id)
@@ -254,10 +252,9 @@ def lightning_started_once_in_an_allocation(job: Job) -> Iterator[Verdict]:
         across = [claim for claim in nodes if min(numbers(claim.value), default=1) > 1]
         local = [claim for claim in devices if min(numbers(claim.value), default=1) > 1]
         waits = across or (local if tasks and min(numbers(tasks[0].value), default=1) > 1 else [])
-        undecided_verdict = undecided(plain.span.path, (plain, *nodes, *devices))
         plugins = [claim for claim in job.about("setting.lightning.plugins") if claim.span.path in texts(plain.value)]
         ignored = (*named, *job.about("slurm_hidden"), *plugins)
-        if undecided_verdict is not None:
+        if undecided_verdict := undecided(plain.span.path, (plain, *nodes, *devices)):
             yield undecided_verdict
         elif waits and not across and ignored:
             yield unknown(plain.span.path, f"{quoted(ignored[0])} may make Lightning ignore Slurm", at=ignored[0])

@@ -115,8 +115,7 @@ def _shape_verdict(setup: Setup, shape: TransformerShape) -> Verdict:
         for quantity in ("tensor_parallel_size", "pipeline_parallel_size", "expert_parallel_size")
         for claim in setup.claims(quantity)
     ]
-    undecided_verdict = undecided(setup.subject, (*shape.claims, *sizes), setup.launch)
-    if undecided_verdict is not None:
+    if undecided_verdict := undecided(setup.subject, (*shape.claims, *sizes), setup.launch):
         return undecided_verdict
     tensor, stages, experts = (
         setup.number(quantity) or 1
@@ -188,8 +187,7 @@ def _named_model_verdict(
     parameters, model = named
     stages = job.setting("zero_stage", scope)
     split = (*job.setting("tensor_parallel_size", scope), *job.setting("pipeline_parallel_size", scope))
-    undecided_verdict = undecided(subject, (model, *stages, *split), launch)
-    if undecided_verdict is not None:
+    if undecided_verdict := undecided(subject, (model, *stages, *split), launch):
         return undecided_verdict
     ranks = numbers(ranks_started(job, scope)[0])
     stage = numbers(job_value(stages))
@@ -268,8 +266,7 @@ def offload_exceeds_host_memory(job: Job) -> Iterator[Verdict]:
         if not limits:
             yield unknown(subject, "the memory of each node is unknown", at=named[1])
             continue
-        undecided_verdict = undecided(subject, (named[1], *limits), launch)
-        if undecided_verdict is not None:
+        if undecided_verdict := undecided(subject, (named[1], *limits), launch):
             yield undecided_verdict
             continue
         yield _on_host(job, subject, scope, launch, named, limits)

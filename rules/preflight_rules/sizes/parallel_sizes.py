@@ -299,8 +299,7 @@ def connections_not_limited_to_one(job: Job) -> Iterator[Verdict]:
         if setup.has("--use-torch-fsdp2", "--use-megatron-fsdp", "--use-custom-fsdp"):
             continue
         connections = job.setting("env.CUDA_DEVICE_MAX_CONNECTIONS", setup.scope)
-        undecided_verdict = undecided(setup.subject, (*tensor, *connections), setup.launch)
-        if undecided_verdict is not None:
+        if undecided_verdict := undecided(setup.subject, (*tensor, *connections), setup.launch):
             yield undecided_verdict
             continue
         values = numbers(job_value(connections)) if connections else ()

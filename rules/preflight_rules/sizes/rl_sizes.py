@@ -94,8 +94,7 @@ def _judged(job: Job, launch: Launch, constraint: _Constraint) -> Verdict | None
     if not all(_certainly_not(job, quantity, scope, value) for quantity, value in constraint.excludes.items()):
         return None
     every = [claim for found in claims.values() for claim in found]
-    undecided_verdict = undecided(subject, every, launch)
-    if undecided_verdict is not None:
+    if undecided_verdict := undecided(subject, every, launch):
         return undecided_verdict
     combinations = []
     for quantity, found in claims.items():

@@ -177,8 +177,7 @@ def best_model_needs_equal_strategies(job: Job) -> Iterator[Verdict]:
         known = uses_hugging_face(job, launch, scope) or any(claim.source in ("python", "dataclass") for claim in best)
         if not best or not (saving or evaluating) or not known:
             continue
-        undecided_verdict = undecided(subject, (*best, *saving, *evaluating), launch)
-        if undecided_verdict is not None:
+        if undecided_verdict := undecided(subject, (*best, *saving, *evaluating), launch):
             yield undecided_verdict
             continue
         save = (texts(job_value(saving)) or ("",)) if saving else ("steps",)
@@ -210,9 +209,8 @@ def _severity(job: Job, best: Claim, launch: Launch | None) -> Severity | None:
 
 def _steps(job: Job, subject: str, scope: Scope, launch: Launch | None, best: Claim) -> Verdict:
     saved, checked = (trainer_claims(job, f"{name}_steps", scope) for name in ("save", "eval"))
-    undecided_verdict = undecided(subject, (*saved, *checked), launch)
     every, each = numbers_of(saved), numbers_of(checked)
-    if undecided_verdict is not None:
+    if undecided_verdict := undecided(subject, (*saved, *checked), launch):
         return undecided_verdict
     if not saved or not checked or len(every) != 1 or len(each) != 1 or each[0] < 1 or every[0] < 1:
         return passed(subject)

@@ -250,9 +250,8 @@ def total_batch_differs_from_its_factors(job: Job) -> Iterator[Verdict]:
         }
         if not micro and not steps and not own:
             continue
-        undecided_verdict = undecided(launch.id, (*total, *micro, *steps), launch)
         ranks, because = _ranks(job, launch, scope)
-        if undecided_verdict is not None:
+        if undecided_verdict := undecided(launch.id, (*total, *micro, *steps), launch):
             yield undecided_verdict
         elif len(ranks) != 1 or any(len(found) > 1 for found in factors.values()):
             yield unknown(launch.id, "cannot determine how many ranks share the batch", at=total[0])

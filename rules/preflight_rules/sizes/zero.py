@@ -368,10 +368,9 @@ def nvme_offload_without_path(job: Job) -> Iterator[Verdict]:
             if not devices or "nvme" not in (texts(job_value(devices)) or ("nvme",)):
                 continue
             stages = _deepspeed_claims(job, "zero_stage", scope)
-            undecided_verdict = undecided(subject, (*devices, *stages), launch)
             names = {f"zero_optimization.{section}.{key}" for key in ("nvme_path", "nvme_path_per_local_rank")}
             path = devices[0].span.path
-            if undecided_verdict is not None:
+            if undecided_verdict := undecided(subject, (*devices, *stages), launch):
                 yield undecided_verdict
             elif any((path, name) in keys for name in names) or 3 not in numbers(job_value(stages)):
                 yield passed(subject)

@@ -92,7 +92,7 @@ def test_a_run_that_decides_nothing_changes_nothing() -> None:
     report = report_of(on("node3"))
     for code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED, ExitCode.BUG):
         found = decide(replace(report, exit_code=code), FREE, at_most=1)
-        assert found.items == () and "did not come to its end" in found.refused
+        assert found.items == () and "did not finish" in found.refused
     options = SmokeOptions(injected_fault=InjectedFault("kill", 0))
     injected = replace(report, run=replace(report.run, smoke_options=options))
     assert blamed_nodes(injected) == {}

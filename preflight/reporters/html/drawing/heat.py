@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 from preflight._util.hostnames import expand_hosts, folded, is_hostname
 from preflight._util.sanitize import fold_nodes
+from preflight._util.sequences import grouped
 from preflight.model.charts import Mark, Matrix
 from preflight.reporters.html.drawing.row_table import cell_view, is_known
 from preflight.reporters.html.drawing.scales import (
@@ -185,9 +186,7 @@ def _picture(matrix: Matrix, scale: Scale | None, size: int, lines: tuple[_Lines
 
 def _lines(matrix: Matrix, *, by_row: bool) -> _Lines:
     """Return the pairs of each row or column in which any pair was tried."""
-    found: dict[int, list[Mark]] = {}
-    for mark in matrix.marks:
-        found.setdefault(mark.row if by_row else mark.column, []).append(mark)
+    found = grouped((mark.row if by_row else mark.column, mark) for mark in matrix.marks)
     return dict(sorted(found.items()))
 
 

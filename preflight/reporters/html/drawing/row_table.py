@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from preflight._util.sanitize import fold_nodes
+from preflight._util.sequences import grouped
 from preflight.model.charts import Cell, Row, Table
 from preflight.reporters.html.drawing.scales import format_number, format_range
 from preflight.reporters.html.drawing.shapes import CellView, ColumnView, RowView, TableView
@@ -65,9 +66,7 @@ def _cells(row: Row, units: Sequence[str]) -> tuple[CellView, ...]:
 
 def _folded(rows: Sequence[Row], numeric: Sequence[bool], units: Sequence[str]) -> tuple[RowView, ...]:
     """Fold rows that differ only in their numbers into one, with the range of each number."""
-    groups: dict[tuple[object, ...], list[Row]] = {}
-    for row in rows:
-        groups.setdefault(_key(row, numeric), []).append(row)
+    groups = grouped((_key(row, numeric), row) for row in rows)
     return tuple(_row_view(same, units) for same in groups.values())
 
 
