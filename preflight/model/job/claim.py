@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from preflight._util.spans import Span
 from preflight.model.job.value import OfOptions, Plain, Value, alternatives, join
@@ -87,7 +87,6 @@ class Claim:
         scope: the part of the job it applies to.
         strength: 10 default, 20 configuration, 30 environment, 40 flag, 50 scheduler: the higher one wins.
         relation: `sets`, `requires-equal`, `at-most` or `at-least`: its effect on the quantity.
-        when: the branch as an expression of what the launch gives; None in a collected job, where it has been decided.
     """
 
     quantity: str
@@ -101,12 +100,33 @@ class Claim:
     condition: str = ""
     because: tuple[Claim, ...] = field(default=())
     origin: Span | None = None
-    when: OfOptions | None = None
 
     @property
     def alternatives(self) -> tuple[Plain, ...]:
         """Every value this claim allows; empty when it is unresolved."""
         return alternatives(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class BranchClaim(Claim):
+    """A claim of a program, before it is known whether its launch takes the branch that it is in.
+
+    Args:
+        when: the condition of the branch, as an expression of what the launch gives.
+    """
+
+    when: OfOptions | None = None
+
+    def decided(self, *, is_taken: bool | None) -> Claim:
+        """The claim without the branch if that is taken; None: it is not known whether it is."""
+        values = {item.name: getattr(self, item.name) for item in fields(Claim)}
+        return Claim(**{**values, "condition": ""} if is_taken else values)
+
+
+def in_branch(claim: Claim, when: OfOptions | None) -> Claim:
+    """The claim in a branch with this condition; the same claim for None."""
+    values = {item.name: getattr(claim, item.name) for item in fields(Claim)}
+    return claim if when is None else BranchClaim(**values, when=when)
 
 
 def job_value(claims: Iterable[Claim]) -> Value:

@@ -67,6 +67,7 @@ class ProgramOption(NamedTuple):
         default: its value without the option; None if that is None or not known.
         has_default: whether `default` is known.
         holder: the attribute that holds its value in the program.
+        valued: the spellings of all options of the program that take one word.
     """
 
     names: tuple[str, ...]
@@ -74,6 +75,7 @@ class ProgramOption(NamedTuple):
     default: Plain = None
     has_default: bool = True
     holder: str = ""
+    valued: frozenset[str] = frozenset()
 
 
 class FileValue(NamedTuple):

@@ -16,6 +16,7 @@ from preflight.model.job import (
     Claim,
     InputFile,
     Job,
+    Known,
     Launch,
     Note,
     NoteDetail,
@@ -226,13 +227,17 @@ class JobCollector:
         return OverlayTree(self.recognised.tree, written) if written else self.recognised.tree
 
     def _read_by(self, path: str, launch: Launch) -> SourceFile | Note:
-        """The file that the program of a launch finds at a path; it is missing where two may be meant."""
+        """The file that the program of a launch finds at a path."""
+        claims = (claim for found in self.claims.values() for claim in found if claim.scope == launch.scope)
+        folders = [claim.value for claim in claims if claim.quantity == "working_directory"]
+        if any(not isinstance(folder, Known) for folder in folders) or len(folders) > 1:
+            return Note(NoteKind.MISSING, f"it is not known where {launch.program} runs", launch.span)
+        base = f"{texts(folders[0])[0]}/_" if folders else launch.span.path
         tree = self._tree(_Step(path, scope=launch.scope))
-        targets = {tree.resolve(path, relative_to=each) for each in (launch.span.path, launch.program) if each}
-        found = [file for each in targets if each is not None and isinstance(file := tree.read(each), SourceFile)]
-        if len({file.path for file in found}) == 1:
-            return found[0]
-        return Note(NoteKind.MISSING, f"{path} is not in the tree", launch.span)
+        target = tree.resolve(path, relative_to=base)
+        return (
+            Note(NoteKind.MISSING, f"{path} is not in the tree", launch.span) if target is None else tree.read(target)
+        )
 
     def _written_for(self, path: str, step: _Step | None) -> WrittenFile | None:
         """What the scripts of the job last wrote to a file before the launch of the step; None if they did not.

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from preflight.model.job import Claim, Known, Launch, Note, Plain, Unresolved, Value
+from preflight.model.job.claim import BranchClaim
 from preflight.model.job.value import OfOptions, Part, ProgramOption
 from preflight.sources import conditions
 from preflight.sources.base import SourceFile
@@ -26,11 +27,11 @@ def with_option_values(claims: Iterable[Claim], launches: Mapping[str, Launch], 
     """The claims; a value that a launch determines is that of its launch, if all of its parts are known."""
     for claim in claims:
         launch = launches.get(claim.scope.launch)
-        if claim.when is not None:
-            is_taken = _is_taken(claim.when, launch, read) if launch is not None else None
+        if isinstance(claim, BranchClaim):
+            is_taken = _is_taken(claim.when, launch, read) if claim.when is not None and launch is not None else None
             if is_taken is False:
                 continue
-            claim = replace(claim, when=None, condition="" if is_taken else claim.condition)
+            claim = claim.decided(is_taken=is_taken)
         if not isinstance(claim.value, OfOptions):
             yield claim
             continue
@@ -103,8 +104,8 @@ def option_value(option: ProgramOption, arguments: Sequence[str | None]) -> _Giv
     """The value of an option of a program that is started with these words; None if that is not known."""
     found: list[str | None] = []
     for before, word, following in zip(("", *arguments), arguments, (*arguments[1:], None), strict=False):
-        if word is None and found and not (before or "").startswith("-"):
-            # `"$@"` may give the option again.
+        if word is None and before not in option.valued:
+            # `"$@"` may give the option, or give it again.
             return None
         name, separator, value = (word or "").partition("=")
         if word in option.names:
@@ -120,8 +121,7 @@ def option_value(option: ProgramOption, arguments: Sequence[str | None]) -> _Giv
     if found:
         is_switch = option.kind.startswith("store_")
         return _Given(Known(option.kind == "store_true"), True) if is_switch else _converted(found[-1], option.kind)
-    # A word that is not known may be the option.
-    if not option.has_default or None in arguments:
+    if not option.has_default:
         return None
     text = _converted(option.default, option.kind) if isinstance(option.default, str) else None
     return _Given(text.value if text is not None else Known(option.default), False)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from preflight._util.redaction import scrub
 from preflight._util.spans import MAX_SNIPPET_LENGTH
 from preflight.model.job import Claim, Known, OneOf, Relation, Scope, Span, Strength, Unresolved, Value, join, lift
+from preflight.model.job.claim import BranchClaim, in_branch
 from preflight.model.job.value import FileValue, OfOptions, Plain, ProgramOption, Symbol, converted, made_of
 from preflight.sources.base import SourceFile, Tree
 from preflight.sources.python import outline
@@ -166,7 +167,7 @@ class Module:
     ) -> Claim:
         """State a claim. The location of a keyword argument is its value, its spelling the whole `name=value`."""
         place = at.value if isinstance(at, ast.keyword) else at
-        return Claim(
+        claim = Claim(
             quantity=quantity,
             value=value if isinstance(value, (Known, OneOf, Unresolved)) else Known(value),
             span=self.span(place),
@@ -176,9 +177,9 @@ class Module:
             strength=strength,
             relation=relation,
             condition=self.condition(at) if condition is None else condition,
-            because=because,
-            when=self.when_of(at) if condition is None else None,
+            because=tuple(each.decided(is_taken=None) if isinstance(each, BranchClaim) else each for each in because),
         )
+        return in_branch(claim, self.when_of(at))
 
     def feature(self, name: str, at: ast.AST, *others: ast.AST, condition: str | None = None) -> Claim:
         """State a feature of the script; `others` are further places that show it."""
@@ -369,6 +370,17 @@ class Module:
         if not found or any(value is None for value in found):
             return self._unknown(name)
         return join(self.fold(value, depth + 1) for value in found if value is not None)
+
+    def scope_of(self, name: ast.Name) -> ast.AST | None:
+        """The innermost function, class or module that binds a name, if it does so once."""
+        scope = self._walked.scopes.get(id(name))
+        while scope is not None:
+            found = self._walked.bound.get((id(scope), name.id))
+            if found is not None:
+                return scope if len(found) == 1 else None
+            outer = self._walked.scopes.get(id(scope))
+            scope = outer if outer is not scope else None
+        return None
 
     def binding(self, name: str) -> ast.expr | None:
         """The only value assigned to a name outside of functions; None if there is not exactly one."""

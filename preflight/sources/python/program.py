@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -15,10 +16,14 @@ from preflight.model.job import WHOLE_JOB
 from preflight.sources.base import SourceFile
 from preflight.sources.python import imports
 from preflight.sources.python.module import SPAWNS, Module, argument, parse_silently, value_of
-from preflight.sources.python.outline import Function, dotted
+from preflight.sources.python.outline import Function, dotted, end_of
 
+#: What may give any name another value.
+_SETS_NAMES = re.compile(r"\bexec\(|\bglobals\(\)|\blocals\(\)\[|\bexecfile\(")
 #: A value is followed through so many names, arguments and calls.
 _MAX_STEPS = 12
+#: A name that a package imports from its modules is followed through so many of them.
+_MAX_REEXPORTS = 3
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -66,8 +71,10 @@ class Program:
 
     @functools.cached_property
     def _own(self) -> list[Module] | None:
-        """The modules of the user's own; None if there are too many, or one cannot be parsed."""
+        """The modules of the user's own; None if there are too many, one cannot be parsed, or code sets any names."""
         texts, complete = imports.texts_of_modules(self.script)
+        complete = complete and not any(_SETS_NAMES.search(each.text) for each in texts)
+        complete = complete and not _SETS_NAMES.search(self.script.file.text)
         found = [_read(self.script, each.path) for each in texts if complete]
         known = [each for each in found if each is not None]
         return known if complete and len(known) == len(found) else None
@@ -82,10 +89,39 @@ class Program:
         """Whether all modules of the user's own could be read."""
         return self._own is not None
 
+    def called(self, module: Module, call: ast.Call) -> list[tuple[Module, Function]]:
+        """The functions and methods of the program that a call in a module may run."""
+        found = self.functions(module, call.func)
+        if found or not isinstance(call.func, ast.Attribute):
+            return found
+        return [
+            (other, each)
+            for other, owner in self._classes(module, call.func.value)
+            for each in owner.body
+            if isinstance(each, _FUNCTIONS) and each.name == call.func.attr
+        ]
+
+    def _classes(self, module: Module, receiver: ast.expr) -> Iterator[tuple[Module, ast.ClassDef]]:
+        """The class of the program whose object an expression is: `self`, or what the only assignment of it makes."""
+        if isinstance(receiver, ast.Name) and receiver.id == "self":
+            yield from ((module, each) for each in module.outline.above(receiver) if isinstance(each, ast.ClassDef))
+            return
+        other, made = self.meaning(module, receiver)
+        if not isinstance(made, ast.Call):
+            return
+        places = [(other, made.func.id)] if isinstance(made.func, ast.Name) else []
+        for where, name in (*places, *self._members(other, made.func)):
+            yield from (
+                (where, each) for each in where.tree.body if isinstance(each, ast.ClassDef) and each.name == name
+            )
+
     def functions(self, module: Module, name: ast.expr) -> list[tuple[Module, Function]]:
         """The functions of the program for which a name in a module stands."""
+        if end_of(name) in self._assigned:
+            return []
         if isinstance(name, ast.Name) and (own := module.outline.functions(name.id)):
-            return [(module, each) for each in own if not isinstance(module.parent(each), ast.ClassDef)]
+            scope = module.scope_of(name)
+            return [(module, each) for each in own if scope is not None and module.parent(each) is scope]
         return [
             (other, function)
             for other, member in self._members(module, name)
@@ -113,12 +149,14 @@ class Program:
         if isinstance(expression, ast.Name):
             bound = module.bindings_of(expression)
             if bound is not None and len(bound) == 1 and bound[0] is not None:
-                return Place(module, bound[0])
+                # Without the branch it may be what `from defaults import *` gives.
+                is_only = not _imports_all(module) or not module.condition(bound[0])
+                return Place(module, bound[0]) if is_only else None
             if bound is not None and len(bound) == 1:
                 given = self._given(module, expression)
                 if given is not None:
                     return given
-        if dotted(expression):
+        if dotted(expression) and end_of(expression) not in self._assigned:
             members = self._members(module, expression)
             found = [Place(other, value) for other, name in members if (value := other.binding(name)) is not None]
             return found[0] if len(found) == 1 else None
@@ -151,14 +189,41 @@ class Program:
 
     def _members(self, module: Module, name: ast.expr) -> Iterator[tuple[Module, str]]:
         """The modules of the program that a dotted name may mean, each with the rest of the name."""
-        meant = module.name(name)
-        if "." not in meant:
-            return
-        parts = meant.strip(".").split(".")
-        for other in self.modules:
+        if module.is_imported(dotted(name)):
+            yield from self._named(module, module.name(name), 0)
+
+    def _named(self, module: Module, name: str, depth: int) -> Iterator[tuple[Module, str]]:
+        *above, member = name.strip(".").split(".")
+        for other in self.modules if above and depth < _MAX_REEXPORTS else ():
             stem = "/" + other.file.path.removesuffix(".py").removesuffix("/__init__")
-            if other is not module and stem.endswith("/" + "/".join(parts[:-1])):
-                yield other, parts[-1]
+            if other is module or not stem.endswith("/" + "/".join(above)):
+                continue
+            yield other, member
+            if member in other.imports:
+                yield from self._named(other, other.imports[member], depth + 1)
+
+    def imports_of(self, module: Module) -> Iterator[tuple[Module, ast.AST]]:
+        """The statements that import a module, each with the module that it is in."""
+        stem = "/" + module.file.path.removesuffix(".py").removesuffix("/__init__")
+        for other in self.modules:
+            statements: list[ast.Import | ast.ImportFrom] = [*other.nodes(ast.Import), *other.nodes(ast.ImportFrom)]
+            for statement in statements:
+                names = [alias.name for alias in statement.names]
+                if isinstance(statement, ast.ImportFrom):
+                    names = [statement.module or "", *(f"{statement.module or ''}.{name}" for name in names)]
+                parts = ("/" + name.strip(".").replace(".", "/") for name in names)
+                if any(stem.endswith(part) and part != "/" for part in parts):
+                    yield other, statement
+
+    @functools.cached_property
+    def _assigned(self) -> frozenset[str]:
+        """The attributes that the program assigns anywhere, but to `self`."""
+        return frozenset(
+            node.attr
+            for module in self.modules
+            for node in module.nodes(ast.Attribute)
+            if not isinstance(node.ctx, ast.Load) and end_of(node.value) != "self"
+        )
 
     @functools.cached_property
     def _calls(self) -> dict[int, list[Call]]:
@@ -171,6 +236,10 @@ class Program:
                 for _, function in self.functions(module, value_of(target)) if target is not None else ():
                     found.setdefault(id(function), []).append(Call(module, call, is_spawn=True))
         return found
+
+
+def _imports_all(module: Module) -> bool:
+    return any(alias.name == "*" for node in module.nodes(ast.ImportFrom) for alias in node.names)
 
 
 def _read(script: Module, path: str) -> Module | None:

@@ -7,11 +7,11 @@ changes what was read.
 from __future__ import annotations
 
 import ast
-import functools
+from collections.abc import Sequence
 
 from preflight.model.job import Known
 from preflight.model.job.value import FileValue, ProgramOption
-from preflight.sources.python.module import Module
+from preflight.sources.python.module import Module, argument, value_of
 from preflight.sources.python.outline import end_of
 from preflight.sources.python.program import Place
 from preflight.sources.python.program_options import Options
@@ -22,10 +22,13 @@ _LOADS = frozenset(("json.load", "json.loads", "yaml.safe_load", "yaml.load", "y
 _LOADS_PATH = frozenset(("omegaconf.OmegaConf.load", "OmegaConf.load"))
 #: What gives the keys of a dictionary as attributes.
 _WRAPS = frozenset(("EasyDict", "edict", "AttrDict", "Box", "Munch", "DotMap", "create"))
-_CHANGES = ("update", "setdefault", "pop", "popitem", "clear", "merge", "merge_with", "set_struct", "setattr")
+#: Functions that look at a dictionary, or copy it, without changing it.
+_LOOK = frozenset(
+    ("print", "str", "repr", "len", "isinstance", "type", "bool", "json", "pprint", "logging", "logger", "copy", "dict")
+)
 _MAX_KEYS = 8
-#: Arguments of functions are followed to this depth.
-_MAX_DEPTH = 4
+#: Assignments, keys and arguments are followed to this depth.
+_MAX_DEPTH = 16
 
 
 class ProgramFiles:
@@ -48,9 +51,9 @@ class ProgramFiles:
             is_attribute = is_attribute or isinstance(place.expression, ast.Attribute)
             place = self._program.meaning(place.module, inner[0])
         path = self._path(place, is_attribute=is_attribute) if keys else None
-        if path is None or self._is_changed(keys, place, is_attribute=is_attribute):
+        if path is None or not self._program.is_complete or self._is_written(path):
             return None
-        return FileValue(path, tuple(keys))
+        return FileValue(path, tuple(keys)) if self._is_only_read(place, keys, 0) else None
 
     def _path(self, place: Place, *, is_attribute: bool) -> str | ProgramOption | None:
         """The path of the file that a call reads."""
@@ -81,61 +84,109 @@ class ProgramFiles:
         value = place.module.fold(place.expression)
         return value.value if isinstance(value, Known) and isinstance(value.value, str) else None
 
-    def _is_changed(self, keys: list[str | int], loaded: Place, *, is_attribute: bool) -> bool:
-        """Whether the program may change the value of a key, or all that it has read."""
-        if not self._program.is_complete or self._keys & set(map(str, keys)) or self._changes_all(loaded):
+    def _is_written(self, path: str | ProgramOption) -> bool:
+        """Whether the program may write the file before it reads it."""
+        opens = [Place(module, call) for module in self._program.modules for call in module.named("open")]
+        modes = (
+            (place, argument(place.expression, "mode", 1)) for place in opens if isinstance(place.expression, ast.Call)
+        )
+        return any(
+            mode is not None
+            and isinstance(place.expression, ast.Call)
+            and place.expression.args
+            and place.module.fold(value_of(mode)) not in (Known("r"), Known("rb"), Known("rt"))
+            and self._text(place.module, place.expression.args[0]) in (path, None)
+            for place, mode in modes
+        )
+
+    def _is_only_read(self, place: Place, keys: Sequence[str | int], depth: int) -> bool:
+        """Whether the program only takes values out of a dictionary, as far as the one below some keys may change."""
+        if not keys:
             return True
-        return is_attribute and bool(self._attributes & set(map(str, keys)))
-
-    @functools.cached_property
-    def _keys(self) -> set[str]:
-        """The keys to which the program assigns anywhere."""
-        return {
-            str(value.value)
-            for module in self._program.modules
-            for item in module.nodes(ast.Subscript)
-            if not isinstance(item.ctx, ast.Load) and isinstance(value := module.fold(item.slice), Known)
-        }
-
-    @functools.cached_property
-    def _attributes(self) -> set[str]:
-        """The attributes that the program assigns anywhere, but to `self`."""
-        return {
-            node.attr
-            for module in self._program.modules
-            for node in module.nodes(ast.Attribute)
-            if not isinstance(node.ctx, ast.Load) and end_of(node.value) != "self"
-        }
-
-    def _changes_all(self, loaded: Place) -> bool:
-        """Whether a method changes what was read, or a key that is not known is assigned to it."""
-        for module in self._program.modules:
-            holders: list[ast.expr] = [
-                call.func.value for call in module.named(*_CHANGES) if isinstance(call.func, ast.Attribute)
-            ]
-            holders += [call.args[0] for call in module.named("setattr", "merge") if call.args]
-            holders += [
-                item.value
-                for item in module.nodes(ast.Subscript)
-                if not isinstance(item.ctx, ast.Load) and not isinstance(module.fold(item.slice), Known)
-            ]
-            if any(self._is_of(Place(module, holder), loaded, 0) for holder in holders):
-                return True
-        return False
-
-    def _is_of(self, place: Place, loaded: Place, depth: int) -> bool:
-        """Whether an expression may be a part of what was read."""
-        place = self._program.meaning(*place)
-        while (inner := _inner(*place)) is not None:
-            place = self._program.meaning(place.module, inner[0])
-        if place.expression is loaded.expression:
-            return True
-        module, name = place
-        function = module.outline.function_of(name)
-        if not isinstance(name, ast.Name) or function is None or depth == _MAX_DEPTH:
+        if depth > _MAX_DEPTH:
             return False
-        given = [self._program.argument(function, call, name.id, module) for call in self._program.calls(function)]
-        return any(each is not None and self._is_of(each, loaded, depth + 1) for each in given)
+        module, node = place
+        parent = module.parent(node)
+        if isinstance(parent, (ast.Assign, ast.AnnAssign)):
+            targets = parent.targets if isinstance(parent, ast.Assign) else [parent.target]
+            return len(targets) == 1 and self._is_name_read(module, targets[0], keys, depth)
+        if isinstance(parent, ast.Subscript) and parent.value is node:
+            if not isinstance(parent.ctx, ast.Load) or not isinstance(parent.slice, ast.Constant):
+                return False
+            return parent.slice.value != keys[0] or self._is_only_read(Place(module, parent), keys[1:], depth + 1)
+        if isinstance(parent, ast.Attribute):
+            return self._is_attribute_read(module, parent, keys, depth)
+        if isinstance(parent, ast.Call) and node in parent.args:
+            return self._is_argument_read(module, parent, parent.args.index(node), keys, depth)
+        if isinstance(parent, ast.Return):
+            function = module.outline.function_of(node)
+            calls = self._program.calls(function) if function is not None else []
+            return bool(calls) and all(
+                not each.is_spawn and self._is_only_read(Place(each.module, each.node), keys, depth + 1)
+                for each in calls
+            )
+        # A copy, a text, or a question.
+        return isinstance(parent, (ast.keyword, ast.FormattedValue, ast.Compare, ast.BoolOp, ast.If, ast.UnaryOp)) and (
+            not isinstance(parent, ast.keyword) or parent.arg is None
+        )
+
+    def _is_name_read(self, module: Module, name: ast.expr, keys: Sequence[str | int], depth: int) -> bool:
+        """The same for all uses of a variable."""
+        scope = module.scope_of(name) if isinstance(name, ast.Name) else None
+        if scope is None or not isinstance(name, ast.Name):
+            return False
+        if isinstance(scope, ast.Module) and self._is_imported(module, name.id):
+            return False
+        uses = [each for each in module.nodes(ast.Name) if each.id == name.id and isinstance(each.ctx, ast.Load)]
+        return all(
+            self._is_only_read(Place(module, each), keys, depth + 1) for each in uses if module.scope_of(each) is scope
+        )
+
+    def _is_imported(self, module: Module, name: str) -> bool:
+        """Whether another module takes a name out of this one."""
+        others = [other for other in self._program.modules if other is not module]
+        return any(
+            end_of(node) == name or (isinstance(node, ast.alias) and node.name in (name, "*"))
+            for other in others
+            for node in (*other.nodes(ast.Attribute), *other.nodes(ast.alias))
+        )
+
+    def _is_attribute_read(self, module: Module, node: ast.Attribute, keys: Sequence[str | int], depth: int) -> bool:
+        call = module.parent(node)
+        if not isinstance(node.ctx, ast.Load):
+            return False
+        if isinstance(call, ast.Call) and call.func is node:
+            if node.attr == "get":
+                key = call.args[0] if call.args else None
+                if not isinstance(key, ast.Constant):
+                    return False
+                return key.value != keys[0] or self._is_only_read(Place(module, call), keys[1:], depth + 1)
+            return node.attr in ("keys", "copy") or (node.attr in ("items", "values") and len(keys) == 1)
+        return node.attr != keys[0] or self._is_only_read(Place(module, node), keys[1:], depth + 1)
+
+    def _is_argument_read(
+        self, module: Module, call: ast.Call, position: int, keys: Sequence[str | int], depth: int
+    ) -> bool:
+        name = module.called(call)
+        if name.rpartition(".")[2] in _WRAPS:
+            return self._is_only_read(Place(module, call), keys, depth + 1)
+        if name in _LOOK or name.partition(".")[0] in _LOOK:
+            return True
+        found = self._program.functions(module, call.func)
+        if len(found) != 1:
+            return False
+        other, function = found[0]
+        parameters = [*function.args.posonlyargs, *function.args.args]
+        if position >= len(parameters):
+            return False
+        uses = [
+            each
+            for each in other.nodes(ast.Name)
+            if each.id == parameters[position].arg and other.scope_of(each) is function
+        ]
+        return all(
+            isinstance(each.ctx, ast.Load) and self._is_only_read(Place(other, each), keys, depth + 1) for each in uses
+        )
 
 
 def _inner(module: Module, expression: ast.expr) -> tuple[ast.expr, str | int] | None:

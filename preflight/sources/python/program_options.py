@@ -18,7 +18,8 @@ from preflight.sources.python.program import Place, Program
 
 #: What may give options another value than the command line, or change the line.
 _CHANGES = re.compile(
-    r"\bset_defaults\b|setattr(?:__)?\(|\bdelattr\(|__dict__|\bsys\.argv\b(?!\[0\])|\bconfigargparse\b"
+    r"\bset_defaults\b|setattr(?:__)?\(|\bdelattr\(|__dict__|\bsys\.argv\b(?!\[0\])|\bconfigargparse\b|\bREMAINDER\b"
+    r"|\bfrom sys import\b.*\bargv\b|nargs=[\"']\.\.\."
 )
 #: Arguments of a parser that leave the values of options alone.
 _OF_PARSER = frozenset(("description", "prog", "usage", "epilog", "formatter_class", "add_help", "allow_abbrev"))
@@ -62,6 +63,11 @@ class Options:
                 if option is not None and option.names == _names(call):
                     yield module, call, option
 
+    @property
+    def parse(self) -> Place | None:
+        """The call that parses the line; None if there are no options."""
+        return self._read[0] if self._read is not None else None
+
     def is_parsed(self, expression: ast.expr, module: Module | None = None) -> bool:
         """Whether an expression in a module of the program is certainly what the parser returned."""
         if self._read is None:
@@ -98,9 +104,9 @@ def _declared(program: Program) -> tuple[Place, dict[str, ProgramOption]] | None
     parsed, modules = found
     if any(_CHANGES.search(module.file.text) for module in program.modules):
         return None
+    if not all(_looks(module, call) for module in program.modules for call in module.named("vars")):
+        return None
     for module in modules:
-        if not all(_looks(module, call) for call in module.named("vars")):
-            return None
         if _is_passed_on(program, module, parsed.expression):
             return None
     changed = {name for module in program.modules for name in _assigned(module.nodes(ast.Attribute))}
@@ -117,7 +123,10 @@ def _declared(program: Program) -> tuple[Place, dict[str, ProgramOption]] | None
         if holder in changed or holder in options or holder == "local_rank":
             option = option._replace(kind="")
         options[holder] = option
-    return parsed, {holder: option for holder, option in options.items() if option.kind}
+    # A word that is not known, after one of these, is its value.
+    valued = frozenset(name for option in options.values() if option.kind in _TYPES for name in option.names)
+    known = {holder: option._replace(valued=valued) for holder, option in options.items() if option.kind}
+    return parsed, known
 
 
 def _parser(program: Program) -> tuple[Place, list[Module]] | None:

@@ -33,6 +33,7 @@ from preflight.sources.python import (
     frameworks,
     imported_calls,
     imports,
+    launch_expressions,
     model_wrappers,
     own_ranks,
     paddle,
@@ -245,7 +246,7 @@ class PythonSource:
         module = Module(file, parsed, tree, WHOLE_JOB, self._imported)
         module.options = program_options.Options(Program(module))
         module.option_of = module.options.of
-        module.when_of = functools.partial(start_conditions.branch, module.options, module)
+        module.when_of = functools.partial(launch_expressions.branch, module.options, module)
         module.file_value_of = functools.partial(ProgramFiles(module.options).value, module)
         found: dict[tuple[object, ...], Claim] = {}
         references: dict[tuple[object, ...], Reference] = {}

@@ -6,14 +6,15 @@ import ast
 import functools
 import re
 from collections.abc import Iterator
-from pathlib import PurePosixPath
 
 from preflight._util.budget import spend
-from preflight.model.job import Claim, alternatives
+from preflight.model.job import Claim, Known, alternatives
 from preflight.sources.python.collectives import is_collective
+from preflight.sources.python.environment import is_left_before
 from preflight.sources.python.model_features import LAYER, LOOPS, constructor
 from preflight.sources.python.module import MAX_CALL_DEPTH, Module, argument, last, value_of
 from preflight.sources.python.outline import Function, dotted, end_of
+from preflight.sources.python.program import Program
 from preflight.sources.python.rank_conditions import RankSet, ranks_of, ranks_where_true, variable_read
 
 _BUFFERS = re.compile(r"BatchNorm|InstanceNorm|register_buffer|resnet|ResNet|mobilenet|efficientnet|densenet|vgg16_bn")
@@ -58,15 +59,17 @@ def forward_on_one_rank(module: Module) -> Iterator[Claim]:
     wrapped = {module.bound_to(call) for call in wrappers} - {""}
     if not wrapped or any(argument(call, "broadcast_buffers") is not None for call in wrappers):
         return
-    buffers = _BUFFERS.search(module.file.text) is not None
+    program = module.options.program if module.options is not None else Program(module)
+    buffers = any(_BUFFERS.search(each.file.text) for each in program.modules)
     for call in module.calls:
         guard = ranks_of(module).inside(call)
         if guard.who not in _FIRST_RANKS or guard.test is None or isinstance(guard.test, ast.BoolOp):
             continue
         called = dotted(call.func) in wrapped
-        passed = isinstance(call.func, ast.Name) and any(
-            dotted(item) in wrapped and _calls_argument(module, call.func.id, index)
+        passed = any(
+            dotted(item) in wrapped and _calls_argument(other, function, index)
             for index, item in enumerate(call.args)
+            for other, function in program.functions(module, call.func)
         )
         within = dotted(call.func).startswith("self.") and any(
             dotted(inner.func) in wrapped
@@ -88,16 +91,10 @@ def _is_of_own_class(module: Module, wrapper: ast.Call) -> bool:
     return any(each.name == name for each in module.nodes(ast.ClassDef))
 
 
-def _calls_argument(module: Module, name: str, index: int) -> bool:
-    """Whether a function of the script calls its argument at this position."""
-    for function in module.outline.functions(name):
-        if index < len(function.args.args):
-            given = function.args.args[index].arg
-            if any(
-                isinstance(call.func, ast.Name) and call.func.id == given for call in module.outline.calls_in(function)
-            ):
-                return True
-    return False
+def _calls_argument(module: Module, function: Function, index: int) -> bool:
+    """Whether a function calls its argument at this position."""
+    given = function.args.args[index].arg if index < len(function.args.args) else ""
+    return any(isinstance(call.func, ast.Name) and call.func.id == given for call in module.outline.calls_in(function))
 
 
 def _others_call_too(module: Module, test: ast.expr, names: set[str]) -> bool:
@@ -148,35 +145,28 @@ def _is_kept(module: Module, function: Function) -> bool:
 
 
 def functions_on_one_rank(module: Module) -> Iterator[Claim]:
-    """A function that contains a collective, called where only one rank comes."""
-    holders: dict[str, ast.Call] = {}
-    functions: list[Function] = [*module.nodes(ast.FunctionDef), *module.nodes(ast.AsyncFunctionDef)]
-    for function in functions:
-        call = _collective_of(module, function)
-        if call is not None and not _is_kept(module, function):
-            holders[function.name] = call
-            stem = PurePosixPath(module.file.path).stem
-            yield module.claim("script_feature", f"collective_in:{stem}.{function.name}", call, condition="")
+    """A function of the program that contains a collective, called where only one rank comes."""
+    program = module.options.program if module.options is not None else Program(module)
     calls_of_others = functools.cache(functools.partial(_calls_of_others, module))
-    imported = 0
     for call in module.calls:
-        if not isinstance(call.func, ast.Name):
-            continue
         guard = ranks_of(module).inside(call)
         if guard.who not in _FIRST_RANKS or guard.test is None or _has_other_branch(module, guard.test):
             continue
         if isinstance(guard.test, ast.BoolOp) and not isinstance(guard.test.op, ast.And):
             continue
-        name = call.func.id
         # The other ranks may call the same function, or come to a collective of their own.
         if calls_of_others(module.outline.function_of(call)) & {_ANY, module.called(call)}:
             continue
-        if name in holders:
-            yield module.feature("collective_called_on_one_rank", call, holders[name], condition="")
-        elif "." in module.called(call) and imported < 8:
-            imported += 1
-            where = ".".join(module.called(call).split(".")[-2:])
-            yield module.claim("script_feature", f"called_on_one_rank:{where}", call, condition="")
+        for other, function in program.called(module, call):
+            found = _collective_of(program, other, function)
+            if found is not None and not _is_kept(other, function):
+                because = (
+                    found[0].claim("script_feature", "part of collective_called_on_one_rank", found[1], condition=""),
+                )
+                yield module.claim(
+                    "script_feature", "collective_called_on_one_rank", call, because=because, condition=""
+                )
+                break
 
 
 def _calls_of_others(module: Module, function: Function | None) -> frozenset[str]:
@@ -192,34 +182,46 @@ def _has_other_branch(module: Module, test: ast.expr) -> bool:
     return isinstance(branch, ast.If) and bool(branch.orelse)
 
 
-def _collective_of(module: Module, function: Function, depth: int = 0) -> ast.Call | None:
+def _collective_of(
+    program: Program, module: Module, function: Function, depth: int = 0
+) -> tuple[Module, ast.Call] | None:
     """A collective that the first rank comes to whenever it calls a function; None if that is not certain."""
     spend()
     for call in module.outline.calls_in(function):
         if is_collective(module, call):
             tests = [outer for outer in module.outline.above(call) if isinstance(outer, ast.If)]
-            certain = all(_is_of_first(module, outer, call) for outer in tests)
+            certain = all(_is_of_first(module, outer.test, call) for outer in tests)
             blocked = any(
                 isinstance(outer, (ast.Try, ast.While, ast.Lambda, ast.IfExp)) for outer in module.outline.above(call)
             )
-            if certain and not blocked:
-                return call
-        elif isinstance(call.func, ast.Name) and depth < MAX_CALL_DEPTH and not module.condition(call):
-            for inner in module.outline.functions(call.func.id):
-                if inner is not function:
-                    found = _collective_of(module, inner, depth + 1)
-                    if found is not None:
-                        return found
+            if certain and not blocked and not is_left_before(module, call):
+                return module, call
+        elif depth < MAX_CALL_DEPTH and not module.condition(call):
+            for other, inner in program.called(module, call):
+                found = _collective_of(program, other, inner, depth + 1) if inner is not function else None
+                if found is not None:
+                    return found
     return None
 
 
-def _is_of_first(module: Module, branch: ast.If, call: ast.Call) -> bool:
-    """Whether the first rank takes a branch: it is `rank == 0`, or asks whether there is a group at all."""
-    if module.outline.is_else(call) or isinstance(branch.test, ast.BoolOp):
+def _is_of_first(module: Module, test: ast.expr, call: ast.Call) -> bool:
+    """Whether the first rank takes a branch: it is `rank == 0`, or asks whether there are several ranks at all."""
+    if module.outline.is_else(call):
         return False
-    if ranks_where_true(module, branch.test) in _FIRST_RANKS:
+    if isinstance(test, ast.BoolOp):
+        return isinstance(test.op, ast.And) and all(_is_of_first(module, each, call) for each in test.values)
+    if ranks_where_true(module, test) in _FIRST_RANKS:
         return True
-    return last(dotted(branch.test.func)) == "is_initialized" if isinstance(branch.test, ast.Call) else False
+    if isinstance(test, ast.Call):
+        return last(module.called(test)) in ("is_initialized", "is_available")
+    if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.Gt) or len(test.ops) > 1:
+        return False
+    left = module.definition(test.left)
+    return (
+        module.fold(test.comparators[0]) == Known(1)
+        and isinstance(left, ast.Call)
+        and last(module.called(left)) == "get_world_size"
+    )
 
 
 def returns_by_file(module: Module) -> Iterator[Claim]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -50,7 +51,12 @@ def record_written_file(
     if not fields or machine.quiet:
         return
     words = [item.known or "" for item in fields]
-    machine.produced.update(name for path in _copied_paths(words) if (name := posixpath.basename(path)))
+    outputs = _copied_paths(words)
+    machine.produced.update(name for each in outputs if (name := posixpath.basename(each)))
+    for output in outputs if words[0] not in _REPLACING_ALL | _REPLACING_LAST else ():
+        target = lookup.locate(machine, state, output) if output else None
+        if target is not None and isinstance(machine.tree.read(target), SourceFile):
+            _add_file(machine, WrittenFile(target, None, fields[0].place.span))
     _record_moved(machine, state, words, fields[0].place)
     if not redirects or words[0] not in ("cat", "tee", "echo", "printf"):
         return
@@ -74,24 +80,40 @@ def record_written_file(
 
 
 #: Programs after which a file has another text, or none: all files that are named, or the last one.
-_REPLACING_ALL = frozenset(("mv", "rm", "sed", "tee"))
+_REPLACING_ALL = frozenset(("mv", "rm", "sed", "perl", "tee"))
 _REPLACING_LAST = frozenset(("cp", "ln", "install"))
 
 
 def _record_moved(machine: Machine, state: State, words: Sequence[str], place: Place) -> None:
     """Record the files that `cp a.json b.json`, `sed -i` and the like replace, and those that `rm` removes."""
     program, paths = words[0], [word for word in words[1:] if not word.startswith("-")]
-    if program == "sed":
-        paths = [path for path in paths if path] if any(word.startswith(("-i", "--in-p")) for word in words) else []
-    if program not in _REPLACING_ALL | _REPLACING_LAST or "" in paths:
+    if program in ("sed", "perl"):
+        in_place = any(re.match(r"-[a-z]*i|--in-place", word) for word in words[1:])
+        paths = [path for path in paths if path] if in_place else []
+    if program not in _REPLACING_ALL | _REPLACING_LAST or "" in paths or not paths:
         return
-    copied = lookup.read_file(machine, state, paths[0]) if program in ("cp", "mv") and len(paths) == 2 else None
-    for path in paths if program in _REPLACING_ALL else paths[1:][-1:]:
+    if len(paths) == 1 and program in _REPLACING_LAST:
+        return
+    sources, last = (paths[:-1], paths[-1]) if "-t" not in words else (paths[1:], paths[0])
+    if program in ("cp", "mv", "install", "ln") and (
+        last == "." or last.endswith("/") or _is_folder(machine, state, last)
+    ):
+        paths = [*sources, *(posixpath.join(last, posixpath.basename(path)) for path in sources)]
+        copied = None
+    else:
+        copied = lookup.read_file(machine, state, paths[0]) if program in ("cp", "mv") and len(paths) == 2 else None
+    for path in paths if program in _REPLACING_ALL else paths[len(sources) :]:
         target = lookup.locate(machine, state, path)
         known_files = {item.path for item in machine.written_files}
         if target is not None and (target in known_files or isinstance(machine.tree.read(target), SourceFile)):
             text = copied.text if copied is not None and path == paths[-1] else None
+            machine.written_texts.pop(lookup.written_key(machine, state, literal(path, place)), None)
             _add_file(machine, WrittenFile(target, text, place.span))
+
+
+def _is_folder(machine: Machine, state: State, path: str) -> bool:
+    target = lookup.locate(machine, state, path)
+    return target is not None and bool(machine.tree.names(target))
 
 
 def record_destinations(machine: Machine, state: State, document: Document, redirects: Sequence[Node]) -> None:
@@ -104,6 +126,9 @@ def record_destinations(machine: Machine, state: State, document: Document, redi
             machine.produced.add(posixpath.basename(name.strip("\"'")))
             target = lookup.locate(machine, state, path) if path else None
             if target is not None and ">>" not in document.text_of(redirect)[:4]:
+                machine.written_texts.pop(
+                    lookup.written_key(machine, state, literal(path or "", document.place_of(redirect))), None
+                )
                 _add_file(machine, WrittenFile(target, None, document.place_of(redirect).span))
 
 

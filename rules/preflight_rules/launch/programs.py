@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import itertools
 import re
@@ -15,7 +16,7 @@ from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import placed, quoted, why_unresolved
 from preflight.sources.conditions import UnknownValue, holds
-from preflight.sources.python.start_conditions import SYMBOLS
+from preflight.sources.python.launch_expressions import SYMBOLS
 from preflight_rules.launches import ranks_started
 
 #: Launchers that hand their first positional argument to Python.
@@ -258,6 +259,9 @@ def program_refuses_launch(job: Job) -> Iterator[Verdict]:
     what it has read.
     """
     for launch in job.launches:
+        optimised = re.search(r"\s-OO?\s", launch.span.snippet) or job.setting("env.PYTHONOPTIMIZE", launch.scope)
+        if optimised or {"-h", "--help", "--version"} & set(launch.arguments):
+            continue
         found = [*job.about("parser_condition", launch.scope), *job.about("start_condition", launch.scope)]
         for claim in distinct(found):
             if claim.scope.launch == launch.id:
@@ -304,12 +308,13 @@ def _symbol(job: Job, launch: Launch, name: str) -> int:
 
 def _shown(condition: str, job: Job, launch: Launch) -> str:
     """What is false about a condition; of alternatives that all are, the last: those before say when it is asked."""
-    for name in SYMBOLS:
-        if name in condition:
-            condition = re.sub(rf"\b{name}\b", lambda found: str(_symbol(job, launch, found[0])), condition)
     node = ast.parse(condition, mode="eval").body
     if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or):
         node = node.values[-1]
+    for name in ast.walk(node):
+        if isinstance(name, ast.Name):
+            with contextlib.suppress(UnknownValue):
+                name.id = str(_symbol(job, launch, name.id))
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         return f"`{ast.unparse(node.operand)}` is true"
     return f"`{ast.unparse(node)}` is false"
