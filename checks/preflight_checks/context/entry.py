@@ -12,7 +12,7 @@ from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
-from preflight_checks.planning import has_launches, known_facts, on_every_node, requests_for
+from preflight_checks.plans import has_launches, known_facts, on_every_node, requests_for
 from preflight_checks.probes.installed import installed
 from preflight_checks.probes.start_cost import ReadCost, import_cost, read_cost
 from preflight_checks.requirements.claims import scopes

@@ -10,7 +10,7 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, NodeRecord
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
-from preflight_checks.planning import known_facts, no_requests, on_every_node, several_nodes
+from preflight_checks.plans import known_facts, no_requests, on_every_node, several_nodes
 from preflight_checks.probes.clock import clock
 from preflight_checks.requirements.hosts import fold, nodes_share_machine
 

@@ -10,7 +10,7 @@ from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import GIB, MIB, known, processes_of_node, size, workers_of_rank, world_of
-from preflight_checks.planning import known_facts, missing_facts, on_every_node, several_nodes
+from preflight_checks.plans import known_facts, missing_facts, on_every_node, several_nodes
 from preflight_checks.probes.limits import Limits, limits
 from preflight_checks.rdma.port_choice import demand
 from preflight_checks.requirements.claims import backends

@@ -10,7 +10,7 @@ from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed
 from preflight_checks.comparison import size
 from preflight_checks.host.machines import plan_machines
-from preflight_checks.planning import combined, known_facts, on_every_node
+from preflight_checks.plans import combined, known_facts, on_every_node
 from preflight_checks.probes.activity import Activity, Busy, activity
 from preflight_checks.probes.machine import Machine, machine
 from preflight_checks.requirements.hosts import fold, nodes_share_machine

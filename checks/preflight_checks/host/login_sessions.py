@@ -9,7 +9,7 @@ from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, command, failed, passed, root_command
 from preflight_checks.host.machines import plan_machines
-from preflight_checks.planning import known_facts, on_every_node
+from preflight_checks.plans import known_facts, on_every_node
 from preflight_checks.probes.liveness import ANSWER_S, Liveness, network_mounts
 from preflight_checks.probes.machine import machine
 from preflight_checks.requirements.hosts import fold

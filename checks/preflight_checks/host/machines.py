@@ -13,7 +13,7 @@ from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed
 from preflight_checks.comparison import Split, split
 from preflight_checks.data_tables import table
-from preflight_checks.planning import known_facts, multi_node, on_every_node
+from preflight_checks.plans import known_facts, multi_node, on_every_node
 from preflight_checks.probes.kernel_settings import kernel_settings
 from preflight_checks.probes.machine import Machine, machine
 from preflight_checks.requirements.hosts import fold, nodes_share_machine

@@ -13,7 +13,7 @@ from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import GIB, size
 from preflight_checks.host.machines import plan_machines
-from preflight_checks.planning import combined, has_launches, known_facts, on_every_node
+from preflight_checks.plans import combined, has_launches, known_facts, on_every_node
 from preflight_checks.probes.limits import limits
 from preflight_checks.probes.machine import NumaNode, machine
 from preflight_checks.requirements.claims import known_text, scopes

@@ -11,7 +11,7 @@ from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, command, failed, passed
-from preflight_checks.planning import known_facts
+from preflight_checks.plans import known_facts
 from preflight_checks.probes.maintenance import (
     Reservation,
     SlurmPlans,

@@ -10,7 +10,7 @@ from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed
 from preflight_checks.comparison import GIB, processes_of_node, size
-from preflight_checks.planning import has_launches, known_facts, on_every_node
+from preflight_checks.plans import has_launches, known_facts, on_every_node
 from preflight_checks.probes.limits import Limits, limits
 from preflight_checks.requirements.claims import gpu_claims
 from preflight_checks.requirements.hosts import fold

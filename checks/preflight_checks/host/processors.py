@@ -11,7 +11,7 @@ from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import processes_of_node, ranks_of_node
-from preflight_checks.planning import has_launches, known_facts, on_every_node
+from preflight_checks.plans import has_launches, known_facts, on_every_node
 from preflight_checks.probes.limits import Limits, limits
 from preflight_checks.requirements.claims import gpu_claims
 from preflight_checks.requirements.hosts import fold

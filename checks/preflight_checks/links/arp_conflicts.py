@@ -11,7 +11,7 @@ from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.links.dial_requests import addresses_of, cells, partners
-from preflight_checks.planning import known_facts, no_requests
+from preflight_checks.plans import known_facts, no_requests
 from preflight_checks.probes.links import dial
 from preflight_checks.probes.neighbours import Card, Neighbours, neighbours
 from preflight_checks.requirements.hosts import fold, is_literal, nodes_share_machine

@@ -12,7 +12,7 @@ from preflight.model.job import Claim, Job, Known
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
-from preflight_checks.planning import known_facts
+from preflight_checks.plans import known_facts
 from preflight_checks.probes.interfaces import Interfaces, interfaces
 from preflight_checks.probes.proxies import Proxies, proxies
 from preflight_checks.requirements.claims import scopes

@@ -12,7 +12,7 @@ from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
-from preflight_checks.planning import combined, known_facts, missing_facts, on_every_node, requests_for
+from preflight_checks.plans import combined, known_facts, missing_facts, on_every_node, requests_for
 from preflight_checks.probes.interfaces import interfaces
 from preflight_checks.probes.rdma import RdmaDevice, rdma
 from preflight_checks.probes.rdma_access import RdmaAccess, rdma_access

@@ -10,7 +10,7 @@ from preflight.model.job import Claim, Job, Known
 from preflight.model.recording import Cluster, Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import short_version, split
-from preflight_checks.planning import known_facts, no_requests, on_every_node
+from preflight_checks.plans import known_facts, no_requests, on_every_node
 from preflight_checks.probes.packages import packages
 from preflight_checks.requirements.hosts import fold
 

@@ -13,7 +13,7 @@ from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import size
-from preflight_checks.planning import known_facts, on_every_node
+from preflight_checks.plans import known_facts, on_every_node
 from preflight_checks.probes.packages import packages
 from preflight_checks.probes.server_place import server_place
 from preflight_checks.requirements.hosts import fold, is_ps

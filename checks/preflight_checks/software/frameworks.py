@@ -13,7 +13,7 @@ from preflight.plugins.authoring import Verdict, check, command, failed, not_app
 from preflight_checks.comparison import minor_of, short_version, split, version_of
 from preflight_checks.data_tables import table
 from preflight_checks.gpus.presence import plan_gpus, runs_without_gpus
-from preflight_checks.planning import (
+from preflight_checks.plans import (
     all_of,
     combined,
     has_launches,

@@ -11,7 +11,7 @@ from preflight.plugins.authoring import Verdict, check, command, failed, not_app
 from preflight_checks.comparison import split
 from preflight_checks.context.entry import computed_in_step, plan_installed
 from preflight_checks.data_tables import table
-from preflight_checks.planning import Plan, combined, known_facts, missing_facts, several_nodes
+from preflight_checks.plans import Plan, combined, known_facts, missing_facts, several_nodes
 from preflight_checks.probes.installed import Installed, installed
 from preflight_checks.probes.packages import DISTRIBUTIONS
 from preflight_checks.requirements.hosts import fold

@@ -26,7 +26,7 @@ from preflight.reporters.html.drawing.scales import (
 )
 from preflight.reporters.html.drawing.shapes import Picture, Swatch
 from preflight.reporters.text.groups import count
-from preflight.services.fleet_page.reading import Fault, Filters, RunCounts, counts_of
+from preflight.services.fleet_page.history_queries import Fault, Filters, RunCounts, counts_of
 
 #: Nodes of a page of the grid, and of a group in it.
 PAGE_NODES = 2_000
