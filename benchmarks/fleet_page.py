@@ -18,7 +18,7 @@ from starlette.requests import Request
 from preflight.commands.history.database import open_read_only
 from preflight.services.access import Access
 from preflight.services.fleet_page.application import FleetPage
-from preflight.services.fleet_page.reading import filters_of, read_account, read_past
+from preflight.services.fleet_page.history_queries import filters_of, read_account, read_past
 from tests.services.fleet_page.big_fleet import build, name_of
 
 ROUNDS = 5

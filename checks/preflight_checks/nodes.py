@@ -7,11 +7,12 @@ from collections.abc import Iterator
 
 from preflight._util.hostnames import is_loopback
 from preflight.model.findings import Confidence, Evidence, Severity
-from preflight.model.job import Job, Known
+from preflight.model.job import Job
+from preflight.model.job.value import items, known_number
 from preflight.model.nodes import HEAD_PAUSED
 from preflight.model.recording import Facts, Fleet, NodeRecord, Unavailable
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
-from preflight_checks.planning import no_requests
+from preflight_checks.plans import no_requests
 from preflight_checks.requirements.claims import scopes
 from preflight_checks.requirements.hosts import fold, is_literal, is_single_machine, named, nodes_share_machine
 
@@ -205,9 +206,9 @@ def node_count_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
     given = len(fleet.records)
     requested = {}
     for launch in job.launches:
-        value = job.value("nodes", launch.scope)
-        if isinstance(value, Known) and isinstance(value.value, int) and value.value > 1:
-            requested[value.value] = launch
+        count = known_number(job.value("nodes", launch.scope))
+        if count is not None and count > 1:
+            requested[count] = launch
     if len(requested) != 1:
         yield not_applicable(job.name, "no multi-node launch states a number of nodes, or launches disagree")
         return
@@ -334,6 +335,4 @@ def named_node_absent(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
 
 def _listed_hosts(job: Job) -> Iterator[str]:
     for scope in scopes(job):
-        value = job.value("hosts", scope)
-        if isinstance(value, Known) and isinstance(value.value, tuple):
-            yield from (str(host).rpartition("@")[2] for host in value.value)
+        yield from (host.rpartition("@")[2] for host in items(job.value("hosts", scope)))

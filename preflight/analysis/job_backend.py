@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from preflight.model.job import Claim, Job, Known, Scope, as_int
+from preflight.model.job import Claim, Job, Scope
+from preflight.model.job.value import known_number
 
 #: Branches that a rank takes by the devices it finds, or by an option about them.
 _BY_DEVICE = re.compile(r"(?i)cuda|gpu|cpu|device|accelerator|platform|backend|nccl|gloo|except")
@@ -48,7 +49,6 @@ def gpu_requests(job: Job, scopes: Sequence[Scope]) -> tuple[Claim, ...]:
     found: list[Claim] = []
     for quantity in ("gpus_per_node", "gpus_per_task"):
         for scope in scopes:
-            count = as_int(job.value(quantity, scope))
-            if isinstance(count, Known) and isinstance(count.value, int) and count.value > 0:
+            if (known_number(job.value(quantity, scope)) or 0) > 0:
                 found.extend(job.value_claims(quantity, scope))
     return tuple(dict.fromkeys(found))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from preflight.model.job import Claim, Job, Known, Launch, Scope
 from preflight.model.job.claim import job_value
-from preflight.model.job.value import is_whole_number, numbers, texts
+from preflight.model.job.value import is_whole_number, known_number, numbers, texts
 
 _MEGATRON = frozenset(
     ("--num-layers", "--hidden-size", "--num-attention-heads", "--seq-length", "--tensor-model-parallel-size")
@@ -295,10 +295,7 @@ def _part(name: str, parameters: int, each: int, count: str, share: int | None) 
 
 def _number(job: Job, launch: Launch, quantity: str, *, otherwise: int | None) -> int | None:
     claims = job.setting(quantity, launch.scope)
-    if not claims:
-        return otherwise
-    found = set(numbers(job_value(claims)))
-    return found.pop() if len(found) == 1 else None
+    return known_number(job_value(claims)) if claims else otherwise
 
 
 def _stage(job: Job, launch: Launch) -> int | None:

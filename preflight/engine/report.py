@@ -24,7 +24,7 @@ from preflight._util.sanitize import clean, fold_nodes
 from preflight._util.usage_error import UsageError
 from preflight.engine.evaluate import fleet_of, outcomes_of
 from preflight.engine.suppress import SuppressionNote, apply_suppressions
-from preflight.engine.understanding import Understood, understanding
+from preflight.engine.understood import Understood, understanding
 from preflight.engine.waste import AvoidedCost, avoided_cost
 from preflight.model.configuration import Accepted, Configuration, matches
 from preflight.model.findings import Finding, Outcome, Severity, Status, VerdictKind

@@ -16,7 +16,8 @@ from preflight._util.redaction import HIDDEN
 from preflight._util.sequences import join_some
 from preflight._util.usage_error import UsageError
 from preflight.agent.wire import Context
-from preflight.model.job import Claim, Job, Known, Launch, Scope, Value
+from preflight.model.job import Claim, Job, Known, Launch, Scope
+from preflight.model.job.value import items, known_number, known_text
 from preflight.model.recording import Node, Origin
 
 #: Variables of the job that a child must not get: they would change the observer instead of what it observes.
@@ -144,7 +145,7 @@ def _from_hostfile(path: Path) -> tuple[Node, ...]:
     names, _ = claimed_hosts((job,))
     if not names:
         raise UsageError(f"{path} names no hosts")
-    return _from_names(names, [_whole(job.value("host_slots", Scope(node=name))) for name in names])
+    return _from_names(names, [known_number(job.value("host_slots", Scope(node=name))) for name in names])
 
 
 def claimed_hosts(jobs: Sequence[Job]) -> tuple[tuple[str, ...], str]:
@@ -154,23 +155,18 @@ def claimed_hosts(jobs: Sequence[Job]) -> tuple[tuple[str, ...], str]:
     """
     for job in jobs:
         for scope in (*(launch.scope for launch in job.launches), Scope()):
-            names = tuple(str(name) for name in _claimed_list(job, "hosts", scope))
+            names = items(job.value("hosts", scope))
             if names:
                 return names, _where(job, "hosts", scope)
     for job in jobs:
         for scope in (*(launch.scope for launch in job.launches), Scope()):
-            spelled = [endpoint for quantity in _ENDPOINTS for endpoint in _claimed_list(job, quantity, scope)]
-            parts = [split_endpoint(str(endpoint)) for endpoint in spelled]
+            spelled = [endpoint for quantity in _ENDPOINTS for endpoint in items(job.value(quantity, scope))]
+            parts = [split_endpoint(endpoint) for endpoint in spelled]
             hosts = dict.fromkeys(part[0] for part in parts if part is not None and not is_loopback(part[0]))
             if hosts:
-                listed = next(quantity for quantity in _ENDPOINTS if _claimed_list(job, quantity, scope))
+                listed = next(quantity for quantity in _ENDPOINTS if items(job.value(quantity, scope)))
                 return tuple(hosts), _where(job, listed, scope)
     return (), ""
-
-
-def _claimed_list(job: Job, quantity: str, scope: Scope) -> tuple[object, ...]:
-    value = job.value(quantity, scope)
-    return value.value if isinstance(value, Known) and isinstance(value.value, tuple) else ()
 
 
 def _where(job: Job, quantity: str, scope: Scope) -> str:
@@ -182,21 +178,19 @@ def claimed_count(jobs: Sequence[Job]) -> int | None:
     """The number of nodes of the job, if its files give it."""
     for job in jobs:
         for scope in (*(launch.scope for launch in job.launches), Scope()):
-            count = _whole(job.value("nodes", scope))
+            count = known_number(job.value("nodes", scope))
             if count:
                 return count
     return None
-
-
-def _whole(value: Value) -> int | None:
-    return value.value if isinstance(value, Known) and isinstance(value.value, int) else None
 
 
 def context_of(job: Job, *, python: str, directory: str, trust_job: bool, prelude: bool) -> ContextChoice:
     """The context of the job's ranks: from the user first, then from the job's files, if trusted."""
     launch = main_launch(job)
     scope = launch.scope if launch is not None else Scope()
-    found = {name: _text(job, name, scope) for name in ("interpreter", "working_directory", "container")}
+    found = {
+        name: known_text(job.value(name, scope)) or "" for name in ("interpreter", "working_directory", "container")
+    }
     if found["container"] and not python and trust_job:
         return ContextChoice(None, "", f"{IN_CONTAINER} {found['container']}, which preflight cannot enter yet")
     interpreter = python or (found["interpreter"] if trust_job else "")
@@ -240,7 +234,7 @@ def _nothing_to_run(interpreter: str, script: str) -> str:
 def main_launch(job: Job) -> Launch | None:
     """The launch whose ranks are examined: the first that needs several processes, otherwise the first."""
     for launch in job.launches:
-        if (_whole(job.value("world_size", launch.scope)) or 0) > 1:
+        if (known_number(job.value("world_size", launch.scope)) or 0) > 1:
             return launch
     return job.launches[0] if job.launches else None
 
@@ -256,8 +250,3 @@ def _environment(job: Job, scope: Scope) -> dict[str, str]:
         if HIDDEN not in text:
             found[name] = text
     return found
-
-
-def _text(job: Job, quantity: str, scope: Scope) -> str:
-    value = job.value(quantity, scope)
-    return value.value if isinstance(value, Known) and isinstance(value.value, str) else ""

@@ -45,12 +45,8 @@ def as_strings(value: Value, separator: str = ",") -> Value:
     return lift(lambda item: tuple(part.strip() for part in str(item).split(separator) if part.strip()), value)
 
 
-def as_path(value: Value) -> Value:
-    """A folder or file; an address of object storage (`s3://bucket/run`) is neither."""
-    return lift(_path, value)
-
-
 def _path(item: Plain) -> str:
+    """A folder or file; an address of object storage (`s3://bucket/run`) is neither."""
     text = str(item)
     if "://" in text or not text.strip():
         raise ValueError(f"{text[:80]}: not a path in a file system")
@@ -102,24 +98,16 @@ def _positive(item: Plain) -> Plain:
     return item
 
 
-def as_degree(value: Value) -> Value:
-    """A parallel size; -1 and 0 turn that kind of parallelism off or leave it to the library."""
-    return lift(_degree, value)
-
-
 def _degree(item: Plain) -> int:
+    """A parallel size; -1 and 0 turn that kind of parallelism off or leave it to the library."""
     number = int(str(item))
     if number < 1:
         raise ValueError(f"{item}: {Symbol.LIBRARY_DEFAULT.value}")
     return number
 
 
-def as_names(value: Value) -> Value:
-    """`A,B` and a list of names as a tuple of names."""
-    return lift(_names, value)
-
-
 def _names(item: Plain) -> tuple[str, ...]:
+    """The names in `A,B` or in a list."""
     parts = item if isinstance(item, tuple) else str(item).split(",")
     return tuple(name for part in parts if (name := str(part).strip()))
 
@@ -153,13 +141,11 @@ def _word_of(words: Mapping[str, str], kind: str) -> Reader:
     return of_each(read)
 
 
-def _devices(value: Value) -> Value:
+def _devices(item: Plain) -> Plain:
     """`8`, `"8"`, `[0, 1]` as a count; `-1` and `auto` mean all devices."""
-    if isinstance(value, Known) and isinstance(value.value, tuple):
-        return Known(len(value.value))
-    if value in (Known("auto"), Known(-1), Known("-1")):
-        return Unresolved("all devices of the node")
-    return as_number(value)
+    if str(item) in ("auto", "-1"):
+        raise ValueError("all devices of the node")
+    return len(item) if isinstance(item, tuple) else item
 
 
 def _count_or_auto(value: Value) -> Value:
@@ -191,10 +177,10 @@ READERS: dict[str, Reader] = {
     "float": as_float,
     "flag": as_bool,
     "boolean": of_each(_strict_bool),
-    "path": as_path,
+    "path": of_each(_path),
     "text": as_text,
-    "names": as_names,
-    "degree": as_degree,
+    "names": of_each(_names),
+    "degree": of_each(_degree),
     "lower": of_each(lambda item: str(item).lower()),
     "number": as_number,
     "limit": of_each(_limit),
@@ -202,7 +188,7 @@ READERS: dict[str, Reader] = {
     "at_least_one": of_each(lambda item: max(int(str(item)), 1)),
     "above_zero": of_each(lambda item: int(str(item)) > 0),
     "count_or_auto": _count_or_auto,
-    "devices": _devices,
+    "devices": lambda value: as_number(lift(_devices, value)),
     #: GPUs of one node; those of several nodes are a list of lists, which has no single number.
     "length": of_each(lambda item: len(item) if isinstance(item, tuple) and item else 1),
     "minutes": of_each(lambda item: int(float(str(item)) * 60)),

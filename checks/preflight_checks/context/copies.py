@@ -14,7 +14,7 @@ from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import Split, split
 from preflight_checks.context.entry import MAX_LISTED
-from preflight_checks.planning import missing_facts, requests_for
+from preflight_checks.plans import missing_facts, requests_for
 from preflight_checks.probes.copies import Copies, Copy, copies
 from preflight_checks.requirements.claims import known_int, scopes
 from preflight_checks.requirements.hosts import fold, nodes_share_machine

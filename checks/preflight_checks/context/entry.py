@@ -12,7 +12,7 @@ from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
-from preflight_checks.planning import has_launches, missing_facts, on_every_node, requests_for
+from preflight_checks.plans import has_launches, known_facts, on_every_node, requests_for
 from preflight_checks.probes.installed import installed
 from preflight_checks.probes.start_cost import ReadCost, import_cost, read_cost
 from preflight_checks.requirements.claims import scopes
@@ -188,8 +188,7 @@ def framework_comes_slowly(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
     if not job.launches:
         yield not_applicable("start of the framework", "the job starts no ranks")
         return
-    yield from missing_facts(facts, read_cost, "start of the framework")
-    observed = facts.observed(read_cost)
+    observed = yield from known_facts(facts, read_cost, "start of the framework")
     if not observed:
         return
     slow = _slow_nodes(observed)
@@ -262,8 +261,7 @@ def framework_imports_slowly(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
     if not job.launches:
         yield not_applicable("import of the framework", "the job starts no ranks")
         return
-    yield from missing_facts(facts, import_cost, "import of the framework")
-    observed = facts.observed(import_cost)
+    observed = yield from known_facts(facts, import_cost, "import of the framework")
     if not observed:
         return
     middle = statistics.median(value.took_s for value in observed.values())

@@ -24,7 +24,7 @@ from preflight_checks.context.node_environment import (
     setting,
 )
 from preflight_checks.data_tables import Group, group_of
-from preflight_checks.planning import all_of, combined, has_launches, missing_facts, several_nodes
+from preflight_checks.plans import all_of, combined, has_launches, missing_facts, several_nodes
 from preflight_checks.probes.environment import environment
 from preflight_checks.requirements.claims import backends, gpu_claims, scopes
 from preflight_checks.requirements.hosts import fold, nodes_share_machine

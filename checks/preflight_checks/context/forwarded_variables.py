@@ -12,7 +12,7 @@ from preflight.plugins.authoring import Verdict, check, failed, not_applicable, 
 from preflight_checks.comparison import split
 from preflight_checks.context.launcher_access import applying_links, first_node
 from preflight_checks.context.node_environment import bare, plan_logins, set_by_job, unseen_bare
-from preflight_checks.planning import all_of, combined, has_launches, multi_node
+from preflight_checks.plans import all_of, combined, has_launches, multi_node
 from preflight_checks.requirements.claims import known_text
 from preflight_checks.requirements.hosts import fold, nodes_share_machine
 

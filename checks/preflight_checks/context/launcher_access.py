@@ -15,7 +15,7 @@ from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import split
 from preflight_checks.context.node_environment import bare
-from preflight_checks.planning import missing_facts
+from preflight_checks.plans import missing_facts
 from preflight_checks.probes.launcher_tools import Login, Tool, logins, tools
 from preflight_checks.requirements.claims import known_int
 from preflight_checks.requirements.hosts import fold, named, nodes_share_machine

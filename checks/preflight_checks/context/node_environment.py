@@ -14,7 +14,7 @@ from preflight.model.job import Claim, Job, Unresolved
 from preflight.model.recording import Facts, Observed, Unavailable
 from preflight.plugins.authoring import Verdict, memoize, unknown
 from preflight_checks.data_tables import default_of
-from preflight_checks.planning import combined, on_every_node
+from preflight_checks.plans import combined, on_every_node
 from preflight_checks.probes.environment import Environment, environment
 from preflight_checks.requirements.claims import scopes
 from preflight_checks.requirements.hosts import fold

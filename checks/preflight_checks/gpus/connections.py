@@ -12,7 +12,7 @@ from preflight.model.recording import Facts, Fleet, Observed
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
 from preflight_checks.gpus.device_findings import Fault, NodeGpu, all_devices, judge_devices, most_common_by_model
 from preflight_checks.gpus.presence import gpu_check, plan_gpus
-from preflight_checks.planning import combined, on_every_node
+from preflight_checks.plans import combined, on_every_node
 from preflight_checks.probes.fabric import Fabric, fabric
 from preflight_checks.probes.gpus import gpus
 from preflight_checks.requirements.claims import gpu_claims

@@ -14,7 +14,7 @@ from preflight.plugins.authoring import Verdict, check, failed, not_applicable, 
 from preflight_checks.data_tables import table
 from preflight_checks.gpus.device_findings import all_devices
 from preflight_checks.gpus.presence import plan_gpus
-from preflight_checks.planning import combined, on_every_node
+from preflight_checks.plans import combined, on_every_node
 from preflight_checks.probes.gpus import Gpus, gpus
 from preflight_checks.probes.kernel_log import DriverMessage, KernelLog, kernel_log
 from preflight_checks.probes.tools import ToolAnswer, management_tool

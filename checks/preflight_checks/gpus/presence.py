@@ -12,7 +12,7 @@ from preflight.model.recording import Facts, Fleet, Observed, Unavailable
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
 from preflight_checks.comparison import split
 from preflight_checks.gpus.device_findings import expected_gpus
-from preflight_checks.planning import missing_facts, on_every_node
+from preflight_checks.plans import missing_facts, on_every_node
 from preflight_checks.probes.gpus import DEADLINE_S, Gpus, gpus
 from preflight_checks.requirements.claims import asked_backend, gpu_claims
 from preflight_checks.requirements.hosts import fold

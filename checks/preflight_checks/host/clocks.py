@@ -10,7 +10,7 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, NodeRecord
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
-from preflight_checks.planning import missing_facts, no_requests, on_every_node, several_nodes
+from preflight_checks.plans import known_facts, no_requests, on_every_node, several_nodes
 from preflight_checks.probes.clock import clock
 from preflight_checks.requirements.hosts import fold, nodes_share_machine
 
@@ -143,8 +143,7 @@ def clock_not_kept(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     if nodes_share_machine(fleet):
         yield not_applicable("time daemons", "the nodes are one machine, with one clock")
         return
-    observed = facts.observed(clock)
-    yield from missing_facts(facts, clock, "time daemons")
+    observed = yield from known_facts(facts, clock, "time daemons")
     kept = {node: value for node, value in observed.items() if value.synchronised}
     free = {node: value for node, value in observed.items() if value.synchronised is False}
     blind = grouped((value.problem, node) for node, value in observed.items() if value.synchronised is None)

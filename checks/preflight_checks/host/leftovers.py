@@ -11,7 +11,7 @@ from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Observed, Unavailable
 from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import size
-from preflight_checks.planning import combined, has_launches, missing_facts, on_every_node
+from preflight_checks.plans import combined, has_launches, missing_facts, on_every_node
 from preflight_checks.probes.leftovers import Leftovers, Process, leftovers, locks
 from preflight_checks.requirements.claims import gpu_claims
 from preflight_checks.requirements.hosts import endpoints, fold, nodes_share_machine

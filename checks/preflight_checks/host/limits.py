@@ -10,7 +10,7 @@ from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import GIB, MIB, known, processes_of_node, size, workers_of_rank, world_of
-from preflight_checks.planning import missing_facts, on_every_node, several_nodes
+from preflight_checks.plans import known_facts, missing_facts, on_every_node, several_nodes
 from preflight_checks.probes.limits import Limits, limits
 from preflight_checks.rdma.port_choice import demand
 from preflight_checks.requirements.claims import backends
@@ -67,8 +67,7 @@ def shm_too_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     if not users:
         yield not_applicable("shared memory", "no node is known to have processes that share memory")
         return
-    observed = facts.observed(limits)
-    yield from missing_facts(facts, limits, "shared memory")
+    observed = yield from known_facts(facts, limits, "shared memory")
     tiny = {node: v for node, v in observed.items() if known(v.shm_total_bytes) <= CONTAINER_DEFAULT_SHM}
     full = {
         node: v
@@ -205,8 +204,7 @@ def open_files(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     if world < 2:
         yield not_applicable("open files", "the job has one rank")
         return
-    observed = facts.observed(limits)
-    yield from missing_facts(facts, limits, "open files")
+    observed = yield from known_facts(facts, limits, "open files")
     needed = FILES_BASE + 4 * world
     # One connection per other rank plus the files of any Python process are certain to be needed.
     certain = world + 32

@@ -10,7 +10,7 @@ from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed
 from preflight_checks.comparison import size
 from preflight_checks.host.machines import plan_machines
-from preflight_checks.planning import combined, missing_facts, on_every_node
+from preflight_checks.plans import combined, known_facts, on_every_node
 from preflight_checks.probes.activity import Activity, Busy, activity
 from preflight_checks.probes.machine import Machine, machine
 from preflight_checks.requirements.hosts import fold, nodes_share_machine
@@ -55,8 +55,7 @@ def node_busy(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: the sample lasts half a second; tasks that run once a minute are not seen. In a process namespace
     only load and pressure show foreign work.
     """
-    observed = facts.observed(activity)
-    yield from missing_facts(facts, activity, "activity")
+    observed = yield from known_facts(facts, activity, "activity")
     if nodes_share_machine(fleet):
         yield not_applicable("activity", "the nodes are one machine, which the check itself keeps busy")
         return

@@ -9,7 +9,7 @@ from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, command, failed, passed, root_command
 from preflight_checks.host.machines import plan_machines
-from preflight_checks.planning import missing_facts, on_every_node
+from preflight_checks.plans import known_facts, on_every_node
 from preflight_checks.probes.liveness import ANSWER_S, Liveness, network_mounts
 from preflight_checks.probes.machine import machine
 from preflight_checks.requirements.hosts import fold
@@ -47,8 +47,7 @@ def network_mount_hangs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     Known limits: file systems that mount on access (autofs) are skipped. DAT011 and CKP011 check the paths of the job
     itself.
     """
-    observed = facts.observed(network_mounts)
-    yield from missing_facts(facts, network_mounts, "network file systems")
+    observed = yield from known_facts(facts, network_mounts, "network file systems")
     ill: dict[tuple[str, str], list[str]] = {}
     slow: dict[str, list[Liveness]] = {}
     for node, mounts in observed.items():
@@ -109,8 +108,7 @@ def session_ends_processes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
 
     Known limits: drop-ins outside /etc are not read. Ranks that a scheduler starts are not affected.
     """
-    observed = facts.observed(machine)
-    yield from missing_facts(facts, machine, "sessions")
+    observed = yield from known_facts(facts, machine, "sessions")
     kills = [
         node for node, value in observed.items() if value.logind.get("KillUserProcesses") in ("yes", "true", "1", "on")
     ]

@@ -13,7 +13,7 @@ from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed
 from preflight_checks.comparison import Split, split
 from preflight_checks.data_tables import table
-from preflight_checks.planning import missing_facts, multi_node, on_every_node
+from preflight_checks.plans import known_facts, multi_node, on_every_node
 from preflight_checks.probes.kernel_settings import kernel_settings
 from preflight_checks.probes.machine import Machine, machine
 from preflight_checks.requirements.hosts import fold, nodes_share_machine
@@ -58,8 +58,7 @@ def system_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: this is the agent's view: in containers, ranks use the C library of the image.
     """
-    observed = facts.observed(machine)
-    yield from missing_facts(facts, machine, "systems")
+    observed = yield from known_facts(facts, machine, "systems")
     if len(fleet.nodes) < 2 or nodes_share_machine(fleet):
         yield not_applicable("systems", "the job has one machine")
         return
@@ -141,8 +140,7 @@ def slow_processor_setting(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
     Known limits: with intel_pstate and amd_pstate the powersave governor is the normal one. Virtual machines rarely
     show their governors.
     """
-    observed = facts.observed(machine)
-    yield from missing_facts(facts, machine, "processor settings")
+    observed = yield from known_facts(facts, machine, "processor settings")
     if not observed:
         return
     has_finding = False
@@ -219,8 +217,7 @@ def kernel_settings_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
 
     Known limits: information only, because it may be intended. Containers have their own network settings.
     """
-    yield from missing_facts(facts, kernel_settings, "kernel settings")
-    observed = facts.observed(kernel_settings)
+    observed = yield from known_facts(facts, kernel_settings, "kernel settings")
     if len(fleet.nodes) < 2 or nodes_share_machine(fleet):
         yield not_applicable("kernel settings", "the job has one machine")
         return

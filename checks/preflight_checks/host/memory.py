@@ -13,7 +13,7 @@ from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import GIB, size
 from preflight_checks.host.machines import plan_machines
-from preflight_checks.planning import combined, has_launches, missing_facts, on_every_node
+from preflight_checks.plans import combined, has_launches, known_facts, on_every_node
 from preflight_checks.probes.limits import limits
 from preflight_checks.probes.machine import NumaNode, machine
 from preflight_checks.requirements.claims import known_text, scopes
@@ -88,8 +88,7 @@ def host_memory_short(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
 
     Known limits: this is a lower bound; page cache counts as free. Only models with their size in the name are known.
     """
-    observed = facts.observed(machine)
-    yield from missing_facts(facts, machine, "memory")
+    observed = yield from known_facts(facts, machine, "memory")
     held = facts.observed(limits)
     needs = list(_needs(job, len(fleet.nodes)))
     blind = [node for node, value in observed.items() if value.memory.total_bytes is None]
@@ -158,8 +157,7 @@ def host_memory_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
 
     Known limits: nodes of different kinds that are meant to work together are reported, too.
     """
-    observed = facts.observed(machine)
-    yield from missing_facts(facts, machine, "memory")
+    observed = yield from known_facts(facts, machine, "memory")
     if len(fleet.nodes) < 2 or nodes_share_machine(fleet):
         yield not_applicable("memory", "the job has one machine")
         return

@@ -11,7 +11,7 @@ from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, command, failed, passed
-from preflight_checks.planning import missing_facts
+from preflight_checks.plans import known_facts
 from preflight_checks.probes.maintenance import (
     Reservation,
     SlurmPlans,
@@ -63,8 +63,7 @@ def node_will_go_away(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     Known limits: without Slurm and `--allow metadata`, only the node's own signs are checked. The cloud's service is
     queried only if the firmware identifies the cloud.
     """
-    observed = facts.observed(signs)
-    yield from missing_facts(facts, signs, "signs of a shutdown")
+    observed = yield from known_facts(facts, signs, "signs of a shutdown")
     limit = largest(job, "time_limit_s")
     runs_s = float(limit[0]) if limit is not None else DAY_S
     has_finding = False

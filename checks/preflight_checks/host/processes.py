@@ -10,7 +10,7 @@ from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed
 from preflight_checks.comparison import GIB, processes_of_node, size
-from preflight_checks.planning import has_launches, missing_facts, on_every_node
+from preflight_checks.plans import has_launches, known_facts, on_every_node
 from preflight_checks.probes.limits import Limits, limits
 from preflight_checks.requirements.claims import gpu_claims
 from preflight_checks.requirements.hosts import fold
@@ -51,8 +51,7 @@ def processes_allowed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
 
     Known limits: the number of library threads is an estimate. For root only control groups apply.
     """
-    observed = facts.observed(limits)
-    yield from missing_facts(facts, limits, "processes")
+    observed = yield from known_facts(facts, limits, "processes")
     if not job.launches:
         yield not_applicable("processes", "the files start nothing on the nodes")
         return
@@ -126,8 +125,7 @@ def process_size(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: without GPUs an address-space limit is not judged, because it may be intended.
     """
-    observed = facts.observed(limits)
-    yield from missing_facts(facts, limits, "process size")
+    observed = yield from known_facts(facts, limits, "process size")
     if not job.launches:
         yield not_applicable("process size", "the files start nothing on the nodes")
         return
@@ -183,8 +181,7 @@ def time_and_priority(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
 
     Known limits: a niceness that all nodes share is assumed to be intended.
     """
-    observed = facts.observed(limits)
-    yield from missing_facts(facts, limits, "time and priority")
+    observed = yield from known_facts(facts, limits, "time and priority")
     if not job.launches:
         yield not_applicable("time and priority", "the files start nothing on the nodes")
         return

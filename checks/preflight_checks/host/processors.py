@@ -11,7 +11,7 @@ from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import processes_of_node, ranks_of_node
-from preflight_checks.planning import has_launches, missing_facts, on_every_node
+from preflight_checks.plans import has_launches, known_facts, on_every_node
 from preflight_checks.probes.limits import Limits, limits
 from preflight_checks.requirements.claims import gpu_claims
 from preflight_checks.requirements.hosts import fold
@@ -72,8 +72,7 @@ def too_few_cores(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: the CPU load of a rank is not known. The mask is that of a process started like the ranks; binding by
     the launcher is not seen.
     """
-    observed = facts.observed(limits)
-    yield from missing_facts(facts, limits, "usable cores")
+    observed = yield from known_facts(facts, limits, "usable cores")
     if not job.launches:
         yield not_applicable("usable cores", "the files start nothing on the nodes")
         return
@@ -158,8 +157,7 @@ def cores_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: nodes of different kinds that are meant to work together are reported, too.
     """
-    observed = facts.observed(limits)
-    yield from missing_facts(facts, limits, "usable cores")
+    observed = yield from known_facts(facts, limits, "usable cores")
     cores = {node: count for node, value in observed.items() if (count := usable_cores(value)) is not None}
     if len(fleet.nodes) < 2:
         yield not_applicable("usable cores", "the job has one node")

@@ -11,7 +11,7 @@ from preflight.model.recording import Facts, Fleet, NodeRecord
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import GIB, version_of
 from preflight_checks.host.memory import MIN_SHARE
-from preflight_checks.planning import combined, on_every_node
+from preflight_checks.plans import combined, on_every_node
 from preflight_checks.probes.gpus import DEADLINE_S, Gpus, gpus
 from preflight_checks.probes.machine import Machine, machine
 from preflight_checks.probes.rdma import RdmaDevices, rdma

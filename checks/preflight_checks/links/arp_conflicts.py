@@ -11,7 +11,7 @@ from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.links.dial_requests import addresses_of, cells, partners
-from preflight_checks.planning import missing_facts, no_requests
+from preflight_checks.plans import known_facts, no_requests
 from preflight_checks.probes.links import dial
 from preflight_checks.probes.neighbours import Card, Neighbours, neighbours
 from preflight_checks.requirements.hosts import fold, is_literal, nodes_share_machine
@@ -152,8 +152,7 @@ def address_answered_twice(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
     found = arp_conflicts(facts)
     for item in found:
         yield _finding(item, facts)
-    yield from missing_facts(facts, neighbours, "hardware addresses")
-    observed = facts.observed(neighbours)
+    observed = yield from known_facts(facts, neighbours, "hardware addresses")
     shy = dict.fromkeys(seen.not_asked for seen in observed.values() if seen.not_asked)
     if observed and not found:
         requested = f"; {fold(shy, 1)}, so only the neighbour tables were compared" if shy else ""
@@ -218,8 +217,7 @@ def hardware_address_twice(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
     if len(fleet.nodes) < 2 or nodes_share_machine(fleet):
         yield not_applicable("hardware addresses", "all nodes are one machine")
         return
-    observed = facts.observed(neighbours)
-    yield from missing_facts(facts, neighbours, "hardware addresses")
+    observed = yield from known_facts(facts, neighbours, "hardware addresses")
     failing = {name for cell in cells(facts) if cell.result.status not in _NOT_FAILED for name in cell.pair}
     twins = shared_hardware(facts)
     for hardware, holders in twins.items():

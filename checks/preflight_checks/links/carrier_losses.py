@@ -11,7 +11,7 @@ from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, memoize, not_applicable, passed, unknown
 from preflight_checks.links.dial_requests import cells
 from preflight_checks.network.nic_health import states_in_use
-from preflight_checks.planning import missing_facts, multi_node, no_requests
+from preflight_checks.plans import missing_facts, multi_node, no_requests
 from preflight_checks.probes.interfaces import interfaces
 from preflight_checks.probes.links import dial
 from preflight_checks.probes.nic_state import carriers, nic_states

@@ -15,7 +15,7 @@ from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import memoize
 from preflight_checks.network.interface_filter import chosen, dialled_address, nccl_default
 from preflight_checks.network.names import lookups
-from preflight_checks.planning import requests_for
+from preflight_checks.plans import requests_for
 from preflight_checks.probes.interfaces import Interface, interfaces
 from preflight_checks.probes.link_listener import listen
 from preflight_checks.probes.links import Dialled, Target, dial

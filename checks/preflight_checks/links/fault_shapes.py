@@ -19,7 +19,7 @@ from preflight_checks.links.fleet_comparison import (
     of_fleet,
     plan_measurements,
 )
-from preflight_checks.planning import no_requests
+from preflight_checks.plans import no_requests
 from preflight_checks.probes.interfaces import interfaces
 from preflight_checks.probes.link_listener import listen
 from preflight_checks.probes.link_quality import measure

@@ -14,7 +14,7 @@ from preflight.plugins.authoring import Verdict, check, failed, not_applicable, 
 from preflight_checks.gpus.expected_speed import expected_speeds
 from preflight_checks.links.dial_requests import addresses_of, listeners
 from preflight_checks.links.fleet_comparison import format_rate
-from preflight_checks.planning import no_requests
+from preflight_checks.plans import no_requests
 from preflight_checks.probes.link_listener import listen
 from preflight_checks.probes.pci import pci
 from preflight_checks.probes.rdma import rdma

@@ -9,7 +9,7 @@ from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
 from preflight_checks.comparison import ranks_of_node, world_of
-from preflight_checks.planning import combined, multi_node, multi_node_facts, on_every_node
+from preflight_checks.plans import combined, multi_node, multi_node_facts, on_every_node
 from preflight_checks.probes.kernel_network import KernelNetwork, kernel_network
 from preflight_checks.requirements.hosts import endpoints, fold
 

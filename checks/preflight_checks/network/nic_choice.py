@@ -21,7 +21,7 @@ from preflight_checks.network.interface_filter import (
     unusable_reason,
 )
 from preflight_checks.network.interface_used import UsedInterface, usable_interfaces, used_interfaces
-from preflight_checks.planning import combined, missing_facts, multi_node, multi_node_facts, on_every_node
+from preflight_checks.plans import combined, missing_facts, multi_node, multi_node_facts, on_every_node
 from preflight_checks.probes.identity import identity
 from preflight_checks.probes.interfaces import Interface, Route, interfaces
 from preflight_checks.probes.routes import routes

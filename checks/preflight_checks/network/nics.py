@@ -20,7 +20,7 @@ from preflight_checks.network.interface_filter import (
     has_filter,
 )
 from preflight_checks.network.interface_used import used_interfaces
-from preflight_checks.planning import missing_facts, requests_for
+from preflight_checks.plans import missing_facts, requests_for
 from preflight_checks.probes.environment import environment
 from preflight_checks.probes.interfaces import Route, interfaces, route
 from preflight_checks.requirements.claims import FILTER_VARIABLES, Filter, backends, filter_unresolved, filters

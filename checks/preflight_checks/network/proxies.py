@@ -12,7 +12,7 @@ from preflight.model.job import Claim, Job, Known
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
-from preflight_checks.planning import missing_facts
+from preflight_checks.plans import known_facts
 from preflight_checks.probes.interfaces import Interfaces, interfaces
 from preflight_checks.probes.proxies import Proxies, proxies
 from preflight_checks.requirements.claims import scopes
@@ -97,8 +97,7 @@ def proxy_captures_peers(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
     if reader is None or not is_multi_node(fleet):
         yield not_applicable("proxies", "nothing in the job uses HTTP or gRPC between machines")
         return
-    yield from missing_facts(facts, proxies, "proxies")
-    seen = facts.observed(proxies)
+    seen = yield from known_facts(facts, proxies, "proxies")
     addresses = {node: _addresses(found) for node, found in facts.observed(interfaces).items()}
     captured: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
     fine = 0

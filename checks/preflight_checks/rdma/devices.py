@@ -12,7 +12,7 @@ from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
-from preflight_checks.planning import combined, missing_facts, on_every_node, requests_for
+from preflight_checks.plans import combined, known_facts, missing_facts, on_every_node, requests_for
 from preflight_checks.probes.interfaces import interfaces
 from preflight_checks.probes.rdma import RdmaDevice, rdma
 from preflight_checks.probes.rdma_access import RdmaAccess, rdma_access
@@ -81,8 +81,7 @@ def rdma_device_absent(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
     if wanted is None:
         yield not_applicable("RDMA devices", "the job uses no RDMA, or one machine")
         return
-    yield from missing_facts(facts, rdma, "RDMA devices")
-    seen = facts.observed(rdma)
+    seen = yield from known_facts(facts, rdma, "RDMA devices")
     observed = {
         node: tuple(device.name for device in found.devices if _is_required_kind(wanted, device))
         for node, found in seen.items()
@@ -262,8 +261,7 @@ def rdma_closed_to_ranks(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
         yield not_applicable("RDMA of the ranks", "the job uses no RDMA, or one machine")
         return
     yield from missing_facts(facts, rdma, "RDMA devices")
-    yield from missing_facts(facts, rdma_access, "RDMA of the ranks")
-    seen = facts.observed(rdma_access)
+    seen = yield from known_facts(facts, rdma_access, "RDMA of the ranks")
     usable = {
         node: len({p.device.name for p in found if p.port.active}) for node, found in ports_by_node(job, facts).items()
     }

@@ -9,7 +9,7 @@ from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
 from preflight_checks.comparison import minor_of, version_of
-from preflight_checks.planning import combined, missing_facts, on_every_node
+from preflight_checks.plans import combined, missing_facts, on_every_node
 from preflight_checks.probes.gpudirect import GpuDirect, gpudirect
 from preflight_checks.probes.pci import Pci, pci
 from preflight_checks.probes.rdma import rdma

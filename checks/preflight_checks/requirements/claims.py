@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from preflight.analysis import job_backend
-from preflight.model.job import WHOLE_JOB, Claim, Job, Known, Scope, Strength, Unresolved, as_int
+from preflight.model.job import WHOLE_JOB, Claim, Job, Known, Scope, Strength, Unresolved
+from preflight.model.job.value import known_number
+from preflight.model.job.value import known_text as text_of
 from preflight.plugins.authoring import memoize
 
 
@@ -17,14 +19,12 @@ def scopes(job: Job) -> tuple[Scope, ...]:
 
 def known_int(job: Job, quantity: str, scope: Scope = WHOLE_JOB) -> int | None:
     """The value of `quantity` in `scope` if it is one known whole number, else None."""
-    value = as_int(job.value(quantity, scope))
-    return value.value if isinstance(value, Known) and isinstance(value.value, int) else None
+    return known_number(job.value(quantity, scope))
 
 
 def known_text(job: Job, quantity: str, scope: Scope = WHOLE_JOB) -> str | None:
     """The value of `quantity` in `scope` if it is one known text, else None."""
-    value = job.value(quantity, scope)
-    return value.value if isinstance(value, Known) and isinstance(value.value, str) else None
+    return text_of(job.value(quantity, scope))
 
 
 def names_value(claim: Claim) -> bool:

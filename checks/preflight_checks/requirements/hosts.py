@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from preflight._util.hostnames import folded, is_loopback, split_endpoint
 from preflight._util.sequences import join_some
 from preflight.model.job import Claim, Job, Known, Scope
+from preflight.model.job.value import items
 from preflight.model.recording import Fleet, Node
 from preflight.plugins.authoring import memoize
 from preflight_checks.requirements.claims import known_int, known_text, names_value, scopes
@@ -177,11 +178,8 @@ def server_endpoints(job: Job) -> tuple[Endpoint, ...]:
     found: dict[tuple[str, str, int], Endpoint] = {}
     for scope in scopes(job):
         for kind, quantity in (("server", "ps_server_endpoints"), ("trainer", "ps_worker_endpoints")):
-            value = job.value(quantity, scope)
-            if not isinstance(value, Known) or not isinstance(value.value, tuple):
-                continue
-            for index, spelled in enumerate(value.value):
-                parts = split_endpoint(str(spelled))
+            for index, spelled in enumerate(items(job.value(quantity, scope))):
+                parts = split_endpoint(spelled)
                 if parts is None or not parts[1]:
                     continue
                 what = f"parameter {kind} {index}" if kind == "server" else f"trainer {index}"

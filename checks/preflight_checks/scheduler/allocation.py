@@ -10,7 +10,7 @@ from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Claim, Job, Known, is_whole_number
 from preflight.model.recording import Cluster, Facts, Fleet, Partition
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
-from preflight_checks.planning import no_requests
+from preflight_checks.plans import no_requests
 from preflight_checks.requirements.hosts import fold
 
 COST = "nothing on nodes; one query to the controller"

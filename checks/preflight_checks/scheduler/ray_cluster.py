@@ -10,7 +10,7 @@ from preflight.model.job import Claim, Job, Known
 from preflight.model.recording import Cluster, Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import short_version, split
-from preflight_checks.planning import missing_facts, no_requests, on_every_node
+from preflight_checks.plans import known_facts, no_requests, on_every_node
 from preflight_checks.probes.packages import packages
 from preflight_checks.requirements.hosts import fold
 
@@ -61,8 +61,7 @@ def ray_nodes_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     if not claims or len(fleet.nodes) < 2:
         yield not_applicable(job.name, "the job does not run on Ray, or has one node")
         return
-    yield from missing_facts(facts, packages, "Ray versions")
-    observed = facts.observed(packages)
+    observed = yield from known_facts(facts, packages, "Ray versions")
     rays = {node: value.versions["ray"] for node, value in observed.items() if "ray" in value.versions}
     if len(rays) < 2:
         return

@@ -11,7 +11,7 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job, Known, Scope
 from preflight.model.recording import Cluster, ClusterNode, Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
-from preflight_checks.planning import no_requests
+from preflight_checks.plans import no_requests
 from preflight_checks.requirements.hosts import fold
 
 #: Device plugins' names for whole accelerators, as in the manifests.

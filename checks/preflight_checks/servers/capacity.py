@@ -13,7 +13,7 @@ from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import size
-from preflight_checks.planning import missing_facts, on_every_node
+from preflight_checks.plans import known_facts, on_every_node
 from preflight_checks.probes.packages import packages
 from preflight_checks.probes.server_place import server_place
 from preflight_checks.requirements.hosts import fold, is_ps
@@ -229,8 +229,7 @@ def paddle_without_parameter_server(job: Job, fleet: Fleet, facts: Facts) -> Ite
     if not is_ps(job):
         yield not_applicable("paddle's parameter server", "the job has no parameter servers")
         return
-    yield from missing_facts(facts, packages, "paddle's parameter server")
-    observed = facts.observed(packages)
+    observed = yield from known_facts(facts, packages, "paddle's parameter server")
     versions = {
         node: value.versions["paddlepaddle"] for node, value in observed.items() if "paddlepaddle" in value.versions
     }

@@ -10,7 +10,7 @@ from preflight.model.job import Claim, Job, is_whole_number
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
 from preflight_checks.context.node_environment import plan_logins
-from preflight_checks.planning import combined, missing_facts, on_every_node
+from preflight_checks.plans import combined, missing_facts, on_every_node
 from preflight_checks.probes.server_place import server_place
 from preflight_checks.requirements.hosts import Endpoint, fold, is_ps, nodes_share_machine, server_endpoints
 from preflight_checks.servers.layout import Layout, layout, layout_claims

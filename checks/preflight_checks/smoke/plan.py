@@ -14,7 +14,7 @@ from preflight.plugins.authoring import check
 from preflight_checks.links.dial_requests import address_of
 from preflight_checks.network.interface_filter import chosen
 from preflight_checks.network.ports import free_ports_of
-from preflight_checks.planning import requests_for
+from preflight_checks.plans import requests_for
 from preflight_checks.probes.free_ports import free_ports
 from preflight_checks.probes.gpus import gpus
 from preflight_checks.probes.interfaces import Interface, interfaces

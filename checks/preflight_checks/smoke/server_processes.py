@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from preflight._util.hostnames import split_endpoint
 from preflight.model.job import Claim, Job, Known, Scope, is_whole_number
+from preflight.model.job.value import items
 from preflight.model.recording import Facts, Fleet, Node
 from preflight_checks.context.node_environment import bare, set_by_job
 from preflight_checks.links.dial_requests import address_of
@@ -271,10 +272,7 @@ def _split_list(text: str) -> tuple[str, ...]:
 
 
 def _list(job: Job, quantity: str, scope: Scope) -> tuple[str, ...]:
-    value = job.value(quantity, scope)
-    if not isinstance(value, Known) or not isinstance(value.value, tuple):
-        return ()
-    return tuple(text for item in value.value if (text := str(item).strip()))
+    return tuple(text for item in items(job.value(quantity, scope)) if (text := item.strip()))
 
 
 def _first_list(job: Job, quantity: str) -> tuple[str, ...]:

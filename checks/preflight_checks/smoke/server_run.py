@@ -13,7 +13,7 @@ from preflight.model.job import Claim, Job, Known, alternatives
 from preflight.model.recording import FactRow, Facts, Fleet, Observed
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, not_applicable, unknown
-from preflight_checks.planning import requests_for
+from preflight_checks.plans import requests_for
 from preflight_checks.probes.environment import environment
 from preflight_checks.probes.server_place import server_place
 from preflight_checks.requirements.claims import scopes

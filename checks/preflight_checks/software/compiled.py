@@ -9,7 +9,7 @@ from preflight.model.job import Claim, Job, Known
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import minor_of, short_version, version_of
-from preflight_checks.planning import combined, on_every_node
+from preflight_checks.plans import combined, on_every_node
 from preflight_checks.probes.stack import Stack, stack
 from preflight_checks.requirements.claims import gpu_claims, known_text, scopes
 from preflight_checks.requirements.hosts import fold

@@ -9,7 +9,7 @@ from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
 from preflight_checks.comparison import version_of
-from preflight_checks.planning import on_every_node
+from preflight_checks.plans import on_every_node
 from preflight_checks.probes.devices import DeviceNodes, device_nodes
 from preflight_checks.probes.gpus import gpus
 from preflight_checks.probes.libraries import DriverLibrary

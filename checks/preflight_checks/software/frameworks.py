@@ -13,7 +13,15 @@ from preflight.plugins.authoring import Verdict, check, command, failed, not_app
 from preflight_checks.comparison import minor_of, short_version, split, version_of
 from preflight_checks.data_tables import table
 from preflight_checks.gpus.presence import plan_gpus, runs_without_gpus
-from preflight_checks.planning import all_of, combined, has_launches, missing_facts, on_every_node, several_nodes
+from preflight_checks.plans import (
+    all_of,
+    combined,
+    has_launches,
+    known_facts,
+    missing_facts,
+    on_every_node,
+    several_nodes,
+)
 from preflight_checks.probes.gpus import gpus
 from preflight_checks.probes.packages import Packages, packages
 from preflight_checks.probes.stack import Build, Stack, stack
@@ -280,8 +288,7 @@ def framework_skew(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     if len(fleet.nodes) < 2 or not job.launches:
         yield not_applicable("framework versions", "the job has one node, or no launch")
         return
-    yield from missing_facts(facts, packages, "framework versions")
-    observed = facts.observed(packages)
+    observed = yield from known_facts(facts, packages, "framework versions")
     if len(observed) < 2:
         return
     names = sorted({name for value in observed.values() for name in value.versions})

@@ -10,7 +10,7 @@ from preflight.model.recording import Facts, Fleet, Observed
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, unknown
 from preflight_checks.data_tables import table
-from preflight_checks.planning import missing_facts
+from preflight_checks.plans import missing_facts
 from preflight_checks.probes.importable import Importable, importable
 from preflight_checks.requirements.claims import known_text, scopes
 from preflight_checks.requirements.hosts import fold

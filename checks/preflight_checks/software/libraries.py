@@ -15,7 +15,7 @@ from preflight_checks.context.node_environment import (
     set_by_job,
     unseen_bare,
 )
-from preflight_checks.planning import combined, has_launches, missing_facts
+from preflight_checks.plans import combined, has_launches, missing_facts
 from preflight_checks.probes.environment import environment
 from preflight_checks.requirements.claims import gpu_claims
 from preflight_checks.requirements.hosts import fold

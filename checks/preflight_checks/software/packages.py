@@ -11,7 +11,7 @@ from preflight.plugins.authoring import Verdict, check, command, failed, not_app
 from preflight_checks.comparison import split
 from preflight_checks.context.entry import computed_in_step, plan_installed
 from preflight_checks.data_tables import table
-from preflight_checks.planning import Plan, combined, missing_facts, several_nodes
+from preflight_checks.plans import Plan, combined, known_facts, missing_facts, several_nodes
 from preflight_checks.probes.installed import Installed, installed
 from preflight_checks.probes.packages import DISTRIBUTIONS
 from preflight_checks.requirements.hosts import fold
@@ -268,8 +268,7 @@ def packages_overwrite_each_other(job: Job, fleet: Fleet, facts: Facts) -> Itera
     if not job.launches:
         yield not_applicable("packages", "the job starts no ranks")
         return
-    yield from missing_facts(facts, installed, "packages")
-    observed = facts.observed(installed)
+    observed = yield from known_facts(facts, installed, "packages")
     doubled: dict[tuple[str, ...], list[str]] = {}
     for node, value in observed.items():
         for group in table("distributions")["overlapping"]:

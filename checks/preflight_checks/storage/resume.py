@@ -9,7 +9,7 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job, Known, Scope
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
-from preflight_checks.planning import facts_about
+from preflight_checks.plans import facts_about
 from preflight_checks.probes.checkpoints import CheckpointState, checkpoint_state
 from preflight_checks.requirements.claims import known_int, scopes
 from preflight_checks.requirements.hosts import fold

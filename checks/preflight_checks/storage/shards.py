@@ -9,7 +9,7 @@ from preflight.model.job import Claim, Job, Known
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import size, workers_of_rank, world_of
-from preflight_checks.planning import facts_about
+from preflight_checks.plans import facts_about
 from preflight_checks.probes.paths import PathState, path_state
 from preflight_checks.requirements.claims import largest
 from preflight_checks.requirements.hosts import fold, nodes_share_machine

@@ -26,7 +26,7 @@ from preflight.commands.as_launched.script_edits import (
     trace_script,
 )
 from preflight.model.job import Job, Known, Note, Span, Unresolved, alternatives
-from preflight.model.job.value import Symbol
+from preflight.model.job.value import Symbol, known_number
 from preflight.sources.base import Command, SourceFile, Tree, Variable, Word, WrittenFile
 from preflight.sources.formats.tree import DirectoryTree, OverlayTree
 from preflight.sources.launchers.wrappers import only_mentions_programs, program_name
@@ -141,9 +141,9 @@ def ranks_of(jobs: Sequence[Job]) -> dict[str, int]:
     found = {}
     for job in jobs:
         for launch in job.launches:
-            size = job.value("world_size", launch.scope)
-            if isinstance(size, Known) and isinstance(size.value, int):
-                found[launch.id] = size.value
+            size = known_number(job.value("world_size", launch.scope))
+            if size is not None:
+                found[launch.id] = size
     return found
 
 
@@ -168,9 +168,9 @@ def spawned_by(jobs: Sequence[Job], launch: ReplacedLaunch) -> int | str:
     for job in jobs:
         for scope in (item.scope for item in job.launches if item.id == launch.launch):
             stated = job.setting("spawned_processes", scope)
-            size = job.value("world_size", scope)
-            if stated and isinstance(size, Known) and isinstance(size.value, int):
-                return size.value
+            size = known_number(job.value("world_size", scope))
+            if stated and size is not None:
+                return size
             if stated and all(claim.value == Unresolved(Symbol.GPU_COUNT.value) for claim in stated):
                 return "gpus"
     raise Refusal(

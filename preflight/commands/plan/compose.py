@@ -23,12 +23,12 @@ from preflight.commands.plan.job_plan import (
     ResourceRequest,
     Setting,
 )
-from preflight.commands.plan.rank_rows import node_claims, number_of, rank_rows, span, starts_here, starts_one
+from preflight.commands.plan.rank_rows import node_claims, rank_rows, span, starts_here, starts_one
 from preflight.model.job import UNSEEN, Claim, Job, Known, Launch, OneOf, Relation, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.derive import host_slots
 from preflight.model.job.quantities import QUANTITIES
-from preflight.model.job.value import Value
+from preflight.model.job.value import Value, items, known_number
 
 _INTERFACES = frozenset(
     (
@@ -223,7 +223,7 @@ def _place(claim: Claim) -> Place:
 
 def _numbers(job: Job, launch: Launch, quantity: str) -> tuple[int | None, Place | None]:
     claims = job.value_claims(quantity, launch.scope)
-    return (number_of(job_value(claims)), _place(claims[0])) if claims else (None, None)
+    return (known_number(job_value(claims)), _place(claims[0])) if claims else (None, None)
 
 
 def _grid(job: Job, launch: Launch) -> Grid | None:
@@ -275,9 +275,9 @@ def _batch(job: Job, launch: Launch) -> Batch | None:
         micro, micro_at = _numbers(job, launch, "dataloader_batch_size")
     if whole_at is None and micro_at is None:
         return None
-    replicas = number_of(job.value("data_parallel_size", launch.scope))
+    replicas = known_number(job.value("data_parallel_size", launch.scope))
     if replicas is None and not job.setting("tensor_parallel_size", launch.scope):
-        replicas = number_of(job.value("world_size", launch.scope))
+        replicas = known_number(job.value("world_size", launch.scope))
     holds = None
     if steps is None and steps_at is None:
         each = (micro or 0) * (replicas or 0)
@@ -339,7 +339,7 @@ def _address(value: Value, port: Value) -> str:
 
 def _servers(job: Job, launch: Launch) -> str:
     """The part of each table that a parameter server holds, for tables whose sizes the program gives."""
-    count = number_of(job.value("ps_servers", launch.scope))
+    count = known_number(job.value("ps_servers", launch.scope))
     if not count:
         return ""
     total = 0
@@ -377,7 +377,7 @@ def _request(job: Job, price: float | None) -> ResourceRequest:
         for quantity in quantities:
             for scope in (None, *(launch.scope for launch in job.launches)):
                 claims = job.value_claims(quantity) if scope is None else job.value_claims(quantity, scope)
-                found = number_of(job_value(claims)) if claims else None
+                found = known_number(job_value(claims)) if claims else None
                 if found is not None:
                     places.append(_place(claims[0]))
                     return found
@@ -421,5 +421,4 @@ def _is_exported_here(path: str) -> bool:
 
 
 def _hosts(job: Job, launch: Launch) -> tuple[str, ...]:
-    value = job.value("hosts", launch.scope)
-    return tuple(map(str, value.value)) if isinstance(value, Known) and isinstance(value.value, tuple) else ()
+    return items(job.value("hosts", launch.scope))

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from preflight.commands.plan.job_plan import RankRow
-from preflight.model.job import Claim, Job, Known, Launch, OneOf
+from preflight.model.job import Claim, Job, Known, Launch
 from preflight.model.job.claim import job_value
 from preflight.model.job.derive import deepspeed_slots, host_slots
-from preflight.model.job.value import Value
+from preflight.model.job.value import items, known_number
 
 #: Nodes that get their own rows; the others, which differ only in their index, share one.
 _MAX_NODES = 8
@@ -27,12 +27,6 @@ def rank_rows(job: Job, launch: Launch) -> tuple[RankRow, ...]:
     return tuple(_of_nodes(job, launch))
 
 
-def number_of(value: Value) -> int | None:
-    """The value if it is one known whole number."""
-    known = value.value if isinstance(value, Known) else None
-    return known if isinstance(known, int) and not isinstance(known, bool) else None
-
-
 def starts_one(job: Job, launch: Launch) -> bool:
     """Whether the launch starts one process of a job whose other processes have separate launches."""
     return _single_process_row(job, launch) is not None
@@ -43,7 +37,7 @@ def _single_process_row(job: Job, launch: Launch) -> RankRow | None:
         return None
     role = job.value("ps_role", launch.scope)
     if isinstance(role, Known) and isinstance(role.value, str):
-        index = number_of(job.value("ps_index", launch.scope))
+        index = known_number(job.value("ps_index", launch.scope))
         named = "server" if "server" in role.value.lower() else "trainer"
         listed = "ps_server_endpoints" if named == "server" else "ps_worker_endpoints"
         addresses = _names(job, launch, listed)
@@ -56,8 +50,8 @@ def _single_process_row(job: Job, launch: Launch) -> RankRow | None:
         return RankRow(named, "", host, "of unknown index" if index is None else str(index), "")
     if _spawns(job, launch):
         return None
-    rank = number_of(job.value("rank", launch.scope))
-    world = number_of(job.value("world_size", launch.scope))
+    rank = known_number(job.value("rank", launch.scope))
+    world = known_number(job.value("world_size", launch.scope))
     return RankRow("rank", "", "", f"{rank} of {world}", "") if rank is not None and world is not None else None
 
 
@@ -97,10 +91,7 @@ def node_claims(job: Job, launch: Launch) -> tuple[Claim, ...]:
 
 
 def _names(job: Job, launch: Launch, quantity: str) -> tuple[str, ...]:
-    value = job.value(quantity, launch.scope)
-    if isinstance(value, OneOf) or not isinstance(value, Known) or not isinstance(value.value, tuple):
-        return ()
-    return tuple(str(name) for name in value.value)
+    return items(job.value(quantity, launch.scope))
 
 
 def _of_servers(job: Job, launch: Launch) -> Iterator[RankRow]:
@@ -113,7 +104,7 @@ def _of_servers(job: Job, launch: Launch) -> Iterator[RankRow]:
             for index, address in enumerate(addresses):
                 yield RankRow(role, "", address, str(index), "")
             continue
-        count = number_of(job.value(count_of, launch.scope))
+        count = known_number(job.value(count_of, launch.scope))
         if count:
             yield RankRow(role, "", "", span(0, count), "")
 
@@ -121,12 +112,12 @@ def _of_servers(job: Job, launch: Launch) -> Iterator[RankRow]:
 def _of_nodes(job: Job, launch: Launch) -> Iterator[RankRow]:
     hosts = _names(job, launch, "hosts")
     slots = _slots(job, launch, hosts)
-    each = number_of(job.value("processes_per_node", launch.scope))
-    nodes = number_of(job_value(node_claims(job, launch)))
+    each = known_number(job.value("processes_per_node", launch.scope))
+    nodes = known_number(job_value(node_claims(job, launch)))
     if starts_here(job, launch):
         nodes = 1
-    world = number_of(job.value("world_size", launch.scope))
-    tasks = number_of(job.value("tasks", launch.scope)) if launch.launcher in ("mpirun", "horovodrun") else None
+    world = known_number(job.value("world_size", launch.scope))
+    tasks = known_number(job.value("tasks", launch.scope)) if launch.launcher in ("mpirun", "horovodrun") else None
     if job.value("controller", launch.scope) == Known("gloo"):
         # Gloo starts a rank on every slot, whatever `-np` says.
         tasks = None
@@ -254,7 +245,7 @@ def _devices(job: Job, launch: Launch, each: int) -> str:
         listed = [part.strip() for part in visible.value.split(",")]
         return f"GPU {','.join(listed[:each])}" if len(listed) >= each else f"GPU {visible.value}, fewer than ranks"
     for quantity in ("gpus_per_node", "pod_gpus", "gpus_per_task"):
-        gpus = number_of(job.value(quantity, launch.scope))
+        gpus = known_number(job.value(quantity, launch.scope))
         if gpus:
             shared = " shared" if quantity != "gpus_per_task" and gpus < each else ""
             return f"GPU {span(0, min(gpus, each) if quantity != 'gpus_per_task' else gpus * each)}{shared}"

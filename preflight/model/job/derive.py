@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from preflight.model.job.claim import Claim, Relation, Strength
 from preflight.model.job.job import Job, Launch
-from preflight.model.job.value import Known, Plain, Unresolved, Value, join, lift, product
+from preflight.model.job.value import Known, Plain, Unresolved, Value, items, join, lift, product
 
 #: Launchers that start the ranks themselves: one task is one rank.
 _TASK_STARTERS = ("srun", "mpirun", "horovodrun", "jsrun")
@@ -193,7 +193,7 @@ def host_slots(job: Job, launch: Launch) -> dict[str, int]:
     """The slots of each host, in the order of the list; empty unless every host has its own number."""
     value = job.value("hosts", launch.scope)
     by_host = _by_host(job, launch)
-    hosts = _names(value)
+    hosts = items(value)
     return {host: by_host[host] for host in hosts} if hosts and by_host.keys() >= set(hosts) else {}
 
 
@@ -208,14 +208,14 @@ def deepspeed_slots(job: Job, launch: Launch) -> dict[str, tuple[int, ...]]:
         return {}
     listed = next((claim for claim in job.about("hosts", launch.scope) if claim.source == "hostfile"), None)
     by_host = _by_host(job, launch)
-    hosts = _names(listed.value) if listed is not None else ()
+    hosts = items(listed.value) if listed is not None else ()
     if not hosts or not by_host.keys() >= set(hosts) or _is_any_listed_twice(job, hosts):
         return {}
     slots = {host: tuple(range(by_host[host])) for host in hosts}
     for quantity in ("included_slots", "excluded_slots"):
         if not job.value_claims(quantity, launch.scope):
             continue
-        named = _entries(_names(job.value(quantity, launch.scope)))
+        named = _entries(items(job.value(quantity, launch.scope)))
         if not named or not named.keys() <= slots.keys():
             return {}
         if quantity == "included_slots":
@@ -257,10 +257,6 @@ def _is_any_listed_twice(job: Job, hosts: tuple[str, ...]) -> bool:
     """Whether the hostfile names a host twice, which DeepSpeed rejects."""
     entries = [claim.scope.node for claim in job.about("host_slots") if claim.source == "hostfile"]
     return any(entries.count(host) > 1 for host in hosts) or len(set(hosts)) < len(hosts)
-
-
-def _names(value: Value) -> tuple[str, ...]:
-    return tuple(map(str, value.value)) if isinstance(value, Known) and isinstance(value.value, tuple) else ()
 
 
 def _entries(entries: Iterable[str]) -> dict[str, list[int]]:

@@ -299,6 +299,18 @@ def texts(value: Value) -> tuple[str, ...]:
     return tuple(str(item) for item in found) if all(isinstance(item, str) for item in found) else ()
 
 
+def known_number(value: Value) -> int | None:
+    """The whole number that a value certainly is, as a number or a string; None for any other value."""
+    found = numbers(value)
+    return found[0] if len(found) == 1 else None
+
+
+def known_text(value: Value) -> str | None:
+    """The string that a value certainly is; None for any other value."""
+    found = texts(value)
+    return found[0] if len(found) == 1 else None
+
+
 def items(value: Value) -> tuple[str, ...]:
     """The items of a list as text; empty for any other value, and where several lists are possible."""
     found = alternatives(value)

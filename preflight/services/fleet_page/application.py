@@ -28,8 +28,7 @@ from preflight.reporters.html.write import environment, static_text, stylesheet
 from preflight.reporters.text.groups import count
 from preflight.services.access import COOKIE, MAX_LENGTH, SESSION_S, Access, is_own_name
 from preflight.services.fleet_page.fleet_view import Pages, chosen_run, fleet_view, only_the_newest
-from preflight.services.fleet_page.node_view import links_view, node_view, peers_in
-from preflight.services.fleet_page.reading import (
+from preflight.services.fleet_page.history_queries import (
     Filters,
     WrongFilter,
     filters_of,
@@ -40,6 +39,7 @@ from preflight.services.fleet_page.reading import (
     read_series,
     state_of_database,
 )
+from preflight.services.fleet_page.node_view import links_view, node_view, peers_in
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -5,6 +5,7 @@ Times, numbers and drawings of the page, in the words and classes of the HTML re
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -25,7 +26,7 @@ from preflight.reporters.html.drawing.scales import (
 )
 from preflight.reporters.html.drawing.shapes import Picture, Swatch
 from preflight.reporters.text.groups import count
-from preflight.services.fleet_page.reading import Fault, Filters, RunCounts, counts_of
+from preflight.services.fleet_page.history_queries import Fault, Filters, RunCounts, counts_of
 
 #: Nodes of a page of the grid, and of a group in it.
 PAGE_NODES = 2_000
@@ -113,7 +114,6 @@ class FleetView:
     sentence: str
     about: str
     notices: tuple[str, ...]
-    tally: tuple[tuple[str, int], ...]
     legend: tuple[Swatch, ...]
     groups: tuple[NodeGroup, ...]
     pages: Pages
@@ -162,8 +162,7 @@ def fleet_view(past: Past, place: int, filters: Filters, faults: Sequence[Fault]
     """
     nodes = chosen_nodes(past, filters, place)
     states = {node: past.states[node][place] or "absent" for node in nodes}
-    tally = tuple((state, sum(found == state for found in states.values())) for state in OUTCOMES)
-    numbers = dict(tally)
+    numbers = Counter(states.values())
     pages = Pages(filters.page, max(1, -(-len(nodes) // PAGE_NODES)), len(nodes))
     start = (filters.page - 1) * PAGE_NODES
     shown = nodes[start : start + PAGE_NODES]
@@ -180,7 +179,6 @@ def fleet_view(past: Past, place: int, filters: Filters, faults: Sequence[Fault]
         sentence=_sentence(numbers, len(nodes)),
         about=f"{run.verb} of {moment(run.began)}, verdict {run.verdict}",
         notices=tuple(_notices(past, filters, left_out)),
-        tally=tally,
         legend=tuple(Swatch(style, word, sign) for style, sign, word in OUTCOMES.values()),
         groups=tuple(_group(shown[at : at + GROUP], past, place) for at in range(0, len(shown), GROUP)),
         pages=pages,

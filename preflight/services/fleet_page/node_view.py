@@ -25,7 +25,7 @@ from preflight.services.fleet_page.fleet_view import (
     strip,
     value_of,
 )
-from preflight.services.fleet_page.reading import LinkSeries
+from preflight.services.fleet_page.history_queries import LinkSeries
 
 #: Stretches of a page.
 PAGE_STRETCHES = 40

@@ -28,6 +28,7 @@ from preflight.model.job import (
     lift,
 )
 from preflight.model.job.quantities import SETTING_PREFIX
+from preflight.model.job.value import known_number
 from preflight.sources.base import LaunchLine, SourceFile, Tree, Word
 from preflight.sources.configs.accelerate_config import AccelerateSource
 from preflight.sources.configs.deepspeed import DeepSpeedSource
@@ -212,7 +213,7 @@ def starts_ranks(words: Sequence[Word]) -> bool:
     counts = [found[key] for key in (*_DEVICES, "trainer.num_nodes") if key in found]
     for given in counts:
         value = as_int(given.value) if given.dest == "trainer.num_nodes" else _device_count(given.value)
-        if isinstance(value, Known) and isinstance(value.value, int) and value.value > 1:
+        if (known_number(value) or 0) > 1:
             return True
     return False
 

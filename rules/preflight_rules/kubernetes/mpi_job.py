@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.job.claim import job_value
-from preflight.model.job.value import numbers
+from preflight.model.job.value import known_number, numbers
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided
 from preflight.plugins.claim_text import counted, placed, quoted
-from preflight_rules.kubernetes.workloads import Role, Workload, known_number, workloads
+from preflight_rules.kubernetes.workloads import Role, Workload, workloads
 
 
 def _worker(workload: Workload) -> Role | None:

@@ -158,9 +158,3 @@ def certainly(value: Value, minimum: int) -> bool:
     """Whether every alternative of a number is at least `minimum`."""
     found = numbers(value)
     return bool(found) and min(found) >= minimum
-
-
-def known_number(value: Value) -> int | None:
-    """The single number of a value; None when there are several alternatives."""
-    found = numbers(value)
-    return found[0] if len(found) == 1 else None

@@ -10,7 +10,7 @@ from preflight.model.findings import Severity
 from preflight.model.job import WHOLE_JOB, Claim, Job, Launch, Relation, Strength, strongest
 from preflight.model.job.claim import distinct, job_value
 from preflight.model.job.job import SUBMISSION
-from preflight.model.job.value import numbers, texts
+from preflight.model.job.value import known_number, known_text, numbers, texts
 from preflight.plugins.authoring import Question, Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import counted, placed, quoted
 from preflight_rules.launch.gpus import counts_one_machine, gpus
@@ -39,13 +39,11 @@ class Setup(NamedTuple):
 
     def number(self, quantity: str) -> int | None:
         """The single number that a quantity has; None where there is none, several, or an unknown one."""
-        found = numbers(job_value(self.claims(quantity))) if self.claims(quantity) else ()
-        return found[0] if len(found) == 1 else None
+        return known_number(job_value(self.claims(quantity))) if self.claims(quantity) else None
 
     def text(self, quantity: str) -> str:
         """The single string that a quantity has; empty where there is none, several, or an unknown one."""
-        found = texts(job_value(self.claims(quantity))) if self.claims(quantity) else ()
-        return found[0] if len(found) == 1 else ""
+        return (known_text(job_value(self.claims(quantity))) if self.claims(quantity) else None) or ""
 
 
 def setups(job: Job) -> tuple[Setup, ...]:

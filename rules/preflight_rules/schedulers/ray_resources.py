@@ -10,12 +10,12 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Known, Unresolved
 from preflight.model.job.claim import distinct, job_value
 from preflight.model.job.quantities import SECTION
-from preflight.model.job.value import texts
+from preflight.model.job.value import known_number, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import placed, quoted
 from preflight.sources.conditions import GIVEN, Section, UnknownValue, holds
 from preflight_rules.data_tables import table
-from preflight_rules.kubernetes.workloads import known_number, workloads
+from preflight_rules.kubernetes.workloads import workloads
 from preflight_rules.scripts.script_facts import runs_program, stated
 from preflight_rules.settings.tables import in_range, pinned
 

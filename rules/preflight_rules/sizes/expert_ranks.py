@@ -8,7 +8,7 @@ from preflight.analysis.model_size import is_megatron
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Launch
 from preflight.model.job.claim import job_value
-from preflight.model.job.value import numbers
+from preflight.model.job.value import known_number, numbers
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import placed, quoted
 from preflight.plugins.questions import LaunchQuestion, Stated, launches_with
@@ -119,8 +119,8 @@ def _expert_tensor_size(job: Job, launch: Launch) -> int | None:
     if any((word or "").partition("=")[0] == _EXPERT_TENSOR for word in launch.arguments):
         return _option(launch, _EXPERT_TENSOR)
     sizes = job.setting("tensor_parallel_size", launch.scope)
-    found = numbers(job_value(sizes)) if sizes else (1,)
-    return found[0] if len(found) == 1 and found[0] > 0 else None
+    size = known_number(job_value(sizes)) if sizes else 1
+    return size if size is not None and size > 0 else None
 
 
 def _option(launch: Launch, name: str) -> int | None:

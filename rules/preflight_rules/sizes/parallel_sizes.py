@@ -9,7 +9,7 @@ from preflight.analysis.model_size import is_megatron
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Known, Launch, Scope
 from preflight.model.job.claim import job_value
-from preflight.model.job.value import numbers
+from preflight.model.job.value import known_number, numbers
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided
 from preflight.plugins.claim_text import placed, quoted
 from preflight.plugins.questions import subjects
@@ -67,8 +67,8 @@ class Setup(NamedTuple):
     def number(self, quantity: str) -> int | None:
         """The single value of a quantity; None if there is none, several, or an unresolved one."""
         found = self.claims(quantity)
-        values = numbers(job_value(found)) if found else ()
-        return values[0] if len(values) == 1 and values[0] > 0 else None
+        number = known_number(job_value(found)) if found else None
+        return number if number is not None and number > 0 else None
 
     def has(self, *options: str) -> bool:
         """Whether the command line has one of these options."""

@@ -123,6 +123,12 @@ def missing_facts(facts: Facts, probe: Callable[..., object], subject: str) -> I
         yield unknown(f"{subject} on {fold(nodes)}", reason, nodes=nodes)
 
 
+def known_facts(facts: Facts, probe: Callable[..., T], subject: str) -> Generator[Verdict, None, dict[str, T]]:
+    """The values of `probe` by node; yields `missing_facts` for the other nodes."""
+    yield from missing_facts(facts, probe, subject)
+    return facts.observed(probe)
+
+
 def facts_about(facts: Facts, probe: Callable[..., T], **params: object) -> tuple[dict[str, T], dict[str, Unavailable]]:
     """The values of `probe` by node for the requests with these parameters, and the reasons where there is none."""
     observed: dict[str, T] = {}
