@@ -241,7 +241,7 @@ def _length(item: Any) -> int:
 @functools.lru_cache(maxsize=1024)
 def parsed(text: str) -> ast.expr:
     """The parsed expression. Raises SyntaxError for an invalid string."""
-    return ast.parse(" ".join(text.split()), mode="eval").body
+    return ast.parse(text.replace("\n", " ").strip(), mode="eval").body
 
 
 def holds(text: str, value_of: Lookup) -> bool:
@@ -278,6 +278,8 @@ def _evaluated(node: ast.expr, value_of: Lookup) -> Any:
         return _compared(node, value_of)
     if isinstance(node, ast.BinOp):
         left, right = _evaluated(node.left, value_of), _evaluated(node.right, value_of)
+        if isinstance(node.op, ast.Mult) and not (isinstance(left, int | float) and isinstance(right, int | float)):
+            raise UnknownValue(f"the value of `{ast.unparse(node)}`")
         try:
             return _COMPUTE[type(node.op)](left, right)
         except (TypeError, ArithmeticError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ from preflight.model.job.value import OfOptions, Part, ProgramOption
 from preflight.sources import conditions
 from preflight.sources.base import SourceFile
 from preflight.sources.formats import lenient_json, lenient_yaml
-from preflight.sources.formats.structured import Document, value_of
+from preflight.sources.formats.structured import Document, Node, value_of
 
 #: Short options with a value, or several of them, in one word.
 _SHORT = re.compile(r"-[A-Za-z]\S")
@@ -70,9 +71,9 @@ def _part(part: Part, launch: Launch, read: ReadFile) -> _Given | None:
         return option_value(part, launch.arguments)
     path = _Given(Known(part.path), False) if isinstance(part.path, str) else option_value(part.path, launch.arguments)
     file = read(str(path.value.value), launch) if path is not None else None
-    if not isinstance(file, SourceFile) or file.path.rpartition(".")[2] not in _PARSERS:
+    if not isinstance(file, SourceFile) or file.path.rpartition(".")[2] not in _PARSERS or _COMPOSED.search(file.text):
         return None
-    node = _PARSERS[file.path.rpartition(".")[2]](file.text).root
+    node = _root(file.path.rpartition(".")[2], file.text)
     for key in part.keys:
         if node is not None:
             node = node.at(key) if isinstance(key, str) else next(iter(node.items[key:][:1]), None)
@@ -82,6 +83,13 @@ def _part(part: Part, launch: Launch, read: ReadFile) -> _Given | None:
     return _converted(str(value.value), part.kind) if part.kind else _Given(value, False)
 
 
+@functools.lru_cache(maxsize=8)
+def _root(suffix: str, text: str) -> Node | None:
+    return _PARSERS[suffix](text).root
+
+
+#: Merge keys, tags and templates, which the reader of a program replaces.
+_COMPOSED = re.compile(r"<<\s*:|!!?\w|\$\{|\{\{")
 _PARSERS: dict[str, Callable[[str], Document]] = {
     "json": lenient_json.parse,
     "yaml": lenient_yaml.parse,

@@ -14,7 +14,7 @@ import re
 from preflight.model.job import Known
 from preflight.model.job.value import FileValue, OfOptions, Part, ProgramOption
 from preflight.sources.python.environment import given_variables
-from preflight.sources.python.module import Module
+from preflight.sources.python.module import Module, argument
 from preflight.sources.python.outline import end_of
 from preflight.sources.python.program import Place
 from preflight.sources.python.program_files import ProgramFiles
@@ -57,6 +57,8 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _MAX_DEPTH = 12
 #: Characters of a text or list that is compared with.
 _MAX_LITERAL = 300
+#: A longer expression is not one that people write.
+_MAX_PIECES = 400
 
 Pieces = list[Part]
 #: What a launch decides.
@@ -72,10 +74,16 @@ def value_of(pieces: Pieces) -> Known | OfOptions:
 
 def pieces_of(options: Options, place: Place, depth: int = 0) -> Pieces:
     """The pieces of the text of an expression."""
-    if depth > _MAX_DEPTH:
+    if depth > _MAX_DEPTH or not is_fixed(options, place.expression):
         return [UNKNOWN]
-    if not is_fixed(options, place.expression):
-        return [UNKNOWN]
+    key = id(place.expression)
+    if key not in options.pieces:
+        found = _pieces(options, place, depth)
+        options.pieces[key] = found if len(found) <= _MAX_PIECES else [UNKNOWN]
+    return options.pieces[key]
+
+
+def _pieces(options: Options, place: Place, depth: int) -> Pieces:
     module, expression = options.program.meaning(*place)
 
     def inner(each: ast.expr) -> Pieces:
@@ -89,6 +97,14 @@ def pieces_of(options: Options, place: Place, depth: int = 0) -> Pieces:
     if isinstance(expression, ast.BinOp) and type(expression.op) in _SIGNS:
         return [*inner(expression.left), f" {_SIGNS[type(expression.op)]} ", *inner(expression.right)]
     if isinstance(expression, ast.Compare):
+        sides = [
+            options.program.meaning(module, each).expression for each in (expression.left, *expression.comparators)
+        ]
+        if any(isinstance(side, (ast.List, ast.Set)) for side in sides) and not all(
+            isinstance(sign, (ast.In, ast.NotIn)) for sign in expression.ops
+        ):
+            # A list equals no tuple, as which it would be written.
+            return [UNKNOWN]
         found = inner(expression.left)
         for sign, side in zip(expression.ops, expression.comparators, strict=True):
             found += [f" {_SIGNS[type(sign)]} ", *inner(side)]
@@ -121,13 +137,17 @@ def _atom(options: Options, module: Module, expression: ast.expr) -> Part:
     kind = ""
     if isinstance(expression, ast.Call):
         if _WORLD_SIZE.fullmatch(module.called(expression)) and not (expression.args or expression.keywords):
-            return "world_size"
+            starts = [call for each in options.program.modules for call in each.named("init_process_group")]
+            return "world_size" if all(argument(call, "world_size") is None for call in starts) else UNKNOWN
         if isinstance(expression.func, ast.Name) and expression.func.id == "int" and len(expression.args) == 1:
             variable = variable_read(module, expression.args[0]) or ""
             if variable in _VARIABLES:
                 return UNKNOWN if _is_set(options, variable) else _VARIABLES[variable]
             module, expression = options.program.meaning(module, expression.args[0])
             kind = "int"
+    if isinstance(expression, ast.Name):
+        # It could not be followed.
+        return UNKNOWN
     if isinstance(expression, ast.Attribute) and (option := options.of(expression, module)) is not None:
         return option._replace(kind=kind) if kind and not option.kind.startswith("store_") else option
     taken = ProgramFiles(options).value(module, expression)

@@ -184,8 +184,11 @@ class Program:
         if len(found) != 1 or found[0][1].decorator_list:
             return None
         other, function = found[0]
-        values = [node.value for node in other.nodes(ast.Return) if other.outline.function_of(node) is function]
-        return Place(other, values[0]) if len(values) == 1 and values[0] is not None else None
+        leaving: list[ast.AST] = [*other.nodes(ast.Return), *other.nodes(ast.Yield), *other.nodes(ast.YieldFrom)]
+        ends = [node for node in leaving if other.outline.function_of(node) is function]
+        end = function.body[-1]
+        is_plain = isinstance(function, ast.FunctionDef) and len(ends) == 1 and ends[0] is end
+        return Place(other, end.value) if is_plain and isinstance(end, ast.Return) and end.value is not None else None
 
     def _members(self, module: Module, name: ast.expr) -> Iterator[tuple[Module, str]]:
         """The modules of the program that a dotted name may mean, each with the rest of the name."""

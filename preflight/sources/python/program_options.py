@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from preflight.model.job import Known
-from preflight.model.job.value import ProgramOption
+from preflight.model.job.value import Part, ProgramOption
 from preflight.sources.python.module import Module, argument
 from preflight.sources.python.outline import Function
 from preflight.sources.python.program import Place, Program
@@ -43,6 +43,8 @@ class Options:
 
     def __init__(self, program: Program) -> None:
         self.program = program
+        #: The text of expressions of the program, by their identity.
+        self.pieces: dict[int, list[Part]] = {}
         self._found: tuple[Place, dict[str, ProgramOption]] | None = None
         self._is_read = False
 

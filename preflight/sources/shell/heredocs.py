@@ -177,8 +177,16 @@ def _keep(machine: Machine, state: State, path: Text, content: Text, place: Plac
     _add_file(machine, WrittenFile(target, plain, span))
 
 
+#: Programs that run a command on another machine, or in a container.
+_ELSEWHERE = frozenset(("ssh", "pdsh", "clush", "docker", "podman", "kubectl"))
+
+
 def _add_file(machine: Machine, file: WrittenFile) -> None:
     """Add a file, in place of what the same command was seen to write to it."""
+    programs = (posixpath.basename(command.words[0].spelling) for command in machine.outer_commands if command.words)
+    if not _ELSEWHERE.isdisjoint(programs):
+        # The file of another machine, or of this one where they share it.
+        file = replace(file, text=None)
     added = replace(file, condition=machine.condition, number=len(machine.commands))
     last = machine.written_files[-1:]
     if last and (last[0].path, last[0].number) == (added.path, added.number):

@@ -297,6 +297,8 @@ def _symbol(job: Job, launch: Launch, name: str) -> int:
     setter = name.partition("_")[0]
     if name not in SYMBOLS or launch.launcher not in _SETTING.get(setter, (launch.launcher,)):
         raise UnknownValue("what is known only at run time")
+    if "local" not in name and _differ(job, launch):
+        raise UnknownValue("the number of ranks of the other nodes")
     if "local" in name:
         counts = numbers(job_value(job.setting("processes_per_node", launch.scope)))
     else:
@@ -304,6 +306,16 @@ def _symbol(job: Job, launch: Launch, name: str) -> int:
     if len(counts) != 1:
         raise UnknownValue("the number of ranks")
     return int(counts[0])
+
+
+def _differ(job: Job, launch: Launch) -> bool:
+    """Whether other lines start the same program with other numbers of ranks, maybe as nodes of the same job."""
+    counts = {
+        numbers(job_value(job.setting("processes_per_node", other.scope)))
+        for other in job.launches
+        if other.program == launch.program
+    }
+    return len(counts) > 1 and bool(job.setting("node_rank", launch.scope))
 
 
 def _shown(condition: str, job: Job, launch: Launch) -> str:
