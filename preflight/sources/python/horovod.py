@@ -1,7 +1,7 @@
 """Claims about Horovod: what starts it, wraps optimizers, and exchanges weights.
 
-Sources: horovod/common/basics.py of 0.28 (rank() and its like stop before init()); byteps/common/__init__.py of 0.2.5,
-which is derived from it.
+Sources: horovod/common/basics.py (rank() and its like stop before init()) and horovod/torch/optimizer.py (an optimizer
+takes backward_passes_per_step backward passes a step) of 0.28; byteps/common/__init__.py of 0.2.5, derived from it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from preflight.model.job import Claim
+from preflight.model.job import Claim, Known, Unresolved, Value, alternatives
 from preflight.sources.python import imports
 from preflight.sources.python.environment import always_reached
-from preflight.sources.python.module import MAX_CALL_DEPTH, Module, last
+from preflight.sources.python.module import MAX_CALL_DEPTH, Module, argument, last, value_of
 
 _OPTIMIZERS = ("DistributedOptimizer", "DistributedGradientTape", "DistributedAdasumOptimizer", "DistributedTrainer")
 #: Calls that give all ranks the same initial weights; elastic states do it on synchronisation.
@@ -113,3 +113,67 @@ def _first(module: Module, nodes: Sequence[ast.AST]) -> _Way | None:
 
 def _comes_before(way: _Way | None, started: _Way | None) -> bool:
     return way is not None and (started is None or way < started)
+
+
+#: Ends the exchange of the passes so far, or changes how many there are.
+_SYNCHRONIZES = re.compile(r"\.synchronize\(|set_backward_passes_per_step")
+
+
+def single_pass_optimizers(module: Module) -> Iterator[Claim]:
+    """Optimizers of Horovod and BytePS that take one backward pass a step."""
+    for call in module.named("DistributedOptimizer"):
+        if not module.called(call).startswith(("horovod.torch", "byteps.torch")):
+            continue
+        passes = argument(call, "backward_passes_per_step", 3)
+        open_ended = any(each.arg is None for each in call.keywords)
+        one = passes is None or module.fold(value_of(passes)) == Known(1)
+        if one and not open_ended and _SYNCHRONIZES.search(module.file.text) is None:
+            yield module.feature("optimizer_of_one_pass", call)
+
+
+def repeated_passes(module: Module) -> Iterator[Claim]:
+    """The first backward pass of which several come to one step of an optimizer."""
+    if _SYNCHRONIZES.search(module.file.text) is not None:
+        return
+    for step in module.named("step"):
+        owner = step.args[0] if step.args and "scaler" in module.called(step) else step.func
+        if "opt" not in module.text(owner).lower() or (owner is step.func and step.args):
+            continue
+        function = module.outline.function_of(step)
+        for backward in module.named("backward"):
+            if module.outline.function_of(backward) is not function:
+                continue
+            times = _passes(module, backward, step)
+            if times is not None and times != Known(1):
+                certain = all(isinstance(item, int) and item > 1 for item in alternatives(times) or (0,))
+                condition = "" if certain else "if there are several passes"
+                yield module.feature("backward_repeated", backward, step, condition=condition)
+                return
+
+
+def _passes(module: Module, backward: ast.Call, step: ast.Call) -> Value | None:
+    """How many backward passes come to a step; None where there is one, or they are not in one place."""
+    around, above = list(module.outline.above(step)), list(module.outline.above(backward))
+    shared = next((node for node in above if any(node is other for other in around)), None)
+    inner = above[: next((n for n, node in enumerate(above) if node is shared), 0)]
+    outer = around[: next((n for n, node in enumerate(around) if node is shared), 0)]
+    loops = [node for node in inner if isinstance(node, (ast.For, ast.While))]
+    if len(loops) == 1 and backward.lineno < step.lineno and not any(isinstance(node, ast.If) for node in inner):
+        return _rounds(module, loops[0])
+    branches = [node for node in outer if isinstance(node, ast.If)]
+    in_loop = isinstance(shared, (ast.For, ast.While))
+    if not loops and in_loop and len(branches) == 1 and not any(isinstance(node, ast.If) for node in inner):
+        every = [n for n in ast.walk(branches[0].test) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod)]
+        return module.fold(every[0].right) if len(every) == 1 and not isinstance(branches[0].test, ast.BoolOp) else None
+    return None
+
+
+def _rounds(module: Module, loop: ast.For | ast.While) -> Value:
+    """How often a loop runs, as far as `range(4)` shows it."""
+    counted = loop.iter if isinstance(loop, ast.For) else None
+    if isinstance(counted, ast.Call) and module.called(counted) == "range" and len(counted.args) == 1:
+        return module.fold(counted.args[0])
+    listed = module.definition(counted) if counted is not None else None
+    if isinstance(listed, (ast.List, ast.Tuple)) and not any(isinstance(each, ast.Starred) for each in listed.elts):
+        return Known(len(listed.elts))
+    return Unresolved("a number of rounds that is known only at run time")

@@ -61,5 +61,7 @@ _READERS: tuple[tuple[tuple[str, ...], Callable[[Module], Iterable[Claim]]], ...
     (("no_sync",), model_features.steps_without_sync),
     (("process_first", "zero_first"), single_ranks.loaded_by_first),
     (("horovod", "byteps"), horovod.asked_before_start),
+    (("horovod", "byteps"), horovod.single_pass_optimizers),
+    (("backward(",), horovod.repeated_passes),
     (("extract", "unpack", "download", "copy"), single_ranks.prepared_by_first_rank),
 )
