@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from preflight.model.job import Claim
-from preflight.sources.python import checkpoint_names, horovod, model_features, single_ranks, worker_processes
+from preflight.sources.python import (
+    checkpoint_names,
+    horovod,
+    model_features,
+    point_to_point,
+    single_ranks,
+    worker_processes,
+)
 from preflight.sources.python.module import Module
 
 
@@ -61,6 +68,7 @@ _READERS: tuple[tuple[tuple[str, ...], Callable[[Module], Iterable[Claim]]], ...
     (("no_sync",), model_features.steps_without_sync),
     (("process_first", "zero_first"), single_ranks.loaded_by_first),
     (("torch.load", "paddle.load", "load_file", "np.load"), checkpoint_names.claims),
+    ((".recv(", ".Recv(", "recv("), point_to_point.exchanges),
     (("horovod", "byteps"), horovod.asked_before_start),
     (("horovod", "byteps"), horovod.single_pass_optimizers),
     (("backward(",), horovod.repeated_passes),
