@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from preflight.model.job import Claim
 from preflight.sources.python import (
     checkpoint_names,
+    dataset_files,
     horovod,
     model_features,
     point_to_point,
@@ -68,6 +69,7 @@ _READERS: tuple[tuple[tuple[str, ...], Callable[[Module], Iterable[Claim]]], ...
     (("no_sync",), model_features.steps_without_sync),
     (("process_first", "zero_first"), single_ranks.loaded_by_first),
     (("torch.load", "paddle.load", "load_file", "np.load"), checkpoint_names.claims),
+    (("pipe_command",), dataset_files.pipe_programs),
     ((".recv(", ".Recv(", "recv("), point_to_point.exchanges),
     (("horovod", "byteps"), horovod.asked_before_start),
     (("horovod", "byteps"), horovod.single_pass_optimizers),
