@@ -46,7 +46,7 @@ from preflight.sources.launchers.python_program import PythonProgram, is_python,
 from preflight.sources.launchers.ray import RayReader
 from preflight.sources.launchers.script_arguments import is_one_of_several
 from preflight.sources.launchers.steps import state_waits
-from preflight.sources.launchers.submissions import XpkReader, submitted_task
+from preflight.sources.launchers.submissions import XpkReader, applied_clusters, submitted_task
 from preflight.sources.launchers.torch_launchers import (
     ColossalReader,
     ComposerReader,
@@ -183,6 +183,9 @@ def read_commands(
     claims.extend(state_containers(commands, scopes_by_word))
     if any(launch.concurrent for launch in result.launches):
         claims.extend(state_waits(commands))
+    if any(launch.launcher == "ray" for launch in result.launches):
+        clusters = [reference for command in commands for reference in applied_clusters(command, tree)]
+        result = replace(result, references=(*result.references, *clusters))
     if result.launches:
         installed = read_installs(commands, tree)
         claims.extend(installed.claims)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from preflight._util.budget import truncate
@@ -29,6 +30,8 @@ from preflight.model.job import (
     lift,
 )
 from preflight.model.job.quantities import SECTION
+from preflight.sources.formats.structured import Kind
+from preflight.sources.python.listed_items import setting_of
 from preflight.sources.python.module import Module, argument, last, value_of
 
 
@@ -133,7 +136,16 @@ def _arguments(module: Module, call: ast.Call) -> Iterator[Claim]:
             found.append(module.claim(f"{name}.count", Known(len(value.elts)), keyword, source="ray"))
         else:
             found.append(module.claim(name, module.fold(keyword.value), keyword, source="ray"))
+            found += _from_settings(module, name, keyword)
     yield module.claim("ray_scaling", Known("ScalingConfig"), call, because=tuple(found), source="ray")
+
+
+def _from_settings(module: Module, name: str, given: ast.keyword) -> Iterator[Claim]:
+    """`NAME.in_settings`: what the one file of settings near the script has for an argument."""
+    setting = setting_of(module, given.value) if isinstance(given.value, ast.Subscript) else None
+    if setting is not None and setting.node.kind is Kind.SCALAR:
+        claim = module.claim(f"{name}.in_settings", Known(setting.node.value), given, source="ray")
+        yield replace(claim, because=(replace(claim, span=setting.span),))
 
 
 def _waits(module: Module, call: ast.Call) -> Iterator[Claim]:

@@ -224,6 +224,10 @@ def _bound(keys: dict[str, Claim], which: int) -> int | None:
     return None
 
 
+#: Stands behind an argument whose value a settings file has.
+_IN_SETTINGS = ".in_settings"
+
+
 class _Offer(NamedTuple):
     """What the nodes of a cluster have together: an amount of a resource, and a claim for each kind of node."""
 
@@ -257,11 +261,13 @@ def workers_larger_than_cluster(job: Job) -> Iterator[Verdict]:
     Fix: Fewer workers, or a larger cluster.
 
     Known limits: An object that autoscales is not judged. With `ray start` the finding is a warning, because other
-    machines may join the cluster by hand.
+    machines may join the cluster by hand; so it is with a number from a settings file beside the script.
     """
     calls = distinct(job.about("ray_scaling"))
     for resource, quantity in (("GPU", "pod_gpus"), ("CPU", "pod_cpus")) if len(calls) == 1 else ():
         keys = {claim.quantity.removeprefix(_PREFIX): claim for claim in calls[0].because}
+        found = {key.removesuffix(_IN_SETTINGS): claim for key, claim in keys.items() if key.endswith(_IN_SETTINGS)}
+        keys |= found
         offer = _of_pods(job, quantity) or (_of_lines(job) if resource == "GPU" else None)
         if "num_workers" not in keys or offer is None:
             continue
@@ -281,9 +287,12 @@ def workers_larger_than_cluster(job: Job) -> Iterator[Verdict]:
             f"{quoted(keys['num_workers'])} asks for {workers * each:g} {resource}s in all, but the cluster has"
             f" {offer.amount:g} ({placed(first)}{' and more' if rest else ''}): Ray waits for the others forever.",
             at=keys["num_workers"],
-            also=tuple((claim, "a part of the cluster") for claim in offer.because),
+            also=(
+                *((claim, "in the settings") for each in found.values() for claim in each.because),
+                *((claim, "a part of the cluster") for claim in offer.because),
+            ),
             remedy="Start fewer workers, or a larger cluster.",
-            severity=None if offer.certain else Severity.WARNING,
+            severity=None if offer.certain and not found else Severity.WARNING,
         )
 
 
