@@ -10,6 +10,7 @@ from preflight.model.job import (
     Job,
     Launch,
     Scope,
+    Span,
     Unresolved,
     Value,
     alternatives,
@@ -56,6 +57,28 @@ def is_same_line_again(first: Launch, second: Launch) -> bool:
     Nothing says that the two starts of the script overlap: the line runs in the background of each.
     """
     return first.span == second.span and first.span.snippet.rstrip().endswith("&")
+
+
+def place_started(launch: Launch) -> Span:
+    """Where the user starts a launch: the call of its script or function, else the launch line."""
+    return launch.started_at[0] if launch.started_at else launch.span
+
+
+def waited_between(job: Job, first: Launch, second: Launch) -> bool:
+    """Whether the script that starts two launches in the background waits for the first before it starts the second.
+
+    A loop's rounds are unrolled: a `wait` at the depth of a start in a loop is one of each round.
+    """
+    one, other = place_started(first), place_started(second)
+    waits = [
+        claim.span for claim in job.about("background_awaited") if claim.span.path == one.path and not claim.condition
+    ]
+    started = [place_started(launch) for launch in job.launches]
+    order = [launch.id for launch in job.launches]
+    between = started[order.index(first.id) + 1 : order.index(second.id)]
+    if one == other or one > other or one in between or other in between:
+        return any(wait.column == other.column > 1 and wait > min(one, other) for wait in waits)
+    return any(one < wait < other for wait in waits)
 
 
 def nodes_spanned(job: Job, launch: Launch) -> tuple[Value, tuple[Claim, ...]]:

@@ -117,9 +117,7 @@ class Containers:
         self, words: Sequence[Text], environment: Mapping[str, Slot], place: Place, pod: Node, container: Node
     ) -> tuple[Script, Tree]:
         """Evaluate the words with the pod's ConfigMaps mounted."""
-        mounted = mounted_files(
-            pod, container, self.config_maps, posixpath.dirname(self.file.path), self._source_script
-        )
+        mounted = self.mounted(pod, container)
         if not mounted:
             return evaluate_words(self.file, self.tree, words, environment, place), self.tree
         tree = PodTree(self.tree, self._text, mounted)
@@ -127,6 +125,11 @@ class Containers:
         # Scripts that were evaluated with the command are not read again.
         references = tuple(item for item in script.references if not tree.is_script(item.target))
         return replace(script, references=references, written=(*script.written, *tree.written())), tree
+
+    def mounted(self, pod: Node, container: Node) -> dict[str, Mounted]:
+        """The files that a container of the pod finds in its ConfigMaps, by their paths."""
+        folder = posixpath.dirname(self.file.path)
+        return mounted_files(pod, container, self.config_maps, folder, self._source_script)
 
     def _source_script(self, node: Node) -> str | None:
         """The script from which an entry of a ConfigMap was made; None if it is not a file of the tree."""

@@ -34,6 +34,7 @@ from preflight.sources.kubernetes.pods import (
     state_pods,
 )
 from preflight.sources.kubernetes.related_objects import state_namespace, state_queue, state_related_object
+from preflight.sources.kubernetes.volcano_hosts import Piece, is_volcano_job, pieces_of, state_volcano_hosts
 from preflight.sources.launchers.launch_lines import read_commands
 from preflight.sources.launchers.option_parser import text_of
 from preflight.sources.launchers.python_program import is_python, python_program
@@ -107,6 +108,8 @@ class Manifest:
         #: The program that is submitted to a cluster of Ray.
         self._program = ""
         self._runs_python = False
+        #: What the pods of the current object hold and run, where that may name hosts.
+        self._pieces: list[Piece] = []
 
     @property
     def places(self) -> Places:
@@ -188,6 +191,7 @@ class Manifest:
     def _workload(self, workload: Workload) -> None:
         self._containers.unexpanded.clear()
         self._starting.clear()
+        self._pieces.clear()
         self._program = ""
         self._runs_python = False
         launches = self._launches(workload)
@@ -247,6 +251,7 @@ class Manifest:
         state_queue(node_claims, workload.root, self.all_objects, scope)
         state_namespace(node_claims, workload.root, self.all_objects, scope)
         state_hosts(node_claims, workload, self.all_objects, scope)
+        state_volcano_hosts(node_claims, workload, self._pieces, self.all_objects, scope)
         node_claims.add_member("gang_min", workload.gang_min, as_int, scope=scope)
         if workload.gang is not None:
             node_claims.add("gang", Known(f"{workload.kind}"), workload.gang, scope=scope)
@@ -289,6 +294,11 @@ class Manifest:
                 script, tree = found_script
                 self.commands.extend(script.commands)
                 reading = read_commands(script.commands, {}, tree, batch=False)
+                if is_volcano_job(workload):
+                    mounted = self._containers.mounted(role.pod, container)
+                    programs = [item.target for item in (*script.references, *reading.references)]
+                    programs = [path for path in programs if path.endswith(".py")]
+                    self._pieces += pieces_of(self.file, self._tree, role, mounted, script.commands, programs)
                 reading = replace(
                     reading,
                     claims=tuple(claim for claim in reading.claims if not _is_injected(claim, given)),

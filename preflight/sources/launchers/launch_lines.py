@@ -46,7 +46,8 @@ from preflight.sources.launchers.python import (
 from preflight.sources.launchers.python_program import PythonProgram, is_python, python_program
 from preflight.sources.launchers.ray import RayReader
 from preflight.sources.launchers.script_arguments import is_one_of_several
-from preflight.sources.launchers.submissions import XpkReader, submitted_task
+from preflight.sources.launchers.steps import state_waits
+from preflight.sources.launchers.submissions import XpkReader, applied_clusters, submitted_task
 from preflight.sources.launchers.torch_launchers import (
     ColossalReader,
     ComposerReader,
@@ -181,6 +182,11 @@ def read_commands(
             numbers={**result.numbers, line.line.launch_id: command.number},
         )
     claims.extend(state_containers(commands, scopes_by_word))
+    if any(launch.concurrent for launch in result.launches):
+        claims.extend(state_waits(commands))
+    if any(launch.launcher == "ray" for launch in result.launches):
+        clusters = [reference for command in commands for reference in applied_clusters(command, tree)]
+        result = replace(result, references=(*result.references, *clusters))
     if result.launches:
         installed = read_installs(commands, tree)
         claims.extend(installed.claims)

@@ -257,6 +257,8 @@ def plain_program(command: Command, tree: Tree) -> Reading:
         return Reading(claims=tuple(builder.claims))
     first = stripped.words[0]
     builder.add("plain_program", Known(path), first.span, f"{first.spelling} {word.spelling}")
+    arguments = tuple(text_of(each) or "" for each in found.words[1:_MAX_OPTIONS])
+    builder.add("plain_arguments", Known(arguments), first.span, f"{first.spelling} {word.spelling}")
     if _STARTS_OTHERS.search(file.text):
         builder.add("starts_processes", Known(True), first.span, f"{first.spelling} {word.spelling}")
     script = tree.read(command.span.path)

@@ -87,6 +87,7 @@ class RayReader:
             block = scanned.last("block")
             builder.add("ray_block", Known(block is not None), (block or word).span, (block or word).spelling)
         builder.add_setting("ray_num_gpus", scanned.last("num_gpus"), as_int)
+        builder.add_setting("ray_num_cpus", scanned.last("num_cpus"), as_int)
         _state_ports(builder, scanned)
         state_unknown(builder, scanned)
         state_launcher(builder, "ray_start", word, scanned)

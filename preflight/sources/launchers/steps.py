@@ -83,6 +83,15 @@ def state_steps(
     return tuple(dict.fromkeys(claims))
 
 
+def state_waits(commands: Sequence[Command]) -> Iterator[Claim]:
+    """State where a script waits for all that it has started in the background."""
+    for command in commands:
+        if command.outer is None and [text_of(word) for word in command.words] == ["wait"]:
+            builder = ClaimBuilder("shell", Scope(), command.condition)
+            builder.add("background_awaited", Known(True), command.span, "wait", strength=Strength.FLAG)
+            yield from builder.claims
+
+
 def _left_behind(commands: Sequence[Command]) -> Iterator[Claim]:
     """State the last command of a script that is in the background, if nothing after it takes time."""
     own = [command for command in commands if command.outer is None]

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from preflight.model.job import Claim, Known, Launch, Reference, Strength, Unresolved, Value, as_int, lift
@@ -114,6 +114,21 @@ def submitted_task(command: Command, tree: Tree) -> Reading:
             if target is not None and isinstance(tree.read(target), SourceFile):
                 return Reading(references=(Reference(target, task_role(_ORCHESTRATORS[program]), word.span),))
     return Reading()
+
+
+def applied_clusters(command: Command, tree: Tree) -> Iterator[Reference]:
+    """References to the manifests of Ray clusters that a line makes: `kubectl apply -f cluster.yaml`."""
+    words = strip_wrappers(command).words
+    names = [text_of(word) or "" for word in words]
+    if posixpath.basename(names[0] if names else "") != "kubectl" or not {"apply", "create"}.intersection(names[1:]):
+        return
+    line = LaunchLine(f"{command.span.path}:{command.span.line}", words, command)
+    for before, name, word in zip(names, names[1:], words[1:], strict=False):
+        given = name if before in ("-f", "--filename") else name.partition("--filename=")[2]
+        target = relative(given, line, tree) if given.lower().endswith(_SUFFIXES) else None
+        file = tree.read(target) if target is not None else None
+        if target is not None and isinstance(file, SourceFile) and "kind: RayCluster" in file.text:
+            yield Reference(target, "manifest", word.span)
 
 
 _OPTIONS = declared_table("xpk")

@@ -100,10 +100,26 @@ def _row_of(module: Module, call: ast.Call) -> _Call | None:
             continue
         if row.given and not any(_is_on(argument(call, word)) for word in row.given):
             continue
+        if _is_part(module, call):
+            continue
         if row.along and not module.named(*row.along):
             continue
         return None if _is_of_group(call) or any(_is_on(argument(call, word)) for word in row.unless) else row
     return None
+
+
+def _is_part(module: Module, call: ast.Call) -> bool:
+    """Whether a call is made through a communicator of MPI that has a part of the ranks."""
+    receiver = call.func.value if isinstance(call.func, ast.Attribute) else None
+    if not isinstance(receiver, (ast.Name, ast.Attribute)):
+        return receiver is not None and end_of(getattr(receiver, "func", receiver)).startswith(_PARTS)
+    meant = module.definition(receiver)
+    made = module.outline.assigned_once(meant) or meant
+    return isinstance(made, ast.Call) and end_of(made.func).startswith(_PARTS)
+
+
+#: What makes a communicator of some ranks.
+_PARTS = ("Split", "Create", "Intercomm", "Spawn", "Get_parent", "Sub")
 
 
 def _is_on(given: ast.keyword | ast.expr | None) -> bool:

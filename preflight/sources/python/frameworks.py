@@ -1,4 +1,4 @@
-"""Claims of scripts of single frameworks: Ray, TensorFlow, Horovod, HugeCTR, NeMo-Run.
+"""Claims of scripts of single frameworks: Ray, TensorFlow, HugeCTR, NeMo-Run.
 
 Source: HugeCTR 25.03, HugeCTR/src/resource_manager.cpp (which requires one process for each list of `vvgpu`) and
 HugeCTR/src/pybind/model.cpp (which divides the batch equally among all GPUs).
@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import ast
 import json
-import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from preflight._util.budget import truncate
@@ -30,6 +30,8 @@ from preflight.model.job import (
     lift,
 )
 from preflight.model.job.quantities import SECTION
+from preflight.sources.formats.structured import Kind
+from preflight.sources.python.listed_items import setting_of
 from preflight.sources.python.module import Module, argument, last, value_of
 
 
@@ -134,7 +136,16 @@ def _arguments(module: Module, call: ast.Call) -> Iterator[Claim]:
             found.append(module.claim(f"{name}.count", Known(len(value.elts)), keyword, source="ray"))
         else:
             found.append(module.claim(name, module.fold(keyword.value), keyword, source="ray"))
+            found += _from_settings(module, name, keyword)
     yield module.claim("ray_scaling", Known("ScalingConfig"), call, because=tuple(found), source="ray")
+
+
+def _from_settings(module: Module, name: str, given: ast.keyword) -> Iterator[Claim]:
+    """`NAME.in_settings`: what the one file of settings near the script has for an argument."""
+    setting = setting_of(module, given.value) if isinstance(given.value, ast.Subscript) else None
+    if setting is not None and setting.node.kind is Kind.SCALAR:
+        claim = module.claim(f"{name}.in_settings", Known(setting.node.value), given, source="ray")
+        yield replace(claim, because=(replace(claim, span=setting.span),))
 
 
 def _waits(module: Module, call: ast.Call) -> Iterator[Claim]:
@@ -200,36 +211,6 @@ def _plain(module: Module, expression: ast.expr, depth: int) -> Any:
         return [_plain(module, item, depth + 1) for item in truncate(meant.elts, _MAX_ENTRIES, "entries of TF_CONFIG")]
     found = alternatives(module.fold(meant))
     return found[0] if len(found) == 1 and isinstance(found[0], (str, int, float, bool)) else None
-
-
-_OPTIMIZERS = ("DistributedOptimizer", "DistributedGradientTape", "DistributedAdasumOptimizer", "DistributedTrainer")
-#: Calls that give all ranks the same initial weights; elastic states do it on synchronisation.
-_BROADCAST = re.compile(
-    r"broadcast_(?:parameters|variables|global_variables|object|optimizer_state)|[Bb]roadcastGlobalVariables\w*"
-    r"|BroadcastParameters|(?:Torch|TensorFlow|TensorFlowKeras|Object)?(?:Keras)?State\(|elastic\.run|hvd\.broadcast\("
-)
-#: What keeps and restores the state of an elastic training.
-_ELASTIC = re.compile(r"elastic\.run|(?:Torch|TensorFlow|TensorFlowKeras|Object|Keras)State\(|elastic\.\w*State")
-
-
-def horovod_claims(module: Module) -> Iterator[Claim]:
-    """All claims about Horovod."""
-    if "horovod" not in module.file.text:
-        return
-    broadcast = _BROADCAST.search(module.file.text)
-    if broadcast is not None:
-        yield module.claim("horovod_broadcasts", broadcast.group(0).rstrip("("), module.tree, condition="")
-    elastic = _ELASTIC.search(module.file.text)
-    if elastic is not None:
-        yield module.claim("elastic_state", elastic.group(0).rstrip("("), module.tree, condition="")
-    for call in module.named("init", *_OPTIMIZERS):
-        name = module.called(call)
-        if not name.startswith("horovod."):
-            continue
-        if last(name) == "init":
-            yield module.claim("horovod_started", True, call)
-        elif last(name) in _OPTIMIZERS:
-            yield module.claim("horovod_optimizer", last(name), call)
 
 
 def hugectr_claims(module: Module) -> Iterator[Claim]:

@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from preflight.model.job import Claim
-from preflight.sources.python import model_features, single_ranks, worker_processes
+from preflight.sources.python import (
+    checkpoint_names,
+    dataset_files,
+    horovod,
+    model_features,
+    point_to_point,
+    single_ranks,
+    worker_processes,
+)
 from preflight.sources.python.module import Module
 
 
@@ -60,5 +68,11 @@ _READERS: tuple[tuple[tuple[str, ...], Callable[[Module], Iterable[Claim]]], ...
     (("RANK",), single_ranks.text_compared_with_number),
     (("no_sync",), model_features.steps_without_sync),
     (("process_first", "zero_first"), single_ranks.loaded_by_first),
+    (("torch.load", "paddle.load", "load_file", "np.load"), checkpoint_names.claims),
+    (("pipe_command",), dataset_files.pipe_programs),
+    ((".recv(", ".Recv(", "recv("), point_to_point.exchanges),
+    (("horovod", "byteps"), horovod.asked_before_start),
+    (("horovod", "byteps"), horovod.single_pass_optimizers),
+    (("backward(",), horovod.repeated_passes),
     (("extract", "unpack", "download", "copy"), single_ranks.prepared_by_first_rank),
 )

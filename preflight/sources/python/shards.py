@@ -27,7 +27,7 @@ _EQUALIZING_WORDS = re.compile(
     re.IGNORECASE,
 )
 #: Work in which ranks do not wait for each other.
-_UNSYNCHRONIZED_WORK = re.compile(
+UNSYNCHRONIZED_WORK = re.compile(
     r"eval|valid|test|infer|predict|generat|preprocess|tokeni|extract|download|convert|encode|compute|annotat|upload",
     re.IGNORECASE,
 )
@@ -94,7 +94,7 @@ def _streams(module: Module) -> Iterator[Claim]:
     word = _ENDING_TOGETHER.search(text)
     for call in splits:
         names = f"{module.bound_to(call)} {module.text(call)}"
-        if _UNSYNCHRONIZED_WORK.search(names) is None:
+        if UNSYNCHRONIZED_WORK.search(names) is None:
             value = Unresolved(f"`{word.group(0)}` may end all ranks at the same step") if word else Known("stream")
             yield module.claim("uneven_shards", value, call, condition="")
 
@@ -147,7 +147,7 @@ def _strided_loops(module: Module) -> Iterator[Claim]:
     word = _EQUALIZING_WORDS.search(text) or _ENDING_TOGETHER.search(text)
     for name, taken in names.items():
         # The files of a rank feed its loader: it takes as many steps as they hold samples.
-        if word is None and _UNSYNCHRONIZED_WORK.search(name) is None:
+        if word is None and UNSYNCHRONIZED_WORK.search(name) is None:
             yield module.claim("uneven_shards", "files", taken, condition="")
             return
 
@@ -358,7 +358,7 @@ def _is_unsynchronized(module: Module, function: Function) -> bool:
     """Whether this divides something other than the samples of a training run."""
     around = _enclosing_scope(module, function)
     names = (function.name, around.name if isinstance(around, ast.ClassDef) else "")
-    if any(_UNSYNCHRONIZED_WORK.search(name) for name in (*names, module.file.path.rpartition("/")[2])):
+    if any(UNSYNCHRONIZED_WORK.search(name) for name in (*names, module.file.path.rpartition("/")[2])):
         return True
     own = function.name.startswith("__") and around is not function
     return not own and not any(_SHARING.search(name) for name in (*names, module.file.path.rpartition("/")[2]))

@@ -402,3 +402,58 @@ def _named_wrongly(workload: Workload, name: str, claim: Claim, wrong: str) -> V
 def _owner(host: str, names: Sequence[str]) -> str:
     """The object whose pod a host looks like: that with the longest name that the host begins with."""
     return next((name for name in reversed(names) if host.startswith(f"{name}-")), "")
+
+
+#: The plugin of Volcano that gives pods names and lists of each other, and those that add it.
+_CONNECTING = frozenset(("svc", "tensorflow", "mpi", "pytorch", "ray"))
+
+
+@rule(
+    "KUB061",
+    "pod-address-without-svc",
+    severity=Severity.ERROR,
+    otherwise="no pod of a Volcano job looks for the address of another",
+    evidence=(
+        (
+            "Volcano, pkg/controllers/job/plugins/svc/svc.go",
+            "https://github.com/volcano-sh/volcano/blob/master/pkg/controllers/job/plugins/svc/svc.go",
+        ),
+        (
+            "Volcano documentation, SVC plugin",
+            "https://volcano.sh/en/docs/v1-7-0/user-guide/how_to_use_job_plugins/",
+        ),
+    ),
+)
+def pod_address_without_svc(job: Job) -> Iterator[Verdict]:
+    """The pods of a Volcano job look for each other's addresses, and the job has no plugin that provides them.
+
+    What it checks: Where a task's command, a script that it runs or a variable of its pods reads a file below
+    /etc/volcano or a variable such as VC_WORKER_HOSTS, or names a pod as `JOB-TASK-0.JOB`, the job has the plugin
+    `svc`, or one that adds it (pytorch, tensorflow, mpi, ray).
+
+    Why it matters: Only `svc` mounts these files, sets these variables and gives the pods names. Without it the address
+    is empty or does not resolve: the script stops, or every pod waits for the rendezvous until it times out.
+
+    Example: `MASTER=$(head -n 1 /etc/volcano/master.host)` in a job with `plugins: {env: []}`.
+
+    Fix: Add `svc: []` to `spec.plugins`.
+
+    Known limits: A line of a Python program, or of a script under a condition, makes the finding a warning. A script
+    that asks first whether the file or variable is there is not judged. Names that a script composes are not seen.
+    """
+    for workload in workloads(job):
+        for claim in workload.in_force("pod_address"):
+            plugins = workload.in_force("volcano_plugins")
+            verdict = undecided(workload.id, plugins)
+            if verdict is None and _CONNECTING.isdisjoint(items(plugins[0].value)):
+                verdict = failed(
+                    workload.id,
+                    f"{placed(claim)} is provided by Volcano's plugin svc alone, which {quoted(workload.head)} does not"
+                    " have: a pod does not find the others.",
+                    at=claim,
+                    also=((plugins[0], "without svc"),),
+                    remedy="Add `svc: []` to spec.plugins.",
+                    severity=Severity.WARNING if claim.condition else None,
+                    waits_at="rendezvous",
+                )
+            yield verdict or passed(workload.id)

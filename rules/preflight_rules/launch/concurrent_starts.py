@@ -10,7 +10,7 @@ from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided
 from preflight.plugins.claim_text import argument_of, quoted, where
-from preflight_rules.launches import is_same_line_again, starting_file
+from preflight_rules.launches import is_same_line_again, starting_file, waited_between
 from preflight_rules.rendezvous.siblings import RankedProcess, first_difference, groups, peers, processes_of_ranks
 
 _BATCHES = {
@@ -196,7 +196,11 @@ def gpu_given_to_two_starts(job: Job) -> Iterator[Verdict]:
         if not visible or not launch.concurrent or _ELSEWHERE.intersection(launch.wrappers):
             continue
         for other, claim in users:
-            if starting_file(other) == starting_file(launch) and not is_same_line_again(other, launch):
+            if starting_file(other) != starting_file(launch) or is_same_line_again(other, launch):
+                continue
+            if waited_between(job, other, launch):
+                yield passed(launch.id)
+            else:
                 undecided_verdict = undecided(launch.id, (visible[0], claim), launch)
                 yield undecided_verdict or _devices(launch, visible[0], claim)
         users.append((launch, visible[0]))

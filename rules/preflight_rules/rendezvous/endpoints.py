@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from preflight._util.hostnames import host_of, is_loopback
 from preflight.model.findings import Confidence, Severity
-from preflight.model.job import Claim, Job, Launch, Strength
+from preflight.model.job import Claim, Job, Launch, Span, Strength, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.job import SUBMISSION
 from preflight.model.job.value import Symbol, affixes_of, numbers, symbols_in, texts
@@ -20,6 +20,7 @@ from preflight_rules.launches import (
     certainly_several,
     nodes_spanned,
     on_first_node_only,
+    ranks_started,
 )
 from preflight_rules.rendezvous.identities import address_in_force, evaluated_on_each_node, has_no_address
 
@@ -312,10 +313,10 @@ def rendezvous_on_submission_host(job: Job) -> Iterator[Verdict]:
     ),
 )
 def rendezvous_port_random_on_each_node(job: Job) -> Iterator[Verdict]:
-    """Every node chooses its own random port for the common rendezvous.
+    """Every node, or every task, chooses its own random port for the common rendezvous.
 
-    What it checks: If a shell runs on each node, its master port, endpoint and id of the rendezvous do not come from
-    `$RANDOM` or the time.
+    What it checks: If a shell runs on each node or in each task, its master port, endpoint and id of the rendezvous do
+    not come from `$RANDOM`, the time or a search for a free port.
 
     Why it matters: The nodes dial different ports. Only the master's own ranks find each other; the rest wait until the
     rendezvous times out.
@@ -326,12 +327,16 @@ def rendezvous_port_random_on_each_node(job: Job) -> Iterator[Verdict]:
     the same everywhere: `$((20000 + SLURM_JOB_ID % 10000))`.
 
     Known limits: A script that is started manually on each node (it takes its node rank from the caller) gives a
-    warning: a wrapper around it may set the port.
+    warning: a wrapper around it may set the port. So does a program of tasks that are given no rank, and a function
+    that by its name looks for a free port.
     """
     for launch in job.launches:
         nodes, because = nodes_spanned(job, launch)
         random_port = _random_port(job, launch)
-        if random_port is None or launch.launcher not in AGENT_LAUNCHERS:
+        if random_port is None:
+            continue
+        if launch.launcher not in AGENT_LAUNCHERS:
+            yield from _in_each_task(job, launch, random_port)
             continue
         undecided_verdict = undecided(launch.id, because, launch, quantity="nodes")
         if undecided_verdict is not None or not because:
@@ -343,16 +348,93 @@ def rendezvous_port_random_on_each_node(job: Job) -> Iterator[Verdict]:
 
 
 def _random_port(job: Job, launch: Launch) -> Claim | None:
-    """The claim that takes the rendezvous port from a random number or the time."""
+    """The claim that takes the rendezvous port from a random number, the time or a search for a free one."""
     for quantity in _PORTS:
         for claim in job.setting(quantity, launch.scope):
-            if symbols_in(claim.value) & {Symbol.RANDOM_NUMBER, Symbol.TIME}:
+            if _is_drawn(claim):
                 return claim
     return None
 
 
+#: What draws a number or looks for a free port, as it is written; names of functions that do so.
+_DRAWS = re.compile(
+    r"\bS?RANDOM\b|\b(?:EPOCH)?SECONDS\b|\bshuf\b|\bdate\b|\bsocket\b|random|(?:free|find|get|open|unused)\w*port"
+)
+_BY_NAME = re.compile(r"the output of `\w+`")
+
+
+def _is_drawn(claim: Claim) -> bool:
+    """Whether a value is a random number or the time, or the output of a command that looks for a free port."""
+    if symbols_in(claim.value) & {Symbol.RANDOM_NUMBER, Symbol.TIME}:
+        return True
+    output = isinstance(claim.value, Unresolved) and claim.value.why.startswith("the output of")
+    return output and _DRAWS.search(claim.spelling) is not None
+
+
+#: What starts a command on each node or in each task, as it is written.
+_SPREADS = re.compile(rf"\b(?:{'|'.join(sorted(SPREADING_WRAPPERS | {'ssh'}))})\b")
+
+
+def _drawn_at(job: Job, launch: Launch, claim: Claim) -> Span | None:
+    """Where a value is drawn: in the claim itself, or where a variable of it is set; None if that is not known."""
+    if _DRAWS.search(claim.spelling) is not None:
+        return claim.span
+    names = re.findall(r"\$\{?([A-Za-z_]\w*)", claim.spelling)
+    set_by = [found for name in names for found in job.about(f"env.{name}", launch.scope)]
+    return next((found.span for found in set_by if _is_drawn(found)), claim.origin)
+
+
+def _drawn_inside(job: Job, launch: Launch, claim: Claim) -> bool | None:
+    """Whether the script or shell that draws a value is started on each node or in each task; None if unknown."""
+    place, drawn = _drawn_at(job, launch, claim), None
+    for index, start in enumerate(launch.started_at):
+        if _SPREADS.search(start.snippet) is None or place is None:
+            continue
+        drawn = False
+        begin, end = (start.line, start.column), (start.end_line, start.end_column)
+        within = place.path == start.path and begin <= (place.line, place.column) <= end
+        inner = {launch.span.path, *(later.path for later in launch.started_at[index + 1 :])} - {start.path}
+        if within or place.path in inner:
+            return True
+    return drawn
+
+
+def _in_each_task(job: Job, launch: Launch, random_port: Claim) -> Iterator[Verdict]:
+    """The verdict on tasks that are the ranks: of `srun bash wrapper.sh`, or of `ssh $host bash rank.sh` in a loop."""
+    ranks, because = ranks_started(job, launch.scope)
+    alike = sum(other.span == launch.span for other in job.launches)
+    if not SPREADING_WRAPPERS.intersection((launch.launcher, *launch.wrappers)) and alike < _SEVERAL:
+        return
+    if not _drawn_inside(job, launch, random_port):
+        yield passed(launch.id)
+        return
+    if random_port.condition:
+        yield unknown(launch.id, f"whether each task comes to {quoted(random_port)} is not known", at=random_port)
+        return
+    verdict = undecided(launch.id, because, launch, quantity="ranks") if alike < _SEVERAL else None
+    if verdict is None and (certainly_several(ranks) or alike >= _SEVERAL):
+        numbered = any(job.about(f"env.{name}", launch.scope) for name in ("RANK", "WORLD_SIZE"))
+        by_name = isinstance(random_port.value, Unresolved) and _BY_NAME.match(random_port.value.why)
+        count = f"the {joined(numbers(ranks))} tasks" if certainly_several(ranks) else "the tasks"
+        verdict = failed(
+            launch.id,
+            f"{quoted(random_port)} is drawn in each of {count}, so each of them uses a different port.",
+            at=random_port,
+            also=tuple((start, "started here") for start in launch.started_at[:1]),
+            remedy="Draw it once before the tasks are started and export it, or derive it from the job id.",
+            severity=None if numbered and not by_name else Severity.WARNING,
+            waits_at="rendezvous",
+        )
+    yield verdict or passed(launch.id)
+
+
+#: Launches of one line that are several tasks.
+_SEVERAL = 2
+
+
 def _on_each_node(job: Job, launch: Launch, random_port: Claim, count: str) -> Verdict:
-    inner = evaluated_on_each_node(launch)
+    inner = _drawn_inside(job, launch, random_port)
+    inner = evaluated_on_each_node(launch) if inner is None else inner
     ranks = [claim for claim in job.setting("node_rank", launch.scope) if claim.strength > Strength.DEFAULT]
     by_hand = not SPREADING_WRAPPERS.intersection(launch.wrappers) and bool(ranks)
     if inner is None and not by_hand:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from preflight.model.findings import Confidence, Severity
-from preflight.model.job import Claim, Job, Launch, Span, as_int, refused_number
+from preflight.model.job import Claim, Job, Launch, as_int, refused_number
 from preflight.model.job.claim import distinct, job_value
 from preflight.model.job.job import SUBMISSION
 from preflight.model.job.value import numbers, texts
@@ -19,7 +19,9 @@ from preflight_rules.launches import (
     certainly_several,
     is_same_line_again,
     nodes_spanned,
+    place_started,
     starting_file,
+    waited_between,
 )
 
 _MAX_PORT = 65535
@@ -139,6 +141,9 @@ def port_shared_by_concurrent_launches(job: Job) -> Iterator[Verdict]:
         for second, other_port, other_devices in users[:index]:
             if port is None or other_port is None or not _run_together(first, second, devices, other_devices):
                 continue
+            if first.concurrent and waited_between(job, second, first):
+                yield passed(first.id)
+                continue
             verdict = undecided(first.id, (port, other_port), first)
             if verdict is None and any(numbers(port.value)) and numbers(port.value) == numbers(other_port.value):
                 verdict = failed(
@@ -148,8 +153,8 @@ def port_shared_by_concurrent_launches(job: Job) -> Iterator[Verdict]:
                     if not first.concurrent
                     else f"{quoted(port)} is also the port of the launch that {_start_of(second)} starts, which runs at"
                     " the same time.",
-                    at=port if first.span != second.span else argument_of(port) or _place_of(first),
-                    also=((argument_of(other_port) or _place_of(second), "same port"),)
+                    at=port if first.span != second.span else argument_of(port) or place_started(first),
+                    also=((argument_of(other_port) or place_started(second), "same port"),)
                     if first.span == second.span
                     else ((other_port, "same port"),),
                     remedy="Give each launch its own port.",
@@ -173,13 +178,8 @@ def _run_together(first: Launch, second: Launch, devices: frozenset[str], others
     return is_separate and bool(devices and others) and not devices & others
 
 
-def _place_of(launch: Launch) -> Span:
-    """Where the user starts a launch: the call of its script or function, else the launch line."""
-    return launch.started_at[0] if launch.started_at else launch.span
-
-
 def _start_of(launch: Launch) -> str:
-    place = _place_of(launch)
+    place = place_started(launch)
     return f"{place.path}:{place.line}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Known, Unresolved
 from preflight.model.job.claim import distinct, job_value
 from preflight.model.job.quantities import SECTION
-from preflight.model.job.value import known_number, texts
+from preflight.model.job.value import items, known_number, numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import placed, quoted
 from preflight.sources.conditions import GIVEN, Section, UnknownValue, holds
@@ -223,6 +224,10 @@ def _bound(keys: dict[str, Claim], which: int) -> int | None:
     return None
 
 
+#: Stands behind an argument whose value a settings file has.
+_IN_SETTINGS = ".in_settings"
+
+
 class _Offer(NamedTuple):
     """What the nodes of a cluster have together: an amount of a resource, and a claim for each kind of node."""
 
@@ -256,11 +261,13 @@ def workers_larger_than_cluster(job: Job) -> Iterator[Verdict]:
     Fix: Fewer workers, or a larger cluster.
 
     Known limits: An object that autoscales is not judged. With `ray start` the finding is a warning, because other
-    machines may join the cluster by hand.
+    machines may join the cluster by hand; so it is with a number from a settings file beside the script.
     """
     calls = distinct(job.about("ray_scaling"))
     for resource, quantity in (("GPU", "pod_gpus"), ("CPU", "pod_cpus")) if len(calls) == 1 else ():
         keys = {claim.quantity.removeprefix(_PREFIX): claim for claim in calls[0].because}
+        found = {key.removesuffix(_IN_SETTINGS): claim for key, claim in keys.items() if key.endswith(_IN_SETTINGS)}
+        keys |= found
         offer = _of_pods(job, quantity) or (_of_lines(job) if resource == "GPU" else None)
         if "num_workers" not in keys or offer is None:
             continue
@@ -280,9 +287,12 @@ def workers_larger_than_cluster(job: Job) -> Iterator[Verdict]:
             f"{quoted(keys['num_workers'])} asks for {workers * each:g} {resource}s in all, but the cluster has"
             f" {offer.amount:g} ({placed(first)}{' and more' if rest else ''}): Ray waits for the others forever.",
             at=keys["num_workers"],
-            also=tuple((claim, "a part of the cluster") for claim in offer.because),
+            also=(
+                *((claim, "in the settings") for each in found.values() for claim in each.because),
+                *((claim, "a part of the cluster") for claim in offer.because),
+            ),
             remedy="Start fewer workers, or a larger cluster.",
-            severity=None if offer.certain else Severity.WARNING,
+            severity=None if offer.certain and not found else Severity.WARNING,
         )
 
 
@@ -316,20 +326,102 @@ def _of_pods(job: Job, quantity: str) -> _Offer | None:
     return _Offer(total, tuple(because), certain=True) if because else None
 
 
-def _of_lines(job: Job) -> _Offer | None:
-    """The GPUs that the lines of `ray start` announce; None where a line may start several nodes, or announces none."""
+def _of_lines(job: Job, quantity: str = "ray_num_gpus") -> _Offer | None:
+    """What the lines of `ray start` announce; None where a line may start several nodes, or announces nothing."""
     lines = [launch for launch in job.launches if job.setting("ray_role", launch.scope) and launch.launcher == "ray"]
     roles = {line.id: texts(job_value(job.setting("ray_role", line.scope))) for line in lines}
     nodes = [line for line in lines if roles[line.id] != ("submit",)]
     if any(roles[line.id] != ("head",) for line in nodes):
         # A line for workers may be run on many machines.
         return None
-    announced = [claim for line in nodes for claim in job.setting("ray_num_gpus", line.scope)]
+    announced = [claim for line in nodes for claim in job.setting(quantity, line.scope)]
     numbers_of = [known_number(claim.value) for claim in announced]
     if not nodes or len(announced) != len(nodes) or any(line.wrappers or line.condition for line in nodes):
         return None
     known = [number for number in numbers_of if number is not None]
     return _Offer(sum(known), tuple(announced), certain=False) if len(known) == len(numbers_of) else None
+
+
+@rule(
+    "RAY025",
+    "actors-larger-than-cluster",
+    severity=Severity.ERROR,
+    otherwise="no actors are made on a cluster of Ray whose size the files give",
+    evidence=(
+        ("Ray documentation, resources", "https://docs.ray.io/en/latest/ray-core/scheduling/resources.html"),
+        ("Ray documentation, actors", "https://docs.ray.io/en/latest/ray-core/actors.html"),
+    ),
+)
+def actors_larger_than_cluster(job: Job) -> Iterator[Verdict]:
+    """The actors that a script of Ray keeps hold more CPUs or GPUs than the cluster has.
+
+    What it checks: What actors with `num_cpus` or `num_gpus` hold together, each for as long as the script keeps it, is
+    at most what `ray.init(num_cpus=...)` or `ray start --head --num-cpus` gives, or what the pods of the RayCluster
+    have.
+
+    Why it matters: An actor that does not fit stays pending. Its first method never returns, and `ray.get` waits
+    forever; only Ray's log says that the resources cannot be had.
+
+    Example: `ray start --head --num-cpus=4`, one actor and four workers with `num_cpus=1` each.
+
+    Fix: Fewer actors, a smaller share for each, or a larger cluster.
+
+    Known limits: Actors under a condition, in a loop or in a placement group are not counted, and a script that ends
+    actors is not judged. With `ray start` the finding is a warning, because other machines may join by hand.
+    """
+    for resource in ("cpus", "gpus"):
+        held = distinct(job.about(f"ray_held_{resource}"))
+        offer = _of_script(job, resource) or _of_pods(job, f"pod_{resource}") or _of_lines(job, f"ray_num_{resource}")
+        if not held or offer is None or len({claim.span.path for claim in held}) != 1:
+            continue
+        amounts = {claim: _held(job, claim) for claim in held}
+        known = {claim: amount for claim, amount in amounts.items() if amount is not None}
+        wanted = sum(known.values())
+        verdict = undecided(job.name, [claim for claim in held if claim not in known])
+        # What is not known only adds to it.
+        if wanted > offer.amount:
+            largest = max(known, key=lambda claim: known[claim])
+            verdict = failed(
+                job.name,
+                f"{quoted(largest)}{' and the other actors' if len(held) > 1 else ''} hold {wanted:g}"
+                f" {resource[:-1].upper()}s at once, but the cluster has {offer.amount:g} ({placed(offer.because[0])}):"
+                " an actor stays pending, and what waits for it waits forever.",
+                at=largest,
+                also=(
+                    *((claim, "holds some too") for claim in held if claim is not largest),
+                    *((claim, "a part of the cluster") for claim in offer.because),
+                ),
+                remedy="Make fewer actors, give each a smaller share, or start a larger cluster.",
+                severity=None if offer.certain else Severity.WARNING,
+            )
+        yield verdict or passed(job.name)
+
+
+#: Why the number of actors is not known in the script: an option gives it.
+_OPTION = re.compile(r"the value of `(--[\w-]+)`")
+
+
+def _held(job: Job, claim: Claim) -> float | None:
+    """What the actors of a call hold, with the option of the line that starts the script; None if it is not known."""
+    if claim.condition:
+        return None
+    if numbers(claim.value):
+        return float(min(numbers(claim.value)))
+    option = _OPTION.fullmatch(claim.value.why) if isinstance(claim.value, Unresolved) else None
+    lines = [items(line.value) for line in job.about("plain_arguments")]
+    if option is None or len(lines) != 1 or not claim.because:
+        return None
+    words = [word for each in lines[0] for word in each.split("=", 1)] if option is not None else []
+    given = [after for word, after in itertools.pairwise(words) if word == option[1] and after.isdecimal()]
+    each = numbers(claim.because[0].value)
+    return float(given[0]) * min(each) if len(given) == 1 and each else None
+
+
+def _of_script(job: Job, resource: str) -> _Offer | None:
+    """What a script gives the cluster that it starts itself."""
+    own = distinct(job.about(f"ray_own_{resource}"))
+    amount = known_number(own[0].value) if len(own) == 1 and not own[0].condition else None
+    return _Offer(amount, tuple(own), certain=True) if amount is not None else None
 
 
 #: An image of the Ray project: the release, and the release of Python, which is the oldest one if it is left out.

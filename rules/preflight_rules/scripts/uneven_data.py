@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Unresolved
+from preflight.model.job.claim import job_value
+from preflight.model.job.value import numbers
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight.plugins.claim_text import joined, quoted
-from preflight_rules.scripts.script_facts import definitely_one_rank, not_on_several_ranks, stated
+from preflight.plugins.questions import each_claim
+from preflight_rules.launches import ranks_started
+from preflight_rules.scripts.script_facts import definitely_one_rank, launches_of, not_on_several_ranks, stated
 
 _FAULTS = {
     "clamp": "truncates the last rank's share, while those of the others are rounded up",
@@ -58,6 +63,9 @@ def shares_of_ranks_uneven(job: Job) -> Iterator[Verdict]:
         if isinstance(share.value, Unresolved):
             yield unknown(subject, f"{quoted(share)}: {share.value.why}", at=share)
             continue
+        if _comes_out_even(job, share):
+            yield passed(subject)
+            continue
         yield failed(
             subject,
             f"{quoted(share)} {_FAULTS.get(kind, _FAULTS['clamp'])}: "
@@ -71,9 +79,77 @@ def shares_of_ranks_uneven(job: Job) -> Iterator[Verdict]:
         )
 
 
+def _comes_out_even(job: Job, share: Claim) -> bool:
+    """Whether the files are a multiple of the ranks, as far as both are known."""
+    counts = [numbers(claim.value) for claim in job.about("divided_items", share.scope) if claim.span == share.span]
+    ranks = [numbers(ranks_started(job, launch.scope)[0]) for launch in launches_of(job, share)]
+    known = bool(counts and ranks) and all(counts) and all(ranks)
+    return known and all(n % size == 0 for n in counts[0] for each in ranks for size in each)
+
+
 def _has_servers(job: Job, share: Claim) -> bool:
     """Whether the ranks are trainers of parameter servers, whose steps may differ."""
     return any(True in claim.alternatives for claim in job.about("ps_mode", share.scope))
+
+
+#: Names of lists of files, and of the functions that divide them.
+_OF_FILES = re.compile(r"file|path|shard|part|data", re.IGNORECASE)
+
+
+def _is_of_files(claim: Claim) -> bool:
+    return _OF_FILES.search(claim.spelling.partition("[")[0]) is not None
+
+
+@rule(
+    "DAT037",
+    "fewer-files-than-ranks",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    otherwise="no rank takes its share of a list whose length is known",
+    evidence=(
+        "PaddlePaddle/Paddle#18956",
+        (
+            "paddle/distributed/fleet/base/util_factory.py (get_file_shard)",
+            "https://github.com/PaddlePaddle/Paddle/blob/v2.6.2/python/paddle/distributed/fleet/base/util_factory.py",
+        ),
+    ),
+)
+def fewer_files_than_ranks(job: Job) -> Iterator[Verdict]:
+    """The ranks divide a list of files among each other that has fewer files than there are ranks.
+
+    What it checks: Where a program takes its share of a list by its rank (`files[rank::size]`, `fleet.util.
+    get_file_shard(files)`, `files[i * per : (i + 1) * per]` with `per = len(files) // size`), the list has an item for
+    each rank, or for each trainer beside parameter servers.
+
+    Why it matters: Some ranks get no file; with a share that is rounded down, none does. They stop at their first read,
+    or take no step while the others wait for them.
+
+    Example: `fleet.util.get_file_shard(["a.txt", "b.txt", "c.txt"])` with `--trainer_num 4`.
+
+    Fix: Write the data into at least as many files as there are ranks, or start fewer ranks.
+
+    Known limits: A list in a folder of the tree, or in a settings file beside the program, may not be the one that the
+    job is given. Ranks that do not wait for each other may have nothing to do.
+    """
+    for subject, scope, launch, claim in each_claim(job, "divided_items", where=_is_of_files):
+        trainers = job.setting("ps_workers", scope)
+        size, because = (job_value(trainers), trainers) if trainers else ranks_started(job, scope)
+        found = numbers(size)
+        if not found or launch is None:
+            yield unknown(subject, "the number of ranks is not known", at=claim)
+            continue
+        counted = max(numbers(claim.value), default=0)
+        if counted >= min(found):
+            yield passed(subject)
+            continue
+        where = claim.because[0] if claim.because else claim
+        yield failed(
+            subject,
+            f"{quoted(claim)} divides {counted} items among {joined(found)} ranks: some of them get none.",
+            at=claim,
+            also=((where, f"{counted} items"), *((each, "the ranks") for each in because[:1])),
+            remedy="Write at least as many files as there are ranks, or start fewer ranks.",
+        )
 
 
 @rule(

@@ -174,7 +174,10 @@ def _met(job: Job, term: str, scope: Scope, launch: Launch | None) -> _Met | Non
     if term == "visible devices beyond the request":
         return _beyond_request(job, scope, launch)
     if words[0] == "launched":
-        return _Met((), named=False) if launch is not None and launch.launcher == words[2] else None
+        return _Met((), named=False) if launch is not None and launch.launcher in words[2].split("|") else None
+    if words[0] == "started":
+        started = {text for claim in job.about("script", scope) for text in texts(claim.value)}
+        return _Met((), named=False) if term.partition(" ")[2] in started else None
     if words[0] == "argument":
         given = [word or "" for word in launch.arguments] if launch is not None else []
         return _Met((), named=False) if any(re.fullmatch(f"--({words[1]})(=.*)?", word) for word in given) else None

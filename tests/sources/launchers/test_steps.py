@@ -77,6 +77,7 @@ def test_waits_and_traps_are_claimed() -> None:
     reading = read(HEADER + "trap 'exit 1' SIGTERM 10\ntrap cleanup EXIT\nsrun a &\nwait\nwait $!\n")
     said = [(c.quantity, c.value, c.span.line) for c in reading.claims if c.source == "shell"]
     assert said == [
+        ("background_awaited", Known(True), 7),
         ("trapped_signal", Known("TERM"), 4),
         ("trapped_signal", Known("USR1"), 4),
         ("failure_watch", Known("trap EXIT"), 5),
