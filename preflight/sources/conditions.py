@@ -273,7 +273,11 @@ def _evaluated(node: ast.expr, value_of: Lookup) -> Any:
         return _joined(node, value_of)
     if isinstance(node, ast.UnaryOp):
         inner = _evaluated(node.operand, value_of)
-        return not inner if isinstance(node.op, ast.Not) else -inner
+        if isinstance(node.op, ast.Not):
+            return not inner
+        if not isinstance(inner, int | float):
+            raise UnknownValue(f"the value of `{ast.unparse(node)}`")
+        return -inner
     if isinstance(node, ast.Compare):
         return _compared(node, value_of)
     if isinstance(node, ast.BinOp):

@@ -89,13 +89,18 @@ def _pieces(options: Options, place: Place, depth: int) -> Pieces:
     def inner(each: ast.expr) -> Pieces:
         return ["(", *pieces_of(options, Place(module, each), depth + 1), ")"]
 
+    def value(each: ast.expr) -> Pieces:
+        # `args.size or 8` is one of the two, and not whether one of them is true.
+        is_choice = isinstance(options.program.meaning(module, each).expression, ast.BoolOp)
+        return [UNKNOWN] if is_choice else inner(each)
+
     if isinstance(expression, ast.BoolOp):
         parts = [inner(value) for value in expression.values]
         return [piece for part in parts for piece in (f" {_SIGNS[type(expression.op)]} ", *part)][1:]
     if isinstance(expression, ast.UnaryOp) and isinstance(expression.op, (ast.Not, ast.USub)):
         return ["not " if isinstance(expression.op, ast.Not) else "-", *inner(expression.operand)]
     if isinstance(expression, ast.BinOp) and type(expression.op) in _SIGNS:
-        return [*inner(expression.left), f" {_SIGNS[type(expression.op)]} ", *inner(expression.right)]
+        return [*value(expression.left), f" {_SIGNS[type(expression.op)]} ", *value(expression.right)]
     if isinstance(expression, ast.Compare):
         sides = [
             options.program.meaning(module, each).expression for each in (expression.left, *expression.comparators)
@@ -105,9 +110,9 @@ def _pieces(options: Options, place: Place, depth: int) -> Pieces:
         ):
             # A list equals no tuple, as which it would be written.
             return [UNKNOWN]
-        found = inner(expression.left)
+        found = value(expression.left)
         for sign, side in zip(expression.ops, expression.comparators, strict=True):
-            found += [f" {_SIGNS[type(sign)]} ", *inner(side)]
+            found += [f" {_SIGNS[type(sign)]} ", *value(side)]
         return found
     if isinstance(expression, (ast.Tuple, ast.List, ast.Set)):
         return ["(", *(piece for item in expression.elts for piece in (*inner(item), ", ")), ")"]

@@ -199,9 +199,9 @@ def _table(module: Module, value: ast.expr) -> ast.expr:
     """What a value is, with `dict(a=1)` as `{"a": 1}`."""
     found = module.definition(value)
     if isinstance(found, ast.Call) and module.called(found) == "dict" and not found.args:
-        keys: list[ast.expr | None] = [
-            ast.copy_location(ast.Constant(item.arg), item) if item.arg is not None else None for item in found.keywords
-        ]
+        if any(item.arg is None for item in found.keywords):
+            return found
+        keys: list[ast.expr | None] = [ast.copy_location(ast.Constant(item.arg), item) for item in found.keywords]
         return ast.copy_location(ast.Dict(keys, [item.value for item in found.keywords]), found)
     return found
 
@@ -209,7 +209,7 @@ def _table(module: Module, value: ast.expr) -> ast.expr:
 def _hybrid(module: Module, item: Assigned) -> Iterator[Claim]:
     """The degrees of `hybrid_configs`; Fleet determines a degree that is not above 0."""
     table = _table(module, item.value)
-    if not isinstance(table, ast.Dict):
+    if not isinstance(table, ast.Dict) or None in table.keys:
         yield module.claim(
             "fleet_hybrid", Unresolved("the degrees are known only at run time"), item.at, source="paddle"
         )

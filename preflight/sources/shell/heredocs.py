@@ -53,7 +53,7 @@ def record_written_file(
     words = [item.known or "" for item in fields]
     outputs = _copied_paths(words)
     machine.produced.update(name for each in outputs if (name := posixpath.basename(each)))
-    for output in outputs if words[0] not in _REPLACING_ALL | _REPLACING_LAST else ():
+    for output in outputs if words[0] not in _REPLACING_ALL | _REPLACING_LAST | {"touch"} else ():
         target = lookup.locate(machine, state, output) if output else None
         if target is not None and isinstance(machine.tree.read(target), SourceFile):
             _add_file(machine, WrittenFile(target, None, fields[0].place.span))
