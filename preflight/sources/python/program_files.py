@@ -26,6 +26,8 @@ _WRAPS = frozenset(("EasyDict", "edict", "AttrDict", "Box", "Munch", "DotMap", "
 _LOOK = frozenset(
     ("print", "str", "repr", "len", "isinstance", "type", "bool", "json", "pprint", "logging", "logger", "copy", "dict")
 )
+#: Libraries whose functions may write a file that they are given.
+_MOVING = ("shutil.", "subprocess.", "os.rename", "os.replace", "os.system", "os.remove", "os.unlink")
 _MAX_KEYS = 8
 #: Assignments, keys and arguments are followed to this depth.
 _MAX_DEPTH = 16
@@ -61,7 +63,8 @@ class ProgramFiles:
         if not isinstance(call, ast.Call) or not call.args:
             return None
         name = module.called(call)
-        if name.rpartition(".")[2] in _WRAPS and name not in _LOADS_PATH:
+        is_own = any(end_of(call.func) == each.name for m in self._program.modules for each in m.nodes(ast.ClassDef))
+        if name.rpartition(".")[2] in _WRAPS and name not in _LOADS_PATH and not is_own:
             return self._path(self._program.meaning(module, call.args[0]), is_attribute=False)
         if name in _LOADS_PATH:
             return self._text(module, call.args[0])
@@ -85,7 +88,14 @@ class ProgramFiles:
         return value.value if isinstance(value, Known) and isinstance(value.value, str) else None
 
     def _is_written(self, path: str | ProgramOption) -> bool:
-        """Whether the program may write the file before it reads it."""
+        """Whether the program may write the file before it reads it, or go to another folder."""
+        if any(module.named("chdir") for module in self._program.modules):
+            return True
+        for module in self._program.modules:
+            for call in module.calls:
+                moves = module.called(call).startswith(_MOVING)
+                if moves and any(str(path) in module.source(each) for each in call.args):
+                    return True
         opens = [Place(module, call) for module in self._program.modules for call in module.named("open")]
         modes = (
             (place, argument(place.expression, "mode", 1)) for place in opens if isinstance(place.expression, ast.Call)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from preflight.model.job import Known
 from preflight.model.job.value import Part, ProgramOption
-from preflight.sources.python.module import Module, argument
+from preflight.sources.python.module import SPAWNS, Module, argument
 from preflight.sources.python.outline import Function
 from preflight.sources.python.program import Place, Program
 
@@ -108,9 +108,8 @@ def _declared(program: Program) -> tuple[Place, dict[str, ProgramOption]] | None
         return None
     if not all(_looks(module, call) for module in program.modules for call in module.named("vars")):
         return None
-    for module in modules:
-        if _is_passed_on(program, module, parsed.expression):
-            return None
+    if any(_is_passed_on(program, module, parsed.expression) for module in program.modules):
+        return None
     changed = {name for module in program.modules for name in _assigned(module.nodes(ast.Attribute))}
     options: dict[str, ProgramOption] = {}
     for module, call in [(each, call) for each in modules for call in each.named("add_argument")]:
@@ -225,6 +224,9 @@ def _is_passed_on(program: Program, module: Module, parsed: ast.expr) -> bool:
     """Whether a module hands the options to what is neither there to be read, nor known to leave them alone."""
     own = [other.file.path for other in program.modules if other is not module]
     classes = {node.name for node in module.nodes(ast.ClassDef)}
+    held = (each for each in module.nodes(ast.Name) if isinstance(each.ctx, ast.Load) and _is_held(module, each))
+    if any(_is_parsed(program, module, each, parsed, 0) for each in held):
+        return True
     for call in module.calls:
         name = module.called(call)
         given = [*call.args, *(keyword.value for keyword in call.keywords)]
@@ -235,6 +237,18 @@ def _is_passed_on(program: Program, module: Module, parsed: ast.expr) -> bool:
         if not any(_is_in(name, path) for path in own):
             return True
     return False
+
+
+def _is_held(module: Module, name: ast.Name) -> bool:
+    """Whether something else holds the value of a name, with which it may go anywhere; not the arguments of a spawn."""
+    holder = module.parent(name)
+    if isinstance(holder, ast.Tuple):
+        around = module.parent(holder)
+        call = module.parent(around) if isinstance(around, ast.keyword) else around
+        if isinstance(call, ast.Call) and module.called(call) in SPAWNS:
+            return False
+    is_double_starred = isinstance(holder, ast.keyword) and holder.arg is None
+    return is_double_starred or isinstance(holder, (ast.Tuple, ast.List, ast.Dict, ast.Set, ast.Starred))
 
 
 def _is_in(name: str, path: str) -> bool:
