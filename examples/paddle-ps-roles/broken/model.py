@@ -17,7 +17,7 @@ class WideDeep:
 
     def dataset(self):
         dataset = paddle.distributed.QueueDataset()
-        dataset.init(use_var=self.inputs, batch_size=self.config["batch_size"], pipe_command="python reader.py")
+        dataset.init(use_var=self.inputs, batch_size=self.config["batch_size"], pipe_command="cat")
         dataset.set_filelist(["part-0", "part-1", "part-2", "part-3"])
         dataset.global_shuffle(fleet)
         return dataset
