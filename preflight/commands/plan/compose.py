@@ -49,6 +49,7 @@ _NOT_SETTINGS = frozenset(
         *("ps_worker_endpoints", "argument_default", "declared_options", "strict_arguments", "entry_point"),
         "start_condition",
         "parser_condition",
+        "config_of_option",
         *(
             "variable_read",
             "required_variable",

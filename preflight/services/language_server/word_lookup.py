@@ -26,6 +26,7 @@ _ASIDE = frozenset(
         *("chosen_value", "deepspeed_key", "declared_options", "argument_default", "entry_point"),
         "start_condition",
         "parser_condition",
+        "config_of_option",
         *("batch_directive", "batch_option"),
     )
 )

@@ -40,6 +40,7 @@ _IDLE_QUANTITIES = frozenset(
             "rank_setter",
             "start_condition",
             "parser_condition",
+            "config_of_option",
         ),
     )
 )

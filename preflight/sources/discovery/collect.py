@@ -6,7 +6,7 @@ import itertools
 import posixpath
 import re
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -195,10 +195,22 @@ class JobCollector:
         self.notes.extend(_require(note, step.path) if unread else note for note in reading.notes)
         self.references.extend(reading.references)
         self.suppressions.extend(reading.suppressions)
+        further = tuple(self._configs_of_options(reading.claims))
+        self.references.extend(further)
         for item in reading.written:
             earlier = frozenset(launch for launch, number in reading.numbers.items() if number < item.number)
             self.written.setdefault(item.path, []).append((item, earlier))
-        return reading.references
+        return (*reading.references, *further)
+
+    def _configs_of_options(self, claims: Iterable[Claim]) -> Iterator[Reference]:
+        """The configuration files that options of a launch name."""
+        launches = {launch.id: launch for launch in self.launches}
+        found = [claim for claim in claims if claim.quantity == "config_of_option" and claim.scope.launch in launches]
+        for claim in with_option_values(found, launches, self._read_by):
+            for path in texts(claim.value):
+                file = self._read_by(path, launches[claim.scope.launch])
+                if isinstance(file, SourceFile):
+                    yield Reference(file.path, "config", claim.origin or claim.span, claim.scope)
 
     def _leave_out(self, step: _Step, why: str) -> None:
         """Record that a file of the job is not read, if it exists; a file that is also reached in another way is read
