@@ -381,7 +381,8 @@ def _drawn_at(job: Job, launch: Launch, claim: Claim) -> Span | None:
         return claim.span
     names = re.findall(r"\$\{?([A-Za-z_]\w*)", claim.spelling)
     set_by = [found for name in names for found in job.about(f"env.{name}", launch.scope)]
-    return next((found.span for found in set_by if _is_drawn(found)), claim.origin)
+    drawing = (found.span for found in set_by if _is_drawn(found) and _DRAWS.search(found.spelling) is not None)
+    return next(drawing, claim.origin)
 
 
 def _drawn_inside(job: Job, launch: Launch, claim: Claim) -> bool | None:
