@@ -373,10 +373,11 @@ class Module:
 
     def scope_of(self, name: ast.Name) -> ast.AST | None:
         """The innermost function, class or module that binds a name, if it does so once."""
-        scope = self._walked.scopes.get(id(name))
+        scope = innermost = self._walked.scopes.get(id(name))
         while scope is not None:
             found = self._walked.bound.get((id(scope), name.id))
-            if found is not None:
+            # Methods do not see the names of a class body.
+            if found is not None and (scope is innermost or not isinstance(scope, ast.ClassDef)):
                 return scope if len(found) == 1 else None
             outer = self._walked.scopes.get(id(scope))
             scope = outer if outer is not scope else None

@@ -121,7 +121,9 @@ class Program:
             return []
         if isinstance(name, ast.Name) and (own := module.outline.functions(name.id)):
             scope = module.scope_of(name)
-            return [(module, each) for each in own if scope is not None and module.parent(each) is scope]
+            here = [(module, each) for each in own if scope is not None and module.parent(each) is scope]
+            if here or not module.is_imported(name.id):
+                return here
         return [
             (other, function)
             for other, member in self._members(module, name)
