@@ -261,7 +261,8 @@ class JobCollector:
         if not before:
             return None
         last = before[-1]
-        is_certain = not last.condition or (launch is not None and launch.condition.startswith(last.condition))
+        branches = launch.condition.split("; ") if launch is not None else []
+        is_certain = not last.condition or set(last.condition.split("; ")) <= set(branches)
         is_only = all(item.condition == last.condition for item in before) and isinstance(
             self.recognised.tree.read(path), Note
         )

@@ -93,7 +93,8 @@ class AccelerateReader:
         inner.add_setting("zero_stage", scanned.last("zero_stage"), as_int)
         inner.add_setting("gradient_accumulation_steps", scanned.last("gradient_accumulation_steps"), as_int)
         files = [("config_file", ROLE)]
-        # Without either nobody reads them (accelerate/commands/launch.py).
+        # They are read only with one of these options (accelerate/commands/launch.py), or where the user's default
+        # configuration file turns DeepSpeed on.
         if scanned.last("use_deepspeed") is not None or scanned.last("config_file") is not None or scanned.incomplete:
             files += [("deepspeed_config_file", "config"), ("deepspeed_hostfile", "hostfile")]
         references = [r for dest, role in files for r in file_references(scanned.last(dest), role, line, tree)]

@@ -135,10 +135,11 @@ class ProgramFiles:
                 not each.is_spawn and self._is_only_read(Place(each.module, each.node), keys, depth + 1)
                 for each in calls
             )
+        if isinstance(parent, ast.BoolOp) or (isinstance(parent, ast.IfExp) and node is not parent.test):
+            return self._is_only_read(Place(module, parent), keys, depth + 1)
         # A copy, a text, or a question.
-        return isinstance(parent, (ast.keyword, ast.FormattedValue, ast.Compare, ast.BoolOp, ast.If, ast.UnaryOp)) and (
-            not isinstance(parent, ast.keyword) or parent.arg is None
-        )
+        questions = (ast.FormattedValue, ast.Compare, ast.If, ast.IfExp, ast.UnaryOp, ast.Expr)
+        return isinstance(parent, questions) or (isinstance(parent, ast.keyword) and parent.arg is None)
 
     def _is_name_read(self, module: Module, name: ast.expr, keys: Sequence[str | int], depth: int) -> bool:
         """The same for all uses of a variable."""

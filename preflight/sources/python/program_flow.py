@@ -7,7 +7,7 @@ import itertools
 
 from preflight.model.job import Known
 from preflight.sources.python.launch_expressions import Pieces, pieces_of
-from preflight.sources.python.module import Module
+from preflight.sources.python.module import Module, last
 from preflight.sources.python.outline import Function
 from preflight.sources.python.program import Place
 from preflight.sources.python.program_options import Options
@@ -19,7 +19,7 @@ _TRANSPARENT = (ast.With, ast.Assign, ast.AnnAssign, ast.Expr, ast.Return, ast.C
 _PLAIN = frozenset(("record", "no_grad", "inference_mode", "cache", "lru_cache"))
 #: Contexts that may keep a failure.
 _KEEPING = frozenset(("suppress", "raises", "assertRaises"))
-_EXITS = ("exit", "quit", "_exit", "execv", "execve", "execvp", "execvpe", "execl", "execlp")
+_EXITS = ("exit", "quit", "_exit")
 _LEAVES = (ast.Return, ast.Continue, ast.Break)
 #: Calls of functions are followed to this depth.
 _MAX_DEPTH = 12
@@ -172,9 +172,13 @@ def _is_failure(module: Module, raised: ast.expr) -> bool:
 
 def exit_fails(module: Module, call: ast.Call) -> bool | None:
     """Whether a call ends the program as failed; None if it does not end it."""
-    name = module.called(call).rpartition(".")[2]
-    if name == "error" and "parser" in module.called(call):
+    called = module.called(call)
+    name = last(called)
+    if name == "error" and "parser" in called:
         return True
+    if called.startswith("os.exec"):
+        # Another program takes its place.
+        return False
     if name not in _EXITS:
         return None
     status = module.fold(call.args[0]) if call.args else Known(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 import re
 from collections.abc import Iterator
 
@@ -189,8 +190,11 @@ def _collective_of(
     spend()
     for call in module.outline.calls_in(function):
         if is_collective(module, call):
-            tests = [outer for outer in module.outline.above(call) if isinstance(outer, ast.If)]
-            certain = all(_is_of_first(module, outer.test, call) for outer in tests)
+            certain = all(
+                child is outer.test or (child in outer.body and _is_of_first(module, outer.test))
+                for child, outer in itertools.pairwise((call, *module.outline.above(call)))
+                if isinstance(outer, ast.If)
+            )
             blocked = any(
                 isinstance(outer, (ast.Try, ast.While, ast.Lambda, ast.IfExp)) for outer in module.outline.above(call)
             )
@@ -204,12 +208,10 @@ def _collective_of(
     return None
 
 
-def _is_of_first(module: Module, test: ast.expr, call: ast.Call) -> bool:
-    """Whether the first rank takes a branch: it is `rank == 0`, or asks whether there are several ranks at all."""
-    if module.outline.is_else(call):
-        return False
+def _is_of_first(module: Module, test: ast.expr) -> bool:
+    """Whether a test holds for the first rank: it is `rank == 0`, or asks whether there are several ranks at all."""
     if isinstance(test, ast.BoolOp):
-        return isinstance(test.op, ast.And) and all(_is_of_first(module, each, call) for each in test.values)
+        return isinstance(test.op, ast.And) and all(_is_of_first(module, each) for each in test.values)
     if ranks_where_true(module, test) in _FIRST_RANKS:
         return True
     if isinstance(test, ast.Call):

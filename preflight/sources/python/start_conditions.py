@@ -62,21 +62,23 @@ def _of_parser(options: Options, flow: ProgramFlow) -> Iterator[Claim]:
         return
     for module, call, option in options.declarations():
         given = {keyword.arg: keyword.value for keyword in call.keywords}
-        conditions: list[tuple[Pieces, str]] = []
+        # Each stands at its own argument: claims of one place are taken for one.
+        conditions: list[tuple[Pieces, str, str]] = []
         # A missing option, and a default, are not checked.
         text = option._replace(kind="str", default=None, has_default=True)
         if isinstance(required := given.get("required"), ast.Constant) and required.value is True:
-            conditions.append(([text, " is not None"], "is required"))
+            conditions.append(([text, " is not None"], "is required", "required"))
         if option.kind in _NUMBERS:
             pattern = _NUMBERS[option.kind]
-            conditions.append(([text, " is None or matches(", text, f", {pattern!r})"], f"takes {option.kind}"))
+            condition: Pieces = [text, " is None or matches(", text, f", {pattern!r})"]
+            conditions.append((condition, f"takes {option.kind}", "type"))
         choices = module.fold(given["choices"]) if "choices" in given else None
         if isinstance(choices, Known) and isinstance(choices.value, tuple) and is_fixed(options, given["choices"]):
             shown = ", ".join(map(str, choices.value))
             missing = option._replace(default=None, has_default=True)
-            conditions.append(([missing, f" in {(*choices.value, None)!r}"], f"takes one of {shown}"))
+            conditions.append(([missing, f" in {(*choices.value, None)!r}"], f"takes one of {shown}", "choices"))
         if not isinstance(module.parent(call), ast.Expr):
             # What is kept of it may be changed: `action.required = False`.
             continue
-        for condition, what in conditions:
-            yield from _stated(flow, module, call, condition, call, f"{option.names[-1]} {what}")
+        for condition, what, keyword in conditions:
+            yield from _stated(flow, module, call, condition, given[keyword], f"{option.names[-1]} {what}")

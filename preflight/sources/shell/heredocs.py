@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fnmatch
+import itertools
 import posixpath
 import re
 from collections.abc import Sequence
@@ -57,7 +59,8 @@ def record_written_file(
         target = lookup.locate(machine, state, output) if output else None
         if target is not None and isinstance(machine.tree.read(target), SourceFile):
             _add_file(machine, WrittenFile(target, None, fields[0].place.span))
-    _record_moved(machine, state, words, fields[0].place)
+    _record_moved(machine, state, _inner_command(words), fields[0].place)
+    _record_rewritten(machine, state, words, fields[0].place)
     if not redirects or words[0] not in ("cat", "tee", "echo", "printf"):
         return
     path, appends = _destination(machine, state, document, redirects)
@@ -81,7 +84,43 @@ def record_written_file(
 
 #: Programs after which a file has another text, or none: all files that are named, or the last one.
 _REPLACING_ALL = frozenset(("mv", "rm", "sed", "perl", "tee"))
-_REPLACING_LAST = frozenset(("cp", "ln", "install"))
+_REPLACING_LAST = frozenset(("cp", "ln", "install", "rsync"))
+#: The files that Python code opens to write, and those that it gives a function that writes.
+_WRITES = re.compile(
+    r"""open\(\s*["']([^"'\n]{1,200})["']\s*,\s*(?:mode\s*=\s*)?["'][wax]|Path\(["']([^"'\n]{1,200})["']\)\.write_"""
+)
+
+
+def _inner_command(words: Sequence[str]) -> Sequence[str]:
+    """The command that `find ... -name FILE -exec` runs, with the file; any other command as it is."""
+    if words[0] != "find" or "-exec" not in words:
+        return words
+    named = [following for word, following in itertools.pairwise(words) if word == "-name"]
+    folder = words[1] if not words[1].startswith("-") else "."
+    inner = [word for word in words[words.index("-exec") + 1 :] if word not in ("{}", "+", ";", "\\;")]
+    return [*inner, *(posixpath.join(folder, name) for name in named)] if inner else words
+
+
+def _record_rewritten(machine: Machine, state: State, words: Sequence[str], place: Place) -> None:
+    """Record the files that `git checkout FILE` restores, and those that `python gen.py` writes."""
+    paths: Sequence[str] = ()
+    if words[0] == "git" and words[1:2] in (["checkout"], ["restore"]):
+        paths = words[2:]
+    elif re.fullmatch(r"python[\d.]*", posixpath.basename(words[0])) and len(words) > 1:
+        script = lookup.read_file(machine, state, words[1]) if words[1].endswith(".py") else None
+        text = words[2] if words[1] == "-c" and len(words) > 2 else script.text if script is not None else ""
+        paths = [found[1] or found[2] for found in _WRITES.finditer(text)]
+    for path in paths:
+        _record_replaced(machine, state, path, None, place)
+
+
+def _record_replaced(machine: Machine, state: State, path: str, text: str | None, place: Place) -> None:
+    """Record that a file of the tree, or one that was written, has another text now; None if it is not known."""
+    target = lookup.locate(machine, state, path)
+    known_files = {item.path for item in machine.written_files}
+    if target is not None and (target in known_files or isinstance(machine.tree.read(target), SourceFile)):
+        machine.written_texts.pop(lookup.written_key(machine, state, literal(path, place)), None)
+        _add_file(machine, WrittenFile(target, text, place.span))
 
 
 def _record_moved(machine: Machine, state: State, words: Sequence[str], place: Place) -> None:
@@ -95,20 +134,27 @@ def _record_moved(machine: Machine, state: State, words: Sequence[str], place: P
     if len(paths) == 1 and program in _REPLACING_LAST:
         return
     sources, last = (paths[:-1], paths[-1]) if "-t" not in words else (paths[1:], paths[0])
-    if program in ("cp", "mv", "install", "ln") and (
+    if program in ("cp", "mv", "install", "ln", "rsync") and (
         last == "." or last.endswith("/") or _is_folder(machine, state, last)
     ):
+        sources = [each for source in sources for each in _named(machine, state, source)]
         paths = [*sources, *(posixpath.join(last, posixpath.basename(path)) for path in sources)]
         copied = None
     else:
         copied = lookup.read_file(machine, state, paths[0]) if program in ("cp", "mv") and len(paths) == 2 else None
     for path in paths if program in _REPLACING_ALL else paths[len(sources) :]:
-        target = lookup.locate(machine, state, path)
-        known_files = {item.path for item in machine.written_files}
-        if target is not None and (target in known_files or isinstance(machine.tree.read(target), SourceFile)):
-            text = copied.text if copied is not None and path == paths[-1] else None
-            machine.written_texts.pop(lookup.written_key(machine, state, literal(path, place)), None)
-            _add_file(machine, WrittenFile(target, text, place.span))
+        text = copied.text if copied is not None and path == paths[-1] else None
+        _record_replaced(machine, state, path, text, place)
+
+
+def _named(machine: Machine, state: State, path: str) -> list[str]:
+    """The files that `configs/*`, `configs/.` or `configs/` name; any other path itself."""
+    folder, name = posixpath.split(path)
+    target = lookup.locate(machine, state, folder or ".")
+    if target is None or not (name in ("", ".") or re.search(r"[*?\[]", name)):
+        return [path]
+    entries = machine.tree.names(target)
+    return [posixpath.join(folder, each) for each in entries if fnmatch.fnmatchcase(each, name.strip(".") or "*")]
 
 
 def _is_folder(machine: Machine, state: State, path: str) -> bool:
