@@ -47,8 +47,7 @@ _NOT_SETTINGS = frozenset(
         *(*_PATHS, "nodes", "processes_per_node", "world_size", "script", "hosts", "host_slots", "batch_option"),
         *("master_addr", "master_port", "rendezvous_endpoint", "rendezvous_backend", "ps_server_endpoints"),
         *("ps_worker_endpoints", "argument_default", "declared_options", "strict_arguments", "entry_point"),
-        "start_condition",
-        "parser_condition",
+        "program_outcome",
         "config_of_option",
         *(
             "variable_read",

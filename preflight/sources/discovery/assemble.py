@@ -38,8 +38,7 @@ _IDLE_QUANTITIES = frozenset(
             "imported_framework",
             "script_feature",
             "rank_setter",
-            "start_condition",
-            "parser_condition",
+            "program_outcome",
             "config_of_option",
         ),
     )
@@ -207,11 +206,12 @@ def _is_job(job: Job) -> bool:
 def _collect_jobs(recognised: RecognisedFiles, entries: Sequence[str], *, explicit: bool) -> list[Job]:
     """The job of `entries`, and those of the batch scripts that it submits."""
     gathering = collect_job(recognised, entries, explicit=explicit)
-    jobs = [gathering.job()]
+    jobs = [gathering.simulated(gathering.job())]
     known = {file.path for file in jobs[0].files}
     for path in gathering.submitted:
         if path not in known and isinstance(recognised.tree.read(path), SourceFile):
-            jobs.append(collect_job(recognised, [path], explicit=False).job())
+            submitted = collect_job(recognised, [path], explicit=False)
+            jobs.append(submitted.simulated(submitted.job()))
             known.add(path)
     return jobs
 

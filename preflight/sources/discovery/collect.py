@@ -28,12 +28,14 @@ from preflight.model.job import (
     Suppression,
     Unresolved,
 )
+from preflight.model.job.derive import with_derived
 from preflight.model.job.value import texts
 from preflight.sources.base import OWN_SETTINGS, SETTINGS, Reading, Source, SourceFile, Tree, WrittenFile
 from preflight.sources.discovery.option_values import with_option_values
 from preflight.sources.discovery.readings import RecognisedFiles, read_source
 from preflight.sources.formats.comments import suppressions
 from preflight.sources.formats.tree import OverlayTree
+from preflight.sources.python.simulation import ranks
 
 #: References are followed to this depth: sbatch -> run.sh -> train.py -> module -> submodule, with some margin.
 MAX_DEPTH = 8
@@ -346,6 +348,17 @@ class JobCollector:
             references=tuple(dict.fromkeys(self.references)),
             suppressions=tuple(dict.fromkeys(self.suppressions)),
         )
+
+    def simulated(self, job: Job) -> Job:
+        """The job with what its programs certainly do on a few of their ranks."""
+        return job.with_claims(ranks.claims(with_derived(job), self._files_of))
+
+    def _files_of(self, launch: Launch) -> ranks.Files:
+        def opened(path: str) -> str | None:
+            found = self._read_by(path, launch)
+            return found.text if isinstance(found, SourceFile) else None
+
+        return ranks.Files(self._tree(_Step(launch.program, scope=launch.scope)), opened)
 
 
 def collect_job(recognised: RecognisedFiles, entries: Sequence[str], *, explicit: bool) -> JobCollector:

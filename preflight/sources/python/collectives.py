@@ -186,6 +186,23 @@ def _made(module: Module) -> dict[str, list[tuple[Function | None, frozenset[str
     return found
 
 
+def is_collective_event(name: str, call: ast.Call) -> bool:
+    """Whether every rank has to make a call of something, by its full name: `torch.distributed.barrier`."""
+    owner, _, short = name.rpartition(".")
+    makers = {owner.removesuffix("()"), last(owner.removesuffix("()"))}
+    for row in _calls().get(short, ()):
+        if row.setup or row.divided or row.along:
+            continue
+        if row.of is not None and not row.of.search(name) and not row.of.search(dotted(call.func)):
+            continue
+        if row.made_by and not row.made_by & makers:
+            continue
+        if row.given and not any(_is_on(argument(call, word)) for word in row.given):
+            continue
+        return not _is_of_group(call) and not any(_is_on(argument(call, word)) for word in row.unless)
+    return False
+
+
 def is_collective(module: Module, call: ast.Call) -> bool:
     """Whether every rank of the job communicates in this call, not only a subgroup, and not to set something up."""
     row = _row_of(module, call)
@@ -372,14 +389,14 @@ def _is_of_ranks_alone(module: Module, test: ast.expr) -> bool:
     parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
     about_rank = [part for part in parts if ranks_where_true(module, part) in _FIRST_RANKS or len(parts) == 1]
     others = [part for part in parts if part not in about_rank]
-    return len(about_rank) == 1 and not isinstance(about_rank[0], ast.BoolOp) and all(map(_comes_round, others))
+    return len(about_rank) == 1 and not isinstance(about_rank[0], ast.BoolOp) and all(map(comes_round, others))
 
 
 def _is_reached(module: Module, node: ast.AST, test: ast.expr | None, depth: int = 0) -> bool:
     """Whether the script certainly comes to a node, given the one condition `test`, in every step or every few."""
     for outer in module.outline.above(node):
         if isinstance(outer, ast.If):
-            if outer.test is not test and not _comes_round(outer.test) and not _is_main(outer.test):
+            if outer.test is not test and not comes_round(outer.test) and not _is_main(outer.test):
                 return False
         elif isinstance(outer, (ast.FunctionDef, ast.AsyncFunctionDef)):
             callers = [call for call in module.outline.calls_named(outer.name) if call is not node]
@@ -404,7 +421,7 @@ def _is_training_loop(test: ast.expr) -> bool:
     return isinstance(test, ast.Compare) or (isinstance(test, ast.Constant) and bool(test.value))
 
 
-def _comes_round(test: ast.expr) -> bool:
+def comes_round(test: ast.expr) -> bool:
     """Whether every rank finds this true again and again: `step % 100 == 0`, or Accelerate's `sync_gradients`."""
     if isinstance(test, ast.Attribute) and test.attr == "sync_gradients":
         return True

@@ -166,11 +166,11 @@ def _candidates(node: Statement, path: str) -> Iterator[tuple[str, ...]]:
     """For every imported module, the files it could be, the most likely first."""
     if isinstance(node, ast.Import):
         for alias in node.names:
-            if not _is_foreign(alias.name):
+            if not is_foreign(alias.name):
                 yield _files(alias.name.replace(".", "/"))
         return
     name = node.module or ""
-    if node.level == 0 and _is_foreign(name):
+    if node.level == 0 and is_foreign(name):
         return
     start = name.replace(".", "/")
     if node.level:
@@ -186,7 +186,21 @@ def _files(stem: str) -> tuple[str, ...]:
     return (f"{stem}.py", f"{stem}/__init__.py")
 
 
-def _is_foreign(name: str) -> bool:
+def file_of(files: Tree, file: SourceFile, name: str, level: int) -> str | None:
+    """The file of the tree that `import name` in a file means, with so many dots before it; None if there is none."""
+    stem = name.replace(".", "/")
+    if level:
+        folder = posixpath.dirname(file.path)
+        for _ in range(level - 1):
+            folder = posixpath.dirname(folder)
+        stem = f"/{folder}/{stem}" if folder else f"/{stem}"
+    elif not name or is_foreign(name):
+        return None
+    return _first_file(files, file, _files(stem.rstrip("/")) if stem.rstrip("/") else ("/__init__.py",))
+
+
+def is_foreign(name: str) -> bool:
+    """Whether a dotted name is of Python's own library, or of one that is never part of the job."""
     root = name.partition(".")[0]
     return root in sys.stdlib_module_names or root in _FOREIGN
 

@@ -46,7 +46,6 @@ from preflight.sources.python import (
     ray_actors,
     script_features,
     shards,
-    start_conditions,
     started_commands,
     submitted_jobs,
     trainers,
@@ -105,7 +104,6 @@ _READERS: tuple[Callable[[Module], Iterable[Claim | Reference]], ...] = (
     rank_names.claims,
     wrapped_models.claims,
     process_group.need_claims,
-    start_conditions.claims,
     configurations.claims,
 )
 #: What the cells of a notebook that starts its ranks itself are read for: they are then the training script.

@@ -212,9 +212,14 @@ def _keep(machine: Machine, state: State, path: Text, content: Text, place: Plac
     if sum(len(piece.text) for piece in content if isinstance(piece, Lit)) > _MAX_CHARACTERS:
         note_skipped(f"{key}, which the script writes, has more than {_MAX_CHARACTERS} characters and was not read")
         return
-    whole = machine.written_texts[key] = (*(machine.written_texts.get(key, ()) if appends else ()), *content)
-    plain_path, plain = known(path), known(whole)
+    plain_path = known(path)
     target = lookup.locate(machine, state, plain_path) if plain_path is not None else None
+    earlier = machine.written_texts.get(key) if appends else ()
+    if earlier is None:
+        own = machine.tree.read(target) if target is not None else None
+        earlier = literal(own.text, place) if isinstance(own, SourceFile) else ()
+    whole = machine.written_texts[key] = (*earlier, *content)
+    plain = known(whole)
     before = next((item for item in reversed(machine.written_files) if item.path == target), None)
     # What is appended to a file of the user's own leaves its text there.
     if target is None or (plain is None and appends and before is None):

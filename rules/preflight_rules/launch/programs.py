@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import ast
-import contextlib
-import functools
 import itertools
 import re
 from collections.abc import Iterator
 
 from preflight.model.findings import Confidence, Severity
-from preflight.model.job import Claim, Job, Known, Launch
-from preflight.model.job.claim import distinct, job_value
+from preflight.model.job import Job, Known, Launch
+from preflight.model.job.claim import distinct
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import placed, quoted, why_unresolved
-from preflight.sources.conditions import UnknownValue, holds
-from preflight.sources.python.launch_expressions import SYMBOLS
-from preflight_rules.launches import ranks_started
 
 #: Launchers that hand their first positional argument to Python.
 _PYTHON_LAUNCHERS = frozenset(("torchrun", "torch.distributed.launch", "deepspeed", "accelerate", "paddle"))
@@ -223,13 +217,6 @@ def program_option_unknown(job: Job) -> Iterator[Verdict]:
             yield passed(launch.id)
 
 
-#: The launchers that set the variables of a condition.
-_SETTING = {
-    "torch": ("torchrun", "torch.distributed.launch", "deepspeed", "accelerate"),
-    "paddle": ("paddle",),
-}
-
-
 @rule(
     "LCH023",
     "program-refuses-launch",
@@ -260,76 +247,18 @@ def program_refuses_launch(job: Job) -> Iterator[Verdict]:
     """
     for launch in job.launches:
         optimised = re.search(r"\s-OO?\s", launch.span.snippet) or job.setting("env.PYTHONOPTIMIZE", launch.scope)
-        if optimised or {"-h", "--help", "--version"} & set(launch.arguments):
-            continue
-        found = [*job.about("parser_condition", launch.scope), *job.about("start_condition", launch.scope)]
-        for claim in distinct(found):
-            if claim.scope.launch == launch.id:
-                yield _checked(job, launch, claim)
-
-
-def _checked(job: Job, launch: Launch, claim: Claim) -> Verdict:
-    condition = next(iter(texts(claim.value)), None)
-    if condition is None:
-        return undecided(launch.id, (claim,)) or unknown(launch.id, "it is not a condition", at=claim)
-    try:
-        if holds(condition, functools.partial(_symbol, job, launch)):
-            return passed(launch.id)
-    except (UnknownValue, SyntaxError, ValueError) as error:
-        return unknown(launch.id, f"`{claim.spelling}` depends on {error}", at=claim)
-    where = f"{claim.span.path}:{claim.span.line}"
-    if claim.quantity == "parser_condition":
-        message = f"the parser of `{launch.program}` ({where}) refuses this line: {claim.spelling}."
-    else:
-        message = f"`{launch.program}` stops at its own check `{claim.spelling}` ({where}): with this line,"
-        message += f" {_shown(condition, job, launch)}."
-    return failed(
-        launch.id,
-        message,
-        at=launch,
-        also=((claim, "checked here"),),
-        remedy="Give options, and start a number of ranks, that it accepts.",
-    )
-
-
-def _symbol(job: Job, launch: Launch, name: str) -> int:
-    """The value of a name in a condition of a program. Raises UnknownValue."""
-    setter = name.partition("_")[0]
-    if name not in SYMBOLS or launch.launcher not in _SETTING.get(setter, (launch.launcher,)):
-        raise UnknownValue("what is known only at run time")
-    if "local" not in name and _differ(job, launch):
-        raise UnknownValue("the number of ranks of the other nodes")
-    if "local" in name:
-        counts = numbers(job_value(job.setting("processes_per_node", launch.scope)))
-    else:
-        counts = numbers(ranks_started(job, launch.scope)[0])
-    if len(counts) != 1:
-        raise UnknownValue("the number of ranks")
-    return int(counts[0])
-
-
-def _differ(job: Job, launch: Launch) -> bool:
-    """Whether other lines start the same program with other numbers of ranks, maybe as nodes of the same job."""
-    counts = {
-        numbers(job_value(job.setting("processes_per_node", other.scope)))
-        for other in job.launches
-        if other.program == launch.program
-    }
-    return len(counts) > 1 and bool(job.setting("node_rank", launch.scope))
-
-
-def _shown(condition: str, job: Job, launch: Launch) -> str:
-    """What is false about a condition; of alternatives that all are, the last: those before say when it is asked."""
-    node = ast.parse(condition, mode="eval").body
-    if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or):
-        node = node.values[-1]
-    for name in ast.walk(node):
-        if isinstance(name, ast.Name):
-            with contextlib.suppress(UnknownValue):
-                name.id = str(_symbol(job, launch, name.id))
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        return f"`{ast.unparse(node.operand)}` is true"
-    return f"`{ast.unparse(node)}` is false"
+        for claim in job.about("program_outcome", launch.scope):
+            shown = next(iter(texts(claim.value)), "")
+            if not shown:
+                yield passed(launch.id)
+            elif not (optimised and claim.source == "assert"):
+                yield failed(
+                    launch.id,
+                    f"`{launch.program}` {shown} ({claim.span.path}:{claim.span.line}).",
+                    at=launch,
+                    also=((claim, "checked here"),),
+                    remedy="Give options, and start a number of ranks, that it accepts.",
+                )
 
 
 def _places_of(job: Job, launch: Launch) -> set[str]:

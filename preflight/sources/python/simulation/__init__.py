@@ -1,0 +1,5 @@
+"""Runs a program on paper: what each rank calls, in which order, and where it stops.
+
+`interpreter` follows Python's statements with values that are known or not, `library` knows what the functions of
+Python and of the frameworks return, `ranks` runs the program of a launch for a few ranks and compares the runs.
+"""

@@ -1,0 +1,141 @@
+"""argparse in a simulated program: Python's own parser reads the words of the launch line."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from preflight.sources.python.simulation.values import UNKNOWN, DictValue, External, ListValue, NotKnown, native
+
+#: Stands for a word that is not known.
+_OPEN = "\0"
+_ACTIONS = ("store", "store_true", "store_false", "append", "extend", "count", "store_const")
+_TYPES: dict[str, Callable[[str], Any]] = {"builtins.int": int, "builtins.float": float, "builtins.str": str}
+
+
+class Refused(Exception):
+    """The parser refuses the line; the argument says why."""
+
+
+@dataclass(eq=False, slots=True)
+class Parser:
+    """An `argparse.ArgumentParser`, or a group of one.
+
+    Args:
+        is_open: whether something else may add options to it.
+    """
+
+    options: list[tuple[tuple[str, ...], dict[str, Any], ast.Call]] = field(default_factory=list)
+    defaults: dict[str, Any] = field(default_factory=dict)
+    is_open: bool = False
+    abbreviates: bool = True
+
+
+class _Real(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise Refused(message)
+
+
+class _Choices(list[Any]):
+    def __contains__(self, item: object) -> bool:
+        return item is UNKNOWN or super().__contains__(item)
+
+
+def parse(
+    parser: Parser, words: Sequence[str | None] | None, convert: Callable[[Any, str], Any], region: object
+) -> tuple[DictValue, str, ast.Call | None]:
+    """What a parser makes of the words of a line.
+
+    Args:
+        convert: applies a function of the user's own to a word.
+
+    Returns:
+        The namespace, why the parser refuses the line, and the option that it concerns; the values are not known where
+        the words are not.
+    """
+    real = _Real(add_help=False, allow_abbrev=parser.abbreviates)
+    calls: dict[str, ast.Call] = {}
+    unsure: set[str] = set()
+    valued: set[str] = set()
+    for names, given, call in parser.options:
+        try:
+            action, is_sure = _added(real, names, given, convert)
+        except (TypeError, ValueError, argparse.ArgumentError, NotKnown):
+            return DictValue(None, region, has_attributes=True), "", None
+        calls.update(dict.fromkeys((*names, action.dest), call))
+        if not is_sure:
+            unsure.add(action.dest)
+        if action.nargs in (argparse.REMAINDER, argparse.PARSER):
+            return DictValue(None, region, has_attributes=True), "", None
+        if action.nargs is None:
+            valued.update(names)
+    real.set_defaults(**parser.defaults)
+    known = _with_open_values(words, valued) if words is not None and not parser.is_open else None
+    if known is None:
+        return DictValue(None, region, has_attributes=True), "", None
+    try:
+        found, _ = real.parse_known_args(known)
+    except Refused as refused:
+        named = next((name for name in sorted(calls, key=len, reverse=True) if name in str(refused)), None)
+        return DictValue(None, region, has_attributes=True), str(refused), calls[named] if named is not None else None
+    items = {name: UNKNOWN if name in unsure else _lifted(value, region) for name, value in vars(found).items()}
+    return DictValue(items, region, has_attributes=True), "", None
+
+
+def _with_open_values(words: Sequence[str | None], valued: set[str]) -> list[str] | None:
+    """The words, with a sign for each that is not known and is the value of an option; None if one may be anything."""
+    found: list[str] = []
+    for before, word in itertools.pairwise(("", *words)):
+        if word is None and before not in valued:
+            return None
+        found.append(_OPEN if word is None else word)
+    return found
+
+
+def _added(
+    real: argparse.ArgumentParser, names: tuple[str, ...], given: dict[str, Any], convert: Callable[[Any, str], Any]
+) -> tuple[argparse.Action, bool]:
+    """Add an option; whether its value is known afterwards."""
+    options: dict[str, Any] = {}
+    is_sure = True
+    for name in ("nargs", "const", "required", "dest"):
+        if name in given:
+            options[name] = native(given[name]) if name != "const" else given[name]
+    if "default" in given:
+        options["default"] = given["default"]
+    action = given.get("action", "store")
+    if isinstance(action, External) and action.last == "BooleanOptionalAction":
+        options["action"] = argparse.BooleanOptionalAction
+    elif action in _ACTIONS:
+        options["action"] = action
+    else:
+        is_sure = False
+    if options.get("action", "store") in ("store", "append", "extend"):
+        options["type"] = _converter(given.get("type"), convert)
+        if "choices" in given:
+            try:
+                options["choices"] = _Choices(native(given["choices"]))
+            except (NotKnown, TypeError):
+                is_sure = False
+    return real.add_argument(*names, **options), is_sure
+
+
+def _converter(kind: Any, convert: Callable[[Any, str], Any]) -> Callable[[str], Any]:
+    function = _TYPES.get(kind.name) if isinstance(kind, External) else str if kind is None else None
+
+    def converted(word: str) -> Any:
+        if word == _OPEN:
+            return UNKNOWN
+        return function(word) if function is not None else convert(kind, word)
+
+    # argparse names the type when it refuses a word.
+    converted.__name__ = getattr(function, "__name__", "value")
+    return converted
+
+
+def _lifted(value: Any, region: object) -> Any:
+    return ListValue([_lifted(item, region) for item in value], region) if isinstance(value, list) else value

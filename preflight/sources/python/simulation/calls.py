@@ -1,0 +1,216 @@
+"""Calls in a simulated run."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+from typing import Any
+
+from preflight.sources.python.simulation.expressions import Expressions
+from preflight.sources.python.simulation.run_state import LeftLoop, Returned, Signal
+from preflight.sources.python.simulation.values import (
+    UNKNOWN,
+    Bound,
+    ClassValue,
+    Coroutine,
+    DictValue,
+    External,
+    Frame,
+    FunctionValue,
+    Instance,
+    Method,
+    Super,
+    forget,
+    merged,
+)
+
+#: Calls in calls are followed to this depth.
+_MAX_DEPTH = 40
+#: Calls of one function that may be under way at the same time.
+_MAX_RECURSION = 2
+
+
+class Calls(Expressions):
+    """Calls of functions, methods and classes."""
+
+    def _of_Call(self, node: ast.Call, frame: Frame) -> Any:
+        if isinstance(node.func, ast.Name) and node.func.id == "super" and not node.args:
+            return self._super(frame)
+        callee = self.value(node.func, frame)
+        arguments: list[Any] | None = self._spread(node.args, frame)
+        keywords: dict[str, Any] = {}
+        is_open = arguments is None
+        for keyword in node.keywords:
+            given = self.value(keyword.value, frame)
+            if keyword.arg is not None:
+                keywords[keyword.arg] = given
+            elif isinstance(given, DictValue) and given.items is not None:
+                keywords.update({str(name): item for name, item in given.items.items()})
+            else:
+                is_open = True
+        return self.call(callee, tuple(arguments or ()), keywords, node, frame, is_open=is_open)
+
+    def _super(self, frame: Frame) -> Any:
+        function = frame.function
+        first = next(iter(frame.names.values()), UNKNOWN)
+        if function is not None and function.owner is not None and isinstance(first, Instance):
+            return Super(first, function.owner)
+        return UNKNOWN
+
+    def call(
+        self,
+        callee: Any,
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
+        node: ast.expr,
+        frame: Frame,
+        *,
+        is_open: bool = False,
+        awaited: bool = False,
+    ) -> Any:
+        """What a call returns.
+
+        Args:
+            is_open: whether there are further arguments, which are not known.
+            awaited: whether an `async` function is run to its end.
+        """
+        if isinstance(callee, Bound):
+            arguments = (*callee.arguments, *arguments)
+            return self.call(callee.function, arguments, {**callee.keywords, **keywords}, node, frame, is_open=is_open)
+        if isinstance(callee, FunctionValue) and isinstance(callee.node, ast.AsyncFunctionDef) and not awaited:
+            return Coroutine(Bound(callee, arguments, keywords))
+        if isinstance(callee, FunctionValue):
+            is_open = is_open or callee.is_open
+            return self._called(callee, arguments, keywords, node, frame, is_open=is_open)
+        if isinstance(callee, ClassValue):
+            return self._instantiated(callee, arguments, keywords, node, frame, is_open=is_open)
+        if isinstance(callee, Instance):
+            found = callee.owner.lookup("__call__") or callee.owner.lookup("forward")
+            if found is not None:
+                return self.call(found[0], (callee, *arguments), keywords, node, frame, is_open=is_open)
+            return UNKNOWN
+        if isinstance(callee, External):
+            return self.library.called(self, callee, arguments, keywords, node, frame, is_open=is_open)
+        if isinstance(callee, Method):
+            return self.library.method(self, callee, arguments, keywords, node, frame)
+        self.record("", node, frame, arguments, keywords)
+        for given in (callee, *arguments, *keywords.values()):
+            forget(given)
+        return UNKNOWN
+
+    def _called(
+        self,
+        function: FunctionValue,
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
+        node: ast.expr,
+        frame: Frame,
+        *,
+        is_open: bool,
+    ) -> Any:
+        under_way = sum(each is function or each.node is function.node for each, _, _ in self._calls)
+        if under_way >= _MAX_RECURSION or len(self._calls) >= _MAX_DEPTH:
+            return UNKNOWN
+        inner = Frame(function.frame.module, function.frame, region=self.region, function=function)
+        self._bind(function, inner, arguments, keywords, is_open=is_open)
+        if isinstance(function.node, ast.Lambda):
+            return self.value(function.node.body, inner)
+        assumed = self._assumed
+        self._calls.append((function, node, frame.module.file))
+        try:
+            if _yields(function.node):
+                # It runs only as far as something takes its values.
+                with self._in_region(maybe=False), contextlib.suppress(Signal):
+                    self.block(function.node.body, inner)
+                return UNKNOWN
+            self.block(function.node.body, inner)
+            result: Any = None
+        except Returned as signal:
+            result = signal.value
+        except LeftLoop:
+            result = UNKNOWN
+        finally:
+            self._calls.pop()
+        self._assumed = assumed
+        for other in inner.returned:
+            result = merged(result, other)
+        return result
+
+    def _bind(
+        self,
+        function: FunctionValue,
+        inner: Frame,
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
+        *,
+        is_open: bool,
+    ) -> None:
+        """Give the parameters of a function their values."""
+        given = function.node.args
+        positional = [each.arg for each in (*given.posonlyargs, *given.args)]
+        names = [*positional, *(each.arg for each in given.kwonlyargs)]
+        for name in names:
+            inner.names[name] = UNKNOWN if is_open else function.defaults.get(name, UNKNOWN)
+        inner.names.update(zip(positional, arguments, strict=False))
+        inner.names.update({name: value for name, value in keywords.items() if name in names})
+        if given.vararg is not None:
+            inner.names[given.vararg.arg] = UNKNOWN if is_open else tuple(arguments[len(positional) :])
+        if given.kwarg is not None:
+            rest = {name: value for name, value in keywords.items() if name not in names}
+            inner.names[given.kwarg.arg] = DictValue(None if is_open else rest, self.region)
+
+    def _instantiated(
+        self,
+        owner: ClassValue,
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
+        node: ast.expr,
+        frame: Frame,
+        *,
+        is_open: bool,
+    ) -> Any:
+        foreign = owner.foreign
+        if foreign is not None and foreign.name in ("builtins.dict", "collections.OrderedDict", "addict.Dict"):
+            if not _is_plain_dictionary(owner):
+                return DictValue(None, self.region, has_attributes=True)
+            made = self.library.called(
+                self, External("builtins.dict"), arguments, keywords, node, frame, is_open=is_open
+            )
+            if isinstance(made, DictValue):
+                made.has_attributes = True
+            return made
+        instance = Instance(owner, self.region)
+        found = owner.lookup("__init__")
+        if found is not None:
+            self.call(found[0], (instance, *arguments), keywords, node, frame, is_open=is_open)
+        elif owner.is_dataclass:
+            fields = [name for each in reversed(owner.order()) if isinstance(each, ClassValue) for name in each.fields]
+            for name in fields:
+                default = owner.lookup(name)
+                value = default[0] if default is not None else UNKNOWN
+                instance.attributes[name] = UNKNOWN if is_open else self.library.field_default(self, value, node, frame)
+            instance.attributes.update(zip(fields, arguments, strict=False))
+            instance.attributes.update({name: value for name, value in keywords.items() if name in fields})
+            if (after := owner.lookup("__post_init__")) is not None:
+                self.call(after[0], (instance,), {}, node, frame)
+        elif foreign is not None:
+            self.library.called(self, foreign, arguments, keywords, node, frame, is_open=is_open)
+        return instance
+
+
+def _is_plain_dictionary(owner: ClassValue) -> bool:
+    """Whether a class of dictionaries only makes the keys attributes: `self.__dict__ = self`."""
+    methods = [each for each in owner.node.body if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    return not methods or (len(methods) == 1 and "self.__dict__ = self" in ast.unparse(methods[0]))
+
+
+def _yields(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a function is a generator."""
+    waiting: list[ast.AST] = list(function.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, (ast.Yield, ast.YieldFrom)):
+            return True
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+            waiting.extend(ast.iter_child_nodes(node))
+    return False

@@ -1,0 +1,439 @@
+"""Expressions in a simulated run."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from preflight.sources.python.simulation.assignments import ERRORS, Assignments
+from preflight.sources.python.simulation.run_state import Failure
+from preflight.sources.python.simulation.values import (
+    UNKNOWN,
+    Bound,
+    ClassValue,
+    Coroutine,
+    DictValue,
+    External,
+    Frame,
+    FunctionValue,
+    Instance,
+    ListValue,
+    Method,
+    ModuleValue,
+    NotKnown,
+    OpenFile,
+    Super,
+    Unknown,
+    merged,
+    native,
+    of_native,
+    truth,
+)
+
+#: Characters of a text that is computed, and items of a sequence.
+_MAX_SIZE = 10_000
+
+_BINARY: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_,
+    ast.BitXor: operator.xor,
+    ast.LShift: lambda one, other: one << other if 0 <= other < 64 else _refuse(),
+    ast.RShift: operator.rshift,
+    ast.Pow: lambda one, other: one**other if abs(one) < 1000 and 0 <= other < 20 else _refuse(),
+}
+_COMPARE: dict[type[ast.AST], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+_UNARY: dict[type[ast.AST], Callable[[Any], Any]] = {
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+    ast.Invert: operator.invert,
+}
+
+
+def _refuse() -> Any:
+    raise NotKnown
+
+
+class Expressions(Assignments):
+    """The values of expressions."""
+
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, frame: Frame) -> FunctionValue:
+        positional = [*node.args.posonlyargs, *node.args.args]
+        pairs = [*zip(positional[::-1], node.args.defaults[::-1], strict=False)]
+        pairs += [(arg, value) for arg, value in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True) if value]
+        defaults = {arg.arg: self.value(value, frame) for arg, value in pairs if value is not None}
+        names = [end_of_decorator(each) for each in getattr(node, "decorator_list", ())]
+        return FunctionValue(node, frame, defaults, frozenset(names))
+
+    def value(self, node: ast.expr, frame: Frame) -> Any:
+        """The value of an expression."""
+        self._step()
+        handler = getattr(self, f"_of_{type(node).__name__}", None)
+        return handler(node, frame) if handler is not None else UNKNOWN
+
+    def _of_Constant(self, node: ast.Constant, frame: Frame) -> Any:
+        return node.value
+
+    def _of_Name(self, node: ast.Name, frame: Frame) -> Any:
+        at: Frame | None = frame
+        while at is not None:
+            if node.id in at.names and (at is frame or not at.is_class):
+                return at.names[node.id]
+            at = at.parent
+        return self.library.builtin(node.id)
+
+    def _of_Tuple(self, node: ast.Tuple, frame: Frame) -> Any:
+        items = self._spread(node.elts, frame)
+        return tuple(items) if items is not None else UNKNOWN
+
+    def _of_List(self, node: ast.List | ast.Set, frame: Frame) -> Any:
+        return ListValue(self._spread(node.elts, frame), self.region, isinstance(node, ast.Set))
+
+    _of_Set = _of_List
+
+    def _spread(self, nodes: Sequence[ast.expr], frame: Frame) -> list[Any] | None:
+        found: list[Any] | None = []
+        for node in nodes:
+            if isinstance(node, ast.Starred):
+                items = self.items(self.value(node.value, frame))
+                found = [*found, *items] if found is not None and items is not None else None
+            else:
+                value = self.value(node, frame)
+                found = [*found, value] if found is not None else None
+        return found
+
+    def _of_Dict(self, node: ast.Dict, frame: Frame) -> Any:
+        made = DictValue({}, self.region)
+        for key, value in zip(node.keys, node.values, strict=True):
+            item = self.value(value, frame)
+            if key is not None:
+                self._set_item(made, self.value(key, frame), item)
+            elif isinstance(item, DictValue) and item.items is not None and made.items is not None:
+                made.items.update(item.items)
+            else:
+                made.items = None
+        return made
+
+    def _of_JoinedStr(self, node: ast.JoinedStr, frame: Frame) -> Any:
+        parts = [self.value(each, frame) for each in node.values]
+        return "".join(parts) if all(isinstance(part, str) for part in parts) else UNKNOWN
+
+    def _of_FormattedValue(self, node: ast.FormattedValue, frame: Frame) -> Any:
+        value = self.value(node.value, frame)
+        form = self.value(node.format_spec, frame) if node.format_spec is not None else ""
+        try:
+            return format(native(value), form) if node.conversion == -1 else UNKNOWN
+        except ERRORS:
+            return UNKNOWN
+
+    def _of_BoolOp(self, node: ast.BoolOp, frame: Frame) -> Any:
+        deciding = isinstance(node.op, ast.Or)
+        value: Any = UNKNOWN
+        with contextlib.ExitStack() as stack:
+            is_open = False
+            for part in node.values:
+                value = self.value(part, frame)
+                outcome = truth(value)
+                if outcome is deciding:
+                    return value if not is_open else deciding
+                if outcome is None and not is_open:
+                    is_open = True
+                    stack.enter_context(self._in_region(maybe=True))
+        return UNKNOWN if is_open else value
+
+    def _of_UnaryOp(self, node: ast.UnaryOp, frame: Frame) -> Any:
+        value = self.value(node.operand, frame)
+        if isinstance(node.op, ast.Not):
+            outcome = truth(value)
+            return UNKNOWN if outcome is None else not outcome
+        try:
+            return _UNARY[type(node.op)](native(value))
+        except ERRORS:
+            return UNKNOWN
+
+    def _of_BinOp(self, node: ast.BinOp, frame: Frame) -> Any:
+        return self._computed(type(node.op), self.value(node.left, frame), self.value(node.right, frame))
+
+    def _computed(self, sign: type[ast.AST], left: Any, right: Any) -> Any:
+        if isinstance(left, OpenFile) or sign not in _BINARY:
+            return UNKNOWN
+        if sign is ast.Add and isinstance(left, ListValue) and isinstance(right, ListValue):
+            known = left.items is not None and right.items is not None
+            return ListValue([*(left.items or ()), *(right.items or ())] if known else None, self.region)
+        if sign is ast.Div and isinstance(left, External) and left.last.startswith("Path("):
+            return self.library.joined(left, right)
+        try:
+            one, other = native(left), native(right)
+            if sign is ast.Mult and not all(isinstance(each, (int, float)) for each in (one, other)):
+                return UNKNOWN
+            found = _BINARY[sign](one, other)
+        except ERRORS:
+            return UNKNOWN
+        return of_native(found, self.region)
+
+    def _of_Compare(self, node: ast.Compare, frame: Frame) -> Any:
+        left = self.value(node.left, frame)
+        outcome: Any = True
+        for sign, comparator in zip(node.ops, node.comparators, strict=True):
+            right = self.value(comparator, frame)
+            found = self._compared(type(sign), left, right)
+            if found is False:
+                return False
+            outcome = UNKNOWN if found is UNKNOWN else outcome
+            left = right
+        return outcome
+
+    def _compared(self, sign: type[ast.AST], left: Any, right: Any) -> Any:
+        if sign in (ast.Is, ast.IsNot):
+            same = self._is_same(left, right)
+            return UNKNOWN if same is None else same is (sign is ast.Is)
+        if sign in (ast.In, ast.NotIn):
+            inside = self._is_in(left, right)
+            return UNKNOWN if inside is None else inside is (sign is ast.In)
+        try:
+            return _COMPARE[sign](native(left), native(right))
+        except ERRORS:
+            return UNKNOWN
+
+    def _is_same(self, left: Any, right: Any) -> bool | None:
+        for one, other in ((left, right), (right, left)):
+            if other is None:
+                if isinstance(one, (Unknown, Method)) or (isinstance(one, External) and one.is_result):
+                    return None
+                return one is None
+            if isinstance(other, bool):
+                return None if isinstance(one, (Unknown, External)) else one is other
+        return (
+            None if isinstance(left, (Unknown, External)) or isinstance(right, (Unknown, External)) else left is right
+        )
+
+    def _is_in(self, item: Any, group: Any) -> bool | None:
+        if isinstance(group, External) and group.name == "os.environ":
+            found: bool | None = self.library.has_variable(self, item)
+            return found
+        if isinstance(group, DictValue):
+            group = ListValue(list(group.items)) if group.items is not None else UNKNOWN
+        try:
+            sought = native(item)
+            if isinstance(group, str):
+                return sought in group
+            items = group.items if isinstance(group, ListValue) else group if isinstance(group, tuple) else None
+            if items is None:
+                return None
+            known = [native(each) for each in items if not isinstance(each, (Unknown, External))]
+            return True if sought in known else None if len(known) < len(items) else False
+        except ERRORS:
+            return None
+
+    def _of_IfExp(self, node: ast.IfExp, frame: Frame) -> Any:
+        outcome = truth(self.value(node.test, frame))
+        self._note_outcome(node.test, outcome)
+        if outcome is not None:
+            return self.value(node.body if outcome else node.orelse, frame)
+        with self._in_region(maybe=True):
+            one = self.value(node.body, frame)
+        with self._in_region(maybe=True):
+            return merged(one, self.value(node.orelse, frame))
+
+    def _of_NamedExpr(self, node: ast.NamedExpr, frame: Frame) -> Any:
+        value = self.value(node.value, frame)
+        self._assign(node.target, value, frame)
+        return value
+
+    def _of_Lambda(self, node: ast.Lambda, frame: Frame) -> Any:
+        return self._function(node, frame)
+
+    def _of_Await(self, node: ast.Await, frame: Frame) -> Any:
+        return self.awaited(self.value(node.value, frame), node.value, frame)
+
+    def awaited(self, value: Any, node: ast.expr, frame: Frame) -> Any:
+        """What a coroutine returns; any other value itself."""
+        if not isinstance(value, Coroutine):
+            return value
+        call = value.call
+        return self.call(call.function, call.arguments, dict(call.keywords), node, frame, awaited=True)
+
+    def _of_Starred(self, node: ast.Starred, frame: Frame) -> Any:
+        return self.value(node.value, frame)
+
+    def _of_Yield(self, node: ast.Yield, frame: Frame) -> Any:
+        if node.value is not None:
+            self.value(node.value, frame)
+        return UNKNOWN
+
+    def _of_YieldFrom(self, node: ast.YieldFrom, frame: Frame) -> Any:
+        self.value(node.value, frame)
+        return UNKNOWN
+
+    def _of_ListComp(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp, frame: Frame) -> Any:
+        found = self._comprehended(node.generators, frame, lambda inner: self.value(node.elt, inner))
+        return ListValue(found, self.region, isinstance(node, ast.SetComp))
+
+    _of_SetComp = _of_ListComp
+    _of_GeneratorExp = _of_ListComp
+
+    def _of_DictComp(self, node: ast.DictComp, frame: Frame) -> Any:
+        made = DictValue({}, self.region)
+        pairs = self._comprehended(
+            node.generators, frame, lambda inner: (self.value(node.key, inner), self.value(node.value, inner))
+        )
+        for key, value in pairs or ():
+            self._set_item(made, key, value)
+        return made if pairs is not None else DictValue(None, self.region)
+
+    def _comprehended(
+        self, generators: Sequence[ast.comprehension], frame: Frame, element: Callable[[Frame], Any]
+    ) -> list[Any] | None:
+        """The elements of a comprehension; None if they are not all known."""
+        inner = Frame(frame.module, frame, region=self.region)
+        first = generators[0]
+        items = self.items(self.value(first.iter, frame))
+        if items is None or len(items) > _MAX_SIZE or len(generators) > 1:
+            with self._in_region(maybe=False):
+                self._loops += 1
+                try:
+                    for each in generators:
+                        self._assign(each.target, UNKNOWN, inner)
+                        for test in each.ifs:
+                            self.value(test, inner)
+                    element(inner)
+                finally:
+                    self._loops -= 1
+            return None
+        found: list[Any] = []
+        for item in items:
+            self._assign(first.target, item, inner)
+            outcomes = [truth(self.value(test, inner)) for test in first.ifs]
+            if None in outcomes:
+                return None
+            if all(outcomes):
+                found.append(element(inner))
+        return found
+
+    def _of_Attribute(self, node: ast.Attribute, frame: Frame) -> Any:
+        return self.attribute(self.value(node.value, frame), node.attr, node, frame)
+
+    def attribute(self, receiver: Any, name: str, node: ast.expr, frame: Frame) -> Any:
+        """An attribute of a value."""
+        if isinstance(receiver, Super):
+            found = receiver.receiver.owner.lookup(name, above=receiver.above)
+            if found is not None:
+                return self._of_class(found[0], receiver.receiver, node, frame)
+            return External(f"{self._foreign_name(receiver.receiver.owner)}().{name}")
+        if isinstance(receiver, Instance):
+            if receiver.owner.lookup("__getattribute__") or receiver.owner.lookup("__setattr__"):
+                found = receiver.owner.lookup(name)
+                return self._of_class(found[0], receiver, node, frame) if found is not None else UNKNOWN
+            if name in receiver.attributes:
+                return receiver.attributes[name]
+            found = receiver.owner.lookup(name)
+            if found is not None:
+                return self._of_class(found[0], receiver, node, frame)
+            if name == "__class__":
+                return receiver.owner
+            foreign = receiver.owner.foreign
+            return External(f"{foreign.name}().{name}") if foreign is not None else UNKNOWN
+        if isinstance(receiver, ClassValue):
+            found = receiver.lookup(name)
+            if found is not None:
+                is_bound = isinstance(found[0], FunctionValue) and "classmethod" in found[0].decorators
+                return Bound(found[0], (receiver,)) if is_bound else found[0]
+            if name == "__name__":
+                return receiver.node.name
+            foreign = receiver.foreign
+            return External(f"{foreign.name}.{name}") if foreign is not None else UNKNOWN
+        if isinstance(receiver, ModuleValue):
+            if name in receiver.frame.names:
+                return receiver.frame.names[name]
+            part = self._find_module(receiver.file, name, 1)
+            return self.import_module(part) if part is not None and part.path in self._modules else UNKNOWN
+        if isinstance(receiver, External):
+            if name in receiver.attributes:
+                return receiver.attributes[name]
+            return self.library.attribute(self, receiver, name)
+        if isinstance(receiver, DictValue) and receiver.has_attributes:
+            if name == "__dict__":
+                return receiver
+            if receiver.items is not None and name in receiver.items:
+                return receiver.items[name]
+            return Method(receiver, name) if hasattr(dict, name) else UNKNOWN
+        if isinstance(receiver, Unknown):
+            return receiver
+        if isinstance(receiver, (FunctionValue, Bound, Method)):
+            return UNKNOWN
+        return Method(receiver, name)
+
+    def _foreign_name(self, owner: ClassValue) -> str:
+        return owner.foreign.name if owner.foreign is not None else "builtins.object"
+
+    def _of_class(self, found: Any, receiver: Instance, node: ast.expr, frame: Frame) -> Any:
+        """What an object gives for a name of its class."""
+        if not isinstance(found, FunctionValue):
+            return found
+        if {"property", "cached_property"} & found.decorators:
+            return self.call(Bound(found, (receiver,)), (), {}, node, frame)
+        if "staticmethod" in found.decorators:
+            return found
+        return Bound(found, (receiver.owner if "classmethod" in found.decorators else receiver,))
+
+    def _of_Subscript(self, node: ast.Subscript, frame: Frame) -> Any:
+        receiver = self.value(node.value, frame)
+        if isinstance(node.slice, ast.Slice):
+            bounds = [
+                self.value(each, frame) if each is not None else None
+                for each in (node.slice.lower, node.slice.upper, node.slice.step)
+            ]
+            return self._sliced(receiver, bounds)
+        return self.item(receiver, self.value(node.slice, frame), node, frame)
+
+    def _sliced(self, receiver: Any, bounds: Sequence[Any]) -> Any:
+        items = receiver.items if isinstance(receiver, ListValue) else receiver
+        if not isinstance(items, (list, tuple, str)) or not all(
+            each is None or isinstance(each, int) for each in bounds
+        ):
+            return UNKNOWN
+        if bounds[2] == 0:
+            return UNKNOWN
+        found = items[slice(*bounds)]
+        return ListValue(found, self.region) if isinstance(found, list) else found
+
+    def item(self, receiver: Any, key: Any, node: ast.expr, frame: Frame) -> Any:
+        """An item of a value."""
+        if isinstance(receiver, External):
+            return self.library.item(self, receiver, key)
+        if isinstance(receiver, Unknown):
+            return receiver
+        try:
+            name = native(key)
+            if isinstance(receiver, DictValue):
+                if receiver.items is None:
+                    return UNKNOWN
+                if name not in receiver.items and receiver.file and isinstance(getattr(node, "ctx", None), ast.Load):
+                    shown = f"{receiver.file} has no `{name}`"
+                    raise self._stopped(Failure(frame.module.file, node, shown))
+                return receiver.items.get(name, UNKNOWN)
+            items = receiver.items if isinstance(receiver, ListValue) else receiver
+            return items[name] if isinstance(items, (list, tuple, str)) else UNKNOWN
+        except ERRORS:
+            return UNKNOWN
+
+
+def end_of_decorator(node: ast.expr) -> str:
+    """The last part of the name of a decorator."""
+    called = node.func if isinstance(node, ast.Call) else node
+    return called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""

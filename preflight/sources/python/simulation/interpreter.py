@@ -1,0 +1,414 @@
+"""Follows the statements of a program with values that are known or not.
+
+Where a condition is not known both branches are followed, each on its own copy of the names, and what differs after
+them is not known. In such a region an item or attribute that is given another value is not known from then on. A loop
+whose items are not known is followed once, after a round that finds out what changes in it.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from preflight.sources.base import SourceFile
+from preflight.sources.python.simulation.calls import Calls
+from preflight.sources.python.simulation.expressions import end_of_decorator
+from preflight.sources.python.simulation.run_state import Failure, Guard, LeftLoop, Returned, Signal, Stopped
+from preflight.sources.python.simulation.values import (
+    UNKNOWN,
+    Bound,
+    ClassValue,
+    DictValue,
+    External,
+    Frame,
+    FunctionValue,
+    Instance,
+    ListValue,
+    ModuleValue,
+    Unknown,
+    merged,
+    one_of,
+    truth,
+)
+
+#: A known sequence is followed item by item up to this length.
+_MAX_ITEMS = 8
+#: Contexts that keep an exception from the rest.
+_KEEPING = frozenset(("suppress", "raises", "assertRaises"))
+
+
+class Interpreter(Calls):
+    """One run of a program."""
+
+    def run(self, script: SourceFile) -> Failure | None:
+        """Run a script; where it certainly stops with an error, None if it does not."""
+        module = ModuleValue(script)
+        self._modules[script.path] = module
+        tree = self._parse(script)
+        if tree is None:
+            return None
+        module.frame.names["__name__"] = "__main__"
+        module.frame.names["__file__"] = UNKNOWN
+        try:
+            self.block(tree.body, module.frame)
+        except Stopped as stopped:
+            return stopped.failure if stopped.failure is not None and stopped.failure.is_certain else None
+        except Signal:
+            return None
+        return None
+
+    def import_module(self, file: SourceFile) -> ModuleValue:
+        """A module, run when it is imported first."""
+        if file.path not in self._modules:
+            module = self._modules[file.path] = ModuleValue(file)
+            module.frame.names["__name__"] = file.path.removesuffix(".py").replace("/", ".")
+            tree = self._parse(file)
+            if tree is not None:
+                module.frame.region = self.region
+                with contextlib.suppress(Returned, LeftLoop):
+                    self.block(tree.body, module.frame)
+        return self._modules[file.path]
+
+    def block(self, statements: Sequence[ast.stmt], frame: Frame) -> None:
+        guards = len(self._guards)
+        try:
+            for statement in statements:
+                self._step()
+                handler = getattr(self, f"_do_{type(statement).__name__}", None)
+                if handler is not None:
+                    handler(statement, frame)
+        finally:
+            del self._guards[guards:]
+
+    def _do_Expr(self, node: ast.Expr, frame: Frame) -> None:
+        self.value(node.value, frame)
+
+    def _do_Assign(self, node: ast.Assign, frame: Frame) -> None:
+        value = self.value(node.value, frame)
+        for target in node.targets:
+            self._assign(target, value, frame)
+
+    def _do_AnnAssign(self, node: ast.AnnAssign, frame: Frame) -> None:
+        if node.value is not None:
+            self._assign(node.target, self.value(node.value, frame), frame)
+
+    def _do_AugAssign(self, node: ast.AugAssign, frame: Frame) -> None:
+        before, more = self.value(node.target, frame), self.value(node.value, frame)
+        if isinstance(before, ListValue):
+            self.change(before, lambda items: [*items, *(self.items(more, strict=True) or ())])
+            return
+        if isinstance(before, DictValue):
+            known = more.items if isinstance(more, DictValue) else None
+            self.change(before, lambda items: {**items, **known} if known is not None else None)
+            return
+        self._assign(node.target, self._computed(type(node.op), before, more), frame)
+
+    def _do_Delete(self, node: ast.Delete, frame: Frame) -> None:
+        for target in node.targets:
+            if isinstance(target, ast.Name):
+                frame.names.pop(target.id, None)
+            elif isinstance(target, (ast.Subscript, ast.Attribute)):
+                self._assign(target, UNKNOWN, frame)
+
+    def _do_Global(self, node: ast.Global, frame: Frame) -> None:
+        frame.outside.update(node.names)
+
+    def _do_Nonlocal(self, node: ast.Nonlocal, frame: Frame) -> None:
+        frame.outside.update(node.names)
+
+    def _do_Return(self, node: ast.Return, frame: Frame) -> None:
+        raise Returned(self.value(node.value, frame) if node.value is not None else None)
+
+    def _do_Break(self, node: ast.Break, frame: Frame) -> None:
+        raise LeftLoop
+
+    _do_Continue = _do_Break
+
+    def _do_Raise(self, node: ast.Raise, frame: Frame) -> None:
+        raised = self.value(node.exc, frame) if node.exc is not None else UNKNOWN
+        name = raised.name if isinstance(raised, External) else ""
+        if "SystemExit" in name or "KeyboardInterrupt" in name:
+            status = self.value(node.exc.args[0], frame) if isinstance(node.exc, ast.Call) and node.exc.args else None
+            self.stop(node, frame, status)
+        raise self._stopped(self._failure(node, frame))
+
+    def _do_Assert(self, node: ast.Assert, frame: Frame) -> None:
+        if truth(self.value(node.test, frame)) is False:
+            raise self._stopped(
+                Failure(frame.module.file, node.test, self.show(node.test, frame, outcome=False), is_assert=True)
+            )
+
+    def _do_If(self, node: ast.If, frame: Frame) -> None:
+        outcome = truth(self.value(node.test, frame))
+        self._note_outcome(node.test, outcome)
+        if outcome is None:
+            self._either([node.body, node.orelse], frame, maybe=not self._comes_round(node.test, frame))
+            return
+        guards = len(self._guards)
+        self._guards.append(Guard(frame.module.file, node.test, outcome, frame))
+        try:
+            self.block(node.body if outcome else node.orelse, frame)
+        finally:
+            del self._guards[guards:]
+
+    def _either(self, blocks: Sequence[Sequence[ast.stmt]], frame: Frame, *, maybe: bool = True) -> None:
+        """Follow blocks of which one is run, nobody knows which; `maybe` if it may be the same one forever."""
+        before = frame.names
+        ends: list[tuple[dict[str, Any], Signal | None]] = []
+        for block in blocks:
+            frame.names = dict(before)
+            with self._in_region(maybe=maybe):
+                try:
+                    self.block(block, frame)
+                    ends.append((frame.names, None))
+                except Signal as signal:
+                    ends.append((frame.names, signal))
+        live = [names for names, signal in ends if signal is None]
+        signals = [signal for _, signal in ends if signal is not None]
+        frame.names = live[0] if live else ends[0][0]
+        for other in live[1:]:
+            self._merge_names(frame, other)
+        leaving = [each for each in signals if not (isinstance(each, Stopped) and each.failure is not None)]
+        if not live:
+            self._end_together(signals, leaving)
+        for each in leaving:
+            if isinstance(each, Returned):
+                frame.returned.append(each.value)
+        self._assumed += bool(leaving)
+        self._may_have_exited |= any(isinstance(each, Stopped) for each in leaving)
+
+    def _end_together(self, signals: Sequence[Signal], leaving: Sequence[Signal]) -> None:
+        """End the block as all of its branches do; one that fails only if all do."""
+        returned = [each.value for each in leaving if isinstance(each, Returned)]
+        if returned and len(returned) == len(leaving):
+            value = returned[0]
+            for other in returned[1:]:
+                value = merged(value, other)
+            raise Returned(value)
+        raise (leaving or signals)[0]
+
+    def _do_For(self, node: ast.For, frame: Frame) -> None:
+        iterable = self.value(node.iter, frame)
+        items = self.items(iterable)
+        if items is None or len(items) > _MAX_ITEMS:
+            one = one_of(items or ()) if items is not None else iterable if isinstance(iterable, Unknown) else UNKNOWN
+            self._loop(node, frame, lambda: self._assign(node.target, one, frame))
+            return
+        for item in items:
+            self._assign(node.target, item, frame)
+            try:
+                self.block(node.body, frame)
+            except LeftLoop:
+                continue
+        self.block(node.orelse, frame)
+
+    _do_AsyncFor = _do_For
+
+    def _do_While(self, node: ast.While, frame: Frame) -> None:
+        if truth(self.value(node.test, frame)) is False:
+            self.block(node.orelse, frame)
+            return
+        self._loop(node, frame, lambda: self.value(node.test, frame))
+
+    def _loop(self, node: ast.For | ast.AsyncFor | ast.While, frame: Frame, begin: Callable[[], Any]) -> None:
+        """Follow the body of a loop of which nobody knows how often it runs, once."""
+        assumed = self._assumed
+        if self._loops:
+            for name in _assigned(node):
+                frame.names[name] = UNKNOWN
+        else:
+            self._muted += 1
+            self._loops += 1
+            before = dict(frame.names)
+            try:
+                with self._in_region(maybe=False), contextlib.suppress(Signal):
+                    begin()
+                    self.block(node.body, frame)
+            finally:
+                self._muted -= 1
+                self._loops -= 1
+            self._merge_names(frame, before)
+        before = dict(frame.names)
+        self._loops += 1
+        try:
+            with self._in_region(maybe=False):
+                begin()
+                self.block(node.body, frame)
+        except Returned as signal:
+            frame.returned.append(signal.value)
+            assumed += 1
+        except LeftLoop:
+            pass
+        except Stopped as stopped:
+            assumed += stopped.failure is None
+        finally:
+            self._loops -= 1
+        self._assumed = assumed
+        self._merge_names(frame, before)
+        self.block(node.orelse, frame)
+
+    def _do_With(self, node: ast.With, frame: Frame) -> None:
+        may_keep = False
+        for item in node.items:
+            context = self.value(item.context_expr, frame)
+            entered = context
+            # What is left of it may keep an exception from the rest.
+            may_keep |= isinstance(context, (Instance, Unknown))
+            may_keep |= isinstance(context, External) and context.last.removesuffix("()") in _KEEPING
+            if isinstance(context, Instance) and (found := context.owner.lookup("__enter__")) is not None:
+                entered = self.call(Bound(found[0], (context,)), (), {}, item.context_expr, frame)
+            if item.optional_vars is not None:
+                self._assign(item.optional_vars, entered, frame)
+        if not may_keep:
+            self.block(node.body, frame)
+            return
+        self._tries += 1
+        try:
+            self.block(node.body, frame)
+        except Stopped as stopped:
+            if stopped.is_exit:
+                raise
+        finally:
+            self._tries -= 1
+
+    _do_AsyncWith = _do_With
+
+    def _do_Try(self, node: ast.Try, frame: Frame) -> None:
+        before = dict(frame.names)
+        ended: Signal | None = None
+        self._tries += bool(node.handlers)
+        try:
+            self.block(node.body, frame)
+        except Signal as signal:
+            ended = signal
+        finally:
+            self._tries -= bool(node.handlers)
+        is_caught = isinstance(ended, Stopped) and bool(node.handlers) and not ended.is_exit
+        if ended is None or is_caught:
+            try:
+                self._after_body(node, frame, before, is_caught=is_caught)
+            except Signal as signal:
+                ended = signal
+            else:
+                ended = None
+        self.block(node.finalbody, frame)
+        if ended is not None:
+            raise ended
+
+    _do_TryStar = _do_Try
+
+    def _after_body(self, node: ast.Try, frame: Frame, before: dict[str, Any], *, is_caught: bool) -> None:
+        if not is_caught:
+            self.block(node.orelse, frame)
+        after = frame.names
+        for handler in node.handlers:
+            frame.names = dict(before)
+            self._tries += 1
+            try:
+                with self._in_region(maybe=True):
+                    if handler.name:
+                        frame.names[handler.name] = UNKNOWN
+                    self.block(handler.body, frame)
+            except Signal:
+                # An exception is rare: what it leads to is not followed further.
+                frame.names = after
+            finally:
+                self._tries -= 1
+            other, frame.names = frame.names, after
+            self._merge_names(frame, {**after, **other})
+
+    def _do_Match(self, node: ast.Match, frame: Frame) -> None:
+        self.value(node.subject, frame)
+        for case in node.cases:
+            for name in _assigned(case.pattern):
+                frame.names[name] = UNKNOWN
+        self._either([*(case.body for case in node.cases), []], frame)
+
+    def _do_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef, frame: Frame) -> None:
+        made: Any = self._function(node, frame)
+        for decorator in reversed(node.decorator_list):
+            made = self._decorated(made, self.value(decorator, frame), decorator, frame)
+        self._assign_name(node.name, made, frame)
+
+    _do_AsyncFunctionDef = _do_FunctionDef
+
+    def _decorated(self, function: Any, decorator: Any, node: ast.expr, frame: Frame) -> Any:
+        if isinstance(decorator, (FunctionValue, Bound, ClassValue)):
+            return self.call(decorator, (function,), {}, node, frame)
+        if isinstance(decorator, External):
+            return self.library.decorated(self, function, decorator)
+        return UNKNOWN
+
+    def _do_ClassDef(self, node: ast.ClassDef, frame: Frame) -> None:
+        bases = tuple(self.value(base, frame) for base in node.bases)
+        inner = Frame(frame.module, frame, region=self.region, is_class=True)
+        with contextlib.suppress(Returned, LeftLoop):
+            self.block(node.body, inner)
+        bases = tuple(base if isinstance(base, (ClassValue, External)) else External("unknown") for base in bases)
+        bases = tuple(base for base in bases if not (isinstance(base, External) and base.name == "builtins.object"))
+        fields = tuple(
+            each.target.id
+            for each in node.body
+            if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+        )
+        decorators = [end_of_decorator(each) for each in node.decorator_list]
+        made = ClassValue(node, bases, inner.names, "dataclass" in decorators, fields)
+        for value in inner.names.values():
+            if isinstance(value, FunctionValue) and value.owner is None:
+                value.owner = made
+        self._assign_name(node.name, made, frame)
+
+    def _do_Import(self, node: ast.Import, frame: Frame) -> None:
+        for alias in node.names:
+            file = self._find_module(frame.module.file, alias.name, 0)
+            found: Any = self.import_module(file) if file is not None else External(alias.name)
+            root, *rest = alias.name.split(".")
+            if alias.asname or not rest:
+                self._assign_name(alias.asname or root, found, frame)
+                continue
+            package: Any = frame.names.get(root)
+            if not isinstance(package, External):
+                first = self._find_module(frame.module.file, root, 0)
+                package = self.import_module(first) if first is not None else External(root)
+                self._assign_name(root, package, frame)
+            at = package
+            for part in rest[:-1]:
+                further = at.attributes.get(part) if isinstance(at, External) else None
+                if isinstance(at, External):
+                    at.attributes[part] = further = further or External(f"{at.name}.{part}")
+                at = further
+            if isinstance(at, External) and file is not None:
+                at.attributes[rest[-1]] = found
+            elif isinstance(at, ModuleValue):
+                at.frame.names[rest[-1]] = found
+
+    def _do_ImportFrom(self, node: ast.ImportFrom, frame: Frame) -> None:
+        here = frame.module.file
+        file = self._find_module(here, node.module or "", node.level)
+        module = self.import_module(file) if file is not None else None
+        for alias in node.names:
+            if alias.name == "*":
+                names = module.frame.names if module is not None else {}
+                frame.names.update({name: value for name, value in names.items() if not name.startswith("_")})
+                continue
+            inner = f"{node.module}.{alias.name}" if node.module else alias.name
+            if module is not None and alias.name in module.frame.names:
+                found = module.frame.names[alias.name]
+            elif (part := self._find_module(here, inner, node.level)) is not None:
+                found = self.import_module(part)
+            else:
+                is_own = module is not None or node.level
+                library = External(node.module or "")
+                found = UNKNOWN if is_own else self.library.attribute(self, library, alias.name)
+            self._assign_name(alias.asname or alias.name, found, frame)
+
+
+def _assigned(node: ast.AST) -> Iterator[str]:
+    """The names that a loop or a pattern gives values."""
+    for each in ast.walk(node):
+        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
+            yield each.id
+        elif isinstance(each, (ast.MatchAs, ast.MatchStar)) and each.name:
+            yield each.name

@@ -1,0 +1,672 @@
+"""What the functions of Python and of the frameworks return in a simulated program."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import fnmatch
+import functools
+import json
+import math
+import posixpath
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from preflight._util import toml
+from preflight.sources.python.imports import is_foreign
+from preflight.sources.python.simulation import argument_parser
+from preflight.sources.python.simulation.argument_parser import Parser
+from preflight.sources.python.simulation.values import (
+    UNKNOWN,
+    Bound,
+    ClassValue,
+    DictValue,
+    External,
+    Frame,
+    FunctionValue,
+    Instance,
+    ListValue,
+    Method,
+    ModuleValue,
+    NotKnown,
+    OpenFile,
+    OutOfSteps,
+    Unknown,
+    forget,
+    native,
+    of_native,
+    one_of,
+)
+
+if TYPE_CHECKING:
+    from preflight.sources.python.simulation.interpreter import Interpreter
+
+#: Stands for the root of the tree in the path of a module.
+ROOT = "/(root)/"
+_MAX_NAME = 200
+_MAX_RANGE = 10_000
+#: Functions of Python that are computed where all that they get is known.
+_PURE: dict[str, Callable[..., Any]] = {
+    **{f"builtins.{name}": getattr(builtins, name) for name in ("int", "float", "str", "bool", "abs", "min", "max")},
+    **{f"builtins.{name}": getattr(builtins, name) for name in ("sum", "round", "repr", "divmod", "any", "all", "ord")},
+    **{f"math.{name}": getattr(math, name) for name in ("ceil", "floor", "sqrt", "log2", "log", "gcd", "prod")},
+    **{f"os.path.{name}": getattr(posixpath, name) for name in ("join", "basename", "dirname", "splitext", "normpath")},
+    "json.loads": json.loads,
+}
+_TEXT = frozenset(name for name in dir(str) if not name.startswith("_")) - {"format_map", "translate", "maketrans"}
+#: What gives the keys of a dictionary as attributes.
+_WRAPS = ("EasyDict", "AttrDict", "Box", "Munch", "DotMap", "SimpleNamespace", "Namespace", "edict")
+#: Functions that may change what they are given.
+_CHANGES = re.compile(r"update|merge|set_|load_|override|patch|apply|add_|extend|fill|parse_known|register_config")
+#: Calls after which nothing is certain: other code is run, any name is changed, or paths are those of another folder.
+_ANYTHING = frozenset(
+    (
+        *("os.chdir", "importlib.import_module", "builtins.exec", "builtins.globals", "builtins.locals"),
+        *("builtins.__import__", "runpy.run_path", "runpy.run_module"),
+    )
+)
+_ERRORS = (TypeError, ValueError, ArithmeticError, KeyError, IndexError, NotKnown, AttributeError, RecursionError)
+#: Calls that start the processes of a job with a function.
+_SPAWNS = ("torch.multiprocessing.spawn", "torch.multiprocessing.spawn.spawn", "paddle.distributed.spawn")
+#: What no rank waits in.
+_SILENT = ("builtins.", "math.", "os.path.", "json.", "typing.", "functools.", "copy.", "re.", "logging.", "warnings.")
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What a launch gives one rank; None for what is not known.
+
+    Args:
+        variables: the variables that the launch sets.
+        read: the text of a file that the program opens, by its path.
+    """
+
+    rank: int = 0
+    local_rank: int = 0
+    world_size: int | None = None
+    local_world_size: int | None = None
+    arguments: tuple[str | None, ...] | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+    read: Callable[[str], str | None] = lambda path: None
+
+    def symbol(self, name: str) -> Any:
+        """The value of a name in `libraries.toml`."""
+        if name in ("is_first", "is_local_first"):
+            return (self.rank if name == "is_first" else self.local_rank) == 0
+        value = True if name == "is_available" else getattr(self, name, None)
+        return UNKNOWN if value is None else value
+
+
+@functools.cache
+def table() -> dict[str, Any]:
+    """The contents of `libraries.toml`."""
+    return toml.load(Path(__file__).with_name("libraries.toml"))
+
+
+@functools.lru_cache(maxsize=4096)
+def _symbol_of(kind: str, name: str) -> str:
+    """What a function or attribute gives, by its full name; empty for any other."""
+    rows = table()[kind].items()
+    return next((symbol for symbol, names in rows if any(fnmatch.fnmatchcase(name, each) for each in names)), "")
+
+
+class Library:
+    """The functions of libraries, for one rank."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._variables: dict[str, Any] = dict(world.variables)
+        self._written: set[str] = set()
+        words = world.arguments
+        known = words is not None and None not in words
+        self._line = ListValue([UNKNOWN, *(words or ())] if known else None)
+
+    def builtin(self, name: str) -> Any:
+        """One of Python's own names."""
+        return External(f"builtins.{name}") if hasattr(builtins, name) else UNKNOWN
+
+    # --- variables of the environment ----------------------------------------------------------------------------
+
+    def set_variable(self, run: Interpreter, name: Any, value: Any) -> None:
+        """`os.environ[name] = value`."""
+        if isinstance(name, str):
+            self._variables[name] = value if run.region is None else UNKNOWN
+        else:
+            self._variables = dict.fromkeys(self._variables, UNKNOWN)
+
+    def has_variable(self, run: Interpreter, name: Any) -> bool | None:
+        """Whether a variable is set; None if that is not known."""
+        return True if isinstance(name, str) and self._variables.get(name, UNKNOWN) is not UNKNOWN else None
+
+    def _variable(self, name: Any) -> Any:
+        return self._variables.get(name, UNKNOWN) if isinstance(name, str) else UNKNOWN
+
+    # --- attributes and items ------------------------------------------------------------------------------------
+
+    def attribute(self, run: Interpreter, owner: External, name: str) -> Any:
+        """An attribute of something of a library."""
+        full = f"{owner.name}.{name}"
+        symbol = _symbol_of("attributes", full)
+        if symbol:
+            return self.world.symbol(symbol)
+        if full == "sys.argv":
+            return self._line
+        if full == "sys.modules":
+            raise OutOfSteps
+        return External(full, owner.region) if len(full) < _MAX_NAME else UNKNOWN
+
+    def item(self, run: Interpreter, owner: External, key: Any) -> Any:
+        """An item of something of a library."""
+        if owner.name == "os.environ":
+            return self._variable(key)
+        if owner.is_result and key == 0:
+            return owner
+        return UNKNOWN
+
+    def joined(self, path: External, other: Any) -> Any:
+        """`Path(...) / other`."""
+        made = External("pathlib.Path()", path.region)
+        before, more = path.attributes.get("(path)", UNKNOWN), _path_of(other)
+        known = isinstance(before, str) and isinstance(more, str)
+        made.attributes["(path)"] = posixpath.join(before, more) if known else UNKNOWN
+        return made
+
+    # --- decorators and fields -----------------------------------------------------------------------------------
+
+    def decorated(self, run: Interpreter, function: Any, decorator: External) -> Any:
+        """A function under a decorator of a library."""
+        if decorator.last.startswith("rank_zero_only"):
+            return function if self.world.rank == 0 else External("preflight.nothing")
+        if isinstance(function, FunctionValue) and not _PLAIN & {decorator.last.partition("(")[0]}:
+            return replace(function, is_open=True)
+        return function
+
+    def field_default(self, run: Interpreter, value: Any, node: ast.expr, frame: Frame) -> Any:
+        """The default of a field of a dataclass."""
+        if not isinstance(value, External) or not value.name.startswith("dataclasses.field("):
+            return value
+        if "default" in value.attributes:
+            return value.attributes["default"]
+        factory = value.attributes.get("default_factory", UNKNOWN)
+        return run.call(factory, (), {}, node, frame) if not isinstance(factory, Unknown) else UNKNOWN
+
+    # --- calls ---------------------------------------------------------------------------------------------------
+
+    def called(
+        self,
+        run: Interpreter,
+        function: External,
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
+        node: ast.expr,
+        frame: Frame,
+        *,
+        is_open: bool = False,
+    ) -> Any:
+        """What a call of something of a library returns."""
+        name = function.name
+        if name == "preflight.nothing":
+            return None
+        symbol = _symbol_of("calls", name)
+        if symbol == "is_initialized":
+            return (
+                True if any(_STARTS.intersection((each.name.rpartition(".")[2],)) for each in run.events) else UNKNOWN
+            )
+        if symbol:
+            is_own = any("world_size" in each.keywords for each in run.events)
+            return self.world.symbol(symbol) if not (arguments or keywords or is_own) else UNKNOWN
+        if name in ("sys.exit", "builtins.exit", "builtins.quit", "os._exit"):
+            run.stop(node, frame, arguments[0] if arguments else None)
+        if name.startswith("os.exec"):
+            run.stop(node, frame, None)
+        if not is_open and name in _PURE:
+            return self._computed(_PURE[name], arguments, keywords, run)
+        handler = getattr(self, f"_call_{name.replace('.', '_')}", None) if not is_open else None
+        if handler is not None:
+            return handler(run, arguments, keywords, node, frame)
+        if name in _SPAWNS:
+            return self._spawned(run, name, arguments, keywords, node, frame)
+        if name.rpartition(".")[2] in _WRAPS and not is_open:
+            return _with_attributes(_dictionary(arguments, keywords, run.region))
+        if not name.startswith(_SILENT):
+            run.record(name, node, frame, arguments, keywords, function)
+        is_known = is_foreign(name)
+        for given in (*arguments, *keywords.values()):
+            if isinstance(given, Parser):
+                given.is_open = True
+            elif not is_known or _CHANGES.match(function.last):
+                forget(given)
+        self._note_moved(run, name, arguments)
+        if len(name) >= _MAX_NAME:
+            return UNKNOWN
+        made = External(f"{name}()", run.region)
+        if name.startswith("dataclasses.field") or name == "builtins.SystemExit":
+            made.attributes.update(keywords)
+        if name in ("pathlib.Path", "pathlib.PurePath"):
+            made.attributes["(path)"] = _path_of(arguments[0]) if len(arguments) == 1 else UNKNOWN
+        return made
+
+    def _note_moved(self, run: Interpreter, name: str, arguments: Sequence[Any]) -> None:
+        """Remember the files that a call may change. Raises OutOfSteps where it may change anything."""
+        if name in _ANYTHING:
+            raise OutOfSteps
+        if name.startswith(("subprocess.", "os.system", "os.popen")):
+            self._written.add("*")
+        elif name.startswith(("shutil.", "os.rename", "os.replace", "os.remove", "os.unlink", "os.symlink", "os.link")):
+            self._written.update(each if isinstance(each, str) else "*" for each in map(_path_of, arguments))
+
+    def _computed(
+        self, function: Callable[..., Any], arguments: Sequence[Any], keywords: Mapping[str, Any], run: Interpreter
+    ) -> Any:
+        try:
+            found = function(*map(native, arguments), **{name: native(value) for name, value in keywords.items()})
+        except _ERRORS:
+            return UNKNOWN
+        return of_native(found, run.region)
+
+    def _spawned(
+        self,
+        run: Interpreter,
+        name: str,
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
+        node: ast.expr,
+        frame: Frame,
+    ) -> Any:
+        target = arguments[0] if arguments else keywords.get("fn", keywords.get("func", UNKNOWN))
+        given = keywords.get("args", arguments[1] if len(arguments) > 1 else ())
+        items = run.items(given) or []
+        first = () if name.startswith("paddle") else (self.world.local_rank,)
+        return run.call(target, (*first, *items), {}, node, frame, is_open=run.items(given) is None)
+
+    def _call_builtins_len(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
+        items = run.items(arguments[0]) if arguments else None
+        return len(items) if items is not None else UNKNOWN
+
+    def _call_builtins_range(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
+        try:
+            found = range(*map(native, arguments))
+        except _ERRORS:
+            return UNKNOWN
+        return tuple(found) if len(found) <= _MAX_RANGE else UNKNOWN
+
+    def _call_builtins_isinstance(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
+        if len(arguments) != 2:
+            return UNKNOWN
+        value, kind = arguments
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        found = [_is_of(value, each) for each in kinds]
+        return True if True in found else UNKNOWN if None in found else False
+
+    def _call_builtins_getattr(
+        self, run: Interpreter, arguments: tuple[Any, ...], keywords: Any, node: ast.expr, frame: Frame
+    ) -> Any:
+        if len(arguments) < 2 or not isinstance(arguments[1], str):
+            return UNKNOWN
+        owner, name = arguments[0], arguments[1]
+        if self._has(owner, name) is False and len(arguments) > 2:
+            return arguments[2]
+        found = run.attribute(owner, name, node, frame)
+        return UNKNOWN if isinstance(found, External) and len(arguments) > 2 else found
+
+    def _call_builtins_hasattr(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
+        known = len(arguments) == 2 and isinstance(arguments[1], str)
+        found = self._has(arguments[0], arguments[1]) if known else None
+        return UNKNOWN if found is None else found
+
+    def _has(self, owner: Any, name: str) -> bool | None:
+        if isinstance(owner, DictValue) and owner.has_attributes and owner.items is not None:
+            return name in owner.items
+        if isinstance(owner, Instance):
+            is_there = name in owner.attributes or owner.owner.lookup(name) is not None
+            return True if is_there else None if owner.owner.foreign is not None else False
+        return None
+
+    def _call_builtins_setattr(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
+        if len(arguments) == 3 and isinstance(arguments[1], str):
+            run.set_attribute(arguments[0], arguments[1], arguments[2])
+        elif arguments and isinstance(arguments[0], DictValue):
+            arguments[0].items = None
+        elif arguments and isinstance(arguments[0], Instance):
+            arguments[0].attributes = dict.fromkeys(arguments[0].attributes, UNKNOWN)
+
+    def _call_builtins_vars(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
+        return arguments[0] if arguments and isinstance(arguments[0], DictValue) else UNKNOWN
+
+    def _call_builtins_print(self, *_: Any) -> Any:
+        return None
+
+    def _call_builtins_list(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
+        return ListValue(run.items(arguments[0]) if arguments else [], run.region)
+
+    def _call_builtins_set(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
+        items = run.items(arguments[0]) if arguments else []
+        try:
+            return of_native(set(map(native, items or [])), run.region) if items is not None else UNKNOWN
+        except _ERRORS:
+            return UNKNOWN
+
+    def _call_builtins_tuple(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
+        items = run.items(arguments[0]) if arguments else []
+        return tuple(items) if items is not None else UNKNOWN
+
+    def _call_builtins_sorted(
+        self, run: Interpreter, arguments: tuple[Any, ...], keywords: dict[str, Any], *_: Any
+    ) -> Any:
+        items = run.items(arguments[0]) if arguments and not keywords else None
+        try:
+            return ListValue(sorted(map(native, items)), run.region) if items is not None else UNKNOWN
+        except _ERRORS:
+            return UNKNOWN
+
+    def _call_builtins_enumerate(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
+        items = run.items(arguments[0]) if len(arguments) == 1 else None
+        return tuple(enumerate(items)) if items is not None else UNKNOWN
+
+    def _call_builtins_zip(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
+        groups = [run.items(each) for each in arguments]
+        known = [each for each in groups if each is not None]
+        return tuple(zip(*known, strict=False)) if len(known) == len(groups) else UNKNOWN
+
+    def _call_builtins_dict(
+        self, run: Interpreter, arguments: tuple[Any, ...], keywords: dict[str, Any], *_: Any
+    ) -> Any:
+        return _dictionary(arguments, keywords, run.region)
+
+    def _call_copy_deepcopy(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
+        return _copied(arguments[0], run.region) if arguments else UNKNOWN
+
+    _call_copy_copy = _call_copy_deepcopy
+
+    def _call_functools_partial(
+        self, run: Interpreter, arguments: tuple[Any, ...], keywords: dict[str, Any], *_: Any
+    ) -> Any:
+        return Bound(arguments[0], arguments[1:], keywords) if arguments else UNKNOWN
+
+    def _call_asyncio_run(
+        self, run: Interpreter, arguments: tuple[Any, ...], keywords: Any, node: ast.expr, frame: Frame
+    ) -> Any:
+        return run.awaited(arguments[0], node, frame) if arguments else UNKNOWN
+
+    def _call_os_getenv(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
+        return self._variable(arguments[0]) if arguments else UNKNOWN
+
+    _call_os_environ_get = _call_os_getenv
+
+    def _call_os_environ_setdefault(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
+        name = arguments[0] if arguments else UNKNOWN
+        if self._variable(name) is UNKNOWN:
+            self.set_variable(run, name, UNKNOWN)
+        return self._variable(name)
+
+    def _call_os_environ_update(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
+        given = arguments[0] if arguments else UNKNOWN
+        if isinstance(given, DictValue) and given.items is not None:
+            for name, value in given.items.items():
+                self.set_variable(run, name, value)
+        else:
+            self.set_variable(run, UNKNOWN, UNKNOWN)
+
+    # --- files ---------------------------------------------------------------------------------------------------
+
+    def _call_builtins_open(
+        self, run: Interpreter, arguments: tuple[Any, ...], keywords: dict[str, Any], *_: Any
+    ) -> Any:
+        mode = keywords.get("mode", arguments[1] if len(arguments) > 1 else "r")
+        path = _path_of(arguments[0] if arguments else keywords.get("file", UNKNOWN))
+        if not isinstance(mode, str) or set(mode) & set("wax+"):
+            self._written.add(path if isinstance(path, str) else "*")
+        return OpenFile(path, mode if isinstance(mode, str) else "")
+
+    def _text(self, source: Any) -> str | None:
+        """The text of a file; None if it is not known, or may have been written by the program itself."""
+        path = source.path if isinstance(source, OpenFile) else _path_of(source)
+        if not isinstance(path, str) or self._written & {path, "*"}:
+            return None
+        return self.world.read(path)
+
+    def _loaded(self, run: Interpreter, source: Any, load: Callable[[str], Any], *, is_path: bool = False) -> Any:
+        text = source if isinstance(source, str) and not is_path else self._text(source)
+        path = source.path if isinstance(source, OpenFile) else source if is_path else ""
+        try:
+            return of_native(load(text), run.region, str(path)) if text is not None else UNKNOWN
+        except (ValueError, yaml.YAMLError, RecursionError):
+            return UNKNOWN
+
+    def _call_json_load(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
+        return self._loaded(run, arguments[0], json.loads) if arguments else UNKNOWN
+
+    def _call_yaml_safe_load(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
+        return self._loaded(run, arguments[0], yaml.safe_load) if arguments else UNKNOWN
+
+    _call_yaml_load = _call_yaml_safe_load
+    _call_yaml_full_load = _call_yaml_safe_load
+
+    def _call_omegaconf_OmegaConf_load(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
+        text = self._text(arguments[0]) if arguments else None
+        if text is None or "${" in text:
+            return UNKNOWN
+        return _with_attributes(self._loaded(run, _path_of(arguments[0]), yaml.safe_load, is_path=True))
+
+    def _call_omegaconf_OmegaConf_create(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
+        return _with_attributes(arguments[0]) if arguments and isinstance(arguments[0], DictValue) else UNKNOWN
+
+    def _call_os_path_abspath(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
+        path = _path_of(arguments[0]) if arguments else UNKNOWN
+        return posixpath.normpath(path) if isinstance(path, str) and path.startswith("/") else UNKNOWN
+
+    _call_os_path_realpath = _call_os_path_abspath
+
+    # --- argparse ------------------------------------------------------------------------------------------------
+
+    def _call_argparse_ArgumentParser(
+        self, run: Interpreter, arguments: tuple[Any, ...], keywords: dict[str, Any], *_: Any
+    ) -> Any:
+        strange = {"parents", "argument_default", "fromfile_prefix_chars", "prefix_chars", "conflict_handler"}
+        abbreviates = keywords.get("allow_abbrev", True)
+        return Parser(is_open=bool(strange & keywords.keys()), abbreviates=abbreviates is not False)
+
+    def _method_of_parser(
+        self,
+        run: Interpreter,
+        parser: Parser,
+        name: str,
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
+        node: ast.expr,
+        frame: Frame,
+    ) -> Any:
+        if name in ("add_argument_group", "add_mutually_exclusive_group"):
+            return parser
+        if name == "add_argument" and isinstance(node, ast.Call):
+            known = all(isinstance(each, str) for each in arguments) and arguments and run.region is None
+            if known and None not in [each.arg for each in node.keywords]:
+                parser.options.append((arguments, keywords, node))
+            else:
+                parser.is_open = True
+            # An attribute that is set of what it returns may change the option.
+            return parser
+        if name == "set_defaults":
+            parser.defaults.update(keywords)
+            return None
+        if name == "error":
+            run.stop(node, frame, 2)
+        if name not in ("parse_args", "parse_known_args"):
+            parser.is_open = parser.is_open or name != "print_help"
+            return UNKNOWN
+        given = arguments[0] if arguments else keywords.get("args")
+        words: Sequence[str | None] | None = self.world.arguments
+        line = run.items(self._line)
+        if words is not None and None not in words:
+            # The program may have changed it.
+            words = [each if isinstance(each, str) else None for each in line[1:]] if line is not None else None
+        if given is not None:
+            items = run.items(given)
+            words = [each if isinstance(each, str) else None for each in items] if items is not None else None
+        found, refusal, option = argument_parser.parse(parser, words, self._convert(run, node, frame), run.region)
+        if refusal:
+            run.refuse(option or node, frame, refusal)
+        return (found, UNKNOWN) if name == "parse_known_args" else found
+
+    def _convert(self, run: Interpreter, node: ast.expr, frame: Frame) -> Callable[[Any, str], Any]:
+        def convert(kind: Any, word: str) -> Any:
+            if not isinstance(kind, (FunctionValue, External)) or (
+                isinstance(kind, External) and kind.name not in _PURE
+            ):
+                return UNKNOWN
+            return run.attempt(lambda: run.call(kind, (word,), {}, node, frame))
+
+        return convert
+
+    # --- methods of known values ---------------------------------------------------------------------------------
+
+    def method(
+        self,
+        run: Interpreter,
+        method: Method,
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
+        node: ast.expr,
+        frame: Frame,
+    ) -> Any:
+        """What a method of a known value returns."""
+        receiver, name = method.receiver, method.name
+        if isinstance(receiver, Parser):
+            return self._method_of_parser(run, receiver, name, arguments, keywords, node, frame)
+        if isinstance(receiver, OpenFile):
+            if name == "write":
+                self._written.add(receiver.path if isinstance(receiver.path, str) else "*")
+            text = self._text(receiver) if name == "read" and not arguments else None
+            return text if text is not None else UNKNOWN
+        if isinstance(receiver, DictValue):
+            return self._method_of_dictionary(run, receiver, name, arguments, keywords)
+        if isinstance(receiver, ListValue):
+            return self._method_of_list(run, receiver, name, arguments)
+        if isinstance(receiver, str) and name in _TEXT:
+            return self._computed(getattr(receiver, name), arguments, keywords, run)
+        return UNKNOWN
+
+    def _method_of_dictionary(
+        self, run: Interpreter, receiver: DictValue, name: str, arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> Any:
+        items = receiver.items
+        if name == "update":
+            more = _dictionary(arguments, keywords, None).items
+            run.change(receiver, lambda before: {**before, **more} if more is not None else None)
+            return None
+        if name in ("clear", "popitem", "pop", "setdefault"):
+            known = items is not None and bool(arguments) and isinstance(arguments[0], (str, int))
+            found = (
+                items.get(arguments[0], arguments[1] if len(arguments) > 1 else UNKNOWN) if known and items else UNKNOWN
+            )
+            if name == "setdefault" and known and items is not None and arguments[0] in items:
+                return found
+            if name == "setdefault" and known:
+                run.change(receiver, lambda before: {**before, arguments[0]: found})
+                return found
+            run.change(
+                receiver, lambda before: {k: v for k, v in before.items() if k != arguments[0]} if known else None
+            )
+            return found
+        if items is None:
+            return UNKNOWN
+        if name == "get" and arguments:
+            try:
+                return items.get(native(arguments[0]), arguments[1] if len(arguments) > 1 else None)
+            except _ERRORS:
+                return UNKNOWN
+        if name in ("keys", "values", "items"):
+            return tuple(getattr(items, name)())
+        return _copied(receiver, run.region) if name == "copy" else UNKNOWN
+
+    def _method_of_list(self, run: Interpreter, receiver: ListValue, name: str, arguments: tuple[Any, ...]) -> Any:
+        if name in ("append", "add") and len(arguments) == 1:
+            run.change(receiver, lambda items: [*items, arguments[0]])
+        elif name == "extend" and len(arguments) == 1:
+            run.change(receiver, lambda items: [*items, *(run.items(arguments[0], strict=True) or ())])
+        elif name == "copy":
+            return ListValue(list(receiver.items) if receiver.items is not None else None, run.region, receiver.is_set)
+        elif name in ("index", "count"):
+            return UNKNOWN
+        else:
+            taken = one_of(receiver.items or ())
+            if name == "pop" and receiver.items and receiver.region is run.region and not arguments:
+                return receiver.items.pop()
+            receiver.items = None
+            return taken
+        return None
+
+
+#: Decorators that leave a function, and what it is given, as it is.
+_PLAIN = frozenset(
+    (
+        *("record", "no_grad", "inference_mode", "cache", "lru_cache", "wraps", "dataclass", "enable_grad", "property"),
+        *(
+            "staticmethod",
+            "classmethod",
+            "abstractmethod",
+            "cached_property",
+            "contextmanager",
+            "to_static",
+            "override",
+        ),
+    )
+)
+#: What starts the group of processes.
+_STARTS = frozenset(
+    ("init_process_group", "init_parallel_env", "init_distributed", "Accelerator", "init", "initialize")
+)
+
+
+def _path_of(value: Any) -> Any:
+    if isinstance(value, External):
+        return value.attributes.get("(path)", UNKNOWN)
+    return value if isinstance(value, str) else UNKNOWN
+
+
+def _dictionary(arguments: Sequence[Any], keywords: Mapping[str, Any], region: object) -> DictValue:
+    first = arguments[0] if arguments else DictValue({})
+    if not isinstance(first, DictValue) or first.items is None:
+        return DictValue(None, region)
+    return DictValue({**first.items, **keywords}, region, file=first.file)
+
+
+def _with_attributes(value: Any) -> Any:
+    """A dictionary whose keys, and those of the ones in it, are its attributes."""
+    if isinstance(value, DictValue):
+        value.has_attributes = True
+        for item in (value.items or {}).values():
+            _with_attributes(item)
+    elif isinstance(value, ListValue):
+        for item in value.items or ():
+            _with_attributes(item)
+    return value
+
+
+def _copied(value: Any, region: object) -> Any:
+    if isinstance(value, DictValue) and value.items is not None:
+        items = {key: _copied(item, region) for key, item in value.items.items()}
+        return DictValue(items, region, value.has_attributes, value.file)
+    if isinstance(value, ListValue) and value.items is not None:
+        return ListValue([_copied(item, region) for item in value.items], region, value.is_set)
+    if isinstance(value, Instance):
+        return Instance(value.owner, region, {name: _copied(item, region) for name, item in value.attributes.items()})
+    return value
+
+
+def _is_of(value: Any, kind: Any) -> bool | None:
+    """Whether a value is of a class; None if that is not known."""
+    if isinstance(value, Instance) and isinstance(kind, ClassValue):
+        return True if kind in value.owner.order() else None if value.owner.foreign is not None else False
+    if not isinstance(kind, External) or isinstance(value, (Unknown, External, Instance, ModuleValue, FunctionValue)):
+        return None
+    real = getattr(builtins, kind.last, None)
+    python = {ListValue: list, DictValue: dict}.get(type(value), type(value))
+    if isinstance(value, ListValue) and value.is_set:
+        python = set
+    return issubclass(python, real) if kind.name.startswith("builtins.") and isinstance(real, type) else None

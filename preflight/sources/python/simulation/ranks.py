@@ -1,0 +1,222 @@
+"""Runs the program of a launch on a few of its ranks, and compares what they do."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from preflight._util.redaction import scrub
+from preflight.model.job import Claim, Job, Known, Launch
+from preflight.sources.base import SourceFile, Tree
+from preflight.sources.python import imports
+from preflight.sources.python.collectives import is_collective_event
+from preflight.sources.python.module import Positions, parse_silently
+from preflight.sources.python.simulation.interpreter import Interpreter
+from preflight.sources.python.simulation.library import ROOT, Library, World, table
+from preflight.sources.python.simulation.run_state import Event, Failure
+from preflight.sources.python.simulation.values import OutOfSteps
+
+#: The kind of variables that a launcher sets.
+_KINDS = {
+    **dict.fromkeys(("torchrun", "torch.distributed.launch", "deepspeed", "accelerate"), "torch"),
+    "paddle": "paddle",
+    **dict.fromkeys(("mpirun", "horovodrun"), "mpirun"),
+    "srun": "srun",
+}
+#: The feature of a script with a collective that some ranks do not come to.
+ALONE = "collective_called_on_one_rank"
+#: Programs with the same lines are run once; of others, so many.
+_MAX_PROGRAMS = 8
+
+
+class Run(NamedTuple):
+    """What one rank does.
+
+    Args:
+        is_complete: whether the run was followed to its end.
+    """
+
+    events: Sequence[Event]
+    failure: Failure | None
+    is_complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The files that a launch finds.
+
+    Args:
+        tree: those of the user.
+        opened: the text of a file that the program opens.
+    """
+
+    tree: Tree
+    opened: Callable[[str], str | None]
+
+
+def claims(job: Job, files_of: Callable[[Launch], Files]) -> Iterator[Claim]:
+    """What the programs of a job certainly do: where they stop at once, and what some of the ranks alone wait for."""
+    seen: set[tuple[object, ...]] = set()
+    for launch in job.launches:
+        if not launch.program.endswith(".py") or {"-h", "--help", "--version"} & set(launch.arguments):
+            continue
+        worlds = _worlds(job, launch)
+        key = (launch.program, launch.launcher, launch.arguments, worlds[0].world_size)
+        if len(seen) >= _MAX_PROGRAMS and key not in seen:
+            continue
+        seen.add(key)
+        found = _of_launch(launch, worlds, files_of(launch))
+        yield from (claim for claim in found if claim.quantity != "script_feature" or not _is_known(job, launch))
+
+
+def _is_known(job: Job, launch: Launch) -> bool:
+    """Whether a collective that some ranks do not come to is seen in the text of the script already."""
+    features = [claim.value for claim in job.about("script_feature", launch.scope)]
+    return Known(ALONE) in features or bool(job.about("guarded_collective", launch.scope))
+
+
+def _of_launch(launch: Launch, worlds: Sequence[World], files: Files) -> Iterator[Claim]:
+    script = files.tree.read(launch.program)
+    if not isinstance(script, SourceFile):
+        return
+    runs = [run(script, replace(world, read=files.opened), files.tree) for world in worlds]
+    failure = next((each.failure for each in runs if each.failure is not None), None)
+    if failure is not None:
+        if _is_given(failure, script, files.tree):
+            yield _outcome(failure, launch)
+        return
+    if all(each.is_complete for each in runs):
+        yield _claim("program_outcome", "", script, _parsed_file(script) or ast.Pass(), launch)
+    for other in runs[1:]:
+        event = alone(runs[0], other)
+        if event is not None:
+            guard = next((each for each in event.guards), None)
+            because = (_claim("script_feature", f"part of {ALONE}", guard.file, guard.test, launch),) if guard else ()
+            yield replace(_claim("script_feature", ALONE, event.file, event.node, launch), because=because)
+            return
+
+
+def _outcome(failure: Failure, launch: Launch) -> Claim:
+    """The claim that a program stops."""
+    if failure.is_parser:
+        shown = f"refuses this line: {failure.shown}"
+    else:
+        spelling = Positions(failure.file.path, failure.file.text).text(failure.node)
+        shown = f"stops at its own check `{spelling}`: with this line, {failure.shown}"
+    claim = _claim("program_outcome", shown, failure.file, failure.node, launch)
+    return replace(claim, source="assert") if failure.is_assert else claim
+
+
+def _is_given(failure: Failure, script: SourceFile, tree: Tree) -> bool:
+    """Whether a failure is due to what the launch gives, and not to the program, or to how it was read."""
+    blind = run(script, World(), tree).failure
+    return blind is None or (blind.file.path, blind.node) != (failure.file.path, failure.node)
+
+
+def run(script: SourceFile, world: World, tree: Tree) -> Run:
+    """Run a script for one rank."""
+
+    def find(importing: SourceFile, name: str, level: int) -> SourceFile | None:
+        path = imports.file_of(tree, importing, name, level)
+        found = tree.read(path) if path is not None else None
+        return found if isinstance(found, SourceFile) else None
+
+    opened = world.read
+
+    def read(path: str) -> str | None:
+        if not path.startswith(ROOT):
+            return opened(path)
+        found = tree.read(path[len(ROOT) :])
+        return found.text if isinstance(found, SourceFile) else None
+
+    interpreter = Interpreter(Library(replace(world, read=read)), find, _parsed_file)
+    try:
+        failure = interpreter.run(script)
+    except (OutOfSteps, RecursionError):
+        return Run(interpreter.events, None, is_complete=False)
+    return Run(interpreter.events, failure, is_complete=True)
+
+
+def _parsed_file(file: SourceFile) -> ast.Module | None:
+    return _parsed(file.text)
+
+
+@functools.lru_cache(maxsize=128)
+def _parsed(text: str) -> ast.Module | None:
+    try:
+        return parse_silently(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _worlds(job: Job, launch: Launch) -> list[World]:
+    """The ranks that are run: the first, another one of its node, and the first of the next node."""
+    world, local = _count(job, "world_size", launch), _count(job, "processes_per_node", launch)
+    nodes = _count(job, "nodes", launch)
+    if world is None and nodes is not None and local is not None:
+        world = nodes * local
+    if _differ(job, launch):
+        world = None
+    names = table()["variables"].get(_KINDS.get(launch.launcher, ""), {})
+    given = {
+        claim.quantity.removeprefix("env."): str(claim.value.value)
+        for claim in job.environment(launch.scope)
+        if isinstance(claim.value, Known) and claim.source != "python"
+    }
+    places = [(0, 0)]
+    if names and (local is None or local > 1) and (world is None or world > 1):
+        places.append((1, 1))
+    if names and local is not None and world is not None and world > local:
+        places.append((local, 0))
+    worlds = []
+    for rank, local_rank in places:
+        each = World(rank, local_rank, world, local, launch.arguments)
+        variables = {name: each.symbol(symbol) for symbol, found in names.items() for name in found}
+        known = {name: str(value) for name, value in variables.items() if isinstance(value, int)}
+        worlds.append(replace(each, variables={**given, **known}))
+    return worlds
+
+
+def _differ(job: Job, launch: Launch) -> bool:
+    """Whether other lines start the same program with other numbers of ranks, maybe as nodes of the same job."""
+    others = [each for each in job.launches if each.program == launch.program]
+    return len({_count(job, "processes_per_node", each) for each in others}) > 1 and bool(
+        job.setting("node_rank", launch.scope)
+    )
+
+
+def _count(job: Job, quantity: str, launch: Launch) -> int | None:
+    value = job.value(quantity, launch.scope)
+    return int(value.value) if isinstance(value, Known) and isinstance(value.value, (int, float)) else None
+
+
+def alone(first: Run, other: Run) -> Event | None:
+    """A collective that one of two ranks calls, where the other comes to nothing that might belong to it."""
+    if not (first.is_complete and other.is_complete):
+        return None
+    sides = [[each for each in one.events if _may_wait(each)] for one in (first, other)]
+    keys = [[(each.name, each.path) for each in side] for side in sides]
+    matcher = difflib.SequenceMatcher(None, keys[0], keys[1], autojunk=False)
+    for kind, start, end, other_start, other_end in matcher.get_opcodes():
+        lone = sides[0][start:end] if kind == "delete" else sides[1][other_start:other_end] if kind == "insert" else []
+        found = next((each for each in lone if is_collective_event(each.name, each.node) and each.doubt < 2), None)
+        if found is not None:
+            return found
+    return None
+
+
+def _may_wait(event: Event) -> bool:
+    return not event.name or is_collective_event(event.name, event.node)
+
+
+def _claim(quantity: str, value: str, file: SourceFile, node: ast.AST, launch: Launch) -> Claim:
+    positions = Positions(file.path, file.text)
+    span = positions.span(node)
+    spelling = positions.text(node)
+    return Claim(
+        quantity, Known(value), replace(span, snippet=scrub(span.snippet)), spelling, "python", scope=launch.scope
+    )

@@ -1,0 +1,289 @@
+"""Where a simulated run is: its uncertain regions, its calls, its end."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from preflight._util.budget import spend
+from preflight.sources.base import SourceFile
+from preflight.sources.python.collectives import comes_round
+from preflight.sources.python.simulation.values import (
+    UNKNOWN,
+    External,
+    Frame,
+    FunctionValue,
+    ModuleValue,
+    NotKnown,
+    OutOfSteps,
+    Unknown,
+    merged,
+    native,
+    truth,
+)
+
+#: Nodes that are followed in one run.
+MAX_STEPS = 40_000
+#: Calls that are kept of one run.
+_MAX_EVENTS = 5_000
+#: Characters of a value in a message.
+_MAX_SHOWN = 60
+
+
+class Guard(NamedTuple):
+    """A condition that was known when the program came to it."""
+
+    file: SourceFile
+    test: ast.expr
+    outcome: bool
+    frame: Frame
+
+
+class Event(NamedTuple):
+    """A call of something that is not the user's own.
+
+    Args:
+        name: the dotted name of what is called; empty if it is not known.
+        path: the calls through which the program came to it, itself last, each with its file.
+        doubt: 0 where the program certainly comes to it, 1 in a loop, or after it may have ended, 2 under a condition
+            that is not known.
+        guards: the known conditions around it, outermost first.
+    """
+
+    name: str
+    file: SourceFile
+    node: ast.Call
+    path: tuple[tuple[str, int, int], ...]
+    doubt: int
+    guards: tuple[Guard, ...]
+    arguments: tuple[Any, ...] = ()
+    keywords: dict[str, Any] = {}
+    receiver: Any = None
+
+
+class Failure(NamedTuple):
+    """Where the program certainly stops with an error.
+
+    Args:
+        node: the condition that decides it, or what raises.
+        shown: what is seen there.
+    """
+
+    file: SourceFile
+    node: ast.AST
+    shown: str
+    is_parser: bool = False
+    is_assert: bool = False
+    is_certain: bool = True
+
+
+class Signal(Exception):
+    """What ends a block before its last statement."""
+
+
+class Returned(Signal):
+    def __init__(self, value: Any) -> None:
+        super().__init__()
+        self.value = value
+
+
+class LeftLoop(Signal):
+    """`break` or `continue`."""
+
+
+class Stopped(Signal):
+    """An exception or an exit; `failure` is None for an exit that reports none."""
+
+    def __init__(self, failure: Failure | None, *, is_exit: bool = False) -> None:
+        super().__init__()
+        self.failure = failure
+        self.is_exit = is_exit
+
+
+#: The module of the user's own that a name in a file stands for; None if it is none.
+FindModule = Callable[[SourceFile, str, int], "SourceFile | None"]
+
+
+class RunState:
+    """Where a run is, how certain that is, and what it has called so far."""
+
+    def __init__(self, library: Any, find_module: FindModule, parse: Callable[[SourceFile], ast.Module | None]) -> None:
+        self.library = library
+        self.events: list[Event] = []
+        self.outcomes: dict[int, set[bool | None]] = {}
+        self._find_module = find_module
+        self._parse = parse
+        self._modules: dict[str, ModuleValue] = {}
+        self._steps = 0
+        self._regions: list[object] = []
+        self._maybe = 0
+        self._assumed = 0
+        self._may_have_exited = False
+        self._muted = 0
+        self._loops = 0
+        self._tries = 0
+        self._calls: list[tuple[FunctionValue, ast.expr, SourceFile]] = []
+        self._guards: list[Guard] = []
+
+    def _stopped(self, failure: Failure | None, *, is_exit: bool = False) -> Stopped:
+        """The signal for the end of the program, as certain as the way to this place is."""
+        if failure is not None:
+            failure = failure._replace(is_certain=not self._is_doubtful)
+        return Stopped(failure, is_exit=is_exit)
+
+    @property
+    def _is_doubtful(self) -> bool:
+        return bool(self._maybe or self._loops or self._tries or self._assumed or self._may_have_exited)
+
+    @property
+    def region(self) -> object:
+        """The innermost uncertain region; None outside of all."""
+        return self._regions[-1] if self._regions else None
+
+    @contextlib.contextmanager
+    def _in_region(self, *, maybe: bool) -> Iterator[None]:
+        self._regions.append(object())
+        self._maybe += maybe
+        guards = len(self._guards)
+        try:
+            yield
+        finally:
+            self._regions.pop()
+            self._maybe -= maybe
+            del self._guards[guards:]
+
+    def _step(self) -> None:
+        self._steps += 1
+        if self._steps % 100 == 0:
+            spend(100)
+        if self._steps > MAX_STEPS:
+            raise OutOfSteps
+
+    def stop(self, node: ast.AST, frame: Frame, status: Any) -> None:
+        """End the program with a status."""
+        is_failure = not isinstance(status, (Unknown, External)) and status not in (None, 0, False)
+        raise self._stopped(self._failure(node, frame) if is_failure else None, is_exit=True)
+
+    def refuse(self, node: ast.AST, frame: Frame, why: str) -> None:
+        """End the program because its parser refuses the line."""
+        raise self._stopped(Failure(frame.module.file, node, why, is_parser=True))
+
+    def attempt(self, call: Callable[[], Any]) -> Any:
+        """What a call gives that is not part of the program's way; UNKNOWN if it fails."""
+        try:
+            with self._quiet():
+                return call()
+        except Signal:
+            return UNKNOWN
+
+    def _failure(self, node: ast.AST, frame: Frame) -> Failure:
+        """The failure at a statement, shown by the condition that led to it in its function."""
+        guard = next((each for each in reversed(self._guards) if each.frame is frame), None)
+        if guard is None:
+            return Failure(frame.module.file, node, "")
+        return Failure(guard.file, guard.test, self.show(guard.test, frame, outcome=guard.outcome))
+
+    def show(self, test: ast.expr, frame: Frame, *, outcome: bool) -> str:
+        """A condition with the values of its parts: the part that decides it."""
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            return self.show(test.operand, frame, outcome=not outcome)
+        with self._quiet():
+            if isinstance(test, ast.BoolOp):
+                deciding = [each for each in test.values if truth(self.value(each, frame)) is outcome]
+                return self.show(deciding[-1], frame, outcome=outcome) if deciding else ""
+            shown = ast.unparse(_Filled(lambda each: self.value(each, frame)).visit(copy.deepcopy(test)))
+        return f"`{shown}` is {str(outcome).lower()}"
+
+    @contextlib.contextmanager
+    def _quiet(self) -> Iterator[None]:
+        """Evaluate something once more without recording it."""
+        self._muted += 1
+        try:
+            yield
+        finally:
+            self._muted -= 1
+
+    def _comes_round(self, test: ast.expr, frame: Frame) -> bool:
+        """Whether a condition in a loop is certainly true in some of its rounds."""
+        parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
+        with self._quiet():
+            return bool(self._loops) and all(comes_round(each) or truth(self.value(each, frame)) for each in parts)
+
+    def _note_outcome(self, test: ast.expr, outcome: bool | None) -> None:
+        if not self._muted:
+            self.outcomes.setdefault(id(test), set()).add(outcome)
+
+    def _merge_names(self, frame: Frame, other: dict[str, Any]) -> None:
+        for name in frame.names.keys() | other.keys():
+            one = frame.names.get(name, UNKNOWN)
+            frame.names[name] = merged(one, other.get(name, UNKNOWN))
+
+    def record(
+        self,
+        name: str,
+        node: ast.expr,
+        frame: Frame,
+        arguments: tuple[Any, ...] = (),
+        keywords: dict[str, Any] | None = None,
+        receiver: Any = None,
+    ) -> None:
+        """Note a call of something that is not the user's own."""
+        if self._muted or not isinstance(node, ast.Call) or len(self.events) >= _MAX_EVENTS:
+            return
+        doubt = 2 if self._maybe else 1 if self._assumed or self._loops or self._may_have_exited else 0
+        path = (*((file.path, call.lineno, call.col_offset) for _, call, file in self._calls),)
+        path += ((frame.module.file.path, node.lineno, node.col_offset),)
+        guards = tuple(self._guards)
+        self.events.append(
+            Event(name, frame.module.file, node, path, doubt, guards, arguments, keywords or {}, receiver)
+        )
+
+    def value(self, node: ast.expr, frame: Frame) -> Any:
+        """The value of an expression."""
+        raise NotImplementedError
+
+    def block(self, statements: Sequence[ast.stmt], frame: Frame) -> None:
+        """Follow statements one after the other."""
+        raise NotImplementedError
+
+    def import_module(self, file: SourceFile) -> ModuleValue:
+        """A module, run when it is imported first."""
+        raise NotImplementedError
+
+    def call(
+        self,
+        callee: Any,
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
+        node: ast.expr,
+        frame: Frame,
+        *,
+        is_open: bool = False,
+        awaited: bool = False,
+    ) -> Any:
+        """What a call returns.
+
+        Args:
+            is_open: whether there are further arguments, which are not known.
+            awaited: whether an `async` function is run to its end.
+        """
+        raise NotImplementedError
+
+
+class _Filled(ast.NodeTransformer):
+    """Puts the values of names, attributes and calls in their places."""
+
+    def __init__(self, value_of: Callable[[ast.expr], Any]) -> None:
+        self._value_of = value_of
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        if not isinstance(node, (ast.Name, ast.Attribute, ast.Subscript, ast.Call)):
+            return self.generic_visit(node)
+        try:
+            value = native(self._value_of(node))
+        except NotKnown:
+            return node
+        return ast.Constant(value) if len(repr(value)) <= _MAX_SHOWN else node

@@ -1,0 +1,282 @@
+"""The values of a simulated program: Python's own where they are known, and what stands for the rest."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from preflight.sources.base import SourceFile
+
+
+class Unknown:
+    """A value that the files do not decide.
+
+    Args:
+        aliases: the lists, dictionaries and objects of which it may be one.
+    """
+
+    def __init__(self, aliases: tuple[Any, ...] = ()) -> None:
+        self.aliases = aliases
+
+    def __repr__(self) -> str:
+        return "unknown"
+
+
+UNKNOWN = Unknown()
+
+
+#: Values in values are followed to this depth.
+_MAX_NESTING = 6
+
+
+class NotKnown(Exception):
+    """A value has a part that is not known."""
+
+
+class OutOfSteps(Exception):
+    """A run cannot be followed to its end: it is too long, or changes in a way that nothing shows."""
+
+
+@dataclass(eq=False, slots=True)
+class Frame:
+    """The names of one call of a function, of a class body or of a module.
+
+    Args:
+        parent: the frame around it, whose names it sees.
+        region: the uncertain region in which it was made.
+        function: what is called; None for a class or a module.
+        returned: what it returned where it may have gone on.
+        outside: the names that `global` and `nonlocal` declare.
+    """
+
+    module: ModuleValue
+    parent: Frame | None = None
+    names: dict[str, Any] = field(default_factory=dict)
+    region: object = None
+    function: FunctionValue | None = None
+    returned: list[Any] = field(default_factory=list)
+    outside: set[str] = field(default_factory=set)
+    is_class: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class ModuleValue:
+    """A module of the user's own."""
+
+    file: SourceFile
+    frame: Frame = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.frame = Frame(self)
+
+
+@dataclass(eq=False, slots=True)
+class FunctionValue:
+    """A function of the user's own, with what its defaults are."""
+
+    node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+    frame: Frame
+    defaults: Mapping[str, Any]
+    decorators: frozenset[str] = frozenset()
+    owner: ClassValue | None = None
+    #: Whether a decorator gives it arguments that are not known.
+    is_open: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class ClassValue:
+    """A class of the user's own."""
+
+    node: ast.ClassDef
+    bases: tuple[Any, ...]
+    names: dict[str, Any]
+    is_dataclass: bool = False
+    #: The annotated names in their order.
+    fields: tuple[str, ...] = ()
+
+    def lookup(self, name: str, *, above: ClassValue | None = None) -> tuple[Any, ClassValue | External] | None:
+        """What a name is in the class or a base of it, and where; above a class, for `super()`."""
+        order = self.order()
+        for each in order[order.index(above) + 1 :] if above in order else order:
+            if isinstance(each, External):
+                return None
+            if name in each.names:
+                return each.names[name], each
+        return None
+
+    def order(self) -> list[ClassValue | External]:
+        """The class and its bases, depth first."""
+        found: list[ClassValue | External] = [self]
+        for base in self.bases:
+            found += [each for each in (base.order() if isinstance(base, ClassValue) else [base]) if each not in found]
+        return found
+
+    @property
+    def foreign(self) -> External | None:
+        """The first base that is no class of the user's own; None if there is none but `object`."""
+        return next((each for each in self.order() if not isinstance(each, ClassValue)), None)
+
+
+@dataclass(eq=False, slots=True)
+class Instance:
+    """An object of a class of the user's own."""
+
+    owner: ClassValue
+    region: object
+    attributes: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(eq=False, slots=True)
+class External:
+    """A module, function, class or object of a library: `torch.nn.Linear`, and `torch.nn.Linear()` what it returned."""
+
+    name: str
+    region: object = None
+    attributes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def last(self) -> str:
+        """The last part of the name."""
+        return self.name.rpartition(".")[2]
+
+    @property
+    def is_result(self) -> bool:
+        """Whether a call returned it."""
+        return "(" in self.name
+
+
+@dataclass(eq=False, slots=True)
+class Method:
+    """A method of a known value: `"a,b".split`, `args.get`."""
+
+    receiver: Any
+    name: str
+
+
+@dataclass(eq=False, slots=True)
+class Bound:
+    """A method of an object of the user's own, or a function with some of its arguments."""
+
+    function: Any
+    arguments: tuple[Any, ...]
+    keywords: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(eq=False, slots=True)
+class ListValue:
+    """A list or set, which may grow; None if its items are not known."""
+
+    items: list[Any] | None
+    region: object = None
+    is_set: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class DictValue:
+    """A dictionary, or an object that is nothing but its attributes; None if its items are not known."""
+
+    items: dict[Any, Any] | None
+    region: object = None
+    #: Whether its items are its attributes: of a namespace, or of an EasyDict.
+    has_attributes: bool = False
+    #: Whether the files state all of its keys, so that another one is an error.
+    file: str = ""
+
+
+@dataclass(eq=False, slots=True)
+class OpenFile:
+    """A file that the program has opened."""
+
+    path: Any
+    mode: str
+
+
+@dataclass(eq=False, slots=True)
+class Coroutine:
+    """A call of an `async` function that nothing awaits yet."""
+
+    call: Bound
+
+
+@dataclass(eq=False, slots=True)
+class Super:
+    """`super()` in a method."""
+
+    receiver: Any
+    above: ClassValue
+
+
+def native(value: Any) -> Any:
+    """A value as Python has it. Raises NotKnown if a part of it is not known."""
+    if value is None or isinstance(value, (bool, int, float, str, bytes)):
+        return value
+    if isinstance(value, tuple):
+        return tuple(native(item) for item in value)
+    if isinstance(value, ListValue) and value.items is not None:
+        items = [native(item) for item in value.items]
+        return set(items) if value.is_set else items
+    if isinstance(value, DictValue) and value.items is not None:
+        return {native(key): native(item) for key, item in value.items.items()}
+    raise NotKnown
+
+
+def of_native(value: Any, region: object = None, file: str = "") -> Any:
+    """The value for one of Python's own."""
+    if isinstance(value, Mapping):
+        return DictValue({key: of_native(item, region, file) for key, item in value.items()}, region, file=file)
+    if isinstance(value, (list, set, frozenset)):
+        return ListValue([of_native(item, region, file) for item in value], region, isinstance(value, (set, frozenset)))
+    if isinstance(value, tuple):
+        return tuple(of_native(item, region, file) for item in value)
+    return value if value is None or isinstance(value, (bool, int, float, str, bytes)) else UNKNOWN
+
+
+def forget(value: Any, depth: int = 0) -> None:
+    """Take what something unknown was given for changed."""
+    if depth > _MAX_NESTING:
+        return
+    inner: list[Any] = list(value.aliases) if isinstance(value, Unknown) else []
+    if isinstance(value, (ListValue, tuple)):
+        inner = list((value.items if isinstance(value, ListValue) else value) or ())
+    elif isinstance(value, DictValue):
+        inner = list((value.items or {}).values())
+    elif isinstance(value, Instance):
+        inner = list(value.attributes.values())
+        value.attributes = dict.fromkeys(value.attributes, UNKNOWN)
+    if isinstance(value, (ListValue, DictValue)):
+        value.items = None
+    for each in inner:
+        forget(each, depth + 1)
+
+
+def truth(value: Any) -> bool | None:
+    """Whether a value counts as true; None if that is not known."""
+    if isinstance(value, (ListValue, DictValue)):
+        return None if value.items is None else bool(value.items)
+    if isinstance(value, (FunctionValue, ClassValue, ModuleValue, Bound, OpenFile)):
+        return True
+    if isinstance(value, Instance):
+        return None if value.owner.lookup("__bool__") or value.owner.lookup("__len__") or value.owner.foreign else True
+    if isinstance(value, (Unknown, External, Method, Super)):
+        return None
+    return bool(value)
+
+
+def merged(one: Any, other: Any) -> Any:
+    """What a value is that is one of two."""
+    if one is other or (type(one) is type(other) and isinstance(one, (bool, int, float, str)) and one == other):
+        return one
+    if isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other):
+        return tuple(map(merged, one, other))
+    if isinstance(one, External) and isinstance(other, External) and one.name == other.name:
+        return one
+    return one_of((one, other))
+
+
+def one_of(values: Sequence[Any]) -> Unknown:
+    """A value that is one of several."""
+    mutable = [each for each in values if isinstance(each, (ListValue, DictValue, Instance, tuple))]
+    mutable += [alias for each in values if isinstance(each, Unknown) for alias in each.aliases]
+    return Unknown(tuple(mutable)) if mutable else UNKNOWN
