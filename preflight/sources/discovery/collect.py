@@ -351,7 +351,7 @@ class JobCollector:
 
     def simulated(self, job: Job) -> Job:
         """The job with what its programs certainly do on a few of their ranks."""
-        return job.with_claims(ranks.claims(with_derived(job), self._files_of))
+        return ranks.simulated(job, with_derived(job), self._files_of)
 
     def _files_of(self, launch: Launch) -> ranks.Files:
         def opened(path: str) -> str | None:

@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from preflight._util.redaction import scrub
-from preflight.model.job import Claim, Job, Known, Launch
+from preflight.model.job import Claim, Job, Known, Launch, Value
 from preflight.sources.base import SourceFile, Tree
 from preflight.sources.python import imports
+from preflight.sources.python.called_settings import SOURCE
 from preflight.sources.python.collectives import is_collective_event
 from preflight.sources.python.module import Positions, parse_silently
+from preflight.sources.python.simulation import call_settings
 from preflight.sources.python.simulation.interpreter import Interpreter
 from preflight.sources.python.simulation.library import ROOT, Library, World, table
 from preflight.sources.python.simulation.run_state import Event, Failure
@@ -58,6 +60,18 @@ class Files:
     opened: Callable[[str], str | None]
 
 
+def simulated(job: Job, derived: Job, files_of: Callable[[Launch], Files]) -> Job:
+    """The job with what its programs certainly do, which replaces what their text shows less well.
+
+    Args:
+        derived: the job with the numbers of its ranks.
+    """
+    new = list(claims(derived, files_of))
+    better = {(claim.scope, call_settings.place_of(claim.quantity, claim.span)) for claim in new}
+    kept = (c for c in job.claims if (c.scope, call_settings.place_of(c.quantity, c.span)) not in better)
+    return replace(job, claims=(*kept, *new))
+
+
 def claims(job: Job, files_of: Callable[[Launch], Files]) -> Iterator[Claim]:
     """What the programs of a job certainly do: where they stop at once, and what some of the ranks alone wait for."""
     seen: set[tuple[object, ...]] = set()
@@ -69,8 +83,15 @@ def claims(job: Job, files_of: Callable[[Launch], Files]) -> Iterator[Claim]:
         if len(seen) >= _MAX_PROGRAMS and key not in seen:
             continue
         seen.add(key)
-        found = _of_launch(launch, worlds, files_of(launch))
+        found = _of_launch(job, launch, worlds, files_of(launch))
         yield from (claim for claim in found if claim.quantity != "script_feature" or not _is_known(job, launch))
+
+
+def _of_calls(job: Job, launch: Launch) -> Iterator[Claim]:
+    """The settings of calls that are known of a launch."""
+    for claim in job.claims:
+        if claim.source == SOURCE and claim.scope.launch in ("", launch.id):
+            yield claim
 
 
 def _is_known(job: Job, launch: Launch) -> bool:
@@ -79,7 +100,7 @@ def _is_known(job: Job, launch: Launch) -> bool:
     return Known(ALONE) in features or bool(job.about("guarded_collective", launch.scope))
 
 
-def _of_launch(launch: Launch, worlds: Sequence[World], files: Files) -> Iterator[Claim]:
+def _of_launch(job: Job, launch: Launch, worlds: Sequence[World], files: Files) -> Iterator[Claim]:
     script = files.tree.read(launch.program)
     if not isinstance(script, SourceFile):
         return
@@ -91,6 +112,13 @@ def _of_launch(launch: Launch, worlds: Sequence[World], files: Files) -> Iterato
         return
     if all(each.is_complete for each in runs):
         yield _claim("program_outcome", "", script, _parsed_file(script) or ast.Pass(), launch)
+        stated = {call_settings.place_of(claim.quantity, claim.span): claim for claim in _of_calls(job, launch)}
+
+        def new(quantity: str, value: Value, event: Event, node: ast.AST) -> Claim:
+            return replace(_claim(quantity, "", event.file, node, launch), value=value)
+
+        texts = {event.file.path: event.file.text for each in runs for event in each.events}
+        yield from call_settings.claims([each.events for each in runs], list(texts.values()), stated, new)
     for other in runs[1:]:
         event = alone(runs[0], other)
         if event is not None:

@@ -1,0 +1,201 @@
+"""The calls of `called_settings.toml` that a run comes to, with the values that they get there.
+
+The text of a script shows such a call where it stands in the script with its arguments; a run also shows it in other
+modules and methods, and in the order in which the calls are made.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from preflight._util.secret_names import is_secret
+from preflight.model.job import Claim, Known, Span, Unresolved, Value
+from preflight.model.job.quantities import SECTION, SETTING_PREFIX
+from preflight.sources.python.called_settings import CALL, ITEMS, MAKER, SOURCE, Called, calls
+from preflight.sources.python.module import last
+from preflight.sources.python.paddle_legacy import is_transpile
+from preflight.sources.python.rank_conditions import RankSet
+from preflight.sources.python.simulation.run_state import Event
+from preflight.sources.python.simulation.values import DictValue, External, Instance, ListValue, NotKnown, native
+
+#: Arguments within arguments.
+_MAX_DEPTH = 2
+#: Calls of one program that are stated.
+_MAX_CALLS = 200
+
+
+class Seen(NamedTuple):
+    """A call of the table, as the runs come to it.
+
+    Args:
+        events: each time that one of the runs comes to it.
+        number: its place in the order of all calls of the first run; None if that does not come to it.
+        reached_by: the ranks that come to it.
+    """
+
+    row: Called
+    events: Sequence[Event]
+    number: int | None
+    reached_by: RankSet
+
+
+def seen(runs: Sequence[Sequence[Event]]) -> Iterator[Seen]:
+    """The calls of the table among the events of the first rank and another one, each once."""
+    found: dict[tuple[str, int, int], list[tuple[int, int, Event]]] = {}
+    for rank, events in enumerate(runs[:2]):
+        for number, event in enumerate(events):
+            if event.name and event.doubt < 2:
+                found.setdefault(event.path[-1], []).append((rank, number, event))
+    for places in list(found.values())[: _MAX_CALLS * 10]:
+        event = places[0][2]
+        row = _row(event)
+        if row is None:
+            continue
+        ranks = {rank for rank, _, _ in places}
+        reached_by = RankSet.ALL if len(ranks) == len(runs[:2]) else RankSet.FIRST if ranks == {0} else RankSet.OTHERS
+        first = next((place for rank, place, _ in places if rank == 0), None)
+        yield Seen(row, [event for _, _, event in places], first, reached_by)
+
+
+def _row(event: Event) -> Called | None:
+    """The row of the table for a call; None if there is none."""
+    for row in calls().by_name.get(last(event.name.removesuffix("()")) if event.name[-1:] != ")" else "", ()):
+        if row.framework == "fluid_transpile" and not is_transpile(event.node):
+            continue
+        if not row.within or any(text in event.name for text in row.within):
+            return row
+    return None
+
+
+def claims(
+    runs: Sequence[Sequence[Event]], texts: Collection[str], stated: Mapping[tuple[str, str, int, int], Claim], new: Any
+) -> Iterator[Claim]:
+    """The settings of the calls that runs come to, where the text does not show them.
+
+    Args:
+        texts: the texts of the modules that the runs came to.
+        stated: what is known of the launch already, by quantity and place.
+        new: makes a claim out of a quantity, a value, an event and a node.
+    """
+    order = [(last(event.name), event) for event in runs[0] if event.doubt < 2]
+    for each in list(seen(runs))[:_MAX_CALLS]:
+        event = each.events[0]
+        prefix = f"{SETTING_PREFIX}{each.row.framework}."
+        place: Claim = new(f"{prefix}{CALL}", Known(True), event, event.node.func)
+        facts: dict[str, tuple[Value, ast.AST]] = {
+            CALL: (Known(True), event.node.func),
+            "function": (Known(event.name), event.node.func),
+            "reached_by": (Known(each.reached_by.value), event.node.func),
+        }
+        if isinstance(event.node.func, ast.Attribute) and "()." in event.name:
+            owner = last(event.name.rpartition(".")[0].removesuffix("()"))
+            facts["owner"] = (Known(owner), event.node.func)
+        if each.number is not None:
+            if each.row.after and _is_early(each, order):
+                facts["early"] = (Known(True), event.node.func)
+            before = [name for name, other in order if _comes_before(other, event, runs[0])]
+            if each.row.before and set(each.row.before) & set(before):
+                facts["late"] = (Known(True), event.node.func)
+        if each.row.looks_for:
+            named = [name for name in each.row.looks_for if any(f"{name}(" in text for text in texts)]
+            facts["found"] = (Known(tuple(named)), event.node.func)
+        for name, node, values in _arguments(each):
+            for key, value in _facts_of(name, values, 0):
+                facts[key] = (value, node)
+        for name, (value, node) in facts.items():
+            claim: Claim = new(f"{prefix}{name}", value, event, node)
+            known = stated.get(place_of(claim.quantity, claim.span))
+            is_better = known is None or (isinstance(known.value, Unresolved) and isinstance(value, Known))
+            # The text shows the function that returns an object, the run the class that it is of.
+            if is_better or (name.endswith(MAKER) and known is not None and known.value != value):
+                yield replace(claim, source=SOURCE, because=(replace(place, source=SOURCE),))
+
+
+def place_of(quantity: str, span: Span) -> tuple[str, str, int, int]:
+    """By what a claim is found again."""
+    return quantity, span.path, span.line, span.column
+
+
+def _comes_before(one: Event, other: Event, events: Sequence[Event]) -> bool:
+    return events.index(one) < events.index(other)
+
+
+def _is_early(each: Seen, order: Sequence[tuple[str, Event]]) -> bool:
+    """Whether none of the calls that have to come first comes before a call, and one comes after it."""
+    first = each.events[0]
+    numbers = [number for number, (_, event) in enumerate(order) if event is first]
+    # Any run of an executor but that of the startup program comes after the workers are there.
+    needed = [
+        number
+        for number, (name, event) in enumerate(order)
+        if name in each.row.after and (name != "run" or "startup" in ast.unparse(event.node))
+    ]
+    return bool(numbers) and bool(needed) and numbers[0] < needed[0]
+
+
+def _arguments(each: Seen) -> Iterator[tuple[str, ast.AST, list[Any]]]:
+    """The arguments of a call by name, each with its place and the values that it gets."""
+    first = each.events[0]
+    for position, name in enumerate(each.row.positions[: len(first.arguments)]):
+        node = first.node.args[position] if position < len(first.node.args) else first.node
+        if not isinstance(node, ast.Starred):
+            yield name, node, [event.arguments[position] for event in each.events if position < len(event.arguments)]
+    for keyword in first.node.keywords:
+        if keyword.arg and not is_secret(keyword.arg) and keyword.arg in first.keywords:
+            yield keyword.arg, keyword.value, [event.keywords.get(keyword.arg) for event in each.events]
+
+
+def _facts_of(key: str, values: Sequence[Any], depth: int) -> Iterator[tuple[str, Value]]:
+    """What is stated of the value of an argument."""
+    value = values[0]
+    shown = {_shown(each) for each in values}
+    if len(shown) > 1 or depth > _MAX_DEPTH:
+        yield key, Unresolved("it differs between calls")
+        return
+    if isinstance(value, DictValue) and value.items is not None:
+        yield key, Known(SECTION)
+        for name, item in value.items.items():
+            if isinstance(name, str) and not is_secret(name):
+                yield from _facts_of(f"{key}.{name}", [item], depth + 1)
+        return
+    try:
+        found = native(value)
+        plain = tuple(found) if isinstance(found, (list, set)) else found
+        is_plain = not isinstance(plain, (dict, bytes)) and not (isinstance(plain, tuple) and _is_nested(plain))
+        yield key, Known(plain) if is_plain else Unresolved("it is not a plain value")
+    except NotKnown:
+        yield key, Unresolved("it is known only at run time")
+    if isinstance(value, (ListValue, tuple)):
+        items = value.items if isinstance(value, ListValue) else value
+        if items is not None:
+            yield f"{key}.{ITEMS}", Known(len(items))
+    maker = _maker(value)
+    if maker:
+        yield f"{key}.{MAKER}", Known(maker)
+    if isinstance(value, Instance) and value.owner.foreign is not None:
+        yield f"{key}.extends", Known(value.owner.foreign.last)
+
+
+def _is_nested(items: Sequence[Any]) -> bool:
+    return any(isinstance(item, (tuple, list, dict, set)) for item in items)
+
+
+def _maker(value: Any) -> str:
+    """The class or function that an object comes from; empty for what shows none."""
+    if isinstance(value, Instance):
+        return value.owner.node.name
+    if isinstance(value, External):
+        name = value.last.removesuffix("()")
+        is_class = name[:1].isupper() or (value.name.startswith("torch.") and value.name.count(".") == 1)
+        return name if value.name.endswith("()") or is_class else ""
+    return ""
+
+
+def _shown(value: Any) -> str:
+    try:
+        return repr(native(value))
+    except NotKnown:
+        return _maker(value) or "unknown"
