@@ -18,7 +18,7 @@ from preflight.sources.python.called_settings import CALL, ITEMS, MAKER, SOURCE,
 from preflight.sources.python.module import last
 from preflight.sources.python.paddle_legacy import is_transpile
 from preflight.sources.python.rank_conditions import RankSet
-from preflight.sources.python.simulation.run_state import Event
+from preflight.sources.python.simulation.run_state import Event, Run
 from preflight.sources.python.simulation.values import DictValue, External, Instance, ListValue, NotKnown, native
 
 #: Arguments within arguments.
@@ -32,21 +32,21 @@ class Seen(NamedTuple):
 
     Args:
         events: each time that one of the runs comes to it.
-        number: its place in the order of all calls of the first run; None if that does not come to it.
+        around: all calls of the first run that comes to it.
         reached_by: the ranks that come to it.
     """
 
     row: Called
     events: Sequence[Event]
-    number: int | None
+    around: Sequence[Event]
     reached_by: RankSet
 
 
-def seen(runs: Sequence[Sequence[Event]]) -> Iterator[Seen]:
-    """The calls of the table among the events of the first rank and another one, each once."""
+def seen(runs: Sequence[Run]) -> Iterator[Seen]:
+    """The calls of the table among the events of some runs, each once."""
     found: dict[tuple[str, int, int], list[tuple[int, int, Event]]] = {}
-    for rank, events in enumerate(runs[:2]):
-        for number, event in enumerate(events):
+    for rank, run in enumerate(runs):
+        for number, event in enumerate(run.events):
             if event.name and event.doubt < 2:
                 found.setdefault(event.path[-1], []).append((rank, number, event))
     for places in list(found.values())[: _MAX_CALLS * 10]:
@@ -55,9 +55,9 @@ def seen(runs: Sequence[Sequence[Event]]) -> Iterator[Seen]:
         if row is None:
             continue
         ranks = {rank for rank, _, _ in places}
-        reached_by = RankSet.ALL if len(ranks) == len(runs[:2]) else RankSet.FIRST if ranks == {0} else RankSet.OTHERS
-        first = next((place for rank, place, _ in places if rank == 0), None)
-        yield Seen(row, [event for _, _, event in places], first, reached_by)
+        others = [rank for rank, run in enumerate(runs) if run.role == runs[min(ranks)].role]
+        reached_by = RankSet.ALL if ranks >= set(others) else RankSet.FIRST if ranks == {0} else RankSet.OTHERS
+        yield Seen(row, [event for _, _, event in places], runs[min(ranks)].events, reached_by)
 
 
 def _row(event: Event) -> Called | None:
@@ -71,7 +71,7 @@ def _row(event: Event) -> Called | None:
 
 
 def claims(
-    runs: Sequence[Sequence[Event]], texts: Collection[str], stated: Mapping[tuple[str, str, int, int], Claim], new: Any
+    runs: Sequence[Run], texts: Collection[str], stated: Mapping[tuple[str, str, int, int], Claim], new: Any
 ) -> Iterator[Claim]:
     """The settings of the calls that runs come to, where the text does not show them.
 
@@ -80,7 +80,7 @@ def claims(
         stated: what is known of the launch already, by quantity and place.
         new: makes a claim out of a quantity, a value, an event and a node.
     """
-    order = [(last(event.name), event) for event in runs[0] if event.doubt < 2]
+    called = {last(event.name) for run in runs for event in run.events}
     for each in list(seen(runs))[:_MAX_CALLS]:
         event = each.events[0]
         prefix = f"{SETTING_PREFIX}{each.row.framework}."
@@ -93,12 +93,12 @@ def claims(
         if isinstance(event.node.func, ast.Attribute) and "()." in event.name:
             owner = last(event.name.rpartition(".")[0].removesuffix("()"))
             facts["owner"] = (Known(owner), event.node.func)
-        if each.number is not None:
-            if each.row.after and _is_early(each, order):
-                facts["early"] = (Known(True), event.node.func)
-            before = [name for name, other in order if _comes_before(other, event, runs[0])]
-            if each.row.before and set(each.row.before) & set(before):
-                facts["late"] = (Known(True), event.node.func)
+        before = _called_before(each)
+        # What comes in another role, or in another order, is missing here.
+        if each.row.after and not before & set(each.row.after) and called & set(each.row.after):
+            facts["early"] = (Known(True), event.node.func)
+        if before & set(each.row.before):
+            facts["late"] = (Known(True), event.node.func)
         if each.row.looks_for:
             named = [name for name in each.row.looks_for if any(f"{name}(" in text for text in texts)]
             facts["found"] = (Known(tuple(named)), event.node.func)
@@ -119,21 +119,18 @@ def place_of(quantity: str, span: Span) -> tuple[str, str, int, int]:
     return quantity, span.path, span.line, span.column
 
 
-def _comes_before(one: Event, other: Event, events: Sequence[Event]) -> bool:
-    return events.index(one) < events.index(other)
-
-
-def _is_early(each: Seen, order: Sequence[tuple[str, Event]]) -> bool:
-    """Whether none of the calls that have to come first comes before a call, and one comes after it."""
+def _called_before(each: Seen) -> set[str]:
+    """What is called before a call, by the last parts of the names."""
     first = each.events[0]
-    numbers = [number for number, (_, event) in enumerate(order) if event is first]
-    # Any run of an executor but that of the startup program comes after the workers are there.
-    needed = [
-        number
-        for number, (name, event) in enumerate(order)
-        if name in each.row.after and (name != "run" or "startup" in ast.unparse(event.node))
-    ]
-    return bool(numbers) and bool(needed) and numbers[0] < needed[0]
+    found: set[str] = set()
+    for event in each.around:
+        if event is first:
+            break
+        name = last(event.name)
+        # Any run of an executor but that of the startup program comes after the workers are there.
+        if event.doubt < 2 and (name != "run" or "startup" in ast.unparse(event.node)):
+            found.add(name)
+    return found
 
 
 def _arguments(each: Seen) -> Iterator[tuple[str, ast.AST, list[Any]]]:

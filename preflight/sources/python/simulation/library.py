@@ -83,6 +83,7 @@ class World:
 
     Args:
         variables: the variables that the launch sets.
+        role: `worker` or `server` of a job of Paddle; empty for any other.
         read: the text of a file that the program opens, by its path.
     """
 
@@ -93,11 +94,14 @@ class World:
     arguments: tuple[str | None, ...] | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
     read: Callable[[str], str | None] = lambda path: None
+    role: str = ""
 
     def symbol(self, name: str) -> Any:
         """The value of a name in `libraries.toml`."""
         if name in ("is_first", "is_local_first"):
             return (self.rank if name == "is_first" else self.local_rank) == 0
+        if name in ("is_server", "is_worker"):
+            return self.role == name.removeprefix("is_") if self.role else UNKNOWN
         value = True if name == "is_available" else getattr(self, name, None)
         return UNKNOWN if value is None else value
 

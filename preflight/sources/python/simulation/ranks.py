@@ -7,7 +7,6 @@ import difflib
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from preflight._util.redaction import scrub
 from preflight.model.job import Claim, Job, Known, Launch, Value
@@ -19,7 +18,7 @@ from preflight.sources.python.module import Positions, parse_silently
 from preflight.sources.python.simulation import call_settings
 from preflight.sources.python.simulation.interpreter import Interpreter
 from preflight.sources.python.simulation.library import ROOT, Library, World, table
-from preflight.sources.python.simulation.run_state import Event, Failure
+from preflight.sources.python.simulation.run_state import Event, Failure, Run
 from preflight.sources.python.simulation.values import OutOfSteps
 
 #: The kind of variables that a launcher sets.
@@ -33,18 +32,6 @@ _KINDS = {
 ALONE = "collective_called_on_one_rank"
 #: Programs with the same lines are run once; of others, so many.
 _MAX_PROGRAMS = 8
-
-
-class Run(NamedTuple):
-    """What one rank does.
-
-    Args:
-        is_complete: whether the run was followed to its end.
-    """
-
-    events: Sequence[Event]
-    failure: Failure | None
-    is_complete: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +105,8 @@ def _of_launch(job: Job, launch: Launch, worlds: Sequence[World], files: Files) 
             return replace(_claim(quantity, "", event.file, node, launch), value=value)
 
         texts = {event.file.path: event.file.text for each in runs for event in each.events}
-        yield from call_settings.claims([each.events for each in runs], list(texts.values()), stated, new)
-    for other in runs[1:]:
+        yield from call_settings.claims(runs, list(texts.values()), stated, new)
+    for other in [each for each in runs[1:] if each.role == runs[0].role]:
         event = alone(runs[0], other)
         if event is not None:
             guard = next((each for each in event.guards), None)
@@ -165,8 +152,8 @@ def run(script: SourceFile, world: World, tree: Tree) -> Run:
     try:
         failure = interpreter.run(script)
     except (OutOfSteps, RecursionError):
-        return Run(interpreter.events, None, is_complete=False)
-    return Run(interpreter.events, failure, is_complete=True)
+        return Run(interpreter.events, None, is_complete=False, role=world.role)
+    return Run(interpreter.events, failure, is_complete=True, role=world.role)
 
 
 def _parsed_file(file: SourceFile) -> ast.Module | None:
@@ -200,11 +187,17 @@ def _worlds(job: Job, launch: Launch) -> list[World]:
         places.append((1, 1))
     if names and local is not None and world is not None and world > local:
         places.append((local, 0))
+    roles = [("worker", place) for place in places]
+    if job.value("ps_mode", launch.scope) == Known(True):
+        world, local = _count(job, "ps_workers", launch), None
+        roles = [("worker", (0, 0)), *([("worker", (1, 1))] if world is None or world > 1 else []), ("server", (0, 0))]
     worlds = []
-    for rank, local_rank in places:
-        each = World(rank, local_rank, world, local, launch.arguments)
+    for role, (rank, local_rank) in roles:
+        each = World(rank, local_rank, world, local, launch.arguments, role=role if "paddle" in launch.launcher else "")
         variables = {name: each.symbol(symbol) for symbol, found in names.items() for name in found}
         known = {name: str(value) for name, value in variables.items() if isinstance(value, int)}
+        if each.role:
+            known["TRAINING_ROLE"] = "TRAINER" if role == "worker" else "PSERVER"
         worlds.append(replace(each, variables={**given, **known}))
     return worlds
 

@@ -64,6 +64,20 @@ class Event(NamedTuple):
     receiver: Any = None
 
 
+class Run(NamedTuple):
+    """What one process of a job does.
+
+    Args:
+        is_complete: whether the run was followed to its end.
+        role: `worker` or `server`; empty where there are no servers.
+    """
+
+    events: Sequence[Event]
+    failure: Failure | None
+    is_complete: bool
+    role: str = ""
+
+
 class Failure(NamedTuple):
     """Where the program certainly stops with an error.
 
