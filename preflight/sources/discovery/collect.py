@@ -242,16 +242,22 @@ class JobCollector:
 
     def _read_by(self, path: str, launch: Launch) -> SourceFile | Note:
         """The file that the program of a launch finds at a path."""
-        claims = (claim for found in self.claims.values() for claim in found if claim.scope == launch.scope)
-        folders = [claim.value for claim in claims if claim.quantity == "working_directory"]
-        if any(not isinstance(folder, Known) for folder in folders) or len(folders) > 1:
+        base = self._base_of(launch)
+        if base is None:
             return Note(NoteKind.MISSING, f"it is not known where {launch.program} runs", launch.span)
-        base = f"{texts(folders[0])[0]}/_" if folders else launch.span.path
         tree = self._tree(_Step(path, scope=launch.scope))
         target = tree.resolve(path, relative_to=base)
         return (
             Note(NoteKind.MISSING, f"{path} is not in the tree", launch.span) if target is None else tree.read(target)
         )
+
+    def _base_of(self, launch: Launch) -> str | None:
+        """A path in the folder in which the program of a launch runs; None if that is not known."""
+        claims = (claim for found in self.claims.values() for claim in found if claim.scope == launch.scope)
+        folders = [claim.value for claim in claims if claim.quantity == "working_directory"]
+        if any(not isinstance(folder, Known) for folder in folders) or len(folders) > 1:
+            return None
+        return f"{texts(folders[0])[0]}/_" if folders else launch.span.path
 
     def _written_for(self, path: str, step: _Step | None) -> WrittenFile | None:
         """What the scripts of the job last wrote to a file before the launch of the step; None if they did not.
@@ -358,7 +364,13 @@ class JobCollector:
             found = self._read_by(path, launch)
             return found.text if isinstance(found, SourceFile) else None
 
-        return ranks.Files(self._tree(_Step(launch.program, scope=launch.scope)), opened)
+        def entries(path: str) -> Sequence[str]:
+            base = self._base_of(launch)
+            folder = tree.resolve(path, relative_to=base) if base is not None else None
+            return tree.names(folder) if folder is not None else ()
+
+        tree = self._tree(_Step(launch.program, scope=launch.scope))
+        return ranks.Files(tree, opened, entries)
 
 
 def collect_job(recognised: RecognisedFiles, entries: Sequence[str], *, explicit: bool) -> JobCollector:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from preflight._util.secret_names import is_secret
-from preflight.model.job import Claim, Known, Span, Unresolved, Value
+from preflight.model.job import Claim, Known, Span, Strength, Unresolved, Value
 from preflight.model.job.quantities import SECTION, SETTING_PREFIX
 from preflight.sources.python.called_settings import CALL, ITEMS, MAKER, SOURCE, Called, calls
 from preflight.sources.python.module import last
@@ -108,10 +108,17 @@ def claims(
         for name, (value, node) in facts.items():
             claim: Claim = new(f"{prefix}{name}", value, event, node)
             known = stated.get(place_of(claim.quantity, claim.span))
-            is_better = known is None or (isinstance(known.value, Unresolved) and isinstance(value, Known))
-            # The text shows the function that returns an object, the run the class that it is of.
-            if is_better or (name.endswith(MAKER) and known is not None and known.value != value):
+            if known is None or _is_better(name, value, known):
                 yield replace(claim, source=SOURCE, because=(replace(place, source=SOURCE),))
+
+
+def _is_better(name: str, value: Value, known: Claim) -> bool:
+    """Whether a run shows something better than the text does."""
+    if isinstance(value, Unresolved):
+        return False
+    # The text shows the function that returns an object, the run the class that it is of.
+    differs = name.endswith(MAKER) and known.value != value
+    return differs or isinstance(known.value, Unresolved) or known.strength is not Strength.FLAG
 
 
 def place_of(quantity: str, span: Span) -> tuple[str, str, int, int]:

@@ -85,6 +85,7 @@ class World:
         variables: the variables that the launch sets.
         role: `worker` or `server` of a job of Paddle; empty for any other.
         read: the text of a file that the program opens, by its path.
+        names: the entries of a folder by its path; None if it is not there.
     """
 
     rank: int = 0
@@ -94,6 +95,7 @@ class World:
     arguments: tuple[str | None, ...] | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
     read: Callable[[str], str | None] = lambda path: None
+    names: Callable[[str], Sequence[str] | None] = lambda path: None
     role: str = ""
 
     def symbol(self, name: str) -> Any:
@@ -441,6 +443,28 @@ class Library:
             return of_native(load(text), run.region, str(path)) if text is not None else UNKNOWN
         except (ValueError, yaml.YAMLError, RecursionError):
             return UNKNOWN
+
+    def _call_os_listdir(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
+        found = self._entries(_path_of(arguments[0]) if arguments else ".")
+        return ListValue(found, run.region) if found is not None else UNKNOWN
+
+    def _call_glob_glob(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
+        path = _path_of(arguments[0]) if len(arguments) == 1 else UNKNOWN
+        folder, name = posixpath.split(path) if isinstance(path, str) else ("*", "")
+        entries = self._entries(folder or ".")
+        if entries is None or re.search(r"[*?\[]", folder):
+            return UNKNOWN
+        return ListValue([posixpath.join(folder, each) for each in fnmatch.filter(entries, name)], run.region)
+
+    _call_glob_iglob = _call_glob_glob
+
+    def _entries(self, folder: Any) -> list[str] | None:
+        """The entries of a folder; None if it is not there, or the program may change it."""
+        changed = "*" in self._written or any(
+            isinstance(folder, str) and posixpath.dirname(each) == folder for each in self._written
+        )
+        found = self.world.names(folder) if isinstance(folder, str) and not changed else None
+        return [each.rstrip("/") for each in found] if found else None
 
     def _call_json_load(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
         return self._loaded(run, arguments[0], json.loads) if arguments else UNKNOWN

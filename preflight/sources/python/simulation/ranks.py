@@ -41,10 +41,12 @@ class Files:
     Args:
         tree: those of the user.
         opened: the text of a file that the program opens.
+        entries: what is in a folder that the program looks into.
     """
 
     tree: Tree
     opened: Callable[[str], str | None]
+    entries: Callable[[str], Sequence[str]]
 
 
 def simulated(job: Job, derived: Job, files_of: Callable[[Launch], Files]) -> Job:
@@ -91,7 +93,7 @@ def _of_launch(job: Job, launch: Launch, worlds: Sequence[World], files: Files) 
     script = files.tree.read(launch.program)
     if not isinstance(script, SourceFile):
         return
-    runs = [run(script, replace(world, read=files.opened), files.tree) for world in worlds]
+    runs = [run(script, replace(world, read=files.opened, names=files.entries), files.tree) for world in worlds]
     failure = next((each.failure for each in runs if each.failure is not None), None)
     if failure is not None:
         if _is_given(failure, script, files.tree):
