@@ -233,7 +233,8 @@ def alone(first: Run, other: Run) -> Event | None:
 
 
 def _may_wait(event: Event) -> bool:
-    return not event.name or is_collective_event(event.name, event.node)
+    """Whether other ranks may be needed in a call: in a collective, and in what is not there to be read."""
+    return is_collective_event(event.name, event.node) or not imports.is_foreign(event.name)
 
 
 def _claim(quantity: str, value: str, file: SourceFile, node: ast.AST, launch: Launch) -> Claim:
