@@ -364,9 +364,22 @@ def loads(module: Module) -> Iterator[Claim]:
             restored = bool(name) and f"load_state_dict({name}" in module.file.text
             of_model = restored or _CHECKPOINT.search(f"{name} {given_to} {module.text(call)}")
             alone = ranks_of(module).guard_of(call).who in (RankSet.FIRST, RankSet.LOCAL_FIRST)
-            if module.called(call) == "torch.load" and len(call.args) == 1 and of_model and not alone:
+            if (
+                module.called(call) == "torch.load"
+                and len(call.args) == 1
+                and of_model
+                and not alone
+                and not _is_instead_of_argument(module, call)
+            ):
                 yield module.feature("loaded_where_saved", call)
                 return
+
+
+def _is_instead_of_argument(module: Module, call: ast.Call) -> bool:
+    """Whether a call is under `if x is None`, where the function's caller may give x."""
+    branches = (outer for outer in module.outline.above(call) if isinstance(outer, ast.If))
+    tests = (branch.test for branch in branches if isinstance(branch.test, ast.Compare))
+    return any(is_none(test.comparators[0]) and _is_parameter(module, test.left) for test in tests)
 
 
 def frozen_while_training(module: Module) -> Iterator[Claim]:
