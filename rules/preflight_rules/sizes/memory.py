@@ -34,7 +34,10 @@ from preflight_rules.sizes.pipelines import Pipeline, pipeline_of
 #: variance (Rajbhandari et al., ZeRO, arXiv 1910.02054, section 3.1).
 _WEIGHT, _GRADIENT, _STATES = 2, 2, 12
 #: Settings of DeepSpeed that keep states in 16 bits, and what is left of them then: momentum and variance.
-_HALF_STATES = ("bf16.bf16_master_weights_and_grads", "bf16.bf16_optimizer_states", "fp16.fp16_master_weights_and_grads")
+_HALF_STATES = (
+    *("bf16.bf16_master_weights_and_grads", "bf16.bf16_optimizer_states"),
+    "fp16.fp16_master_weights_and_grads",
+)
 _STATES_IN_HALF = 4
 #: Sources that state completely how parameters and states are split; others leave part of it to other files.
 _SHARDING_SOURCES = ("arguments", "nanotron")
