@@ -108,15 +108,15 @@ _MESHES = ("istio", "linkerd", "kuma")
 
 
 def state_namespace(node_claims: NodeClaims, root: Node, known: Sequence[Node], scope: Scope) -> None:
-    """State that the files make a workload's namespace, and add no mesh to it."""
+    """State of a workload's namespace that the files make whether they leave it without a mesh."""
     made = _only_object(known, "Namespace", root.text("metadata", "namespace"), "")
     name = made.member("metadata", "name") if made is not None else None
     if made is None or name is None:
         return
     sections = (made.at("metadata", "labels"), made.at("metadata", "annotations"))
     keys = [member.key for section in sections if section is not None for member in section.members]
-    if not any(mesh in key for key in keys for mesh in _MESHES):
-        node_claims.add("namespace_without_mesh", Known(True), name, scope=scope)
+    has_mesh = any(mesh in key for key in keys for mesh in _MESHES)
+    node_claims.add("namespace_without_mesh", Known(not has_mesh), name, scope=scope)
 
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"

@@ -29,6 +29,7 @@ from preflight.model.job import (
     lift,
 )
 from preflight.model.job.quantities import SETTING_PREFIX
+from preflight.model.job.value import numbers
 from preflight.sources.base import Command, LaunchLine, Reading, SourceFile, Tree, Variable, Word
 from preflight.sources.launchers.claim_builder import ClaimBuilder, endpoint, variable_setting
 from preflight.sources.launchers.option_parser import module_path, relative, text_of, texts
@@ -42,6 +43,7 @@ _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK")
 _PADDLE_RANK_VARIABLES = ("TRAINING_ROLE", "PADDLE_TRAINING_ROLE", "PADDLE_TRAINER_ID")
 _PADDLE_PEER_VARIABLES = (
     "PADDLE_TRAINERS_NUM",
+    "PADDLE_TRAINERS",
     "PADDLE_TRAINER_ENDPOINTS",
     "PADDLE_PSERVERS_IP_PORT_LIST",
     "PADDLE_MASTER",
@@ -106,6 +108,10 @@ def _state_torch(builder: ClaimBuilder, environment: Mapping[str, Variable]) -> 
 _SERVER_LISTS = ("PADDLE_PSERVERS_IP_PORT_LIST", "PADDLE_PSERVER_ENDPOINTS")
 
 
+#: The number of trainers, as they read it. Operators of Kubernetes give the second name the trainers' hosts.
+_COUNTS = ("PADDLE_TRAINERS_NUM", "PADDLE_TRAINERS")
+
+
 def _first_set(names: tuple[str, ...], environment: Mapping[str, Variable]) -> str:
     """The first of the names that is set, or the first of all when none is."""
     return next((name for name in names if name in environment), names[0])
@@ -124,7 +130,9 @@ def _state_parameter_server(builder: ClaimBuilder, environment: Mapping[str, Var
     add(servers_name, "ps_server_endpoints", as_strings)
     add(servers_name, "ps_servers", lambda value: count_of(as_strings(value)))
     add("PADDLE_TRAINER_ENDPOINTS", "ps_worker_endpoints", as_strings)
-    add("PADDLE_TRAINERS_NUM", "ps_workers", as_int)
+    count = _first_set(_COUNTS, environment)
+    if count == _COUNTS[0] or numbers(environment[count].value):
+        add(count, "ps_workers", as_int)
     add("PADDLE_MASTER", "rendezvous_endpoint", as_text)
     add("PADDLE_CURRENT_ENDPOINT", "ps_current_endpoint", as_text)
     role = environment.get(role_name)

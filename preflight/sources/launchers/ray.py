@@ -1,4 +1,4 @@
-"""`ray start` and `ray job submit`.
+"""`ray start`, `ray job submit`, and `ray submit` to a cluster that `ray up` starts.
 
 The options are generated (preflight/sources/tables). Source of defaults and of options that exclude each other:
 ray/scripts/scripts.py and ray/_private/parameter.py, Ray 2.60.
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from preflight.model.job import Known, Launch, Plain, Strength, Unresolved, Value, as_int, lift
+from preflight.model.job import Known, Launch, Plain, Reference, Strength, Unresolved, Value, as_int, lift
 from preflight.sources.base import LaunchLine, Reading, Tree
 from preflight.sources.launchers.claim_builder import ClaimBuilder, endpoint, state_launcher, state_unknown
-from preflight.sources.launchers.option_parser import ScannedLine, generated_table, scan, text_of
+from preflight.sources.launchers.option_parser import ScannedLine, generated_table, relative, scan, table, text_of
 from preflight.sources.launchers.python_program import is_python, python_program
 from preflight.sources.launchers.started_program import read_program
 from preflight.sources.tables import load_table
@@ -30,6 +30,10 @@ _SUBMIT = generated_table(
     valued={"other": "--log-style --log-color --verify --headers"},
     flags=_LOGGING,
     abbreviations=False,
+)
+_SUBMIT_TO_FILE = table(
+    {"other": "--log-style --log-color --log-level --cluster-name -n --port-forward -p --args"},
+    {"help": "-h --help", "switch": "--stop --start --screen --tmux --no-config-cache", **_LOGGING},
 )
 _HEAD_PORT = 6379
 #: Ports of components that RayParams.update_pre_selected_port requires to be distinct.
@@ -52,6 +56,8 @@ class RayReader:
             return self._start(line)
         if subcommands == ["job", "submit"]:
             return self._submit(line, tree)
+        if subcommands[:1] == ["submit"]:
+            return self._submit_to_file(line, tree)
         return Reading()
 
     def _start(self, line: LaunchLine) -> Reading:
@@ -116,6 +122,18 @@ class RayReader:
             words, module = (list(found.words), found.module) if found is not None else ([], False)
         program = read_program(line, self.name, words, tree, module=module)
         return program.reading(builder.claims)
+
+    def _submit_to_file(self, line: LaunchLine, tree: Tree) -> Reading:
+        scanned = scan(line.words[2:], _SUBMIT_TO_FILE)
+        if scanned.last("help") is not None or len(scanned.rest) < 2:
+            return Reading()
+        builder = ClaimBuilder(self.name, line.scope, line.command.condition)
+        cluster, *words = scanned.rest
+        builder.add("ray_role", Known("submit"), line.words[0].span, line.words[0].spelling)
+        target = relative(text_of(cluster) or "", line, tree)
+        words = [word for word in words if text_of(word) != "--"]
+        file = Reference(target, "cluster", cluster.span, line.scope) if target is not None else None
+        return read_program(line, self.name, words, tree).reading(builder.claims, (file,) if file is not None else ())
 
 
 def _state_ports(builder: ClaimBuilder, scanned: ScannedLine) -> None:

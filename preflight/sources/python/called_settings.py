@@ -21,6 +21,7 @@ from preflight.model.job import Claim, Known, Unresolved, Value
 from preflight.model.job.quantities import SECTION, SETTING_PREFIX
 from preflight.sources.python import imports
 from preflight.sources.python.environment import is_left_before
+from preflight.sources.python.listed_items import setting_of
 from preflight.sources.python.model_features import LOOPS
 from preflight.sources.python.module import Module, argument, attributes, enclosing, last, value_of
 from preflight.sources.python.outline import dotted
@@ -37,7 +38,7 @@ from preflight.sources.python.rank_conditions import (
 
 #: What a script with calls of other libraries imports.
 _OF_OTHERS = re.compile(
-    r"peft|transformers|trl|accelerate|datasets|evaluate|lightning|composer|megatron|nemo|\bray\b|tensorflow"
+    r"peft|transformers|trl|accelerate|datasets|evaluate|lightning|composer|megatron|nemo|\bray\b|tensorflow|mpi4py"
 )
 #: How these claims are named; `because` is the call.
 SOURCE = "call"
@@ -472,6 +473,11 @@ def _argument(
         return
     if isinstance(made, (ast.List, ast.Tuple, ast.Set)):
         yield replace(claim, quantity=f"{key}.{ITEMS}", value=Known(len(made.elts)), span=module.span(at or given))
+        entries = [setting_of(module, item) for item in made.elts if isinstance(item, ast.Subscript)]
+        values = [each.node.value for each in entries if each is not None]
+        beside = tuple(value for value in values if isinstance(value, (str, int, float)))
+        if beside and len(beside) == len(made.elts):
+            yield replace(claim, quantity=f"{key}.beside", value=Known(beside), span=module.span(at or given))
         nones = sum(isinstance(item, ast.Constant) and item.value is None for item in made.elts)
         yield replace(claim, quantity=f"{key}.nones", value=Known(nones), span=module.span(at or given))
         items = [item for each in made.elts if isinstance(item := _made(module, each), ast.Call)]

@@ -228,6 +228,7 @@ _SHARED = re.compile(
     re.IGNORECASE,
 )
 _OF_RANKS = re.compile(r"rank|world|num_replicas|process_index|hvd\.", re.IGNORECASE)
+_INDEX_OF_RANK = re.compile(r"(?=.*rank)(?=.*(?:world|size|num_replicas|nranks|trainers))", re.IGNORECASE)
 _EVALUATION_WORDS = re.compile(r"val|test|eval|dev|infer|predict", re.IGNORECASE)
 _PADDLE_LOADERS = ("paddle.io.DataLoader", "paddle.fluid.io.DataLoader")
 _LOADERS = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader", "DataLoader", "data.DataLoader")
@@ -241,7 +242,9 @@ def unsplit_claims(module: Module) -> Iterator[Claim]:
     for call in module.named("WebDataset"):
         if call.args:
             yield from _web_datasets(module, call)
-    if _DIVIDING_WORDS.search(_UNUSED.sub("", text)) is not None:
+    indices = (module.text(node.slice) for node in module.nodes(ast.Subscript))
+    # Each rank may take files of its own: `files[(n * world_size + rank) % len(files)]`.
+    if _DIVIDING_WORDS.search(_UNUSED.sub("", text)) is not None or any(map(_INDEX_OF_RANK.search, indices)):
         return
     for node in module.nodes(ast.ClassDef):
         if any(end_of(base) == "IterableDataset" for base in node.bases) and not _SHARED.search(module.source(node)):

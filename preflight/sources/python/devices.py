@@ -169,7 +169,9 @@ def _are_same(module: Module, first: ast.expr, second: ast.expr) -> bool:
         inner = second.args[0]
     name = module.name(first)
     if name and name == module.name(inner):
-        return True
+        # Two functions may use one name for different things.
+        names = [each for each in (first, inner) if isinstance(each, ast.Name)]
+        return len(names) < 2 or module.bindings_of(names[0]) is module.bindings_of(names[1])
     found = _unwrap(module, second)
     return found is first and not isinstance(found, ast.Constant)
 

@@ -31,7 +31,7 @@ from preflight.model.job import (
 )
 from preflight.model.job.quantities import SECTION
 from preflight.sources.formats.structured import Kind
-from preflight.sources.python.listed_items import setting_of
+from preflight.sources.python.listed_items import meant, setting_of
 from preflight.sources.python.module import Module, argument, last, value_of
 
 
@@ -102,7 +102,8 @@ def _workers(module: Module, call: ast.Call) -> Iterator[Claim]:
     """`ScalingConfig(use_gpu=False, resources_per_worker={"GPU": 1})`; without `use_gpu` it is False."""
     workers = argument(call, "num_workers")
     if workers is not None:
-        yield module.claim("ray_workers", module.fold(value_of(workers)), workers, source="ray")
+        count = meant(module, value_of(workers)) or value_of(workers)
+        yield module.claim("ray_workers", module.fold(count), workers, source="ray")
     given = argument(call, "resources_per_worker")
     if given is None or call.args or any(keyword.arg is None for keyword in call.keywords):
         return

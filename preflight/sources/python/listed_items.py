@@ -70,17 +70,17 @@ def items_of(module: Module, expression: ast.expr, depth: int = 0) -> Items | No
             return None
         return Items(len(setting.node.items), setting.span, False)
     if isinstance(expression, (ast.Name, ast.Attribute)):
-        meant = _meant(module, expression)
-        return items_of(module, meant, depth + 1) if meant is not None else None
+        found = meant(module, expression)
+        return items_of(module, found, depth + 1) if found is not None else None
     return None
 
 
-def _meant(module: Module, name: ast.expr) -> ast.expr | None:
+def meant(module: Module, name: ast.expr) -> ast.expr | None:
     """What a name is bound to: in one place, or as the argument of a function that is called once."""
-    meant = module.definition(name)
-    meant = module.outline.assigned_once(meant) or meant
-    if meant is not name:
-        return meant
+    made = module.definition(name)
+    made = module.outline.assigned_once(made) or made
+    if made is not name:
+        return made
     function = module.outline.function_of(name)
     names = [each.arg for each in function.args.args] if function is not None else []
     calls = module.outline.calls_named(function.name) if function is not None else ()

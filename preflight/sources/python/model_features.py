@@ -7,13 +7,17 @@ torch/amp/grad_scaler.py (2.9).
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from preflight.model.job import Claim, Known, alternatives
+from preflight.sources.base import SourceFile
+from preflight.sources.python import imports
 from preflight.sources.python.environment import always_reached
+from preflight.sources.python.horovod import ways
 from preflight.sources.python.module import (
     MAX_CALL_DEPTH,
     Module,
@@ -22,6 +26,7 @@ from preflight.sources.python.module import (
     exclude_each_other,
     is_none,
     last,
+    parse_silently,
     place_of,
     places_given,
     value_of,
@@ -364,9 +369,22 @@ def loads(module: Module) -> Iterator[Claim]:
             restored = bool(name) and f"load_state_dict({name}" in module.file.text
             of_model = restored or _CHECKPOINT.search(f"{name} {given_to} {module.text(call)}")
             alone = ranks_of(module).guard_of(call).who in (RankSet.FIRST, RankSet.LOCAL_FIRST)
-            if module.called(call) == "torch.load" and len(call.args) == 1 and of_model and not alone:
+            if (
+                module.called(call) == "torch.load"
+                and len(call.args) == 1
+                and of_model
+                and not alone
+                and not _is_instead_of_argument(module, call)
+            ):
                 yield module.feature("loaded_where_saved", call)
                 return
+
+
+def _is_instead_of_argument(module: Module, call: ast.Call) -> bool:
+    """Whether a call is under `if x is None`, where the function's caller may give x."""
+    branches = (outer for outer in module.outline.above(call) if isinstance(outer, ast.If))
+    tests = (branch.test for branch in branches if isinstance(branch.test, ast.Compare))
+    return any(is_none(test.comparators[0]) and _is_parameter(module, test.left) for test in tests)
 
 
 def frozen_while_training(module: Module) -> Iterator[Claim]:
@@ -438,22 +456,45 @@ def deepspeed_parts(module: Module) -> Iterator[Claim]:
         given = argument(call, "optimizer", 2)
         if module.called(call) != "deepspeed.initialize" or given is None:
             continue
-        if "DeepSpeedCPUAdam" in module.file.text:
+        holder, made = _returned(module, _latest(module, value_of(given), call))
+        if "DeepSpeedCPUAdam" in module.file.text + holder.file.text:
             # The script chooses by whether it offloads.
             continue
-        made = _latest(module, value_of(given), call)
-        name = module.called(made) if isinstance(made, ast.Call) else ""
+        name = holder.called(made) if isinstance(made, ast.Call) else ""
         known = re.match(r"(?:torch\.optim|transformers|bitsandbytes|apex)\.", name) and _OPTIMIZER.fullmatch(
             last(name)
         )
-        if (known or name.endswith(".FusedAdam")) and not module.condition(made):
-            yield module.feature("optimizer_of_program", given, made, condition=_call_condition(module, call))
+        if (known or name.endswith(".FusedAdam")) and not holder.condition(made):
+            parts = [made] if holder is module else []
+            yield module.feature("optimizer_of_program", given, *parts, condition=_call_condition(module, call))
     for call in module.named("MoE"):
         # Recipes for dense models share the code of those with experts.
         if module.called(call).startswith("deepspeed.") and "expert" not in module.condition(call):
             condition = None if _is_constructed(module, call) else "the layer is made"
             yield module.feature("experts_of_deepspeed", call, condition=condition)
             return
+
+
+def _returned(module: Module, made: ast.expr) -> tuple[Module, ast.expr]:
+    """What the only `return` of a called function gives, which the script or a module that it imports defines, with
+    that file; the expression itself if it is no such call.
+    """
+    name = dotted(made.func).rpartition(".")[2] if isinstance(made, ast.Call) else ""
+    for holder in (module, *_modules_with(module, f"def {name}(")) if name else ():
+        functions = holder.outline.functions(name)
+        given = [node.value for node in holder.nodes(ast.Return) if holder.outline.function_of(node) in functions]
+        if len(functions) == len(given) == 1 and given[0] is not None:
+            return holder, holder.definition(given[0])
+    return module, made
+
+
+def _modules_with(module: Module, text: str) -> Iterator[Module]:
+    """The modules of the user's own that a script imports and that hold a text."""
+    for path in [each.path for each in imports.texts_of_modules(module)[0] if text in each.text]:
+        file = module.files.read(path)
+        if isinstance(file, SourceFile):
+            with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+                yield Module(file, parse_silently(file.text), module.files, module.scope)
 
 
 def _call_condition(module: Module, call: ast.Call) -> str:
@@ -523,6 +564,31 @@ def servers_before_mode(module: Module) -> Iterator[Claim]:
             condition = module.condition(call)
             own = "" if condition in ("", "fleet.is_server()") else condition
             yield module.feature("servers_before_mode", call, condition=own)
+            return
+
+
+#: A function that does nothing before it starts Paddle's servers.
+_STARTS_SERVERS = re.compile(
+    r"^def (\w+)\([^)]*\)[^:\n]*:\n"
+    r"(?:[ \t]*(?:(?:\"\"\"|#|print|log|fleet\.)[^\n]*)?\n){0,5}?[ \t]+fleet\.init_server\(",
+    re.MULTILINE,
+)
+
+
+def servers_before_minimize(module: Module) -> Iterator[Claim]:
+    """Paddle's servers, started before the optimizer minimizes the loss: in the script, or by an imported function."""
+    if "fleet" not in module.file.text or "distributed_optimizer" not in module.file.text:
+        return
+    minimized = [way for call in module.named("minimize") for way in ways(module, call)]
+    texts = [each.text for each in imports.texts_of_modules(module)[0]]
+    starting = {found[1] for text in texts for found in _STARTS_SERVERS.finditer(text)}
+    for call in module.named("init_server", *starting) if minimized else ():
+        # What a function of the script itself does is followed.
+        if not dotted(call.func).startswith("fleet.") and not module.is_imported(dotted(call.func)):
+            continue
+        way = min(ways(module, call), default=None)
+        if way is not None and way < min(minimized) and module.condition(call) in ("", "fleet.is_server()"):
+            yield module.feature("servers_before_minimize", call, condition="")
             return
 
 

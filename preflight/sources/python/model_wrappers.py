@@ -66,7 +66,7 @@ def claims(module: Module) -> Iterator[Claim]:
     if _RANKS.search(module.file.text) and not _OTHER_CHOICE.search(module.file.text):
         fixed = _first_gpu_of_all(module)
         if fixed is not None:
-            yield module.claim("device_not_chosen", module.text(fixed), fixed, condition="")
+            yield module.claim("device_not_chosen", _device_text(module, fixed), fixed, condition="")
         elif not _GPU_SELECTION_WORDS.search(_NO_CHOICE.sub("", module.file.text)):
             yield from _default_gpu_use(module)
 
@@ -102,6 +102,14 @@ def _first_gpu_of_all(module: Module) -> ast.Call | None:
         elif (short != "to" or _names_device(chosen)) if not found else (short != "to" and found - _NO_GPU - {None}):
             return None
     return first
+
+
+def _device_text(module: Module, call: ast.Call) -> str:
+    """The texts of what variables give a call, such as `args.local_rank`."""
+    given = [*call.args, *(each.value for each in call.keywords)]
+    for _ in range(_MAX_DEPTH):
+        given = [module.definition(each) for each in given]
+    return " ".join(map(module.text, given))
 
 
 def _on_every_gpu_node(condition: str) -> bool:

@@ -242,7 +242,7 @@ class PythonSource:
         key = (file.path, file.sha256, _FULL_READING)
         if key not in self._readings:
             self._readings[key] = self._read_all(file, tree)
-        return _select_for_role(self._readings[key], role)
+        return _select_for_role(self._readings[key], role, file.text)
 
     def _read_all(self, file: SourceFile, tree: Tree) -> Reading:
         """The claims of the script as if it were started itself."""
@@ -358,10 +358,17 @@ def _script(file: SourceFile) -> Claim:
     return Claim("script", Known(file.path), span, file.path, "python", strength=Strength.DEFAULT)
 
 
-def _select_for_role(reading: Reading, role: str) -> Reading:
+#: What a file runs only if it is started itself.
+_MAIN = re.compile(r"^if __name__ ?== ?[\"']__main__[\"']:.*(?:\n(?:[ \t#].*)?)*", re.MULTILINE)
+
+
+def _select_for_role(reading: Reading, role: str, text: str) -> Reading:
     """The part of a script's full reading that counts if it is only imported."""
     if role not in imports.NEXT_ROLE:
         return reading
+    main = _MAIN.search(text)
+    first = text.count("\n", 0, main.start()) + 1 if main is not None else 0
+    own_lines = range(first, first + main[0].count("\n") + 1) if main is not None else ()
     own = {launch.scope for launch in reading.launches}
     next_role = imports.NEXT_ROLE[role]
     references = (
@@ -372,7 +379,9 @@ def _select_for_role(reading: Reading, role: str) -> Reading:
     claims = tuple(
         claim
         for claim in reading.claims
-        if (claim.quantity in _MODULE_QUANTITIES or claim.source == trainers.DEFAULTS) and claim.scope not in own
+        if (claim.quantity in _MODULE_QUANTITIES or claim.source == trainers.DEFAULTS)
+        and claim.scope not in own
+        and claim.span.line not in own_lines
     )
     notes = () if own else reading.notes
     return replace(reading, claims=claims, launches=(), notes=notes, references=tuple(references))

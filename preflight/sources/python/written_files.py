@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 
 from preflight.model.job import Claim, Known, alternatives
-from preflight.sources.python.module import Module, argument, last, value_of
+from preflight.sources.python.module import Module, argument, is_none, last, value_of
 from preflight.sources.python.outline import dotted, end_of
 from preflight.sources.python.rank_conditions import RankGuard, RankSet, ranks_of
 
@@ -43,7 +43,7 @@ _OWN_DISKS = ("/tmp/", "/var/tmp/", "/dev/shm/")
 
 def checkpoint_claims(module: Module) -> Iterator[Claim]:
     """All claims about which ranks write checkpoints."""
-    distributed = _DISTRIBUTED.search(module.file.text) is not None and not _is_of_one_rank(module)
+    distributed = _uses_ranks(module) and not _is_of_one_rank(module)
     for call in module.named("save", *(name for name in module.by_name if _SAVES.fullmatch(name))):
         name = module.called(call)
         library = name in _LIBRARY_SAVES
@@ -59,6 +59,8 @@ def checkpoint_claims(module: Module) -> Iterator[Claim]:
             continue
         guard_of = ranks_of(module).guard_of(call)
         if guard_of.who is RankSet.LOCAL_FIRST and guard_of.test is not None:
+            if _is_of_one_node(module):
+                continue
             guard = module.claim("checkpoint_guard", guard_of.who.value, guard_of.test, condition="")
             yield module.claim("checkpoint_written", guard_of.who.value, call, because=(guard,))
         elif guard_of.who is RankSet.ALL and name in _LIBRARY_SAVES[:2] and distributed:
@@ -74,7 +76,7 @@ def _is_by_trainer(module: Module, call: ast.Call) -> bool:
 
 def shared_files(module: Module) -> Iterator[Claim]:
     """All claims about files on a node's own disk that rank 0 writes and every rank reads."""
-    if _DISTRIBUTED.search(module.file.text) is None:
+    if not _uses_ranks(module):
         return
     written: dict[str, ast.Call] = {}
     for call in module.named("save"):
@@ -103,13 +105,31 @@ def folders(module: Module) -> Iterator[Claim]:
 
 def is_for_ranks(module: Module) -> bool:
     """Whether a script itself shows that several ranks run it."""
-    text = module.file.text
-    return (_DISTRIBUTED.search(text) is not None or "Accelerator(" in text) and not _is_of_one_rank(module)
+    return (_uses_ranks(module) or "Accelerator(" in module.file.text) and not _is_of_one_rank(module)
+
+
+def _uses_ranks(module: Module) -> bool:
+    """Whether a script uses what runs it on several ranks; it may import more than it uses."""
+    names = (module.name(node) for node in module.nodes(ast.Name, ast.Attribute))
+    return _DISTRIBUTED.search(module.file.text) is not None and any(map(_DISTRIBUTED.search, names))
 
 
 def folders_of_module(module: Module) -> Iterator[Claim]:
-    """The same for a module, whose functions every rank enters."""
-    return _folders(module, ranks_of(module).inside)
+    """The same for a module, whose functions every rank enters, unless a caller must ask for it."""
+    optional = {module.span(call) for call in module.named("mkdir", "makedirs") if _is_optional(module, call)}
+    return (claim for claim in _folders(module, ranks_of(module).inside) if claim.span not in optional)
+
+
+def _is_optional(module: Module, call: ast.Call) -> bool:
+    """Whether a call is under a condition on an argument of the function that is None unless it is given."""
+    function = module.outline.function_of(call)
+    if function is None:
+        return False
+    names = [*function.args.kwonlyargs[::-1], *function.args.args[::-1]]
+    values = [*function.args.kw_defaults[::-1], *function.args.defaults[::-1]]
+    left_out = {name.arg for name, value in zip(names, values, strict=False) if value is not None and is_none(value)}
+    tests = (outer.test for outer in module.outline.above(call) if isinstance(outer, ast.If))
+    return any(isinstance(each, ast.Name) and each.id in left_out for test in tests for each in ast.walk(test))
 
 
 def _folders(module: Module, guard: Callable[[ast.Call], RankGuard]) -> Iterator[Claim]:
@@ -146,6 +166,12 @@ def _is_of_one_rank(module: Module) -> bool:
     calls = module.named("init_process_group")
     sizes = [argument(call, "world_size", 3) for call in calls]
     return bool(calls) and all(size is not None and module.fold(value_of(size)) == Known(1) for size in sizes)
+
+
+def _is_of_one_node(module: Module) -> bool:
+    """Whether the process group is given the local rank as its rank, which is right on one node only."""
+    ranks = [argument(call, "rank", 4) for call in module.named("init_process_group")]
+    return bool(ranks) and all(rank is not None and end_of(value_of(rank)) == "local_rank" for rank in ranks)
 
 
 def _is_side_work(module: Module, call: ast.Call) -> bool:
@@ -224,6 +250,7 @@ _WAITING = re.compile(
     r"barrier|wait|sync|reduce|broadcast|gather|scatter|all_to_all|fit|train|save|load_checkpoint|destroy_process_group",
     re.IGNORECASE,
 )
+_EXISTS = re.compile(r"exists\(|is_?file\(|is_?dir\(", re.IGNORECASE)
 _ONE_RANK = (RankSet.FIRST, RankSet.LOCAL_FIRST)
 _REMOVERS = ("rmtree", "remove", "unlink")
 
@@ -231,7 +258,7 @@ _REMOVERS = ("rmtree", "remove", "unlink")
 def shared_path_claims(module: Module) -> Iterator[Claim]:
     """Claims `shared_path`: `removed by every rank`, `removed too early`, `made by one rank`, `written by one rank`."""
     text = module.file.text
-    is_distributed, has_ranks = _DISTRIBUTED.search(text) is not None, _RANK_WORDS.search(text) is not None
+    is_distributed, has_ranks = _uses_ranks(module), _RANK_WORDS.search(text) is not None
     waits = _waits(module) if is_distributed or has_ranks else []
     if is_distributed:
         for call in module.named("rmtree"):
@@ -373,15 +400,18 @@ def _uses(call: ast.Call, name: str) -> bool:
 
 
 def _waits(module: Module) -> list[int]:
-    """The lines of the calls of every rank that, by their names, wait for other ranks; in order.
+    """The lines of the calls of every rank that, by their names, wait for other ranks, and of loops that wait for a
+    file; in order.
 
     Calls under a condition on the rank are those of one rank alone, so they do not count.
     """
-    return sorted(
+    calls = (
         call.lineno
         for call in module.calls
         if _WAITING.search(last(module.called(call))) is not None and _is_of_all(module, call)
     )
+    loops = (loop.lineno for loop in module.nodes(ast.While) if _EXISTS.search(module.text(loop.test)))
+    return sorted((*calls, *loops))
 
 
 def _nothing_waits(module: Module, first: ast.Call, second: ast.Call, waits: Sequence[int]) -> bool:

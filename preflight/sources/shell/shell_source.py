@@ -102,7 +102,7 @@ class ShellSource:
                 *builder.claims,
                 *launches.claims,
                 *parts.claims,
-                *steps,
+                *(claim for claim in steps if not _is_there(claim, tree)),
                 *exports,
                 *variables_read,
                 *rejected_exports(file, scope),
@@ -119,6 +119,13 @@ class ShellSource:
             numbers=launches.numbers,
         )
         return without_secrets(reading, secrets_of(script.commands))
+
+
+def _is_there(claim: Claim, tree: Tree) -> bool:
+    """Whether a folder that the script makes is in the tree already."""
+    made = claim.alternatives if claim.quantity == "directory_made" else ()
+    found = [tree.resolve(str(path), relative_to=claim.span.path) for path in made]
+    return any(target and tree.names(target) for target in found)
 
 
 def startable(files: Iterable[SourceFile]) -> frozenset[str]:

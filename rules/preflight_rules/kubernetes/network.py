@@ -48,8 +48,8 @@ def mesh_proxy_may_join_pods(job: Job) -> Iterator[Verdict]:
     Fix: `metadata: {annotations: {sidecar.istio.io/inject: "false"}}` in the pod template of every role.
 
     Known limits: The annotation on the job itself is not counted, because the operators do not pass it on to the pods.
-    Only the cluster shows whether the namespace has injection, so this is a warning of medium confidence, and only
-    where the manifest names a namespace.
+    Where the files do not make the namespace, only the cluster shows whether it has injection: then this is
+    informational.
     """
     for workload in workloads(job):
         namespaces = workload.in_force("namespace")
@@ -61,7 +61,8 @@ def mesh_proxy_may_join_pods(job: Job) -> Iterator[Verdict]:
             continue
         name = (texts(namespaces[0].value) or ("",))[0]
         open_roles = [role for role in workload.roles if not _is_off(workload, role)]
-        if workload.in_force("namespace_without_mesh"):
+        without = {value for claim in workload.in_force("namespace_without_mesh") for value in claim.alternatives}
+        if without == {True}:
             open_roles = []
         if name in _PLAIN_NAMESPACES or name.startswith(_OTHER_PLATFORM) or not pods or max(pods) < 2 or not open_roles:
             yield passed(workload.id)
@@ -74,6 +75,7 @@ def mesh_proxy_may_join_pods(job: Job) -> Iterator[Verdict]:
             at=namespaces[0],
             also=tuple((role.count, role.name) for role in open_roles[:4]),
             remedy='Annotate the pod template of each role with `sidecar.istio.io/inject: "false"`.',
+            severity=None if without == {False} else Severity.INFO,
         )
 
 

@@ -31,12 +31,13 @@ def _several(values: Sequence[Plain], singular: str, many: str = "") -> str:
 
 
 def gpus(job: Job, launch: Launch) -> tuple[Value, tuple[Claim, ...]] | None:
-    """The claims that give the GPUs of each node: those that are visible, otherwise those that are granted."""
-    visible = job.setting("env.CUDA_VISIBLE_DEVICES", launch.scope)
-    if visible:
-        return lift(_count, job_value(visible)), visible
-    granted = job.setting("gpus_per_node", launch.scope)
-    return (job_value(granted), granted) if granted else None
+    """The claims that give the GPUs of each node: those that are visible, unless fewer are granted."""
+    visible, granted = (job.setting(name, launch.scope) for name in ("env.CUDA_VISIBLE_DEVICES", "gpus_per_node"))
+    if not visible:
+        return (job_value(granted), granted) if granted else None
+    shown, given = lift(_count, job_value(visible)), numbers(job_value(granted)) if granted else ()
+    fewer = given and max(given) < min(numbers(shown), default=0)
+    return (job_value(granted), granted) if fewer else (shown, visible)
 
 
 def _count(item: object) -> int:
@@ -168,10 +169,12 @@ def gpus_left_idle(job: Job) -> Iterator[Verdict]:
         yield not_applicable(launch.id, "ms-swift spreads each rank over the GPUs of its share")
         return
     value, because = gpu_counts
-    if undecided_verdict := undecided(launch.id, (*given, *because), launch):
+    started = job.setting("tasks_per_node", launch.scope)
+    if undecided_verdict := undecided(launch.id, (*given, *started, *because), launch):
         yield undecided_verdict
         return
-    ranks, devices = numbers(job_value(given)), numbers(value)
+    tasks = max(numbers(job_value(started)), default=1)
+    ranks, devices = tuple(tasks * each for each in numbers(job_value(given))), numbers(value)
     if ranks and devices and 0 < max(ranks) < min(devices) and not _reported_by_acc001(job, launch, devices):
         yield failed(
             launch.id,

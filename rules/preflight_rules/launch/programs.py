@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from preflight.model.findings import Confidence, Severity
-from preflight.model.job import Job, Known, Launch
+from preflight.model.job import Job, Known, Launch, Unresolved
 from preflight.model.job.claim import distinct
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
@@ -249,7 +249,9 @@ def program_refuses_launch(job: Job) -> Iterator[Verdict]:
         optimised = re.search(r"\s-OO?\s", launch.span.snippet) or job.setting("env.PYTHONOPTIMIZE", launch.scope)
         for claim in job.about("program_outcome", launch.scope):
             shown = next(iter(texts(claim.value)), "")
-            if not shown:
+            if isinstance(claim.value, Unresolved):
+                yield unknown(launch.id, claim.value.why, at=claim)
+            elif not shown:
                 yield passed(launch.id)
             elif not (optimised and claim.source == "assert"):
                 yield failed(

@@ -91,12 +91,12 @@ _ASYNCHRONOUS = {"gpubox": "async", "heter": "async"}
 @rule(
     "SGD002",
     "update-mode-said-twice",
-    severity=Severity.WARNING,
+    severity=Severity.INFO,
     otherwise="no configuration sets the update mode twice",
     evidence=(
         (
-            "PaddleRec, doc/yaml.md (runner.sync_mode, hyper_parameters.optimizer.strategy)",
-            "https://github.com/PaddlePaddle/PaddleRec/blob/master/doc/yaml.md",
+            "PaddleRec, tools/utils/static_ps/program_helper.py, which reads runner.sync_mode alone",
+            "https://github.com/PaddlePaddle/PaddleRec/blob/master/tools/utils/static_ps/program_helper.py",
         ),
     ),
 )
@@ -105,8 +105,8 @@ def update_mode_said_twice(job: Job) -> Iterator[Verdict]:
 
     What it checks: The update modes that one file gives (`sync_mode`, `strategy`, `distribute_strategy`) agree.
 
-    Why it matters: Only one of them is read, and which one depends on the version: the job trains asynchronously while
-    everyone assumes that it is synchronous, or waits for stragglers although it should not.
+    Why it matters: Only one of them is read, runner.sync_mode: who changes the other one, or believes it, trains in
+    another mode.
 
     Example: `runner.sync_mode: async` and `hyper_parameters.optimizer.strategy: sync`.
 
@@ -130,9 +130,9 @@ def update_mode_said_twice(job: Job) -> Iterator[Verdict]:
                 other = next(claim for claim, mode in zip(claims, known, strict=True) if mode != known[0])
                 verdict = failed(
                     subject,
-                    f"{quoted(claims[0])} and {placed(other)} give different update modes.",
+                    f"{quoted(other)} has no effect, as {placed(claims[0])} sets the update mode.",
                     at=other,
-                    also=((claims[0], "the other mode"),),
+                    also=((claims[0], "the mode in force"),),
                     remedy="Write the same mode in both places.",
                 )
             yield verdict or passed(subject)

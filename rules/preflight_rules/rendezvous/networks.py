@@ -144,7 +144,7 @@ def _matches(pattern: str, text: str) -> bool:
 @rule(
     "IFN010",
     "interface-prefix-selects-vlans",
-    severity=Severity.WARNING,
+    severity=Severity.INFO,
     fix="unsafe",
     confidence=Confidence.MEDIUM,
     otherwise="no variable selects NCCL's interfaces on several nodes",
@@ -170,8 +170,8 @@ def interface_prefix_selects_vlans(question: Question[Filter]) -> Verdict | None
 
     Fix: `export NCCL_SOCKET_IFNAME==bond0`: the second `=` requests exactly this name.
 
-    Known limits: Whether a node has such VLANs is known only on the node. Plain names such as eth0 are not reported,
-    because most nodes and all containers have one interface of the kind.
+    Known limits: Whether a node has such VLANs is known only on the node, so this is informational. Plain names such
+    as eth0 are not reported, because most nodes and all containers have one interface of the kind.
     """
     item = question.of
     values = texts(item.claim.value)

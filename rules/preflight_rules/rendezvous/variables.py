@@ -218,7 +218,8 @@ def debug_setting_left_on(job: Job) -> Iterator[Verdict]:
 
     What it checks: For launches that do not certainly stay on one node: CUDA_LAUNCH_BLOCKING=1, NCCL_P2P_DISABLE=1,
     NCCL_SHM_DISABLE=1, NCCL_IB_DISABLE=1, NCCL_DEBUG=TRACE, TORCH_DISTRIBUTED_DEBUG=DETAIL; and
-    TORCH_NCCL_ASYNC_ERROR_HANDLING=0, by its old name too, unless torch waits in blocking mode.
+    TORCH_NCCL_ASYNC_ERROR_HANDLING=0, by its old name too, which torchrun overrides, unless torch waits in blocking
+    mode.
 
     Why it matters: Each makes training slower, some by an order of magnitude, and the bill grows with every node.
     CUDA_LAUNCH_BLOCKING has made multi-node runs hang. Without asynchronous error handling the failure of a rank goes
@@ -238,7 +239,7 @@ def debug_setting_left_on(job: Job) -> Iterator[Verdict]:
         nodes = nodes_spanned(job, launch)[0] if launch is not None else None
         if row is None or (nodes is not None and certainly_one(nodes)):
             continue
-        if name.endswith("_ASYNC_ERROR_HANDLING") and launch is not None and _waits_blocking(job, launch):
+        if name.endswith("_ASYNC_ERROR_HANDLING") and launch is not None and _is_handled(job, launch, name):
             yield passed(subject)
             continue
         values = texts(claim.value)
@@ -262,8 +263,10 @@ def debug_setting_left_on(job: Job) -> Iterator[Verdict]:
             yield passed(subject)
 
 
-def _waits_blocking(job: Job, launch: Launch) -> bool:
-    """Whether torch waits for a collective with its own timeout, so that no error handling is needed."""
+def _is_handled(job: Job, launch: Launch, name: str) -> bool:
+    """Whether torch ignores the old name, or waits for a collective with its own timeout."""
+    if launch.launcher == "torchrun" and name.startswith("NCCL_"):
+        return True
     names = ("env.TORCH_NCCL_BLOCKING_WAIT", "env.NCCL_BLOCKING_WAIT")
     return any(texts(claim.value) != ("0",) for name in names for claim in job.setting(name, launch.scope))
 

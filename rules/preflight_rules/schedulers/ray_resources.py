@@ -234,6 +234,8 @@ class _Offer(NamedTuple):
     amount: float
     because: tuple[Claim, ...]
     certain: bool
+    #: What the largest node has alone, where that is known.
+    largest: float | None = None
 
 
 @rule(
@@ -250,8 +252,8 @@ def workers_larger_than_cluster(job: Job) -> Iterator[Verdict]:
     """The workers of a Ray trainer ask for more GPUs or CPUs than the cluster in the files has.
 
     What it checks: The workers of a ScalingConfig, times what each of them uses (one GPU with `use_gpu`, otherwise one
-    CPU, or what `resources_per_worker` says), are at most what all pods of the RayCluster or RayJob have, or what the
-    lines of `ray start` announce.
+    CPU, or what `resources_per_worker` says), are at most what all pods of the RayCluster or RayJob have, what the node
+    types of the file for `ray up` give, or what the lines of `ray start` announce. For STRICT_PACK one node has it all.
 
     Why it matters: The placement group of the workers stays pending. The trainer waits forever, and only Ray's log says
     that the resources cannot be had.
@@ -268,24 +270,34 @@ def workers_larger_than_cluster(job: Job) -> Iterator[Verdict]:
         keys = {claim.quantity.removeprefix(_PREFIX): claim for claim in calls[0].because}
         found = {key.removesuffix(_IN_SETTINGS): claim for key, claim in keys.items() if key.endswith(_IN_SETTINGS)}
         keys |= found
-        offer = _of_pods(job, quantity) or (_of_lines(job) if resource == "GPU" else None)
+        offer = (
+            _of_pods(job, quantity) or _of_node_types(job, resource) or _of_lines(job, f"ray_num_{resource.lower()}s")
+        )
         if "num_workers" not in keys or offer is None:
             continue
+        # The claim of its own has what an option of the launch gives.
+        span = keys["num_workers"].span
+        own = (claim for claim in job.about("ray_workers") if claim.span == span and claim.alternatives)
+        keys["num_workers"] = next(own, keys["num_workers"])
         try:
             workers, each = _bound(keys, 0), _asked(keys, resource)
+            on_one = offer.largest is not None and _value(keys, "placement_strategy") == "STRICT_PACK"
         except UnknownValue as error:
             yield unknown(job.name, f"{error} is unknown", at=calls[0])
             continue
         if workers is None or not each:
             continue
-        if workers * each <= offer.amount:
+        amount = offer.largest if offer.largest is not None and on_one else offer.amount
+        if workers * each <= amount:
             yield passed(job.name)
             continue
         first, *rest = offer.because
+        wanted = f"{workers * each:g} {resource}s {'on one node, as STRICT_PACK demands' if on_one else 'in all'}"
+        where = "its largest node" if on_one else "the cluster"
         yield failed(
             job.name,
-            f"{quoted(keys['num_workers'])} asks for {workers * each:g} {resource}s in all, but the cluster has"
-            f" {offer.amount:g} ({placed(first)}{' and more' if rest else ''}): Ray waits for the others forever.",
+            f"{quoted(keys['num_workers'])} asks for {wanted}, but {where} has {amount:g}"
+            f" ({placed(first)}{' and more' if rest else ''}): Ray waits for the others forever.",
             at=keys["num_workers"],
             also=(
                 *((claim, "in the settings") for each in found.values() for claim in each.because),
@@ -313,7 +325,7 @@ def _of_pods(job: Job, quantity: str) -> _Offer | None:
     found = [workload for workload in workloads(job) if workload.kind in ("RayCluster", "RayJob")]
     if len(found) != 1 or any(claim.value != Known(False) for claim in found[0].in_force("ray_autoscales")):
         return None
-    total = 0.0
+    total, largest = 0.0, 0.0
     because: list[Claim] = []
     for role in found[0].roles:
         claims = role.in_force("ray_num_gpus" if quantity == "pod_gpus" else "ray_num_cpus") or role.in_force(quantity)
@@ -322,8 +334,47 @@ def _of_pods(job: Job, quantity: str) -> _Offer | None:
         if count is None or len(amounts) != len(claims) or (not claims and quantity == "pod_cpus"):
             return None
         total += count * sum(amounts)
+        largest = max(largest, float(sum(amounts)) if count else 0.0)
         because += claims
-    return _Offer(total, tuple(because), certain=True) if because else None
+    return _Offer(total, tuple(because), certain=True, largest=largest) if because else None
+
+
+#: Machine types of AWS that have accelerators, of which Ray counts the GPUs itself where the file does not.
+_WITH_GPUS = re.compile(r"(?:p|g|gr|dl|trn|inf|vt)\d")
+#: Clusters with more nodes of a type are not counted.
+_MAX_NODES = 10_000
+
+
+def _of_node_types(job: Job, resource: str) -> _Offer | None:
+    """What the node types of a file for `ray up` give at most; None where that is not known."""
+    settings = dict(job.settings("ray_up"))
+    prefix = "available_node_types."
+    names = {key.removeprefix(prefix).partition(".")[0] for key in settings if key.startswith(prefix)}
+    nodes: list[float] = []
+    because: list[Claim] = []
+    for name in sorted(names):
+
+        def number(key: str, otherwise: int | None, node: str = f"{prefix}{name}") -> int | None:
+            found = settings.get(f"{node}.{key}")
+            return known_number(found.value) if found is not None else otherwise
+
+        machine, given = (
+            settings.get(f"{prefix}{name}.{key}") for key in ("node_config.InstanceType", f"resources.{resource}")
+        )
+        machines = texts(machine.value) if machine is not None else ()
+        counted_by_ray = resource != "GPU" or not machines or any(map(_WITH_GPUS.match, machines))
+        is_head = any(texts(claim.value) == (name,) for key, claim in settings.items() if key == "head_node_type")
+        each = number(f"resources.{resource}", None if counted_by_ray else 0)
+        count = number("max_workers", 0 if is_head else None)
+        if each is None or count is None or count > _MAX_NODES:
+            return None
+        nodes += [float(each)] * (count + is_head)
+        because += [given] if given is not None and each else []
+    # The limit of the whole cluster leaves out the smaller nodes.
+    limit = settings.get("max_workers")
+    workers = known_number(limit.value) if limit is not None else len(nodes)
+    taken = sorted(nodes, reverse=True)[: workers + 1] if workers is not None else nodes
+    return _Offer(sum(taken), tuple(because), certain=True, largest=max(taken, default=0.0)) if because else None
 
 
 def _of_lines(job: Job, quantity: str = "ray_num_gpus") -> _Offer | None:

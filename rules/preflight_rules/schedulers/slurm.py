@@ -118,10 +118,14 @@ def _several_launchers_finding(job: Job, launch: Launch, tasks: Claim, count: tu
 def _is_task_of_srun(stated: Stated[Launch]) -> bool:
     if stated.launch.launcher != "srun" or _is_launcher(stated.launch.program):
         return False
-    # A step may prepare something before it starts a launcher on the same tasks.
+    # A step may prepare something before it starts a launcher on the same tasks, or start several programs.
     *_, tasks = stated
-    others = [other for other in stated.job.launches if other.launcher in AGENT_LAUNCHERS]
-    theirs = {claim.span for other in others for claim in stated.job.setting("tasks_per_node", other.scope)}
+    theirs = {
+        claim.span
+        for other in stated.job.launches
+        for claim in stated.job.setting("tasks_per_node", other.scope)
+        if other.launcher in AGENT_LAUNCHERS or (other != stated.launch and claim.scope.launch)
+    }
     return all(task.span not in theirs for task in tasks)
 
 

@@ -24,7 +24,7 @@ _BY_LOCAL_RANK = ("--deepspeed", "--deepspeed_config", "--local_rank", "--local-
 @rule(
     "SLU005",
     "cores-not-inherited-by-step",
-    severity=Severity.WARNING,
+    severity=Severity.INFO,
     fix="unsafe",
     confidence=Confidence.MEDIUM,
     applies_to="Slurm 22.05 to 23.02",
@@ -53,8 +53,7 @@ def cores_not_inherited_by_step(job: Job) -> Iterator[Verdict]:
     are harmless in other versions.
 
     Known limits: Slurm before 22.05 and from 23.11 on passes the cores on; the cluster's version is not known from
-    files. Some sites set the variable for everyone. A task that is alone on its node often keeps all its cores, so that
-    is informational.
+    files, so this is informational. Some sites set the variable for everyone.
     """
     bare: list[tuple[Step, Claim]] = []
     for step in steps(job):
@@ -81,7 +80,6 @@ def cores_not_inherited_by_step(job: Job) -> Iterator[Verdict]:
             also=((requested_cores, "requested here"), *((other.claim, "the same") for other, _ in bare[1:8])),
             remedy="Put `export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK` before srun, or give srun"
             " `--cpus-per-task=$SLURM_CPUS_PER_TASK`.",
-            severity=None if step.several("step_tasks_per_node") else Severity.INFO,
             # Unsafe: a site may set the variable to something else.
             fix=make_fix(
                 "pass the number of cores to srun",

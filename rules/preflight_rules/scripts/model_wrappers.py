@@ -169,7 +169,8 @@ def _ranks_of_node(job: Job, launch: Launch) -> tuple[Claim, ...]:
 def _is_passed(job: Job, launch: Launch, moved: Claim) -> bool:
     """Whether the launcher gives each process the option in whose place its default stands."""
     added = [claim for claim in job.about("rank_argument", launch.scope) if claim.scope.launch == launch.id]
-    return bool(added and "local_rank" in moved.spelling and job.about("local_rank_argument", launch.scope))
+    named = any("local_rank" in text for text in (moved.spelling, *texts(moved.value)))
+    return bool(added and named and job.about("local_rank_argument", launch.scope))
 
 
 #: With more files than this, another file may choose the GPU.

@@ -224,7 +224,9 @@ def _together(place: Given, row: Refusal, *, certain: bool) -> Verdict | None:
     """The verdict of one condition; None if it does not hold, or concerns keys that are not given."""
     claims = place.others(row.at[0], row.known) if row.known else []
     claims = claims or [claim for key in row.at if (claim := place.claim(key)) is not None]
-    if not claims or (row.pinned and not certain):
+    # What a file lacks that no launch names, the program that reads it may add.
+    alone = ANY in row.at and place.launch is None and reads(place.framework, "from-programs")
+    if not claims or alone or (row.pinned and not certain):
         return None
     try:
         if not holds(row.when, place.value):
@@ -235,14 +237,13 @@ def _together(place: Given, row: Refusal, *, certain: bool) -> Verdict | None:
     rest = [claim for claim in rest if claim.span != first.span]
     others = "".join(f" and {placed(claim)}" for claim in rest[:2])
     range_text = "" if certain else f" ({_range(row)})"
-    alone = ANY in row.at and place.launch is None and reads(place.framework, "from-programs")
     return failed(
         place.subject,
         f"{quoted(first)}{others}: {row.why}{range_text}.",
         at=first,
         also=tuple((claim, "with this") for claim in rest),
         remedy=row.remedy,
-        severity=None if certain and place.certain and not alone and not row.severity else Severity.WARNING,
+        severity=None if certain and place.certain and not row.severity else Severity.WARNING,
     )
 
 

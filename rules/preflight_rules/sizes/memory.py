@@ -33,6 +33,12 @@ from preflight_rules.sizes.pipelines import Pipeline, pipeline_of
 #: Bytes of a parameter in mixed precision with Adam: the 16-bit weight, its gradient, and 32-bit master, momentum and
 #: variance (Rajbhandari et al., ZeRO, arXiv 1910.02054, section 3.1).
 _WEIGHT, _GRADIENT, _STATES = 2, 2, 12
+#: Settings of DeepSpeed that keep states in 16 bits, and what is left of them then: momentum and variance.
+_HALF_STATES = (
+    *("bf16.bf16_master_weights_and_grads", "bf16.bf16_optimizer_states"),
+    "fp16.fp16_master_weights_and_grads",
+)
+_STATES_IN_HALF = 4
 #: Sources that state completely how parameters and states are split; others leave part of it to other files.
 _SHARDING_SOURCES = ("arguments", "nanotron")
 _EVALUATES = ("--eval-only", "--skip-train", "--do_eval_only")
@@ -196,8 +202,10 @@ def _named_model_verdict(
     if any(max(numbers(claim.value) or (1,)) > 1 for claim in split):
         return passed(subject)
     # With an unknown number of ranks, the part that they share counts as zero.
-    whole = {0: _WEIGHT + _GRADIENT + _STATES, 1: _WEIGHT + _GRADIENT, 2: _WEIGHT}.get(max(stage), 0)
-    shared = (_WEIGHT + _GRADIENT + _STATES - whole) * parameters // max(ranks) if ranks else 0
+    halved = [c for key in _HALF_STATES for c in job.setting(f"setting.deepspeed.{key}", scope)]
+    states = _STATES_IN_HALF if any(claim.alternatives != (False,) for claim in halved) else _STATES
+    whole = {0: _WEIGHT + _GRADIENT + states, 1: _WEIGHT + _GRADIENT, 2: _WEIGHT}.get(max(stage), 0)
+    shared = (_WEIGHT + _GRADIENT + states - whole) * parameters // max(ranks) if ranks else 0
     kept = whole * parameters + shared
     if _is_offloaded(job, "offload_optimizer_device", scope):
         kept = _WEIGHT * parameters if max(stage) < 3 else _WEIGHT * parameters // max(ranks)

@@ -28,6 +28,8 @@ from preflight.sources.python.simulation.values import (
 _MAX_DEPTH = 40
 #: Calls of one function that may be under way at the same time.
 _MAX_RECURSION = 2
+#: Decorators that keep what a function returns.
+_KEEPING = frozenset(("cache", "lru_cache", "cached_property"))
 
 
 class Calls(Expressions):
@@ -98,6 +100,11 @@ class Calls(Expressions):
             forget(given)
         return UNKNOWN
 
+    def maybe_called(self, function: FunctionValue | Bound, node: ast.expr, frame: Frame) -> None:
+        """Follow a function that a library is given, which may call it."""
+        with self._in_region(maybe=True), contextlib.suppress(Signal):
+            self.call(function, (), {}, node, frame, is_open=True)
+
     def _called(
         self,
         function: FunctionValue,
@@ -123,7 +130,10 @@ class Calls(Expressions):
                 with self._in_region(maybe=False), contextlib.suppress(Signal):
                     self.block(function.node.body, inner)
                 return UNKNOWN
-            self.block(function.node.body, inner)
+            # What is kept of an earlier call is not called again.
+            is_kept = bool(_KEEPING & function.decorators)
+            with self._in_region(maybe=True) if is_kept else contextlib.nullcontext():
+                self.block(function.node.body, inner)
             result: Any = None
         except Returned as signal:
             result = signal.value

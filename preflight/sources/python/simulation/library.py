@@ -15,8 +15,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from preflight._util import toml
 from preflight.sources.python.imports import is_foreign
 from preflight.sources.python.simulation import argument_parser
@@ -247,6 +245,8 @@ class Library:
                 given.is_open = True
             elif not is_known or _CHANGES.match(function.last):
                 forget(given)
+            if isinstance(given, (FunctionValue, Bound)):
+                run.maybe_called(given, node, frame)
         self._note_moved(run, name, arguments)
         if len(name) >= _MAX_NAME:
             return UNKNOWN
@@ -441,7 +441,7 @@ class Library:
         path = source.path if isinstance(source, OpenFile) else source if is_path else ""
         try:
             return of_native(load(text), run.region, str(path)) if text is not None else UNKNOWN
-        except (ValueError, yaml.YAMLError, RecursionError):
+        except (ValueError, RecursionError):
             return UNKNOWN
 
     def _call_os_listdir(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
@@ -470,7 +470,7 @@ class Library:
         return self._loaded(run, arguments[0], json.loads) if arguments else UNKNOWN
 
     def _call_yaml_safe_load(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
-        return self._loaded(run, arguments[0], yaml.safe_load) if arguments else UNKNOWN
+        return self._loaded(run, arguments[0], _yaml) if arguments else UNKNOWN
 
     _call_yaml_load = _call_yaml_safe_load
     _call_yaml_full_load = _call_yaml_safe_load
@@ -479,7 +479,7 @@ class Library:
         text = self._text(arguments[0]) if arguments else None
         if text is None or "${" in text:
             return UNKNOWN
-        return _with_attributes(self._loaded(run, _path_of(arguments[0]), yaml.safe_load, is_path=True))
+        return _with_attributes(self._loaded(run, _path_of(arguments[0]), _yaml, is_path=True))
 
     def _call_omegaconf_OmegaConf_create(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
         return _with_attributes(arguments[0]) if arguments and isinstance(arguments[0], DictValue) else UNKNOWN
@@ -649,6 +649,16 @@ _PLAIN = frozenset(
 _STARTS = frozenset(
     ("init_process_group", "init_parallel_env", "init_distributed", "Accelerator", "init", "initialize")
 )
+
+
+def _yaml(text: str) -> Any:
+    """Raises ValueError for what is not YAML."""
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
 
 
 def _path_of(value: Any) -> Any:

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from preflight._util.redaction import scrub
-from preflight.model.job import Claim, Job, Known, Launch, Value
+from preflight.model.job import Claim, Job, Known, Launch, Unresolved, Value
+from preflight.model.job.value import texts
 from preflight.sources.base import SourceFile, Tree
 from preflight.sources.python import imports
 from preflight.sources.python.called_settings import SOURCE
 from preflight.sources.python.collectives import is_collective_event
-from preflight.sources.python.module import Positions, parse_silently
+from preflight.sources.python.module import Positions, last, parse_silently
 from preflight.sources.python.simulation import call_settings
 from preflight.sources.python.simulation.interpreter import Interpreter
 from preflight.sources.python.simulation.library import ROOT, Library, World, table
@@ -30,6 +31,17 @@ _KINDS = {
 }
 #: The feature of a script with a collective that some ranks do not come to.
 ALONE = "collective_called_on_one_rank"
+#: Features, and other claims, that say the same of what is written in a script.
+_OF_ONE_RANK = frozenset(
+    (
+        *(ALONE, "rank_skips_collective", "return_by_file_before_collective", "divided_state_on_one_rank"),
+        *("forward_on_one_rank", "forward_on_one_rank_with_buffers"),
+    )
+)
+_WAITING = (
+    *("guarded_collective", "guarded_gather", "guarded_trainer_save", "collective_order_differs"),
+    *("collective_unmatched", "collective_in_rank_loop"),
+)
 #: Programs with the same lines are run once; of others, so many.
 _MAX_PROGRAMS = 8
 
@@ -85,8 +97,8 @@ def _of_calls(job: Job, launch: Launch) -> Iterator[Claim]:
 
 def _is_known(job: Job, launch: Launch) -> bool:
     """Whether a collective that some ranks do not come to is seen in the text of the script already."""
-    features = [claim.value for claim in job.about("script_feature", launch.scope)]
-    return Known(ALONE) in features or bool(job.about("guarded_collective", launch.scope))
+    features = {text for claim in job.about("script_feature", launch.scope) for text in texts(claim.value)}
+    return bool(features & _OF_ONE_RANK) or any(job.about(quantity, launch.scope) for quantity in _WAITING)
 
 
 def _of_launch(job: Job, launch: Launch, worlds: Sequence[World], files: Files) -> Iterator[Claim]:
@@ -95,19 +107,23 @@ def _of_launch(job: Job, launch: Launch, worlds: Sequence[World], files: Files) 
         return
     runs = [run(script, replace(world, read=files.opened, names=files.entries), files.tree) for world in worlds]
     failure = next((each.failure for each in runs if each.failure is not None), None)
+    if failure is None and not all(each.is_complete for each in runs):
+        long = Unresolved(f"{launch.program} cannot be followed to its end")
+        yield replace(_claim("program_outcome", "", script, _start(script), launch), value=long)
+        return
     if failure is not None:
         if _is_given(failure, script, files.tree):
             yield _outcome(failure, launch)
         return
     if all(each.is_complete for each in runs):
-        yield _claim("program_outcome", "", script, _parsed_file(script) or ast.Pass(), launch)
+        yield _claim("program_outcome", "", script, _start(script), launch)
         stated = {call_settings.place_of(claim.quantity, claim.span): claim for claim in _of_calls(job, launch)}
 
         def new(quantity: str, value: Value, event: Event, node: ast.AST) -> Claim:
             return replace(_claim(quantity, "", event.file, node, launch), value=value)
 
-        texts = {event.file.path: event.file.text for each in runs for event in each.events}
-        yield from call_settings.claims(runs, list(texts.values()), stated, new)
+        modules = {event.file.path: event.file.text for each in runs for event in each.events}
+        yield from call_settings.claims(runs, list(modules.values()), stated, new)
     for other in [each for each in runs[1:] if each.role == runs[0].role]:
         event = alone(runs[0], other)
         if event is not None:
@@ -115,6 +131,11 @@ def _of_launch(job: Job, launch: Launch, worlds: Sequence[World], files: Files) 
             because = (_claim("script_feature", f"part of {ALONE}", guard.file, guard.test, launch),) if guard else ()
             yield replace(_claim("script_feature", ALONE, event.file, event.node, launch), because=because)
             return
+
+
+def _start(script: SourceFile) -> ast.AST:
+    tree = _parsed_file(script)
+    return tree.body[0] if tree is not None and tree.body else ast.Pass(lineno=1, col_offset=0)
 
 
 def _outcome(failure: Failure, launch: Launch) -> Claim:
@@ -218,18 +239,32 @@ def _count(job: Job, quantity: str, launch: Launch) -> int | None:
 
 
 def alone(first: Run, other: Run) -> Event | None:
-    """A collective that one of two ranks calls, where the other comes to nothing that might belong to it."""
+    """A collective that one of two ranks calls and the other does not, in whatever part of the program."""
     if not (first.is_complete and other.is_complete):
         return None
     sides = [[each for each in one.events if _may_wait(each)] for one in (first, other)]
-    keys = [[(each.name, each.path) for each in side] for side in sides]
-    matcher = difflib.SequenceMatcher(None, keys[0], keys[1], autojunk=False)
+    # What cannot be read may hold a counterpart.
+    unread = [{(each.name, each.path) for each in side if not _is_collective(each)} for side in sides]
+    if unread[0] != unread[1]:
+        return None
+    called = [[each for each in side if _is_collective(each)] for side in sides]
+    names = [[last(each.name) for each in side] for side in called]
+    if sorted(names[0]) == sorted(names[1]):
+        return None
+    matcher = difflib.SequenceMatcher(None, names[0], names[1], autojunk=False)
     for kind, start, end, other_start, other_end in matcher.get_opcodes():
-        lone = sides[0][start:end] if kind == "delete" else sides[1][other_start:other_end] if kind == "insert" else []
-        found = next((each for each in lone if is_collective_event(each.name, each.node) and each.doubt < 2), None)
-        if found is not None:
+        lone = called[0][start:end] if kind == "delete" else called[1][other_start:other_end]
+        places = {each.path for each in (called[1] if kind == "delete" else called[0])}
+        # Of several calls of one name, that which only one of them comes to.
+        lone = [*(each for each in (*lone, *called[0], *called[1]) if each.path not in places), *lone]
+        found = next((each for each in lone if each.doubt < 2), None)
+        if kind in ("delete", "insert") and found is not None:
             return found
     return None
+
+
+def _is_collective(event: Event) -> bool:
+    return is_collective_event(event.name, event.node)
 
 
 def _may_wait(event: Event) -> bool:

@@ -115,7 +115,7 @@ class ClassValue:
 
     @property
     def foreign(self) -> External | None:
-        """The first base that is no class of the user's own; None if there is none but `object`."""
+        """The first base that is not a class of the user's own; None if there is none but `object`."""
         return next((each for each in self.order() if not isinstance(each, ClassValue)), None)
 
 
@@ -175,7 +175,7 @@ class ListValue:
 
 @dataclass(eq=False, slots=True)
 class DictValue:
-    """A dictionary, or an object that is nothing but its attributes; None if its items are not known."""
+    """A dictionary, or an object that consists of its attributes; None if its items are not known."""
 
     items: dict[Any, Any] | None
     region: object = None
