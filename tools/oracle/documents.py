@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import yaml
@@ -12,6 +13,16 @@ Lines = dict[str, int]
 
 class Words(list[Any]):
     """Values of an option that takes several: each is a word of its own."""
+
+
+def flat(settings: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Every key that is not a section, joined by dots, with its value."""
+    for key, value in settings.items():
+        path = f"{above}.{key}" if above else key
+        if isinstance(value, dict):
+            yield from flat(value, path)
+        else:
+            yield path, value
 
 
 def json_text(settings: dict[str, Any]) -> tuple[str, Lines]:

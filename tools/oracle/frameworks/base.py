@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import yaml
+
 from tools.oracle.cases import Case, Change, located
+from tools.oracle.documents import flat
 from tools.oracle.mutation import NUMBERS, apply, mutants
 
 
@@ -17,6 +23,46 @@ class Seed:
 
     form: str
     settings: dict[str, Any]
+
+
+class _Loader(yaml.CSafeLoader):
+    """YAML in which `!tuple [1, 2]` is a tuple."""
+
+
+_Loader.add_constructor("!tuple", lambda loader, node: tuple(loader.construct_sequence(node)))  # type: ignore[arg-type]
+
+
+@functools.cache
+def _document(name: str) -> dict[str, Any]:
+    text = (Path(__file__).parents[1] / "seeds" / f"{name}.yaml").read_text(encoding="utf-8")
+    document: dict[str, Any] = yaml.load(text, _Loader)
+    return document
+
+
+def seeds(name: str) -> tuple[Seed, ...]:
+    """The valid configurations in `tools/oracle/seeds/NAME.yaml`.
+
+    A row has the settings of the row that it names in `from`, without the keys in `without`, and with its own. The keys
+    of sections may be joined by dots. A row without `form` is only what others begin with.
+    """
+    made: dict[str, dict[str, Any]] = {}
+    found: list[Seed] = []
+    for row in _document(name)["seeds"]:
+        settings = copy.deepcopy(made[row["from"]]) if "from" in row else {}
+        for key in row.get("without", ()):
+            apply(settings, Change(key, "removed"))
+        for key, value in row["settings"].items() if "settings" in row else ():
+            apply(settings, Change(key, "value", value))
+        made[row.get("name", "")] = settings
+        if "form" in row:
+            found.append(Seed(row["form"], settings))
+    return tuple(found)
+
+
+def space(name: str) -> dict[str, dict[str, tuple[Any, ...]]]:
+    """For each form, the values worth trying by key (joined by dots), from `tools/oracle/seeds/NAME.yaml`."""
+    forms = _document(name)["space"]
+    return {form: {key: tuple(values) for key, values in flat(keys)} for form, keys in forms.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +137,6 @@ class Framework:
 
 
 def _changed(settings: dict[str, Any], changes: tuple[Change, ...]) -> dict[str, Any]:
-    import copy
-
     made = copy.deepcopy(settings)
     for change in changes:
         apply(made, change)
