@@ -79,7 +79,6 @@ def node_unreachable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             f"{_node_text(record)} cannot be reached: {problem}",
             at=Evidence("agent", problem, "an answer", command, record.node.name),
             also=hosts,
-            nodes=(record.node.name,),
             remedy=remedy.format(node=record.node.name, command=command),
         )
 
@@ -158,7 +157,6 @@ def node_not_examined(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
                     "cat /sys/fs/cgroup/pids.max; ulimit -u",
                     name,
                 ),
-                nodes=(name,),
                 remedy=f"Look at pids.max of the session's control group, `ulimit -u -n` and "
                 f"/proc/sys/kernel/threads-max on {name}, and end what fills them.",
             )

@@ -344,7 +344,6 @@ def _differs_from_linted(item: _Wanted, node: str, copy: Copy, count: int) -> Ve
         f"{item.name}: linted",
         f"{item.name} on {where} is not the file that was linted here ({item.file.path})",
         at=Evidence("the node's own copy", copy.sha256[:12], item.file.sha256[:12], f"sha256sum {copy.path}", node),
-        nodes=(node,),
         remedy=f"Copy {item.file.path} to the nodes, or lint the file that they have.",
         severity=Severity.WARNING,
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from preflight._util.hostnames import is_hostname
 from preflight._util.sequences import grouped
-from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Claim, Job, Known, Launch
 from preflight.model.recording import Facts, Fleet, Node, Observed, Unavailable
 from preflight.model.requests import Request, probe_name
@@ -150,8 +150,7 @@ def _login_finding(
         also=claims,
         nodes=nodes,
         remedy=remedy,
-        severity=None if certain else Severity.WARNING,
-        confidence=None if certain else Confidence.MEDIUM,
+        certain=certain,
     )
 
 
@@ -247,8 +246,7 @@ def launcher_tool_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
                 at=Evidence("launcher tool", version, versions.common, f"{held[node].path} --version", node),
                 nodes=tuple(versions.odd),
                 remedy=f"Install one version of {name} on all nodes.",
-                severity=Severity.WARNING,
-                confidence=Confidence.MEDIUM,
+                certain=False,
             )
     if found and not wrong:
         yield passed(f"launcher tools: {fold(sorted({name for name, _ in found}))}")
@@ -269,8 +267,7 @@ def _lacking(
         at=Evidence("launcher tool", f"PATH={paths[nodes[0]]}", name, f"command -v {name.split('|')[0]}", nodes[0]),
         nodes=nodes,
         remedy=f"Install {describe} on {fold(nodes)}, or put its folder on the PATH of a shell without a terminal.",
-        severity=None if sure and not (everywhere and not certain) else Severity.WARNING,
-        confidence=None if sure and not (everywhere and not certain) else Confidence.MEDIUM,
+        certain=sure and not (everywhere and not certain),
     )
 
 

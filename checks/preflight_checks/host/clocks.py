@@ -99,8 +99,7 @@ def clock_spread(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         remedy=f"Start the time daemon on {fold(far)}: `systemctl status chronyd`, `chronyc tracking`; "
         "`chronyc makestep` sets its clock at once.",
         run=(root_command("chronyc", "makestep", on=far),),
-        severity=None if grave or drops else Severity.WARNING,
-        confidence=None if grave or drops else Confidence.MEDIUM,
+        certain=grave or drops,
     )
 
 

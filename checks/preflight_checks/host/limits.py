@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
@@ -100,8 +100,7 @@ def shm_too_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             also=claims,
             nodes=tuple(full),
             remedy=f"Remove leftovers of earlier runs from /dev/shm on {fold(full)}, or enlarge it.",
-            severity=Severity.WARNING,
-            confidence=Confidence.MEDIUM,
+            certain=False,
         )
     if len(observed) > len(blind) and not tiny and not full:
         yield passed(f"shared memory on {len(observed) - len(blind)} nodes")
@@ -165,8 +164,7 @@ def memlock_limited(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
                 nodes=tuple(group),
                 remedy="Set LimitMEMLOCK=infinity for the daemon that starts ranks (slurmd, sshd, containerd), or "
                 "--ulimit memlock=-1 for the container.",
-                severity=None if hard else Severity.WARNING,
-                confidence=None if hard else Confidence.MEDIUM,
+                certain=hard,
             )
 
 
@@ -228,6 +226,5 @@ def open_files(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             remedy="`ulimit -n 65536` in the job script (up to the hard limit), or LimitNOFILE for the daemon that "
             "starts ranks.",
             run=(command("ulimit", "-n", str(room)),),
-            severity=None if hard else Severity.WARNING,
-            confidence=None if hard else Confidence.MEDIUM,
+            certain=hard,
         )

@@ -83,8 +83,7 @@ def processes_allowed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
             nodes=tuple(group),
             remedy="Raise LimitNPROC and TasksMax of the daemon that starts ranks (slurmd, sshd), `ulimit -u`, or "
             "--pids-limit of the container; or set OMP_NUM_THREADS and start fewer loader workers.",
-            severity=None if certain else Severity.WARNING,
-            confidence=None if certain else Confidence.MEDIUM,
+            certain=certain,
         )
 
 

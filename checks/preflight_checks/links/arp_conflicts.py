@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
@@ -229,8 +229,7 @@ def hardware_address_twice(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
             at=Evidence("hardware address", hardware, "another one on each node", f"ip link show {card.name}", node),
             nodes=tuple(holders),
             remedy=f"Give all of {fold(holders)} but one another hardware address: `ip link set {card.name} address`.",
-            severity=None if certain else Severity.WARNING,
-            confidence=None if certain else Confidence.MEDIUM,
+            certain=certain,
         )
     if observed and not twins:
         yield passed(f"hardware addresses of {len(observed)} nodes differ")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.model.requests import Request, probe_name
@@ -118,11 +118,9 @@ def carrier_lost(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
                 later[node].finished_s,
             ),
             also=use.claims,
-            nodes=(node,),
             remedy=f"Reseat or replace cable and transceiver of {state.name} on {node}, and look at the log of its "
             "switch port.",
-            severity=None if repeated else Severity.WARNING,
-            confidence=None if repeated else Confidence.MEDIUM,
+            certain=repeated,
         )
     if quiet:
         yield passed(f"carriers of {quiet} nodes")

@@ -167,6 +167,5 @@ def _full_frame_finding(shape: Shape[JudgedDirection], *, certain: bool) -> Verd
         nodes=shape.nodes,
         remedy=f"Give {fold(shape.nodes)}, its peers and the switch ports between them the same MTU (`ip link set DEV "
         "mtu N`).",
-        severity=None if certain else Severity.WARNING,
-        confidence=None if certain else Confidence.MEDIUM,
+        certain=certain,
     )

@@ -113,8 +113,7 @@ def _slow_finding(shape: Shape[JudgedDirection], found: LinkFaults) -> Verdict:
         nodes=shape.nodes,
         remedy=f"Compare speed and errors of the card and of its switch port with another node's: `ethtool DEV`, "
         f"`ip -s link show DEV`, `tc qdisc show` on {fold(shape.nodes)}.",
-        severity=None if certain else Severity.WARNING,
-        confidence=None if certain else Confidence.MEDIUM,
+        certain=certain,
     )
 
 

@@ -364,8 +364,7 @@ def filter_findings(job: Job, spelled: str, on: dict[str, Filter], facts: Facts,
             also=some.claims,
             nodes=tuple(inner),
             remedy=_name_remedy(some, ""),
-            severity=Severity.WARNING,
-            confidence=Confidence.MEDIUM,
+            certain=False,
         )
     if rails and several:
         node, remaining = next(iter(rails.items()))
@@ -380,8 +379,7 @@ def filter_findings(job: Job, spelled: str, on: dict[str, Filter], facts: Facts,
             f"{some.variable}=={remaining[0].name} (NCCL's exact form)."
             if some.variable == "NCCL_SOCKET_IFNAME"
             else f"Name one of them in {some.variable}.",
-            severity=Severity.WARNING,
-            confidence=Confidence.MEDIUM,
+            certain=False,
         )
     if good and not (nothing or absent or unusable or inner or rails):
         yield passed(f"{spelled}: usable on {good} nodes")

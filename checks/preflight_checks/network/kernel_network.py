@@ -66,8 +66,7 @@ def ephemeral_ports_few(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
             nodes=tuple(group),
             remedy=f'`sysctl -w net.ipv4.ip_local_port_range="32768 60999"` on {fold(group)}.',
             run=(root_command("sysctl", "-w", "net.ipv4.ip_local_port_range=32768 60999", on=group),),
-            severity=None if hard else Severity.WARNING,
-            confidence=None if hard else Confidence.MEDIUM,
+            certain=hard,
         )
     if observed and not short:
         yield passed(f"local ports of {len(observed)} nodes")
@@ -180,8 +179,7 @@ def connection_tracking_full(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
                 remedy=f"`sysctl -w net.netfilter.nf_conntrack_max={room}` on "
                 f"{fold(group)}, or end the processes that open so many connections (`conntrack -L`).",
                 run=(root_command("sysctl", "-w", f"net.netfilter.nf_conntrack_max={room}", on=group),),
-                severity=None if hard else Severity.WARNING,
-                confidence=None if hard else Confidence.MEDIUM,
+                certain=hard,
             )
     if shares and not full:
         yield passed(f"connection tracking on {len(shares)} nodes")
@@ -291,7 +289,6 @@ def listen_backlog_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
         "to it at once",
         at=Evidence("somaxconn", str(fact.listen_backlog), f"{world}", "sysctl net.core.somaxconn", master),
         also=ranks_of_node(job)[1],
-        nodes=(master,),
         remedy=f"`sysctl -w net.core.somaxconn=4096` on {master}.",
         run=(root_command("sysctl", "-w", "net.core.somaxconn=4096", on=(master,)),),
     )

@@ -115,8 +115,7 @@ def default_interface(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
             nodes=nodes,
             remedy=f"Export {setting} for all ranks.",
             run=(command("export", setting),) if better else (),
-            severity=None if certain else Severity.WARNING,
-            confidence=None if certain else Confidence.MEDIUM,
+            certain=certain,
         )
 
 
@@ -307,8 +306,7 @@ def no_route_to_peer(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             also=uses[node].claims,
             nodes=tuple(found),
             remedy=f"Choose {through} on {fold(found)}, or route the network of the peers through {name}.",
-            severity=Severity.WARNING,
-            confidence=Confidence.MEDIUM,
+            certain=False,
         )
     if requested and not lost and not aside:
         yield passed(f"routes between {len(uses)} nodes, each to {_reach(len(uses))} others")

@@ -214,7 +214,6 @@ def interface_errors(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             f"nodes is {median(shares.values()):.4%}",
             at=Evidence("errors", str(errors), "hardly any", f"ip -s link show {state.name}", node),
             also=use.claims,
-            nodes=(node,),
             remedy=f"Reseat or replace cable and transceiver of {state.name} on {node}; `ethtool -S {state.name}`.",
         )
     for node in loose:
@@ -227,7 +226,6 @@ def interface_errors(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
                 "carrier", str(state.carrier_changes), f"{median(changes.values()):g}", _carrier_command(state), node
             ),
             also=use.claims,
-            nodes=(node,),
             remedy=f"Reseat or replace cable and transceiver of {state.name} on {node}.",
         )
     if found and not noisy and not loose:

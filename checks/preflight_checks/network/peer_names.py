@@ -115,8 +115,7 @@ def name_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             nodes=nodes,
             remedy=f"Make {fold(same)} resolve to the same address on every node: use the same /etc/hosts or the "
             "same DNS.",
-            severity=None if certain else Severity.WARNING,
-            confidence=None if certain else Confidence.MEDIUM,
+            certain=certain,
         )
     if answers and not faults:
         yield passed(f"{len(answers)} names on {len(files)} nodes")

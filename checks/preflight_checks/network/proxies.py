@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from preflight._util.hostnames import is_loopback
-from preflight.model.findings import Command, Confidence, Evidence, Severity
+from preflight.model.findings import Command, Evidence, Severity
 from preflight.model.job import Claim, Job, Known
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
@@ -123,8 +123,7 @@ def proxy_captures_peers(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
             f"no_proxy=localhost,127.0.0.1,{','.join(node.name for node in fleet.nodes[:3])},10.0.0.0/8, or "
             f"`unset {variable}` in the job script.",
             run=(_export_line(fleet),) if len(fleet.nodes) <= _MAX_EXCLUDED else (),
-            severity=None if reader.certain else Severity.WARNING,
-            confidence=None if reader.certain else Confidence.MEDIUM,
+            certain=reader.certain,
         )
     if fine and not captured:
         yield passed(f"proxies on {fine} nodes")

@@ -78,8 +78,7 @@ def gpudirect_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
         remedy=f"`modprobe nvidia_peermem` on {fold(missing)}, and keep it: "
         "`echo nvidia_peermem > /etc/modules-load.d/nvidia_peermem.conf`.",
         run=(root_command("modprobe", "nvidia_peermem", on=missing),),
-        severity=None if some else Severity.WARNING,
-        confidence=None if some else Confidence.MEDIUM,
+        certain=some,
     )
 
 
@@ -276,7 +275,6 @@ def hca_far(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
                 node,
             ),
             also=wanted.claims,
-            nodes=(node,),
             remedy=f"Add {fold(idle)} to {wanted.variable}, or name a prefix that covers the cards of both sockets.",
         )
     if judged and not bad:

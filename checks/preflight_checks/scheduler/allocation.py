@@ -98,7 +98,6 @@ def node_out_of_service(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
             name,
             f"Slurm has {name} as {reason}" + ("" if running else ", and does not allocate it"),
             at=Evidence("state of the node", reason, "in service", f"scontrol show node {name}", name),
-            nodes=(name,),
             remedy=f"Leave {name} out (--exclude={name}), or return it to service once it is fixed.",
             severity=Severity.WARNING if running else None,
         )

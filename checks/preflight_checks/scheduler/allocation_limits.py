@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from difflib import get_close_matches
 
-from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Job, is_whole_number
 from preflight.model.recording import Facts, Fleet, Partition
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed
@@ -127,8 +127,7 @@ def beyond_partition_limits(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
             at=requested[option].claim,
             also=(Evidence("limits of the partition", limit, "", f"scontrol show partition {partitions[0].name}"),),
             remedy=f"Request less than {limit}, or choose another partition.",
-            severity=Severity.WARNING if lifted else None,
-            confidence=Confidence.MEDIUM if lifted else None,
+            certain=not lifted,
         )
 
 
@@ -210,8 +209,7 @@ def account_not_allowed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
                     ),
                 ),
                 remedy=f"Use one of {fold(allowed)}." if allowed else f"Use another {word}.",
-                severity=Severity.WARNING if word == "account" else None,
-                confidence=Confidence.MEDIUM if word == "account" else None,
+                certain=word != "account",
             )
     if not found:
         yield passed(job.name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Claim, Job, Known
 from preflight.model.recording import Cluster, Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
@@ -147,8 +147,7 @@ def _too_large(subject: str, claim: Claim, bundle: Mapping[str, float], cluster:
         also=(Evidence("cluster", held, bundle_text, "ray status"),),
         remedy="Request less on each node, or start the nodes with more (`ray start --num-cpus`, `--num-gpus`)."
         + (" If an autoscaler adds nodes, it needs a node type with these resources." if grows else ""),
-        severity=Severity.WARNING if grows else None,
-        confidence=Confidence.MEDIUM if grows else None,
+        certain=not grows,
     )
 
 

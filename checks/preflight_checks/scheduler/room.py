@@ -169,8 +169,7 @@ def gang_does_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
             remedy="Request fewer or smaller pods, choose another pool, or add nodes; "
             "`kubectl get nodes -o custom-columns=NAME:.metadata.name,GPUS:.status.allocatable` lists the nodes."
             + (" If the pool is autoscaled, it must grow." if grows else ""),
-            severity=Severity.WARNING if mild else None,
-            confidence=Confidence.MEDIUM if mild else None,
+            certain=not mild,
         )
     if fitting:
         yield passed(job.name)

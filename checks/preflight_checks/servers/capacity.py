@@ -81,8 +81,7 @@ def _memory(found: Layout, wanted: Shares, nodes: dict[str, tuple[int, int]], *,
         also=(*wanted.claims, *layout_claims(found)),
         nodes=tuple(nodes),
         remedy="Spread the servers over more nodes, or use a table that stores only the rows in use.",
-        severity=None if certain else Severity.WARNING,
-        confidence=None if certain else Confidence.MEDIUM,
+        certain=certain,
     )
 
 

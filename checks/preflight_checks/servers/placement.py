@@ -111,7 +111,6 @@ def _judge_spread(found: Layout) -> Iterator[Verdict]:
                     "addresses", f"{_as_written(own)} on {node}", "several nodes", f"getent hosts {own[0].host}", node
                 ),
                 also=layout_claims(found),
-                nodes=(node,),
                 remedy="Give the servers addresses on different nodes.",
             )
             return

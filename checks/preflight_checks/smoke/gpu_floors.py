@@ -462,7 +462,6 @@ def _wrong(item: RankGpu, wrong: Sequence[WrongProduct]) -> Verdict:
             Evidence(FACT, f"{entry.precision}, repetition {entry.turn}: {entry.got}", entry.expected, node=item.node)
             for entry in wrong[1:6]
         ],
-        nodes=(item.node,),
         processes=(f"rank {item.rank}",),
         remedy=f"Take {item.node} out of the job, and run `dcgmi diag -r 4` on GPU {item.gpu.pci or item.label}; "
         "replace the card if anything is found, or if this recurs.",

@@ -160,7 +160,6 @@ def _missed(found: AppliedFault, message: str, seen: str) -> Verdict:
         f"injected fault {found.fault.option_text}",
         message,
         at=Evidence("injected fault", seen, f"{found.title} is named", node=found.node, at_s=found.at_s),
-        nodes=(found.node,),
         remedy="Check what was named instead, and the load of the machine that runs preflight.",
     )
 

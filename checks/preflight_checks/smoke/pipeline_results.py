@@ -166,7 +166,6 @@ def pipeline_stage_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
             f"about {others_s * 1e3:.3g} ms",
             node=node,
         ),
-        nodes=(node,),
         remedy=f"On {node}: `nvidia-smi -q -d CLOCK,PERFORMANCE`, `cat /sys/fs/cgroup/cpu.max`, `uptime`; compare with "
         "another node.",
     )

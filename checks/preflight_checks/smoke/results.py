@@ -270,7 +270,6 @@ def _rank_faults(node: str, report: RankReport) -> Iterator[Verdict]:
             f"training on {where}",
             f"{fold(report.unmoved)} did not change in {report.steps} steps on {where}; every tensor must change",
             at=Evidence(FACT, f"unmoved: {fold(report.unmoved)}", "every tensor changes", node=node),
-            nodes=(node,),
             remedy="Run torch's own tests on that node: the backward pass or the optimizer has no effect there.",
         )
     losses = report.losses
@@ -280,7 +279,6 @@ def _rank_faults(node: str, report: RankReport) -> Iterator[Verdict]:
             f"the loss on {where} changed from {losses[0]:.4g} to {losses[-1]:.4g} in {report.steps} steps; "
             f"expected less than {MAX_LOSS_RATIO * losses[0]:.4g}",
             at=Evidence(FACT, f"{losses[-1]:.4g}", f"< {MAX_LOSS_RATIO * losses[0]:.4g}", node=node),
-            nodes=(node,),
             remedy="Compare torch and its numeric libraries on that node with those of the others.",
         )
 

@@ -294,7 +294,6 @@ def _recovery(run: ServerRun, number: int) -> Verdict:
         f"{lost.name} on {lost.node}",
         f"{text}, and the run completed",
         at=Evidence(FACT, replacement.why, "all workers complete", node=lost.node),
-        nodes=(lost.node,),
         remedy=f"Find out why {lost.name} was lost: check its last output and the log of {lost.node}. Replacing it "
         "worked.",
     )

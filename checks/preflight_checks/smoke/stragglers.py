@@ -205,7 +205,6 @@ def _finding(node: str, items: list[Straggler], by_rank: Mapping[int, RankReport
             "as long as on the other ranks",
             node=node,
         ),
-        nodes=(node,),
         remedy=f"On {node}: `nvidia-smi -q -d CLOCK,PERFORMANCE`, `cat /sys/fs/cgroup/cpu.max`, `uptime`, "
         "`cpupower frequency-info`; compare with another node.",
     )

@@ -325,8 +325,7 @@ def _skew_finding(name: str, observed: dict[str, Packages]) -> Verdict | None:
         nodes=tuple(found.odd),
         remedy=f"Install {name} {found.common} on {fold(found.odd)}, or run all ranks from one environment.",
         run=_installing(name, found.common, {node: observed[node].executable for node in found.odd}),
-        severity=None if breaking else Severity.WARNING,
-        confidence=None if breaking else Confidence.MEDIUM,
+        certain=bool(breaking),
     )
 
 

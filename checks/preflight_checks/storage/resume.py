@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Claim, Job, Known, Scope
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
@@ -104,8 +104,7 @@ def _missing_findings(
         nodes=tuple(absent),
         remedy=f"Copy or mount the checkpoint on {fold(absent)}, or name the one to resume from.",
         # Many scripts start from scratch without a checkpoint, but all stop if the newest one is missing.
-        severity=Severity.WARNING if nowhere and state.problem in ("missing", "empty") else None,
-        confidence=Confidence.MEDIUM if nowhere and state.problem in ("missing", "empty") else None,
+        certain=not (nowhere and state.problem in ("missing", "empty")),
     )
     return [verdict]
 

@@ -75,8 +75,7 @@ def temporary_folder(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             ),
             nodes=tuple(nodes),
             remedy=f"Remove old files from {path} on {fold(nodes)}, or set TMPDIR to a folder with free space.",
-            severity=None if certain else Severity.WARNING,
-            confidence=None if certain else Confidence.MEDIUM,
+            certain=certain,
         )
     if observed and not groups:
         yield passed(f"temporary files on {len(observed)} nodes")
@@ -266,8 +265,7 @@ def offline_model(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
                 also=claims,
                 nodes=tuple(revisions.odd),
                 remedy=f"Name the revision in the job, or fetch {model} again on {fold(revisions.odd)}.",
-                severity=Severity.WARNING,
-                confidence=Confidence.MEDIUM,
+                certain=False,
             )
         elif observed and not missing:
             yield passed(f"{model} on {len(observed)} nodes")

@@ -146,8 +146,7 @@ def _uneven_ranks(
             also=(*item.claims, *claims),
             nodes=tuple(whole),
             remedy="Split the data into files of equal size, or make the reader stop all ranks together.",
-            severity=Severity.WARNING,
-            confidence=Confidence.MEDIUM,
+            certain=False,
         )
         return
 
@@ -173,8 +172,6 @@ def _uneven_nodes(item: Wanted, own: Mapping[str, int]) -> Iterator[Verdict]:
         f"nodes have their own files below {item.path}: {size(own[poor])} on {poor} and {size(own[rich])} on {rich}",
         at=Evidence("bytes of a node", size(own[poor]), size(own[rich]), f"du -sh {item.path}", poor),
         also=item.claims,
-        nodes=(poor,),
         remedy="Distribute the files evenly, or make the reader stop all ranks together.",
-        severity=Severity.WARNING,
-        confidence=Confidence.MEDIUM,
+        certain=False,
     )
