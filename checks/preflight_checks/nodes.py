@@ -13,8 +13,7 @@ from preflight.model.nodes import HEAD_PAUSED
 from preflight.model.recording import Facts, Fleet, NodeRecord, Unavailable
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.plans import no_requests
-from preflight_checks.requirements.claims import scopes
-from preflight_checks.requirements.hosts import fold, is_literal, is_single_machine, named, nodes_share_machine
+from preflight_checks.requirements import fold, is_literal, is_single_machine, named, nodes_share_machine, scopes
 
 #: Remedies by `NodeRecord.problem_kind`; the message quotes the executor.
 _REMEDIES = {

@@ -9,7 +9,7 @@ from preflight.model.charts import Bar, Bars, Layout, Piece, Place
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.claim_text import counted
-from preflight_checks.requirements.hosts import Endpoint, is_ps, nodes_share_machine
+from preflight_checks.requirements import Endpoint, is_ps, nodes_share_machine
 from preflight_checks.servers.layout import SERVER, layout, shares
 from reference_trainer.ps.partition import overloaded
 

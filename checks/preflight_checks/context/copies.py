@@ -16,8 +16,7 @@ from preflight_checks.comparison import Split, split
 from preflight_checks.context.entry import MAX_LISTED
 from preflight_checks.plans import missing_facts, requests_for
 from preflight_checks.probes.copies import Copies, Copy, copies
-from preflight_checks.requirements.claims import known_int, scopes
-from preflight_checks.requirements.hosts import fold, nodes_share_machine
+from preflight_checks.requirements import fold, known_int, nodes_share_machine, scopes
 
 _COST = "reads the job's own files and the code beside them in the working directory, at most 2 seconds"
 #: Launchers that start the ranks of all nodes from one node: the others need the program, not the start script.

@@ -17,8 +17,7 @@ from preflight_checks.comparison import split
 from preflight_checks.context.node_environment import bare
 from preflight_checks.plans import missing_facts
 from preflight_checks.probes.launcher_tools import Login, Tool, logins, tools
-from preflight_checks.requirements.claims import known_int
-from preflight_checks.requirements.hosts import fold, named, nodes_share_machine
+from preflight_checks.requirements import fold, known_int, named, nodes_share_machine
 
 #: At most this many logins are tried from the first node; in larger fleets they are spread evenly.
 MAX_LOGINS = 64

@@ -15,8 +15,7 @@ from preflight_checks.gpus.presence import gpu_check, plan_gpus
 from preflight_checks.plans import combined, on_every_node
 from preflight_checks.probes.fabric import Fabric, fabric
 from preflight_checks.probes.gpus import gpus
-from preflight_checks.requirements.claims import gpu_claims
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold, gpu_claims
 
 
 @gpu_check(

@@ -18,8 +18,7 @@ from preflight_checks.plans import combined, on_every_node
 from preflight_checks.probes.gpus import Gpus, gpus
 from preflight_checks.probes.kernel_log import DriverMessage, KernelLog, kernel_log
 from preflight_checks.probes.tools import ToolAnswer, management_tool
-from preflight_checks.requirements.claims import gpu_claims
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold, gpu_claims
 
 #: A healthy tool takes well under a second for eight GPUs, or a few seconds if it must wake them first.
 SLOW_S = 5.0

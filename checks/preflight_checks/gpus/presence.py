@@ -14,8 +14,7 @@ from preflight_checks.comparison import split
 from preflight_checks.gpus.device_findings import expected_gpus
 from preflight_checks.plans import missing_facts, on_every_node
 from preflight_checks.probes.gpus import DEADLINE_S, Gpus, gpus
-from preflight_checks.requirements.claims import asked_backend, gpu_claims
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import asked_backend, fold, gpu_claims
 
 COST = "queries NVML, each GPU in a separate process; well under a second"
 LOST_WITHOUT_ROOT = "data that the driver hides from other users (rarely any)"

@@ -12,7 +12,7 @@ from preflight.model.recording import Facts, Fleet, NodeRecord
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
 from preflight_checks.plans import known_facts, no_requests, on_every_node, several_nodes
 from preflight_checks.probes.clock import clock
-from preflight_checks.requirements.hosts import fold, nodes_share_machine
+from preflight_checks.requirements import fold, nodes_share_machine
 
 #: Above this difference, logs and file times of different nodes contradict each other (make, resuming, caches).
 WARN_S = 1.0

@@ -13,8 +13,7 @@ from preflight_checks.comparison import GIB, MIB, known, processes_of_node, size
 from preflight_checks.plans import known_facts, missing_facts, on_every_node, several_nodes
 from preflight_checks.probes.limits import Limits, limits
 from preflight_checks.rdma.port_choice import demand
-from preflight_checks.requirements.claims import backends
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import backends, fold
 
 #: The default of Docker, containerd and Kubernetes for a container.
 CONTAINER_DEFAULT_SHM = 64 * MIB

@@ -19,8 +19,7 @@ from preflight_checks.probes.maintenance import (
     signs,
     slurm_plans,
 )
-from preflight_checks.requirements.claims import largest
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold, largest
 
 #: The assumed run time if the files give none: most planned events are announced a day ahead.
 DAY_S = 86400.0

@@ -14,7 +14,7 @@ from preflight_checks.links.dial_requests import addresses_of, cells, partners
 from preflight_checks.plans import known_facts, no_requests
 from preflight_checks.probes.links import dial
 from preflight_checks.probes.neighbours import Card, Neighbours, neighbours
-from preflight_checks.requirements.hosts import fold, is_literal, nodes_share_machine
+from preflight_checks.requirements import fold, is_literal, nodes_share_machine
 
 #: Each node queries the addresses of this many others; every machine of a network receives every request.
 _MAX_REQUESTED = 3

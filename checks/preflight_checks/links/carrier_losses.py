@@ -15,7 +15,7 @@ from preflight_checks.plans import missing_facts, multi_node, no_requests
 from preflight_checks.probes.interfaces import interfaces
 from preflight_checks.probes.links import dial
 from preflight_checks.probes.nic_state import carriers, nic_states
-from preflight_checks.requirements.hosts import is_multi_node
+from preflight_checks.requirements import is_multi_node
 
 #: From this number of changes on, the carrier was lost more than once: a loss counts twice, and the last one may last.
 _REPEATED_CHANGES = 3

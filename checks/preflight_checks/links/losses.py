@@ -21,8 +21,7 @@ from preflight_checks.links.fault_shapes import (
     times,
 )
 from preflight_checks.links.fleet_comparison import JudgedDirection
-from preflight_checks.requirements.claims import backends
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import backends, fold
 
 
 @link_check(

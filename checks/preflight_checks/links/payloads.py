@@ -14,7 +14,7 @@ from preflight_checks.links.fault_shapes import direction, subject
 from preflight_checks.network.interface_filter import subnet
 from preflight_checks.probes.interfaces import Interfaces, interfaces
 from preflight_checks.probes.links import Target
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold
 
 
 @check(

@@ -28,7 +28,7 @@ from preflight_checks.links.dial_requests import (
 from preflight_checks.links.fault_shapes import pair_list, subject
 from preflight_checks.network.names import misresolved
 from preflight_checks.probes.links import Dialled, Target, dial
-from preflight_checks.requirements.hosts import fold, unreached
+from preflight_checks.requirements import fold, unreached
 
 
 @check(

@@ -14,7 +14,7 @@ from preflight_checks.network.interface_filter import subnet
 from preflight_checks.probes.interfaces import Interface, interfaces
 from preflight_checks.probes.link_listener import listen
 from preflight_checks.probes.links import Target, dial
-from preflight_checks.requirements.hosts import fold, is_literal, nodes_share_machine
+from preflight_checks.requirements import fold, is_literal, nodes_share_machine
 
 
 @check(

@@ -34,7 +34,7 @@ from preflight_checks.links.fleet_comparison import (
     of_fleet,
 )
 from preflight_checks.probes.link_quality import STREAMS
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold
 
 #: Of what cards and one process carry, a fabric on which all links are alike reaches more than this share; between it
 #: and the second one links are not alike, and LNK003 compares them.

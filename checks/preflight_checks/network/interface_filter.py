@@ -27,8 +27,7 @@ from preflight.plugins.authoring import Verdict, failed, memoize, passed, root_c
 from preflight_checks.context.node_environment import observed_environments
 from preflight_checks.probes.environment import Environment
 from preflight_checks.probes.interfaces import Address, Interface, interfaces
-from preflight_checks.requirements.claims import Filter, backends, filter_of, filter_unresolved, filters, scopes
-from preflight_checks.requirements.hosts import fold, literal
+from preflight_checks.requirements import Filter, backends, filter_of, filter_unresolved, filters, fold, literal, scopes
 
 #: Interfaces for container traffic inside one machine, by their usual prefixes.
 CONTAINER_PREFIXES = (

@@ -11,7 +11,7 @@ from preflight.plugins.authoring import Verdict, check, failed, not_applicable, 
 from preflight_checks.comparison import ranks_of_node, world_of
 from preflight_checks.plans import combined, multi_node, multi_node_facts, on_every_node
 from preflight_checks.probes.kernel_network import KernelNetwork, kernel_network
-from preflight_checks.requirements.hosts import endpoints, fold
+from preflight_checks.requirements import endpoints, fold
 
 _COST = "reads a few files of /proc/sys/net; milliseconds"
 #: Ports that a rank uses besides one per other rank: store, bootstrap, listeners of NCCL's channels and proxies.

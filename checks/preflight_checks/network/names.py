@@ -13,8 +13,16 @@ from preflight.plugins.authoring import Verdict, check, failed, not_applicable, 
 from preflight_checks.network.interface_filter import is_link_local
 from preflight_checks.probes.interfaces import Interfaces, interfaces
 from preflight_checks.probes.names import Lookup, resolve
-from preflight_checks.requirements.claims import backends, filter_of, filter_unresolved
-from preflight_checks.requirements.hosts import Endpoint, fold, named, nodes_share_machine, store_endpoints
+from preflight_checks.requirements import (
+    Endpoint,
+    backends,
+    filter_of,
+    filter_unresolved,
+    fold,
+    named,
+    nodes_share_machine,
+    store_endpoints,
+)
 
 
 def _uses_own_name(job: Job, fleet: Fleet) -> bool:

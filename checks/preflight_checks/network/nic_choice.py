@@ -25,8 +25,7 @@ from preflight_checks.plans import combined, missing_facts, multi_node, multi_no
 from preflight_checks.probes.identity import identity
 from preflight_checks.probes.interfaces import Interface, Route, interfaces
 from preflight_checks.probes.routes import routes
-from preflight_checks.requirements.claims import backend_claims, backends
-from preflight_checks.requirements.hosts import fold, is_multi_node
+from preflight_checks.requirements import backend_claims, backends, fold, is_multi_node
 
 #: Each node is asked for its route to this many peers, the next ones in rank order. In very large fleets there are
 #: fewer, so that the number of requests grows no faster than the fleet.

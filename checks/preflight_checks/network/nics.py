@@ -23,8 +23,17 @@ from preflight_checks.network.interface_used import used_interfaces
 from preflight_checks.plans import missing_facts, requests_for
 from preflight_checks.probes.environment import environment
 from preflight_checks.probes.interfaces import Route, interfaces, route
-from preflight_checks.requirements.claims import FILTER_VARIABLES, Filter, backends, filter_unresolved, filters
-from preflight_checks.requirements.hosts import fold, is_multi_node, owner, store_endpoints
+from preflight_checks.requirements import (
+    FILTER_VARIABLES,
+    Filter,
+    backends,
+    filter_unresolved,
+    filters,
+    fold,
+    is_multi_node,
+    owner,
+    store_endpoints,
+)
 
 
 def _plan_filter(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:

@@ -16,12 +16,12 @@ from preflight_checks.network.names import lookups
 from preflight_checks.plans import missing_facts, multi_node, multi_node_facts, on_every_node
 from preflight_checks.probes.identity import Identity, identity
 from preflight_checks.probes.names import MAX_NAMES, Lookup, Lookups, resolve, resolve_many
-from preflight_checks.requirements.claims import scopes
-from preflight_checks.requirements.hosts import (
+from preflight_checks.requirements import (
     fold,
     is_literal,
     is_multi_node,
     named,
+    scopes,
     server_endpoints,
     store_claims,
     store_endpoints,

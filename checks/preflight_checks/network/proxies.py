@@ -15,8 +15,7 @@ from preflight.plugins.authoring import Verdict, check, failed, not_applicable, 
 from preflight_checks.plans import known_facts
 from preflight_checks.probes.interfaces import Interfaces, interfaces
 from preflight_checks.probes.proxies import Proxies, proxies
-from preflight_checks.requirements.claims import scopes
-from preflight_checks.requirements.hosts import fold, is_multi_node
+from preflight_checks.requirements import fold, is_multi_node, scopes
 
 #: Variables that gRPC core reads, in order; it ignores upper-case names (grpc, doc/environment_variables.md).
 GRPC = ("grpc_proxy", "https_proxy", "http_proxy")

@@ -17,7 +17,7 @@ from preflight_checks.probes.interfaces import interfaces
 from preflight_checks.probes.rdma import RdmaDevice, rdma
 from preflight_checks.probes.rdma_access import RdmaAccess, rdma_access
 from preflight_checks.rdma.port_choice import Demand, Port, applies, demand_claims, hca_filter, ports_by_node
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold
 
 COST = "reads /sys/class/infiniband; milliseconds, a wedged card 3.5 s"
 

@@ -14,8 +14,7 @@ from preflight_checks.comparison import split
 from preflight_checks.probes.rdma import Gid
 from preflight_checks.rdma.devices import blind, rdma_check
 from preflight_checks.rdma.port_choice import Port, applies, ports_by_node, variable_value
-from preflight_checks.requirements.claims import backends
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import backends, fold
 
 EMPTY = "an empty entry"
 

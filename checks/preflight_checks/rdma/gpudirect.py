@@ -15,8 +15,7 @@ from preflight_checks.probes.pci import Pci, pci
 from preflight_checks.probes.rdma import rdma
 from preflight_checks.rdma.devices import plan_rdma
 from preflight_checks.rdma.port_choice import Port, applies, chosen_ports, demand_claims, hca_filter, ports_by_node
-from preflight_checks.requirements.claims import backend_claims, backends
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import backend_claims, backends, fold
 
 #: NVIDIA's driver of this branch and a kernel of this version are the first that export GPU memory as a dma-buf.
 DMABUF_DRIVER, DMABUF_KERNEL = 515, (5, 12)

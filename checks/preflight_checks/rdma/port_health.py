@@ -12,7 +12,7 @@ from preflight.plugins.authoring import Verdict, failed, passed
 from preflight_checks.comparison import split
 from preflight_checks.rdma.devices import blind, rdma_check
 from preflight_checks.rdma.port_choice import Port, applies, ports_by_node
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold
 
 #: Errors that a port may count in its life; far more than on the other nodes means a bad cable.
 MIN_ERRORS = {"link_downed": 5, "symbol_error": 1000, "local_link_integrity_errors": 1000, "link_error_recovery": 10}

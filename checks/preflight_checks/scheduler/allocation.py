@@ -11,7 +11,7 @@ from preflight.model.job import Claim, Job, Known, is_whole_number
 from preflight.model.recording import Cluster, Facts, Fleet, Partition
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.plans import no_requests
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold
 
 COST = "nothing on nodes; one query to the controller"
 NOT_SLURM = "Slurm did not report its partitions"

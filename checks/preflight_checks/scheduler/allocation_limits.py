@@ -13,7 +13,7 @@ from preflight.model.job import Job, is_whole_number
 from preflight.model.recording import Facts, Fleet, Partition
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed
 from preflight.sources.launchers.slurm import parse_seconds
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold
 from preflight_checks.scheduler.allocation import (
     NOT_SLURM,
     RequestedOption,

@@ -12,7 +12,7 @@ from preflight.model.job import Claim, Job, Known, Scope
 from preflight.model.recording import Cluster, ClusterNode, Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.plans import no_requests
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold
 
 #: Device plugins' names for whole accelerators, as in the manifests.
 _GPU = re.compile(r"(?:nvidia|amd|aliyun)\.com/gpu|nvidia\.com/mig-[\w.-]+|habana\.ai/gaudi|huawei\.com/Ascend\w+")

@@ -16,7 +16,7 @@ from preflight_checks.comparison import size
 from preflight_checks.plans import known_facts, on_every_node
 from preflight_checks.probes.packages import packages
 from preflight_checks.probes.server_place import server_place
-from preflight_checks.requirements.hosts import fold, is_ps
+from preflight_checks.requirements import fold, is_ps
 from preflight_checks.servers.layout import Layout, Shares, layout_claims, shares, speed_mbps
 from preflight_checks.servers.placement import known_layout, placement_check
 

@@ -12,8 +12,7 @@ from preflight.model.recording import Facts, Fleet
 from preflight_checks.comparison import split
 from preflight_checks.context.node_environment import bare
 from preflight_checks.probes.server_place import ResolvedHost, ServerPlace, server_place
-from preflight_checks.requirements.claims import known_int, scopes
-from preflight_checks.requirements.hosts import Endpoint, is_ps, named, server_endpoints
+from preflight_checks.requirements import Endpoint, is_ps, known_int, named, scopes, server_endpoints
 from reference_trainer.ps.partition import FLOAT_BYTES, MIN_BLOCK, OPTIMIZER_SLOTS, bytes_held, product
 
 #: Kinds of processes of a parameter-server run.

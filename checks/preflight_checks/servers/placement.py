@@ -12,7 +12,7 @@ from preflight.plugins.authoring import Verdict, check, failed, not_applicable, 
 from preflight_checks.context.node_environment import plan_logins
 from preflight_checks.plans import combined, missing_facts, on_every_node
 from preflight_checks.probes.server_place import server_place
-from preflight_checks.requirements.hosts import Endpoint, fold, is_ps, nodes_share_machine, server_endpoints
+from preflight_checks.requirements import Endpoint, fold, is_ps, nodes_share_machine, server_endpoints
 from preflight_checks.servers.layout import Layout, layout, layout_claims
 
 COST = "looks up the hosts of the servers, 3 seconds at most, and reads four files of /proc"

@@ -13,7 +13,7 @@ from preflight.plugins.authoring import Verdict, failed, not_applicable, passed,
 from preflight_checks.host.processors import usable_cores
 from preflight_checks.links.fleet_comparison import format_rate, format_time, slowest_direction
 from preflight_checks.probes.limits import limits
-from preflight_checks.requirements.hosts import fold, is_multi_node
+from preflight_checks.requirements import fold, is_multi_node
 from preflight_checks.smoke.group_run import FACT, complete_run, count
 from preflight_checks.smoke.plan import smoke_check
 from reference_trainer.collective.rank import RankReport

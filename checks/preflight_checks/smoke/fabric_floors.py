@@ -14,7 +14,7 @@ from preflight_checks.links.fleet_comparison import format_rate
 from preflight_checks.probes.interfaces import interfaces
 from preflight_checks.probes.rdma import rdma
 from preflight_checks.rdma.port_choice import ports_by_node
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold
 from preflight_checks.smoke.collective_speed import MIN_PART_BYTES, speeds_of
 from preflight_checks.smoke.gpu_floors import gpus_of
 from preflight_checks.smoke.group_run import FACT, complete_run, count

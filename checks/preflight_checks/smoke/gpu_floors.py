@@ -20,7 +20,7 @@ from preflight_checks.gpus.expected_speed import (
     product_floor,
 )
 from preflight_checks.gpus.health import HW_SLOWDOWN, HW_THERMAL, POWER_BRAKE, SW_THERMAL
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold
 from preflight_checks.smoke.group_run import FACT, complete_run, run_of
 from preflight_checks.smoke.plan import smoke_check
 from reference_trainer.collective.exact_compute import WrongProduct

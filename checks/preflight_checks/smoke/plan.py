@@ -21,8 +21,16 @@ from preflight_checks.probes.interfaces import Interface, interfaces
 from preflight_checks.probes.limits import limits
 from preflight_checks.probes.names import resolve
 from preflight_checks.probes.packages import packages
-from preflight_checks.requirements.claims import backends, known_int, scopes
-from preflight_checks.requirements.hosts import MASTER_PORT, Endpoint, nodes_share_machine, owner, store_endpoints
+from preflight_checks.requirements import (
+    MASTER_PORT,
+    Endpoint,
+    backends,
+    known_int,
+    nodes_share_machine,
+    owner,
+    scopes,
+    store_endpoints,
+)
 from preflight_checks.smoke.injected_fault import with_injected_fault
 from preflight_checks.smoke.ranks import NCCL, Backend, backend_of, framework_of, ranks_per_node, sharding_claims
 from reference_trainer.collective.rank import rank as run_rank

@@ -13,7 +13,7 @@ from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, failed, passed, unknown
 from preflight_checks.probes.machine import machine
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold
 from preflight_checks.smoke.group_run import FACT, SmokeRun, complete_run, count, numbered
 from preflight_checks.smoke.injected_fault import may_fail_by_injection
 from preflight_checks.smoke.plan import smoke_check

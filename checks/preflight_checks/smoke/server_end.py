@@ -14,7 +14,7 @@ from preflight.model.recording import Facts, Fleet, Unavailable
 from preflight.model.requests import Request
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.plans import requests_for
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold
 from preflight_checks.smoke.group_run import details, observed, remedy_for_dead
 from preflight_checks.smoke.injected_fault import may_fail_by_injection
 from preflight_checks.smoke.ranks import framework_of

@@ -9,7 +9,7 @@ from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, failed, passed
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold
 from preflight_checks.smoke.injected_fault import may_fail_by_injection
 from preflight_checks.smoke.server_run import (
     FACT,

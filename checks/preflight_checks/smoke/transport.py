@@ -13,7 +13,7 @@ from preflight.plugins.authoring import Verdict, failed, not_applicable, passed,
 from preflight_checks.network.interface_used import used_interfaces
 from preflight_checks.probes.interfaces import Interface, interfaces
 from preflight_checks.rdma.port_choice import Demand, applies, ports_by_node
-from preflight_checks.requirements.hosts import fold, is_multi_node
+from preflight_checks.requirements import fold, is_multi_node
 from preflight_checks.smoke.group_run import (
     FACT,
     SmokeRun,

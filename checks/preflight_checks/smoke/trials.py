@@ -14,7 +14,7 @@ from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.model.requests import Request
 from preflight_checks.links.dial_requests import addresses_of
-from preflight_checks.requirements.hosts import fold, nodes_share_machine
+from preflight_checks.requirements import fold, nodes_share_machine
 from preflight_checks.smoke.group_run import SmokeRun, group_run_of, run_of
 from preflight_checks.smoke.plan import STEPS, MeetingPoint, plan_of, ranks_of
 from reference_trainer.collective.rank import rank as run_rank

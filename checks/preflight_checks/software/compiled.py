@@ -11,8 +11,7 @@ from preflight.plugins.authoring import Verdict, check, failed, not_applicable, 
 from preflight_checks.comparison import minor_of, short_version, version_of
 from preflight_checks.plans import combined, on_every_node
 from preflight_checks.probes.stack import Stack, stack
-from preflight_checks.requirements.claims import gpu_claims, known_text, scopes
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold, gpu_claims, known_text, scopes
 from preflight_checks.software.frameworks import COST, build_of, observed_software, plan_software
 
 #: DeepSpeed's operator for an optimizer on the GPU, by the optimizer's name in its configuration.

@@ -13,8 +13,7 @@ from preflight_checks.plans import on_every_node
 from preflight_checks.probes.devices import DeviceNodes, device_nodes
 from preflight_checks.probes.gpus import gpus
 from preflight_checks.probes.libraries import DriverLibrary
-from preflight_checks.requirements.claims import gpu_claims, known_text, scopes
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold, gpu_claims, known_text, scopes
 from preflight_checks.software.frameworks import COST, build_of, observed_software, plan_stack
 
 _WORDS = {

@@ -25,8 +25,7 @@ from preflight_checks.plans import (
 from preflight_checks.probes.gpus import gpus
 from preflight_checks.probes.packages import Packages, packages
 from preflight_checks.probes.stack import Build, Stack, stack
-from preflight_checks.requirements.claims import gpu_claims
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold, gpu_claims
 
 COST = "reads files of the installed framework and loads libcuda in the ranks' interpreter; a second or two"
 #: Launchers that start only one framework.

@@ -12,8 +12,7 @@ from preflight.plugins.authoring import Verdict, check, command, failed, not_app
 from preflight_checks.data_tables import table
 from preflight_checks.plans import missing_facts
 from preflight_checks.probes.importable import Importable, importable
-from preflight_checks.requirements.claims import known_text, scopes
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold, known_text, scopes
 
 #: The text of a context in which the job's setup lines ran.
 _PRELUDE_RAN = "setup lines of the job"

@@ -17,8 +17,7 @@ from preflight_checks.context.node_environment import (
 )
 from preflight_checks.plans import combined, has_launches, missing_facts
 from preflight_checks.probes.environment import environment
-from preflight_checks.requirements.claims import gpu_claims
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold, gpu_claims
 
 _PATHS = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH")
 

@@ -14,8 +14,7 @@ from preflight_checks.data_tables import table
 from preflight_checks.probes.gpus import gpus
 from preflight_checks.probes.libraries import LibraryLookup
 from preflight_checks.probes.stack import Build
-from preflight_checks.requirements.claims import gpu_claims
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold, gpu_claims
 from preflight_checks.software.frameworks import COST, build_of, observed_software, plan_software, plan_stack
 
 _LIST = "python -c 'import torch; print(torch.cuda.get_arch_list())'"

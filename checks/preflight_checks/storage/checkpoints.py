@@ -12,7 +12,7 @@ from preflight.plugins.authoring import Verdict, check, failed, not_applicable, 
 from preflight_checks.comparison import MIB, size
 from preflight_checks.plans import combined, facts_about
 from preflight_checks.probes.folders import FolderState, folder_state, write_trial
-from preflight_checks.requirements.hosts import fold, nodes_share_machine
+from preflight_checks.requirements import fold, nodes_share_machine
 from preflight_checks.storage.destinations import (
     CheckpointSize,
     Destination,

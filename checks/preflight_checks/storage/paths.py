@@ -20,7 +20,7 @@ from preflight_checks.probes.content import Sample
 from preflight_checks.probes.mounts import SHARED
 from preflight_checks.probes.paths import PathState, path_state
 from preflight_checks.probes.patterns import has_braces
-from preflight_checks.requirements.hosts import fold, nodes_share_machine
+from preflight_checks.requirements import fold, nodes_share_machine
 
 #: Prefixes of data that is not on a node: object and web addresses, and commands that webdataset reads from.
 _REMOTE_PREFIXES = re.compile(r"^(?:[A-Za-z][A-Za-z0-9+.-]*://|pipe:|s3:|gs:|hdfs:)")

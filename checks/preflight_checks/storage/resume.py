@@ -11,8 +11,7 @@ from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.plans import facts_about
 from preflight_checks.probes.checkpoints import CheckpointState, checkpoint_state
-from preflight_checks.requirements.claims import known_int, scopes
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold, known_int, scopes
 from preflight_checks.storage.paths import for_each_path, on_a_node
 
 #: With one of these options, DeepSpeed reads a checkpoint of any number of ranks.

@@ -11,8 +11,7 @@ from preflight.plugins.authoring import Verdict, check, failed, not_applicable, 
 from preflight_checks.comparison import size, workers_of_rank, world_of
 from preflight_checks.plans import facts_about
 from preflight_checks.probes.paths import PathState, path_state
-from preflight_checks.requirements.claims import largest
-from preflight_checks.requirements.hosts import fold, nodes_share_machine
+from preflight_checks.requirements import fold, largest, nodes_share_machine
 from preflight_checks.storage.paths import Wanted, plan_paths, wanted_paths
 
 #: Files that readers assign as a whole: a file is read by one rank.
