@@ -15,9 +15,8 @@ from preflight_checks.data_tables import table
 from preflight_checks.gpus.device_findings import all_devices
 from preflight_checks.gpus.presence import plan_gpus
 from preflight_checks.plans import combined, on_every_node
-from preflight_checks.probes.gpus import Gpus, gpus
+from preflight_checks.probes.gpus import Gpus, ToolAnswer, gpus, management_tool
 from preflight_checks.probes.kernel_log import DriverMessage, KernelLog, kernel_log
-from preflight_checks.probes.tools import ToolAnswer, management_tool
 from preflight_checks.requirements import fold, gpu_claims
 
 #: A healthy tool takes well under a second for eight GPUs, or a few seconds if it must wake them first.

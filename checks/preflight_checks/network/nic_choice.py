@@ -22,9 +22,8 @@ from preflight_checks.network.interface_filter import (
 )
 from preflight_checks.network.interface_used import UsedInterface, usable_interfaces, used_interfaces
 from preflight_checks.plans import combined, missing_facts, multi_node, multi_node_facts, on_every_node
-from preflight_checks.probes.identity import identity
-from preflight_checks.probes.interfaces import Interface, Route, interfaces
-from preflight_checks.probes.routes import routes
+from preflight_checks.probes.interfaces import Interface, Route, interfaces, routes
+from preflight_checks.probes.machine import identity
 from preflight_checks.requirements import backend_claims, backends, fold, is_multi_node
 
 #: Each node is asked for its route to this many peers, the next ones in rank order. In very large fleets there are

@@ -14,7 +14,7 @@ from preflight.plugins.authoring import Verdict, check, failed, not_applicable, 
 from preflight_checks.comparison import split
 from preflight_checks.network.names import lookups
 from preflight_checks.plans import missing_facts, multi_node, multi_node_facts, on_every_node
-from preflight_checks.probes.identity import Identity, identity
+from preflight_checks.probes.machine import Identity, identity
 from preflight_checks.probes.names import MAX_NAMES, Lookup, Lookups, resolve, resolve_many
 from preflight_checks.requirements import (
     fold,

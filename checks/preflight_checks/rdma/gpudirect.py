@@ -10,9 +10,9 @@ from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
 from preflight_checks.comparison import minor_of, version_of
 from preflight_checks.plans import combined, missing_facts, on_every_node
-from preflight_checks.probes.gpudirect import GpuDirect, gpudirect
 from preflight_checks.probes.pci import Pci, pci
 from preflight_checks.probes.rdma import rdma
+from preflight_checks.probes.rdma_access import GpuDirect, gpudirect
 from preflight_checks.rdma.devices import plan_rdma
 from preflight_checks.rdma.port_choice import Port, applies, chosen_ports, demand_claims, hca_filter, ports_by_node
 from preflight_checks.requirements import backend_claims, backends, fold

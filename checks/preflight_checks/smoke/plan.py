@@ -15,12 +15,12 @@ from preflight_checks.links.dial_requests import address_of
 from preflight_checks.network.interface_filter import chosen
 from preflight_checks.network.ports import free_ports_of
 from preflight_checks.plans import requests_for
-from preflight_checks.probes.free_ports import free_ports
 from preflight_checks.probes.gpus import gpus
 from preflight_checks.probes.interfaces import Interface, interfaces
 from preflight_checks.probes.limits import limits
 from preflight_checks.probes.names import resolve
 from preflight_checks.probes.packages import packages
+from preflight_checks.probes.ports import free_ports
 from preflight_checks.requirements import (
     MASTER_PORT,
     Endpoint,

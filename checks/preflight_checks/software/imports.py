@@ -11,7 +11,7 @@ from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, unknown
 from preflight_checks.data_tables import table
 from preflight_checks.plans import missing_facts
-from preflight_checks.probes.importable import Importable, importable
+from preflight_checks.probes.packages import Importable, importable
 from preflight_checks.requirements import fold, known_text, scopes
 
 #: The text of a context in which the job's setup lines ran.
