@@ -220,11 +220,7 @@ _YAML: tuple[tuple[str, bool, Callable[[str], bool]], ...] = (
             r"(?:train_batch_size|train_data_dir|use_gpu|sync_mode|print_interval)",
         ),
     ),
-    (
-        "PaddleDetection YAML",
-        False,
-        _all(r"^(?:_BASE_|TrainReader|LearningRate|snapshot_epoch):"),
-    ),
+    ("PaddleDetection YAML", False, _all(r"^(?:_BASE_|TrainReader|LearningRate|snapshot_epoch):")),
     ("detectron2 YAML", False, _all(r"^SOLVER:|^_BASE_:", r"^(?:MODEL|SOLVER|DATASETS|DATALOADER):")),
     ("DINO YAML", False, _all(r"^(?:student|teacher|dino):")),
     ("lingua YAML", False, _all(r"^distributed:", r"(?:fsdp_type|dp_shard|dp_replicate|tp_size|model_dtype):")),
@@ -321,11 +317,7 @@ _PYTHON: tuple[tuple[str, bool, Callable[[str], bool]], ...] = (
         True,
         _all(r"(?:\bL\.|pl\.|lightning)", r"(?:Trainer|Fabric)\(", r"(?:devices|num_nodes|strategy)\s*="),
     ),
-    (
-        "Python with a TensorFlow strategy",
-        False,
-        _all(r"(?:MultiWorkerMirrored|ParameterServer)Strategy\("),
-    ),
+    ("Python with a TensorFlow strategy", False, _all(r"(?:MultiWorkerMirrored|ParameterServer)Strategy\(")),
     ("Python with jax.distributed", False, _all(r"jax\.distributed\.initialize\(")),
     ("Python with Horovod", False, _all(r"import horovod|from horovod", r"hvd\.init\(")),
     (

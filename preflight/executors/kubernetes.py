@@ -149,8 +149,7 @@ class KubernetesExecutor:
         if not nodes and not missing:
             which = f"of the job {job}" if job else f"with {selector}"
             raise ExecutorError(
-                "missing",
-                f"no pods {which} in {where}; `kubectl get pods -n {self._namespace}` lists them",
+                "missing", f"no pods {which} in {where}; `kubectl get pods -n {self._namespace}` lists them"
             )
         return GatheredNodes((*nodes, *missing), f"pods of {words or selector} in {where}")
 

@@ -88,11 +88,7 @@ def clock_spread(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         "clocks",
         f"clocks differ: {text} from the median of all nodes{reason}",
         at=Evidence(
-            "clock offset",
-            f"{far[worst]:+.1f} s ± {doubt[worst]:.2f} s",
-            f"within {WARN_S:g} s",
-            "date +%s.%N",
-            worst,
+            "clock offset", f"{far[worst]:+.1f} s ± {doubt[worst]:.2f} s", f"within {WARN_S:g} s", "date +%s.%N", worst
         ),
         also=(dynamic,) if drops and dynamic is not None else (),
         nodes=tuple(far),

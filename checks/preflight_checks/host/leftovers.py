@@ -111,12 +111,7 @@ def _of_machines(fleet: Fleet, facts: Facts) -> dict[str, Leftovers]:
     return observed
 
 
-_KINDS = {
-    "program": "program {}",
-    "server": "server of {}",
-    "launcher": "launcher {}",
-    "worker": "loader worker of {}",
-}
+_KINDS = {"program": "program {}", "server": "server of {}", "launcher": "launcher {}", "worker": "loader worker of {}"}
 
 
 def _leftover_finding(kind: str, name: str, processes: list[tuple[str, Process]]) -> Verdict:

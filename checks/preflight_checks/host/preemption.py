@@ -12,13 +12,7 @@ from preflight.model.recording import Facts, Fleet, Observed
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, command, failed, passed
 from preflight_checks.plans import known_facts
-from preflight_checks.probes.maintenance import (
-    Reservation,
-    SlurmPlans,
-    cloud_events,
-    signs,
-    slurm_plans,
-)
+from preflight_checks.probes.maintenance import Reservation, SlurmPlans, cloud_events, signs, slurm_plans
 from preflight_checks.requirements import fold, largest
 
 #: The assumed run time if the files give none: most planned events are announced a day ahead.

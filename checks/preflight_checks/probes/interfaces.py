@@ -92,9 +92,7 @@ def interfaces(params: Dict[str, Any]) -> Interfaces:
     return Interfaces([_described(name, flags, found) for name, flags, found in grouped(rows)], source)
 
 
-def grouped(
-    rows: List[Tuple[str, int, Optional[Address]]],
-) -> List[Tuple[str, int, List[Address]]]:
+def grouped(rows: List[Tuple[str, int, Optional[Address]]]) -> List[Tuple[str, int, List[Address]]]:
     """Rows of `getifaddrs` (one per address) grouped by interface, in first-seen order."""
     order = []  # type: List[str]
     flags = {}  # type: Dict[str, int]

@@ -57,13 +57,7 @@ def packages(params: Dict[str, Any]) -> Packages:
         version = first_of(candidates, installed)
         if version:
             versions[name] = version
-    return Packages(
-        sys.version.split()[0],
-        sys.executable or "",
-        versions,
-        _framework("torch"),
-        _framework("paddle"),
-    )
+    return Packages(sys.version.split()[0], sys.executable or "", versions, _framework("torch"), _framework("paddle"))
 
 
 def _framework(name: str) -> Optional[Framework]:

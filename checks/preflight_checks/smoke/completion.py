@@ -332,13 +332,7 @@ def _named(run: SmokeRun, culprit: Culprit, found: Answer | None) -> Verdict:
     return failed(
         subject,
         f"{culprit.because}{waiting}{tried}",
-        at=Evidence(
-            FACT,
-            observed(culprit),
-            "every rank completes",
-            node=culprit.node,
-            at_s=culprit.since_s,
-        ),
+        at=Evidence(FACT, observed(culprit), "every rank completes", node=culprit.node, at_s=culprit.since_s),
         also=(*details(run, culprit, FACT), *run.claims),
         nodes=_nodes(run, found),
         remedy=remedy,

@@ -45,12 +45,7 @@ _CULPRIT_PROBLEMS = {"kill": ("dead",), "stop": ("stopped", "stuck")}
 #: The checks of results, without the note that an injected fault is expected.
 _BY_RESULT: tuple[Judge, ...] = tuple(
     inspect.unwrap(check.judge)
-    for check in (
-        wrong_collective_result,
-        wrong_server_result,
-        updates_lost_doubled_or_stale,
-        servers_trained_nothing,
-    )
+    for check in (wrong_collective_result, wrong_server_result, updates_lost_doubled_or_stale, servers_trained_nothing)
 )
 
 

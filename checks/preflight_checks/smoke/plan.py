@@ -60,9 +60,7 @@ class PipelinePlan:
         """The parameters of each rank; empty without a pipeline."""
         if self.reason:
             return {}
-        return {
-            "pipeline": {"stages": self.stages, "microbatches": self.microbatches, "schedule": self.schedule},
-        }
+        return {"pipeline": {"stages": self.stages, "microbatches": self.microbatches, "schedule": self.schedule}}
 
 
 def pipeline_plan(job: Job, world_size: int) -> PipelinePlan:
@@ -169,10 +167,7 @@ def plan_smoke(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 
 #: A check of the collective smoke run.
 smoke_check = functools.partial(
-    check,
-    plan=plan_smoke,
-    cost="a short training run: every rank imports torch and takes a few steps",
-    when="smoke",
+    check, plan=plan_smoke, cost="a short training run: every rank imports torch and takes a few steps", when="smoke"
 )
 
 

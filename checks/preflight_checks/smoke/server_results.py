@@ -11,12 +11,7 @@ from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, failed, passed
 from preflight_checks.requirements import fold
 from preflight_checks.smoke.injected_fault import may_fail_by_injection
-from preflight_checks.smoke.server_run import (
-    FACT,
-    ServerRun,
-    complete_server_run,
-    server_check,
-)
+from preflight_checks.smoke.server_run import FACT, ServerRun, complete_server_run, server_check
 from reference_trainer.collective.steps import MAX_LOSS_RATIO
 from reference_trainer.common.oracle import Mismatch
 from reference_trainer.ps.run_report import IMPOSSIBLE, ServerReport, WorkerReport

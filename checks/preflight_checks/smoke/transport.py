@@ -14,15 +14,7 @@ from preflight_checks.network.interface_used import used_interfaces
 from preflight_checks.probes.interfaces import Interface, interfaces
 from preflight_checks.rdma.port_choice import Demand, applies, ports_by_node
 from preflight_checks.requirements import fold, is_multi_node
-from preflight_checks.smoke.group_run import (
-    FACT,
-    SmokeRun,
-    complete_run,
-    missing_run,
-    numbered,
-    obstacles,
-    run_of,
-)
+from preflight_checks.smoke.group_run import FACT, SmokeRun, complete_run, missing_run, numbered, obstacles, run_of
 from preflight_checks.smoke.plan import PLAN_PROBES, plan_of, smoke_check
 from preflight_checks.smoke.ranks import framework_of, nodes_without_gpus, title
 from reference_trainer.collective.rank import RankReport

@@ -177,12 +177,7 @@ def _resize_findings(job: Job, item: _Resumed, existing: Mapping[str, Checkpoint
         return
     if len(zero) != world // parts:
         yield _resize_finding(
-            item,
-            existing,
-            "data-parallel ranks",
-            len(zero),
-            world // parts,
-            job.value_claims("world_size", item.scope),
+            item, existing, "data-parallel ranks", len(zero), world // parts, job.value_claims("world_size", item.scope)
         )
 
 

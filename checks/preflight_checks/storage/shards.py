@@ -64,10 +64,7 @@ def too_few_data_files(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
             yield unknown(f"data files of {item.path}", "its files could be listed on no node (see DAT011)")
             continue
         own = _own_bytes(observed) if not nodes_share_machine(fleet) else {}
-        found = [
-            *_too_few(item, whole, world, claims, divided, workers_of_rank(job)[0]),
-            *_uneven_nodes(item, own),
-        ]
+        found = [*_too_few(item, whole, world, claims, divided, workers_of_rank(job)[0]), *_uneven_nodes(item, own)]
         if not found and not own:
             found.extend(_uneven_ranks(item, whole, world, claims))
         yield from found

@@ -267,11 +267,7 @@ class KubernetesSide(Side):
         try:
             name = os.environ.get("HOSTNAME", "")
             pod = self._call(
-                "read its own pod",
-                self._core().read_namespaced_pod,
-                name,
-                namespace,
-                _request_timeout=(1.0, 2.0),
+                "read its own pod", self._core().read_namespaced_pod, name, namespace, _request_timeout=(1.0, 2.0)
             )
         except BridgeError:
             return None

@@ -45,11 +45,7 @@ def _render(form: str, settings: dict[str, Any]) -> Case:
     places = {key: len(rows) + number for number, key in enumerate(given, start=1)}
     rows += [f"    {key}={value!r}," for key, value in given.items()]
     rows += [")", *(_SETUP if form == "fabric" else _FIT).splitlines(), ""]
-    files = {
-        "train.py": "\n".join(rows),
-        "requirements.txt": _REQUIREMENTS,
-        "run.sh": f"{_RUN}srun python train.py\n",
-    }
+    files = {"train.py": "\n".join(rows), "requirements.txt": _REQUIREMENTS, "run.sh": f"{_RUN}srun python train.py\n"}
     return Case("lightning", form, files, lines={"train.py": places})
 
 
