@@ -174,8 +174,7 @@ def _run(params: Dict[str, Any], progress: Progress, watcher: TransportWatcher) 
         watcher.found(sweep.crossing_bytes),
         sharding.name,
         sharding.note,
-        trained.timeline,
-        staged,
+        pipeline=staged,
         exact_digest=second.digest,
         gpu=on_gpu,
         backend_note=backend_note,
@@ -253,7 +252,6 @@ def _train(
         steps,
         before=lambda step: progress.entering("%s step %d" % (name, step), collective=True, brief=True),
         after=lambda step: progress.left(collective=True),
-        began_s=progress.began_s,
     )
     progress.entering("putting the model together", collective=True)
     model = sharded.gather_model(sharding, wrapped, device)
@@ -304,7 +302,6 @@ class RankReport:
     transport: Transport = field(default_factory=Transport)
     trainer: str = sharded.DDP
     trainer_note: str = ""
-    timeline: List[training.StepTiming] = field(default_factory=list)
     pipeline: Optional[PipelineReport] = None
     exact_digest: str = ""
     gpu: Optional[gpu_speed.GpuReport] = None
