@@ -13,8 +13,10 @@ from typing import Any
 import yaml
 
 from tools.oracle.cases import Case, Change, located
-from tools.oracle.documents import flat
+from tools.oracle.documents import Lines, flags_text, flat, json_text, yaml_text
 from tools.oracle.mutation import NUMBERS, apply, mutants
+
+SEEDS = Path(__file__).parents[1] / "seeds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ _Loader.add_constructor("!tuple", lambda loader, node: tuple(loader.construct_se
 
 @functools.cache
 def _document(name: str) -> dict[str, Any]:
-    text = (Path(__file__).parents[1] / "seeds" / f"{name}.yaml").read_text(encoding="utf-8")
+    text = (SEEDS / f"{name}.yaml").read_text(encoding="utf-8")
     document: dict[str, Any] = yaml.load(text, _Loader)
     return document
 
@@ -141,3 +143,36 @@ def _changed(settings: dict[str, Any], changes: tuple[Change, ...]) -> dict[str,
     for change in changes:
         apply(made, change)
     return made
+
+
+def described(name: str) -> Framework:
+    """The framework that `tools/oracle/seeds/NAME.yaml` describes completely.
+
+    `files` are the same in each case; a form names the one that its settings replace, and how they are written. A
+    section may have a file of its own, `second`.
+    """
+    document = _document(name)
+    given = {key: tuple(value) if isinstance(value, list) else value for key, value in document["framework"].items()}
+    given |= {key: frozenset(given[key]) for key in ("keep", "sections") if key in given}
+
+    def render(form: str, settings: dict[str, Any]) -> Case:
+        written = document["forms"][form]
+        files, lines = dict(document["files"]), dict[str, Lines]()
+        second = written.get("second", {"section": ""})
+        own = {key: value for key, value in settings.items() if key != second["section"]}
+        if second["section"] in settings:
+            section = settings[second["section"]]
+            files[second["file"]], found = json_text(section if isinstance(section, dict) else {})
+            lines[second["file"]] = {f"{second['section']}.{key}": line for key, line in found.items()}
+        files[written["file"]], lines[written["file"]] = _written(written, own)
+        return Case(name, form, files, tuple(written.get("command", ())), lines=lines)
+
+    return Framework(name=name, **given, seeds=seeds(name), space=space(name), render=render)
+
+
+def _written(form: dict[str, str], settings: dict[str, Any]) -> tuple[str, Lines]:
+    if form["format"] != "flags":
+        return (json_text if form["format"] == "json" else yaml_text)(settings)
+    text, lines = flags_text(form["before"], settings, form["after"])
+    before = "#!/bin/bash\npip install -r requirements.txt\n"
+    return before + text, {key: line + before.count("\n") for key, line in lines.items()}
