@@ -13,7 +13,7 @@ from preflight.plugins.authoring import Verdict, check, failed, not_applicable, 
 from preflight_checks.gpus.device_findings import Fault, NodeGpu, all_devices, judge_devices, most_common_by_model
 from preflight_checks.gpus.presence import gpu_check, plan_gpus
 from preflight_checks.plans import combined, on_every_node
-from preflight_checks.probes.fabric import Fabric, fabric
+from preflight_checks.probes.devices import Fabric, fabric
 from preflight_checks.probes.gpus import gpus
 from preflight_checks.requirements import fold, gpu_claims
 

@@ -13,7 +13,7 @@ from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed
 from preflight_checks.comparison import MIB, size, split
 from preflight_checks.plans import facts_about, has_launches, missing_facts, on_every_node
-from preflight_checks.probes.scratch import Scratch, hub_model, scratch, usable
+from preflight_checks.probes.folders import Scratch, hub_model, scratch, usable
 from preflight_checks.requirements import fold, gpu_claims
 from preflight_checks.storage.destinations import is_shared
 
