@@ -13,7 +13,17 @@ from typing import Any
 import yaml
 
 from tools.oracle.cases import Case, Change, located
-from tools.oracle.documents import Lines, flags_text, flat, json_text, yaml_text
+from tools.oracle.documents import (
+    Lines,
+    flags_text,
+    flat,
+    flat_words,
+    json_text,
+    keywords_text,
+    overrides_text,
+    toml_text,
+    yaml_text,
+)
 from tools.oracle.mutation import NUMBERS, apply, mutants
 
 SEEDS = Path(__file__).parents[1] / "seeds"
@@ -148,8 +158,8 @@ def _changed(settings: dict[str, Any], changes: tuple[Change, ...]) -> dict[str,
 def described(name: str) -> Framework:
     """The framework that `tools/oracle/seeds/NAME.yaml` describes completely.
 
-    `files` are the same in each case; a form names the one that its settings replace, and how they are written. A
-    section may have a file of its own, `second`.
+    `files` are the same in each case, or in each of a form; a form names the one that has the settings, and how they
+    are written. A section may have a file of its own, `second`, and a file may be there only if a key names it.
     """
     document = _document(name)
     given = {key: tuple(value) if isinstance(value, list) else value for key, value in document["framework"].items()}
@@ -157,22 +167,38 @@ def described(name: str) -> Framework:
 
     def render(form: str, settings: dict[str, Any]) -> Case:
         written = document["forms"][form]
-        files, lines = dict(document["files"]), dict[str, Lines]()
+        files = {**document["files"], **written.get("files", {})}
+        lines: dict[str, Lines] = {}
+        for path, key in written.get("named_by", {}).items():
+            if settings.get(key) != path:
+                del files[path]
         second = written.get("second", {"section": ""})
         own = {key: value for key, value in settings.items() if key != second["section"]}
         if second["section"] in settings:
             section = settings[second["section"]]
             files[second["file"]], found = json_text(section if isinstance(section, dict) else {})
             lines[second["file"]] = {f"{second['section']}.{key}": line for key, line in found.items()}
-        files[written["file"]], lines[written["file"]] = _written(written, own)
+        path = written["file"]
+        files[path], lines[path] = _written(written, own, files.get(path, ""))
         return Case(name, form, files, tuple(written.get("command", ())), lines=lines)
 
     return Framework(name=name, **given, seeds=seeds(name), space=space(name), render=render)
 
 
-def _written(form: dict[str, str], settings: dict[str, Any]) -> tuple[str, Lines]:
-    if form["format"] != "flags":
-        return (json_text if form["format"] == "json" else yaml_text)(settings)
-    text, lines = flags_text(form["before"], settings, form["after"])
+def _written(form: dict[str, str], settings: dict[str, Any], template: str) -> tuple[str, Lines]:
+    """The settings as text, and the line of each key."""
+    kind = form["format"]
+    if kind in _FORMATS:
+        return _FORMATS[kind](settings)
+    if kind == "keywords":
+        return keywords_text(template.replace("{name}", form.get("name", "")), settings)
+    if kind == "overrides":
+        text, lines = overrides_text(form["before"], settings)
+    else:
+        options = flat_words(settings) if kind == "flat_flags" else settings
+        text, lines = flags_text(form["before"], options, form.get("after", ""))
     before = "#!/bin/bash\npip install -r requirements.txt\n"
     return before + text, {key: line + before.count("\n") for key, line in lines.items()}
+
+
+_FORMATS = {"json": json_text, "yaml": yaml_text, "toml": toml_text}
