@@ -61,14 +61,7 @@ def observed_software(job: Job, facts: Facts, subject: str) -> tuple[dict[str, S
         return {}, [not_applicable(subject, "nothing in the job requests GPUs")]
     if runs_without_gpus(job, facts):
         return {}, [not_applicable(subject, "no node has a GPU, and the job falls back to another backend")]
-    observed: dict[str, Stack] = {}
-    missing: dict[str, list[str]] = {}
-    for seen in facts.each(stack):
-        if isinstance(seen.fact, Observed):
-            observed[seen.node] = seen.fact.value
-        else:
-            missing.setdefault(seen.fact.reason, []).append(seen.node)
-    return observed, [unknown(f"{subject} on {fold(nodes)}", reason) for reason, nodes in missing.items()]
+    return facts.observed(stack), list(missing_facts(facts, stack, subject))
 
 
 #: Packages whose major or minor version must agree: a difference ends in a protocol error or a hang.
