@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
+
+import yaml
 
 
 @dataclass(frozen=True)
@@ -39,63 +41,10 @@ _TALKS = re.compile(
 #: Lines that are not commands: `#SBATCH` and similar comments, prose, keys of a mapping.
 _PROSE = re.compile(r"^\s*(?:[A-Z][a-z]+\s+[a-z]+\s+[a-z]+|\*|<)")
 
-#: Launchers by the command that starts them. The first group is the command's position.
-_COMMANDS = {
-    "torchrun": r"(?<![\w-])torchrun(?=[ \\\n\"'])|-m\s+torch\.distributed\.(?:run|launch)\b",
-    "deepspeed": r"(?<![\w-])deepspeed(?=\s+(?:-|[\w./$\"{]+(?:\.py|\s|\\)))(?!\s*(?:==|>=|install))",
-    "accelerate launch": r"(?<![\w-])accelerate\s+launch\b|-m\s+accelerate\.commands\.launch\b",
-    "paddle.distributed.launch": r"-m\s+paddle\.distributed\.launch\b|(?<![\w/-])fleetrun\b",
-    "horovodrun": r"horovodrun\b",
-    "mpirun": r"(?<![\w/-])(?:mpirun|mpiexec|mpiexec\.hydra|aprun|jsrun)(?=\s+[-\"'$\\\w])",
-    "srun": r"(?<![\w/#-])srun(?=\s+[-\"'$\\\w])",
-    "flux run": r"flux\s+(?:run|submit|batch)\b",
-    "sbatch": r"(?<![\w/-])(?:sbatch|qsub|bsub)(?=\s+[-\"'$<\w])",
-    "ray start": r"(?<![\w.-])ray\s+start\b",
-    "ray job submit": r"ray\s+job\s+submit\b",
-    "torchx": r"torchx\s+run\b",
-    "colossalai run": r"colossalai\s+run\b",
-    "composer": r"(?<![\w./-])composer\s+(?:-|[\w./$]+\.py)",
-    "fabric run": r"(?:fabric|lightning)\s+run\b",
-    "msrun": r"(?<![\w./-])msrun\b|msrun_launcher\.sh",
-    "llamafactory-cli": r"llamafactory-cli\s+train\b",
-    "swift": r"(?<![\w./-])(?:swift|megatron)\s+(?:sft|pt|rlhf|rollout)\b|swift/cli/(?:sft|pt|rlhf)",
-    "axolotl": r"axolotl\s+(?:train|preprocess)\b|-m\s+axolotl\.cli\.train",
-    "tune run": r"(?<![\w./-])tune\s+run\b",
-    "litgpt": r"litgpt\s+(?:finetune\w*|pretrain)\b",
-    "xtuner": r"xtuner\s+train\b|-m\s+xtuner\.\S+train",
-    "erniekit": r"erniekit\s+train\b|paddleformers-cli\s+train\b",
-    "verl": r"-m\s+(?:verl|recipe)\.[\w.]*main\w*|-m\s+verl\.trainer\.\w+(?<!merger)",
-    "rllm": r"-m\s+rllm\.[\w.]+",
-    "openrlhf": r"-m\s+openrlhf\.cli\.\w+",
-    "SkyRL": r"-m\s+skyrl\w*\.[\w.]+",
-    "python -m of the repository": (
-        r"-m\s+(?:examples|recipes?|training|train|projects|integrations)\.[\w.]*(?:main|train|run)\w*"
-    ),
-    "AReaL": r"-m\s+(?:areal|realhf)\.[\w.]+",
-    "NeMo RL": r"examples/run_\w+\.py",
-    "prime-rl": r"uv\s+run\s+(?:rl|trainer|sft|orchestrator|inference)\b",
-    "nemo run": r"nemo\s+llm\b|nemo-run\b|nemorun\b|(?<![\w-])automodel\s+\w+",
-    "graphstorm": r"-m\s+graphstorm\.run\.\w+",
-    "EasyRec": r"-m\s+easy_rec\.python\.train_eval|-m\s+tzrec\.train_eval",
-    "xla_dist": r"torch_xla\.distributed\.xla_dist\b",
-    "bpslaunch": r"bpslaunch\b|dmlc-submit|(?:tracker|tools)/(?:dmlc_)?(?:launch|local|ssh)\.py",
-    "neuron": r"neuron_parallel_compile\b",
-    "sky": r"(?<![\w./-])sky\s+(?:launch|exec|jobs\s+launch)\b",
-    "dstack": r"(?<![\w./-])dstack\s+apply\b",
-    "kubectl": r"(?<![\w./-])kubectl\s+(?:apply|create)\s+-f|envsubst\s*<",
-    "helm": r"(?<![\w./-])helm\s+(?:install|upgrade|template)\b",
-    "xpk": r"xpk(?:\.py)?\s+workload\s+create\b",
-    "ezpz": r"ezpz[- ]launch\b",
-    "mlx.launch": r"mlx\.launch\b",
-    "pdsh": r"(?<![\w./-])(?:pdsh|pssh|parallel-ssh|clush)\s+-",
-    "det": r"(?<![\w./-])det\s+(?:experiment|e)\s+create\b",
-    "container, then a launcher": (
-        r"(?:docker|podman|apptainer|singularity|enroot)\s+(?:run|exec|start)\b"
-        r".*(?:torchrun|deepspeed|accelerate launch|mpirun)"
-    ),
-}
-_LAUNCHERS = {kind: re.compile(text) for kind, text in _COMMANDS.items()}
-_ANY_LAUNCHER = re.compile("|".join(text for text in _COMMANDS.values()))
+#: The patterns of kinds, from `coverage_kinds.yaml`.
+_PATTERNS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+_LAUNCHERS = {kind: re.compile(text) for kind, text in _PATTERNS["commands"].items()}
+_ANY_LAUNCHER = re.compile("|".join(_PATTERNS["commands"].values()))
 #: Programs that start ranks themselves, unless a launcher starts them.
 _PROGRAMS = frozenset(
     (
@@ -129,119 +78,6 @@ _GPU = re.compile(
 )
 
 
-def _all(*patterns: str) -> Callable[[str], bool]:
-    compiled = [re.compile(pattern, re.M) for pattern in patterns]
-    return lambda text: all(pattern.search(text) for pattern in compiled)
-
-
-#: Kinds of YAML configuration; a file has the first kind whose patterns all match.
-_YAML: tuple[tuple[str, bool, Callable[[str], bool]], ...] = (
-    ("accelerate YAML", False, _all(r"^distributed_type:", r"^(?:num_processes|machine_rank|num_machines):")),
-    ("SkyPilot YAML", True, _all(r"^(?:resources|num_nodes):", r"^run:\s*\|")),
-    ("dstack YAML", True, _all(r"^type:\s*(?:task|fleet)", r"^(?:commands|nodes|resources):")),
-    ("Beaker YAML", True, _all(r"^version:\s*v2", r"^tasks:")),
-    ("MosaicML platform YAML", True, _all(r"^(?:compute|gpu_num|gpus):", r"^command:\s*\|")),
-    ("Determined YAML", True, _all(r"^entrypoint:", r"slots_per_trial:|searcher:")),
-    ("Ray cluster YAML", False, _all(r"^cluster_name:", r"^available_node_types:|^head_node")),
-    ("Azure ML YAML", True, _all(r"azureml", r"^\s*distribution:", r"^\s*type:\s*(?i:pytorch|mpi|tensorflow)")),
-    ("ParallelCluster YAML", False, _all(r"^Scheduling:", r"SlurmQueues:")),
-    ("Compose YAML", True, _all(r"^services:", r"(?:image|build):")),
-    ("GitHub workflow", False, _all(r"^on:", r"^jobs:", r"runs-on:")),
-    (
-        "verl Hydra YAML",
-        False,
-        _all(
-            r"^(?:actor_rollout_ref|trainer|worker|algorithm):", r"n_gpus_per_node:|hybrid_engine:|ppo_m\w+_batch_size"
-        ),
-    ),
-    (
-        "NeMo RL YAML",
-        False,
-        _all(r"^(?:grpo|dpo|sft|rm|policy|distillation):", r"gpus_per_node:|megatron_cfg:|dtensor_cfg:|^defaults:"),
-    ),
-    ("SkyRL YAML", False, _all(r"^(?:trainer|generator):", r"^\s+(?:placement|policy|inference_engine|colocate_all):")),
-    (
-        "AReaL YAML",
-        False,
-        _all(r"allocation_mode:|^cluster:|n_gpus_per_node:", r"^(?:experiment_name|rollout|gconfig|actor):"),
-    ),
-    ("ROLL YAML", False, _all(r"^(?:actor_train|actor_infer|num_gpus_per_node):", r"device_mapping:|strategy_args:")),
-    ("rLLM YAML", False, _all(r"^rllm:")),
-    (
-        "NeMo Automodel YAML",
-        False,
-        _all(r"^(?:model|step_scheduler|recipe):", r"^(?:distributed|dist_env|fsdp|step_scheduler):", r"_target_:"),
-    ),
-    (
-        "Megatron Bridge or Primus YAML",
-        False,
-        _all(r"(?:tensor_model_parallel_size|pipeline_model_parallel_size):", r"modules:|work_group:|^train:|^model:"),
-    ),
-    ("NeMo YAML", False, _all(r"^trainer:", r"^\s+(?:devices|num_nodes):")),
-    ("HyperPod recipe YAML", False, _all(r"^run:", r"results_dir:|model_type:", r"^trainer:")),
-    ("nanotron YAML", False, _all(r"^parallelism:", r"^\s+(?:dp|tp|pp):")),
-    ("llm-foundry YAML", False, _all(r"^(?:global_train_batch_size|device_train_microbatch_size|max_duration):")),
-    ("axolotl YAML", False, _all(r"^base_model:", r"^(?:micro_batch_size|sequence_len|datasets|adapter):")),
-    ("LLaMA-Factory YAML", False, _all(r"^model_name_or_path:", r"^(?:stage|finetuning_type|template|do_train):")),
-    ("torchtune YAML", False, _all(r"_component_:")),
-    (
-        "TRL or trainer arguments YAML",
-        False,
-        _all(
-            r"^(?:model_name_or_path|output_dir):",
-            r"^(?:per_device_train_batch_size|gradient_accumulation_steps|learning_rate):",
-        ),
-    ),
-    ("gpt-neox YAML", False, _all(r"[\"']?(?:pipe-parallel-size|pipe_parallel_size|model-parallel-size)[\"']?:")),
-    (
-        "VeOmni YAML",
-        False,
-        _all(r"^train:", r"(?:ulysses|data|expert|tensor)_parallel_\w+:|micro_batch_size:", r"^(?:model|data):"),
-    ),
-    (
-        "MindFormers YAML",
-        False,
-        _all(r"^(?:parallel_config|parallel):", r"^(?:runner_config|trainer|context|use_parallel):"),
-    ),
-    (
-        "Paddle LLM YAML",
-        False,
-        _all(
-            r"(?:tensor|pipeline)(?:_model)?_parallel_(?:degree|size):|sharding(?:_parallel)?_(?:degree|size)?:|^fleet",
-            r"(?:per_device_train_batch_size|max_steps|finetuning|stage|amp_):?",
-        ),
-    ),
-    ("PaddleClas or PaddleX YAML", False, _all(r"^Global:", r"^(?:DataLoader|Optimizer|Arch|Train):")),
-    (
-        "PaddleRec YAML",
-        False,
-        _all(
-            r"^(?:runner|hyper_parameters|phase):",
-            r"(?:train_batch_size|train_data_dir|use_gpu|sync_mode|print_interval)",
-        ),
-    ),
-    (
-        "PaddleDetection YAML",
-        False,
-        _all(r"^(?:_BASE_|TrainReader|LearningRate|snapshot_epoch):"),
-    ),
-    ("detectron2 YAML", False, _all(r"^SOLVER:|^_BASE_:", r"^(?:MODEL|SOLVER|DATASETS|DATALOADER):")),
-    ("DINO YAML", False, _all(r"^(?:student|teacher|dino):")),
-    ("lingua YAML", False, _all(r"^distributed:", r"(?:fsdp_type|dp_shard|dp_replicate|tp_size|model_dtype):")),
-    ("GraphStorm YAML", False, _all(r"^gsf:")),
-    ("MaxText YAML", False, _all(r"(?:ici|dcn)_\w+_parallelism:")),
-    ("WeNet YAML", False, _all(r"^(?:encoder|encoder_conf|dataset_conf):", r"^(?:accum_grad|max_epoch|optim):")),
-    (
-        "timm YAML",
-        False,
-        _all(
-            r"^(?:model|sched|opt|aa|amp):",
-            r"^(?:epochs|batch_size|lr):",
-            r"^(?:reprob|mixup|smoothing|warmup_lr|model_ema):",
-        ),
-    ),
-    ("Hydra defaults", False, _all(r"^defaults:\s*$", r"^\s*- ")),
-)
 _PARALLEL_KEYS = re.compile(
     r"^[ \t]*[\"']?(?:\w{0,40}?(?:tensor|pipeline|context|expert|data|sequence|model)[-_](?:model[-_])?parallel\w*"
     r"|num_nodes|nnodes"
@@ -249,96 +85,6 @@ _PARALLEL_KEYS = re.compile(
     r"|fsdp\w*|dp_(?:shard|replicate|size)|(?:tp|pp|cp|ep)_size|grad(?:ient)?_accum\w*|train_batch_size|global_batch_size"
     r"|micro_batch_size|per_device_train_batch_size)[\"']?\s*[:=]",
     re.M | re.I,
-)
-_TOML: tuple[tuple[str, bool, Callable[[str], bool]], ...] = (
-    (
-        "torchtitan TOML",
-        False,
-        _all(r"^\[(?:parallelism|training)\]", r"^\[(?:job|model|metrics|profiling|optimizer)\]"),
-    ),
-    ("prime-rl TOML", False, _all(r"^\[(?:trainer|orchestrator|inference|deployment|ckpt|weight_broadcast)")),
-    ("dist config TOML", False, lambda text: _PARALLEL_KEYS.search(text) is not None),
-)
-_JSON: tuple[tuple[str, bool, Callable[[str], bool]], ...] = (
-    ("DeepSpeed JSON", False, _all(r"\"(?:zero_optimization|train_micro_batch_size_per_gpu|train_batch_size)\"")),
-    ("FSDP JSON", False, _all(r"\"(?:fsdp_transformer_layer_cls_to_wrap|fsdp|xla_fsdp)\w*\"")),
-    (
-        "Paddle LLM JSON",
-        False,
-        _all(
-            r"\"(?:tensor|pipeline|sharding)_parallel_\w+\"|\"sharding\"",
-            r"\"(?:per_device_train_batch_size|max_steps|output_dir)\"",
-        ),
-    ),
-    ("trainer arguments JSON", False, _all(r"\"(?:per_device_train_batch_size|gradient_accumulation_steps)\"")),
-    (
-        "Kubernetes or SageMaker JSON",
-        True,
-        _all(r"\"(?:InstanceCount|apiVersion)\"", r"\"ResourceConfig\"|\"kind\":\s*\"\w*Job\""),
-    ),
-)
-_PYTHON: tuple[tuple[str, bool, Callable[[str], bool]], ...] = (
-    (
-        "Python that spawns ranks",
-        True,
-        _all(r"\b(?:mp|multiprocessing)\.spawn\(|(?<!\w)spawn\(\s*\w+,\s*(?:args|nprocs)|start_processes\("),
-    ),
-    ("Python that calls detectron2's launch", True, _all(r"import .*\blaunch\b", r"^\s+launch\(\s*$|^\s+launch\(\w+")),
-    (
-        "Python that runs a launcher",
-        True,
-        _all(
-            r"(?:subprocess\.|os\.system|Popen|run_cmd|exec_cmd|U\.exec_command|execute_train|sh\()",
-            r"[\"'](?:[^\"'\n]*\s)?(?:torchrun|deepspeed|accelerate|mpirun|srun|torch\.distributed\.(?:run|launch)"
-            r"|ray job submit)\b",
-        ),
-    ),
-    ("Python that submits (submitit)", True, _all(r"submitit\.(?:Auto|Slurm)?Executor|submitit\.AutoExecutor")),
-    (
-        "Python that submits (NeMo Run)",
-        True,
-        # A local executor without arguments is one process.
-        _all(r"run\.(?:SlurmExecutor|Experiment|LocalExecutor)\((?!\s*\))"),
-    ),
-    (
-        "Python that submits (SageMaker)",
-        True,
-        _all(r"instance_count\s*=", r"(?:Estimator|PyTorch|ModelTrainer|Compute)\(", r"\bdistribut(?:ion|ed)\s*="),
-    ),
-    ("Python that submits (Modal)", True, _all(r"modal\.(?:App|Stub)\(", r"gpu\s*=")),
-    (
-        "Python that submits (torchx, sky, Kubeflow)",
-        True,
-        _all(r"specs\.AppDef\(|sky\.(?:Task|launch)\(|TrainerClient\(\)|TrainingClient\(\)"),
-    ),
-    (
-        "Python with Ray actors or trainers",
-        True,
-        _all(r"\bray\.(?:init|remote|train)\b", r"\bScalingConfig\(|\bplacement_group\("),
-    ),
-    (
-        "Python with a Lightning Trainer",
-        True,
-        _all(r"(?:\bL\.|pl\.|lightning)", r"(?:Trainer|Fabric)\(", r"(?:devices|num_nodes|strategy)\s*="),
-    ),
-    (
-        "Python with a TensorFlow strategy",
-        False,
-        _all(r"(?:MultiWorkerMirrored|ParameterServer)Strategy\("),
-    ),
-    ("Python with jax.distributed", False, _all(r"jax\.distributed\.initialize\(")),
-    ("Python with Horovod", False, _all(r"import horovod|from horovod", r"hvd\.init\(")),
-    (
-        "Python with Paddle's fleet",
-        False,
-        _all(r"\bfleet\.init\(|paddle\.distributed\.spawn|dist\.spawn\(|init_parallel_env\("),
-    ),
-    ("Python with MindSpore", False, _all(r"mindspore", r"set_auto_parallel_context|\binit\(")),
-    (
-        "Python with a process group",
-        False,
-        _all(r"init_process_group\(|deepspeed\.init_distributed\(|init_distributed\w*\(\)"),
-    ),
 )
 _MAIN = re.compile(r"^if __name__ ==", re.M)
 #: An estimator or command with a distribution, which starts ranks; without one it starts a single program.
@@ -378,9 +124,12 @@ def kinds_of(path: str, text: str) -> Iterator[Hit]:
     elif suffix in (".yaml", ".yml"):
         yield from _yaml(path, text)
     elif suffix == ".toml":
-        yield from _first(_TOML, text)
+        found = list(_first("toml", text))
+        yield from found
+        if not found and _PARALLEL_KEYS.search(text):
+            yield Hit("dist config TOML", starts=False)
     elif suffix in (".json", ".jsonnet"):
-        yield from _first(_JSON, text)
+        yield from _first("json", text)
     elif suffix == ".py":
         yield from _python(text)
     elif suffix == ".config" and re.search(r"^train_config\s*:?\s*\{", text, re.M):
@@ -450,7 +199,7 @@ def _yaml(path: str, text: str) -> Iterator[Hit]:
         return
     if _K8S_API.search(text) and _K8S_KIND.search(text):
         return
-    found = list(_first(_YAML, text))
+    found = list(_first("yaml", text))
     if (
         found
         and found[0].kind in ("Compose YAML", "GitHub workflow", "Hydra defaults")
@@ -495,17 +244,17 @@ def _manifests(path: str, text: str, before: str) -> Iterator[Hit]:
             yield Hit(f"{before}Pod or set of Pods with GPUs and a launcher", starts=True)
 
 
-def _first(table: tuple[tuple[str, bool, Callable[[str], bool]], ...], text: str) -> Iterator[Hit]:
-    for kind, starts, fits in table:
-        if fits(text):
-            yield Hit(kind, starts)
+def _first(suffix: str, text: str, *, program: bool = True) -> Iterator[Hit]:
+    """The first kind of files with this suffix whose patterns all match; that of a submission if it is no `program`."""
+    for row in _PATTERNS[suffix]:
+        if all(re.search(pattern, text, re.M) for pattern in row["all"]) and (
+            program or row["kind"].startswith("Python that submits")
+        ):
+            yield Hit(row["kind"], row.get("starts", False))
             return
 
 
 def _python(text: str) -> Iterator[Hit]:
     """At most one kind, and only if the file is a program or submits one."""
     text = re.sub(r"^[ \t]*#.*$", "", _DOCUMENTS.sub("", text), flags=re.M)
-    for kind, starts, fits in _PYTHON:
-        if fits(text) and (_MAIN.search(text) or kind.startswith("Python that submits")):
-            yield Hit(kind, starts)
-            return
+    yield from _first("python", text, program=_MAIN.search(text) is not None)

@@ -122,9 +122,7 @@ def _extended(
             site = load([Path(path) for path in _listed(site_rules)])
             own = configuration or Configuration()
             configuration = replace(
-                own,
-                site_rules=(*own.site_rules, *site.rules),
-                site_checks=(*own.site_checks, *site.checks),
+                own, site_rules=(*own.site_rules, *site.rules), site_checks=(*own.site_checks, *site.checks)
             )
         yield configuration
 

@@ -181,13 +181,7 @@ class Run:
         if not folder:
             return
         report = asdict(self._report) if self._report is not None else None
-        document = {
-            "rank": self._place.rank,
-            "host": socket.gethostname(),
-            "go": go,
-            "why": reasons,
-            "report": report,
-        }
+        document = {"rank": self._place.rank, "host": socket.gethostname(), "go": go, "why": reasons, "report": report}
         document["place"] = asdict(self._place)
         document["launch"] = self._options.get("launch", 1)
         document["hosts"] = sorted({str(each["host"]) for each in everyone})
@@ -195,11 +189,7 @@ class Run:
         name = (
             "rank-%05d" % self._place.rank
             if below.name != "unmet"
-            else "rank-%05d-%d"
-            % (
-                self._place.rank,
-                os.getpid(),
-            )
+            else "rank-%05d-%d" % (self._place.rank, os.getpid())
         )
         try:
             below.mkdir(parents=True, exist_ok=True)

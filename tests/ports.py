@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from preflight_checks.probes import free_ports as probe
+from preflight_checks.probes import ports as probe
 
 __all__ = ["free_port", "free_ports"]
 

@@ -10,10 +10,7 @@ from tests.reporters.html.stories import page, story
 
 #: The folder of the pictures; for each one its report, its colours and its part of the page.
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "pictures"
-PICTURES = {
-    "html-report.png": (4, "light", "body", 960),
-    "html-links.png": (512, "dark", "#x-links-bandwidth", 960),
-}
+PICTURES = {"html-report.png": (4, "light", "body", 960), "html-links.png": (512, "dark", "#x-links-bandwidth", 960)}
 
 
 def main() -> None:

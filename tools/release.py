@@ -18,12 +18,7 @@ from packaging.version import InvalidVersion, Version
 ROOT = Path(__file__).resolve().parent.parent
 #: The file with the version itself, and those that tell users to install exactly this one.
 SOURCE = "preflight/__init__.py"
-PINS = (
-    "integrations/gitlab/preflight.gitlab-ci.yml",
-    "docs/start/ci.md",
-    "docs/integrations.md",
-    "README.md",
-)
+PINS = ("integrations/gitlab/preflight.gitlab-ci.yml", "docs/start/ci.md", "docs/integrations.md", "README.md")
 CHANGELOG = "CHANGELOG.md"
 _VERSION = re.compile(r'^__version__ = "([^"\n]+)"$', re.MULTILINE)
 _UNRELEASED = re.compile(r"^## (\S+) \(unreleased\)$", re.MULTILINE)

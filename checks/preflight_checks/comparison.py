@@ -15,8 +15,7 @@ from packaging.version import InvalidVersion, Version
 
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Fleet
-from preflight_checks.requirements.claims import largest
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold, largest
 
 MIB, GIB, TIB = 2**20, 2**30, 2**40
 

@@ -13,8 +13,7 @@ from preflight.model.nodes import HEAD_PAUSED
 from preflight.model.recording import Facts, Fleet, NodeRecord, Unavailable
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.plans import no_requests
-from preflight_checks.requirements.claims import scopes
-from preflight_checks.requirements.hosts import fold, is_literal, is_single_machine, named, nodes_share_machine
+from preflight_checks.requirements import fold, is_literal, is_single_machine, named, nodes_share_machine, scopes
 
 #: Remedies by `NodeRecord.problem_kind`; the message quotes the executor.
 _REMEDIES = {
@@ -79,7 +78,6 @@ def node_unreachable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             f"{_node_text(record)} cannot be reached: {problem}",
             at=Evidence("agent", problem, "an answer", command, record.node.name),
             also=hosts,
-            nodes=(record.node.name,),
             remedy=remedy.format(node=record.node.name, command=command),
         )
 
@@ -158,7 +156,6 @@ def node_not_examined(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
                     "cat /sys/fs/cgroup/pids.max; ulimit -u",
                     name,
                 ),
-                nodes=(name,),
                 remedy=f"Look at pids.max of the session's control group, `ulimit -u -n` and "
                 f"/proc/sys/kernel/threads-max on {name}, and end what fills them.",
             )

@@ -11,7 +11,7 @@ from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet, Observed, Unavailable
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import PlanRequests, Verdict, not_applicable, unknown
-from preflight_checks.requirements.hosts import fold, is_multi_node
+from preflight_checks.requirements import fold, is_multi_node
 
 T = TypeVar("T")
 Condition: TypeAlias = Callable[[Job, Fleet], object]

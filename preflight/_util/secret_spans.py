@@ -168,10 +168,7 @@ _COMMANDS = (
         rf"\b(?:mongo\w{{0,10}}|cqlsh|clickhouse-client|influx)\b{_GAP}{_NEXT}-p{_NEXT}{_SECRET}",
     ),
     (("ldap",), rf"\bldap\w{{1,10}}\b{_GAP}{_NEXT}-w{_NEXT}{_SECRET}"),
-    (
-        ("zip", "ipmitool", "sqlcmd", "bcp"),
-        rf"\b(?:zip|unzip|ipmitool|sqlcmd|bcp)\b{_GAP}{_NEXT}-P{_NEXT}{_SECRET}",
-    ),
+    (("zip", "ipmitool", "sqlcmd", "bcp"), rf"\b(?:zip|unzip|ipmitool|sqlcmd|bcp)\b{_GAP}{_NEXT}-P{_NEXT}{_SECRET}"),
     (("7z",), rf"\b7z[ar]?\b{_GAP}{_NEXT}-p[\"']?{_SECRET}"),
     (("configure",), rf"\baws\b{_GAP}\bconfigure{_NEXT}set{_NEXT}\S*(?:key|token)\S*?{_NEXT}{_SECRET}"),
     (("from-literal",), rf"--from-literal(?:=|{_NEXT})[\w.-]{{1,100}}={_SECRET}"),

@@ -330,11 +330,7 @@ def _exec_in_context(context: Context, nonce: str, status: int) -> None:
         if context.directory is not None:
             os.chdir(context.directory)
     except OSError as error:
-        reason = "its working directory %s%s cannot be entered: %s" % (
-            context.directory,
-            claimed,
-            error.strerror,
-        )
+        reason = "its working directory %s%s cannot be entered: %s" % (context.directory, claimed, error.strerror)
         os.write(status, reason.encode("utf-8", "replace"))
         os._exit(1)
     environment = {**os.environ, **context.environment}

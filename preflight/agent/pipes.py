@@ -45,11 +45,7 @@ class FrameWriter:
     """
 
     def __init__(
-        self,
-        fd: int,
-        selector: selectors.BaseSelector,
-        on_lost: Callable[[str], None],
-        on_full: Callable[[bool], None],
+        self, fd: int, selector: selectors.BaseSelector, on_lost: Callable[[str], None], on_full: Callable[[bool], None]
     ) -> None:
         self._fd = fd
         self._selector = selector

@@ -190,11 +190,7 @@ def _odd_servers(hellos: Sequence[Hello], views: Views) -> _Mismatch | None:
 
 
 def _find_odd(
-    hellos: Sequence[Hello],
-    value_of: Callable[[Hello], Any],
-    as_written: Callable[[Any], str],
-    *,
-    right: Any = None,
+    hellos: Sequence[Hello], value_of: Callable[[Hello], Any], as_written: Callable[[Any], str], *, right: Any = None
 ) -> _Mismatch | None:
     """The member whose setting differs from that of most others, or from `right` if any member has that."""
     groups: dict[Any, list[Hello]] = {}

@@ -170,11 +170,7 @@ class RankView:
 
 
 def build_views(
-    members: Sequence[Member],
-    events: Sequence[EventRecord],
-    records: Sequence[FactRecord],
-    *,
-    began_s: float,
+    members: Sequence[Member], events: Sequence[EventRecord], records: Sequence[FactRecord], *, began_s: float
 ) -> dict[int, RankView]:
     """The members by number."""
     found = {

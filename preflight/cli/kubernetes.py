@@ -142,9 +142,7 @@ _POLICY: Callable[[F], F] = options.combine(
     "Default: at /admit, for everybody who reaches it.",
 )
 @click.option(
-    "--on-too-large",
-    type=_ANSWER,
-    help="What happens to a request above --max-bytes. Default: as --on-failure.",
+    "--on-too-large", type=_ANSWER, help="What happens to a request above --max-bytes. Default: as --on-failure."
 )
 @click.option(
     "--max-bytes",

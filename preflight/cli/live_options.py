@@ -34,9 +34,7 @@ def until(default: str, last: str) -> Callable[[F], F]:
             help=f"The last stage to run: facts of nodes, links between them, or {last}.",
         ),
         click.option(
-            "--keep-going",
-            is_flag=True,
-            help="Run the smoke stage even after errors that are certain to stop it.",
+            "--keep-going", is_flag=True, help="Run the smoke stage even after errors that are certain to stop it."
         ),
     )
 
@@ -69,9 +67,7 @@ NODE_OPTIONS: Callable[[F], F] = combine(
     click.option("--python", metavar="PATH", help="Python interpreter of the ranks on the nodes."),
     click.option("--directory", metavar="DIR", help="Working directory of the ranks on the nodes."),
     click.option(
-        "--prelude",
-        is_flag=True,
-        help="Run the job's setup lines (module load ...) on the nodes; needs --trust-job.",
+        "--prelude", is_flag=True, help="Run the job's setup lines (module load ...) on the nodes; needs --trust-job."
     ),
 )
 SAVE = click.option(
@@ -177,10 +173,7 @@ def run_live(
         from preflight.reporters.output import write
 
         with live_progress(sys.stderr, color=chosen["color"], quiet=chosen["quiet"]) as progress:
-            common: dict[str, Any] = {
-                "configuration": configured.configuration,
-                "progress": tee(progress, events),
-            }
+            common: dict[str, Any] = {"configuration": configured.configuration, "progress": tee(progress, events)}
             if command == "nodes":
                 required = {"requirements": chosen["requirements"], "golden": chosen["golden"]}
                 recording, found = api.nodes(run_options, **required, **common)

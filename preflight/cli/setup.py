@@ -32,11 +32,7 @@ FORMATS = ("text", "json")
 )
 @click.option("--on", "executor", default="", metavar="EXECUTOR", help="How to reach the hosts, as for check.")
 @click.option(
-    "--on-option",
-    "executor_options",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Option of the executor. Repeatable.",
+    "--on-option", "executor_options", multiple=True, metavar="NAME=VALUE", help="Option of the executor. Repeatable."
 )
 @click.option(
     "--python", "pythons", multiple=True, metavar="PATH", help="A Python interpreter that ranks run with. Repeatable."

@@ -159,12 +159,7 @@ def _judged(check: Check, job: Job, fleet: Fleet, facts: Facts, chosen: Severity
 
 
 def _isolated(
-    meta: Meta,
-    job: Job,
-    judge: Callable[[], Iterable[Verdict]],
-    stage: str = "lint",
-    *,
-    chosen: Severity | None = None,
+    meta: Meta, job: Job, judge: Callable[[], Iterable[Verdict]], stage: str = "lint", *, chosen: Severity | None = None
 ) -> Iterator[Outcome]:
     """The outcomes of one evaluation; a crash or a timeout becomes an outcome and does not affect the others."""
 

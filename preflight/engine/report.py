@@ -267,11 +267,7 @@ class Report:
         return found
 
     def select(
-        self,
-        *,
-        severity: Severity | str | None = None,
-        rule: str | None = None,
-        file: str | None = None,
+        self, *, severity: Severity | str | None = None, rule: str | None = None, file: str | None = None
     ) -> tuple[Finding, ...]:
         """The findings with all of these properties, in the order of the report.
 

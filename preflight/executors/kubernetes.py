@@ -149,8 +149,7 @@ class KubernetesExecutor:
         if not nodes and not missing:
             which = f"of the job {job}" if job else f"with {selector}"
             raise ExecutorError(
-                "missing",
-                f"no pods {which} in {where}; `kubectl get pods -n {self._namespace}` lists them",
+                "missing", f"no pods {which} in {where}; `kubectl get pods -n {self._namespace}` lists them"
             )
         return GatheredNodes((*nodes, *missing), f"pods of {words or selector} in {where}")
 
@@ -485,10 +484,7 @@ def cluster_node(node: Mapping[str, Any], taken: Mapping[str, Mapping[str, float
         closed = "it is cordoned"
     elif not node["ready"]:
         closed = f"it is not ready: {node['message'] or 'no reason given'}"
-    taints = tuple(
-        f"{taint['key']}{'=' if taint['value'] else ''}{taint['value']}:{taint['effect']}" for taint in node["taints"]
-    )
-    return ClusterNode(node["name"], has, free, dict(node["labels"]), taints, closed)
+    return ClusterNode(node["name"], has, free, dict(node["labels"]), closed)
 
 
 def _sum_requests(taken: Iterable[Sequence[Any]]) -> dict[str, dict[str, float]]:

@@ -80,9 +80,7 @@ class LocalExecutor:
         def diagnose(code: int | None, error_text: str) -> ExecutorError:
             if code is None:
                 return ExecutorError(
-                    "timeout",
-                    f"{node.name}: `{self.interpreter}` did not start within {deadline_s:g} s",
-                    error_text,
+                    "timeout", f"{node.name}: `{self.interpreter}` did not start within {deadline_s:g} s", error_text
                 )
             if code == _NOT_FOUND:
                 return ExecutorError("missing", f"{node.name}: `{self.interpreter}` cannot be run", error_text)

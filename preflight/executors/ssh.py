@@ -143,11 +143,7 @@ class SshExecutor:
             # QUIET in the user's configuration would hide the reason of a failure.
             "LogLevel": "INFO",
         }
-        return [
-            "-T",
-            *(part for key, value in chosen.items() for part in ("-o", f"{key}={value}")),
-            *self.arguments,
-        ]
+        return ["-T", *(part for key, value in chosen.items() for part in ("-o", f"{key}={value}")), *self.arguments]
 
 
 def is_target(text: str) -> bool:

@@ -92,7 +92,6 @@ class ClusterNode:
     Args:
         has: its capacity by resource, in base units (cores, bytes, pieces).
         free: its unallocated capacity; None if unknown.
-        taints: what must be tolerated there, as `key=value:effect`.
         closed: why it accepts no new work; empty when it does.
     """
 
@@ -100,7 +99,6 @@ class ClusterNode:
     has: Mapping[str, float]
     free: Mapping[str, float] | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
-    taints: tuple[str, ...] = ()
     closed: str = ""
 
 

@@ -186,10 +186,11 @@ def failed(
     *,
     at: Place | Evidence,
     also: Sequence[Place | tuple[Place, str] | Evidence] = (),
-    nodes: Iterable[str] = (),
+    nodes: Iterable[str] | None = None,
     remedy: str,
     severity: Severity | None = None,
     confidence: Confidence | None = None,
+    certain: bool = True,
     fix: Fix | None = None,
     run: Sequence[Command] = (),
     waits_at: str = "",
@@ -201,8 +202,10 @@ def failed(
         message: what was seen and what was expected, quoting the user's own spelling.
         at: the claim, span or fact of the fault.
         also: further locations, each alone or with a note, and further facts.
+        nodes: the nodes that have the fault; by default that of the primary fact.
         remedy: what to do, as concretely as possible.
         severity, confidence: only to lower the rule's own.
+        certain: False for a fault that is only likely, which is a warning of medium confidence.
         fix: possible edits, built with `make_fix`; the rule's own `fix` is the upper bound on how unsafe it may be.
         run: lines to paste into a shell, built with `command` or `root_command`; a line with a name that cannot be
             pasted unchanged is dropped.
@@ -212,6 +215,10 @@ def failed(
     If a claim takes its value from a variable, the assignment becomes a further location ("set here"), and the remedy
     names that of the primary claim.
     """
+    if not certain:
+        severity, confidence = Severity.WARNING, Confidence.MEDIUM
+    if nodes is None:
+        nodes = (at.node,) if isinstance(at, Evidence) and at.node else ()
     locations: list[Location] = []
     evidence: list[Evidence] = []
     for item in (at, *also):

@@ -229,10 +229,7 @@ def _physical(location: Location) -> dict[str, Any]:
     if location.snippet:
         region["snippet"] = {"text": clean(location.snippet)}
     found: dict[str, Any] = {
-        "physicalLocation": {
-            "artifactLocation": {"uri": _uri(location.path), "uriBaseId": _ROOT},
-            "region": region,
-        }
+        "physicalLocation": {"artifactLocation": {"uri": _uri(location.path), "uriBaseId": _ROOT}, "region": region}
     }
     if location.note:
         found["message"] = {"text": clean(location.note)}

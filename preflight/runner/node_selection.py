@@ -61,12 +61,7 @@ class FoundNodes:
 
 
 async def choose(
-    *,
-    hosts: str,
-    hostfile: Path | None,
-    executor: str,
-    options: Sequence[str],
-    environment: Mapping[str, str],
+    *, hosts: str, hostfile: Path | None, executor: str, options: Sequence[str], environment: Mapping[str, str]
 ) -> ExecutorChoice:
     """The executor of a run: the user's choice, otherwise that of the environment, otherwise ssh.
 

@@ -324,11 +324,7 @@ class _Listener:
     """A listener on one node, which runs until it is cancelled; `settled` is set once it listens or has failed."""
 
     def __init__(
-        self,
-        session: AgentSession | None,
-        request: Request,
-        lifetime_s: float,
-        keep: Callable[[EventRecord], None],
+        self, session: AgentSession | None, request: Request, lifetime_s: float, keep: Callable[[EventRecord], None]
     ) -> None:
         self._session = session
         self._key = request.key

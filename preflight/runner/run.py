@@ -47,12 +47,7 @@ _WARM_UP_DELAY_S = 0.02
 
 
 def run(
-    verb: str,
-    options: RunOptions,
-    load_jobs: LoadJobs,
-    *,
-    progress: Progress | None = None,
-    cache: Cache | None = None,
+    verb: str, options: RunOptions, load_jobs: LoadJobs, *, progress: Progress | None = None, cache: Cache | None = None
 ) -> Recording:
     """Make a live run over the jobs that `load_jobs` reads, and return its recording.
 

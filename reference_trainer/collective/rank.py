@@ -117,8 +117,31 @@ def _run(params: Dict[str, Any], progress: Progress, watcher: TransportWatcher) 
     second = oracle.check_steps(collectives, progress.rank, world_size, steps, device)
     mismatches = first.mismatches + second.mismatches
     progress.reached(rank_events.EXACT, mismatches=len(mismatches))
+
+    def leave() -> Dict[str, Any]:
+        """Leave the group; what every rank reports."""
+        collectives.barrier("last barrier")
+        teardown = group.tear_down(torch, dist, progress, device)
+        progress.reached(rank_events.DONE)
+        versions = framework.versions(torch, device)
+        return {
+            "rank": progress.rank,
+            "world_size": world_size,
+            "host": socket.gethostname(),
+            "backend": backend,
+            "device": versions["device"],
+            "framework": "torch %s" % versions["torch"],
+            "nccl_version": versions["nccl"],
+            "phase_at_s": dict(progress.phase_at_s),
+            "operations": len(first.operations) + len(second.operations),
+            "mismatches": mismatches,
+            "unsupported": first.unsupported,
+            "teardown": teardown,
+            "exact_digest": second.digest,
+        }
+
     if params.get("until") == rank_events.EXACT:
-        return _early(params, progress, dist, torch, collectives, backend, device, first, second)
+        return RankReport(**leave())
     staged = pipeline.run(torch, dist, collectives, params, progress, device) if "pipeline" in params else None
     together, sharing = group.neighbours(torch, collectives, world_size, device)
     watcher.begin(counts=progress.rank == together[0])
@@ -145,38 +168,24 @@ def _run(params: Dict[str, Any], progress: Progress, watcher: TransportWatcher) 
         progress.left()
     progress.reached(rank_events.PARITY, equal=len(set(digests)) == 1)
     windows.append(pace.measure(torch, dist, progress, world_size, device, 1, exchanged))
-    collectives.barrier("last barrier")
-    teardown = group.tear_down(torch, dist, progress, device)
-    progress.reached(rank_events.DONE)
-    versions = framework.versions(torch, device)
+    report = leave()
+    report["operations"] += compared
+    report["unsupported"] += [name for name in sweep.unsupported if name not in first.unsupported]
     return RankReport(
-        progress.rank,
-        world_size,
-        socket.gethostname(),
-        backend,
-        versions["device"],
-        "torch %s" % versions["torch"],
-        versions["nccl"],
-        dict(progress.phase_at_s),
-        len(first.operations) + len(second.operations) + compared,
-        mismatches,
-        first.unsupported + [name for name in sweep.unsupported if name not in first.unsupported],
-        min(steps, oracle.MAX_EXACT_STEPS),
-        len(trained.losses),
-        training.first_and_last(trained.losses, 200),
-        training.first_and_last(trained.step_s, 200),
-        training.unmoved(model, device),
-        digests if progress.rank == 0 else digests[progress.rank : progress.rank + 1],
-        difference,
-        teardown,
-        windows,
-        sweep,
-        watcher.found(sweep.crossing_bytes),
-        sharding.name,
-        sharding.note,
-        trained.timeline,
-        staged,
-        exact_digest=second.digest,
+        **report,
+        exact_steps=min(steps, oracle.MAX_EXACT_STEPS),
+        steps=len(trained.losses),
+        losses=training.first_and_last(trained.losses, 200),
+        step_s=training.first_and_last(trained.step_s, 200),
+        unmoved=training.unmoved(model, device),
+        digests=digests if progress.rank == 0 else digests[progress.rank : progress.rank + 1],
+        difference_to_one_process=difference,
+        windows=windows,
+        sweep=sweep,
+        transport=watcher.found(sweep.crossing_bytes),
+        trainer=sharding.name,
+        trainer_note=sharding.note,
+        pipeline=staged,
         gpu=on_gpu,
         backend_note=backend_note,
         drift=drift,
@@ -206,39 +215,6 @@ def _gpu(
     return gpu_speed.measure(torch, progress, device, take_turn, local_ranks=local_ranks)
 
 
-def _early(
-    params: Dict[str, Any],
-    progress: Progress,
-    dist: Any,
-    torch: Any,
-    collectives: group.Collectives,
-    backend: str,
-    device: Any,
-    first: oracle.ExactResult,
-    second: oracle.ExactResult,
-) -> RankReport:
-    """The report of a rank that only had to connect and sum."""
-    collectives.barrier("last barrier")
-    teardown = group.tear_down(torch, dist, progress, device)
-    progress.reached(rank_events.DONE)
-    versions = framework.versions(torch, device)
-    return RankReport(
-        progress.rank,
-        int(params["world_size"]),
-        socket.gethostname(),
-        backend,
-        versions["device"],
-        "torch %s" % versions["torch"],
-        versions["nccl"],
-        dict(progress.phase_at_s),
-        len(first.operations) + len(second.operations),
-        first.mismatches + second.mismatches,
-        first.unsupported,
-        teardown=teardown,
-        exact_digest=second.digest,
-    )
-
-
 def _train(
     progress: Progress, sharding: sharded.ShardingChoice, world_size: int, steps: int, device: Any
 ) -> Tuple[Any, training.TrainingResult]:
@@ -253,7 +229,6 @@ def _train(
         steps,
         before=lambda step: progress.entering("%s step %d" % (name, step), collective=True, brief=True),
         after=lambda step: progress.left(collective=True),
-        began_s=progress.began_s,
     )
     progress.entering("putting the model together", collective=True)
     model = sharded.gather_model(sharding, wrapped, device)
@@ -304,7 +279,6 @@ class RankReport:
     transport: Transport = field(default_factory=Transport)
     trainer: str = sharded.DDP
     trainer_note: str = ""
-    timeline: List[training.StepTiming] = field(default_factory=list)
     pipeline: Optional[PipelineReport] = None
     exact_digest: str = ""
     gpu: Optional[gpu_speed.GpuReport] = None

@@ -21,23 +21,8 @@ MAX_COMPARED_STEPS = 10
 TOLERANCE = 1e-6
 #: With more ranks than this the training is not repeated in one process: it would take longer than the run itself.
 MAX_COMPARED_RANKS = 64
-#: The maximum number of steps in the timeline; of more, the first and the last are kept.
-MAX_TIMELINE_STEPS = 40
 #: The last losses must be below this part of the first ones.
 MAX_LOSS_RATIO = 0.9
-
-
-@dataclass(frozen=True)
-class StepTiming:
-    """The start of a step, and the duration of it and its parts, in seconds; the rest is the optimizer's.
-
-    The backward pass includes waiting for other ranks. A GPU runs asynchronously: there only the whole step is known.
-    """
-
-    at_s: float
-    total_s: float
-    forward_s: Optional[float] = None
-    backward_s: Optional[float] = None
 
 
 @dataclass(frozen=True)
@@ -46,7 +31,6 @@ class TrainingResult:
 
     losses: List[float] = field(default_factory=list)
     step_s: List[float] = field(default_factory=list)
-    timeline: List[StepTiming] = field(default_factory=list)
 
 
 def shard(rank: int, device: Any) -> Tuple[Any, Any]:
@@ -71,18 +55,10 @@ def build(device: Any) -> Any:
 
 
 def train(
-    model: Any,
-    data: Tuple[Any, Any],
-    steps: int,
-    *,
-    before: Callable[[int], Any],
-    after: Callable[[int], Any],
-    began_s: float = 0.0,
+    model: Any, data: Tuple[Any, Any], steps: int, *, before: Callable[[int], Any], after: Callable[[int], Any]
 ) -> TrainingResult:
     """Run `steps` steps of SGD; `before` and `after` are called around each. `model` is already wrapped for several
     ranks.
-
-    For many steps the timeline holds only the first and the last; its times count from `began_s` of `time.monotonic`.
     """
     import torch
 
@@ -90,36 +66,20 @@ def train(
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     criterion = torch.nn.CrossEntropyLoss()
     losses: List[Any] = []
-    marks: List[Tuple[float, float, float, float]] = []
+    step_s: List[float] = []
     for step in range(steps):
         began = time.monotonic()
         before(step)
         optimizer.zero_grad()
         loss = criterion(model(samples), labels)
-        forward = time.monotonic()
         loss.backward()
-        backward = time.monotonic()
         optimizer.step()
         if samples.is_cuda:
             torch.cuda.synchronize(samples.device)
         losses.append(loss.detach())
         after(step)
-        marks.append((began, forward, backward, time.monotonic()))
-    return TrainingResult(
-        [float(loss) for loss in losses],
-        [end - began for began, _, _, end in marks],
-        [_step(mark, began_s, samples.is_cuda) for mark in first_and_last(marks, MAX_TIMELINE_STEPS)],
-    )
-
-
-def _step(mark: Tuple[float, float, float, float], began_s: float, lag: bool) -> StepTiming:
-    began, forward, backward, end = mark
-    at_s, total_s = round(began - began_s, 6), round(end - began, 6)
-    return (
-        StepTiming(at_s, total_s)
-        if lag
-        else StepTiming(at_s, total_s, round(forward - began, 6), round(backward - forward, 6))
-    )
+        step_s.append(time.monotonic() - began)
+    return TrainingResult([float(loss) for loss in losses], step_s)
 
 
 def first_and_last(values: List[Any], count: int) -> List[Any]:

@@ -187,14 +187,7 @@ def coded_units(world_size: int, elements: int, salt: int, device: Any, step: in
 
 
 def compare(
-    operation: str,
-    rank: int,
-    got: Any,
-    expected: Any,
-    *,
-    unit: Any = None,
-    world_size: int = 0,
-    quantum: float = 1.0,
+    operation: str, rank: int, got: Any, expected: Any, *, unit: Any = None, world_size: int = 0, quantum: float = 1.0
 ) -> Optional[Mismatch]:
     """None if both tensors have the same bits; otherwise the mismatch, and the contribution that explains it.
 
@@ -375,13 +368,7 @@ class ExactModel:
 
 
 def check_steps(
-    collectives: Any,
-    rank: int,
-    world_size: int,
-    steps: int,
-    device: Any,
-    *,
-    build: Callable[[Any], Any] = ExactModel,
+    collectives: Any, rank: int, world_size: int, steps: int, device: Any, *, build: Callable[[Any], Any] = ExactModel
 ) -> ExactResult:
     """Train a linear model by SGD with summed gradients; gradients and final weights are known in advance.
 

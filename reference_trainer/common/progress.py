@@ -164,12 +164,7 @@ class Progress:
             self._moved()
         if not self._announced:
             return
-        data: Dict[str, Any] = {
-            "what": what,
-            "phase": self.phase,
-            "progress": self._counter,
-            "seconds": seconds,
-        }
+        data: Dict[str, Any] = {"what": what, "phase": self.phase, "progress": self._counter, "seconds": seconds}
         if collective:
             data["collective"] = self.collective
         self.send(rank_events.LEFT, **data)

@@ -40,12 +40,7 @@ def open_listener(params: Dict[str, Any], progress: Progress) -> Optional[socket
     except OSError as error:
         kind = "in-use" if error.errno == errno.EADDRINUSE else "denied"
         progress.send(
-            rank_events.PROBLEM,
-            problem="listen",
-            result=kind,
-            port=port,
-            error=error.strerror or str(error),
-            rank=0,
+            rank_events.PROBLEM, problem="listen", result=kind, port=port, error=error.strerror or str(error), rank=0
         )
         raise ProbeUnavailable("denied", error.strerror or str(error)) from None
     progress.send(rank_events.PHASE, phase=rank_events.LISTENING, details={"port": port})

@@ -56,12 +56,7 @@ def run(params: Dict[str, Any], progress: Progress) -> RankReport:
     progress.reached(rank_events.GROUP)
     first = oracle.check_collectives(collectives, progress.rank, world_size, NUMPY)
     second = oracle.check_steps(
-        collectives,
-        progress.rank,
-        world_size,
-        steps,
-        NUMPY,
-        build=lambda start: ExactModel(paddle, start),
+        collectives, progress.rank, world_size, steps, NUMPY, build=lambda start: ExactModel(paddle, start)
     )
     mismatches = first.mismatches + second.mismatches
     progress.reached(rank_events.EXACT, mismatches=len(mismatches))

@@ -69,14 +69,7 @@ def exchanges(slots: List[Slot], stage: int, stages: int) -> List[Exchange]:
     for done, coming in zip([None, *slots], [*slots, None]):
         to = _consumer(done, stage, stages) if done is not None else None
         source = _producer(coming, stage, stages) if coming is not None else None
-        found.append(
-            Exchange(
-                done if to is not None else None,
-                to,
-                coming if source is not None else None,
-                source,
-            )
-        )
+        found.append(Exchange(done if to is not None else None, to, coming if source is not None else None, source))
     return found
 
 

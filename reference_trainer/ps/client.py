@@ -205,13 +205,7 @@ class Client:
             self._push_to(server, clock, rows, row_numbers, flags, pull)
 
     def _push_to(
-        self,
-        server: Server,
-        clock: int,
-        rows: Sequence[Rows],
-        row_numbers: Sequence[Any],
-        flags: int,
-        pull: bool,
+        self, server: Server, clock: int, rows: Sequence[Rows], row_numbers: Sequence[Any], flags: int, pull: bool
     ) -> None:
         frames_: List[List[memoryview]] = []
         keep: List[Any] = []

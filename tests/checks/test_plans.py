@@ -7,8 +7,8 @@ from preflight.model.recording import Facts
 from preflight.plugins.authoring import Verdict
 from preflight_checks.plans import combined, multi_node, multi_node_facts, on_every_node, several_nodes
 from preflight_checks.probes.clock import clock
-from preflight_checks.probes.identity import identity
-from preflight_checks.requirements.claims import gpu_claims
+from preflight_checks.probes.machine import identity
+from preflight_checks.requirements import gpu_claims
 from tests.checks.check_builders import fleet, job
 
 

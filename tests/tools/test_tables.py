@@ -8,8 +8,7 @@ import pytest
 
 from preflight.sources.tables import FOLDER, Row, load_table, parse_table
 from tools.tables.extract import rows_of
-from tools.tables.target import Declaration, Part, Target
-from tools.tables.targets import TARGETS
+from tools.tables.targets import TARGETS, Declaration, Part, Target
 from tools.tables.write import merged, table_text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import yaml
@@ -12,6 +13,16 @@ Lines = dict[str, int]
 
 class Words(list[Any]):
     """Values of an option that takes several: each is a word of its own."""
+
+
+def flat(settings: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Every key that is not a section, joined by dots, with its value."""
+    for key, value in settings.items():
+        path = f"{above}.{key}" if above else key
+        if isinstance(value, dict):
+            yield from flat(value, path)
+        else:
+            yield path, value
 
 
 def json_text(settings: dict[str, Any]) -> tuple[str, Lines]:
@@ -51,6 +62,57 @@ def _yaml(section: dict[str, Any], above: str, indent: str, rows: list[str], lin
         else:
             word = yaml.safe_dump({"x": value}, default_flow_style=True, width=10_000).strip()
             rows.append(f"{indent}{key}: {word[len('{x: ') : -1]}")
+
+
+def toml_text(settings: dict[str, Any]) -> tuple[str, Lines]:
+    """TOML with one key a line; what is None is left out, for TOML has no word for it."""
+    rows, lines = list[str](), Lines()
+    _toml(settings, "", rows, lines)
+    return "\n".join([*rows, ""]), lines
+
+
+def _toml(section: dict[str, Any], above: str, rows: list[str], lines: Lines) -> None:
+    plain = {key: value for key, value in section.items() if not isinstance(value, dict) and value is not None}
+    for key, value in plain.items():
+        lines[f"{above}.{key}" if above else key] = len(rows) + 1
+        rows.append(f"{key} = {json.dumps(value)}")
+    for key, value in section.items():
+        if isinstance(value, dict):
+            path = f"{above}.{key}" if above else key
+            lines[path] = len(rows) + 1
+            rows.append(f"[{path}]")
+            _toml(value, path, rows, lines)
+
+
+def keywords_text(template: str, settings: dict[str, Any]) -> tuple[str, Lines]:
+    """A script with the settings as arguments of a call, one a line, in the place of its line `{settings}`."""
+    before, _, after = template.partition("{settings}\n")
+    given = {key: value for key, value in settings.items() if key.isidentifier()}
+    rows = "".join(f"    {key}={value!r},\n" for key, value in given.items())
+    return before + rows + after, {key: number for number, key in enumerate(given, start=before.count("\n") + 1)}
+
+
+def flat_words(settings: dict[str, Any]) -> dict[str, Any]:
+    """Options whose sections are joined by dots, and of which several values are several words."""
+    return {key: Words(value) if isinstance(value, list) else value for key, value in flat(settings)}
+
+
+def overrides_text(before: str, settings: dict[str, Any]) -> tuple[str, Lines]:
+    """A command over several lines, one override of Hydra each: `section.key=value`."""
+    rows, lines = [before], Lines()
+    for key, value in flat(settings):
+        rows.append(f"  {key}={_override(value)}")
+        lines[key] = len(rows)
+    return " \\\n".join(rows) + "\n", lines
+
+
+def _override(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, list):
+        return f"'[{','.join(map(str, value))}]'"
+    text = str(value)
+    return f"'{text}'" if any(sign in text for sign in " $~*") else text
 
 
 def flags_text(before: str, settings: dict[str, Any], after: str = "") -> tuple[str, Lines]:

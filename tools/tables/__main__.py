@@ -7,8 +7,7 @@ import sys
 from preflight.sources.tables import FOLDER, Row
 from tools.tables.extract import rows_of
 from tools.tables.fetch import FetchError, reader
-from tools.tables.target import Target
-from tools.tables.targets import TARGETS
+from tools.tables.targets import TARGETS, Target
 from tools.tables.write import key_of, merged, table_text
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import datetime
+import functools
 import json
 import sys
 from collections.abc import Iterator
@@ -19,9 +20,9 @@ from typing import Any, NamedTuple
 import yaml
 
 from preflight.sources.tables import FOLDER
-from tools.tables.conditions import CONDITIONS
 
 TARGET = FOLDER / "custom_resources.json"
+_CONDITIONS = Path(__file__).with_name("conditions.yaml")
 
 
 class Origin(NamedTuple):
@@ -111,7 +112,14 @@ METADATA: dict[str, Any] = {
 
 
 class Untranslated(ValueError):
-    """A rule in CEL that `CONDITIONS` does not have."""
+    """A rule in CEL that `conditions.yaml` does not have."""
+
+
+@functools.cache
+def conditions() -> dict[str, tuple[list[Any], str]]:
+    """By the text of a rule: the condition that must hold, and the key at which a refusal is reported."""
+    rows = yaml.safe_load(_CONDITIONS.read_text(encoding="utf-8"))
+    return {row["rule"]: (row["holds"], row.get("at", "")) for row in rows}
 
 
 class Parts:
@@ -169,9 +177,9 @@ def _rules(schema: dict[str, Any], *, is_object: bool) -> Iterator[list[Any]]:
         if "oldSelf" in text or (is_object and "self.status" in text):
             # Of a change to an object, or of what only a controller writes.
             continue
-        if text not in CONDITIONS:
+        if text not in conditions():
             raise Untranslated(text)
-        condition, at = CONDITIONS[text]
+        condition, at = conditions()[text]
         yield [condition, rule.get("message", text), at]
 
 

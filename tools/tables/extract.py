@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from preflight.sources.tables import Row
-from tools.tables.target import Declaration, Part
+from tools.tables.targets import Declaration, Part
 
 _FLAG_ACTIONS = frozenset(
     ["store_true", "store_false", "store_const", "append_const", "count", "help", "version", "BooleanOptionalAction"]

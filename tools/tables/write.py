@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from preflight.sources.tables import Row
-from tools.tables.target import Target
+from tools.tables.targets import Target
 
 
 def merged(by_version: Sequence[tuple[str, Sequence[Row]]]) -> tuple[Row, ...]:

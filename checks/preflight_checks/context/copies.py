@@ -16,8 +16,7 @@ from preflight_checks.comparison import Split, split
 from preflight_checks.context.entry import MAX_LISTED
 from preflight_checks.plans import missing_facts, requests_for
 from preflight_checks.probes.copies import Copies, Copy, copies
-from preflight_checks.requirements.claims import known_int, scopes
-from preflight_checks.requirements.hosts import fold, nodes_share_machine
+from preflight_checks.requirements import fold, known_int, nodes_share_machine, scopes
 
 _COST = "reads the job's own files and the code beside them in the working directory, at most 2 seconds"
 #: Launchers that start the ranks of all nodes from one node: the others need the program, not the start script.
@@ -344,7 +343,6 @@ def _differs_from_linted(item: _Wanted, node: str, copy: Copy, count: int) -> Ve
         f"{item.name}: linted",
         f"{item.name} on {where} is not the file that was linted here ({item.file.path})",
         at=Evidence("the node's own copy", copy.sha256[:12], item.file.sha256[:12], f"sha256sum {copy.path}", node),
-        nodes=(node,),
         remedy=f"Copy {item.file.path} to the nodes, or lint the file that they have.",
         severity=Severity.WARNING,
     )

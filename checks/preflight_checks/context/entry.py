@@ -15,8 +15,7 @@ from preflight.plugins.authoring import Verdict, check, failed, not_applicable, 
 from preflight_checks.plans import has_launches, known_facts, on_every_node, requests_for
 from preflight_checks.probes.installed import installed
 from preflight_checks.probes.start_cost import ReadCost, import_cost, read_cost
-from preflight_checks.requirements.claims import scopes
-from preflight_checks.requirements.hosts import fold, unreached
+from preflight_checks.requirements import fold, scopes, unreached
 
 #: The agent's messages when the interpreter or directory is missing and no setup line could have provided it.
 _ABSENT = "the job context cannot be entered"

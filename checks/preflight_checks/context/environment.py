@@ -26,8 +26,7 @@ from preflight_checks.context.node_environment import (
 from preflight_checks.data_tables import Group, group_of
 from preflight_checks.plans import all_of, combined, has_launches, missing_facts, several_nodes
 from preflight_checks.probes.environment import environment
-from preflight_checks.requirements.claims import backends, gpu_claims, scopes
-from preflight_checks.requirements.hosts import fold, nodes_share_machine
+from preflight_checks.requirements import backends, fold, gpu_claims, nodes_share_machine, scopes
 
 _COST = "reads the environment and at most three small files in one process, milliseconds"
 _READ_BY_TORCH = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")

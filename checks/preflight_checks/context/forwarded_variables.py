@@ -13,8 +13,7 @@ from preflight_checks.comparison import split
 from preflight_checks.context.launcher_access import applying_links, first_node
 from preflight_checks.context.node_environment import bare, plan_logins, set_by_job, unseen_bare
 from preflight_checks.plans import all_of, combined, has_launches, multi_node
-from preflight_checks.requirements.claims import known_text
-from preflight_checks.requirements.hosts import fold, nodes_share_machine
+from preflight_checks.requirements import fold, known_text, nodes_share_machine
 
 #: Variables whose absence on other nodes changes how ranks communicate or compute.
 _RELEVANT_VARIABLES = re.compile(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from preflight._util.hostnames import is_hostname
 from preflight._util.sequences import grouped
-from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Claim, Job, Known, Launch
 from preflight.model.recording import Facts, Fleet, Node, Observed, Unavailable
 from preflight.model.requests import Request, probe_name
@@ -17,8 +17,7 @@ from preflight_checks.comparison import split
 from preflight_checks.context.node_environment import bare
 from preflight_checks.plans import missing_facts
 from preflight_checks.probes.launcher_tools import Login, Tool, logins, tools
-from preflight_checks.requirements.claims import known_int
-from preflight_checks.requirements.hosts import fold, named, nodes_share_machine
+from preflight_checks.requirements import fold, known_int, named, nodes_share_machine
 
 #: At most this many logins are tried from the first node; in larger fleets they are spread evenly.
 MAX_LOGINS = 64
@@ -150,8 +149,7 @@ def _login_finding(
         also=claims,
         nodes=nodes,
         remedy=remedy,
-        severity=None if certain else Severity.WARNING,
-        confidence=None if certain else Confidence.MEDIUM,
+        certain=certain,
     )
 
 
@@ -247,8 +245,7 @@ def launcher_tool_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
                 at=Evidence("launcher tool", version, versions.common, f"{held[node].path} --version", node),
                 nodes=tuple(versions.odd),
                 remedy=f"Install one version of {name} on all nodes.",
-                severity=Severity.WARNING,
-                confidence=Confidence.MEDIUM,
+                certain=False,
             )
     if found and not wrong:
         yield passed(f"launcher tools: {fold(sorted({name for name, _ in found}))}")
@@ -269,8 +266,7 @@ def _lacking(
         at=Evidence("launcher tool", f"PATH={paths[nodes[0]]}", name, f"command -v {name.split('|')[0]}", nodes[0]),
         nodes=nodes,
         remedy=f"Install {describe} on {fold(nodes)}, or put its folder on the PATH of a shell without a terminal.",
-        severity=None if sure and not (everywhere and not certain) else Severity.WARNING,
-        confidence=None if sure and not (everywhere and not certain) else Confidence.MEDIUM,
+        certain=sure and not (everywhere and not certain),
     )
 
 

@@ -16,8 +16,7 @@ from preflight.plugins.authoring import Verdict, memoize, unknown
 from preflight_checks.data_tables import default_of
 from preflight_checks.plans import combined, on_every_node
 from preflight_checks.probes.environment import Environment, environment
-from preflight_checks.requirements.claims import scopes
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold, scopes
 
 #: Compared without regard to case, as NCCL does.
 _CASELESS = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_NET")

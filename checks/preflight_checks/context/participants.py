@@ -14,7 +14,7 @@ from preflight.plugins.authoring import Verdict, check, failed, not_applicable, 
 from preflight_checks.comparison import split
 from preflight_checks.context.node_environment import bare, plan_logins, set_by_job, unseen_bare
 from preflight_checks.plans import combined
-from preflight_checks.requirements.hosts import fold, is_ps, nodes_share_machine
+from preflight_checks.requirements import fold, is_ps, nodes_share_machine
 
 _COST = "reads the environment of one process, milliseconds"
 _SERVERS, _TRAINERS = "PADDLE_PSERVERS_IP_PORT_LIST", "PADDLE_TRAINER_ENDPOINTS"

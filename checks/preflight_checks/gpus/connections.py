@@ -12,11 +12,10 @@ from preflight.model.recording import Facts, Fleet, Observed
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
 from preflight_checks.gpus.device_findings import Fault, NodeGpu, all_devices, judge_devices, most_common_by_model
 from preflight_checks.gpus.presence import gpu_check, plan_gpus
-from preflight_checks.plans import combined, on_every_node
-from preflight_checks.probes.fabric import Fabric, fabric
+from preflight_checks.plans import combined, known_facts, on_every_node
+from preflight_checks.probes.devices import Fabric, fabric
 from preflight_checks.probes.gpus import gpus
-from preflight_checks.requirements.claims import gpu_claims
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold, gpu_claims
 
 
 @gpu_check(
@@ -209,12 +208,8 @@ def gpu_fabric_not_ready(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
     absent: dict[str, Fabric] = {}
     other: dict[tuple[str, str], list[str]] = {}
     well, without = 0, 0
-    for seen in facts.each(fabric):
-        node = seen.node
-        if not isinstance(seen.fact, Observed):
-            yield unknown(f"NVSwitch fabric on {node}", seen.fact.reason, nodes=(node,))
-            continue
-        value = seen.fact.value
+    observed = yield from known_facts(facts, fabric, "NVSwitch fabric")
+    for node, value in observed.items():
         fact = facts.of(gpus, node)
         driver = fact.value.driver if isinstance(fact, Observed) else ""
         if node in broken:

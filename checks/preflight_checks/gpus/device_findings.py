@@ -14,8 +14,7 @@ from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Unavailable
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
 from preflight_checks.probes.gpus import Gpu, gpus
-from preflight_checks.requirements.claims import gpu_claims, known_text, largest, scopes
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold, gpu_claims, known_text, largest, scopes
 
 T = TypeVar("T")
 

@@ -14,12 +14,10 @@ from preflight.plugins.authoring import Verdict, check, failed, not_applicable, 
 from preflight_checks.data_tables import table
 from preflight_checks.gpus.device_findings import all_devices
 from preflight_checks.gpus.presence import plan_gpus
-from preflight_checks.plans import combined, on_every_node
-from preflight_checks.probes.gpus import Gpus, gpus
+from preflight_checks.plans import combined, known_facts, missing_facts, on_every_node
+from preflight_checks.probes.gpus import Gpus, ToolAnswer, gpus, management_tool
 from preflight_checks.probes.kernel_log import DriverMessage, KernelLog, kernel_log
-from preflight_checks.probes.tools import ToolAnswer, management_tool
-from preflight_checks.requirements.claims import gpu_claims
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold, gpu_claims
 
 #: A healthy tool takes well under a second for eight GPUs, or a few seconds if it must wake them first.
 SLOW_S = 5.0
@@ -94,16 +92,9 @@ def gpu_driver_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     yield from _tool_findings(slow, "slow", claims)
     yield from _tool_findings(failing, "failing", claims)
     well = [node for node, value in facts.observed(gpus).items() if not value.problem and node not in slow]
-    yield from _judge_answers(facts)
+    yield from missing_facts(facts, gpus, "driver latency")
     if (well or quick) and not silent and not slow and not failing:
         yield passed(f"driver latency on {len(set(well) | set(quick))} nodes")
-
-
-def _judge_answers(facts: Facts) -> Iterator[Verdict]:
-    """The nodes without any answer of NVML."""
-    for seen in facts.each(gpus):
-        if not isinstance(seen.fact, Observed):
-            yield unknown(f"driver latency on {seen.node}", seen.fact.reason, nodes=(seen.node,))
 
 
 def _tool_findings(answers: dict[str, ToolAnswer], kind: str, claims: tuple[Claim, ...]) -> Iterator[Verdict]:
@@ -180,21 +171,15 @@ def gpu_xid_logged(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     if not claims:
         yield not_applicable("driver messages", "nothing in the job requests GPUs")
         return
-    hidden: dict[str, list[str]] = {}
+    observed = yield from known_facts(facts, kernel_log, "driver messages")
     grouped: dict[tuple[str, int, Severity], list[tuple[str, KernelLog, DriverMessage]]] = {}
     quiet = []
-    for seen in facts.each(kernel_log):
-        if not isinstance(seen.fact, Observed):
-            hidden.setdefault(seen.fact.reason, []).append(seen.node)
-            continue
-        log = seen.fact.value
+    for on, log in observed.items():
         if not log.complaints:
-            quiet.append(seen.node)
+            quiet.append(on)
         for message in log.complaints:
             key = (message.kind, message.code, severity_of(message))
-            grouped.setdefault(key, []).append((seen.node, log, message))
-    for reason, unread in hidden.items():
-        yield unknown(f"driver messages on {fold(unread)}", reason)
+            grouped.setdefault(key, []).append((on, log, message))
     cards = facts.observed(gpus)
     for (kind, code, severity), found in grouped.items():
         node, log, first = found[0]

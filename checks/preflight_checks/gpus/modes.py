@@ -13,8 +13,7 @@ from preflight.plugins.authoring import Verdict, check, root_command
 from preflight_checks.gpus.device_findings import Fault, NodeGpu, differing, expected_gpus, judge_devices, visible
 from preflight_checks.gpus.presence import COST, gpu_check, plan_gpus
 from preflight_checks.probes.gpus import Gpu, GpuProcess, gpus
-from preflight_checks.requirements.claims import known_text, largest, scopes
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold, known_text, largest, scopes
 
 MIB, GIB = 2**20, 2**30
 #: Memory that an idle GPU uses beyond its driver's reserve (contexts of monitors, firmware logs). Drivers before 510

@@ -14,8 +14,7 @@ from preflight_checks.comparison import split
 from preflight_checks.gpus.device_findings import expected_gpus
 from preflight_checks.plans import missing_facts, on_every_node
 from preflight_checks.probes.gpus import DEADLINE_S, Gpus, gpus
-from preflight_checks.requirements.claims import asked_backend, gpu_claims
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import asked_backend, fold, gpu_claims
 
 COST = "queries NVML, each GPU in a separate process; well under a second"
 LOST_WITHOUT_ROOT = "data that the driver hides from other users (rarely any)"
@@ -42,10 +41,7 @@ def runs_without_gpus(job: Job, facts: Facts) -> bool:
 _LIST = {"nvidia": "nvidia-smi -L", "amd": "rocm-smi --showproductname"}
 #: Symptoms of a broken driver, with remedies.
 _DRIVER_PROBLEMS = {
-    "no-library": (
-        "has no NVIDIA driver library (libnvidia-ml.so.1)",
-        "Install the NVIDIA driver on {nodes}.",
-    ),
+    "no-library": ("has no NVIDIA driver library (libnvidia-ml.so.1)", "Install the NVIDIA driver on {nodes}."),
     "no-driver": ("has not loaded the driver's kernel module", "`modprobe nvidia` on {nodes}, or reboot."),
     "mismatch": (
         "has a driver library whose version differs from the loaded kernel module",
@@ -138,13 +134,7 @@ def gpu_count(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             f"{working} GPUs",
             f"{fold(nodes)} {'has' if len(nodes) == 1 else 'have'} {working} of the {count} GPUs the job uses on "
             f"each node{because}",
-            at=Evidence(
-                "devices",
-                f"{working} GPUs{because}",
-                f"{count} GPUs",
-                listing,
-                nodes[0],
-            ),
+            at=Evidence("devices", f"{working} GPUs{because}", f"{count} GPUs", listing, nodes[0]),
             also=wanted[1] if wanted else needed,
             nodes=nodes,
             remedy=f"Replace {fold(nodes)}, or reset the lost GPU; or let the job use {working} on every node.",

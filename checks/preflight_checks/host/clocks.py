@@ -12,7 +12,7 @@ from preflight.model.recording import Facts, Fleet, NodeRecord
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
 from preflight_checks.plans import known_facts, no_requests, on_every_node, several_nodes
 from preflight_checks.probes.clock import clock
-from preflight_checks.requirements.hosts import fold, nodes_share_machine
+from preflight_checks.requirements import fold, nodes_share_machine
 
 #: Above this difference, logs and file times of different nodes contradict each other (make, resuming, caches).
 WARN_S = 1.0
@@ -88,19 +88,14 @@ def clock_spread(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         "clocks",
         f"clocks differ: {text} from the median of all nodes{reason}",
         at=Evidence(
-            "clock offset",
-            f"{far[worst]:+.1f} s ± {doubt[worst]:.2f} s",
-            f"within {WARN_S:g} s",
-            "date +%s.%N",
-            worst,
+            "clock offset", f"{far[worst]:+.1f} s ± {doubt[worst]:.2f} s", f"within {WARN_S:g} s", "date +%s.%N", worst
         ),
         also=(dynamic,) if drops and dynamic is not None else (),
         nodes=tuple(far),
         remedy=f"Start the time daemon on {fold(far)}: `systemctl status chronyd`, `chronyc tracking`; "
         "`chronyc makestep` sets its clock at once.",
         run=(root_command("chronyc", "makestep", on=far),),
-        severity=None if grave or drops else Severity.WARNING,
-        confidence=None if grave or drops else Confidence.MEDIUM,
+        certain=grave or drops,
     )
 
 

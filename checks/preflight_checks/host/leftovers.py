@@ -13,8 +13,7 @@ from preflight.plugins.authoring import Verdict, check, command, failed, not_app
 from preflight_checks.comparison import size
 from preflight_checks.plans import combined, has_launches, missing_facts, on_every_node
 from preflight_checks.probes.leftovers import Leftovers, Process, leftovers, locks
-from preflight_checks.requirements.claims import gpu_claims
-from preflight_checks.requirements.hosts import endpoints, fold, nodes_share_machine
+from preflight_checks.requirements import endpoints, fold, gpu_claims, nodes_share_machine
 
 _COST = "reads /proc of every process once and lists /dev/shm; a tenth of a second on an ordinary node"
 _WITHOUT_ROOT = "ports and memory mappings of other users' processes"
@@ -112,12 +111,7 @@ def _of_machines(fleet: Fleet, facts: Facts) -> dict[str, Leftovers]:
     return observed
 
 
-_KINDS = {
-    "program": "program {}",
-    "server": "server of {}",
-    "launcher": "launcher {}",
-    "worker": "loader worker of {}",
-}
+_KINDS = {"program": "program {}", "server": "server of {}", "launcher": "launcher {}", "worker": "loader worker of {}"}
 
 
 def _leftover_finding(kind: str, name: str, processes: list[tuple[str, Process]]) -> Verdict:

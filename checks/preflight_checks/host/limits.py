@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
@@ -13,8 +13,7 @@ from preflight_checks.comparison import GIB, MIB, known, processes_of_node, size
 from preflight_checks.plans import known_facts, missing_facts, on_every_node, several_nodes
 from preflight_checks.probes.limits import Limits, limits
 from preflight_checks.rdma.port_choice import demand
-from preflight_checks.requirements.claims import backends
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import backends, fold
 
 #: The default of Docker, containerd and Kubernetes for a container.
 CONTAINER_DEFAULT_SHM = 64 * MIB
@@ -100,8 +99,7 @@ def shm_too_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             also=claims,
             nodes=tuple(full),
             remedy=f"Remove leftovers of earlier runs from /dev/shm on {fold(full)}, or enlarge it.",
-            severity=Severity.WARNING,
-            confidence=Confidence.MEDIUM,
+            certain=False,
         )
     if len(observed) > len(blind) and not tiny and not full:
         yield passed(f"shared memory on {len(observed) - len(blind)} nodes")
@@ -165,8 +163,7 @@ def memlock_limited(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
                 nodes=tuple(group),
                 remedy="Set LimitMEMLOCK=infinity for the daemon that starts ranks (slurmd, sshd, containerd), or "
                 "--ulimit memlock=-1 for the container.",
-                severity=None if hard else Severity.WARNING,
-                confidence=None if hard else Confidence.MEDIUM,
+                certain=hard,
             )
 
 
@@ -228,6 +225,5 @@ def open_files(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             remedy="`ulimit -n 65536` in the job script (up to the hard limit), or LimitNOFILE for the daemon that "
             "starts ranks.",
             run=(command("ulimit", "-n", str(room)),),
-            severity=None if hard else Severity.WARNING,
-            confidence=None if hard else Confidence.MEDIUM,
+            certain=hard,
         )

@@ -13,7 +13,7 @@ from preflight_checks.host.machines import plan_machines
 from preflight_checks.plans import combined, known_facts, on_every_node
 from preflight_checks.probes.activity import Activity, Busy, activity
 from preflight_checks.probes.machine import Machine, machine
-from preflight_checks.requirements.hosts import fold, nodes_share_machine
+from preflight_checks.requirements import fold, nodes_share_machine
 
 #: Foreign processes that use this share of a node's cores slow its ranks compared with idle nodes.
 BUSY_SHARE = 0.25

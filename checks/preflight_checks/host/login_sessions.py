@@ -12,7 +12,7 @@ from preflight_checks.host.machines import plan_machines
 from preflight_checks.plans import known_facts, on_every_node
 from preflight_checks.probes.liveness import ANSWER_S, Liveness, network_mounts
 from preflight_checks.probes.machine import machine
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold
 
 #: A response this late is not a hang, but checkpoints and small files will be slow.
 SLOW_S = 1.0

@@ -16,7 +16,7 @@ from preflight_checks.data_tables import table
 from preflight_checks.plans import known_facts, multi_node, on_every_node
 from preflight_checks.probes.kernel_settings import kernel_settings
 from preflight_checks.probes.machine import Machine, machine
-from preflight_checks.requirements.hosts import fold, nodes_share_machine
+from preflight_checks.requirements import fold, nodes_share_machine
 
 #: Reading one of these takes microseconds and a lock; the kernel falls back to them when it finds the processors' own
 #: counters out of step, which is a fault of the machine.

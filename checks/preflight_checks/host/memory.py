@@ -16,8 +16,7 @@ from preflight_checks.host.machines import plan_machines
 from preflight_checks.plans import combined, has_launches, known_facts, on_every_node
 from preflight_checks.probes.limits import limits
 from preflight_checks.probes.machine import NumaNode, machine
-from preflight_checks.requirements.claims import known_text, scopes
-from preflight_checks.requirements.hosts import fold, nodes_share_machine
+from preflight_checks.requirements import fold, known_text, nodes_share_machine, scopes
 
 #: A node with less than this fraction of the usual memory has a failed module; the memory that the kernel reserves for
 #: itself is a smaller difference.

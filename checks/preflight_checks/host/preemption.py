@@ -8,19 +8,12 @@ from preflight._util.hostnames import expand_hosts
 from preflight._util.sequences import grouped
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
-from preflight.model.recording import Facts, Fleet, Observed
+from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, command, failed, passed
 from preflight_checks.plans import known_facts
-from preflight_checks.probes.maintenance import (
-    Reservation,
-    SlurmPlans,
-    cloud_events,
-    signs,
-    slurm_plans,
-)
-from preflight_checks.requirements.claims import largest
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.probes.maintenance import Reservation, cloud_events, signs, slurm_plans
+from preflight_checks.requirements import fold, largest
 
 #: The assumed run time if the files give none: most planned events are announced a day ahead.
 DAY_S = 86400.0
@@ -125,19 +118,14 @@ def _duration_text(seconds: float) -> str:
 
 def _slurm(facts: Facts, fleet: Fleet, runs_s: float) -> Iterator[Verdict]:
     names = {node.name.partition(".")[0]: node.name for node in fleet.nodes}
-    for seen in facts.each(slurm_plans):
-        if not isinstance(seen.fact, Observed):
-            # A node without Slurm is normal.
-            continue
-        plans: SlurmPlans = seen.fact.value
+    # A node without Slurm is normal.
+    for asking, plans in facts.observed(slurm_plans).items():
         held = grouped(((node.state, node.reason), names.get(node.name, node.name)) for node in plans.nodes)
         for (state, reason), nodes in held.items():
             yield failed(
                 f"Slurm: {state} {reason}".rstrip(),
                 f"Slurm holds {fold(nodes)} for {state}" + (f": {reason}" if reason else ""),
-                at=Evidence(
-                    "state of the node", state, "idle or allocated", f"scontrol show node {nodes[0]}", seen.node
-                ),
+                at=Evidence("state of the node", state, "idle or allocated", f"scontrol show node {nodes[0]}", asking),
                 nodes=tuple(nodes),
                 remedy=f"Exclude {fold(nodes)} (`--exclude={','.join(nodes[:8])}`), or ask who drained it.",
                 run=(command("scontrol", "show", "node", ",".join(nodes)),),
@@ -154,9 +142,7 @@ def _slurm(facts: Facts, fleet: Fleet, runs_s: float) -> Iterator[Verdict]:
                 yield failed(
                     f"reservation {reservation.name}",
                     f"maintenance {reservation.name} of {fold(hit)} {when}",
-                    at=Evidence(
-                        "reservation", when, "after the job", f"scontrol show res {reservation.name}", seen.node
-                    ),
+                    at=Evidence("reservation", when, "after the job", f"scontrol show res {reservation.name}", asking),
                     nodes=tuple(hit),
                     remedy="Reduce the time limit (`--time`), or save a checkpoint before it begins.",
                 )
@@ -170,10 +156,8 @@ def _members(reservation: Reservation) -> list[str]:
 
 
 def _cloud(facts: Facts) -> Iterator[Verdict]:
-    announced: dict[str, list[str]] = {}
-    for seen in facts.each(cloud_events):
-        if isinstance(seen.fact, Observed) and seen.fact.value.events:
-            announced.setdefault(fold(seen.fact.value.events, 4), []).append(seen.node)
+    observed = facts.observed(cloud_events).items()
+    announced = grouped((fold(value.events, 4), node) for node, value in observed if value.events)
     for events, nodes in announced.items():
         yield failed(
             f"cloud: {events}",

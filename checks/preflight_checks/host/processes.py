@@ -12,8 +12,7 @@ from preflight.plugins.authoring import Verdict, check, command, failed, not_app
 from preflight_checks.comparison import GIB, processes_of_node, size
 from preflight_checks.plans import has_launches, known_facts, on_every_node
 from preflight_checks.probes.limits import Limits, limits
-from preflight_checks.requirements.claims import gpu_claims
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold, gpu_claims
 
 #: Threads of one rank or loader worker: Python, autograd, NCCL's proxies, the loader's pinning, a small OpenMP pool.
 #: Libraries that start one per core add 64 on 64 cores (MIC-DKFZ/nnUNet#1343).
@@ -83,8 +82,7 @@ def processes_allowed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
             nodes=tuple(group),
             remedy="Raise LimitNPROC and TasksMax of the daemon that starts ranks (slurmd, sshd), `ulimit -u`, or "
             "--pids-limit of the container; or set OMP_NUM_THREADS and start fewer loader workers.",
-            severity=None if certain else Severity.WARNING,
-            confidence=None if certain else Confidence.MEDIUM,
+            certain=certain,
         )
 
 

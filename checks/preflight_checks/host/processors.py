@@ -13,8 +13,7 @@ from preflight.plugins.authoring import Verdict, check, failed, not_applicable, 
 from preflight_checks.comparison import processes_of_node, ranks_of_node
 from preflight_checks.plans import has_launches, known_facts, on_every_node
 from preflight_checks.probes.limits import Limits, limits
-from preflight_checks.requirements.claims import gpu_claims
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold, gpu_claims
 
 #: A rank with a GPU needs a core for Python and one for NCCL's proxy and the loader's pinning thread; sites give 2 to 4
 #: (Primus preflight guide; NVIDIA/enroot#175).

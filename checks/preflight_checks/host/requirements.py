@@ -177,7 +177,6 @@ def _judged(requirement: Requirement, claim: Claim, node: str, value: str) -> Ve
         f"{requirement.name} of {node} is {value}, but `{claim.spelling}` requires {least}{requirement.value}",
         at=Evidence(requirement.name, value, least + requirement.value, _COMMANDS[requirement.name], node),
         also=(claim,),
-        nodes=(node,),
         remedy=f"Repair {node} or take it out of service, or correct `{claim.spelling}`.",
     )
 

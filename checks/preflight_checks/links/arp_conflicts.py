@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
@@ -14,7 +14,7 @@ from preflight_checks.links.dial_requests import addresses_of, cells, partners
 from preflight_checks.plans import known_facts, no_requests
 from preflight_checks.probes.links import dial
 from preflight_checks.probes.neighbours import Card, Neighbours, neighbours
-from preflight_checks.requirements.hosts import fold, is_literal, nodes_share_machine
+from preflight_checks.requirements import fold, is_literal, nodes_share_machine
 
 #: Each node queries the addresses of this many others; every machine of a network receives every request.
 _MAX_REQUESTED = 3
@@ -229,8 +229,7 @@ def hardware_address_twice(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
             at=Evidence("hardware address", hardware, "another one on each node", f"ip link show {card.name}", node),
             nodes=tuple(holders),
             remedy=f"Give all of {fold(holders)} but one another hardware address: `ip link set {card.name} address`.",
-            severity=None if certain else Severity.WARNING,
-            confidence=None if certain else Confidence.MEDIUM,
+            certain=certain,
         )
     if observed and not twins:
         yield passed(f"hardware addresses of {len(observed)} nodes differ")

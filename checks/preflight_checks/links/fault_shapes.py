@@ -23,7 +23,7 @@ from preflight_checks.plans import no_requests
 from preflight_checks.probes.interfaces import interfaces
 from preflight_checks.probes.link_listener import listen
 from preflight_checks.probes.link_quality import measure
-from preflight_checks.requirements.hosts import fold, nodes_share_machine
+from preflight_checks.requirements import fold, nodes_share_machine
 
 
 def subject(shape: Shape[T]) -> str:

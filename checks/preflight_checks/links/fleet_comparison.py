@@ -23,7 +23,7 @@ from preflight_checks.probes.interfaces import Interface, interfaces
 from preflight_checks.probes.link_listener import listen
 from preflight_checks.probes.link_quality import PINGS, Direction, Quality, measure
 from preflight_checks.probes.links import dial
-from preflight_checks.requirements.hosts import nodes_share_machine
+from preflight_checks.requirements import nodes_share_machine
 
 #: The number of partners that each node is measured with.
 PARTNERS = 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from preflight.analysis.link_matrix import Cell, Shape, shapes
-from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
@@ -14,7 +14,7 @@ from preflight_checks.links.fault_shapes import direction, subject
 from preflight_checks.network.interface_filter import subnet
 from preflight_checks.probes.interfaces import Interfaces, interfaces
 from preflight_checks.probes.links import Target
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold
 
 
 @check(
@@ -91,8 +91,7 @@ def _slow_payload_finding(shape: Shape[Target], claims: tuple[Claim, ...]) -> Ve
         nodes=shape.nodes,
         remedy=f"Look for packet loss, a rate limit or a link at the wrong speed at {fold(shape.nodes)}: "
         "`ip -s link`, `ethtool DEV`.",
-        severity=Severity.WARNING,
-        confidence=Confidence.MEDIUM,
+        certain=False,
     )
 
 

@@ -21,7 +21,7 @@ from preflight_checks.probes.rdma import rdma
 from preflight_checks.probes.rdma_speed import RailSpeed, rdma_speed
 from preflight_checks.rdma.gids import automatic
 from preflight_checks.rdma.port_choice import Port, applies, ports_by_node
-from preflight_checks.requirements.hosts import fold, nodes_share_machine
+from preflight_checks.requirements import fold, nodes_share_machine
 
 #: The partners of each node: two, so that a fault of a node and one of a pair differ.
 PARTNERS = 2

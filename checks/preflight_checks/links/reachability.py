@@ -11,7 +11,6 @@ from preflight.model.job import Claim, Job
 from preflight.model.recording import FactRow, Facts, Fleet, Unavailable
 from preflight.plugins.authoring import Verdict, check, failed, memoize, not_applicable, passed, root_command, unknown
 from preflight_checks.links.arp_conflicts import disputed_pairs
-from preflight_checks.links.carrier_losses import nodes_without_steady_carrier
 from preflight_checks.links.dial_requests import (
     FREE,
     SPREAD,
@@ -26,9 +25,10 @@ from preflight_checks.links.dial_requests import (
     undialled,
 )
 from preflight_checks.links.fault_shapes import pair_list, subject
+from preflight_checks.links.losses import nodes_without_steady_carrier
 from preflight_checks.network.names import misresolved
 from preflight_checks.probes.links import Dialled, Target, dial
-from preflight_checks.requirements.hosts import fold, unreached
+from preflight_checks.requirements import fold, unreached
 
 
 @check(

@@ -14,7 +14,7 @@ from preflight_checks.network.interface_filter import subnet
 from preflight_checks.probes.interfaces import Interface, interfaces
 from preflight_checks.probes.link_listener import listen
 from preflight_checks.probes.links import Target, dial
-from preflight_checks.requirements.hosts import fold, is_literal, nodes_share_machine
+from preflight_checks.requirements import fold, is_literal, nodes_share_machine
 
 
 @check(
@@ -115,7 +115,6 @@ def _other_path_finding(group: list[Cell[Target]], dialled_at: dict[str, set[str
             node,
             first.at_s,
         ),
-        nodes=(node,),
         remedy=f"Compare `ip route` on {node} with another node's.",
     )
 
@@ -130,6 +129,5 @@ def _translation_finding(group: list[Cell[Target]]) -> Verdict:
         at=Evidence(
             f"connection to {first.peer}", f"seen as {seen_as}", first.result.source, "ip -br addr", node, first.at_s
         ),
-        nodes=(node,),
         remedy="Give the ranks the host's network (hostNetwork, --network host), or an overlay without translation.",
     )

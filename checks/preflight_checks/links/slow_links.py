@@ -34,7 +34,7 @@ from preflight_checks.links.fleet_comparison import (
     of_fleet,
 )
 from preflight_checks.probes.link_quality import STREAMS
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold
 
 #: Of what cards and one process carry, a fabric on which all links are alike reaches more than this share; between it
 #: and the second one links are not alike, and LNK003 compares them.
@@ -113,8 +113,7 @@ def _slow_finding(shape: Shape[JudgedDirection], found: LinkFaults) -> Verdict:
         nodes=shape.nodes,
         remedy=f"Compare speed and errors of the card and of its switch port with another node's: `ethtool DEV`, "
         f"`ip -s link show DEV`, `tc qdisc show` on {fold(shape.nodes)}.",
-        severity=None if certain else Severity.WARNING,
-        confidence=None if certain else Confidence.MEDIUM,
+        certain=certain,
     )
 
 

@@ -27,8 +27,7 @@ from preflight.plugins.authoring import Verdict, failed, memoize, passed, root_c
 from preflight_checks.context.node_environment import observed_environments
 from preflight_checks.probes.environment import Environment
 from preflight_checks.probes.interfaces import Address, Interface, interfaces
-from preflight_checks.requirements.claims import Filter, backends, filter_of, filter_unresolved, filters, scopes
-from preflight_checks.requirements.hosts import fold, literal
+from preflight_checks.requirements import Filter, backends, filter_of, filter_unresolved, filters, fold, literal, scopes
 
 #: Interfaces for container traffic inside one machine, by their usual prefixes.
 CONTAINER_PREFIXES = (
@@ -364,8 +363,7 @@ def filter_findings(job: Job, spelled: str, on: dict[str, Filter], facts: Facts,
             also=some.claims,
             nodes=tuple(inner),
             remedy=_name_remedy(some, ""),
-            severity=Severity.WARNING,
-            confidence=Confidence.MEDIUM,
+            certain=False,
         )
     if rails and several:
         node, remaining = next(iter(rails.items()))
@@ -380,8 +378,7 @@ def filter_findings(job: Job, spelled: str, on: dict[str, Filter], facts: Facts,
             f"{some.variable}=={remaining[0].name} (NCCL's exact form)."
             if some.variable == "NCCL_SOCKET_IFNAME"
             else f"Name one of them in {some.variable}.",
-            severity=Severity.WARNING,
-            confidence=Confidence.MEDIUM,
+            certain=False,
         )
     if good and not (nothing or absent or unusable or inner or rails):
         yield passed(f"{spelled}: usable on {good} nodes")

@@ -29,7 +29,7 @@ from preflight_checks.network.interface_filter import (
 )
 from preflight_checks.network.names import lookups
 from preflight_checks.probes.interfaces import Address, Interface, interfaces
-from preflight_checks.requirements.claims import Filter, backends, filter_of, scopes
+from preflight_checks.requirements import Filter, backends, filter_of, scopes
 
 
 @dataclass(frozen=True, slots=True)

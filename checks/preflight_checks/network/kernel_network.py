@@ -11,7 +11,7 @@ from preflight.plugins.authoring import Verdict, check, failed, not_applicable, 
 from preflight_checks.comparison import ranks_of_node, world_of
 from preflight_checks.plans import combined, multi_node, multi_node_facts, on_every_node
 from preflight_checks.probes.kernel_network import KernelNetwork, kernel_network
-from preflight_checks.requirements.hosts import endpoints, fold
+from preflight_checks.requirements import endpoints, fold
 
 _COST = "reads a few files of /proc/sys/net; milliseconds"
 #: Ports that a rank uses besides one per other rank: store, bootstrap, listeners of NCCL's channels and proxies.
@@ -66,8 +66,7 @@ def ephemeral_ports_few(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
             nodes=tuple(group),
             remedy=f'`sysctl -w net.ipv4.ip_local_port_range="32768 60999"` on {fold(group)}.',
             run=(root_command("sysctl", "-w", "net.ipv4.ip_local_port_range=32768 60999", on=group),),
-            severity=None if hard else Severity.WARNING,
-            confidence=None if hard else Confidence.MEDIUM,
+            certain=hard,
         )
     if observed and not short:
         yield passed(f"local ports of {len(observed)} nodes")
@@ -180,8 +179,7 @@ def connection_tracking_full(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
                 remedy=f"`sysctl -w net.netfilter.nf_conntrack_max={room}` on "
                 f"{fold(group)}, or end the processes that open so many connections (`conntrack -L`).",
                 run=(root_command("sysctl", "-w", f"net.netfilter.nf_conntrack_max={room}", on=group),),
-                severity=None if hard else Severity.WARNING,
-                confidence=None if hard else Confidence.MEDIUM,
+                certain=hard,
             )
     if shares and not full:
         yield passed(f"connection tracking on {len(shares)} nodes")
@@ -291,7 +289,6 @@ def listen_backlog_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
         "to it at once",
         at=Evidence("somaxconn", str(fact.listen_backlog), f"{world}", "sysctl net.core.somaxconn", master),
         also=ranks_of_node(job)[1],
-        nodes=(master,),
         remedy=f"`sysctl -w net.core.somaxconn=4096` on {master}.",
         run=(root_command("sysctl", "-w", "net.core.somaxconn=4096", on=(master,)),),
     )

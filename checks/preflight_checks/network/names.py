@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from preflight._util.hostnames import is_loopback
-from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Claim, Job, Launch
 from preflight.model.recording import FactRow, Facts, Fleet, Observed, Unavailable
 from preflight.model.requests import Request, probe_name
@@ -13,8 +13,16 @@ from preflight.plugins.authoring import Verdict, check, failed, not_applicable, 
 from preflight_checks.network.interface_filter import is_link_local
 from preflight_checks.probes.interfaces import Interfaces, interfaces
 from preflight_checks.probes.names import Lookup, resolve
-from preflight_checks.requirements.claims import backends, filter_of, filter_unresolved
-from preflight_checks.requirements.hosts import Endpoint, fold, named, nodes_share_machine, store_endpoints
+from preflight_checks.requirements import (
+    Endpoint,
+    backends,
+    filter_of,
+    filter_unresolved,
+    fold,
+    named,
+    nodes_share_machine,
+    store_endpoints,
+)
 
 
 def _uses_own_name(job: Job, fleet: Fleet) -> bool:
@@ -130,8 +138,7 @@ def _own_name_finding(bad: dict[str, Lookup], claims: tuple[Claim | Launch, ...]
         nodes=tuple(bad),
         remedy="Map the name to the node's network address in /etc/hosts or DNS on "
         f"{subject}, or export GLOO_SOCKET_IFNAME=<interface> on every node (for Paddle, give --host).",
-        severity=None if certain else Severity.WARNING,
-        confidence=None if certain else Confidence.MEDIUM,
+        certain=certain,
     )
 
 
@@ -272,8 +279,7 @@ def _other_listener(endpoint: Endpoint, nodes: dict[str, Lookup], holder: str, l
         also=endpoint.claims,
         nodes=tuple(nodes),
         remedy=f"Use an address of {listening} for {endpoint.host}, or move its owner to the start of the host list.",
-        severity=None if holder else Severity.WARNING,
-        confidence=None if holder else Confidence.MEDIUM,
+        certain=bool(holder),
     )
 
 

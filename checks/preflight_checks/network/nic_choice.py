@@ -22,11 +22,9 @@ from preflight_checks.network.interface_filter import (
 )
 from preflight_checks.network.interface_used import UsedInterface, usable_interfaces, used_interfaces
 from preflight_checks.plans import combined, missing_facts, multi_node, multi_node_facts, on_every_node
-from preflight_checks.probes.identity import identity
-from preflight_checks.probes.interfaces import Interface, Route, interfaces
-from preflight_checks.probes.routes import routes
-from preflight_checks.requirements.claims import backend_claims, backends
-from preflight_checks.requirements.hosts import fold, is_multi_node
+from preflight_checks.probes.interfaces import Interface, Route, interfaces, routes
+from preflight_checks.probes.machine import identity
+from preflight_checks.requirements import backend_claims, backends, fold, is_multi_node
 
 #: Each node is asked for its route to this many peers, the next ones in rank order. In very large fleets there are
 #: fewer, so that the number of requests grows no faster than the fleet.
@@ -115,8 +113,7 @@ def default_interface(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
             nodes=nodes,
             remedy=f"Export {setting} for all ranks.",
             run=(command("export", setting),) if better else (),
-            severity=None if certain else Severity.WARNING,
-            confidence=None if certain else Confidence.MEDIUM,
+            certain=certain,
         )
 
 
@@ -307,8 +304,7 @@ def no_route_to_peer(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             also=uses[node].claims,
             nodes=tuple(found),
             remedy=f"Choose {through} on {fold(found)}, or route the network of the peers through {name}.",
-            severity=Severity.WARNING,
-            confidence=Confidence.MEDIUM,
+            certain=False,
         )
     if requested and not lost and not aside:
         yield passed(f"routes between {len(uses)} nodes, each to {_reach(len(uses))} others")

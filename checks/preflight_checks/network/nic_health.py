@@ -15,8 +15,7 @@ from preflight_checks.network.interface_used import UsedInterface, used_interfac
 from preflight_checks.plans import multi_node, multi_node_facts, on_every_node
 from preflight_checks.probes.interfaces import interfaces
 from preflight_checks.probes.nic_state import NicState, NicStates, nic_states
-from preflight_checks.requirements.claims import backend_claims
-from preflight_checks.requirements.hosts import fold, is_multi_node
+from preflight_checks.requirements import backend_claims, fold, is_multi_node
 
 #: Below this share of all packets, errors are normal for long cables; above it TCP visibly slows down
 #: (pytorch runs measured at 1 % loss go on, at 5 % they take five times as long).
@@ -214,7 +213,6 @@ def interface_errors(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             f"nodes is {median(shares.values()):.4%}",
             at=Evidence("errors", str(errors), "hardly any", f"ip -s link show {state.name}", node),
             also=use.claims,
-            nodes=(node,),
             remedy=f"Reseat or replace cable and transceiver of {state.name} on {node}; `ethtool -S {state.name}`.",
         )
     for node in loose:
@@ -227,7 +225,6 @@ def interface_errors(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
                 "carrier", str(state.carrier_changes), f"{median(changes.values()):g}", _carrier_command(state), node
             ),
             also=use.claims,
-            nodes=(node,),
             remedy=f"Reseat or replace cable and transceiver of {state.name} on {node}.",
         )
     if found and not noisy and not loose:

@@ -12,19 +12,22 @@ from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
 from preflight_checks.comparison import split
 from preflight_checks.context.node_environment import plan_both
-from preflight_checks.network.interface_filter import (
-    Chosen,
-    chosen,
-    environment_filters,
-    filter_findings,
-    has_filter,
-)
+from preflight_checks.network.interface_filter import Chosen, chosen, environment_filters, filter_findings, has_filter
 from preflight_checks.network.interface_used import used_interfaces
 from preflight_checks.plans import missing_facts, requests_for
 from preflight_checks.probes.environment import environment
 from preflight_checks.probes.interfaces import Route, interfaces, route
-from preflight_checks.requirements.claims import FILTER_VARIABLES, Filter, backends, filter_unresolved, filters
-from preflight_checks.requirements.hosts import fold, is_multi_node, owner, store_endpoints
+from preflight_checks.requirements import (
+    FILTER_VARIABLES,
+    Filter,
+    backends,
+    filter_unresolved,
+    filters,
+    fold,
+    is_multi_node,
+    owner,
+    store_endpoints,
+)
 
 
 def _plan_filter(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
@@ -172,11 +175,7 @@ def interface_route(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             f"{choice.filter.variable}={choice.filter.value} chooses {name} on {fold(nodes)}, but the kernel "
             f"reaches {host} ({found.address}) through {through}",
             at=Evidence(
-                "route",
-                f"dev {through} src {found.source}",
-                f"dev {name}",
-                f"ip route get {found.address}",
-                nodes[0],
+                "route", f"dev {through} src {found.source}", f"dev {name}", f"ip route get {found.address}", nodes[0]
             ),
             also=choice.filter.claims,
             nodes=nodes,
@@ -227,11 +226,7 @@ def interface_mtu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         "MTU",
         f"the chosen interfaces have different MTUs: {found.description}",
         at=Evidence(
-            "interfaces",
-            f"{choice.interface.name} mtu {choice.interface.mtu}",
-            f"mtu {common}",
-            "ip link",
-            node,
+            "interfaces", f"{choice.interface.name} mtu {choice.interface.mtu}", f"mtu {common}", "ip link", node
         ),
         also=choice.claims,
         nodes=tuple(found.odd),

@@ -14,14 +14,14 @@ from preflight.plugins.authoring import Verdict, check, failed, not_applicable, 
 from preflight_checks.comparison import split
 from preflight_checks.network.names import lookups
 from preflight_checks.plans import missing_facts, multi_node, multi_node_facts, on_every_node
-from preflight_checks.probes.identity import Identity, identity
+from preflight_checks.probes.machine import Identity, identity
 from preflight_checks.probes.names import MAX_NAMES, Lookup, Lookups, resolve, resolve_many
-from preflight_checks.requirements.claims import scopes
-from preflight_checks.requirements.hosts import (
+from preflight_checks.requirements import (
     fold,
     is_literal,
     is_multi_node,
     named,
+    scopes,
     server_endpoints,
     store_claims,
     store_endpoints,
@@ -115,8 +115,7 @@ def name_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             nodes=nodes,
             remedy=f"Make {fold(same)} resolve to the same address on every node: use the same /etc/hosts or the "
             "same DNS.",
-            severity=None if certain else Severity.WARNING,
-            confidence=None if certain else Confidence.MEDIUM,
+            certain=certain,
         )
     if answers and not faults:
         yield passed(f"{len(answers)} names on {len(files)} nodes")

@@ -14,9 +14,8 @@ from preflight.model.job import Job
 from preflight.model.recording import FactRow, Facts, Fleet, Node, Observed, Unavailable
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
-from preflight_checks.probes.free_ports import free_ports
-from preflight_checks.probes.ports import OTHER_RUN, PortState, bindable
-from preflight_checks.requirements.hosts import (
+from preflight_checks.probes.ports import OTHER_RUN, PortState, bindable, free_ports
+from preflight_checks.requirements import (
     Endpoint,
     endpoints_on,
     fold,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from preflight._util.hostnames import is_loopback
-from preflight.model.findings import Command, Confidence, Evidence, Severity
+from preflight.model.findings import Command, Evidence, Severity
 from preflight.model.job import Claim, Job, Known
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
@@ -15,8 +15,7 @@ from preflight.plugins.authoring import Verdict, check, failed, not_applicable, 
 from preflight_checks.plans import known_facts
 from preflight_checks.probes.interfaces import Interfaces, interfaces
 from preflight_checks.probes.proxies import Proxies, proxies
-from preflight_checks.requirements.claims import scopes
-from preflight_checks.requirements.hosts import fold, is_multi_node
+from preflight_checks.requirements import fold, is_multi_node, scopes
 
 #: Variables that gRPC core reads, in order; it ignores upper-case names (grpc, doc/environment_variables.md).
 GRPC = ("grpc_proxy", "https_proxy", "http_proxy")
@@ -123,8 +122,7 @@ def proxy_captures_peers(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
             f"no_proxy=localhost,127.0.0.1,{','.join(node.name for node in fleet.nodes[:3])},10.0.0.0/8, or "
             f"`unset {variable}` in the job script.",
             run=(_export_line(fleet),) if len(fleet.nodes) <= _MAX_EXCLUDED else (),
-            severity=None if reader.certain else Severity.WARNING,
-            confidence=None if reader.certain else Confidence.MEDIUM,
+            certain=reader.certain,
         )
     if fine and not captured:
         yield passed(f"proxies on {fine} nodes")

@@ -16,11 +16,7 @@ NAMES = {
     "paddle": ("paddlepaddle-gpu", "paddlepaddle"),
     "tensorflow": ("tensorflow", "tensorflow-gpu"),
 }
-_FILES = {
-    "torch": "version.py",
-    "paddle": "version/__init__.py",
-    "tensorflow": "python/platform/build_info.py",
-}
+_FILES = {"torch": "version.py", "paddle": "version/__init__.py", "tensorflow": "python/platform/build_info.py"}
 #: The list of architectures is a constant of this library (torch/csrc/cuda/Module.cpp: CUDA_ARCH_FLAGS).
 _TORCH_LIBRARY = "lib/libtorch_python.so"
 _ARCHITECTURE = rb"(?:(?:sm|compute)_\d+[a-z]?|gfx[0-9a-f]+(?::[a-z+:-]+)?)"

@@ -1,15 +1,18 @@
-"""A folder that the job writes to: its existence, this user's permission to write, and the free space."""
+"""Folders that the job or its libraries write to: their existence, permissions, free space and quotas."""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Tuple
 
-from preflight_checks.probes.mounts import mount_of, mounted
-from preflight_checks.probes.quotas import Quota, Target, quotas_of, targets_of
+from preflight.agent.command import run
+from preflight.agent.process import read_text
+from preflight.agent.wire import ProbeUnavailable
+from preflight_checks.probes.mounts import Mount, mount_of, mounted
 
 
 @dataclass(frozen=True)
@@ -137,3 +140,206 @@ def write_trial(params: Dict[str, Any]) -> WriteResult:
             except OSError:
                 pass
     return WriteResult(folder, time.monotonic() - began)
+
+
+_TOOL_S = 1.5
+#: The file systems that `quota` supports; for others it prints nothing, and running it would only take time.
+_WITH_QUOTA = frozenset(("ext2", "ext3", "ext4", "xfs", "nfs", "nfs4", "reiserfs", "jfs"))
+
+
+@dataclass(frozen=True)
+class Quota:
+    """One quota: bytes, and files if it counts them. None means no limit."""
+
+    whose: str
+    used_bytes: int
+    limit_bytes: Optional[int]
+    used_files: Optional[int] = None
+    limit_files: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class Target:
+    """One object or metadata target of Lustre."""
+
+    name: str
+    total_bytes: int
+    free_bytes: int
+
+
+def quotas_of(mount: Mount) -> List[Quota]:
+    """The quotas of this user on a mount; empty if there are none, or they are unknown."""
+    try:
+        if mount.kind == "lustre":
+            ran = run(["lfs", "quota", "-q", "-u", str(os.getuid()), mount.point], deadline_s=_TOOL_S)
+            return parse_lfs_quota(ran.output, "user")
+        if mount.kind in _WITH_QUOTA:
+            # It exits with 1 if a limit is exceeded, and prints nothing if there is none.
+            return parse_quota(run(["quota", "-w", "-p", "-u"], deadline_s=_TOOL_S).output, mount.source)
+    except ProbeUnavailable:
+        pass
+    return []
+
+
+def targets_of(mount: Mount) -> List[Target]:
+    """The targets of a Lustre mount; empty for any other, or if they are unknown."""
+    if mount.kind != "lustre":
+        return []
+    try:
+        return parse_lfs_df(run(["lfs", "df", mount.point], deadline_s=_TOOL_S).output)
+    except ProbeUnavailable:
+        return []
+
+
+def parse_quota(text: str, source: str) -> List[Quota]:
+    """Parse `quota -w -p`: the quotas of one device or export. Blocks are KiB; `*` marks an exceeded limit."""
+    found = []  # type: List[Quota]
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) >= 8 and words[0] == source:
+            numbers = [_number(word) for word in words[1:8]]
+            found.append(_quota("user", numbers[0], numbers[1], numbers[2], numbers[4], numbers[5], numbers[6]))
+    return found
+
+
+def parse_lfs_quota(text: str, whose: str) -> List[Quota]:
+    """Parse `lfs quota -q`: the file system, then blocks and files as in `quota`."""
+    words = text.split()
+    if len(words) < 9:
+        return []
+    numbers = [_number(word) for word in words[1:9]]
+    return [_quota(whose, numbers[0], numbers[1], numbers[2], numbers[4], numbers[5], numbers[6])]
+
+
+def _quota(
+    whose: str,
+    used: Optional[int],
+    soft: Optional[int],
+    hard: Optional[int],
+    files: Optional[int],
+    soft_files: Optional[int],
+    hard_files: Optional[int],
+) -> Quota:
+    limit = hard or soft
+    return Quota(whose, (used or 0) * 1024, limit * 1024 if limit else None, files, hard_files or soft_files or None)
+
+
+def _number(word: str) -> Optional[int]:
+    digits = word.strip("*[]")
+    return int(digits) if digits.isdecimal() else None
+
+
+def parse_lfs_df(text: str) -> List[Target]:
+    """Parse `lfs df`: the targets, in KiB; inactive ones and the sum are left out."""
+    found = []  # type: List[Target]
+    for line in text.splitlines():
+        match = re.match(r"^(\S+)_UUID\s+(\d+)\s+\d+\s+(\d+)\s", line)
+        if match:
+            found.append(Target(match.group(1), int(match.group(2)) * 1024, int(match.group(3)) * 1024))
+    return found
+
+
+#: Where each library looks, in its order: variables, with the suffix that it appends to their value, then a default.
+#: Sources: Python's tempfile; triton/knobs.py (3.4); torch/utils/cpp_extension.py and torch/_inductor/runtime/
+#: cache_dir_utils.py (2.8); huggingface_hub/constants.py (0.34).
+PLACES = {
+    "temporary": ([("TMPDIR", ""), ("TEMP", ""), ("TMP", "")], "/tmp"),
+    "home": ([("HOME", "")], ""),
+    "triton": ([("TRITON_CACHE_DIR", ""), ("TRITON_HOME", ".triton/cache")], "~/.triton/cache"),
+    "extensions": ([("TORCH_EXTENSIONS_DIR", ""), ("XDG_CACHE_HOME", "torch_extensions")], "~/.cache/torch_extensions"),
+    "hub": (
+        [
+            ("HF_HUB_CACHE", ""),
+            ("HUGGINGFACE_HUB_CACHE", ""),
+            ("HF_HOME", "hub"),
+            ("XDG_CACHE_HOME", "huggingface/hub"),
+        ],
+        "~/.cache/huggingface/hub",
+    ),
+}  # type: Dict[str, Tuple[List[Tuple[str, str]], str]]
+#: The fallbacks of Python when the first is unusable (tempfile._candidate_tempdir_list); the working directory comes
+#: last.
+OTHER_TEMPORARY = ("/tmp", "/var/tmp", "/usr/tmp")
+#: The space that Python needs to test a temporary folder, with a little more for later use.
+MIN_FREE_BYTES = 1 << 16
+_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+_TRUE = ("1", "on", "yes", "true")
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """One such folder. `variable` is the variable that selected it, empty for a default; `instead` is the next usable
+    one of those that Python tries for temporary files, empty if there is none.
+    """
+
+    what: str
+    variable: str
+    folder: FolderState
+    instead: str = ""
+
+
+def scratch(params: Dict[str, Any]) -> Scratch:
+    """The folder of this kind (`params["what"]`, a key of PLACES) for a process of the job."""
+    what = str(params["what"])
+    variable, path = chosen(what, dict(os.environ))
+    state = folder_state({"path": path or "/nonexistent"})
+    instead = ""
+    if what == "temporary" and not usable(state):
+        candidates = [name for name in (*OTHER_TEMPORARY, os.getcwd()) if name != state.resolved]
+        instead = next((name for name in candidates if usable(folder_state({"path": name}))), "")
+    return Scratch(what, variable, state, instead)
+
+
+def chosen(what: str, environment: Dict[str, str]) -> Tuple[str, str]:
+    """The variable that decides, and the folder."""
+    variables, default = PLACES[what]
+    for name, rest in variables:
+        value = environment.get(name, "")
+        if value:
+            return name, os.path.join(value, rest) if rest else value
+    return "", os.path.expanduser(default)
+
+
+def usable(state: FolderState) -> bool:
+    """Whether a temporary file can be made there; the folder must exist, because nothing creates it."""
+    if not state.exists or state.problem or not state.writable or state.read_only or state.inodes_free == 0:
+        return False
+    return not state.total_bytes or (state.free_bytes or 0) >= MIN_FREE_BYTES
+
+
+@dataclass(frozen=True)
+class HubModel:
+    """A model of Hugging Face's hub, as cached on this node.
+
+    `offline`: downloads are disabled by `variable`. `revisions` are the existing snapshots. `local`: there is a folder
+    of that name, which is used instead.
+    """
+
+    model: str
+    folder: str
+    offline: bool
+    variable: str = ""
+    revisions: List[str] = field(default_factory=list)
+    main: str = ""
+    local: bool = False
+    problem: str = ""
+
+
+def hub_model(params: Dict[str, Any]) -> HubModel:
+    """Look up `params["model"]` (`owner/name`) in the cache of the job's processes."""
+    model = str(params["model"])
+    set_by = next((name for name in _OFFLINE if os.environ.get(name, "").lower() in _TRUE), "")
+    folder = os.path.join(chosen("hub", dict(os.environ))[1], "models--" + model.replace("/", "--"))
+    try:
+        revisions = sorted(_names(os.path.join(folder, "snapshots")) or [])
+    except OSError as error:
+        return HubModel(model, folder, bool(set_by), set_by, problem=error.strerror or str(error))
+    main = read_text(os.path.join(folder, "refs", "main"), 200)
+    return HubModel(model, folder, bool(set_by), set_by, revisions, main, os.path.isdir(model))
+
+
+def _names(folder: str) -> Optional[List[str]]:
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return None

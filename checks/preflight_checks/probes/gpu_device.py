@@ -112,11 +112,7 @@ def _memory(reader: _Reader, handle: Any) -> None:
         get("memory_bytes", lambda: int(memory.total))
         get("memory_used_bytes", lambda: int(memory.used))
     get("ecc_enabled", lambda: bool(call("nvmlDeviceGetEccMode", handle)[0]))
-    counters = {
-        "ecc_uncorrected": (1, 0),
-        "ecc_corrected_ever": (0, 1),
-        "ecc_uncorrected_ever": (1, 1),
-    }
+    counters = {"ecc_uncorrected": (1, 0), "ecc_corrected_ever": (0, 1), "ecc_uncorrected_ever": (1, 1)}
     for field, which in counters.items():
         get(field, functools.partial(_ecc_errors, reader, handle, *which))
     rows = None

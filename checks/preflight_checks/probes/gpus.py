@@ -1,4 +1,4 @@
-"""The GPUs and the driver of this node: NVIDIA's from NVML, AMD's from sysfs.
+"""The GPUs and the driver of this node: NVIDIA's from NVML, AMD's from sysfs; and how fast their tool answers.
 
 Each driver query runs in its own process: first the number of devices, then each device by itself, so that one
 that hangs hides no other.
@@ -13,10 +13,79 @@ import re
 from dataclasses import dataclass, field, fields
 from typing import Any, Dict, List, Optional
 
+from preflight.agent import command
 from preflight.agent.process import read_text
 from preflight.agent.wire import ProbeUnavailable
-from preflight_checks.probes import amd, gpu_device, libraries
+from preflight_checks.probes import gpu_device, libraries
 from preflight_checks.probes.isolated import Send, TaskResult, run_isolated
+
+KFD = "/sys/class/kfd/kfd/topology/nodes"
+MODULE = "/sys/module/amdgpu"
+PCI = "/sys/bus/pci/devices"
+_AMD = "4098"  # 0x1002
+
+
+@dataclass(frozen=True)
+class Device:
+    """One GPU in KFD's topology. `architecture` is its name in LLVM, such as `gfx90a`."""
+
+    name: str
+    identity: str
+    architecture: str
+    pci: str
+    memory_bytes: Optional[int]
+
+
+def devices() -> List[Device]:
+    """Every GPU that compute programs can use, in KFD's order; empty without the driver."""
+    found = []
+    for folder in sorted(glob.glob(os.path.join(KFD, "*")), key=_number):
+        values = parse_properties(read_text(os.path.join(folder, "properties")))
+        # Nodes without compute units are processors.
+        if values.get("simd_count", "0") == "0" or values.get("vendor_id") != _AMD:
+            continue
+        pci = location(int(values.get("domain", "0")), int(values.get("location_id", "0")))
+        found.append(
+            Device(
+                read_text(os.path.join(PCI, pci, "product_name")) or read_text(os.path.join(folder, "name")),
+                values.get("unique_id", ""),
+                architecture(int(values.get("gfx_target_version", "0"))),
+                pci,
+                _whole_number(read_text(os.path.join(PCI, pci, "mem_info_vram_total"))),
+            )
+        )
+    return found
+
+
+def driver_version() -> str:
+    """The version of AMD's packaged module; empty for the kernel's own."""
+    return read_text(os.path.join(MODULE, "version"))
+
+
+def parse_properties(text: str) -> Dict[str, str]:
+    """`name value` lines of a node of KFD's topology."""
+    return dict(line.split(None, 1) for line in text.splitlines() if len(line.split(None, 1)) == 2)
+
+
+def architecture(version: int) -> str:
+    """KFD's number as LLVM's name: 90010 is gfx90a, 110000 is gfx1100."""
+    return "gfx%d%x%x" % (version // 10000, version // 100 % 100, version % 100) if version else ""
+
+
+def location(domain: int, place: int) -> str:
+    """KFD's location as a PCI address: bus in the upper byte, then five bits of device and three of function."""
+    return "%04x:%02x:%02x.%d" % (domain, place >> 8 & 0xFF, place >> 3 & 0x1F, place & 7)
+
+
+def _number(path: str) -> int:
+    name = os.path.basename(path)
+    return int(name) if name.isdecimal() else -1
+
+
+def _whole_number(text: str) -> Optional[int]:
+    text = text.strip()
+    return int(text) if text.isdecimal() else None
+
 
 #: Initialising NVML and counting takes milliseconds; a driver that wakes the devices first takes seconds.
 SYSTEM_S = 3.0
@@ -142,7 +211,7 @@ def gpus(params: Dict[str, Any]) -> Gpus:
     if problem == "denied":
         raise ProbeUnavailable("denied", "NVML may not be used by this user: %s" % detail)
     if problem in ("no-library", "no-driver"):
-        radeon = amd.devices()
+        radeon = devices()
         if radeon:
             return _amd(radeon)
     driver, cuda = system.values.get("driver", ""), system.values.get("cuda", "")
@@ -218,12 +287,12 @@ def _busy() -> str:
     return " (the node is busy: load %.0f on %d cores)" % (load, cores) if load > 4 * cores else ""
 
 
-def _amd(found: List[amd.Device]) -> Gpus:
+def _amd(found: List[Device]) -> Gpus:
     listed = [
         Gpu(index, item.name or item.architecture, item.identity, item.memory_bytes, item.architecture, pci=item.pci)
         for index, item in enumerate(found)
     ]
-    return Gpus(amd.driver_version(), "", "", listed, vendor="amd")
+    return Gpus(driver_version(), "", "", listed, vendor="amd")
 
 
 def _cuda(pynvml: Any) -> str:
@@ -238,3 +307,35 @@ def kernel_driver(text: str) -> str:
     """Parse the version in /proc/driver/nvidia/version; empty if there is none."""
     match = re.search(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
     return match.group(1) if match else ""
+
+
+#: The cheapest query of each tool; the second is used if the first does not exist.
+TOOLS = (("nvidia-smi", "-L"), ("rocm-smi", "-i"), ("/opt/rocm/bin/rocm-smi", "-i"))
+ANSWER_S = 6.0
+
+
+@dataclass(frozen=True)
+class ToolAnswer:
+    """One run of a tool. `exit_code` is None if it did not end within the deadline; `said` is its last line."""
+
+    tool: str
+    took_s: float
+    exit_code: Optional[int]
+    said: str = ""
+
+
+def management_tool(params: Dict[str, Any]) -> ToolAnswer:
+    """Run the first existing tool. Raises ProbeUnavailable if there is none, which is not a fault."""
+    for words in TOOLS:
+        try:
+            ran = command.run(words, deadline_s=ANSWER_S)
+        except ProbeUnavailable as error:
+            if error.kind == "missing":
+                continue
+            if error.kind == "timeout":
+                return ToolAnswer(words[0], ANSWER_S, None, error.reason)
+            raise
+        lines = (ran.output + ran.error).strip().splitlines()
+        reported = lines[-1][:200] if lines and ran.exit_code else ""
+        return ToolAnswer(words[0], round(ran.took_s, 3), ran.exit_code, reported)
+    raise ProbeUnavailable("missing", "neither nvidia-smi nor rocm-smi is on the PATH")

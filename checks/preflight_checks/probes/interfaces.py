@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import ipaddress
 import json
 import os
 import socket
@@ -91,9 +92,7 @@ def interfaces(params: Dict[str, Any]) -> Interfaces:
     return Interfaces([_described(name, flags, found) for name, flags, found in grouped(rows)], source)
 
 
-def grouped(
-    rows: List[Tuple[str, int, Optional[Address]]],
-) -> List[Tuple[str, int, List[Address]]]:
+def grouped(rows: List[Tuple[str, int, Optional[Address]]]) -> List[Tuple[str, int, List[Address]]]:
     """Rows of `getifaddrs` (one per address) grouped by interface, in first-seen order."""
     order = []  # type: List[str]
     flags = {}  # type: Dict[str, int]
@@ -302,3 +301,25 @@ def parse_route_answer(data: bytes) -> Optional[int]:
             return int(struct.unpack_from("=I", data, at + 4)[0])
         at += (size + 3) & ~3
     return None
+
+
+#: The number of addresses in one request; each takes two system calls.
+MAX_ADDRESSES = 64
+
+
+@dataclass(frozen=True)
+class Routes:
+    """One route for each requested address, in that order."""
+
+    routes: List[Route]
+
+
+def routes(params: Dict[str, Any]) -> Routes:
+    """The routes to `params["addresses"]`, which are literal addresses."""
+    wanted = [str(text) for text in params["addresses"]][:MAX_ADDRESSES]
+    for text in wanted:
+        try:
+            ipaddress.ip_address(text)
+        except ValueError:
+            raise ProbeUnavailable("missing", "%r is not an address" % text) from None
+    return Routes([route({"destination": text, "limit_s": 1.0}) for text in wanted])

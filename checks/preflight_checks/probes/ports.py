@@ -1,13 +1,18 @@
-"""Whether a port can be bound on this node, and the process that holds it if not."""
+"""Whether a port can be bound on this node, the process that holds it if not, and ports that are free."""
 
 from __future__ import annotations
 
 import errno
 import os
+import random
 import socket
 import struct
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterator, List, Set, Tuple
+
+from preflight.agent.cheap import cheap
+from preflight.agent.wire import ProbeUnavailable
+from preflight_checks.probes.kernel_network import KernelNetwork, kernel_network, reserved
 
 _LISTEN = 0x0A
 #: The command of a holder that is an agent of preflight, and how its last argument begins.
@@ -203,3 +208,52 @@ def _command(pid: str) -> str:
             break
         shown.append(part)
     return " ".join(shown)[:120]
+
+
+#: Below are the ports of well-known services; above, only the ephemeral range is likely to be in use.
+FIRST, LAST = 10000, 65535
+#: The number of ports that are tried for each requested one.
+_TRIES = 8
+
+
+@dataclass(frozen=True)
+class FreePorts:
+    """Ports that could be bound a moment ago, in random order, so that concurrent requests get different ones."""
+
+    ports: List[int] = field(default_factory=list)
+
+
+@cheap("node")
+def free_ports(params: Dict[str, Any]) -> FreePorts:
+    """`params["count"]` such ports, or fewer if not enough are found; each is bound briefly.
+
+    Raises ProbeUnavailable if none is found.
+    """
+    count = int(params["count"])
+    try:
+        network = kernel_network({})
+    except ProbeUnavailable:
+        network = KernelNetwork()
+    known = candidates(network)
+    found = []  # type: List[int]
+    for port in random.sample(known, min(len(known), _TRIES * count)):
+        try:
+            bind("", port)
+        except OSError:
+            continue
+        found.append(port)
+        if len(found) == count:
+            break
+    if not found:
+        raise ProbeUnavailable("missing", "no free port was found between %d and %d" % (FIRST, LAST))
+    return FreePorts(found)
+
+
+def candidates(network: KernelNetwork) -> List[int]:
+    """Ports below the ephemeral range; if these are few, all outside it, else all; without reserved ones."""
+    kept = set(reserved(network.reserved_ports))
+    every = [port for port in range(FIRST, LAST + 1) if port not in kept]
+    first, last = network.first_port or LAST + 1, network.last_port or LAST + 1
+    below = [port for port in every if port < first]
+    outside = [port for port in every if not first <= port <= last]
+    return next((some for some in (below, outside) if len(some) >= 1000), every)

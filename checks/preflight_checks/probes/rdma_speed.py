@@ -21,10 +21,7 @@ from preflight_checks.probes.ports import listens
 BANDWIDTH, LATENCY = "ib_write_bw", "ib_write_lat"
 #: A gigabyte of writes: 20 ms at 400 Gbit/s, and 8 s at 1 Gbit/s, where the deadline ends it. One queue pair with
 #: writes of 1 MiB stays at 284 of 400 Gbit/s on healthy cards, and fills them with 128 KiB (NVIDIA/nccl#2409).
-_OPTIONS = {
-    BANDWIDTH: ("-s", "131072", "-q", "4", "-n", "2000", "--report_gbits"),
-    LATENCY: ("-s", "8", "-n", "1000"),
-}
+_OPTIONS = {BANDWIDTH: ("-s", "131072", "-q", "4", "-n", "2000", "--report_gbits"), LATENCY: ("-s", "8", "-n", "1000")}
 #: The longest run of one process, and of the one that waits for it.
 RUN_S, SERVE_S = 5.0, 7.0
 #: No further pair of ports is begun after this.

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from statistics import median
 
 from preflight._util.sequences import grouped
-from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
@@ -17,7 +17,7 @@ from preflight_checks.probes.interfaces import interfaces
 from preflight_checks.probes.rdma import RdmaDevice, rdma
 from preflight_checks.probes.rdma_access import RdmaAccess, rdma_access
 from preflight_checks.rdma.port_choice import Demand, Port, applies, demand_claims, hca_filter, ports_by_node
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold
 
 COST = "reads /sys/class/infiniband; milliseconds, a wedged card 3.5 s"
 
@@ -116,8 +116,7 @@ def rdma_device_absent(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
             nodes=nodes,
             remedy=f"Select devices that every node has, or find out why {fold(nodes)} lacks them: "
             "`lspci | grep -i mellanox; dmesg | grep -i mlx5`.",
-            severity=None if certain else Severity.WARNING,
-            confidence=None if certain else Confidence.MEDIUM,
+            certain=certain,
         )
     if whole and not missing:
         yield passed(f"RDMA devices of {whole} nodes")
@@ -289,8 +288,7 @@ def rdma_closed_to_ranks(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
             if "libibverbs" in fault
             else "Pass the devices to the container (`--device=/dev/infiniband`, or the cluster's RDMA resource), or "
             "give the job's user access to them.",
-            severity=None if certain else Severity.WARNING,
-            confidence=None if certain else Confidence.MEDIUM,
+            certain=certain,
         )
     if fine and not faults:
         yield passed(f"RDMA of the ranks on {fine} nodes")

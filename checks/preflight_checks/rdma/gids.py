@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Claim, Job, is_whole_number
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, failed, memoize, not_applicable, passed, unknown
@@ -14,8 +14,7 @@ from preflight_checks.comparison import split
 from preflight_checks.probes.rdma import Gid
 from preflight_checks.rdma.devices import blind, rdma_check
 from preflight_checks.rdma.port_choice import Port, applies, ports_by_node, variable_value
-from preflight_checks.requirements.claims import backends
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import backends, fold
 
 EMPTY = "an empty entry"
 
@@ -189,8 +188,7 @@ def _finding(
         if better is not None
         else f"Give the interface behind {some.port.device.name} an IPv4 address on {fold(nodes)}"
         + (f" (`ip addr add ... dev {_interface(some)}`)." if _interface(some) else "."),
-        severity=None if certain else Severity.WARNING,
-        confidence=None if certain else Confidence.MEDIUM,
+        certain=certain,
     )
 
 

@@ -10,13 +10,12 @@ from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
 from preflight_checks.comparison import minor_of, version_of
 from preflight_checks.plans import combined, missing_facts, on_every_node
-from preflight_checks.probes.gpudirect import GpuDirect, gpudirect
 from preflight_checks.probes.pci import Pci, pci
 from preflight_checks.probes.rdma import rdma
+from preflight_checks.probes.rdma_access import GpuDirect, gpudirect
 from preflight_checks.rdma.devices import plan_rdma
 from preflight_checks.rdma.port_choice import Port, applies, chosen_ports, demand_claims, hca_filter, ports_by_node
-from preflight_checks.requirements.claims import backend_claims, backends
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import backend_claims, backends, fold
 
 #: NVIDIA's driver of this branch and a kernel of this version are the first that export GPU memory as a dma-buf.
 DMABUF_DRIVER, DMABUF_KERNEL = 515, (5, 12)
@@ -78,8 +77,7 @@ def gpudirect_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
         remedy=f"`modprobe nvidia_peermem` on {fold(missing)}, and keep it: "
         "`echo nvidia_peermem > /etc/modules-load.d/nvidia_peermem.conf`.",
         run=(root_command("modprobe", "nvidia_peermem", on=missing),),
-        severity=None if some else Severity.WARNING,
-        confidence=None if some else Confidence.MEDIUM,
+        certain=some,
     )
 
 
@@ -276,7 +274,6 @@ def hca_far(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
                 node,
             ),
             also=wanted.claims,
-            nodes=(node,),
             remedy=f"Add {fold(idle)} to {wanted.variable}, or name a prefix that covers the cards of both sockets.",
         )
     if judged and not bad:

@@ -17,8 +17,7 @@ from preflight.model.job import Claim, Job, Known, is_whole_number
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import memoize
 from preflight_checks.probes.rdma import RdmaDevice, RdmaPort, rdma
-from preflight_checks.requirements.claims import backends, scopes
-from preflight_checks.requirements.hosts import is_multi_node
+from preflight_checks.requirements import backends, is_multi_node, scopes
 
 #: Transports of UCX that are RDMA; `all` and the like use it if available.
 _UCX_RDMA = ("ib", "rc", "ud", "dc", "srd")

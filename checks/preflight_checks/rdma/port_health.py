@@ -12,7 +12,7 @@ from preflight.plugins.authoring import Verdict, failed, passed
 from preflight_checks.comparison import split
 from preflight_checks.rdma.devices import blind, rdma_check
 from preflight_checks.rdma.port_choice import Port, applies, ports_by_node
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold
 
 #: Errors that a port may count in its life; far more than on the other nodes means a bad cable.
 MIN_ERRORS = {"link_downed": 5, "symbol_error": 1000, "local_link_integrity_errors": 1000, "link_error_recovery": 10}
@@ -67,7 +67,6 @@ def rate_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             f"RDMA rate of {node}: {fold(names)}",
             f"{fold(names)} {'runs' if len(names) == 1 else 'run'} at {text} on {node}, on most nodes at {common}",
             at=Evidence("rate", text, common, f"ibstat {_device(names)}", node),
-            nodes=(node,),
             remedy=f"Reseat or replace the cable of {fold(names)} on {node}; `mlxlink -d {_device(names)}` shows its "
             "lanes.",
             confidence=Confidence.MEDIUM,
@@ -78,7 +77,6 @@ def rate_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             f"{fold(names)} {'is' if len(names) == 1 else 'are'} {kind} on {node} and {common} on most nodes; they "
             "cannot communicate with each other",
             at=Evidence("link layer", kind, common, f"ibstat {_device(names)}", node),
-            nodes=(node,),
             remedy=f"Set the port type as on the other nodes: `mlxconfig -d {_device(names)} set LINK_TYPE_P1=...`.",
         )
     if compared and not slow and not layers:
@@ -134,7 +132,6 @@ def link_errors(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             f"RDMA {counter} of {item.name} on {node}",
             f"{item.name} on {node} counts {count} {counter}; the median of {len(active)} ports is {usual:g}",
             at=Evidence(counter, str(count), f"{usual:g}", f"perfquery; cat {_counter(item, counter)}", node),
-            nodes=(node,),
             remedy=f"Reseat or replace cable and transceiver of {item.name} on {node}.",
         )
     if active and not sick:

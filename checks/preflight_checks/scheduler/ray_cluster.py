@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Claim, Job, Known
 from preflight.model.recording import Cluster, Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import short_version, split
 from preflight_checks.plans import known_facts, no_requests, on_every_node
 from preflight_checks.probes.packages import packages
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold
 
 #: Claims that show that a job runs on Ray.
 _QUANTITIES = ("ray_role", "ray_bundle", "ray_train_worker_gpus", "ray_submit_address", "ray_num_gpus")
@@ -147,8 +147,7 @@ def _too_large(subject: str, claim: Claim, bundle: Mapping[str, float], cluster:
         also=(Evidence("cluster", held, bundle_text, "ray status"),),
         remedy="Request less on each node, or start the nodes with more (`ray start --num-cpus`, `--num-gpus`)."
         + (" If an autoscaler adds nodes, it needs a node type with these resources." if grows else ""),
-        severity=Severity.WARNING if grows else None,
-        confidence=Confidence.MEDIUM if grows else None,
+        certain=not grows,
     )
 
 

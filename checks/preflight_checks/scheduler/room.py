@@ -12,7 +12,7 @@ from preflight.model.job import Claim, Job, Known, Scope
 from preflight.model.recording import Cluster, ClusterNode, Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.plans import no_requests
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold
 
 #: Device plugins' names for whole accelerators, as in the manifests.
 _GPU = re.compile(r"(?:nvidia|amd|aliyun)\.com/gpu|nvidia\.com/mig-[\w.-]+|habana\.ai/gaudi|huawei\.com/Ascend\w+")
@@ -169,8 +169,7 @@ def gang_does_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
             remedy="Request fewer or smaller pods, choose another pool, or add nodes; "
             "`kubectl get nodes -o custom-columns=NAME:.metadata.name,GPUS:.status.allocatable` lists the nodes."
             + (" If the pool is autoscaled, it must grow." if grows else ""),
-            severity=Severity.WARNING if mild else None,
-            confidence=Confidence.MEDIUM if mild else None,
+            certain=not mild,
         )
     if fitting:
         yield passed(job.name)

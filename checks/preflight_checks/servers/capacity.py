@@ -16,9 +16,16 @@ from preflight_checks.comparison import size
 from preflight_checks.plans import known_facts, on_every_node
 from preflight_checks.probes.packages import packages
 from preflight_checks.probes.server_place import server_place
-from preflight_checks.requirements.hosts import fold, is_ps
-from preflight_checks.servers.layout import Layout, Shares, layout_claims, shares, speed_mbps
-from preflight_checks.servers.placement import known_layout, placement_check
+from preflight_checks.requirements import fold, is_ps
+from preflight_checks.servers.placement import (
+    Layout,
+    Shares,
+    known_layout,
+    layout_claims,
+    placement_check,
+    shares,
+    speed_mbps,
+)
 
 #: A synchronous step that takes this long just to exchange dense parameters is too slow.
 SLOW_STEP_S = 1.0
@@ -81,8 +88,7 @@ def _memory(found: Layout, wanted: Shares, nodes: dict[str, tuple[int, int]], *,
         also=(*wanted.claims, *layout_claims(found)),
         nodes=tuple(nodes),
         remedy="Spread the servers over more nodes, or use a table that stores only the rows in use.",
-        severity=None if certain else Severity.WARNING,
-        confidence=None if certain else Confidence.MEDIUM,
+        certain=certain,
     )
 
 

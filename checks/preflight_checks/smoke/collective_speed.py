@@ -1,4 +1,4 @@
-"""Checks that the collectives of the smoke run are as fast as the links between the nodes allow."""
+"""Checks that the collectives of the smoke run, and each node's part in them, are as fast as the links allow."""
 
 from __future__ import annotations
 
@@ -10,12 +10,18 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
+from preflight_checks.gpus.expected_speed import expected_speeds, model_of
 from preflight_checks.host.processors import usable_cores
 from preflight_checks.links.fleet_comparison import format_rate, format_time, slowest_direction
+from preflight_checks.probes.interfaces import interfaces
 from preflight_checks.probes.limits import limits
-from preflight_checks.requirements.hosts import fold, is_multi_node
+from preflight_checks.probes.rdma import rdma
+from preflight_checks.rdma.port_choice import ports_by_node
+from preflight_checks.requirements import fold, is_multi_node
+from preflight_checks.smoke.gpu_floors import gpus_of
 from preflight_checks.smoke.group_run import FACT, complete_run, count
 from preflight_checks.smoke.plan import smoke_check
+from preflight_checks.smoke.transport import by_sockets
 from reference_trainer.collective.rank import RankReport
 from reference_trainer.common.messages import ALL_REDUCE, OPERATIONS
 
@@ -178,3 +184,164 @@ def _format_rate(bytes_per_s: float) -> str:
 def _size(message_bytes: int) -> str:
     mib = message_bytes / 2**20
     return f"{mib:.3g} MiB" if mib >= 0.5 else f"{message_bytes / 1024:.3g} KiB"
+
+
+#: NCCL's sockets do not fill faster cards than this, in Gbit/s.
+MAX_SOCKET_GBPS = 40.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fabric:
+    """What carried the collectives, its peak in bytes per second on the weakest node or GPU, and the share to reach.
+
+    `unknown` is why there is no peak.
+    """
+
+    what: str
+    peak: float = 0.0
+    share: float = 0.0
+    weakest: str = ""
+    unknown: str = ""
+
+
+@smoke_check(
+    "SMK017",
+    "collectives-slower-than-fabric",
+    reads=(rdma, interfaces),
+    cost="times five collectives at 4 KiB and at 1 to 256 MiB between GPUs; about half a second",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=(
+        "NVIDIA/nccl#489",
+        (
+            "Azure's acceptance tests expect three quarters of NVLink in a node",
+            "https://github.com/Azure/azurehpc-health-checks",
+        ),
+        ("the formula is that of nccl-tests", "https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md"),
+    ),
+)
+def collectives_below_fabric(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """An all-reduce over NCCL reaches a share of what NVSwitch or the network cards carry.
+
+    What it checks: bus bandwidth of a large all-reduce. On one node it is compared with the NVLinks of each GPU to its
+    NVSwitches, between nodes with the line rates that the node's own ports report, for the ports in NCCL's log, at most
+    one for each rank. A quarter and a fifth of the peak must be reached.
+
+    Why it matters: where every link is equally slow, nothing stands out. A fabric at a tenth of its speed makes every
+    step wait, on all nodes alike.
+
+    Example: all_reduce of 256 MiB moves 9 GB/s over eight 400 Gbit/s ports of each node, which carry 400 GB/s.
+
+    Fix: SMK012 names the transport; then compare with nccl-tests, and see the speed of ports and switches (RDM003).
+
+    Known limits: one short message. GPUs joined without NVSwitch, groups too large for the message, and virtual cards
+    that report no speed are not judged.
+    """
+    run = yield from complete_run(job, fleet, facts)
+    if run is None:
+        return
+    measured = [(node, report) for node, report in run.reports if report.sweep.timed]
+    if not measured or {report.backend for _, report in measured} != {"nccl"}:
+        yield not_applicable("fabric of the collectives", "no collective was timed over NCCL")
+        return
+    speeds = [speed for speed in speeds_of(measured) if speed.operation == ALL_REDUCE]
+    large = max(speeds, key=lambda speed: speed.message_bytes, default=None)
+    world_size = measured[0][1].world_size
+    if large is None or large.message_bytes // world_size < MIN_PART_BYTES:
+        yield not_applicable("fabric of the collectives", "no message was large enough for its number of ranks")
+        return
+    fabric = _fabric(job, facts, measured)
+    shown = f"all_reduce of {large.message_bytes / 2**20:.3g} MiB moves {large.bytes_per_s / 1e9:.3g} GB/s"
+    if fabric.unknown:
+        yield unknown("fabric of the collectives", f"{fabric.unknown}; {shown} over {fabric.what}")
+        return
+    least = fabric.peak * fabric.share
+    if large.bytes_per_s >= least:
+        yield passed(f"fabric of the collectives: {shown} over {fabric.what}, peak {fabric.peak / 1e9:.4g} GB/s")
+        return
+    yield _finding(measured, fabric, least, shown)
+
+
+def _finding(measured: Reports, fabric: Fabric, least: float, shown: str) -> Verdict:
+    nodes = tuple(dict.fromkeys(node for node, _ in measured))
+    via = fold(dict.fromkeys(kind for _, report in measured for kind in report.transport.nccl.via)) or "unknown"
+    return failed(
+        f"fabric of {count(measured[0][1].world_size)}",
+        f"an {shown} over {fabric.what}, and {fabric.weakest} can carry {fabric.peak / 1e9:.4g} GB/s; expected at "
+        f"least {least / 1e9:.3g} GB/s ({fabric.share:.0%})",
+        at=Evidence(
+            FACT,
+            f"{shown}; NCCL's channels: {via}",
+            f">= {least / 1e9:.3g} GB/s",
+            "all_reduce_perf -b 256M -e 1G -f 2",
+            nodes[0],
+        ),
+        nodes=nodes,
+        remedy="See SMK012 and SMK013 for what carried it, and RDM003 for slow ports; compare with `all_reduce_perf` "
+        "of nccl-tests, first on one node, then on two.",
+    )
+
+
+def _fabric(job: Job, facts: Facts, measured: Reports) -> Fabric:
+    nodes = list(dict.fromkeys(node for node, _ in measured))
+    if any(item.sharing > 1 for item in gpus_of(job, facts)):
+        return Fabric("a shared GPU", unknown="several ranks share a GPU")
+    if len(nodes) == 1:
+        return _in_node(job, facts)
+    sockets = {by_sockets(report) for _, report in measured}
+    if sockets == {False}:
+        return _over_rdma(job, facts, measured, nodes)
+    if sockets == {True}:
+        return _over_sockets(facts, measured, nodes)
+    return Fabric("an unknown network", unknown="neither NCCL nor a counter shows the network")
+
+
+def _in_node(job: Job, facts: Facts) -> Fabric:
+    """NVLink, by the links of the GPU with the fewest."""
+    devices = gpus_of(job, facts)
+    weakest, peak = "", 0.0
+    for item in devices:
+        row, links = model_of(item.gpu.model), item.gpu.switch_links
+        if row is None or row.nvlink is None or not links:
+            return Fabric("the links within the node", unknown=f"no NVSwitch is known for {item.label}")
+        rate = row.nvlink * links * 1e9
+        if not weakest or rate < peak:
+            weakest, peak = f"{item.label} ({links} links)", rate
+    if not devices:
+        return Fabric("the links within the node", unknown="no rank measured a GPU")
+    return Fabric("NVSwitch", peak, expected_speeds().floors.all_reduce_in_node, weakest)
+
+
+def _over_rdma(job: Job, facts: Facts, measured: Reports, nodes: Sequence[str]) -> Fabric:
+    """The ports in NCCL's log, by the rate that each reports; a rank uses one of them, so at most one for each rank."""
+    ports = ports_by_node(job, facts)
+    found: list[tuple[float, str, str]] = []
+    for node in nodes:
+        ranks = [report for name, report in measured if name == node]
+        used = set().union(*(report.transport.nccl.devices for report in ranks))
+        rates = sorted(
+            port.port.rate_gbps
+            for port in ports.get(node, ())
+            if port.usable and port.port.rate_gbps and (port.name in used or not used)
+        )[: len(ranks)]
+        if not rates:
+            return Fabric("RDMA", unknown=f"the rate of the ports of {node} is unknown")
+        found.append((sum(rates) / 8 * 1e9, node, f"{len(rates)} RDMA ports of {format_rate(rates[0] * 1e3)}"))
+    peak, node, what = min(found)
+    return Fabric(what, peak, expected_speeds().floors.all_reduce_between_nodes, node)
+
+
+def _over_sockets(facts: Facts, measured: Reports, nodes: Sequence[str]) -> Fabric:
+    """The physical interfaces in NCCL's log, by the speed that each reports."""
+    found: list[tuple[float, str, str]] = []
+    for node in nodes:
+        used = set().union(*(report.transport.nccl.devices for name, report in measured if name == node))
+        fact = facts.of(interfaces, node)
+        listed = fact.value.interfaces if isinstance(fact, Observed) else []
+        speeds = [i.speed_mbps for i in listed if i.name in used and i.kind == "physical" and i.speed_mbps]
+        if not speeds:
+            return Fabric("sockets", unknown=f"the interfaces of {node} that NCCL used report no speed")
+        rate = min(MAX_SOCKET_GBPS, min(speeds) / 1e3)
+        found.append((rate / 8 * 1e9, node, f"sockets on {fold(sorted(used))}"))
+    peak, node, what = min(found)
+    return Fabric(what, peak, expected_speeds().floors.all_reduce_between_nodes, node)

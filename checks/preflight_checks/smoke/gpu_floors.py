@@ -20,7 +20,7 @@ from preflight_checks.gpus.expected_speed import (
     product_floor,
 )
 from preflight_checks.gpus.health import HW_SLOWDOWN, HW_THERMAL, POWER_BRAKE, SW_THERMAL
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold
 from preflight_checks.smoke.group_run import FACT, complete_run, run_of
 from preflight_checks.smoke.plan import smoke_check
 from reference_trainer.collective.exact_compute import WrongProduct
@@ -462,7 +462,6 @@ def _wrong(item: RankGpu, wrong: Sequence[WrongProduct]) -> Verdict:
             Evidence(FACT, f"{entry.precision}, repetition {entry.turn}: {entry.got}", entry.expected, node=item.node)
             for entry in wrong[1:6]
         ],
-        nodes=(item.node,),
         processes=(f"rank {item.rank}",),
         remedy=f"Take {item.node} out of the job, and run `dcgmi diag -r 4` on GPU {item.gpu.pci or item.label}; "
         "replace the card if anything is found, or if this recurs.",

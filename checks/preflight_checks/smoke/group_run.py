@@ -14,7 +14,7 @@ from preflight.model.job import Claim, Job
 from preflight.model.recording import EventRecord, FactRecord, FactRow, Facts, Fleet, Observed
 from preflight.model.requests import probe_name
 from preflight.plugins.authoring import Verdict, not_applicable, unknown
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold
 from preflight_checks.smoke.plan import not_planned
 from reference_trainer.collective.rank import RankReport
 from reference_trainer.collective.rank import rank as run_rank

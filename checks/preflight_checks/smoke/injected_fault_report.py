@@ -45,12 +45,7 @@ _CULPRIT_PROBLEMS = {"kill": ("dead",), "stop": ("stopped", "stuck")}
 #: The checks of results, without the note that an injected fault is expected.
 _BY_RESULT: tuple[Judge, ...] = tuple(
     inspect.unwrap(check.judge)
-    for check in (
-        wrong_collective_result,
-        wrong_server_result,
-        updates_lost_doubled_or_stale,
-        servers_trained_nothing,
-    )
+    for check in (wrong_collective_result, wrong_server_result, updates_lost_doubled_or_stale, servers_trained_nothing)
 )
 
 
@@ -160,7 +155,6 @@ def _missed(found: AppliedFault, message: str, seen: str) -> Verdict:
         f"injected fault {found.fault.option_text}",
         message,
         at=Evidence("injected fault", seen, f"{found.title} is named", node=found.node, at_s=found.at_s),
-        nodes=(found.node,),
         remedy="Check what was named instead, and the load of the machine that runs preflight.",
     )
 

@@ -11,7 +11,7 @@ from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.plans import requests_for
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold
 from preflight_checks.smoke.group_run import FACT, incomplete, numbered, run_of
 from preflight_checks.smoke.plan import plan_of, plan_smoke
 from preflight_checks.smoke.stragglers import BUSY_SHARE, ON_CPU, ON_GPU
@@ -166,7 +166,6 @@ def pipeline_stage_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
             f"about {others_s * 1e3:.3g} ms",
             node=node,
         ),
-        nodes=(node,),
         remedy=f"On {node}: `nvidia-smi -q -d CLOCK,PERFORMANCE`, `cat /sys/fs/cgroup/cpu.max`, `uptime`; compare with "
         "another node.",
     )

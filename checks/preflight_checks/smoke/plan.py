@@ -15,14 +15,22 @@ from preflight_checks.links.dial_requests import address_of
 from preflight_checks.network.interface_filter import chosen
 from preflight_checks.network.ports import free_ports_of
 from preflight_checks.plans import requests_for
-from preflight_checks.probes.free_ports import free_ports
 from preflight_checks.probes.gpus import gpus
 from preflight_checks.probes.interfaces import Interface, interfaces
 from preflight_checks.probes.limits import limits
 from preflight_checks.probes.names import resolve
 from preflight_checks.probes.packages import packages
-from preflight_checks.requirements.claims import backends, known_int, scopes
-from preflight_checks.requirements.hosts import MASTER_PORT, Endpoint, nodes_share_machine, owner, store_endpoints
+from preflight_checks.probes.ports import free_ports
+from preflight_checks.requirements import (
+    MASTER_PORT,
+    Endpoint,
+    backends,
+    known_int,
+    nodes_share_machine,
+    owner,
+    scopes,
+    store_endpoints,
+)
 from preflight_checks.smoke.injected_fault import with_injected_fault
 from preflight_checks.smoke.ranks import NCCL, Backend, backend_of, framework_of, ranks_per_node, sharding_claims
 from reference_trainer.collective.rank import rank as run_rank
@@ -52,9 +60,7 @@ class PipelinePlan:
         """The parameters of each rank; empty without a pipeline."""
         if self.reason:
             return {}
-        return {
-            "pipeline": {"stages": self.stages, "microbatches": self.microbatches, "schedule": self.schedule},
-        }
+        return {"pipeline": {"stages": self.stages, "microbatches": self.microbatches, "schedule": self.schedule}}
 
 
 def pipeline_plan(job: Job, world_size: int) -> PipelinePlan:
@@ -161,10 +167,7 @@ def plan_smoke(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 
 #: A check of the collective smoke run.
 smoke_check = functools.partial(
-    check,
-    plan=plan_smoke,
-    cost="a short training run: every rank imports torch and takes a few steps",
-    when="smoke",
+    check, plan=plan_smoke, cost="a short training run: every rank imports torch and takes a few steps", when="smoke"
 )
 
 

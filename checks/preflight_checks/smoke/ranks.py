@@ -13,8 +13,7 @@ from preflight_checks.host.processors import usable_cores
 from preflight_checks.probes.gpus import gpus
 from preflight_checks.probes.limits import limits
 from preflight_checks.probes.packages import packages
-from preflight_checks.requirements.claims import asked_backend, backends, known_int, scopes
-from preflight_checks.requirements.hosts import fold, nodes_share_machine
+from preflight_checks.requirements import asked_backend, backends, fold, known_int, nodes_share_machine, scopes
 
 #: From this ZeRO stage on, DeepSpeed shards the parameters over ranks, as FSDP does.
 _SHARDING_STAGE = 3

@@ -13,7 +13,7 @@ from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, failed, passed, unknown
 from preflight_checks.probes.machine import machine
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold
 from preflight_checks.smoke.group_run import FACT, SmokeRun, complete_run, count, numbered
 from preflight_checks.smoke.injected_fault import may_fail_by_injection
 from preflight_checks.smoke.plan import smoke_check
@@ -270,7 +270,6 @@ def _rank_faults(node: str, report: RankReport) -> Iterator[Verdict]:
             f"training on {where}",
             f"{fold(report.unmoved)} did not change in {report.steps} steps on {where}; every tensor must change",
             at=Evidence(FACT, f"unmoved: {fold(report.unmoved)}", "every tensor changes", node=node),
-            nodes=(node,),
             remedy="Run torch's own tests on that node: the backward pass or the optimizer has no effect there.",
         )
     losses = report.losses
@@ -280,7 +279,6 @@ def _rank_faults(node: str, report: RankReport) -> Iterator[Verdict]:
             f"the loss on {where} changed from {losses[0]:.4g} to {losses[-1]:.4g} in {report.steps} steps; "
             f"expected less than {MAX_LOSS_RATIO * losses[0]:.4g}",
             at=Evidence(FACT, f"{losses[-1]:.4g}", f"< {MAX_LOSS_RATIO * losses[0]:.4g}", node=node),
-            nodes=(node,),
             remedy="Compare torch and its numeric libraries on that node with those of the others.",
         )
 

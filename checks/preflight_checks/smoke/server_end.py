@@ -14,7 +14,7 @@ from preflight.model.recording import Facts, Fleet, Unavailable
 from preflight.model.requests import Request
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.plans import requests_for
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold
 from preflight_checks.smoke.group_run import details, observed, remedy_for_dead
 from preflight_checks.smoke.injected_fault import may_fail_by_injection
 from preflight_checks.smoke.ranks import framework_of
@@ -294,7 +294,6 @@ def _recovery(run: ServerRun, number: int) -> Verdict:
         f"{lost.name} on {lost.node}",
         f"{text}, and the run completed",
         at=Evidence(FACT, replacement.why, "all workers complete", node=lost.node),
-        nodes=(lost.node,),
         remedy=f"Find out why {lost.name} was lost: check its last output and the log of {lost.node}. Replacing it "
         "worked.",
     )

@@ -9,14 +9,9 @@ from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, failed, passed
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold
 from preflight_checks.smoke.injected_fault import may_fail_by_injection
-from preflight_checks.smoke.server_run import (
-    FACT,
-    ServerRun,
-    complete_server_run,
-    server_check,
-)
+from preflight_checks.smoke.server_run import FACT, ServerRun, complete_server_run, server_check
 from reference_trainer.collective.steps import MAX_LOSS_RATIO
 from reference_trainer.common.oracle import Mismatch
 from reference_trainer.ps.run_report import IMPOSSIBLE, ServerReport, WorkerReport
@@ -72,7 +67,6 @@ def wrong_server_result(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
             f"known parameters on {who} on {node}",
             f"{who} on {node} pulled different parameters from the other workers in the phase with known gradients",
             at=Evidence(FACT, f"SHA-256 {digest}", f"SHA-256 {common}", node=node),
-            nodes=(node,),
             processes=(who,),
             remedy=f"Remove {node} from the job and test its memory and network card.",
         )
@@ -171,7 +165,6 @@ def _count_findings(run: ServerRun, node: str, report: ServerReport) -> Iterator
             f"{where} allowed {sum(stale.values())} reads up to {max(stale)} steps ahead of the slowest worker; mode "
             f"{report.mode} permits at most {report.staleness_bound}",
             at=Evidence(FACT, f"staleness {max(stale)}", f"<= {report.staleness_bound}", node=node),
-            nodes=(node,),
             remedy=f"Test the memory of {node}; the server's own counters contradict each other.",
         )
     for seen in report.seen:
@@ -192,7 +185,6 @@ def _count_findings(run: ServerRun, node: str, report: ServerReport) -> Iterator
             f"updates on {where}",
             f"{where}: {text}",
             at=Evidence(FACT, text, "every push applied once, in order", node=node),
-            nodes=(node,),
             processes=(f"server {report.index}",),
             remedy=f"Inspect the path between the workers and {node}, and its memory.",
         )
@@ -261,7 +253,6 @@ def _parity_findings(run: ServerRun) -> Iterator[Verdict]:
             "pushes "
             "any longer",
             at=Evidence(FACT, f"SHA-256 {digest}", f"SHA-256 {common}", node=node),
-            nodes=(node,),
             processes=(who,),
             remedy=f"Test memory and network card of {node}, and compare its versions with the other nodes.",
         )
@@ -274,7 +265,6 @@ def _untrained_findings(run: ServerRun, node: str, report: WorkerReport) -> Iter
             f"training on {where}",
             f"{fold(report.unmoved)} did not change in {report.steps} steps on {where}; every tensor must change",
             at=Evidence(FACT, f"unmoved: {fold(report.unmoved)}", "every tensor changes", node=node),
-            nodes=(node,),
             processes=(f"worker {report.index}",),
             remedy="Run torch's own tests on that node: the backward pass or the exchange has no effect there.",
         )
@@ -287,7 +277,6 @@ def _untrained_findings(run: ServerRun, node: str, report: WorkerReport) -> Iter
             f"the loss on {where} changed from {first:.4g} to {last:.4g} in {report.steps} steps; "
             f"expected less than {limit:.4g}",
             at=Evidence(FACT, f"{last:.4g}", f"< {limit:.4g}", node=node),
-            nodes=(node,),
             processes=(f"worker {report.index}",),
             remedy="Compare torch and its numeric libraries on that node with those of the others.",
         )
@@ -307,6 +296,5 @@ def _untrained_findings(run: ServerRun, node: str, report: WorkerReport) -> Iter
             f"the parameters after {report.steps} steps of {report.workers} workers differ by {difference:.3g} from "
             f"those of one process on the same data; expected at most {TOLERANCE:g}",
             at=Evidence(FACT, f"{difference:.3g}", f"<= {TOLERANCE:g}", node=node),
-            nodes=(node,),
             remedy="See SMK024 first; then compare the nodes' numeric libraries.",
         )

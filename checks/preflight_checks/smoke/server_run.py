@@ -16,9 +16,8 @@ from preflight.plugins.authoring import Verdict, check, not_applicable, unknown
 from preflight_checks.plans import requests_for
 from preflight_checks.probes.environment import environment
 from preflight_checks.probes.server_place import server_place
-from preflight_checks.requirements.claims import scopes
-from preflight_checks.requirements.hosts import is_ps
-from preflight_checks.servers.layout import SERVER, WORKER, assignment_policy, parameters_of
+from preflight_checks.requirements import is_ps, scopes
+from preflight_checks.servers.placement import SERVER, WORKER, assignment_policy, parameters_of
 from preflight_checks.smoke.group_run import GroupRun, group_run_of, none_started
 from preflight_checks.smoke.injected_fault import with_injected_fault
 from preflight_checks.smoke.plan import DEADLINE_S

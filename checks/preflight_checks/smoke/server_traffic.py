@@ -14,7 +14,7 @@ from preflight.plugins.authoring import Verdict, failed, not_applicable, passed,
 from preflight_checks.comparison import size
 from preflight_checks.links.fleet_comparison import format_rate, format_time, slowest_direction
 from preflight_checks.probes.server_place import server_place
-from preflight_checks.requirements.hosts import fold, is_multi_node
+from preflight_checks.requirements import fold, is_multi_node
 from preflight_checks.smoke.injected_fault import may_fail_by_injection
 from preflight_checks.smoke.server_processes import processes
 from preflight_checks.smoke.server_run import (
@@ -106,7 +106,6 @@ def server_load_uneven(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
                 f"about {load.parameter_share:.0%} of {sum(o.bytes_moved for o in loads)}",
                 node=load.node,
             ),
-            nodes=(load.node,),
             remedy=f"Find other clients of {load.node}, and place parameters by size.",
         )
     late = _late_servers(run)
@@ -116,7 +115,6 @@ def server_load_uneven(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
             f"every worker waited at least {format_time(waited_s)} for replies of server {index} on {node}, and at "
             f"most {format_time(other_s)} for those of the others",
             at=Evidence(FACT, format_time(waited_s), f"about {format_time(other_s)}", node=node),
-            nodes=(node,),
             remedy=f"Find what else runs on {node} (`uptime`, `cat /sys/fs/cgroup/cpu.max`), and compare its links "
             "with those of the other servers.",
         )
@@ -244,7 +242,6 @@ def servers_slower_than_links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[
         f"{summary}; the slowest link ({pair[0]} to {pair[1]}, {format_rate(mbps)}) needs {format_time(due_s)} for the "
         f"{size(busiest)} of {node}, the busiest node",
         at=Evidence(FACT, format_time(timed.seconds), f"<= {format_time(SLOW_FACTOR * due_s)}", node=timed.node),
-        nodes=(timed.node,),
         remedy=f"Look at the load of {node} and at what else uses its links; see SMK026 for servers with an uneven "
         "load. More servers divide the bytes, if each is on a node of its own.",
     )

@@ -13,8 +13,7 @@ from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import split
 from preflight_checks.context.copies import odd_sizes
-from preflight_checks.requirements.claims import known_int, scopes
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold, known_int, scopes
 from preflight_checks.smoke.group_run import FACT, complete_run
 from preflight_checks.smoke.injected_fault import may_fail_by_injection
 from preflight_checks.smoke.plan import smoke_check
@@ -205,7 +204,6 @@ def _finding(node: str, items: list[Straggler], by_rank: Mapping[int, RankReport
             "as long as on the other ranks",
             node=node,
         ),
-        nodes=(node,),
         remedy=f"On {node}: `nvidia-smi -q -d CLOCK,PERFORMANCE`, `cat /sys/fs/cgroup/cpu.max`, `uptime`, "
         "`cpupower frequency-info`; compare with another node.",
     )

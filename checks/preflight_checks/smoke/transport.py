@@ -13,16 +13,8 @@ from preflight.plugins.authoring import Verdict, failed, not_applicable, passed,
 from preflight_checks.network.interface_used import used_interfaces
 from preflight_checks.probes.interfaces import Interface, interfaces
 from preflight_checks.rdma.port_choice import Demand, applies, ports_by_node
-from preflight_checks.requirements.hosts import fold, is_multi_node
-from preflight_checks.smoke.group_run import (
-    FACT,
-    SmokeRun,
-    complete_run,
-    missing_run,
-    numbered,
-    obstacles,
-    run_of,
-)
+from preflight_checks.requirements import fold, is_multi_node
+from preflight_checks.smoke.group_run import FACT, SmokeRun, complete_run, missing_run, numbered, obstacles, run_of
 from preflight_checks.smoke.plan import PLAN_PROBES, plan_of, smoke_check
 from preflight_checks.smoke.ranks import framework_of, nodes_without_gpus, title
 from reference_trainer.collective.rank import RankReport
@@ -195,7 +187,6 @@ def _by_sockets(node: str, reports: list[RankReport], active: list[str], claims:
         f"{fold(active)} {'is' if len(active) == 1 else 'are'} active there, as RDMA ports are on every node",
         at=Evidence(FACT, details, f"RDMA over {fold(active)}", "NCCL_DEBUG=INFO", node),
         also=claims,
-        nodes=(node,),
         remedy="Check whether the ranks find libibverbs and /dev/infiniband (inside the container, too), and the "
         "values of NCCL_IB_DISABLE, NCCL_IB_HCA, NCCL_NET and NCCL_NET_PLUGIN there; NCCL_DEBUG=INFO logs the "
         "reason for the fallback.",
@@ -322,7 +313,6 @@ def _finding(node: str, report: RankReport, carriers: Carriers, reason: str) -> 
         f"{name} of {node} {carriers.direction} {carried / 1e6:.0f} MB while the node had to receive at least "
         f"{report.transport.crossing_bytes / 1e6:.0f} MB from others; {reason}",
         at=Evidence(FACT, f"received and sent meanwhile: {every}", reason, f"ip -s link show {name}", node),
-        nodes=(node,),
         remedy=f"On {node}: `ip route get` the address of another node, and see why it leads to {name}; choose the "
         "interface with GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME, or remove the route.",
     )

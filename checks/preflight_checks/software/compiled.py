@@ -6,13 +6,12 @@ from collections.abc import Iterator
 
 from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Claim, Job, Known
-from preflight.model.recording import Facts, Fleet, Observed
+from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import minor_of, short_version, version_of
-from preflight_checks.plans import combined, on_every_node
+from preflight_checks.plans import combined, known_facts, on_every_node
 from preflight_checks.probes.stack import Stack, stack
-from preflight_checks.requirements.claims import gpu_claims, known_text, scopes
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold, gpu_claims, known_text, scopes
 from preflight_checks.software.frameworks import COST, build_of, observed_software, plan_software
 
 #: DeepSpeed's operator for an optimizer on the GPU, by the optimizer's name in its configuration.
@@ -169,20 +168,18 @@ def horovod_lacks_feature(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
         wanted["nccl"] = gpu_claims(job)
     wrong: dict[tuple[str, Severity], list[str]] = {}
     well = 0
-    for seen in facts.each(stack):
-        if not isinstance(seen.fact, Observed):
-            yield unknown(f"Horovod on {seen.node}", seen.fact.reason, nodes=(seen.node,))
-            continue
-        horovod = seen.fact.value.horovod
+    observed = yield from known_facts(facts, stack, "Horovod")
+    for node, software in observed.items():
+        horovod = software.horovod
         if horovod is None or not horovod.extensions:
             what = "is not installed" if horovod is None else "was built without an extension for any framework"
-            wrong.setdefault((f"Horovod {what} for the ranks' interpreter", Severity.ERROR), []).append(seen.node)
+            wrong.setdefault((f"Horovod {what} for the ranks' interpreter", Severity.ERROR), []).append(node)
             continue
         has = {feature for features in horovod.extensions.values() for feature in features}
         missing = [feature for feature in wanted if feature not in has]
         for feature in missing:
             severity = Severity.WARNING if feature == "nccl" else Severity.ERROR
-            wrong.setdefault((f"Horovod was built without {feature}", severity), []).append(seen.node)
+            wrong.setdefault((f"Horovod was built without {feature}", severity), []).append(node)
         well += not missing
     for (what, severity), nodes in wrong.items():
         yield failed(

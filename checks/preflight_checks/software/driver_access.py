@@ -9,12 +9,11 @@ from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
 from preflight_checks.comparison import version_of
-from preflight_checks.plans import on_every_node
+from preflight_checks.plans import known_facts, on_every_node
 from preflight_checks.probes.devices import DeviceNodes, device_nodes
 from preflight_checks.probes.gpus import gpus
 from preflight_checks.probes.libraries import DriverLibrary
-from preflight_checks.requirements.claims import gpu_claims, known_text, scopes
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold, gpu_claims, known_text, scopes
 from preflight_checks.software.frameworks import COST, build_of, observed_software, plan_stack
 
 _WORDS = {
@@ -173,27 +172,19 @@ def container_loses_gpus(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
         return
     exposed: dict[str, DeviceNodes] = {}
     well = 0
-    for seen in facts.each(device_nodes):
-        if not isinstance(seen.fact, Observed):
-            yield unknown(f"device nodes on {seen.node}", seen.fact.reason, nodes=(seen.node,))
-            continue
-        value = seen.fact.value
+    observed = yield from known_facts(facts, device_nodes, "device nodes")
+    for node, value in observed.items():
+        reason = ""
         if value.container:
-            yield unknown(f"device nodes on {seen.node}", "the agent is in a container itself", nodes=(seen.node,))
+            reason = "the agent is in a container itself"
         elif not value.nodes:
-            yield unknown(
-                f"device nodes on {seen.node}",
-                "there are no device nodes of NVIDIA's driver (see GPU011)",
-                nodes=(seen.node,),
-            )
+            reason = "there are no device nodes of NVIDIA's driver (see GPU011)"
         elif not value.cgroup_driver:
-            yield unknown(
-                f"device nodes on {seen.node}",
-                "no container engine reports how it manages control groups",
-                nodes=(seen.node,),
-            )
+            reason = "no container engine reports how it manages control groups"
+        if reason:
+            yield unknown(f"device nodes on {node}", reason, nodes=(node,))
         elif value.cgroup_driver == "systemd" and value.unlinked and not value.cdi:
-            exposed[seen.node] = value
+            exposed[node] = value
         else:
             well += 1
     if exposed:

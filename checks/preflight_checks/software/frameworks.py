@@ -25,8 +25,7 @@ from preflight_checks.plans import (
 from preflight_checks.probes.gpus import gpus
 from preflight_checks.probes.packages import Packages, packages
 from preflight_checks.probes.stack import Build, Stack, stack
-from preflight_checks.requirements.claims import gpu_claims
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold, gpu_claims
 
 COST = "reads files of the installed framework and loads libcuda in the ranks' interpreter; a second or two"
 #: Launchers that start only one framework.
@@ -62,14 +61,7 @@ def observed_software(job: Job, facts: Facts, subject: str) -> tuple[dict[str, S
         return {}, [not_applicable(subject, "nothing in the job requests GPUs")]
     if runs_without_gpus(job, facts):
         return {}, [not_applicable(subject, "no node has a GPU, and the job falls back to another backend")]
-    observed: dict[str, Stack] = {}
-    missing: dict[str, list[str]] = {}
-    for seen in facts.each(stack):
-        if isinstance(seen.fact, Observed):
-            observed[seen.node] = seen.fact.value
-        else:
-            missing.setdefault(seen.fact.reason, []).append(seen.node)
-    return observed, [unknown(f"{subject} on {fold(nodes)}", reason) for reason, nodes in missing.items()]
+    return facts.observed(stack), list(missing_facts(facts, stack, subject))
 
 
 #: Packages whose major or minor version must agree: a difference ends in a protocol error or a hang.
@@ -325,8 +317,7 @@ def _skew_finding(name: str, observed: dict[str, Packages]) -> Verdict | None:
         nodes=tuple(found.odd),
         remedy=f"Install {name} {found.common} on {fold(found.odd)}, or run all ranks from one environment.",
         run=_installing(name, found.common, {node: observed[node].executable for node in found.odd}),
-        severity=None if breaking else Severity.WARNING,
-        confidence=None if breaking else Confidence.MEDIUM,
+        certain=bool(breaking),
     )
 
 

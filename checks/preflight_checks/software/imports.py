@@ -10,10 +10,9 @@ from preflight.model.recording import Facts, Fleet, Observed
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, unknown
 from preflight_checks.data_tables import table
-from preflight_checks.plans import missing_facts
-from preflight_checks.probes.importable import Importable, importable
-from preflight_checks.requirements.claims import known_text, scopes
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.plans import known_facts
+from preflight_checks.probes.packages import Importable, importable
+from preflight_checks.requirements import fold, known_text, scopes
 
 #: The text of a context in which the job's setup lines ran.
 _PRELUDE_RAN = "setup lines of the job"
@@ -74,10 +73,8 @@ def imported_framework_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator
     if not wanted:
         yield not_applicable("imported frameworks", "the job's script certainly imports none")
         return
-    yield from missing_facts(facts, importable, "imported frameworks")
-    seen = [row for row in facts.each(importable) if isinstance(row.fact, Observed)]
-    values = {row.node: row.fact.value for row in seen if isinstance(row.fact, Observed)}
-    provenance = next((row.provenance for row in seen), "")
+    values = yield from known_facts(facts, importable, "imported frameworks")
+    provenance = next((row.provenance for row in facts.each(importable) if isinstance(row.fact, Observed)), "")
     lacking: dict[tuple[str, ...], list[str]] = {}
     for name in wanted:
         nodes = tuple(node for node, value in values.items() if name in value.missing)

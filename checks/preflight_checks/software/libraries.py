@@ -9,16 +9,10 @@ from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import split
-from preflight_checks.context.node_environment import (
-    observed_environments,
-    plan_both,
-    set_by_job,
-    unseen_bare,
-)
+from preflight_checks.context.node_environment import observed_environments, plan_both, set_by_job, unseen_bare
 from preflight_checks.plans import combined, has_launches, missing_facts
 from preflight_checks.probes.environment import environment
-from preflight_checks.requirements.claims import gpu_claims
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold, gpu_claims
 
 _PATHS = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH")
 

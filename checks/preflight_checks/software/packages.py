@@ -14,7 +14,7 @@ from preflight_checks.data_tables import table
 from preflight_checks.plans import Plan, combined, known_facts, missing_facts, several_nodes
 from preflight_checks.probes.installed import Installed, installed
 from preflight_checks.probes.packages import DISTRIBUTIONS
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold
 
 _COST = "lists the folders of the ranks' packages, a tenth of a second; nothing is imported"
 #: VER003 covers these.

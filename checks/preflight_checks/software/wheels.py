@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
@@ -14,8 +14,7 @@ from preflight_checks.data_tables import table
 from preflight_checks.probes.gpus import gpus
 from preflight_checks.probes.libraries import LibraryLookup
 from preflight_checks.probes.stack import Build
-from preflight_checks.requirements.claims import gpu_claims
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold, gpu_claims
 from preflight_checks.software.frameworks import COST, build_of, observed_software, plan_software, plan_stack
 
 _LIST = "python -c 'import torch; print(torch.cuda.get_arch_list())'"
@@ -137,8 +136,7 @@ def wheel_lacks_gpu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             also=gpu_claims(job),
             nodes=nodes,
             remedy=f"Install a build of {what.split()[0]} that lists this architecture, on {fold(nodes)}.",
-            severity=None if sure else Severity.WARNING,
-            confidence=None if sure else Confidence.MEDIUM,
+            certain=sure,
         )
     for (what, model, older), found in jit.items():
         nodes = tuple(dict.fromkeys(found))
@@ -297,8 +295,7 @@ def nccl_library_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
             also=gpu_claims(job),
             nodes=tuple(divided.odd),
             remedy=_removal_remedy(found.path, found.via, list(divided.odd)),
-            severity=None if breaking else Severity.WARNING,
-            confidence=None if breaking else Confidence.MEDIUM,
+            certain=bool(breaking),
         )
         return
     pinned = {n: (found, wanted) for n, (found, wanted, sure) in used.items() if sure}
@@ -314,8 +311,7 @@ def nccl_library_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
             also=gpu_claims(job),
             nodes=tuple(older),
             remedy=_removal_remedy(found.path, found.via, list(older)),
-            severity=Severity.WARNING,
-            confidence=Confidence.MEDIUM,
+            certain=False,
         )
     else:
         yield passed(f"NCCL {divided.common} on {len(used)} nodes")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Unavailable
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import MIB, size
 from preflight_checks.plans import combined, facts_about
 from preflight_checks.probes.folders import FolderState, folder_state, write_trial
-from preflight_checks.requirements.hosts import fold, nodes_share_machine
+from preflight_checks.requirements import fold, nodes_share_machine
 from preflight_checks.storage.destinations import (
     CheckpointSize,
     Destination,
@@ -79,8 +79,7 @@ def checkpoint_folder_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator
                 also=(*item.claims, *((claim, "every rank writes") for claim in item.sharded)),
                 nodes=tuple(nodes),
                 remedy=f"Give the job's user a folder with free space on {fold(nodes)}, or use another one.",
-                severity=None if certain else Severity.WARNING,
-                confidence=None if certain else Confidence.MEDIUM,
+                certain=certain,
             )
         if slow:
             node, took = max(slow.items(), key=lambda found: found[1])
@@ -91,8 +90,7 @@ def checkpoint_folder_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator
                 also=item.claims,
                 nodes=tuple(slow),
                 remedy="Check how busy its server is; a checkpoint consists of many such files.",
-                severity=Severity.WARNING,
-                confidence=Confidence.MEDIUM,
+                certain=False,
             )
         if observed and not faults and not slow:
             yield passed(f"{item.path} on {len(observed)} nodes")
@@ -236,8 +234,7 @@ def _too_small_findings(
             also=(*item.claims, *needed.claims),
             nodes=tuple(group),
             remedy=f"Free room below {observed[node].nearest}, name another folder, or keep fewer checkpoints.",
-            severity=None if group is first else Severity.WARNING,
-            confidence=None if group is first else Confidence.MEDIUM,
+            certain=group is first,
         )
 
 
@@ -271,8 +268,7 @@ def _full_target_finding(item: Destination, full: Mapping[str, str], observed: M
         nodes=tuple(full),
         remedy=f"Set another stripe for the folder (`lfs setstripe -o ... {item.path}`), or request the target to be "
         "balanced.",
-        severity=Severity.WARNING,
-        confidence=Confidence.MEDIUM,
+        certain=False,
     )
 
 
@@ -336,6 +332,5 @@ def checkpoint_folder_not_shared(job: Job, fleet: Fleet, facts: Facts) -> Iterat
             also=(*item.claims, *((claim, "every rank writes its part") for claim in item.sharded)),
             nodes=tuple(local),
             remedy=f"Mount it on {fold(local)}." if some else "Use a folder that all nodes share.",
-            severity=None if some else Severity.WARNING,
-            confidence=None if some else Confidence.MEDIUM,
+            certain=some,
         )

@@ -8,7 +8,7 @@ from preflight.analysis.model_size import is_megatron, model_parameters, shape_o
 from preflight.model.job import Claim, Job, Known, Launch, Scope
 from preflight_checks.probes.folders import FolderState, folder_state
 from preflight_checks.probes.mounts import SHARED
-from preflight_checks.requirements.claims import known_int, scopes
+from preflight_checks.requirements import known_int, scopes
 from preflight_checks.storage.paths import for_each_path, on_a_node
 
 #: Bytes of a parameter in a checkpoint: its 16-bit weight, and with Adam in mixed precision the 32-bit master weight,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from preflight._util.sequences import grouped
-from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
@@ -20,7 +20,7 @@ from preflight_checks.probes.content import Sample
 from preflight_checks.probes.mounts import SHARED
 from preflight_checks.probes.paths import PathState, path_state
 from preflight_checks.probes.patterns import has_braces
-from preflight_checks.requirements.hosts import fold, nodes_share_machine
+from preflight_checks.requirements import fold, nodes_share_machine
 
 #: Prefixes of data that is not on a node: object and web addresses, and commands that webdataset reads from.
 _REMOTE_PREFIXES = re.compile(r"^(?:[A-Za-z][A-Za-z0-9+.-]*://|pipe:|s3:|gs:|hdfs:)")
@@ -167,8 +167,7 @@ def _judge_existence(item: Wanted, observed: dict[str, PathState]) -> Iterator[V
             also=item.claims,
             nodes=tuple(group),
             remedy=f"Mount or copy {item.path} on {fold(group)}, with read permission for the job's user.",
-            severity=Severity.WARNING if doubtful else None,
-            confidence=Confidence.MEDIUM if doubtful else None,
+            certain=not doubtful,
         )
     kinds = split({node: state.kind for node, state in present.items()})
     systems = split({node: _comparable_file_system(state) for node, state in present.items() if state.file_system})
@@ -193,8 +192,7 @@ def _judge_existence(item: Wanted, observed: dict[str, PathState]) -> Iterator[V
             also=item.claims,
             nodes=tuple(systems.odd),
             remedy=f"Check whether {item.path} is mounted on {fold(systems.odd)}.",
-            severity=Severity.WARNING,
-            confidence=Confidence.MEDIUM,
+            certain=False,
         )
     elif present and not absent:
         yield passed(f"{item.path} on {len(present)} nodes")
@@ -332,12 +330,10 @@ def _difference(
         f"the files of {item.path} on {node} differ from those on {fold(agreeing, 4)}: {what}",
         at=Evidence("data files", what, f"the files of {agreeing[0]}", f"ls -l {state.resolved}", node),
         also=item.claims,
-        nodes=(node,),
         remedy=f"Copy {fold([*absent, *resized], 4) or 'the data'} to {node} again."
         if is_similar
         else f"If every node should hold all of {item.path}, copy it to {node}; separate shards per node are fine.",
-        severity=None if is_similar else Severity.WARNING,
-        confidence=None if is_similar else Confidence.MEDIUM,
+        certain=is_similar,
     )
 
 
@@ -430,10 +426,8 @@ def _differs(
             node,
         ),
         also=item.claims,
-        nodes=(node,),
         remedy=f"If every node should hold the same data, copy it to {node}; separate shards per node are fine."
         if own
         else f"Copy {fold(names, 4)} of {item.path} to {node} again, from a node that has the right one ({other}).",
-        severity=Severity.WARNING if own else None,
-        confidence=Confidence.MEDIUM if own else None,
+        certain=not own,
     )

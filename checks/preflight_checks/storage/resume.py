@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Claim, Job, Known, Scope
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.plans import facts_about
 from preflight_checks.probes.checkpoints import CheckpointState, checkpoint_state
-from preflight_checks.requirements.claims import known_int, scopes
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.requirements import fold, known_int, scopes
 from preflight_checks.storage.paths import for_each_path, on_a_node
 
 #: With one of these options, DeepSpeed reads a checkpoint of any number of ranks.
@@ -104,8 +103,7 @@ def _missing_findings(
         nodes=tuple(absent),
         remedy=f"Copy or mount the checkpoint on {fold(absent)}, or name the one to resume from.",
         # Many scripts start from scratch without a checkpoint, but all stop if the newest one is missing.
-        severity=Severity.WARNING if nowhere and state.problem in ("missing", "empty") else None,
-        confidence=Confidence.MEDIUM if nowhere and state.problem in ("missing", "empty") else None,
+        certain=not (nowhere and state.problem in ("missing", "empty")),
     )
     return [verdict]
 
@@ -179,12 +177,7 @@ def _resize_findings(job: Job, item: _Resumed, existing: Mapping[str, Checkpoint
         return
     if len(zero) != world // parts:
         yield _resize_finding(
-            item,
-            existing,
-            "data-parallel ranks",
-            len(zero),
-            world // parts,
-            job.value_claims("world_size", item.scope),
+            item, existing, "data-parallel ranks", len(zero), world // parts, job.value_claims("world_size", item.scope)
         )
 
 

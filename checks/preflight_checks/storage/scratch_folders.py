@@ -13,9 +13,8 @@ from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed
 from preflight_checks.comparison import MIB, size, split
 from preflight_checks.plans import facts_about, has_launches, missing_facts, on_every_node
-from preflight_checks.probes.scratch import Scratch, hub_model, scratch, usable
-from preflight_checks.requirements.claims import gpu_claims
-from preflight_checks.requirements.hosts import fold
+from preflight_checks.probes.folders import Scratch, hub_model, scratch, usable
+from preflight_checks.requirements import fold, gpu_claims
 from preflight_checks.storage.destinations import is_shared
 
 #: Temporary files of compilers, logs and sockets need more free space than this.
@@ -75,8 +74,7 @@ def temporary_folder(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             ),
             nodes=tuple(nodes),
             remedy=f"Remove old files from {path} on {fold(nodes)}, or set TMPDIR to a folder with free space.",
-            severity=None if certain else Severity.WARNING,
-            confidence=None if certain else Confidence.MEDIUM,
+            certain=certain,
         )
     if observed and not groups:
         yield passed(f"temporary files on {len(observed)} nodes")
@@ -266,8 +264,7 @@ def offline_model(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
                 also=claims,
                 nodes=tuple(revisions.odd),
                 remedy=f"Name the revision in the job, or fetch {model} again on {fold(revisions.odd)}.",
-                severity=Severity.WARNING,
-                confidence=Confidence.MEDIUM,
+                certain=False,
             )
         elif observed and not missing:
             yield passed(f"{model} on {len(observed)} nodes")

@@ -11,8 +11,7 @@ from preflight.plugins.authoring import Verdict, check, failed, not_applicable, 
 from preflight_checks.comparison import size, workers_of_rank, world_of
 from preflight_checks.plans import facts_about
 from preflight_checks.probes.paths import PathState, path_state
-from preflight_checks.requirements.claims import largest
-from preflight_checks.requirements.hosts import fold, nodes_share_machine
+from preflight_checks.requirements import fold, largest, nodes_share_machine
 from preflight_checks.storage.paths import Wanted, plan_paths, wanted_paths
 
 #: Files that readers assign as a whole: a file is read by one rank.
@@ -65,10 +64,7 @@ def too_few_data_files(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
             yield unknown(f"data files of {item.path}", "its files could be listed on no node (see DAT011)")
             continue
         own = _own_bytes(observed) if not nodes_share_machine(fleet) else {}
-        found = [
-            *_too_few(item, whole, world, claims, divided, workers_of_rank(job)[0]),
-            *_uneven_nodes(item, own),
-        ]
+        found = [*_too_few(item, whole, world, claims, divided, workers_of_rank(job)[0]), *_uneven_nodes(item, own)]
         if not found and not own:
             found.extend(_uneven_ranks(item, whole, world, claims))
         yield from found
@@ -146,8 +142,7 @@ def _uneven_ranks(
             also=(*item.claims, *claims),
             nodes=tuple(whole),
             remedy="Split the data into files of equal size, or make the reader stop all ranks together.",
-            severity=Severity.WARNING,
-            confidence=Confidence.MEDIUM,
+            certain=False,
         )
         return
 
@@ -173,8 +168,6 @@ def _uneven_nodes(item: Wanted, own: Mapping[str, int]) -> Iterator[Verdict]:
         f"nodes have their own files below {item.path}: {size(own[poor])} on {poor} and {size(own[rich])} on {rich}",
         at=Evidence("bytes of a node", size(own[poor]), size(own[rich]), f"du -sh {item.path}", poor),
         also=item.claims,
-        nodes=(poor,),
         remedy="Distribute the files evenly, or make the reader stop all ranks together.",
-        severity=Severity.WARNING,
-        confidence=Confidence.MEDIUM,
+        certain=False,
     )

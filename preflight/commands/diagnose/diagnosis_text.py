@@ -15,11 +15,7 @@ from preflight.reporters.text.sheet import Sheet
 
 _MAX_EFFECTS = 8
 _MAX_LOGS = 12
-_HOW_SURE = {
-    Certainty.NAMED: "",
-    Certainty.LIKELY: "most likely: ",
-    Certainty.OPEN: "",
-}
+_HOW_SURE = {Certainty.NAMED: "", Certainty.LIKELY: "most likely: ", Certainty.OPEN: ""}
 
 
 def page(diagnosis: Diagnosis, style: Style) -> str:

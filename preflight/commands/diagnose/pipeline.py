@@ -247,10 +247,7 @@ def _cause(group: Group, pointers: Mapping[str, Pointer], reported: Mapping[str,
         found_by=tuple(pointers[name] for name in symptom.found_by if name in pointers),
         beyond=symptom.beyond,
         sources=symptom.sources,
-        evidence=(
-            *event.evidence,
-            *reported_before(reported[name] for name in symptom.found_by if name in reported),
-        ),
+        evidence=(*event.evidence, *reported_before(reported[name] for name in symptom.found_by if name in reported)),
         is_hang=event.is_hang,
     )
 

@@ -102,13 +102,7 @@ def _exit_code(answer: Answer, *, allow_incomplete: bool) -> int:
 def _side(report: Report, name: str) -> ReportSummary:
     run = report.run
     return ReportSummary(
-        name,
-        run.verb,
-        run.created,
-        report.tool.version,
-        report.verdict.value,
-        len(report.nodes),
-        len(report.findings),
+        name, run.verb, run.created, report.tool.version, report.verdict.value, len(report.nodes), len(report.findings)
     )
 
 

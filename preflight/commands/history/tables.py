@@ -43,10 +43,7 @@ RUNS = Table(
     Column("tool_version", String(64), nullable=False),
 )
 NODES = Table(
-    "nodes",
-    METADATA,
-    Column("id", Integer, primary_key=True),
-    Column("name", String(255), nullable=False, unique=True),
+    "nodes", METADATA, Column("id", Integer, primary_key=True), Column("name", String(255), nullable=False, unique=True)
 )
 QUANTITIES = Table(
     "quantities",

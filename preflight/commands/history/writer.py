@@ -218,12 +218,7 @@ def _insert(connection: Connection, table: Table, rows: Sequence[Mapping[str, An
 
 
 def _ids(
-    connection: Connection,
-    table: Table,
-    column: str,
-    rows: Iterable[Mapping[str, Any]],
-    *,
-    update: Sequence[str] = (),
+    connection: Connection, table: Table, column: str, rows: Iterable[Mapping[str, Any]], *, update: Sequence[str] = ()
 ) -> dict[str, int]:
     """The numbers of the rows with these values of `column`, which are added if they are new.
 

@@ -72,9 +72,7 @@ def facts_of(launch: LaunchPlan, *, everything: bool) -> Iterator[Fact]:
             yield _of_setting(label, setting, value_only=True)
     for endpoint in launch.endpoints:
         yield Fact(
-            "endpoints",
-            f"{endpoint.address}, {endpoint.purpose}; used by {endpoint.dialled_by}",
-            (endpoint.place,),
+            "endpoints", f"{endpoint.address}, {endpoint.purpose}; used by {endpoint.dialled_by}", (endpoint.place,)
         )
     for setting in launch.interfaces:
         yield _of_variable("interface", setting, launch)

@@ -160,7 +160,7 @@ class KubernetesSide(Side):
         )
 
     def do_nodes(self) -> List[Dict[str, Any]]:
-        """Return every node of the cluster: resources, labels, taints and conditions."""
+        """Return every node of the cluster: resources, labels and conditions."""
         page = self._call("list nodes", self._core().list_node, limit=5000, _request_timeout=_REQUEST_S)
         return [node_facts(node) for node in page.get("items") or []]
 
@@ -267,11 +267,7 @@ class KubernetesSide(Side):
         try:
             name = os.environ.get("HOSTNAME", "")
             pod = self._call(
-                "read its own pod",
-                self._core().read_namespaced_pod,
-                name,
-                namespace,
-                _request_timeout=(1.0, 2.0),
+                "read its own pod", self._core().read_namespaced_pod, name, namespace, _request_timeout=(1.0, 2.0)
             )
         except BridgeError:
             return None
@@ -422,9 +418,6 @@ def node_facts(node: Dict[str, Any]) -> Dict[str, Any]:
         "labels": metadata.get("labels") or {},
         "allocatable": status.get("allocatable") or {},
         "cordoned": bool(spec.get("unschedulable")),
-        "taints": [
-            {key: str(each.get(key) or "") for key in ("key", "value", "effect")} for each in spec.get("taints") or []
-        ],
         "ready": (conditions.get("Ready") or {}).get("status") == "True",
         "message": str((conditions.get("Ready") or {}).get("message") or ""),
     }

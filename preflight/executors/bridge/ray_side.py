@@ -317,10 +317,7 @@ def connecting(address: str, message: str, version: str) -> BridgeError:
     if re.search(r"InvalidAuthToken|Authentication|UNAUTHENTICATED|auth(?:entication)? token", message):
         words = (
             "the cluster at %s rejects the token, or requires one: %s; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
-            % (
-                address,
-                last_line(message),
-            )
+            % (address, last_line(message))
         )
         return BridgeError("denied", words, message[-4000:])
     if "Could not find any running Ray instance" in message or "ConnectionError" in message:

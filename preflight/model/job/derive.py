@@ -156,13 +156,7 @@ def _data_parallel_size(job: Job, launch: Launch) -> Iterator[Claim]:
 
 
 def _derived(
-    quantity: str,
-    value: Value,
-    because: Sequence[Claim],
-    launch: Launch,
-    *,
-    sign: str = " x ",
-    at: Claim | None = None,
+    quantity: str, value: Value, because: Sequence[Claim], launch: Launch, *, sign: str = " x ", at: Claim | None = None
 ) -> Claim:
     first = at if at is not None else because[-1]
     strength = min(max(claim.strength for claim in because), Strength.FLAG)

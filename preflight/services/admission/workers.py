@@ -173,12 +173,7 @@ def _step(body: bytes, policy: Policy, folder: str, reads: tuple[Read, ...] | No
 
 
 def _step_of_object(
-    value: Mapping[str, Any],
-    namespace: str,
-    policy: Policy,
-    folder: str,
-    reads: tuple[Read, ...] | None,
-    is_last: bool,
+    value: Mapping[str, Any], namespace: str, policy: Policy, folder: str, reads: tuple[Read, ...] | None, is_last: bool
 ) -> Step:
     result = judgement.judge(value, namespace, policy, folder, reads, is_last=is_last)
     return Step(review.Review("", str(value.get("kind")), namespace, "", "", {}), result)

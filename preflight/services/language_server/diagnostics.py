@@ -239,12 +239,7 @@ class BufferFiles(Files):
 
 
 def actions(
-    folder: Folder,
-    path: str,
-    range: types.Range,
-    only: Sequence[str] | None,
-    versions: Mapping[str, int],
-    watch: Watch,
+    folder: Folder, path: str, range: types.Range, only: Sequence[str] | None, versions: Mapping[str, int], watch: Watch
 ) -> list[types.CodeAction]:
     """The actions for a range of a file.
 
@@ -301,9 +296,7 @@ def _fix_all(folder: Folder, path: str, places: Places, versions: Mapping[str, i
             edits.update((edit, None) for one in planned.fixed if one.fix for edit in one.fix.edits)
     if edits and not _overlap(list(edits)):
         yield types.CodeAction(
-            "Apply all safe fixes of preflight",
-            FIX_ALL,
-            edit=_edit(folder, list(edits), places, versions),
+            "Apply all safe fixes of preflight", FIX_ALL, edit=_edit(folder, list(edits), places, versions)
         )
 
 

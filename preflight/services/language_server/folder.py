@@ -220,12 +220,7 @@ class Folder:
         given = {self.root / path: content for path, content in buffers.items()}
         with running():
             jobs, _ = read_jobs(
-                [self.root],
-                root=self.root,
-                exclude=self._configuration.exclude,
-                given=given,
-                only=only,
-                progress=watch,
+                [self.root], root=self.root, exclude=self._configuration.exclude, given=given, only=only, progress=watch
             )
         return {job.name: JudgedJob(job) for job in jobs}
 

@@ -296,11 +296,7 @@ def _named_file(line: LaunchLine, framework: Framework | None, words: Sequence[W
 
 
 def _file_run(
-    framework: Framework | None,
-    file: str | None,
-    words: Sequence[Word],
-    tree: Tree,
-    environment: dict[str, Value],
+    framework: Framework | None, file: str | None, words: Sequence[Word], tree: Tree, environment: dict[str, Value]
 ) -> RunConfig | None:
     overrides = [item for item in from_words(words) if item.key != "config"]
     if file is None:

@@ -297,8 +297,8 @@ def _order(workload: Workload, roles: list[Role]) -> tuple[Member | None, Value 
     return None, None
 
 
-def _role(name: str, node: Node, *, trains: bool = True, count: str = "replicas") -> Role:
-    member = node.member(count)
+def _role(name: str, node: Node, *, trains: bool = True) -> Role:
+    member = node.member("replicas")
     return Role(name, _count(member), member, node.at("template") or _NOTHING, trains)
 
 

@@ -168,7 +168,7 @@ def _volcano(workload: Workload, total: Value) -> dict[str, str | None]:
     names = {member.key for member in plugins.node.in_force} if plugins is not None else set()
     found: dict[str, str | None] = {}
     if "pytorch" in names:
-        port = _plugin_option(plugins, "pytorch", "--port") or _TORCH_PORT
+        port = _port_option(plugins) or _TORCH_PORT
         found.update({"MASTER_ADDR": None, "MASTER_PORT": port, "WORLD_SIZE": _text(total), "RANK": None})
     if "mpi" in names:
         found["MPI_HOST"] = None
@@ -181,14 +181,14 @@ def _volcano(workload: Workload, total: Value) -> dict[str, str | None]:
     return found
 
 
-def _plugin_option(plugins: Member | None, plugin: str, option: str) -> str | None:
-    """An option among the arguments of a plugin of Volcano (`pytorch: ["--port=23456"]`)."""
-    listed = plugins.node.at(plugin) if plugins is not None else None
+def _port_option(plugins: Member | None) -> str | None:
+    """The port among the arguments of Volcano's plugin for torch (`pytorch: ["--port=23456"]`)."""
+    listed = plugins.node.at("pytorch") if plugins is not None else None
     words = [str(item.value) for item in (listed.items if listed is not None else ())]
     for number, word in enumerate(words):
-        if word.startswith(f"{option}="):
+        if word.startswith("--port="):
             return word.partition("=")[2]
-        if word == option and number + 1 < len(words):
+        if word == "--port" and number + 1 < len(words):
             return words[number + 1]
     return None
 

@@ -24,7 +24,7 @@ from preflight.sources.kubernetes.objects import (
     workload_of,
 )
 from preflight.sources.kubernetes.operators import injected_variables, pods, with_runtime
-from preflight.sources.kubernetes.pod_hosts import state_hosts
+from preflight.sources.kubernetes.pod_hosts import Piece, is_volcano_job, pieces_of, state_hosts, state_volcano_hosts
 from preflight.sources.kubernetes.pods import (
     GPU_RESOURCE,
     containers_of,
@@ -34,7 +34,6 @@ from preflight.sources.kubernetes.pods import (
     state_pods,
 )
 from preflight.sources.kubernetes.related_objects import state_namespace, state_queue, state_related_object
-from preflight.sources.kubernetes.volcano_hosts import Piece, is_volcano_job, pieces_of, state_volcano_hosts
 from preflight.sources.launchers.launch_lines import read_commands
 from preflight.sources.launchers.option_parser import text_of
 from preflight.sources.launchers.python_program import is_python, python_program

@@ -152,12 +152,7 @@ def _state_gpus(builder: ClaimBuilder, wrapper: Wrapper) -> None:
     elif wrapper.word.spelling.strip("\"'").endswith("nvidia-docker"):
         builder.add("container_gpus", Known("nvidia-docker"), wrapper.word.span, wrapper.word.spelling)
     elif any(isinstance(option.value, Unresolved) for option in (*given.every("device"), *given.every("hooks"))):
-        builder.add(
-            "container_gpus",
-            _UNKNOWN_DEVICES,
-            wrapper.word.span,
-            wrapper.word.spelling,
-        )
+        builder.add("container_gpus", _UNKNOWN_DEVICES, wrapper.word.span, wrapper.word.spelling)
 
 
 def _gpu_count(item: Plain) -> Plain:

@@ -51,13 +51,7 @@ class DeepSpeedReader:
     """Reads the command line of the deepspeed launcher."""
 
     name: str = "deepspeed"
-    names: tuple[str, ...] = (
-        "deepspeed",
-        "ds",
-        "deepspeed.pt",
-        "-m deepspeed.launcher.runner",
-        "-m deepspeed",
-    )
+    names: tuple[str, ...] = ("deepspeed", "ds", "deepspeed.pt", "-m deepspeed.launcher.runner", "-m deepspeed")
 
     def read(self, line: LaunchLine, tree: Tree) -> Reading:
         """State hosts, counts and the address of the store; refer to the hostfile and the configuration."""

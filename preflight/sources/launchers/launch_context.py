@@ -134,11 +134,7 @@ def state_context(
     _state_interpreter(builder, line, interpreter, prelude)
     if command.directory is not None:
         builder.add(
-            "working_directory",
-            Known(command.directory or "."),
-            command.span,
-            "cd",
-            strength=Strength.ENVIRONMENT,
+            "working_directory", Known(command.directory or "."), command.span, "cd", strength=Strength.ENVIRONMENT
         )
     references.extend(_settings_file(line, tree))
     if any(wrapper.name in _OTHER_MACHINES for wrapper in wrappers):

@@ -158,10 +158,7 @@ def state(builder: ClaimBuilder, scanned: ScannedLine, word: Word, line: LaunchL
     if hosts is not None:
         builder.add_setting("hosts", hosts, lambda value: lift(_distinct, value), strength=Strength.SCHEDULER)
         builder.add_setting(
-            "nodes",
-            hosts,
-            lambda value: lift(lambda item: len(_distinct(item)), value),
-            strength=Strength.SCHEDULER,
+            "nodes", hosts, lambda value: lift(lambda item: len(_distinct(item)), value), strength=Strength.SCHEDULER
         )
         if on_each is None:
             _state_spread(builder, scanned)

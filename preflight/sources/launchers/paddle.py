@@ -119,15 +119,7 @@ _OF_FIRST = table(
     }
 )
 _OF_IPU = table({name: f"--{name}" for name in ("hosts", "ipus_per_replica", "nproc_per_host")})
-_PS_ONLY = (
-    "servers",
-    "trainers",
-    "heter_workers",
-    "server_num",
-    "trainer_num",
-    "heter_worker_num",
-    "http_port",
-)
+_PS_ONLY = ("servers", "trainers", "heter_workers", "server_num", "trainer_num", "heter_worker_num", "http_port")
 
 
 class PaddleReader:

@@ -29,11 +29,7 @@ from preflight.sources.value_readers import as_strings, as_text
 
 _OPTIONS = declared_table("paddle-v2")
 #: Port settings, which servers and trainers both take.
-_PORTS = {
-    "port": "pserver_port",
-    "ports_num": "pserver_ports",
-    "ports_num_for_sparse": "pserver_sparse_ports",
-}
+_PORTS = {"port": "pserver_port", "ports_num": "pserver_ports", "ports_num_for_sparse": "pserver_sparse_ports"}
 #: Defaults of paddle/utils/Flags.cpp.
 _DEFAULTS = {"port": 20134, "ports_num": 1, "ports_num_for_sparse": 0}
 

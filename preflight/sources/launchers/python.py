@@ -178,12 +178,7 @@ class _Variables:
         self._environment = environment
 
     def __call__(
-        self,
-        name: str,
-        quantity: str,
-        convert: Callable[[Value], Value],
-        *,
-        relation: Relation = Relation.SETS,
+        self, name: str, quantity: str, convert: Callable[[Value], Value], *, relation: Relation = Relation.SETS
     ) -> None:
         self._builder.add_setting(quantity, variable_setting(self._environment.get(name)), convert, relation=relation)
 

@@ -128,12 +128,7 @@ def state(builder: ClaimBuilder, options: dict[str, BatchOption]) -> dict[str, C
         if not isinstance(per_node, Unresolved):
             option = options["gpus"]
             claims["gpus_per_node"] = builder.add(
-                "gpus_per_node",
-                per_node,
-                option.span,
-                option.spelling,
-                strength=Strength.SCHEDULER,
-                because=(count,),
+                "gpus_per_node", per_node, option.span, option.spelling, strength=Strength.SCHEDULER, because=(count,)
             )
     if "ntasks_per_gpu" in options and not claims.keys() & {"tasks", "tasks_per_node"}:
         _add_tasks_of_gpus(builder, options, claims)

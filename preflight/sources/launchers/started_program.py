@@ -43,13 +43,7 @@ class StartedProgram:
 
 
 def read_program(
-    line: LaunchLine,
-    launcher: str,
-    words: Sequence[Word],
-    tree: Tree,
-    *,
-    module: bool = False,
-    python: bool = True,
+    line: LaunchLine, launcher: str, words: Sequence[Word], tree: Tree, *, module: bool = False, python: bool = True
 ) -> StartedProgram:
     """Read `words`, a program and its arguments, as started by `launcher`.
 

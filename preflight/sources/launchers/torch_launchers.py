@@ -14,17 +14,7 @@ their defaults and their precedence:
 
 from __future__ import annotations
 
-from preflight.model.job import (
-    Known,
-    Plain,
-    Relation,
-    Strength,
-    Unresolved,
-    Value,
-    as_int,
-    is_whole_number,
-    lift,
-)
+from preflight.model.job import Known, Plain, Relation, Strength, Unresolved, Value, as_int, is_whole_number, lift
 from preflight.model.job.quantities import SETTING_PREFIX
 from preflight.sources.base import LaunchLine, Reading, Tree
 from preflight.sources.launchers.claim_builder import (

@@ -308,12 +308,7 @@ def _strip_env(words: Sequence[Word], command: Command) -> tuple[Wrapper | None,
     before = _split_words(split) if split is not None else []
     variables, rest = _leading_assignments((*before, *scanned.rest))
     wrapper = Wrapper(
-        "env",
-        scanned,
-        words[0],
-        command,
-        assignments=variables,
-        passes_environment=scanned.last("clean") is None,
+        "env", scanned, words[0], command, assignments=variables, passes_environment=scanned.last("clean") is None
     )
     return wrapper, rest
 

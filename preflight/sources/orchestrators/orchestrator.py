@@ -149,10 +149,7 @@ SKYPILOT = Orchestrator(
     name="skypilot",
     signs=(
         re.compile(r"^run:[ \t]*[|>\"'\w]", re.MULTILINE),
-        re.compile(
-            r"^num_nodes:|^resources:[ \t]*\{?|^file_mounts:",
-            re.MULTILINE,
-        ),
+        re.compile(r"^num_nodes:|^resources:[ \t]*\{?|^file_mounts:", re.MULTILINE),
         re.compile(
             r"^num_nodes:|^[ \t{]+(?:accelerators|cloud|infra|cpus|any_of|use_spot|instance_type|image_id|disk_size):",
             re.MULTILINE,
@@ -198,9 +195,7 @@ def _dstack(root: Node) -> Accelerators | None:
     kinds = [part for part in parts if re.match(r"[A-Za-z]", part)]
     many = Unresolved("a choice of GPUs") if kinds and "," in kinds[-1] else None
     return Accelerators(
-        member,
-        _dstack_count(Known(counts[-1])) if counts else Known(1),
-        many or (Known(kinds[-1]) if kinds else None),
+        member, _dstack_count(Known(counts[-1])) if counts else Known(1), many or (Known(kinds[-1]) if kinds else None)
     )
 
 
@@ -214,10 +209,7 @@ def _dstack_count(value: Value) -> Value:
 
 DSTACK = Orchestrator(
     name="dstack",
-    signs=(
-        re.compile(r"^type:[ \t]*[\"']?(?:task|service)\b", re.MULTILINE),
-        re.compile(r"^commands:", re.MULTILINE),
-    ),
+    signs=(re.compile(r"^type:[ \t]*[\"']?(?:task|service)\b", re.MULTILINE), re.compile(r"^commands:", re.MULTILINE)),
     code="commands",
     environment=("env",),
     nodes="nodes",
@@ -258,11 +250,7 @@ MCLI = Orchestrator(
     environment=("env_variables",),
     nodes="compute.nodes",
     accelerators=_mcli,
-    variables={
-        "WORLD_SIZE": GPUS,
-        "NODE_RANK": Symbol.NODE_RANK,
-        "MASTER_ADDR": Symbol.FIRST_ALLOCATED_HOST,
-    },
+    variables={"WORLD_SIZE": GPUS, "NODE_RANK": Symbol.NODE_RANK, "MASTER_ADDR": Symbol.FIRST_ALLOCATED_HOST},
     others=(re.compile(r"^(?:apiVersion|services|type|run):", re.MULTILINE),),
     parameters="parameters",
     framework=FRAMEWORKS["composer"],

@@ -18,19 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from preflight._util.budget import truncate
-from preflight.model.job import (
-    WHOLE_JOB,
-    Claim,
-    Known,
-    Launch,
-    OneOf,
-    Scope,
-    Strength,
-    Unresolved,
-    Value,
-    as_int,
-    lift,
-)
+from preflight.model.job import WHOLE_JOB, Claim, Known, Launch, OneOf, Scope, Strength, Unresolved, Value, as_int, lift
 from preflight.model.job.value import Symbol
 from preflight.sources.base import Command, Reading, SourceFile, Tree, set_by_caller
 from preflight.sources.configs.frameworks.framework_files import Framework, Key, keys_in_force
@@ -252,12 +240,7 @@ class _Tasks:
         return tuple(pieces)
 
     def _provided_variables(
-        self,
-        script: Member,
-        nodes: Member | None,
-        count: Value,
-        gpus: Accelerators | None,
-        ranks: RanksPerNode | None,
+        self, script: Member, nodes: Member | None, count: Value, gpus: Accelerators | None, ranks: RanksPerNode | None
     ) -> Iterator[tuple[str, Slot]]:
         """The variables that the orchestrator sets on every node, or for every rank that it starts."""
         at = Place(self._text, script.key_start, script.key_end)

@@ -14,8 +14,7 @@ from preflight_checks.gpus.driver import gpu_driver_slow
 from preflight_checks.gpus.health import gpu_memory_uncorrectable, gpu_repair_pending, gpu_throttled, gpu_wants_recovery
 from preflight_checks.gpus.modes import gpu_busy, gpu_compute_mode, gpu_mig_enabled, gpu_settings_differ
 from preflight_checks.gpus.presence import gpu_count, gpu_peers_differ
-from preflight_checks.probes.gpus import Gpu, GpuProcess, gpus
-from preflight_checks.probes.tools import ToolAnswer, management_tool
+from preflight_checks.probes.gpus import Gpu, GpuProcess, ToolAnswer, gpus, management_tool
 from tests.checks.cards import JOB, faulty, node_with
 from tests.checks.check_builders import TIMEOUT, fact, facts, fleet, job, judge, one, plan, statuses
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from preflight.model.findings import Severity, Status
 from preflight.model.recording import Facts
-from preflight_checks.links.carrier_losses import carrier_lost
 from preflight_checks.links.dial_requests import FREE
+from preflight_checks.links.losses import carrier_lost
 from preflight_checks.links.reachability import port_unreachable
 from preflight_checks.probes.interfaces import Address, Interface, Interfaces, interfaces
 from preflight_checks.probes.links import Dialled, Target, dial

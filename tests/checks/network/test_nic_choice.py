@@ -11,10 +11,9 @@ from preflight_checks.network.nic_choice import (
     interface_in_another_network,
     no_route_to_peer,
 )
-from preflight_checks.probes.identity import Identity, identity
-from preflight_checks.probes.interfaces import Address, Interface, Interfaces, Route, interfaces
+from preflight_checks.probes.interfaces import Address, Interface, Interfaces, Route, Routes, interfaces, routes
+from preflight_checks.probes.machine import Identity, identity
 from preflight_checks.probes.names import Lookup, resolve
-from preflight_checks.probes.routes import Routes, routes
 from tests.checks.check_builders import (
     TIMEOUT,
     fact,

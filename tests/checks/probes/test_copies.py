@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from preflight_checks.probes import copies as probe
-from preflight_checks.probes.copies import copies
-from preflight_checks.probes.named_values import named_values
+from preflight_checks.probes.copies import copies, named_values
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from preflight_checks.probes.folders import folder_state, write_trial
+from preflight_checks.probes.folders import (
+    Quota,
+    Target,
+    folder_state,
+    parse_lfs_df,
+    parse_lfs_quota,
+    parse_quota,
+    quotas_of,
+    write_trial,
+)
 from preflight_checks.probes.mounts import Mount
-from preflight_checks.probes.quotas import Quota, Target, parse_lfs_df, parse_lfs_quota, parse_quota, quotas_of
 
 QUOTA = """\
 Disk quotas for user alice (uid 1001):

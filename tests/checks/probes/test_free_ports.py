@@ -7,9 +7,9 @@ import socket
 import pytest
 
 from preflight.agent.wire import ProbeUnavailable
-from preflight_checks.probes import free_ports as module
-from preflight_checks.probes.free_ports import FIRST, candidates, free_ports
+from preflight_checks.probes import ports as module
 from preflight_checks.probes.kernel_network import KernelNetwork
+from preflight_checks.probes.ports import FIRST, candidates, free_ports
 
 
 def test_found_ports_can_be_bound_together_and_vary() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from preflight.agent.wire import ProbeUnavailable
-from preflight_checks.probes import amd, gpus, tools
+from preflight_checks.probes import gpus
 from preflight_checks.probes.gpu_device import pci_address
 from tests.cluster.compiled import compile_library
 from tests.cluster.gpus import Gpu, Gpus
@@ -152,18 +152,18 @@ def test_amd_gpus_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     card = tmp_path / "pci" / "0000:c1:00.0"
     card.mkdir(parents=True)
     (card / "mem_info_vram_total").write_text("68702699520\n")
-    monkeypatch.setattr(amd, "KFD", str(tmp_path / "nodes"))
-    monkeypatch.setattr(amd, "PCI", str(tmp_path / "pci"))
-    monkeypatch.setattr(amd, "MODULE", str(tmp_path))
+    monkeypatch.setattr(gpus, "KFD", str(tmp_path / "nodes"))
+    monkeypatch.setattr(gpus, "PCI", str(tmp_path / "pci"))
+    monkeypatch.setattr(gpus, "MODULE", str(tmp_path))
     (tmp_path / "version").write_text("6.7.0\n")
-    (found,) = amd.devices()
-    assert found == amd.Device("aldebaran", "1234567890", "gfx90a", "0000:c1:00.0", 68702699520)
+    (found,) = gpus.devices()
+    assert found == gpus.Device("aldebaran", "1234567890", "gfx90a", "0000:c1:00.0", 68702699520)
     seen = gpus.gpus({})
     assert (seen.vendor, seen.driver, [card.name for card in seen.gpus]) == ("amd", "6.7.0", ["aldebaran"])
 
 
 def test_architectures_of_amd() -> None:
-    assert [amd.architecture(n) for n in (90010, 90402, 110000, 100302, 0)] == [
+    assert [gpus.architecture(n) for n in (90010, 90402, 110000, 100302, 0)] == [
         "gfx90a",
         "gfx942",
         "gfx1100",
@@ -179,19 +179,19 @@ def script(folder: Path, name: str, text: str) -> None:
 
 
 def test_the_vendors_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tools, "TOOLS", ((str(tmp_path / "nvidia-smi"), "-L"), (str(tmp_path / "rocm-smi"), "-i")))
-    monkeypatch.setattr(tools, "ANSWER_S", 0.3)
+    monkeypatch.setattr(gpus, "TOOLS", ((str(tmp_path / "nvidia-smi"), "-L"), (str(tmp_path / "rocm-smi"), "-i")))
+    monkeypatch.setattr(gpus, "ANSWER_S", 0.3)
     with pytest.raises(ProbeUnavailable) as missing:
-        tools.management_tool({})
+        gpus.management_tool({})
     assert missing.value.kind == "missing"
     script(tmp_path, "rocm-smi", "echo 'GPU[0]: x'")
-    assert tools.management_tool({}).exit_code == 0
+    assert gpus.management_tool({}).exit_code == 0
     script(tmp_path, "nvidia-smi", "echo 'NVIDIA-SMI has failed' >&2; exit 9")
-    failing = tools.management_tool({})
+    failing = gpus.management_tool({})
     assert (failing.exit_code, failing.said) == (9, "NVIDIA-SMI has failed")
     script(tmp_path, "nvidia-smi", "sleep 30")
-    assert tools.management_tool({}).exit_code is None
+    assert gpus.management_tool({}).exit_code is None
     (tmp_path / "nvidia-smi").chmod(0o644)
     with pytest.raises(ProbeUnavailable) as denied:
-        tools.management_tool({})
+        gpus.management_tool({})
     assert denied.value.kind == "denied"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from preflight.agent.wire import ProbeUnavailable
-from preflight_checks.probes import fabric, kernel_log
+from preflight_checks.probes import devices, kernel_log
 from preflight_checks.probes.kernel_log import sum_up
 
 FALLEN = "NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
@@ -76,20 +76,20 @@ def test_switches_and_their_manager(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     switches, bus, proc = tmp_path / "switches", tmp_path / "bus", tmp_path / "proc"
     for folder in (switches, bus, proc):
         folder.mkdir()
-    monkeypatch.setattr(fabric, "SWITCHES", str(switches))
-    monkeypatch.setattr(fabric, "PCI", str(bus))
-    monkeypatch.setattr(fabric, "PROC", str(proc))
-    assert fabric.fabric({}) == fabric.Fabric(0)
+    monkeypatch.setattr(devices, "SWITCHES", str(switches))
+    monkeypatch.setattr(devices, "PCI", str(bus))
+    monkeypatch.setattr(devices, "PROC", str(proc))
+    assert devices.fabric({}) == devices.Fabric(0)
     card = bus / "0000:c4:00.0"
     card.mkdir()
     (card / "class").write_text("0x068000\n")
     (card / "vendor").write_text("0x10de\n")
     tool(tmp_path, monkeypatch, "echo failed; exit 3", "systemctl")
     tool(tmp_path, monkeypatch, "echo 'Fabric Manager version is : 550.54.15'", "nv-fabricmanager")
-    assert fabric.fabric({}) == fabric.Fabric(1, None, "failed", "550.54.15")
+    assert devices.fabric({}) == devices.Fabric(1, None, "failed", "550.54.15")
     for pid, name in ((2, "kthreadd"), (900, "bash")):
         (proc / str(pid)).mkdir()
         (proc / str(pid) / "comm").write_text(f"{name}\n")
-    assert fabric.fabric({}).running is False
+    assert devices.fabric({}).running is False
     (proc / "900" / "comm").write_text("nv-fabricmanage\n")
-    assert fabric.fabric({}).running is True
+    assert devices.fabric({}).running is True

@@ -10,6 +10,7 @@ import pytest
 from preflight.agent.process import stat_lines
 from preflight_checks.probes import machine as probe
 from preflight_checks.probes.activity import INTERVAL_S, activity, belongs_to_check
+from preflight_checks.probes.folders import chosen, hub_model, scratch
 from preflight_checks.probes.machine import (
     NumaNode,
     governors,
@@ -20,7 +21,6 @@ from preflight_checks.probes.machine import (
     parse_meminfo,
     parse_os_release,
 )
-from preflight_checks.probes.scratch import chosen, hub_model, scratch
 
 X86 = "processor\t: 0\nmodel name\t: Intel(R) Xeon(R)  CPU @ 2.20GHz\nphysical id\t: 0\nflags\t\t: fpu hypervisor sse\n"
 ARM = "processor\t: 0\nBogoMIPS\t: 50.00\nCPU implementer\t: 0x41\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from preflight.agent.wire import ProbeUnavailable
-from preflight_checks.probes import identity, kernel_network, names
+from preflight_checks.probes import kernel_network, machine, names
 from preflight_checks.probes.names import first_bindable, parse_hosts, resolve, resolve_many
 from preflight_checks.probes.proxies import entries, proxies, without_user
 
@@ -66,11 +66,11 @@ def test_a_resolver_that_is_stuck_for_one_name(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_identity_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = identity.identity({})
+    found = machine.identity({})
     assert found.hostname == socket.gethostname() and found.boot_id and found.boot_id in found.place
-    assert identity.identity({}).place == found.place
-    monkeypatch.setattr(identity, "NAMESPACES", "/nowhere")
-    assert identity.identity({}).place == ""
+    assert machine.identity({}).place == found.place
+    monkeypatch.setattr(machine, "NAMESPACES", "/nowhere")
+    assert machine.identity({}).place == ""
 
 
 def test_a_hanging_reverse_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,7 @@ def test_a_hanging_reverse_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(socket, "getfqdn", hanging)
     try:
-        found = identity.identity({"limit_s": 0.05})
+        found = machine.identity({"limit_s": 0.05})
     finally:
         release[1].send(b"x")
     assert found.fqdn == ""

@@ -10,8 +10,8 @@ import pytest
 
 from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes import nic_state
+from preflight_checks.probes.interfaces import routes
 from preflight_checks.probes.nic_state import nic_states, parse_driver, parse_rules
-from preflight_checks.probes.routes import routes
 
 
 def write_tree(folder: Path, files: dict[str, str]) -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from preflight.agent.wire import ProbeUnavailable
-from preflight_checks.probes import gpudirect, pci, rdma, rdma_access
-from preflight_checks.probes.gpudirect import driver_version
+from preflight_checks.probes import pci, rdma, rdma_access
 from preflight_checks.probes.pci import acs_control
 from preflight_checks.probes.rdma import Gid, after_number, parse_rate
+from preflight_checks.probes.rdma_access import driver_version
 from tests.cluster.rdma import Hca, files_of, hcas, roce_gids
 
 
@@ -132,12 +132,12 @@ def test_the_driver_version(text: str, version: str) -> None:
 def test_gpudirect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "version").write_text(OPEN)
     (tmp_path / "module").write_text("570.86.15")
-    monkeypatch.setattr(gpudirect, "DRIVER", str(tmp_path / "version"))
-    monkeypatch.setattr(gpudirect, "PEER_MEMORY", (str(tmp_path / "nv_mem"), str(tmp_path / "module")))
-    found = gpudirect.gpudirect({})
+    monkeypatch.setattr(rdma_access, "DRIVER", str(tmp_path / "version"))
+    monkeypatch.setattr(rdma_access, "PEER_MEMORY", (str(tmp_path / "nv_mem"), str(tmp_path / "module")))
+    found = rdma_access.gpudirect({})
     assert found.open_modules and found.peer_memory.endswith("module") and found.kernel
-    monkeypatch.setattr(gpudirect, "DRIVER", str(tmp_path / "nothing"))
-    assert gpudirect.gpudirect({}).driver == ""
+    monkeypatch.setattr(rdma_access, "DRIVER", str(tmp_path / "nothing"))
+    assert rdma_access.gpudirect({}).driver == ""
 
 
 def config(*capabilities: tuple[int, int]) -> bytes:

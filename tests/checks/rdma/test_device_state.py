@@ -12,12 +12,11 @@ from preflight.model.job import Job
 from preflight.model.recording import FactRecord
 from preflight.plugins.authoring import Check
 from preflight_checks.host.limits import memlock_limited
-from preflight_checks.probes.gpudirect import GpuDirect, gpudirect
 from preflight_checks.probes.interfaces import Interface, Interfaces, interfaces
 from preflight_checks.probes.limits import Limits, limits
 from preflight_checks.probes.pci import Pci, pci
 from preflight_checks.probes.rdma import Gid, RdmaDevice, RdmaDevices, RdmaPort, rdma
-from preflight_checks.probes.rdma_access import RdmaAccess, rdma_access
+from preflight_checks.probes.rdma_access import GpuDirect, RdmaAccess, gpudirect, rdma_access
 from preflight_checks.rdma.devices import rdma_closed_to_ranks, rdma_device_absent, rdma_port_down
 from preflight_checks.rdma.gids import automatic, gid_unusable
 from preflight_checks.rdma.gpudirect import acs_redirects, gpudirect_missing, iommu_translates

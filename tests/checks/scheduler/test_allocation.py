@@ -10,11 +10,13 @@ from preflight.model.findings import Severity, Status
 from preflight.model.job import Job
 from preflight.model.recording import Cluster, ClusterNode, Fleet, Origin, Partition
 from preflight.plugins.authoring import Check
-from preflight_checks.scheduler.allocation import node_out_of_service, scheduler_refuses, too_few_fitting_nodes
-from preflight_checks.scheduler.allocation_limits import (
+from preflight_checks.scheduler.allocation import (
     account_not_allowed,
     beyond_partition_limits,
+    node_out_of_service,
     partition_unavailable,
+    scheduler_refuses,
+    too_few_fitting_nodes,
 )
 from tests.checks.check_builders import claim, facts, fleet, job, judge, one, statuses
 

@@ -16,9 +16,9 @@ from preflight.model.recording import EventRecord, FactRecord, Facts, Fleet, Nod
 from preflight.model.recording_io import load, save
 from preflight.model.requests import Request
 from preflight.plugins.authoring import HEADINGS, Check, Verdict
-from preflight_checks.probes.free_ports import FreePorts, free_ports
 from preflight_checks.probes.gpus import Gpu, Gpus, gpus
 from preflight_checks.probes.packages import Framework, Packages, packages
+from preflight_checks.probes.ports import FreePorts, free_ports
 from preflight_checks.smoke.completion import master_endpoint_unusable, rank_did_not_finish
 from preflight_checks.smoke.results import ranks_disagree, wrong_collective_result
 from reference_trainer.collective.rank import RankReport

@@ -14,7 +14,7 @@ from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict
 from preflight_checks.probes.interfaces import Address, Interface, Interfaces, interfaces
 from preflight_checks.probes.rdma import RdmaDevice, RdmaDevices, RdmaPort, rdma
-from preflight_checks.smoke.fabric_floors import collectives_below_fabric
+from preflight_checks.smoke.collective_speed import collectives_below_fabric
 from reference_trainer.collective.bandwidth import CollectiveTiming, Sweep
 from reference_trainer.collective.gpu_speed import GpuReport
 from reference_trainer.collective.rank import RankReport, rank

@@ -10,7 +10,7 @@ import pytest
 from preflight.model.job import Job, Launch, Scope, Span, Strength, Unresolved
 from preflight.model.recording import FactRecord, Facts, Fleet
 from preflight_checks.probes.environment import Environment, environment
-from preflight_checks.probes.free_ports import FreePorts, free_ports
+from preflight_checks.probes.ports import FreePorts, free_ports
 from preflight_checks.probes.server_place import ResolvedHost, ServerPlace, server_place
 from preflight_checks.smoke.server_processes import Process, processes
 from tests.checks.check_builders import claim, fact, fleet, job, local_fleet

@@ -12,8 +12,7 @@ from preflight.model.findings import Status
 from preflight.model.recording import EventRecord, FactRecord, Facts, Unavailable
 from preflight.model.requests import Request
 from preflight_checks.probes.environment import Environment, environment
-from preflight_checks.smoke.completion import rank_did_not_finish
-from preflight_checks.smoke.trials import plan_trials, trials
+from preflight_checks.smoke.completion import plan_trials, rank_did_not_finish, trials
 from reference_trainer.collective.rank import RankReport
 from tests.checks.check_builders import fact, facts, fleet, job, judge, local_fleet, one, plan
 

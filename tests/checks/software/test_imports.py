@@ -13,7 +13,7 @@ import pytest
 from preflight.model.findings import Status
 from preflight.model.job import Claim, Unresolved
 from preflight.model.recording import FactRecord
-from preflight_checks.probes.importable import Importable, importable
+from preflight_checks.probes.packages import Importable, importable
 from preflight_checks.software.imports import imported_framework_missing
 from tests.checks.check_builders import TIMEOUT, claim, fact, facts, fleet, job, judge, one, plan
 
@@ -59,7 +59,7 @@ def test_a_name_that_cannot_be_looked_for_is_unknown(tmp_path: Path) -> None:
     )
     program = (
         f"import sys; sys.path[:0] = {[str(tmp_path), *sys.path]!r}; import broken_finder\n"
-        "from preflight_checks.probes.importable import importable\n"
+        "from preflight_checks.probes.packages import importable\n"
         "found = importable({'names': ['json', 'odd', 'not_there']})\n"
         "print(found.found, dict(found.missing), found.undecided)"
     )
@@ -126,7 +126,7 @@ def test_the_probe_imports_nothing_and_looks_beside_the_script(tmp_path: Path) -
     code = (
         "import json, sys\n"
         "from preflight.agent.child import plain\n"
-        "from preflight_checks.probes.importable import importable\n"
+        "from preflight_checks.probes.packages import importable\n"
         "names = ['json', 'torch', 'beside_it', 'nowhere_at_all', 'leftover_package']\n"
         "print(json.dumps(plain(importable({'names': names, 'scripts': ['src/train.py']}))))\n"
         "assert 'torch' not in sys.modules and 'beside_it' not in sys.modules\n"

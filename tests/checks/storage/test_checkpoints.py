@@ -9,8 +9,7 @@ import pytest
 
 from preflight.model.findings import Severity, Status
 from preflight.model.recording import FactRecord, Unavailable
-from preflight_checks.probes.folders import FolderState, WriteResult, folder_state, write_trial
-from preflight_checks.probes.quotas import Quota, Target
+from preflight_checks.probes.folders import FolderState, Quota, Target, WriteResult, folder_state, write_trial
 from preflight_checks.storage.checkpoints import (
     checkpoint_does_not_fit,
     checkpoint_folder_not_shared,

@@ -9,8 +9,7 @@ import pytest
 
 from preflight.model.findings import Severity, Status
 from preflight.model.recording import FactRecord
-from preflight_checks.probes.folders import FolderState
-from preflight_checks.probes.scratch import HubModel, Scratch, hub_model, scratch
+from preflight_checks.probes.folders import FolderState, HubModel, Scratch, hub_model, scratch
 from preflight_checks.storage.scratch_folders import cache_folder, offline_model, temporary_folder
 from tests.checks.check_builders import TIMEOUT, fact, facts, fleet, job, judge, one, plan, statuses
 

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import yaml
+
 from tools.oracle.cases import Case, Change, located
+from tools.oracle.documents import (
+    Lines,
+    flags_text,
+    flat,
+    flat_words,
+    json_text,
+    keywords_text,
+    overrides_text,
+    toml_text,
+    yaml_text,
+)
 from tools.oracle.mutation import NUMBERS, apply, mutants
+
+SEEDS = Path(__file__).parents[1] / "seeds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +35,46 @@ class Seed:
 
     form: str
     settings: dict[str, Any]
+
+
+class _Loader(yaml.CSafeLoader):
+    """YAML in which `!tuple [1, 2]` is a tuple."""
+
+
+_Loader.add_constructor("!tuple", lambda loader, node: tuple(loader.construct_sequence(node)))  # type: ignore[arg-type]
+
+
+@functools.cache
+def _document(name: str) -> dict[str, Any]:
+    text = (SEEDS / f"{name}.yaml").read_text(encoding="utf-8")
+    document: dict[str, Any] = yaml.load(text, _Loader)
+    return document
+
+
+def seeds(name: str) -> tuple[Seed, ...]:
+    """The valid configurations in `tools/oracle/seeds/NAME.yaml`.
+
+    A row has the settings of the row that it names in `from`, without the keys in `without`, and with its own. The keys
+    of sections may be joined by dots. A row without `form` is only what others begin with.
+    """
+    made: dict[str, dict[str, Any]] = {}
+    found: list[Seed] = []
+    for row in _document(name)["seeds"]:
+        settings = copy.deepcopy(made[row["from"]]) if "from" in row else {}
+        for key in row.get("without", ()):
+            apply(settings, Change(key, "removed"))
+        for key, value in row["settings"].items() if "settings" in row else ():
+            apply(settings, Change(key, "value", value))
+        made[row.get("name", "")] = settings
+        if "form" in row:
+            found.append(Seed(row["form"], settings))
+    return tuple(found)
+
+
+def space(name: str) -> dict[str, dict[str, tuple[Any, ...]]]:
+    """For each form, the values worth trying by key (joined by dots), from `tools/oracle/seeds/NAME.yaml`."""
+    forms = _document(name)["space"]
+    return {form: {key: tuple(values) for key, values in flat(keys)} for form, keys in forms.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +149,56 @@ class Framework:
 
 
 def _changed(settings: dict[str, Any], changes: tuple[Change, ...]) -> dict[str, Any]:
-    import copy
-
     made = copy.deepcopy(settings)
     for change in changes:
         apply(made, change)
     return made
+
+
+def described(name: str) -> Framework:
+    """The framework that `tools/oracle/seeds/NAME.yaml` describes completely.
+
+    `files` are the same in each case, or in each of a form; a form names the one that has the settings, and how they
+    are written. A section may have a file of its own, `second`, and a file may be there only if a key names it.
+    """
+    document = _document(name)
+    given = {key: tuple(value) if isinstance(value, list) else value for key, value in document["framework"].items()}
+    given |= {key: frozenset(given[key]) for key in ("keep", "sections") if key in given}
+
+    def render(form: str, settings: dict[str, Any]) -> Case:
+        written = document["forms"][form]
+        files = {**document["files"], **written.get("files", {})}
+        lines: dict[str, Lines] = {}
+        for path, key in written.get("named_by", {}).items():
+            if settings.get(key) != path:
+                del files[path]
+        second = written.get("second", {"section": ""})
+        own = {key: value for key, value in settings.items() if key != second["section"]}
+        if second["section"] in settings:
+            section = settings[second["section"]]
+            files[second["file"]], found = json_text(section if isinstance(section, dict) else {})
+            lines[second["file"]] = {f"{second['section']}.{key}": line for key, line in found.items()}
+        path = written["file"]
+        files[path], lines[path] = _written(written, own, files.get(path, ""))
+        return Case(name, form, files, tuple(written.get("command", ())), lines=lines)
+
+    return Framework(name=name, **given, seeds=seeds(name), space=space(name), render=render)
+
+
+def _written(form: dict[str, str], settings: dict[str, Any], template: str) -> tuple[str, Lines]:
+    """The settings as text, and the line of each key."""
+    kind = form["format"]
+    if kind in _FORMATS:
+        return _FORMATS[kind](settings)
+    if kind == "keywords":
+        return keywords_text(template.replace("{name}", form.get("name", "")), settings)
+    if kind == "overrides":
+        text, lines = overrides_text(form["before"], settings)
+    else:
+        options = flat_words(settings) if kind == "flat_flags" else settings
+        text, lines = flags_text(form["before"], options, form.get("after", ""))
+    before = "#!/bin/bash\npip install -r requirements.txt\n"
+    return before + text, {key: line + before.count("\n") for key, line in lines.items()}
+
+
+_FORMATS = {"json": json_text, "yaml": yaml_text, "toml": toml_text}

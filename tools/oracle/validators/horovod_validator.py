@@ -4,6 +4,7 @@ The source distribution's Python is unpacked beside the environment; nothing of 
 """
 
 import contextlib
+import io
 import subprocess
 import sys
 import tarfile
@@ -35,12 +36,12 @@ from horovod.runner.common.util import hosts  # noqa: E402
 def ask(case):
     """What `horovodrun` does with a command line before it connects to any host (launch.py, _run)."""
     sys.argv = list(case["command"])
-    words = []
-    with contextlib.redirect_stderr(Words(words)):
+    words = io.StringIO()
+    with contextlib.redirect_stderr(words):
         try:
             args = launch.parse_args()
         except SystemExit:
-            raise ValueError("".join(words).strip().splitlines()[-1]) from None
+            raise ValueError(words.getvalue().strip().splitlines()[-1]) from None
     if not args.hosts and not args.host_discovery_script:
         args.hosts = hosts.parse_host_files(args.hostfile) if args.hostfile else f"localhost:{args.num_proc}"
     if args.hosts:
@@ -50,13 +51,6 @@ def ask(case):
                 raise ValueError("Cannot run in fault tolerance mode with fewer than 2 hosts.")
         else:
             hosts.get_host_assignments(hosts.parse_hosts(args.hosts), args.num_proc, args.num_proc)
-
-
-class Words:
-    """A stream that keeps what is written."""
-
-    def __init__(self, words):
-        self.write, self.flush = words.append, lambda: None
 
 
 if __name__ == "__main__":

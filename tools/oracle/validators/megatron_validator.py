@@ -5,6 +5,7 @@
 
 import argparse
 import contextlib
+import io
 import os
 import re
 import shlex
@@ -32,13 +33,13 @@ def ask(case):
     program = words.index("pretrain_gpt.py")
     os.environ.update(RANK="0", WORLD_SIZE=words[words.index("--nproc_per_node") + 1])
     sys.argv = words[program:]
-    said = []
-    with contextlib.redirect_stderr(Words(said)):
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
         try:
             args = arguments.parse_args()
             arguments.validate_args(args, {"tokenizer_type": "GPT2BPETokenizer"})
         except SystemExit:
-            rows = "".join(said).strip().splitlines()
+            rows = said.getvalue().strip().splitlines()
             raise Refusal(next((row for row in reversed(rows) if "error:" in row), "exit")) from None
     batches.destroy_num_microbatches_calculator()
     batches.init_num_microbatches_calculator(
@@ -61,13 +62,6 @@ def ask(case):
 
 def _rows(script):
     return re.sub(r"\\\n\s*", " ", script).splitlines()
-
-
-class Words:
-    """A stream that keeps what is written."""
-
-    def __init__(self, words):
-        self.write, self.flush = words.append, lambda: None
 
 
 @contextlib.contextmanager

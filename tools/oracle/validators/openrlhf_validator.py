@@ -5,6 +5,7 @@ Packages that compute are stood in: the program's own checks use none of them.
 
 import contextlib
 import importlib.util
+import io
 import os
 import pathlib
 import re
@@ -28,20 +29,13 @@ def ask(case):
     """Raise what the program raises."""
     text = re.sub(r"\\\n\s*", " ", case["files"]["run.sh"])
     sys.argv = ["train_ppo_ray.py", *shlex.split(text.split("openrlhf.cli.train_ppo_ray", 1)[1])]
-    said = []
-    with contextlib.redirect_stderr(Words(said)):
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
         try:
             exec(PROGRAM, {"__name__": "__main__"})
         except SystemExit:
-            rows = "".join(said).strip().splitlines()
+            rows = said.getvalue().strip().splitlines()
             raise Refusal(next((row for row in reversed(rows) if "error:" in row), "exit")) from None
-
-
-class Words:
-    """A stream that keeps what is written."""
-
-    def __init__(self, words):
-        self.write, self.flush = words.append, lambda: None
 
 
 if __name__ == "__main__":
