@@ -83,7 +83,7 @@ def asked_before_start(module: Module) -> Iterator[Claim]:
     if any(map(_STARTERS.search, libraries)):
         return
     condition = "" if starts or libraries <= imports.FRAMEWORKS | _HARMLESS else "unless a library starts Horovod"
-    first = min(((way, call) for call in asked for way in ways(module, call)), key=lambda item: item[0], default=None)
+    first = min(((way, call) for call in asked for way in _ways(module, call)), key=lambda item: item[0], default=None)
     if first is not None and _comes_before(first[0], started):
         yield module.feature(f"asked_before_start:{module.file.path}", first[1], *starts[:1], condition=condition)
     asking = {each.path for each in modules if any(package in each.text for package in _PACKAGES)}
@@ -94,7 +94,7 @@ def asked_before_start(module: Module) -> Iterator[Claim]:
             yield module.claim("script_feature", name, node, condition=condition)
 
 
-def ways(module: Module, node: ast.AST, depth: int = 0) -> Iterator[_Way]:
+def _ways(module: Module, node: ast.AST, depth: int = 0) -> Iterator[_Way]:
     """The places of the calls through which a script comes to a node, and that of the node."""
     function = module.outline.function_of(node)
     place = (getattr(node, "lineno", 0), getattr(node, "col_offset", 0))
@@ -103,12 +103,12 @@ def ways(module: Module, node: ast.AST, depth: int = 0) -> Iterator[_Way]:
         return
     for call in module.outline.calls_named(function.name) if depth < MAX_CALL_DEPTH else ():
         if isinstance(call.func, ast.Name) and module.outline.function_of(call) is not function:
-            for way in ways(module, call, depth + 1):
+            for way in _ways(module, call, depth + 1):
                 yield (*way, place)
 
 
 def _first(module: Module, nodes: Sequence[ast.AST]) -> _Way | None:
-    return min((way for node in nodes for way in ways(module, node)), default=None)
+    return min((way for node in nodes for way in _ways(module, node)), default=None)
 
 
 def _comes_before(way: _Way | None, started: _Way | None) -> bool:

@@ -17,7 +17,6 @@ from preflight.model.job import Claim, Known, alternatives
 from preflight.sources.base import SourceFile
 from preflight.sources.python import imports
 from preflight.sources.python.environment import always_reached
-from preflight.sources.python.horovod import ways
 from preflight.sources.python.module import (
     MAX_CALL_DEPTH,
     Module,
@@ -564,31 +563,6 @@ def servers_before_mode(module: Module) -> Iterator[Claim]:
             condition = module.condition(call)
             own = "" if condition in ("", "fleet.is_server()") else condition
             yield module.feature("servers_before_mode", call, condition=own)
-            return
-
-
-#: A function that does nothing before it starts Paddle's servers.
-_STARTS_SERVERS = re.compile(
-    r"^def (\w+)\([^)]*\)[^:\n]*:\n"
-    r"(?:[ \t]*(?:(?:\"\"\"|#|print|log|fleet\.)[^\n]*)?\n){0,5}?[ \t]+fleet\.init_server\(",
-    re.MULTILINE,
-)
-
-
-def servers_before_minimize(module: Module) -> Iterator[Claim]:
-    """Paddle's servers, started before the optimizer minimizes the loss: in the script, or by an imported function."""
-    if "fleet" not in module.file.text or "distributed_optimizer" not in module.file.text:
-        return
-    minimized = [way for call in module.named("minimize") for way in ways(module, call)]
-    texts = [each.text for each in imports.texts_of_modules(module)[0]]
-    starting = {found[1] for text in texts for found in _STARTS_SERVERS.finditer(text)}
-    for call in module.named("init_server", *starting) if minimized else ():
-        # What a function of the script itself does is followed.
-        if not dotted(call.func).startswith("fleet.") and not module.is_imported(dotted(call.func)):
-            continue
-        way = min(ways(module, call), default=None)
-        if way is not None and way < min(minimized) and module.condition(call) in ("", "fleet.is_server()"):
-            yield module.feature("servers_before_minimize", call, condition="")
             return
 
 

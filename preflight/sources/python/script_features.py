@@ -61,7 +61,6 @@ _READERS: tuple[tuple[tuple[str, ...], Callable[[Module], Iterable[Claim]]], ...
     (("with_resources",), model_features.tuned_by_scaling),
     (("local_rank", "localrank"), single_ranks.items_of_local_rank),
     (("init_server",), model_features.servers_before_mode),
-    (("minimize(",), model_features.servers_before_minimize),
     (("group_sharded_parallel",), model_features.wrapped_twice),
     (("DataParallel", "fully_shard"), single_ranks.layers_of_one_rank),
     (("Process(",), worker_processes.forked_with_gpu),
