@@ -189,9 +189,12 @@ def _made(module: Module) -> dict[str, list[tuple[Function | None, frozenset[str
 def is_collective_event(name: str, call: ast.Call) -> bool:
     """Whether every rank has to make a call of something, by its full name: `torch.distributed.barrier`."""
     owner, _, short = name.rpartition(".")
+    if name.endswith("()"):
+        # The object that a call made is called itself.
+        owner, short = name, _ITSELF
     makers = {owner.removesuffix("()"), last(owner.removesuffix("()"))}
     for row in _calls().get(short, ()):
-        if row.setup or row.divided or row.along:
+        if row.divided or row.along:
             continue
         if row.of is not None and not row.of.search(name) and not row.of.search(dotted(call.func)):
             continue

@@ -102,6 +102,11 @@ class World:
             return (self.rank if name == "is_first" else self.local_rank) == 0
         if name in ("is_server", "is_worker"):
             return self.role == name.removeprefix("is_") if self.role else UNKNOWN
+        if name == "is_first_stage":
+            return True if self.rank == 0 else UNKNOWN
+        if name == "is_last_stage":
+            # With one stage alone there is no pipeline.
+            return False if self.rank == 0 else self.rank + 1 == self.world_size or UNKNOWN
         value = True if name == "is_available" else getattr(self, name, None)
         return UNKNOWN if value is None else value
 
@@ -125,6 +130,8 @@ class Library:
     def __init__(self, world: World) -> None:
         self.world = world
         self._variables: dict[str, Any] = dict(world.variables)
+        #: The variables that the program sets.
+        self.given: set[str] = set()
         self._written: set[str] = set()
         words = world.arguments
         known = words is not None and None not in words
@@ -139,6 +146,7 @@ class Library:
     def set_variable(self, run: Interpreter, name: Any, value: Any) -> None:
         """`os.environ[name] = value`."""
         if isinstance(name, str):
+            self.given.add(name)
             self._variables[name] = value if run.region is None else UNKNOWN
         else:
             self._variables = dict.fromkeys(self._variables, UNKNOWN)
@@ -406,7 +414,7 @@ class Library:
 
     def _call_os_environ_setdefault(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
         name = arguments[0] if arguments else UNKNOWN
-        if self._variable(name) is UNKNOWN:
+        if self.has_variable(run, name) is not True:
             self.set_variable(run, name, UNKNOWN)
         return self._variable(name)
 

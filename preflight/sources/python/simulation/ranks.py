@@ -117,6 +117,9 @@ def _of_launch(job: Job, launch: Launch, worlds: Sequence[World], files: Files) 
         return
     if all(each.is_complete for each in runs):
         yield _claim("program_outcome", "", script, _start(script), launch)
+        if any("RANK" in each.variables for each in runs):
+            setter = _claim("rank_setter", "", script, _start(script), launch)
+            yield replace(setter, value=Unresolved(f"{launch.program} sets RANK"))
         stated = {call_settings.place_of(claim.quantity, claim.span): claim for claim in _of_calls(job, launch)}
 
         def new(quantity: str, value: Value, event: Event, node: ast.AST) -> Claim:
@@ -171,12 +174,14 @@ def run(script: SourceFile, world: World, tree: Tree) -> Run:
         found = tree.read(path[len(ROOT) :])
         return found.text if isinstance(found, SourceFile) else None
 
-    interpreter = Interpreter(Library(replace(world, read=read)), find, _parsed_file)
+    library = Library(replace(world, read=read))
+    interpreter = Interpreter(library, find, _parsed_file)
+    failure, is_complete = None, True
     try:
         failure = interpreter.run(script)
     except (OutOfSteps, RecursionError):
-        return Run(interpreter.events, None, is_complete=False, role=world.role)
-    return Run(interpreter.events, failure, is_complete=True, role=world.role)
+        is_complete = False
+    return Run(interpreter.events, failure, is_complete, world.role, frozenset(library.given))
 
 
 def _parsed_file(file: SourceFile) -> ast.Module | None:
@@ -192,7 +197,7 @@ def _parsed(text: str) -> ast.Module | None:
 
 
 def _worlds(job: Job, launch: Launch) -> list[World]:
-    """The ranks that are run: the first, another one of its node, and the first of the next node."""
+    """What the launch gives the ranks that are run."""
     world, local = _count(job, "world_size", launch), _count(job, "processes_per_node", launch)
     nodes = _count(job, "nodes", launch)
     if world is None and nodes is not None and local is not None:
@@ -205,11 +210,12 @@ def _worlds(job: Job, launch: Launch) -> list[World]:
         for claim in job.environment(launch.scope)
         if isinstance(claim.value, Known) and claim.source != "python"
     }
+    # The last rank of a node, and the first one of the last node, differ from the first in every condition on ranks.
     places = [(0, 0)]
     if names and (local is None or local > 1) and (world is None or world > 1):
-        places.append((1, 1))
+        places.append((local - 1, local - 1) if local is not None else (1, 1))
     if names and local is not None and world is not None and world > local:
-        places.append((local, 0))
+        places.append((world - local, 0))
     roles = [("worker", place) for place in places]
     if job.value("ps_mode", launch.scope) == Known(True):
         world, local = _count(job, "ps_workers", launch), None

@@ -70,12 +70,14 @@ class Run(NamedTuple):
     Args:
         is_complete: whether the run was followed to its end.
         role: `worker` or `server`; empty where there are no servers.
+        variables: the variables that it sets.
     """
 
     events: Sequence[Event]
     failure: Failure | None
     is_complete: bool
     role: str = ""
+    variables: frozenset[str] = frozenset()
 
 
 class Failure(NamedTuple):
