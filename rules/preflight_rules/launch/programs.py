@@ -230,10 +230,9 @@ def program_option_unknown(job: Job) -> Iterator[Verdict]:
 def program_refuses_launch(job: Job) -> Iterator[Verdict]:
     """A program gets options, or a number of ranks, that it refuses itself when it starts.
 
-    What it checks: The `assert` statements of a program and of its modules, and their `if ...: raise`, to which it
-    certainly comes, with the options of the launch line, the defaults of the others, the values of the JSON or YAML
-    files that it reads, and the number of ranks; and what its parser demands: required options, choices, and the types
-    of values.
+    What it checks: The program is followed on paper from its first statement, through its modules, with the options of
+    the launch line, the variables that the launch sets, the JSON and YAML files that the program reads, and the number
+    of ranks. It must not come to an `assert` or `raise` that ends it, and its parser must accept the line.
 
     Why it matters: The program knows best what it can run. Every rank stops with its exception, after the nodes are
     allocated.
@@ -242,8 +241,8 @@ def program_refuses_launch(job: Job) -> Iterator[Verdict]:
 
     Fix: Give options and a number of ranks for which the condition is true.
 
-    Known limits: Conditions on anything else are not decided, nor are those of a program that changes its options or
-    what it has read.
+    Known limits: What libraries return is not known, except ranks, numbers of ranks and files. A program that executes
+    text or imports modules by computed names is not judged.
     """
     for launch in job.launches:
         optimised = re.search(r"\s-OO?\s", launch.span.snippet) or job.setting("env.PYTHONOPTIMIZE", launch.scope)
