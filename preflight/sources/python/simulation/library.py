@@ -462,7 +462,9 @@ class Library:
         entries = self._entries(folder or ".")
         if entries is None or re.search(r"[*?\[]", folder):
             return UNKNOWN
-        return ListValue([posixpath.join(folder, each) for each in fnmatch.filter(entries, name)], run.region)
+        # Data are seldom part of what is submitted: what is not there now may be there then.
+        found = [posixpath.join(folder, each) for each in fnmatch.filter(entries, name)]
+        return ListValue(found, run.region) if found else UNKNOWN
 
     _call_glob_iglob = _call_glob_glob
 
@@ -472,7 +474,9 @@ class Library:
             isinstance(folder, str) and posixpath.dirname(each) == folder for each in self._written
         )
         found = self.world.names(folder) if isinstance(folder, str) and not changed else None
-        return [each.rstrip("/") for each in found] if found else None
+        # Data are seldom part of what is submitted: a folder with files of one kind is taken for what the ranks read.
+        kinds = {posixpath.splitext(each)[1] for each in found or ()}
+        return list(found) if found and len(kinds) == 1 and not any(each.endswith("/") for each in found) else None
 
     def _call_json_load(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
         return self._loaded(run, arguments[0], json.loads) if arguments else UNKNOWN
