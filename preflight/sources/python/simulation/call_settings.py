@@ -149,7 +149,7 @@ def _arguments(each: Seen) -> Iterator[tuple[str, ast.AST, list[Any]]]:
             yield name, node, [event.arguments[position] for event in each.events if position < len(event.arguments)]
     for keyword in first.node.keywords:
         if keyword.arg and not is_secret(keyword.arg) and keyword.arg in first.keywords:
-            yield keyword.arg, keyword.value, [event.keywords.get(keyword.arg) for event in each.events]
+            yield keyword.arg, keyword, [event.keywords.get(keyword.arg) for event in each.events]
 
 
 def _facts_of(key: str, values: Sequence[Any], depth: int) -> Iterator[tuple[str, Value]]:
