@@ -135,12 +135,10 @@ def test_the_first_of_the_known_options_is_followed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        {"parse": "parse_args(['--url', 'a'])"},
         {"parse": "parse_args(\n        EXTRA\n    )"},
         {"parsed": "args = SimpleNamespace(**load())"},
         {"parsed": "args = parse() if ready() else load()"},
         {"given": "load()"},
-        {"declared": 'parser.add_argument("-e", dest="url", action="store_const", const="env://")'},
         {"declared": "parser.add_argument(*NAMES, **FORM)"},
         {"declared": 'parser.add_argument("rest", nargs=argparse.REMAINDER)'},
         {"declared": "parser = configargparse.ArgumentParser()"},

@@ -23,6 +23,8 @@ from preflight.sources.python.simulation.values import DictValue, External, Inst
 
 #: Arguments within arguments.
 _MAX_DEPTH = 2
+#: Dots in the name of an argument: `setting.paddle_init.strategy`; more are in that of a key in it.
+_DEPTH_OF_ARGUMENT = 2
 #: Calls of one program that are stated.
 _MAX_CALLS = 200
 
@@ -90,9 +92,9 @@ def claims(
             "function": (Known(event.name), event.node.func),
             "reached_by": (Known(each.reached_by.value), event.node.func),
         }
-        if isinstance(event.node.func, ast.Attribute) and "()." in event.name:
-            owner = last(event.name.rpartition(".")[0].removesuffix("()"))
-            facts["owner"] = (Known(owner), event.node.func)
+        owner = event.name.rpartition(".")[0]
+        if owner.endswith("()"):
+            facts["owner"] = (Known(last(owner.removesuffix("()"))), event.node.func)
         before = _called_before(each)
         # What comes in another role, or in another order, is missing here.
         if each.row.after and not before & set(each.row.after) and called & set(each.row.after):
@@ -107,9 +109,20 @@ def claims(
                 facts[key] = (value, node)
         for name, (value, node) in facts.items():
             claim: Claim = new(f"{prefix}{name}", value, event, node)
-            known = stated.get(place_of(claim.quantity, claim.span))
+            known = stated.get(place_of(claim.quantity, claim.span)) or _within(stated, claim.quantity, event)
             if known is None or _is_better(name, value, known):
                 yield replace(claim, source=SOURCE, because=(replace(place, source=SOURCE),))
+
+
+def _within(stated: Mapping[tuple[str, str, int, int], Claim], quantity: str, event: Event) -> Claim | None:
+    """What is stated of a key within a call: it stands at the key there."""
+    end = event.node.end_lineno or event.node.lineno
+    inside = (
+        claim
+        for (name, path, line, _), claim in stated.items()
+        if name == quantity and path == event.file.path and event.node.lineno <= line <= end
+    )
+    return next(inside, None) if quantity.count(".") > _DEPTH_OF_ARGUMENT else None
 
 
 def _is_better(name: str, value: Value, known: Claim) -> bool:
@@ -156,7 +169,9 @@ def _facts_of(key: str, values: Sequence[Any], depth: int) -> Iterator[tuple[str
     """What is stated of the value of an argument."""
     value = values[0]
     shown = {_shown(each) for each in values}
-    if len(shown) > 1 or depth > _MAX_DEPTH:
+    if depth > _MAX_DEPTH:
+        return
+    if len(shown) > 1:
         yield key, Unresolved("it differs between calls")
         return
     if isinstance(value, DictValue) and value.items is not None:

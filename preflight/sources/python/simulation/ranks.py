@@ -95,6 +95,12 @@ def _of_calls(job: Job, launch: Launch) -> Iterator[Claim]:
             yield claim
 
 
+def _is_on_line(value: Value, launch: Launch) -> bool:
+    """Whether the launch line gives a value."""
+    shown = str(value.value) if isinstance(value, Known) else ""
+    return bool(shown) and any(word is not None and word.rpartition("=")[2] == shown for word in launch.arguments)
+
+
 def _is_known(job: Job, launch: Launch) -> bool:
     """Whether a collective that some ranks do not come to is seen in the text of the script already."""
     features = {text for claim in job.about("script_feature", launch.scope) for text in texts(claim.value)}
@@ -123,7 +129,8 @@ def _of_launch(job: Job, launch: Launch, worlds: Sequence[World], files: Files) 
         stated = {call_settings.place_of(claim.quantity, claim.span): claim for claim in _of_calls(job, launch)}
 
         def new(quantity: str, value: Value, event: Event, node: ast.AST) -> Claim:
-            return replace(_claim(quantity, "", event.file, node, launch), value=value)
+            claim = replace(_claim(quantity, "", event.file, node, launch), value=value)
+            return replace(claim, origin=launch.span) if _is_on_line(value, launch) else claim
 
         modules = {event.file.path: event.file.text for each in runs for event in each.events}
         yield from call_settings.claims(runs, list(modules.values()), stated, new)
