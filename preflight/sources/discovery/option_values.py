@@ -33,6 +33,8 @@ def with_option_values(claims: Iterable[Claim], launches: Mapping[str, Launch], 
             if is_taken is False:
                 continue
             claim = claim.decided(is_taken=is_taken)
+        if any(isinstance(each.value, OfOptions) for each in claim.because):
+            claim = replace(claim, because=tuple(with_option_values(claim.because, launches, read)))
         if not isinstance(claim.value, OfOptions):
             yield claim
             continue
