@@ -261,6 +261,19 @@ tokens:
 """,
         "key_{n}: {value: [{n}, null]}\n",
     ),
+    "ray_up": Sample(
+        "cluster.yaml",
+        """cluster_name: tuner
+max_workers: 2
+available_node_types:
+  gpu4:
+    resources: {CPU: 48, GPU: 4}
+    node_config: {InstanceType: g5.12xlarge}
+    max_workers: 2
+head_node_type: gpu4
+""",
+        "key_{n}: {value: [{n}, null]}\n",
+    ),
     "paddlefleetx": Sample(
         "gpt.yaml",
         """Global:

@@ -66,6 +66,7 @@ class Called(NamedTuple):
     before: tuple[str, ...] = ()
     family: str = ""
     extended: bool = False
+    beside: tuple[str, ...] = ()
 
 
 class Calls(NamedTuple):
@@ -219,6 +220,8 @@ def _stated(module: Module, called: Called, call: ast.Call) -> Iterator[Claim]:
     for key, given in _arguments(call, ("(class)", *called.positions) if built else called.positions):
         yield from _argument(module, f"{prefix}{key}", given, (place,), 0)
         yield from _about_ranks(module, f"{prefix}{key}", given, place)
+        if key in called.beside:
+            yield from _beside(module, f"{prefix}{key}.beside", given, place)
         if called.uses and isinstance(value_of(given), ast.Name):
             name = dotted(value_of(given))
             yield from _uses(module, f"{prefix}{key}.before", name, call, place, before=True)
@@ -321,6 +324,19 @@ def _about_ranks(module: Module, key: str, given: ast.keyword | ast.expr, place:
         yield replace(
             module.claim(f"{key}.{name}", value, given, source=SOURCE, because=(place,)), span=module.span(given)
         )
+
+
+def _beside(module: Module, key: str, given: ast.keyword | ast.expr, place: Claim) -> Iterator[Claim]:
+    """What the one file of settings near the script has for an argument, or for each item of a list."""
+    made = _made(module, value_of(given))
+    items = made.elts if isinstance(made, (ast.List, ast.Tuple)) else [made]
+    entries = [setting_of(module, item) for item in items if isinstance(item, ast.Subscript)]
+    found = [entry.node.value for entry in entries if entry is not None]
+    values = tuple(value for value in found if isinstance(value, (str, int, float)))
+    if values and len(values) == len(items):
+        value = Known(values[0] if isinstance(made, ast.Subscript) else values)
+        claim = module.claim(key, value, given, source=SOURCE, because=(place,))
+        yield replace(claim, span=module.span(given))
 
 
 def _parts(made: ast.expr) -> Iterator[ast.AST]:
@@ -473,11 +489,6 @@ def _argument(
         return
     if isinstance(made, (ast.List, ast.Tuple, ast.Set)):
         yield replace(claim, quantity=f"{key}.{ITEMS}", value=Known(len(made.elts)), span=module.span(at or given))
-        entries = [setting_of(module, item) for item in made.elts if isinstance(item, ast.Subscript)]
-        values = [each.node.value for each in entries if each is not None]
-        beside = tuple(value for value in values if isinstance(value, (str, int, float)))
-        if beside and len(beside) == len(made.elts):
-            yield replace(claim, quantity=f"{key}.beside", value=Known(beside), span=module.span(at or given))
         nones = sum(isinstance(item, ast.Constant) and item.value is None for item in made.elts)
         yield replace(claim, quantity=f"{key}.nones", value=Known(nones), span=module.span(at or given))
         items = [item for each in made.elts if isinstance(item := _made(module, each), ast.Call)]

@@ -136,7 +136,8 @@ def _arguments(module: Module, call: ast.Call) -> Iterator[Claim]:
             found.append(module.claim(name, Known("a list"), keyword, source="ray"))
             found.append(module.claim(f"{name}.count", Known(len(value.elts)), keyword, source="ray"))
         else:
-            found.append(module.claim(name, module.fold(keyword.value), keyword, source="ray"))
+            given = meant(module, keyword.value) or keyword.value
+            found.append(module.claim(name, module.fold(given), keyword, source="ray"))
             found += _from_settings(module, name, keyword)
     yield module.claim("ray_scaling", Known("ScalingConfig"), call, because=tuple(found), source="ray")
 

@@ -479,7 +479,7 @@ def _returned(module: Module, made: ast.expr) -> tuple[Module, ast.expr]:
     that file; the expression itself if it is no such call.
     """
     name = dotted(made.func).rpartition(".")[2] if isinstance(made, ast.Call) else ""
-    for holder in (module, *_modules_with(module, f"def {name}(")) if name else ():
+    for holder in (module, *modules_with(module, f"def {name}(")) if name else ():
         functions = holder.outline.functions(name)
         given = [node.value for node in holder.nodes(ast.Return) if holder.outline.function_of(node) in functions]
         if len(functions) == len(given) == 1 and given[0] is not None:
@@ -487,7 +487,7 @@ def _returned(module: Module, made: ast.expr) -> tuple[Module, ast.expr]:
     return module, made
 
 
-def _modules_with(module: Module, text: str) -> Iterator[Module]:
+def modules_with(module: Module, text: str) -> Iterator[Module]:
     """The modules of the user's own that a script imports and that hold a text."""
     for path in [each.path for each in imports.texts_of_modules(module)[0] if text in each.text]:
         file = module.files.read(path)

@@ -13,6 +13,8 @@ from preflight._util.secret_names import is_secret
 from preflight.model.job import Claim, Known, Unresolved, Value, alternatives, lift
 from preflight.model.job.quantities import SECTION, SETTING_PREFIX
 from preflight.model.job.value import Plain
+from preflight.sources.formats.structured import value_of
+from preflight.sources.python.listed_items import setting_of
 from preflight.sources.python.module import Assigned, Module, attributes, enclosing
 
 _HYBRID = {
@@ -184,6 +186,12 @@ def _entry(module: Module, item: Assigned, key: str) -> Value:
 
 def _entries(module: Module, item: Assigned, quantities: dict[str, str]) -> Iterator[Claim]:
     table = _table(module, item.value)
+    setting = setting_of(module, table) if isinstance(table, ast.Subscript) else None
+    for key, quantity in quantities.items() if setting is not None else ():
+        member = setting.node.member(key) if setting is not None else None
+        if member is not None:
+            spelling = f'"{key}": {member.node.value}'
+            yield module.claim(quantity, value_of(member.node), item.value, spelling=spelling, source="paddle")
     if not isinstance(table, ast.Dict):
         return
     for name, value in zip(table.keys, table.values, strict=True):

@@ -23,6 +23,7 @@ from preflight.sources.formats.comments import suppressions
 from preflight.sources.python import (
     argparse_options,
     called_settings,
+    checkpoint_keys,
     collectives,
     configurations,
     data_loaders,
@@ -77,6 +78,7 @@ _READERS: tuple[Callable[[Module], Iterable[Claim | Reference]], ...] = (
     model_wrappers.exchange_claims,
     own_ranks.entry_claims,
     written_files.checkpoint_claims,
+    checkpoint_keys.claims,
     devices.claims,
     collectives.claims,
     collectives.divergence_claims,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from preflight.model.findings import Severity
-from preflight.model.job import Job, Scope
+from preflight.model.job import Claim, Job, Scope
 from preflight.model.job.value import Symbol, numbers, symbols_in
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import placed, quoted
@@ -126,7 +126,7 @@ def pipeline_batch_not_micro_times_steps(job: Job) -> Iterator[Verdict]:
     """The batch size fed to Fleet's pipeline is not micro batch size x accumulate_steps.
 
     What it checks: micro_batch_size x accumulate_steps of pipeline_configs is the batch size of the script's only
-    DataLoader.
+    DataLoader, or that of its DistributedBatchSampler.
 
     Why it matters: An assertion in Fleet fails at the first step. Before 2.4 the samples that did not fit were dropped
     silently.
@@ -135,11 +135,12 @@ def pipeline_batch_not_micro_times_steps(job: Job) -> Iterator[Verdict]:
 
     Fix: Set the batch size to the product.
 
-    Known limits: A script with several loaders is not judged, nor a batch size that comes from an argument.
+    Known limits: A script with several loaders is not judged, nor a batch size that comes from an argument. Numbers of
+    the one settings file beside the script may not be those that it is given.
     """
     for subject, scope, steps in distinct_claims(job, "pipeline_micro_batches"):
         sizes = [c for c in job.about("pipeline_micro_batch_size", scope) if c.span.path == steps.span.path]
-        loaders = [c for c in job.about("dataloader_batch_size", scope) if c.span.path == steps.span.path]
+        loaders = _batch_sizes(job, scope, steps.span.path)
         if not sizes or len(loaders) != 1:
             continue
         verdict = undecided(subject, (steps, *sizes, *loaders))
@@ -160,6 +161,13 @@ def pipeline_batch_not_micro_times_steps(job: Job) -> Iterator[Verdict]:
                 remedy=f"Set the batch size to {count[0] * size[0]}.",
             )
         yield verdict or passed(subject)
+
+
+def _batch_sizes(job: Job, scope: Scope, path: str) -> list[Claim]:
+    """The batch sizes of the loaders of a script, otherwise those of the samplers that make their batches."""
+    names = ("dataloader_batch_size", *(f"setting.paddle_sampler.batch_size{end}" for end in (".beside", "")))
+    found = [[claim for claim in job.about(name, scope) if claim.span.path == path] for name in names]
+    return next(filter(None, found), [])
 
 
 @rule(

@@ -275,10 +275,6 @@ def workers_larger_than_cluster(job: Job) -> Iterator[Verdict]:
         )
         if "num_workers" not in keys or offer is None:
             continue
-        # The claim of its own has what an option of the launch gives.
-        span = keys["num_workers"].span
-        own = (claim for claim in job.about("ray_workers") if claim.span == span and claim.alternatives)
-        keys["num_workers"] = next(own, keys["num_workers"])
         try:
             workers, each = _bound(keys, 0), _asked(keys, resource)
             on_one = offer.largest is not None and _value(keys, "placement_strategy") == "STRICT_PACK"

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterator
 
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Scope
-from preflight.model.job.claim import job_value
+from preflight.model.job.claim import distinct, job_value
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import placed, quoted
-from preflight.plugins.questions import LaunchQuestion, launches_with
+from preflight.plugins.questions import LaunchQuestion, each_claim, launches_with
 from preflight_rules.launches import certainly_several, nodes_spanned
 from preflight_rules.scripts.script_facts import (
     definitely_on_one_node,
@@ -208,6 +209,65 @@ def checkpoint_written_by_every_rank(job: Job) -> Iterator[Verdict]:
                 at=written,
                 remedy="Write it on one rank (if dist.get_rank() == 0:), or put the rank into the path.",
             )
+
+
+@rule(
+    "CKP006",
+    "weights-of-wrapped-model-read-into-bare-one",
+    severity=Severity.ERROR,
+    otherwise="no script writes and reads weights of a model that it wraps",
+    evidence=(
+        (
+            "PyTorch tutorial, saving torch.nn.DataParallel models",
+            "https://docs.pytorch.org/tutorials/beginner/saving_loading_models.html#saving-torch-nn-dataparallel-models",
+        ),
+        (
+            "torch/nn/modules/module.py (load_state_dict)",
+            "https://github.com/pytorch/pytorch/blob/v2.5.1/torch/nn/modules/module.py",
+        ),
+    ),
+)
+def weights_of_wrapped_model_read_into_bare_one(job: Job) -> Iterator[Verdict]:
+    """Weights are written from a wrapped model and read into a bare one, or the other way round.
+
+    What it checks: A file that one launch or line writes with `torch.save(model.state_dict(), path)` and another reads
+    with `load_state_dict(torch.load(path))` has the keys of both models: both are in DistributedDataParallel or
+    DataParallel, or neither is.
+
+    Why it matters: The wrapper puts `module.` before each key. load_state_dict stops with missing and unexpected keys
+    in every rank, at the start of the second stage or when the job resumes.
+
+    Example: `torch.save(ddp.state_dict(), "warm.pt")`, and in the next launch `net.load_state_dict(torch.load(
+    "warm.pt"))` before `DDP(net)`.
+
+    Fix: Write `ddp.module.state_dict()`.
+
+    Known limits: Paths that only run time knows are not compared. Where only a condition leads to the reading, as on a
+    resume, the finding is a warning. A script that handles the prefix, or passes
+    strict=False, is not judged.
+    """
+    saved = [claim for claim in distinct(job.about("saved_weights")) if claim.because]
+    for subject, _, launch, loaded in each_claim(job, "loaded_weights"):
+        paths = {posixpath.normpath(text) for text in texts(loaded.value)}
+        of = [c for c in saved if paths & {posixpath.normpath(text) for text in texts(c.value)}]
+        if not of:
+            yield undecided(subject, (loaded,), launch) or passed(subject)
+            continue
+        kinds = {texts(claim.because[0].value) for claim in of}
+        read = texts(loaded.because[0].value)
+        if read in kinds:
+            yield passed(subject)
+            continue
+        keys, model = ("begin with", "bare") if read == ("bare",) else ("lack", "wrapped")
+        yield failed(
+            subject,
+            f"{quoted(loaded)} reads what {placed(of[0])} writes, whose keys {keys} the `module.` of the wrapper: the"
+            f" {model} model takes none of them.",
+            at=loaded,
+            also=((of[0], "written here"),),
+            remedy="Write model.module.state_dict(), and read it before the model is wrapped.",
+            severity=Severity.WARNING if loaded.condition else None,
+        )
 
 
 @rule(

@@ -198,3 +198,17 @@ def test_what_a_module_gets_instead_of_options_stays_open(tmp_path: Path, given:
     program = _PARSER.partition("{before}")[0] + f"import tools\n\ntools.setup({given}, 0)\n"
     found = _of_program(tmp_path, "", program, tools=_SETUP.format(name="options", method="options.url"))
     assert isinstance(found, Unresolved)
+
+
+@pytest.mark.parametrize("line", ["--workers 3", ""])
+def test_the_reasons_of_a_claim_have_the_values_of_the_line(tmp_path: Path, line: str) -> None:
+    (tmp_path / "run.sh").write_text(f"ray job submit -- python train.py {line}\n", encoding="utf-8")
+    (tmp_path / "train.py").write_text(
+        "import argparse\nfrom ray.train import ScalingConfig\n\nparser = argparse.ArgumentParser()\n"
+        'parser.add_argument("--workers", type=int, default=2)\nargs = parser.parse_args()\n'
+        "ScalingConfig(num_workers=args.workers)\n",
+        encoding="utf-8",
+    )
+    (job,) = assemble(tmp_path, [tmp_path], sources=registry.sources())
+    (claim,) = [claim for claim in job.claims if claim.quantity == "ray_scaling"]
+    assert [reason.value for reason in claim.because] == [Known(3 if line else 2)]
