@@ -110,7 +110,7 @@ def claims(
         for name, (value, node) in facts.items():
             claim: Claim = new(f"{prefix}{name}", value, event, node)
             known = stated.get(place_of(claim.quantity, claim.span)) or _within(stated, claim.quantity, event)
-            if known is None or _is_better(name, value, known):
+            if known is None or _is_better(name, value, known, texts):
                 yield replace(claim, source=SOURCE, because=(replace(place, source=SOURCE),))
 
 
@@ -125,13 +125,14 @@ def _within(stated: Mapping[tuple[str, str, int, int], Claim], quantity: str, ev
     return next(inside, None) if quantity.count(".") > _DEPTH_OF_ARGUMENT else None
 
 
-def _is_better(name: str, value: Value, known: Claim) -> bool:
+def _is_better(name: str, value: Value, known: Claim, texts: Collection[str]) -> bool:
     """Whether a run shows something better than the text does."""
     if isinstance(value, Unresolved):
         return False
-    # The text shows the function that returns an object, the run the class that it is of.
-    differs = name.endswith(MAKER) and known.value != value
-    return differs or isinstance(known.value, Unresolved) or known.strength is not Strength.FLAG
+    if name.endswith(f".{MAKER}") and known.value != value:
+        # The text shows the function of the user's own that returns an object, the run the class that it is of.
+        return isinstance(known.value, Known) and any(f"def {known.value.value}(" in text for text in texts)
+    return isinstance(known.value, Unresolved) or known.strength is not Strength.FLAG
 
 
 def place_of(quantity: str, span: Span) -> tuple[str, str, int, int]:
@@ -194,6 +195,13 @@ def _facts_of(key: str, values: Sequence[Any], depth: int) -> Iterator[tuple[str
     maker = _maker(value)
     if maker:
         yield f"{key}.{MAKER}", Known(maker)
+    if isinstance(value, External) and value.name.endswith("()"):
+        yield f"{key}.arguments", Known(len(value.arguments) + len(value.keywords))
+        positions = next((row.positions for row in calls().by_name.get(maker, ())), ())
+        given = {**dict(zip(positions, value.arguments, strict=False)), **value.keywords}
+        for name, item in given.items():
+            if not is_secret(name):
+                yield from _facts_of(f"{key}.{name}", [item], depth + 1)
     if isinstance(value, Instance) and value.owner.foreign is not None:
         yield f"{key}.extends", Known(value.owner.foreign.last)
 

@@ -30,6 +30,7 @@ from preflight.sources.python.simulation.values import (
     merged,
     native,
     of_native,
+    one_of,
     truth,
 )
 
@@ -341,8 +342,10 @@ class Expressions(Assignments):
                 return self._of_class(found[0], receiver, node, frame) if found is not None else UNKNOWN
             if name in receiver.attributes:
                 return receiver.attributes[name]
+            if name == "__dict__":
+                return one_of((receiver,))
             found = receiver.owner.lookup(name)
-            if found is not None:
+            if found is not None and not (receiver.is_open and not isinstance(found[0], FunctionValue)):
                 return self._of_class(found[0], receiver, node, frame)
             if name == "__class__":
                 return receiver.owner

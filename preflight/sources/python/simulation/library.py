@@ -258,7 +258,7 @@ class Library:
         self._note_moved(run, name, arguments)
         if len(name) >= _MAX_NAME:
             return UNKNOWN
-        made = External(f"{name}()", run.region)
+        made = External(f"{name}()", run.region, {}, arguments, keywords)
         if name.startswith("dataclasses.field") or name == "builtins.SystemExit":
             made.attributes.update(keywords)
         if name in ("pathlib.Path", "pathlib.PurePath"):
@@ -347,7 +347,7 @@ class Library:
         elif arguments and isinstance(arguments[0], DictValue):
             arguments[0].items = None
         elif arguments and isinstance(arguments[0], Instance):
-            arguments[0].attributes = dict.fromkeys(arguments[0].attributes, UNKNOWN)
+            forget(arguments[0])
 
     def _call_builtins_vars(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
         return arguments[0] if arguments and isinstance(arguments[0], DictValue) else UNKNOWN

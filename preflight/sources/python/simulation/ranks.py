@@ -229,7 +229,9 @@ def _worlds(job: Job, launch: Launch) -> list[World]:
         roles = [("worker", (0, 0)), *([("worker", (1, 1))] if world is None or world > 1 else []), ("server", (0, 0))]
     worlds = []
     for role, (rank, local_rank) in roles:
-        each = World(rank, local_rank, world, local, launch.arguments, role=role if "paddle" in launch.launcher else "")
+        # A launch in the program itself says nothing of the line that the program is started with.
+        words = launch.arguments if launch.span.path != launch.program else None
+        each = World(rank, local_rank, world, local, words, role=role if "paddle" in launch.launcher else "")
         variables = {name: each.symbol(symbol) for symbol, found in names.items() for name in found}
         known = {name: str(value) for name, value in variables.items() if isinstance(value, int)}
         if each.role:

@@ -126,6 +126,8 @@ class Instance:
     owner: ClassValue
     region: object
     attributes: dict[str, Any] = field(default_factory=dict)
+    #: Whether it may have further attributes, which are not known.
+    is_open: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -135,6 +137,9 @@ class External:
     name: str
     region: object = None
     attributes: dict[str, Any] = field(default_factory=dict)
+    #: What the call that returned it was given.
+    arguments: tuple[Any, ...] = ()
+    keywords: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def last(self) -> str:
@@ -245,6 +250,7 @@ def forget(value: Any, depth: int = 0) -> None:
     elif isinstance(value, Instance):
         inner = list(value.attributes.values())
         value.attributes = dict.fromkeys(value.attributes, UNKNOWN)
+        value.is_open = True
     if isinstance(value, (ListValue, DictValue)):
         value.items = None
     for each in inner:
