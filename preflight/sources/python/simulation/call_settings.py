@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from preflight._util.secret_names import is_secret
 from preflight.model.job import Claim, Known, Span, Strength, Unresolved, Value
 from preflight.model.job.quantities import SECTION, SETTING_PREFIX
+from preflight.sources.base import SourceFile
 from preflight.sources.python.called_settings import CALL, ITEMS, MAKER, SOURCE, Called, calls
 from preflight.sources.python.module import last
 from preflight.sources.python.paddle_legacy import is_transpile
@@ -27,6 +28,13 @@ _MAX_DEPTH = 2
 _DEPTH_OF_ARGUMENT = 2
 #: Calls of one program that are stated.
 _MAX_CALLS = 200
+
+
+class Place(NamedTuple):
+    """Where a claim stands."""
+
+    file: SourceFile
+    node: ast.AST
 
 
 class Seen(NamedTuple):
@@ -80,35 +88,36 @@ def claims(
     Args:
         texts: the texts of the modules that the runs came to.
         stated: what is known of the launch already, by quantity and place.
-        new: makes a claim out of a quantity, a value, an event and a node.
+        new: makes a claim out of a quantity, a value and a place.
     """
     called = {last(event.name) for run in runs for event in run.events}
     for each in list(seen(runs))[:_MAX_CALLS]:
         event = each.events[0]
         prefix = f"{SETTING_PREFIX}{each.row.framework}."
-        place: Claim = new(f"{prefix}{CALL}", Known(True), event, event.node.func)
-        facts: dict[str, tuple[Value, ast.AST]] = {
-            CALL: (Known(True), event.node.func),
-            "function": (Known(event.name), event.node.func),
-            "reached_by": (Known(each.reached_by.value), event.node.func),
+        at = Place(event.file, event.node.func)
+        place: Claim = new(f"{prefix}{CALL}", Known(True), at)
+        facts: dict[str, tuple[Value, Place]] = {
+            CALL: (Known(True), at),
+            "function": (Known(event.name), at),
+            "reached_by": (Known(each.reached_by.value), at),
         }
         owner = event.name.rpartition(".")[0]
         if owner.endswith("()"):
-            facts["owner"] = (Known(last(owner.removesuffix("()"))), event.node.func)
+            facts["owner"] = (Known(last(owner.removesuffix("()"))), at)
         before = _called_before(each)
         # What comes in another role, or in another order, is missing here.
         if each.row.after and not before & set(each.row.after) and called & set(each.row.after):
-            facts["early"] = (Known(True), event.node.func)
+            facts["early"] = (Known(True), at)
         if before & set(each.row.before):
-            facts["late"] = (Known(True), event.node.func)
+            facts["late"] = (Known(True), at)
         if each.row.looks_for:
             named = [name for name in each.row.looks_for if any(f"{name}(" in text for text in texts)]
-            facts["found"] = (Known(tuple(named)), event.node.func)
+            facts["found"] = (Known(tuple(named)), at)
         for name, node, values in _arguments(each):
-            for key, value in _facts_of(name, values, 0):
-                facts[key] = (value, node)
-        for name, (value, node) in facts.items():
-            claim: Claim = new(f"{prefix}{name}", value, event, node)
+            for key, value, where in _facts_of(name, values, Place(event.file, node), 0):
+                facts[key] = (value, where)
+        for name, (value, where) in facts.items():
+            claim: Claim = new(f"{prefix}{name}", value, where)
             known = stated.get(place_of(claim.quantity, claim.span)) or _within(stated, claim.quantity, event)
             if known is None or _is_better(name, value, known, texts):
                 yield replace(claim, source=SOURCE, because=(replace(place, source=SOURCE),))
@@ -166,44 +175,52 @@ def _arguments(each: Seen) -> Iterator[tuple[str, ast.AST, list[Any]]]:
             yield keyword.arg, keyword, [event.keywords.get(keyword.arg) for event in each.events]
 
 
-def _facts_of(key: str, values: Sequence[Any], depth: int) -> Iterator[tuple[str, Value]]:
-    """What is stated of the value of an argument."""
+def _facts_of(key: str, values: Sequence[Any], at: Place, depth: int) -> Iterator[tuple[str, Value, Place]]:
+    """What is stated of the value of an argument, each with its place."""
     value = values[0]
     shown = {_shown(each) for each in values}
     if depth > _MAX_DEPTH:
         return
     if len(shown) > 1:
-        yield key, Unresolved("it differs between calls")
+        yield key, Unresolved("it differs between calls"), at
         return
     if isinstance(value, DictValue) and value.items is not None:
-        yield key, Known(SECTION)
+        yield key, Known(SECTION), at
         for name, item in value.items.items():
             if isinstance(name, str) and not is_secret(name):
-                yield from _facts_of(f"{key}.{name}", [item], depth + 1)
+                yield from _facts_of(f"{key}.{name}", [item], at, depth + 1)
         return
     try:
         found = native(value)
         plain = tuple(found) if isinstance(found, (list, set)) else found
         is_plain = not isinstance(plain, (dict, bytes)) and not (isinstance(plain, tuple) and _is_nested(plain))
-        yield key, Known(plain) if is_plain else Unresolved("it is not a plain value")
+        yield key, Known(plain) if is_plain else Unresolved("it is not a plain value"), at
     except NotKnown:
-        yield key, Unresolved("it is known only at run time")
+        yield key, Unresolved("it is known only at run time"), at
     if isinstance(value, (ListValue, tuple)):
         items = value.items if isinstance(value, ListValue) else value
         if items is not None:
-            yield f"{key}.{ITEMS}", Known(len(items))
+            yield f"{key}.{ITEMS}", Known(len(items)), at
     maker = _maker(value)
     if maker:
-        yield f"{key}.{MAKER}", Known(maker)
-    if isinstance(value, External) and value.name.endswith("()"):
-        yield f"{key}.arguments", Known(len(value.arguments) + len(value.keywords))
-        positions = next((row.positions for row in calls().by_name.get(maker, ())), ())
-        given = {**dict(zip(positions, value.arguments, strict=False)), **value.keywords}
-        for name, item in given.items():
-            if not is_secret(name):
-                yield from _facts_of(f"{key}.{name}", [item], depth + 1)
+        yield f"{key}.{MAKER}", Known(maker), at
+    if isinstance(value, External) and value.call is not None and value.file is not None:
+        yield f"{key}.arguments", Known(len(value.arguments) + len(value.keywords)), at
+        for name, node, item in _given(value.call, maker, value.arguments, value.keywords):
+            yield from _facts_of(f"{key}.{name}", [item], Place(value.file, node), depth + 1)
     if isinstance(value, Instance) and value.owner.foreign is not None:
-        yield f"{key}.extends", Known(value.owner.foreign.last)
+        yield f"{key}.extends", Known(value.owner.foreign.last), at
+
+
+def _given(
+    call: ast.Call, maker: str, arguments: Sequence[Any], keywords: Mapping[str, Any]
+) -> Iterator[tuple[str, ast.AST, Any]]:
+    """The arguments of the call that made an object, by name, each with its place."""
+    positions = next((row.positions for row in calls().by_name.get(maker, ())), ())
+    yield from zip(positions, call.args, arguments, strict=False)
+    for keyword in call.keywords:
+        if keyword.arg in keywords and keyword.arg is not None and not is_secret(keyword.arg):
+            yield keyword.arg, keyword, keywords[keyword.arg]
 
 
 def _is_nested(items: Sequence[Any]) -> bool:

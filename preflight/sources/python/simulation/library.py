@@ -258,7 +258,8 @@ class Library:
         self._note_moved(run, name, arguments)
         if len(name) >= _MAX_NAME:
             return UNKNOWN
-        made = External(f"{name}()", run.region, {}, arguments, keywords)
+        call = node if isinstance(node, ast.Call) else None
+        made = External(f"{name}()", run.region, {}, call, frame.module.file, arguments, keywords)
         if name.startswith("dataclasses.field") or name == "builtins.SystemExit":
             made.attributes.update(keywords)
         if name in ("pathlib.Path", "pathlib.PurePath"):

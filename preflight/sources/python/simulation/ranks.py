@@ -128,8 +128,8 @@ def _of_launch(job: Job, launch: Launch, worlds: Sequence[World], files: Files) 
             yield replace(setter, value=Unresolved(f"{launch.program} sets RANK"))
         stated = {call_settings.place_of(claim.quantity, claim.span): claim for claim in _of_calls(job, launch)}
 
-        def new(quantity: str, value: Value, event: Event, node: ast.AST) -> Claim:
-            claim = replace(_claim(quantity, "", event.file, node, launch), value=value)
+        def new(quantity: str, value: Value, at: call_settings.Place) -> Claim:
+            claim = replace(_claim(quantity, "", at.file, at.node, launch), value=value)
             return replace(claim, origin=launch.span) if _is_on_line(value, launch) else claim
 
         modules = {event.file.path: event.file.text for each in runs for event in each.events}

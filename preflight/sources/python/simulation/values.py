@@ -137,7 +137,9 @@ class External:
     name: str
     region: object = None
     attributes: dict[str, Any] = field(default_factory=dict)
-    #: What the call that returned it was given.
+    #: The call that returned it, where that stands, and what it was given.
+    call: ast.Call | None = None
+    file: SourceFile | None = None
     arguments: tuple[Any, ...] = ()
     keywords: Mapping[str, Any] = field(default_factory=dict)
 
