@@ -42,6 +42,8 @@ _WAITING = (
     *("guarded_collective", "guarded_gather", "guarded_trainer_save", "collective_order_differs"),
     *("collective_unmatched", "collective_in_rank_loop"),
 )
+#: Launchers that pass the local rank as an option (torch/distributed/launch.py, deepspeed/launcher/launch.py).
+_GIVING_LOCAL_RANK = ("torch.distributed.launch", "deepspeed")
 #: Programs with the same lines are run once; of others, so many.
 _MAX_PROGRAMS = 8
 
@@ -231,6 +233,9 @@ def _worlds(job: Job, launch: Launch) -> list[World]:
     for role, (rank, local_rank) in roles:
         # A launch in the program itself says nothing of the line that the program is started with.
         words = launch.arguments if launch.span.path != launch.program else None
+        if words is not None and launch.launcher in _GIVING_LOCAL_RANK:
+            # Before torch 2.0 with `_`, since then with `-`: that which the program does not declare is left over.
+            words = (f"--local_rank={local_rank}", f"--local-rank={local_rank}", *words)
         each = World(rank, local_rank, world, local, words, role=role if "paddle" in launch.launcher else "")
         variables = {name: each.symbol(symbol) for symbol, found in names.items() for name in found}
         known = {name: str(value) for name, value in variables.items() if isinstance(value, int)}
