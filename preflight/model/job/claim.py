@@ -5,9 +5,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
+from typing import NamedTuple
 
 from preflight._util.spans import Span
-from preflight.model.job.value import OfOptions, Plain, Value, alternatives, join
+from preflight.model.job.value import Plain, Value, alternatives, join
 
 
 class Strength(enum.IntEnum):
@@ -107,26 +108,35 @@ class Claim:
         return alternatives(self.value)
 
 
+class Branch(NamedTuple):
+    """A branch of a program: the place of its condition, and whether it is taken where that is true."""
+
+    path: str
+    line: int
+    column: int
+    if_true: bool
+
+
 @dataclass(frozen=True, slots=True)
 class BranchClaim(Claim):
-    """A claim of a program, before it is known whether its launch takes the branch that it is in.
+    """A claim of a program, before it is known whether its launch takes the branches that it is in.
 
     Args:
-        when: the condition of the branch, as an expression of what the launch gives.
+        when: the branches around it.
     """
 
-    when: OfOptions | None = None
+    when: tuple[Branch, ...] = ()
 
     def decided(self, *, is_taken: bool | None) -> Claim:
-        """The claim without the branch if that is taken; None: it is not known whether it is."""
+        """The claim without the branches if they are taken; None: it is not known whether they are."""
         values = {item.name: getattr(self, item.name) for item in fields(Claim)}
         return Claim(**{**values, "condition": ""} if is_taken else values)
 
 
-def in_branch(claim: Claim, when: OfOptions | None) -> Claim:
-    """The claim in a branch with this condition; the same claim for None."""
+def in_branches(claim: Claim, when: tuple[Branch, ...]) -> Claim:
+    """The claim in these branches; the same claim without any."""
     values = {item.name: getattr(claim, item.name) for item in fields(Claim)}
-    return claim if when is None else BranchClaim(**values, when=when)
+    return BranchClaim(**values, when=when) if when else claim
 
 
 def job_value(claims: Iterable[Claim]) -> Value:

@@ -15,10 +15,10 @@ import enum
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from preflight._util import toml
 
@@ -58,44 +58,6 @@ class OneOf:
     values: tuple[Plain, ...]
 
 
-class ProgramOption(NamedTuple):
-    """An option of a program, whose value the launch line gives.
-
-    Args:
-        names: its spellings: `("-b", "--batch-size")`.
-        kind: what the program makes of its text: `str`, `int`, `float`; `store_true` and `store_false` for a switch.
-        default: its value without the option; None if that is None or not known.
-        has_default: whether `default` is known.
-        holder: the attribute that holds its value in the program.
-        valued: the spellings of all options of the program that take one word.
-    """
-
-    names: tuple[str, ...]
-    kind: str = "str"
-    default: Plain = None
-    has_default: bool = True
-    holder: str = ""
-    valued: frozenset[str] = frozenset()
-
-
-class FileValue(NamedTuple):
-    """A value that a program takes out of a JSON or YAML file.
-
-    Args:
-        path: of the file, as the program has it; relative to where it runs.
-        keys: from the outermost to that of the value.
-        kind: what the program makes of it; empty if it leaves it as it is.
-    """
-
-    path: str | ProgramOption
-    keys: tuple[str | int, ...]
-    kind: str = ""
-
-
-#: A part of a value that a launch determines.
-Part: TypeAlias = "str | ProgramOption | FileValue"
-
-
 @dataclass(frozen=True, slots=True)
 class Unresolved:
     """The value cannot be known from the files.
@@ -110,16 +72,14 @@ class Unresolved:
 
 
 @dataclass(frozen=True, slots=True)
-class OfOptions(Unresolved):
-    """Text, options whose values the launch line gives, and values of files, in order; only claims of a launch have it.
+class Computed(Unresolved):
+    """What an expression of a program gives, before the program was followed.
 
     Args:
-        made_of: the texts, options and values of files that it consists of, one after the other.
-        is_expression: whether these make the text of a Python expression, in which options stand as literals.
+        at: the file, and the first and last line and column of the expression, as Python's parser counts them.
     """
 
-    made_of: tuple[Part, ...] = ()
-    is_expression: bool = False
+    at: tuple[str, int, int, int, int] = ("", 0, 0, 0, 0)
 
 
 Value: TypeAlias = Known | OneOf | Unresolved
@@ -181,39 +141,14 @@ def join(values: Iterable[Value]) -> Value:
         return joined[0]
     for value in joined:
         if isinstance(value, Unresolved):
-            return _without_options(value)
+            return without_place(value)
         found.extend(alternatives(value))
     return one_of(found)
 
 
-def _without_options(value: Unresolved) -> Unresolved:
+def without_place(value: Value) -> Value:
     """The same value where something else is computed from it."""
-    return Unresolved(value.why, value.set_by_caller) if isinstance(value, OfOptions) else value
-
-
-def made_of(pieces: Sequence[Value]) -> OfOptions | None:
-    """A text that consists of known parts and the values of options; None if all is known, or a part is neither."""
-    parts: list[Part] = []
-    why = ""
-    for piece in pieces:
-        if isinstance(piece, Known):
-            parts.append(str(piece.value))
-        elif isinstance(piece, OfOptions):
-            why = why or piece.why
-            parts.extend(piece.made_of)
-        else:
-            return None
-    return OfOptions(why, made_of=tuple(parts)) if why else None
-
-
-def converted(value: Value, kind: str) -> OfOptions | None:
-    """The value of a single option as `str` or `int` makes it; None for anything else."""
-    if not isinstance(value, OfOptions) or len(value.made_of) != 1:
-        return None
-    (option,) = value.made_of
-    if isinstance(option, str) or option.kind.startswith("store_"):
-        return None
-    return OfOptions(value.why, made_of=(option._replace(kind=kind),))
+    return Unresolved(value.why, value.set_by_caller) if isinstance(value, Computed) else value
 
 
 def lift(function: Callable[..., Plain], *values: Value) -> Value:
@@ -223,7 +158,7 @@ def lift(function: Callable[..., Plain], *values: Value) -> Value:
     """
     for value in values:
         if isinstance(value, Unresolved):
-            return _without_options(value)
+            return without_place(value)
     if len(values) == 1 and isinstance(values[0], Known):
         try:
             return Known(function(values[0].value))

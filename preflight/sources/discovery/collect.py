@@ -31,11 +31,10 @@ from preflight.model.job import (
 from preflight.model.job.derive import with_derived
 from preflight.model.job.value import texts
 from preflight.sources.base import OWN_SETTINGS, SETTINGS, Reading, Source, SourceFile, Tree, WrittenFile
-from preflight.sources.discovery.option_values import with_option_values
 from preflight.sources.discovery.readings import RecognisedFiles, read_source
 from preflight.sources.formats.comments import suppressions
 from preflight.sources.formats.tree import OverlayTree
-from preflight.sources.python.simulation import ranks
+from preflight.sources.python.simulation import ranks, resolution
 
 #: References are followed to this depth: sbatch -> run.sh -> train.py -> module -> submodule, with some margin.
 MAX_DEPTH = 8
@@ -208,11 +207,18 @@ class JobCollector:
         """The configuration files that options of a launch name."""
         launches = {launch.id: launch for launch in self.launches}
         found = [claim for claim in claims if claim.quantity == "config_of_option" and claim.scope.launch in launches]
-        for claim in with_option_values(found, launches, self._read_by):
+        if not found:
+            return
+        started = tuple(launches[claim.scope.launch] for claim in found)
+        job = Job(name="", launches=tuple(dict.fromkeys(started)), claims=(*found, *self._claims()))
+        for claim in resolution.resolved(found, launches, ranks.runs_of(job, self._files_of)):
             for path in texts(claim.value):
                 file = self._read_by(path, launches[claim.scope.launch])
                 if isinstance(file, SourceFile):
                     yield Reference(file.path, "config", claim.origin or claim.span, claim.scope)
+
+    def _claims(self) -> Iterator[Claim]:
+        return (claim for found in self.claims.values() for claim in found)
 
     def _leave_out(self, step: _Step, why: str) -> None:
         """Record that a file of the job is not read, if it exists; a file that is also reached in another way is read
@@ -331,7 +337,6 @@ class JobCollector:
             for claim in (_rescope_headers(found) if path in several else found)
         ]
         claims = _drop_answered(claims)
-        claims = list(with_option_values(claims, {launch.id: launch for launch in self.launches}, self._read_by))
         left_out = [note for path, note in self._left_out.items() if path not in self.files]
         left_out += [
             Note(

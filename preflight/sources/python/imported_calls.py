@@ -14,8 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from preflight.model.job import WHOLE_JOB, Claim, Strength, Unresolved
-from preflight.model.job.value import OfOptions, Part, ProgramOption
+from preflight.model.job import WHOLE_JOB, Claim, Strength
 from preflight.sources.base import SourceFile
 from preflight.sources.python import (
     argparse_options,
@@ -23,7 +22,6 @@ from preflight.sources.python import (
     dataset_devices,
     imports,
     paddle_strategy,
-    program_options,
     written_files,
 )
 from preflight.sources.python.environment import always_reached, is_left_before
@@ -112,32 +110,11 @@ def claims(module: Module) -> Iterator[Claim]:
     for unit in _followed(script, script.names(names), methods, module, set(), 1):
         for claim in unit.claims:
             weaker = replace(claim, strength=Strength.CONFIG)
-            if isinstance(claim.value, OfOptions):
-                weaker = replace(weaker, value=_of_script(claim.value, module, unit))
             if claim.quantity == "declared_options":
                 if not _changes_line(module):
                     yield replace(weaker, because=(module.claim("script", module.file.path, module.tree),))
             elif claim.quantity != "folder_made" or _makes_one_folder(module, unit):
                 yield weaker
-
-
-def _of_script(value: OfOptions, module: Module, unit: Unit) -> Unresolved:
-    """A value that consists of attributes of a function's argument, where the script gives it its options."""
-    calls = [call for call in module.named(unit.name) if not unit.owner]
-    options = module.options
-    if options is None:
-        return Unresolved(value.why)
-    made_of: list[Part] = []
-    for part in value.made_of:
-        if isinstance(part, ProgramOption):
-            option = options.held_by(part.holder)
-            given = bool(calls) and all(any(options.is_parsed(item) for item in call.args) for call in calls)
-            if option is None or not given:
-                return Unresolved(value.why)
-            # What the module makes of it counts.
-            part = option._replace(kind=part.kind or option.kind)
-        made_of.append(part)
-    return replace(value, made_of=tuple(made_of))
 
 
 def _makes_one_folder(module: Module, unit: Unit) -> bool:
@@ -204,7 +181,6 @@ def _read(file: SourceFile, script: Module) -> _Part:
             part = _Part()
         else:
             module = Module(file, tree, script.files, WHOLE_JOB, script.imported)
-            module.option_of = program_options.of_argument(module)
             part = _part_of(module, tuple(_units(module)))
         script.imported[key] = part
     return part

@@ -7,6 +7,7 @@ at line feeds only. This module converts between the two.
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import warnings
 from bisect import bisect_right
@@ -18,14 +19,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from preflight._util.redaction import scrub
 from preflight._util.spans import MAX_SNIPPET_LENGTH
 from preflight.model.job import Claim, Known, OneOf, Relation, Scope, Span, Strength, Unresolved, Value, join, lift
-from preflight.model.job.claim import BranchClaim, in_branch
-from preflight.model.job.value import FileValue, OfOptions, Plain, ProgramOption, Symbol, converted, made_of
+from preflight.model.job.claim import Branch, BranchClaim, in_branches
+from preflight.model.job.value import Computed, Plain, Symbol
 from preflight.sources.base import SourceFile, Tree
 from preflight.sources.python import outline
 from preflight.sources.python.outline import Outline, dotted
 
 if TYPE_CHECKING:
-    from preflight.sources.python.program_options import Options
+    from preflight.sources.python.program import Program
 
 #: Steps to fold a constant; a longer computation is not a constant.
 MAX_FOLD_DEPTH = 40
@@ -90,14 +91,8 @@ class Module:
         self.outline = Outline(self._walked)
         self._folded: dict[int, Value] = {}
         self._named_options: dict[str, str] | None = None
-        #: The options of the program of which this is the script.
-        self.options: Options | None = None
-        #: The option of the program whose value an attribute is.
-        self.option_of: Callable[[ast.Attribute], ProgramOption | None] = lambda attribute: None
-        #: The branch around a node, as an expression of what a launch gives.
-        self.when_of: Callable[[ast.AST], OfOptions | None] = lambda node: None
-        #: The value of a file that an expression is.
-        self.file_value_of: Callable[[ast.expr], FileValue | None] = lambda expression: None
+        #: The program of which this is the script.
+        self.program: Program | None = None
         self.calls = self.nodes(ast.Call)
         self._called = {id(call): self._name_called(call) for call in self.calls}
         #: The calls by the last part of the called name.
@@ -179,7 +174,7 @@ class Module:
             condition=self.condition(at) if condition is None else condition,
             because=tuple(each.decided(is_taken=None) if isinstance(each, BranchClaim) else each for each in because),
         )
-        return in_branch(claim, self.when_of(at))
+        return in_branches(claim, self.branches(at))
 
     def feature(self, name: str, at: ast.AST, *others: ast.AST, condition: str | None = None) -> Claim:
         """State a feature of the script; `others` are further places that show it."""
@@ -267,8 +262,28 @@ class Module:
             expression = found[0]
         return expression
 
-    def fold(self, expression: ast.expr, depth: int = 0) -> Value:
+    def branches(self, node: ast.AST) -> tuple[Branch, ...]:
+        """The branches around a node, and around the only call of the function that it is in."""
+        found: list[Branch] = []
+        for child, parent in itertools.pairwise((node, *self.outline.above(node))):
+            if isinstance(parent, (ast.If, ast.IfExp)) and child is not parent.test:
+                is_inside = child is parent.body or (isinstance(parent.body, list) and child in parent.body)
+                found.append(Branch(self.file.path, parent.test.lineno, parent.test.col_offset, is_inside))
+            elif isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                calls = self.program.calls(parent) if self.program is not None else []
+                return (*found, *(calls[0].module.branches(calls[0].node) if len(calls) == 1 else ()))
+        return tuple(found)
+
+    def fold(self, expression: ast.expr) -> Value:
         """The constant value of an expression, or why it has none."""
+        value = self._folded_at(expression, 0)
+        if not isinstance(value, Unresolved):
+            return value
+        end = (expression.end_lineno or 0, expression.end_col_offset or 0)
+        place = (self.file.path, expression.lineno, expression.col_offset, *end)
+        return Computed(value.why, value.set_by_caller, place)
+
+    def _folded_at(self, expression: ast.expr, depth: int) -> Value:
         # Cached, and marked while in progress: `x = x + x` must neither loop nor double at every step.
         key = id(expression)
         if key not in self._folded:
@@ -284,17 +299,17 @@ class Module:
             return self._fold_name(expression, depth)
         if isinstance(expression, ast.JoinedStr):
             pieces = [self._piece(piece, depth) for piece in expression.values]
-            return made_of(pieces) or lift(lambda *parts: _short("".join(map(str, parts))), *pieces)
+            return lift(lambda *parts: _short("".join(map(str, parts))), *pieces)
         if isinstance(expression, (ast.Tuple, ast.List)):
-            return lift(_tuple_of, *(self.fold(item, depth + 1) for item in expression.elts))
+            return lift(_tuple_of, *(self._folded_at(item, depth + 1) for item in expression.elts))
         if isinstance(expression, ast.BinOp) and type(expression.op) in _ARITHMETIC:
-            left, right = self.fold(expression.left, depth + 1), self.fold(expression.right, depth + 1)
+            left, right = self._folded_at(expression.left, depth + 1), self._folded_at(expression.right, depth + 1)
             return lift(lambda a, b: _compute(expression.op, a, b), left, right)
         if isinstance(expression, ast.UnaryOp) and isinstance(expression.op, (ast.USub, ast.Not)):
-            operand = self.fold(expression.operand, depth + 1)
+            operand = self._folded_at(expression.operand, depth + 1)
             return lift(_negate if isinstance(expression.op, ast.USub) else _invert, operand)
         if isinstance(expression, ast.IfExp):
-            return join((self.fold(expression.body, depth + 1), self.fold(expression.orelse, depth + 1)))
+            return join((self._folded_at(expression.body, depth + 1), self._folded_at(expression.orelse, depth + 1)))
         if isinstance(expression, ast.Call):
             return self._fold_call(expression, depth)
         return self._unknown(expression)
@@ -304,15 +319,7 @@ class Module:
         variable = self._variable_read(expression)
         if variable:
             return Unresolved(f"${variable}, which the caller sets")
-        if isinstance(expression, (ast.Subscript, ast.Attribute, ast.Call)):
-            taken = self.file_value_of(expression)
-            if taken is not None:
-                return OfOptions(f"`{self.text(expression)}`, which a file holds", made_of=(taken,))
         if isinstance(expression, ast.Attribute) and isinstance(expression.value, ast.Name):
-            option = self.option_of(expression)
-            if option is not None:
-                shown = next((each for each in option.names if each.startswith("--")), self.text(expression))
-                return OfOptions(f"the value of `{shown}`", made_of=(option,))
             name = self._options().get(expression.attr)
             if name is not None:
                 return Unresolved(f"the value of `{name}`")
@@ -347,11 +354,9 @@ class Module:
     def _fold_call(self, call: ast.Call, depth: int) -> Value:
         name = self.called(call)
         if not call.keywords and not any(isinstance(argument, ast.Starred) for argument in call.args):
-            values = [self.fold(argument, depth + 1) for argument in call.args]
+            values = [self._folded_at(argument, depth + 1) for argument in call.args]
             if name in ("str", "int") and len(values) == 1:
-                return converted(values[0], name) or lift(
-                    lambda item: str(item) if name == "str" else _integer(item), *values
-                )
+                return lift(lambda item: str(item) if name == "str" else _integer(item), *values)
             if name in ("os.path.join", "pathlib.Path") and values:
                 return lift(lambda *parts: _short("/".join(_texts(parts))), *values)
         if name in _GPU_COUNTS:
@@ -362,14 +367,14 @@ class Module:
         if isinstance(piece, ast.FormattedValue):
             if piece.format_spec is not None or piece.conversion != -1:
                 return Unresolved(f"{self.text(piece.value)}: formatted at run time")
-            return self.fold(piece.value, depth + 1)
-        return self.fold(piece, depth + 1)
+            return self._folded_at(piece.value, depth + 1)
+        return self._folded_at(piece, depth + 1)
 
     def _fold_name(self, name: ast.Name, depth: int) -> Value:
         found = self.bindings_of(name)
         if not found or any(value is None for value in found):
             return self._unknown(name)
-        return join(self.fold(value, depth + 1) for value in found if value is not None)
+        return join(self._folded_at(value, depth + 1) for value in found if value is not None)
 
     def scope_of(self, name: ast.Name) -> ast.AST | None:
         """The innermost function, class or module that binds a name, if it does so once."""

@@ -6,7 +6,6 @@ They are plain strings, searched one by one, which is several times faster than 
 from __future__ import annotations
 
 import ast
-import functools
 import json
 import re
 import sys
@@ -36,13 +35,11 @@ from preflight.sources.python import (
     horovod,
     imported_calls,
     imports,
-    launch_expressions,
     model_wrappers,
     own_ranks,
     paddle,
     paddle_legacy,
     process_group,
-    program_options,
     rank_names,
     ray_actors,
     script_features,
@@ -57,7 +54,6 @@ from preflight.sources.python import (
 )
 from preflight.sources.python.module import Module, Positions, parse_silently
 from preflight.sources.python.program import Program
-from preflight.sources.python.program_files import ProgramFiles
 from preflight.sources.shell.shell_document import cover
 
 _READERS: tuple[Callable[[Module], Iterable[Claim | Reference]], ...] = (
@@ -252,10 +248,7 @@ class PythonSource:
         if isinstance(parsed, Note):
             return Reading(notes=(parsed,))
         module = Module(file, parsed, tree, WHOLE_JOB, self._imported)
-        module.options = program_options.Options(Program(module))
-        module.option_of = module.options.of
-        module.when_of = functools.partial(launch_expressions.branch, module.options, module)
-        module.file_value_of = functools.partial(ProgramFiles(module.options).value, module)
+        module.program = Program(module)
         found: dict[tuple[object, ...], Claim] = {}
         references: dict[tuple[object, ...], Reference] = {}
         modules = imports.references(module, "")

@@ -60,7 +60,7 @@ def forward_on_one_rank(module: Module) -> Iterator[Claim]:
     wrapped = {module.bound_to(call) for call in wrappers} - {""}
     if not wrapped or any(argument(call, "broadcast_buffers") is not None for call in wrappers):
         return
-    program = module.options.program if module.options is not None else Program(module)
+    program = module.program or Program(module)
     buffers = any(_BUFFERS.search(each.file.text) for each in program.modules)
     for call in module.calls:
         guard = ranks_of(module).inside(call)
@@ -147,7 +147,7 @@ def _is_kept(module: Module, function: Function) -> bool:
 
 def functions_on_one_rank(module: Module) -> Iterator[Claim]:
     """A function of the program that contains a collective, called where only one rank comes."""
-    program = module.options.program if module.options is not None else Program(module)
+    program = module.program or Program(module)
     calls_of_others = functools.cache(functools.partial(_calls_of_others, module))
     for call in module.calls:
         guard = ranks_of(module).inside(call)

@@ -26,7 +26,7 @@ from preflight.model.job import (
     lift,
 )
 from preflight.model.job.quantities import SECTION, SETTING_PREFIX
-from preflight.model.job.value import OfOptions, Symbol, one_of
+from preflight.model.job.value import Computed, Symbol, one_of
 from preflight.sources.configs.deepspeed import QUANTITY_OF
 from preflight.sources.configs.hugging_face import PRECISIONS, SETTINGS, precision_of
 from preflight.sources.python.module import Module, argument, last, value_of
@@ -472,7 +472,7 @@ def _trainer(module: Module, call: ast.Call, name: str) -> Iterator[Claim]:
 def _files(module: Module, given: ast.keyword | ast.expr, expression: ast.expr) -> Iterator[Reference | Claim]:
     """The configuration files that an argument names, or that were loaded into it; a claim where an option names it."""
     named = module.fold(_loaded_file(module, value_of(given)) or expression)
-    if isinstance(named, OfOptions):
+    if isinstance(named, Computed):
         yield module.claim("config_of_option", named, given)
     for path in alternatives(named):
         if isinstance(path, str) and path and not path.lstrip().startswith("{"):

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 parser = argparse.ArgumentParser()
 parser.add_argument("-u", "--url", default="env://")
-parser.add_argument("--file", dest="sync", required=True)
+parser.add_argument("--file", dest="sync")
 parser.add_argument("--seconds", type=int, default=60)
 parser.add_argument("--slow", action="store_true")
 parser.add_argument("--world", type=lambda text: int(text) * 2)
@@ -52,10 +52,33 @@ def _of_program(folder: Path, line: str, program: str, **others: str) -> Value:
         ("--seconds 30", "str(args.seconds)", "30"),
         ("", "args.slow", False),
         ("--slow", "args.slow", True),
+        # argparse takes the beginning of an option, and a value behind a short one.
+        ("--ur tcp://a:1", "args.url", "tcp://a:1"),
+        ("-utcp://a:1", "args.url", "tcp://a:1"),
+        ("", "args.sync", None),
+        ("--world 2", "args.world", 4),
+        ("--seconds 30", "args.seconds * 2", 60),
+        ("--slow", "not args.slow", False),
+        ("--url tcp://a:1", 'args.url if args.slow else "env://"', "env://"),
+        ("--url tcp://a:1", "(args.url, args.seconds)", ("tcp://a:1", 60)),
     ],
 )
 def test_an_option_has_the_value_of_the_line(tmp_path: Path, line: str, method: str, expected: object) -> None:
     assert _init_method(tmp_path, line, method) == Known(expected)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        ('args.url = "tcp://b:2"', "tcp://b:2"),
+        ('setattr(args, "url", "tcp://b:2")', "tcp://b:2"),
+        # It comes too late.
+        ("parser.set_defaults(url=load())", "env://"),
+        ("sys.argv.append('--url=tcp://b:2')", "env://"),
+    ],
+)
+def test_what_the_program_makes_of_an_option_counts(tmp_path: Path, before: str, expected: str) -> None:
+    assert _init_method(tmp_path, "", "args.url", f"import sys\n{before}") == Known(expected)
 
 
 @pytest.mark.parametrize(
@@ -64,31 +87,15 @@ def test_an_option_has_the_value_of_the_line(tmp_path: Path, line: str, method: 
         # The line may give it.
         ('"$@"', "args.url", ""),
         ("--url $URL", "args.url", ""),
-        # argparse takes the beginning of an option.
-        ("--ur tcp://a:1", "args.url", ""),
-        # It is required, or is made into something else.
-        ("", "args.sync", ""),
-        ("--world 2", "args.world", ""),
         ("--seconds many", "args.seconds", ""),
         # The script changes it, or what holds it is not what the parser returned.
-        ("", "args.url", 'args.url = "tcp://b:2"'),
-        ("", "args.url", 'setattr(args, "url", "tcp://b:2")'),
         ("", "cfg.url", "cfg = load()"),
         ("", "args.url", "given = vars(args)\ngiven.update(load())"),
         ("", "args.url", "args = argparse.Namespace(**{**vars(args), **load()})"),
-        ("", "args.url", "parser.set_defaults(url=load())"),
         ("", "args.url", "args.seconds, args.url = load()"),
         ("", "args.url", "args.url: str = load()"),
         ("", "args.url", 'args.__setattr__("url", load())'),
         ("", "args.url", "complete(vars(args))"),
-        # A short option may have its value glued on, or stand in one word with others.
-        ("-utcp://a:1", "args.url", ""),
-        ("-vu tcp://a:1", "args.url", ""),
-        # It is only a part of a computation.
-        ("--seconds 30", "args.seconds * 2", ""),
-        ("--slow", "not args.slow", ""),
-        ("--url tcp://a:1", 'args.url if args.slow else "env://"', ""),
-        ("--url tcp://a:1", "(args.url, args.seconds)", ""),
     ],
 )
 def test_what_the_line_does_not_tell_stays_open(tmp_path: Path, line: str, method: str, before: str) -> None:
@@ -153,9 +160,7 @@ def test_other_ways_to_parse_stay_open(tmp_path: Path, other: dict[str, str]) ->
 @pytest.mark.parametrize(
     ("called", "module"),
     [
-        ("tools.setup(args)", "def setup(args):\n    args.url = 'tcp://b:2'\n"),
         ("tools.setup(args)", "def setup(args):\n    for name in read():\n        setattr(args, name, 1)\n"),
-        ("tools.setup()", "import sys\n\n\ndef setup():\n    sys.argv.append('--url=tcp://b:2')\n"),
         # What is not there to be read may change them.
         ("library.setup(args)", ""),
     ],
@@ -163,6 +168,12 @@ def test_other_ways_to_parse_stay_open(tmp_path: Path, other: dict[str, str]) ->
 def test_what_another_module_may_change_stays_open(tmp_path: Path, called: str, module: str) -> None:
     before = f"import library\nimport tools\n{called}"
     assert isinstance(_init_method(tmp_path, "", "args.url", before, tools=module), Unresolved)
+
+
+def test_what_a_module_makes_of_them_counts(tmp_path: Path) -> None:
+    module = "def setup(args):\n    args.url = 'tcp://b:2'\n"
+    found = _init_method(tmp_path, "", "args.url", "import tools\ntools.setup(args)", tools=module)
+    assert found == Known("tcp://b:2")
 
 
 def test_a_module_that_only_reads_them_changes_nothing(tmp_path: Path) -> None:

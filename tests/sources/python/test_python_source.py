@@ -192,7 +192,8 @@ def test_samplers_and_loaders() -> None:
     assert (first.value, second.value) == (Known("sampler"), Known("self.val"))
     assert first.condition == "args.distributed" and second.condition == ""
     given, default = _of(reading, "sampler_shuffle")
-    assert given.value == Known(False) and given.strength is Strength.FLAG and given.because == (first,)
+    assert given.value == Known(False) and given.strength is Strength.FLAG
+    assert [claim.span for claim in given.because] == [first.span]
     assert default.value == Known(True) and default.strength is Strength.DEFAULT and default.because == (second,)
     (loader,) = _of(reading, "dataloader")
     assert loader.value == Known("loader")

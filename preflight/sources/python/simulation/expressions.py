@@ -85,7 +85,10 @@ class Expressions(Assignments):
         """The value of an expression."""
         self._step()
         handler = getattr(self, f"_of_{type(node).__name__}", None)
-        return handler(node, frame) if handler is not None else UNKNOWN
+        found = handler(node, frame) if handler is not None else UNKNOWN
+        if not self._muted and id(node) in self._watched:
+            self.values.setdefault(self._watched[id(node)], []).append(found)
+        return found
 
     def _of_Constant(self, node: ast.Constant, frame: Frame) -> Any:
         return node.value
@@ -243,7 +246,7 @@ class Expressions(Assignments):
 
     def _of_IfExp(self, node: ast.IfExp, frame: Frame) -> Any:
         outcome = truth(self.value(node.test, frame))
-        self._note_outcome(node.test, outcome)
+        self._note_outcome(node.test, outcome, frame)
         if outcome is not None:
             return self.value(node.body if outcome else node.orelse, frame)
         with self._in_region(maybe=True):

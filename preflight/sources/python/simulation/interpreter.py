@@ -49,6 +49,7 @@ class Interpreter(Calls):
         tree = self._parse(script)
         if tree is None:
             return None
+        self._watch(script, tree)
         module.frame.names["__name__"] = "__main__"
         module.frame.names["__file__"] = UNKNOWN
         try:
@@ -66,6 +67,7 @@ class Interpreter(Calls):
             module.frame.names["__name__"] = file.path.removesuffix(".py").replace("/", ".")
             tree = self._parse(file)
             if tree is not None:
+                self._watch(file, tree)
                 module.frame.region = self.region
                 with contextlib.suppress(Returned, LeftLoop):
                     self.block(tree.body, module.frame)
@@ -142,7 +144,7 @@ class Interpreter(Calls):
 
     def _do_If(self, node: ast.If, frame: Frame) -> None:
         outcome = truth(self.value(node.test, frame))
-        self._note_outcome(node.test, outcome)
+        self._note_outcome(node.test, outcome, frame)
         if outcome is None:
             self._either([node.body, node.orelse], frame, maybe=not self._comes_round(node.test, frame))
             return

@@ -69,6 +69,8 @@ _ANYTHING = frozenset(
     )
 )
 _ERRORS = (TypeError, ValueError, ArithmeticError, KeyError, IndexError, NotKnown, AttributeError, RecursionError)
+#: Functions that add options of a library to a parser, and return it.
+_ADDS_OPTIONS = ("deepspeed.add_config_arguments", ".add_argparse_args")
 #: Calls that start the processes of a job with a function.
 _SPAWNS = ("torch.multiprocessing.spawn", "torch.multiprocessing.spawn.spawn", "paddle.distributed.spawn")
 #: What no rank waits in.
@@ -236,6 +238,8 @@ class Library:
             run.stop(node, frame, arguments[0] if arguments else None)
         if name.startswith("os.exec"):
             run.stop(node, frame, None)
+        if name.endswith(_ADDS_OPTIONS) and arguments and isinstance(arguments[0], Parser):
+            return arguments[0]
         if not is_open and name in _PURE:
             return self._computed(_PURE[name], arguments, keywords, run)
         handler = getattr(self, f"_call_{name.replace('.', '_')}", None) if not is_open else None
@@ -596,6 +600,9 @@ class Library:
         self, run: Interpreter, receiver: DictValue, name: str, arguments: tuple[Any, ...], keywords: dict[str, Any]
     ) -> Any:
         items = receiver.items
+        if name in ("__setattr__", "__setitem__", "__delattr__", "__delitem__", "__ior__"):
+            receiver.items = None
+            return UNKNOWN
         if name == "update":
             more = _dictionary(arguments, keywords, None).items
             run.change(receiver, lambda before: {**before, **more} if more is not None else None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from preflight._util.redaction import scrub
@@ -16,10 +16,10 @@ from preflight.sources.python import imports
 from preflight.sources.python.called_settings import SOURCE
 from preflight.sources.python.collectives import is_collective_event
 from preflight.sources.python.module import Positions, last, parse_silently
-from preflight.sources.python.simulation import call_settings
+from preflight.sources.python.simulation import call_settings, resolution
 from preflight.sources.python.simulation.interpreter import Interpreter
 from preflight.sources.python.simulation.library import ROOT, Library, World, table
-from preflight.sources.python.simulation.run_state import Event, Failure, Run
+from preflight.sources.python.simulation.run_state import Event, ExpressionPlace, Failure, Run
 from preflight.sources.python.simulation.values import OutOfSteps
 
 #: The kind of variables that a launcher sets.
@@ -69,80 +69,89 @@ def simulated(job: Job, derived: Job, files_of: Callable[[Launch], Files]) -> Jo
     Args:
         derived: the job with the numbers of its ranks.
     """
-    new = list(claims(derived, files_of))
+    runs = runs_of(derived, files_of)
+    shown = list(resolution.resolved(job.claims, {launch.id: launch for launch in job.launches}, runs))
+    known = replace(job, claims=tuple(shown))
+    new = [claim for launch in job.launches for claim in _of_launch(known, launch, runs.get(launch.id, ()), files_of)]
     better = {(claim.scope, call_settings.place_of(claim.quantity, claim.span)) for claim in new}
-    kept = (c for c in job.claims if (c.scope, call_settings.place_of(c.quantity, c.span)) not in better)
+    kept = (c for c in shown if (c.scope, call_settings.place_of(c.quantity, c.span)) not in better)
     return replace(job, claims=(*kept, *new))
 
 
-def claims(job: Job, files_of: Callable[[Launch], Files]) -> Iterator[Claim]:
-    """What the programs of a job certainly do: where they stop at once, and what some of the ranks alone wait for."""
-    seen: set[tuple[object, ...]] = set()
+def runs_of(job: Job, files_of: Callable[[Launch], Files]) -> dict[str, list[Run]]:
+    """What a few ranks of each launch do, by the launch."""
+    wanted = resolution.places_of(job.claims)
+    made: dict[tuple[object, ...], list[Run]] = {}
+    found: dict[str, list[Run]] = {}
     for launch in job.launches:
         if not launch.program.endswith(".py") or {"-h", "--help", "--version"} & set(launch.arguments):
             continue
-        worlds = _worlds(job, launch)
-        key = (launch.program, launch.launcher, launch.arguments, worlds[0].world_size)
-        if len(seen) >= _MAX_PROGRAMS and key not in seen:
+        worlds, files = _worlds(job, launch), files_of(launch)
+        script = files.tree.read(launch.program)
+        key = (launch.program, launch.launcher, launch.arguments, worlds[0].world_size, launch.started_at)
+        if not isinstance(script, SourceFile) or (len(made) >= _MAX_PROGRAMS and key not in made):
             continue
-        seen.add(key)
-        found = _of_launch(job, launch, worlds, files_of(launch))
-        yield from (claim for claim in found if claim.quantity != "script_feature" or not _is_known(job, launch))
+        if key not in made:
+            worlds = [replace(world, read=files.opened, names=files.entries) for world in worlds]
+            made[key] = [run(script, world, files.tree, wanted) for world in worlds]
+        found[launch.id] = made[key]
+    return found
 
 
-def _of_calls(job: Job, launch: Launch) -> Iterator[Claim]:
-    """The settings of calls that are known of a launch."""
-    for claim in job.claims:
-        if claim.source == SOURCE and claim.scope.launch in ("", launch.id):
-            yield claim
+def _of_launch(job: Job, launch: Launch, runs: Sequence[Run], files_of: Callable[[Launch], Files]) -> Iterator[Claim]:
+    """What the runs of a launch show that no text does."""
+    if not runs:
+        return
+    tree = files_of(launch).tree
+    script = tree.read(launch.program)
+    if not isinstance(script, SourceFile):
+        return
+    failure = next((each.failure for each in runs if each.failure is not None), None)
+    if failure is not None:
+        if _is_given(failure, script, tree):
+            yield _outcome(failure, launch)
+        return
+    outcome = _claim("program_outcome", "", script, _start(script), launch)
+    if not all(each.is_complete for each in runs):
+        yield replace(outcome, value=Unresolved(f"{launch.program} cannot be followed to its end"))
+        return
+    yield outcome
+    if any("RANK" in each.variables for each in runs):
+        setter = _claim("rank_setter", "", script, _start(script), launch)
+        yield replace(setter, value=Unresolved(f"{launch.program} sets RANK"))
+    yield from _of_calls(job, launch, runs)
+    if not _is_known(job, launch):
+        yield from _of_lone_rank(launch, runs)
 
 
-def _is_on_line(value: Value, launch: Launch) -> bool:
-    """Whether the launch line gives a value."""
-    shown = str(value.value) if isinstance(value, Known) else ""
-    return bool(shown) and any(word is not None and word.rpartition("=")[2] == shown for word in launch.arguments)
+def _of_calls(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
+    """The settings of calls."""
+
+    def new(quantity: str, value: Value, at: call_settings.Place) -> Claim:
+        claim = replace(_claim(quantity, "", at.file, at.node, launch), value=value)
+        return replace(claim, origin=launch.span) if resolution.is_on_line(value, launch) else claim
+
+    calls = [claim for claim in job.claims if claim.source == SOURCE and claim.scope.launch in ("", launch.id)]
+    stated = {call_settings.place_of(claim.quantity, claim.span): claim for claim in calls}
+    modules = {event.file.path: event.file.text for each in runs for event in each.events}
+    return call_settings.claims(runs, list(modules.values()), stated, new)
+
+
+def _of_lone_rank(launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
+    """The collective that some ranks do not come to."""
+    for other in [each for each in runs[1:] if each.role == runs[0].role]:
+        event = alone(runs[0], other)
+        if event is not None:
+            guard = next(iter(event.guards), None)
+            because = (_claim("script_feature", f"part of {ALONE}", guard.file, guard.test, launch),) if guard else ()
+            yield replace(_claim("script_feature", ALONE, event.file, event.node, launch), because=because)
+            return
 
 
 def _is_known(job: Job, launch: Launch) -> bool:
     """Whether a collective that some ranks do not come to is seen in the text of the script already."""
     features = {text for claim in job.about("script_feature", launch.scope) for text in texts(claim.value)}
     return bool(features & _OF_ONE_RANK) or any(job.about(quantity, launch.scope) for quantity in _WAITING)
-
-
-def _of_launch(job: Job, launch: Launch, worlds: Sequence[World], files: Files) -> Iterator[Claim]:
-    script = files.tree.read(launch.program)
-    if not isinstance(script, SourceFile):
-        return
-    runs = [run(script, replace(world, read=files.opened, names=files.entries), files.tree) for world in worlds]
-    failure = next((each.failure for each in runs if each.failure is not None), None)
-    if failure is None and not all(each.is_complete for each in runs):
-        long = Unresolved(f"{launch.program} cannot be followed to its end")
-        yield replace(_claim("program_outcome", "", script, _start(script), launch), value=long)
-        return
-    if failure is not None:
-        if _is_given(failure, script, files.tree):
-            yield _outcome(failure, launch)
-        return
-    if all(each.is_complete for each in runs):
-        yield _claim("program_outcome", "", script, _start(script), launch)
-        if any("RANK" in each.variables for each in runs):
-            setter = _claim("rank_setter", "", script, _start(script), launch)
-            yield replace(setter, value=Unresolved(f"{launch.program} sets RANK"))
-        stated = {call_settings.place_of(claim.quantity, claim.span): claim for claim in _of_calls(job, launch)}
-
-        def new(quantity: str, value: Value, at: call_settings.Place) -> Claim:
-            claim = replace(_claim(quantity, "", at.file, at.node, launch), value=value)
-            return replace(claim, origin=launch.span) if _is_on_line(value, launch) else claim
-
-        modules = {event.file.path: event.file.text for each in runs for event in each.events}
-        yield from call_settings.claims(runs, list(modules.values()), stated, new)
-    for other in [each for each in runs[1:] if each.role == runs[0].role]:
-        event = alone(runs[0], other)
-        if event is not None:
-            guard = next((each for each in event.guards), None)
-            because = (_claim("script_feature", f"part of {ALONE}", guard.file, guard.test, launch),) if guard else ()
-            yield replace(_claim("script_feature", ALONE, event.file, event.node, launch), because=because)
-            return
 
 
 def _start(script: SourceFile) -> ast.AST:
@@ -167,8 +176,14 @@ def _is_given(failure: Failure, script: SourceFile, tree: Tree) -> bool:
     return blind is None or (blind.file.path, blind.node) != (failure.file.path, failure.node)
 
 
-def run(script: SourceFile, world: World, tree: Tree) -> Run:
-    """Run a script for one rank."""
+def run(
+    script: SourceFile, world: World, tree: Tree, wanted: Mapping[str, Collection[ExpressionPlace]] | None = None
+) -> Run:
+    """Run a script for one rank.
+
+    Args:
+        wanted: the expressions whose values are to be kept, by their files.
+    """
 
     def find(importing: SourceFile, name: str, level: int) -> SourceFile | None:
         path = imports.file_of(tree, importing, name, level)
@@ -184,13 +199,15 @@ def run(script: SourceFile, world: World, tree: Tree) -> Run:
         return found.text if isinstance(found, SourceFile) else None
 
     library = Library(replace(world, read=read))
-    interpreter = Interpreter(library, find, _parsed_file)
+    interpreter = Interpreter(library, find, _parsed_file, wanted or {})
     failure, is_complete = None, True
     try:
         failure = interpreter.run(script)
     except (OutOfSteps, RecursionError):
         is_complete = False
-    return Run(interpreter.events, failure, is_complete, world.role, frozenset(library.given))
+    outcomes = {place: frozenset(found) for place, found in interpreter.outcomes.items()}
+    variables = frozenset(library.given)
+    return Run(interpreter.events, failure, is_complete, world.role, variables, interpreter.values, outcomes)
 
 
 def _parsed_file(file: SourceFile) -> ast.Module | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import contextlib
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 from preflight._util.budget import spend
 from preflight.sources.base import SourceFile
@@ -31,6 +31,10 @@ MAX_STEPS = 40_000
 _MAX_EVENTS = 5_000
 #: Characters of a value in a message.
 _MAX_SHOWN = 60
+
+
+#: The file of an expression, and its first and last line and column.
+ExpressionPlace: TypeAlias = tuple[str, int, int, int, int]
 
 
 class Guard(NamedTuple):
@@ -71,6 +75,8 @@ class Run(NamedTuple):
         is_complete: whether the run was followed to its end.
         role: `worker` or `server`; empty where there are no servers.
         variables: the variables that it sets.
+        values: what expressions at some places gave, each time.
+        outcomes: what conditions were, by file, line and column; None where that is not known.
     """
 
     events: Sequence[Event]
@@ -78,6 +84,8 @@ class Run(NamedTuple):
     is_complete: bool
     role: str = ""
     variables: frozenset[str] = frozenset()
+    values: Mapping[ExpressionPlace, Sequence[Any]] = {}
+    outcomes: Mapping[tuple[str, int, int], frozenset[bool | None]] = {}
 
 
 class Failure(NamedTuple):
@@ -126,10 +134,19 @@ FindModule = Callable[[SourceFile, str, int], "SourceFile | None"]
 class RunState:
     """Where a run is, how certain that is, and what it has called so far."""
 
-    def __init__(self, library: Any, find_module: FindModule, parse: Callable[[SourceFile], ast.Module | None]) -> None:
+    def __init__(
+        self,
+        library: Any,
+        find_module: FindModule,
+        parse: Callable[[SourceFile], ast.Module | None],
+        wanted: Mapping[str, Collection[ExpressionPlace]],
+    ) -> None:
         self.library = library
         self.events: list[Event] = []
-        self.outcomes: dict[int, set[bool | None]] = {}
+        self.outcomes: dict[tuple[str, int, int], set[bool | None]] = {}
+        self.values: dict[ExpressionPlace, list[Any]] = {}
+        self._watched: dict[int, ExpressionPlace] = {}
+        self._wanted = wanted
         self._find_module = find_module
         self._parse = parse
         self._modules: dict[str, ModuleValue] = {}
@@ -228,9 +245,20 @@ class RunState:
         with self._quiet():
             return bool(self._loops) and all(comes_round(each) or truth(self.value(each, frame)) for each in parts)
 
-    def _note_outcome(self, test: ast.expr, outcome: bool | None) -> None:
+    def _note_outcome(self, test: ast.expr, outcome: bool | None, frame: Frame) -> None:
         if not self._muted:
-            self.outcomes.setdefault(id(test), set()).add(outcome)
+            place = (frame.module.file.path, test.lineno, test.col_offset)
+            self.outcomes.setdefault(place, set()).add(outcome)
+
+    def _watch(self, file: SourceFile, tree: ast.Module) -> None:
+        """Remember the expressions of a module whose values are wanted."""
+        wanted = self._wanted.get(file.path, ())
+        for node in ast.walk(tree) if wanted else ():
+            if isinstance(node, ast.expr):
+                end = (node.end_lineno or 0, node.end_col_offset or 0)
+                place = (file.path, node.lineno, node.col_offset, *end)
+                if place in wanted:
+                    self._watched[id(node)] = place
 
     def _merge_names(self, frame: Frame, other: dict[str, Any]) -> None:
         for name in frame.names.keys() | other.keys():

@@ -1,0 +1,90 @@
+"""What runs of a program show of claims about it: values that it computes, and branches that it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from preflight.model.job import Claim, Known, Launch, Value
+from preflight.model.job.claim import Branch, BranchClaim
+from preflight.model.job.value import Computed, Plain, without_place
+from preflight.sources.python.simulation.run_state import ExpressionPlace, Run
+from preflight.sources.python.simulation.values import NotKnown, native
+
+
+def places_of(claims: Iterable[Claim]) -> dict[str, set[ExpressionPlace]]:
+    """The places whose values claims need, by their files."""
+    found: dict[str, set[ExpressionPlace]] = {}
+    for claim in claims:
+        if isinstance(claim.value, Computed):
+            found.setdefault(claim.value.at[0], set()).add(claim.value.at)
+        for path, places in places_of(claim.because).items():
+            found.setdefault(path, set()).update(places)
+    return found
+
+
+def resolved(
+    claims: Iterable[Claim], launches: Mapping[str, Launch], runs: Mapping[str, Sequence[Run]]
+) -> Iterator[Claim]:
+    """The claims with the values that the runs of their launches show, without those of branches that none takes."""
+    for claim in claims:
+        launch = claim.scope.launch
+        complete = [run for run in runs.get(launch, ()) if run.is_complete]
+        if isinstance(claim, BranchClaim):
+            is_taken = _is_taken(claim.when, complete)
+            if is_taken is False:
+                continue
+            claim = claim.decided(is_taken=is_taken)
+        if claim.because:
+            claim = replace(claim, because=tuple(resolved(claim.because, launches, runs)))
+        if isinstance(claim.value, Computed):
+            value = _value(claim.value, complete)
+            origin = (
+                launches[launch].span if launch in launches and is_on_line(value, launches[launch]) else claim.origin
+            )
+            claim = replace(claim, value=value, origin=origin)
+        yield claim
+
+
+def is_on_line(value: Value, launch: Launch) -> bool:
+    """Whether the launch line gives a value, or a part of a text."""
+    shown = str(value.value) if isinstance(value, Known) else ""
+    words = [word.rpartition("=")[2] for word in launch.arguments if word is not None]
+    is_text = isinstance(value, Known) and isinstance(value.value, str)
+    return bool(shown) and any(word == shown or (is_text and len(word) > 1 and word in shown) for word in words)
+
+
+def _value(value: Computed, runs: Collection[Run]) -> Value:
+    """The only value that the runs come to; the same value without its place where they come to none or several."""
+    found = [each for run in runs for each in run.values.get(value.at, ())]
+    try:
+        known = [_plain(native(each)) for each in found]
+    except NotKnown:
+        return without_place(value)
+    if not known or any((type(each), each) != (type(known[0]), known[0]) for each in known):
+        return without_place(value)
+    return Known(known[0])
+
+
+def _plain(value: Any) -> Plain:
+    """Raises NotKnown for what is not a plain value or a list of them."""
+    if isinstance(value, (list, tuple)):
+        if any(isinstance(item, (list, tuple, dict, set)) for item in value):
+            raise NotKnown
+        return tuple(value)
+    if isinstance(value, (dict, set, bytes)):
+        raise NotKnown
+    found: Plain = value
+    return found
+
+
+def _is_taken(branches: Sequence[Branch], runs: Sequence[Run]) -> bool | None:
+    """Whether the runs take all of some branches; None if that is not known."""
+    taken: list[bool | None] = []
+    for branch in branches:
+        place = (branch.path, branch.line, branch.column)
+        outcomes = {outcome for run in runs for outcome in run.outcomes.get(place, ())}
+        is_known = len(outcomes) == 1 and None not in outcomes
+        taken.append(next(iter(outcomes)) is branch.if_true if is_known else None)
+    return False if False in taken else None if None in taken or not taken else True
