@@ -310,7 +310,9 @@ class DefaultsList:
         root = _Default(head, (tail,), place, is_group=False)
         merged = list(self._expand(root, is_root=True, depth=0))
         for key, (_, place) in self._choices.items():
-            if key not in self._used and not self.folders.incomplete and not self.unknown:
+            # The groups of Hydra itself are in a list of its own.
+            is_used = key in self._used or key.startswith("hydra/")
+            if not is_used and not self.folders.incomplete and not self.unknown:
                 self._refuse("unused-choice", f"`{key}` is not in any defaults list", place)
         for key in self._deleted:
             if key not in self._used and not self.folders.incomplete and not self.unknown:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from preflight._util.budget import truncate
 from preflight.model.job import Claim, Known, Reference, Strength, Unresolved, Value, alternatives, join, lift
 from preflight.model.job.value import Plain
-from preflight.sources.python.module import Assigned, Module, argument, attributes, is_none, last, value_of
+from preflight.sources.python.module import Assigned, Module, argument, attributes, enclosing, is_none, last, value_of
 from preflight.sources.python.outline import dotted
 
 #: Positions of DistributeTranspiler.transpile's arguments (Paddle 0.11 to 1.8, paddle.distributed.transpiler).
@@ -80,7 +80,13 @@ def _is_fluid(module: Module, call: ast.Call) -> bool:
 
 def _transpile(module: Module, call: ast.Call, assigned: dict[str, list[Assigned]]) -> Iterator[Claim]:
     config, known = _configuration(module, call)
-    settings = truncate(assigned.get(config, []), _MAX_SETTINGS, "settings of a strategy") if config else []
+    found = assigned.get(config, []) if config else []
+    around = enclosing(module, call)
+    names = [node for node in module.nodes(ast.Name) if node.id == config and isinstance(node.ctx, ast.Store)]
+    if any(enclosing(module, node) is around for node in names):
+        # Another function has another object under this name.
+        found = [each for each in found if enclosing(module, each.at) is around]
+    settings = truncate(found, _MAX_SETTINGS, "settings of a strategy")
     mode = _mode(module, settings, known=known)
     stated = any(item.name == "mode" for item in settings)
     transpiler = module.claim(
@@ -97,7 +103,7 @@ def _transpile(module: Module, call: ast.Call, assigned: dict[str, list[Assigned
     if alternatives(mode) == ("nccl2",):
         yield from _own_endpoint(module, call, transpiler)
         yield from _ignored_update_mode(module, call, settings, transpiler)
-    yield from _startup_program(module, call, transpiler)
+    yield from _startup_program(module, call, transpiler, takes_program=alternatives(mode) != ("nccl2",))
     sync = argument(call, "sync_mode", POSITIONS["sync_mode"])
     geo = any(item.name == "geo_sgd_mode" and module.fold(item.value) == Known(True) for item in settings)
     if alternatives(mode) != ("pserver",) or geo:
@@ -146,7 +152,7 @@ def _ignored_update_mode(
             yield module.claim("nccl2_update_mode", value, item.at, source="paddle", because=(transpiler,))
 
 
-def _startup_program(module: Module, call: ast.Call, transpiler: Claim) -> Iterator[Claim]:
+def _startup_program(module: Module, call: ast.Call, transpiler: Claim, *, takes_program: bool) -> Iterator[Claim]:
     """Whether transpile gets the two programs that the script builds itself."""
     program = argument(call, "program", POSITIONS["program"])
     guards = [guard for guard in module.named("program_guard") if len(guard.args) == 2]
@@ -158,7 +164,7 @@ def _startup_program(module: Module, call: ast.Call, transpiler: Claim) -> Itera
         return
     startup = argument(call, "startup_program", POSITIONS["startup_program"])
     missing = []
-    if program is None and not _is_default(module, own[0].args[0]):
+    if takes_program and program is None and not _is_default(module, own[0].args[0]):
         missing.append(f"program={module.text(own[0].args[0])}")
     if startup is None or is_none(value_of(startup)):
         missing.append(f"startup_program={module.text(own[0].args[1])}")
