@@ -151,6 +151,9 @@ def half_weights(module: Module) -> Iterator[Claim]:
     if "paddle" in module.file.text and "torch" not in module.file.text:
         return
     trained = _trained_names(module)
+    # Adapters are kept in float32 (peft/tuners/tuners_utils.py, `autocast_adapter_dtype`), and they alone are trained.
+    if any(argument(call, "peft_config") is not None for call in module.calls) or module.named("get_peft_model"):
+        return
     for call in module.named("half"):
         if not isinstance(call.func, ast.Attribute) or call.args or call.keywords:
             continue
