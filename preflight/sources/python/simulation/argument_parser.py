@@ -105,15 +105,22 @@ def _added(
     for name in ("nargs", "const", "required", "dest"):
         if name in given:
             options[name] = native(given[name]) if name != "const" else given[name]
-    if "default" in given:
-        options["default"] = given["default"]
     action = given.get("action", "store")
     if isinstance(action, External) and action.last == "BooleanOptionalAction":
         options["action"] = argparse.BooleanOptionalAction
-    elif action in _ACTIONS:
+    elif isinstance(action, str) and action in _ACTIONS:
         options["action"] = action
-    else:
+    elif "nargs" in given:
         is_sure = False
+    else:
+        # It may take no word, or several.
+        raise NotKnown
+    if "default" in given:
+        options["default"] = given["default"]
+        if action in ("append", "extend", "count") and not isinstance(given["default"], (int, type(None))):
+            listed = given["default"].items if isinstance(given["default"], ListValue) else None
+            options["default"] = list(listed) if listed is not None else None
+            is_sure = is_sure and listed is not None
     if options.get("action", "store") in ("store", "append", "extend"):
         options["type"] = _converter(given.get("type"), convert)
         if "choices" in given:

@@ -24,7 +24,7 @@ from preflight.sources.python.simulation.values import (
     native,
 )
 
-ERRORS = (TypeError, ValueError, ArithmeticError, KeyError, IndexError, NotKnown, AttributeError)
+ERRORS = (TypeError, ValueError, ArithmeticError, LookupError, NotKnown, AttributeError, MemoryError)
 
 
 class Assignments(RunState):
@@ -70,6 +70,11 @@ class Assignments(RunState):
     def set_attribute(self, receiver: Any, name: str, value: Any) -> None:
         """Assign an attribute."""
         if isinstance(receiver, Unknown):
+            forget(receiver)
+        elif isinstance(receiver, External) and f"{receiver.name}.{name}" == "sys.argv":
+            self.library.set_line(value)
+        elif isinstance(receiver, Instance) and receiver.owner.lookup(f"{name}.setter") is not None:
+            # What it sets is not followed.
             forget(receiver)
         elif isinstance(receiver, (Instance, External)):
             is_certain = receiver.region is self.region

@@ -94,6 +94,9 @@ class Calls(Expressions):
         if isinstance(callee, External):
             return self.library.called(self, callee, arguments, keywords, node, frame, is_open=is_open)
         if isinstance(callee, Method):
+            if is_open:
+                self.library.forget_receiver(callee)
+                return UNKNOWN
             return self.library.method(self, callee, arguments, keywords, node, frame)
         self.record("", node, frame, arguments, keywords)
         for given in (callee, *arguments, *keywords.values()):
@@ -189,11 +192,14 @@ class Calls(Expressions):
             if isinstance(made, DictValue):
                 made.has_attributes = True
             return made
+        if owner.lookup("__new__") is not None:
+            self.record("", node, frame, arguments, keywords)
+            return UNKNOWN
         instance = Instance(owner, self.region)
         found = owner.lookup("__init__")
         if found is not None:
             self.call(found[0], (instance, *arguments), keywords, node, frame, is_open=is_open)
-        elif owner.is_dataclass:
+        elif owner.is_record:
             fields = [name for each in reversed(owner.order()) if isinstance(each, ClassValue) for name in each.fields]
             for name in fields:
                 default = owner.lookup(name)
@@ -204,6 +210,8 @@ class Calls(Expressions):
             if (after := owner.lookup("__post_init__")) is not None:
                 self.call(after[0], (instance,), {}, node, frame)
         elif foreign is not None:
+            # Its constructor may set any attribute.
+            instance.is_open = True
             self.library.called(self, foreign, arguments, keywords, node, frame, is_open=is_open)
         return instance
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import operator
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,6 +35,10 @@ from preflight.sources.python.simulation.values import (
     truth,
 )
 
+#: A number with more bits is not computed with.
+_MAX_BITS = 256
+#: A width that fills memory.
+_WIDE = re.compile(r"%[^a-zA-Z]*\d{4}")
 #: Characters of a text that is computed, and items of a sequence.
 _MAX_SIZE = 10_000
 
@@ -106,7 +111,10 @@ class Expressions(Assignments):
         return tuple(items) if items is not None else UNKNOWN
 
     def _of_List(self, node: ast.List | ast.Set, frame: Frame) -> Any:
-        return ListValue(self._spread(node.elts, frame), self.region, isinstance(node, ast.Set))
+        items = self._spread(node.elts, frame)
+        return ListValue(
+            _distinct(items) if isinstance(node, ast.Set) else items, self.region, isinstance(node, ast.Set)
+        )
 
     _of_Set = _of_List
 
@@ -141,7 +149,8 @@ class Expressions(Assignments):
         value = self.value(node.value, frame)
         form = self.value(node.format_spec, frame) if node.format_spec is not None else ""
         try:
-            return format(native(value), form) if node.conversion == -1 else UNKNOWN
+            plain = node.conversion == -1 and not _WIDE.search(f"%{form}")
+            return format(native(value), form) if plain else UNKNOWN
         except ERRORS:
             return UNKNOWN
 
@@ -185,6 +194,8 @@ class Expressions(Assignments):
             one, other = native(left), native(right)
             if sign is ast.Mult and not all(isinstance(each, (int, float)) for each in (one, other)):
                 return UNKNOWN
+            if _is_large(one) or _is_large(other) or (sign is ast.Mod and _WIDE.search(str(one))):
+                return UNKNOWN
             found = _BINARY[sign](one, other)
         except ERRORS:
             return UNKNOWN
@@ -217,7 +228,9 @@ class Expressions(Assignments):
     def _is_same(self, left: Any, right: Any) -> bool | None:
         for one, other in ((left, right), (right, left)):
             if other is None:
-                if isinstance(one, (Unknown, Method)) or (isinstance(one, External) and one.is_result):
+                if isinstance(one, (Unknown, Method)):
+                    return None
+                if isinstance(one, External) and (one.is_result or not one.last[:1].isupper()):
                     return None
                 return one is None
             if isinstance(other, bool):
@@ -286,7 +299,9 @@ class Expressions(Assignments):
 
     def _of_ListComp(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp, frame: Frame) -> Any:
         found = self._comprehended(node.generators, frame, lambda inner: self.value(node.elt, inner))
-        return ListValue(found, self.region, isinstance(node, ast.SetComp))
+        return ListValue(
+            _distinct(found) if isinstance(node, ast.SetComp) else found, self.region, isinstance(node, ast.SetComp)
+        )
 
     _of_SetComp = _of_ListComp
     _of_GeneratorExp = _of_ListComp
@@ -342,7 +357,8 @@ class Expressions(Assignments):
         if isinstance(receiver, Instance):
             if receiver.owner.lookup("__getattribute__") or receiver.owner.lookup("__setattr__"):
                 found = receiver.owner.lookup(name)
-                return self._of_class(found[0], receiver, node, frame) if found is not None else UNKNOWN
+                is_method = found is not None and isinstance(found[0], FunctionValue)
+                return self._of_class(found[0], receiver, node, frame) if found is not None and is_method else UNKNOWN
             if name in receiver.attributes:
                 return receiver.attributes[name]
             if name == "__dict__":
@@ -356,6 +372,8 @@ class Expressions(Assignments):
             return External(f"{foreign.name}().{name}") if foreign is not None else UNKNOWN
         if isinstance(receiver, ClassValue):
             found = receiver.lookup(name)
+            if found is not None and not isinstance(found[0], FunctionValue) and _is_enumeration(receiver):
+                return UNKNOWN
             if found is not None:
                 is_bound = isinstance(found[0], FunctionValue) and "classmethod" in found[0].decorators
                 return Bound(found[0], (receiver,)) if is_bound else found[0]
@@ -437,6 +455,26 @@ class Expressions(Assignments):
             return items[name] if isinstance(items, (list, tuple, str)) else UNKNOWN
         except ERRORS:
             return UNKNOWN
+
+
+def _is_large(value: Any) -> bool:
+    """Whether computing with a value may take long."""
+    if isinstance(value, int):
+        return value.bit_length() > _MAX_BITS
+    return isinstance(value, (str, bytes, tuple, list, dict, set)) and len(value) > _MAX_SIZE
+
+
+def _distinct(items: Sequence[Any] | None) -> list[Any] | None:
+    """The items of a set; None if they are not all known."""
+    try:
+        return list(dict.fromkeys(map(native, items))) if items is not None else None
+    except (NotKnown, TypeError):
+        return None
+
+
+def _is_enumeration(owner: ClassValue) -> bool:
+    """Whether the names of a class are objects of it."""
+    return owner.foreign is not None and owner.foreign.last.endswith(("Enum", "Flag"))
 
 
 def end_of_decorator(node: ast.expr) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -27,7 +28,9 @@ from preflight.sources.python.simulation.values import (
     Instance,
     ListValue,
     ModuleValue,
+    OutOfSteps,
     Unknown,
+    forget,
     merged,
     one_of,
     truth,
@@ -99,11 +102,15 @@ class Interpreter(Calls):
     def _do_AugAssign(self, node: ast.AugAssign, frame: Frame) -> None:
         before, more = self.value(node.target, frame), self.value(node.value, frame)
         if isinstance(before, ListValue):
-            self.change(before, lambda items: [*items, *(self.items(more, strict=True) or ())])
+            added = self.items(more)
+            known = (
+                before.items is not None and added is not None and isinstance(node.op, ast.Add) and not before.is_set
+            )
+            self.change(before, lambda items: [*items, *added] if known and added is not None else None)
             return
         if isinstance(before, DictValue):
-            known = more.items if isinstance(more, DictValue) else None
-            self.change(before, lambda items: {**items, **known} if known is not None else None)
+            merging = more.items if isinstance(more, DictValue) else None
+            self.change(before, lambda items: {**items, **merging} if merging is not None else None)
             return
         self._assign(node.target, self._computed(type(node.op), before, more), frame)
 
@@ -111,8 +118,14 @@ class Interpreter(Calls):
         for target in node.targets:
             if isinstance(target, ast.Name):
                 frame.names.pop(target.id, None)
-            elif isinstance(target, (ast.Subscript, ast.Attribute)):
-                self._assign(target, UNKNOWN, frame)
+            elif isinstance(target, ast.Subscript):
+                receiver, key = self.value(target.value, frame), self.value(target.slice, frame)
+                if isinstance(receiver, DictValue) and isinstance(key, (str, int)):
+                    self.change(receiver, functools.partial(_without, key))
+                else:
+                    forget(receiver)
+            elif isinstance(target, ast.Attribute):
+                forget(self.value(target.value, frame))
 
     def _do_Global(self, node: ast.Global, frame: Frame) -> None:
         frame.outside.update(node.names)
@@ -124,9 +137,10 @@ class Interpreter(Calls):
         raise Returned(self.value(node.value, frame) if node.value is not None else None)
 
     def _do_Break(self, node: ast.Break, frame: Frame) -> None:
-        raise LeftLoop
+        raise LeftLoop(is_break=True)
 
-    _do_Continue = _do_Break
+    def _do_Continue(self, node: ast.Continue, frame: Frame) -> None:
+        raise LeftLoop(is_break=False)
 
     def _do_Raise(self, node: ast.Raise, frame: Frame) -> None:
         raised = self.value(node.exc, frame) if node.exc is not None else UNKNOWN
@@ -179,6 +193,7 @@ class Interpreter(Calls):
             if isinstance(each, Returned):
                 frame.returned.append(each.value)
         self._assumed += bool(leaving)
+        self._left += any(isinstance(each, LeftLoop) for each in leaving)
         self._may_have_exited |= any(isinstance(each, Stopped) for each in leaving)
 
     def _end_together(self, signals: Sequence[Signal], leaving: Sequence[Signal]) -> None:
@@ -193,17 +208,27 @@ class Interpreter(Calls):
 
     def _do_For(self, node: ast.For, frame: Frame) -> None:
         iterable = self.value(node.iter, frame)
+        for name in ("__iter__", "__next__", "__getitem__") if isinstance(iterable, Instance) else ():
+            if (found := iterable.owner.lookup(name)) is not None:
+                self.maybe_called(Bound(found[0], (iterable,)), node.iter, frame)
         items = self.items(iterable)
         if items is None or len(items) > _MAX_ITEMS:
             one = one_of(items or ()) if items is not None else iterable if isinstance(iterable, Unknown) else UNKNOWN
             self._loop(node, frame, lambda: self._assign(node.target, one, frame))
             return
-        for item in items:
+        for number, item in enumerate(items):
+            left = self._left
             self._assign(node.target, item, frame)
             try:
                 self.block(node.body, frame)
-            except LeftLoop:
-                continue
+            except LeftLoop as signal:
+                if signal.is_break:
+                    return
+            if left != self._left and number + 1 < len(items):
+                # It may be over.
+                rest = one_of(items[number + 1 :])
+                self._loop(node, frame, lambda rest=rest: self._assign(node.target, rest, frame))  # type: ignore[misc]
+                return
         self.block(node.orelse, frame)
 
     _do_AsyncFor = _do_For
@@ -253,6 +278,7 @@ class Interpreter(Calls):
 
     def _do_With(self, node: ast.With, frame: Frame) -> None:
         may_keep = False
+        entered_objects: list[Instance] = []
         for item in node.items:
             context = self.value(item.context_expr, frame)
             entered = context
@@ -261,19 +287,21 @@ class Interpreter(Calls):
             may_keep |= isinstance(context, External) and context.last.removesuffix("()") in _KEEPING
             if isinstance(context, Instance) and (found := context.owner.lookup("__enter__")) is not None:
                 entered = self.call(Bound(found[0], (context,)), (), {}, item.context_expr, frame)
+                entered_objects.append(context)
             if item.optional_vars is not None:
                 self._assign(item.optional_vars, entered, frame)
-        if not may_keep:
-            self.block(node.body, frame)
-            return
-        self._tries += 1
+        self._tries += may_keep
         try:
             self.block(node.body, frame)
         except Stopped as stopped:
-            if stopped.is_exit:
+            if stopped.is_exit or not may_keep:
                 raise
         finally:
-            self._tries -= 1
+            self._tries -= may_keep
+        for each in reversed(entered_objects):
+            if (left := each.owner.lookup("__exit__")) is not None:
+                call = Bound(left[0], (each, None, None, None))
+                self.call(call, (), {}, node.items[0].context_expr, frame)
 
     _do_AsyncWith = _do_With
 
@@ -330,6 +358,9 @@ class Interpreter(Calls):
 
     def _do_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef, frame: Frame) -> None:
         made: Any = self._function(node, frame)
+        if frame.is_class and {"setter", "deleter"} & made.decorators:
+            frame.names[f"{node.name}.setter"] = made
+            return
         for decorator in reversed(node.decorator_list):
             made = self._decorated(made, self.value(decorator, frame), decorator, frame)
         self._assign_name(node.name, made, frame)
@@ -360,7 +391,22 @@ class Interpreter(Calls):
         for value in inner.names.values():
             if isinstance(value, FunctionValue) and value.owner is None:
                 value.owner = made
-        self._assign_name(node.name, made, frame)
+        self._begin_class(made, node, frame)
+        shown: Any = made
+        for decorator in reversed(node.decorator_list):
+            shown = self._decorated(shown, self.value(decorator, frame), decorator, frame)
+        self._assign_name(node.name, shown, frame)
+
+    def _begin_class(self, made: ClassValue, node: ast.ClassDef, frame: Frame) -> None:
+        """Run what a base, or a metaclass, does with a new class."""
+        keywords = {each.arg or "": self.value(each.value, frame) for each in node.keywords}
+        if isinstance(keywords.pop("metaclass", None), (ClassValue, FunctionValue)):
+            raise OutOfSteps
+        found = made.lookup("__init_subclass__", above=made)
+        if found is not None:
+            self.call(
+                found[0], (made,), keywords, ast.copy_location(ast.Call(ast.Name(node.name), [], []), node), frame
+            )
 
     def _do_Import(self, node: ast.Import, frame: Frame) -> None:
         for alias in node.names:
@@ -386,14 +432,24 @@ class Interpreter(Calls):
             elif isinstance(at, ModuleValue):
                 at.frame.names[rest[-1]] = found
 
+    def _import_all(self, module: ModuleValue | None, frame: Frame) -> None:
+        """`from module import *`."""
+        names = module.frame.names if module is not None else {}
+        listed = self.items(names.get("__all__", UNKNOWN)) or []
+        for name in listed if module is not None else ():
+            part = self._find_module(module.file, name, 1) if isinstance(name, str) and module is not None else None
+            if part is not None and name not in names:
+                names[name] = self.import_module(part)
+        found = {name: value for name, value in names.items() if not name.startswith("_") or name in listed}
+        frame.names.update({name: value for name, value in found.items() if not listed or name in listed})
+
     def _do_ImportFrom(self, node: ast.ImportFrom, frame: Frame) -> None:
         here = frame.module.file
         file = self._find_module(here, node.module or "", node.level)
         module = self.import_module(file) if file is not None else None
         for alias in node.names:
             if alias.name == "*":
-                names = module.frame.names if module is not None else {}
-                frame.names.update({name: value for name, value in names.items() if not name.startswith("_")})
+                self._import_all(module, frame)
                 continue
             inner = f"{node.module}.{alias.name}" if node.module else alias.name
             if module is not None and alias.name in module.frame.names:
@@ -405,6 +461,10 @@ class Interpreter(Calls):
                 library = External(node.module or "")
                 found = UNKNOWN if is_own else self.library.attribute(self, library, alias.name)
             self._assign_name(alias.asname or alias.name, found, frame)
+
+
+def _without(key: Any, items: dict[Any, Any]) -> dict[Any, Any]:
+    return {name: item for name, item in items.items() if name != key}
 
 
 def _assigned(node: ast.AST) -> Iterator[str]:

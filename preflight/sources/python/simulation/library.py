@@ -30,7 +30,6 @@ from preflight.sources.python.simulation.values import (
     Instance,
     ListValue,
     Method,
-    ModuleValue,
     NotKnown,
     OpenFile,
     OutOfSteps,
@@ -56,11 +55,16 @@ _PURE: dict[str, Callable[..., Any]] = {
     **{f"os.path.{name}": getattr(posixpath, name) for name in ("join", "basename", "dirname", "splitext", "normpath")},
     "json.loads": json.loads,
 }
-_TEXT = frozenset(name for name in dir(str) if not name.startswith("_")) - {"format_map", "translate", "maketrans"}
+_TEXT = frozenset(name for name in dir(str) if not name.startswith("_")) - frozenset(
+    ("format_map", "translate", "maketrans", "ljust", "rjust", "center", "zfill", "expandtabs", "replace", "format")
+)
 #: What gives the keys of a dictionary as attributes.
 _WRAPS = ("EasyDict", "AttrDict", "Box", "Munch", "DotMap", "SimpleNamespace", "Namespace", "edict")
 #: Functions that may change what they are given.
-_CHANGES = re.compile(r"update|merge|set_|load_|override|patch|apply|add_|extend|fill|parse_known|register_config")
+_CHANGES = re.compile(
+    r"update|merge|set_|load_|override|patch|apply|add_|extend|fill|parse_known|register_config|broadcast"
+    r"|all_gather|gather|scatter|recv|shuffle|heap|readinto"
+)
 #: Calls after which nothing is certain: other code is run, any name is changed, or paths are those of another folder.
 _ANYTHING = frozenset(
     (
@@ -68,9 +72,13 @@ _ANYTHING = frozenset(
         *("builtins.__import__", "runpy.run_path", "runpy.run_module"),
     )
 )
-_ERRORS = (TypeError, ValueError, ArithmeticError, KeyError, IndexError, NotKnown, AttributeError, RecursionError)
+_ERRORS = (
+    *(TypeError, ValueError, ArithmeticError, LookupError, NotKnown, AttributeError, RecursionError, MemoryError),
+)
 #: Functions that add options of a library to a parser, and return it.
 _ADDS_OPTIONS = ("deepspeed.add_config_arguments", ".add_argparse_args")
+#: Methods after which some file has another text.
+_WRITING = (".write_text", ".write_bytes", ".unlink", ".rename", ".symlink_to", ".save_to_disk")
 #: Calls that start the processes of a job with a function.
 _SPAWNS = ("torch.multiprocessing.spawn", "torch.multiprocessing.spawn.spawn", "paddle.distributed.spawn")
 #: What no rank waits in.
@@ -152,6 +160,10 @@ class Library:
             self._variables[name] = value if run.region is None else UNKNOWN
         else:
             self._variables = dict.fromkeys(self._variables, UNKNOWN)
+
+    def set_line(self, value: Any) -> None:
+        """`sys.argv = value`."""
+        self._line = value if isinstance(value, ListValue) else ListValue(None)
 
     def has_variable(self, run: Interpreter, name: Any) -> bool | None:
         """Whether a variable is set; None if that is not known."""
@@ -272,9 +284,9 @@ class Library:
 
     def _note_moved(self, run: Interpreter, name: str, arguments: Sequence[Any]) -> None:
         """Remember the files that a call may change. Raises OutOfSteps where it may change anything."""
-        if name in _ANYTHING:
+        if name in _ANYTHING or name.endswith(".exec_module"):
             raise OutOfSteps
-        if name.startswith(("subprocess.", "os.system", "os.popen")):
+        if name.startswith(("subprocess.", "os.system", "os.popen")) or name.endswith(_WRITING):
             self._written.add("*")
         elif name.startswith(("shutil.", "os.rename", "os.replace", "os.remove", "os.unlink", "os.symlink", "os.link")):
             self._written.update(each if isinstance(each, str) else "*" for each in map(_path_of, arguments))
@@ -312,7 +324,8 @@ class Library:
             found = range(*map(native, arguments))
         except _ERRORS:
             return UNKNOWN
-        return tuple(found) if len(found) <= _MAX_RANGE else UNKNOWN
+        # The length of a large range has no number in C.
+        return tuple(found) if not found[_MAX_RANGE : _MAX_RANGE + 1] else UNKNOWN
 
     def _call_builtins_isinstance(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
         if len(arguments) != 2:
@@ -328,10 +341,14 @@ class Library:
         if len(arguments) < 2 or not isinstance(arguments[1], str):
             return UNKNOWN
         owner, name = arguments[0], arguments[1]
-        if self._has(owner, name) is False and len(arguments) > 2:
+        if len(arguments) == 2:
+            return run.attribute(owner, name, node, frame)
+        is_there = self._has(owner, name)
+        if is_there is False:
             return arguments[2]
-        found = run.attribute(owner, name, node, frame)
-        return UNKNOWN if isinstance(found, External) and len(arguments) > 2 else found
+        # A property may raise AttributeError, for which the default stands.
+        found = run.attempt(lambda: run.attribute(owner, name, node, frame)) if is_there else UNKNOWN
+        return UNKNOWN if isinstance(found, External) else found
 
     def _call_builtins_hasattr(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
         known = len(arguments) == 2 and isinstance(arguments[1], str)
@@ -342,8 +359,14 @@ class Library:
         if isinstance(owner, DictValue) and owner.has_attributes and owner.items is not None:
             return name in owner.items
         if isinstance(owner, Instance):
-            is_there = name in owner.attributes or owner.owner.lookup(name) is not None
-            return True if is_there else None if owner.owner.foreign is not None else False
+            if name in owner.attributes:
+                return True
+            found = owner.owner.lookup(name)
+            if found is not None:
+                is_property = isinstance(found[0], FunctionValue) and bool(_PROPERTIES & found[0].decorators)
+                return None if is_property else True
+            is_open = owner.is_open or owner.owner.foreign is not None or owner.owner.lookup("__getattr__") is not None
+            return None if is_open else False
         return None
 
     def _call_builtins_setattr(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
@@ -483,14 +506,17 @@ class Library:
         kinds = {posixpath.splitext(each)[1] for each in found or ()}
         return list(found) if found and len(kinds) == 1 and not any(each.endswith("/") for each in found) else None
 
-    def _call_json_load(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
-        return self._loaded(run, arguments[0], json.loads) if arguments else UNKNOWN
+    def _call_json_load(self, run: Interpreter, arguments: tuple[Any, ...], keywords: dict[str, Any], *_: Any) -> Any:
+        return self._loaded(run, arguments[0], json.loads) if arguments and not keywords else UNKNOWN
 
-    def _call_yaml_safe_load(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
-        return self._loaded(run, arguments[0], _yaml) if arguments else UNKNOWN
+    def _call_yaml_load(self, run: Interpreter, arguments: tuple[Any, ...], keywords: dict[str, Any], *_: Any) -> Any:
+        loader = keywords.get("Loader", arguments[1] if len(arguments) > 1 else External("yaml.SafeLoader"))
+        is_plain = isinstance(loader, External) and loader.name in _LOADERS
+        changed = any(each.name.startswith("yaml.") and ".add_" in each.name for each in run.events)
+        return self._loaded(run, arguments[0], _yaml) if arguments and is_plain and not changed else UNKNOWN
 
-    _call_yaml_load = _call_yaml_safe_load
-    _call_yaml_full_load = _call_yaml_safe_load
+    _call_yaml_safe_load = _call_yaml_load
+    _call_yaml_full_load = _call_yaml_load
 
     def _call_omegaconf_OmegaConf_load(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
         text = self._text(arguments[0]) if arguments else None
@@ -546,11 +572,13 @@ class Library:
             return UNKNOWN
         given = arguments[0] if arguments else keywords.get("args")
         words: Sequence[str | None] | None = self.world.arguments
+        if "namespace" in keywords or len(arguments) > 1:
+            words = None
         line = run.items(self._line)
-        if words is not None and None not in words:
+        if words is not None and None not in words and given is None:
             # The program may have changed it.
             words = [each if isinstance(each, str) else None for each in line[1:]] if line is not None else None
-        if given is not None:
+        if given is not None and words is not None:
             items = run.items(given)
             words = [each if isinstance(each, str) else None for each in items] if items is not None else None
         found, refusal, option = argument_parser.parse(parser, words, self._convert(run, node, frame), run.region)
@@ -569,6 +597,13 @@ class Library:
         return convert
 
     # --- methods of known values ---------------------------------------------------------------------------------
+
+    def forget_receiver(self, method: Method) -> None:
+        """Take the value of a method for changed, which is called with something unknown."""
+        if isinstance(method.receiver, Parser):
+            method.receiver.is_open = True
+        else:
+            forget(method.receiver)
 
     def method(
         self,
@@ -633,7 +668,9 @@ class Library:
         return _copied(receiver, run.region) if name == "copy" else UNKNOWN
 
     def _method_of_list(self, run: Interpreter, receiver: ListValue, name: str, arguments: tuple[Any, ...]) -> Any:
-        if name in ("append", "add") and len(arguments) == 1:
+        if receiver.is_set and name in ("add", "discard", "remove", "update"):
+            run.change(receiver, lambda items: _changed_set(items, name, arguments))
+        elif name == "append" and len(arguments) == 1:
             run.change(receiver, lambda items: [*items, arguments[0]])
         elif name == "extend" and len(arguments) == 1:
             run.change(receiver, lambda items: [*items, *(run.items(arguments[0], strict=True) or ())])
@@ -665,6 +702,9 @@ _PLAIN = frozenset(
         ),
     )
 )
+_PROPERTIES = frozenset(("property", "cached_property"))
+#: Loaders that give plain values.
+_LOADERS = frozenset(f"yaml.{each}" for each in ("SafeLoader", "CSafeLoader", "FullLoader", "Loader", "UnsafeLoader"))
 #: What starts the group of processes.
 _STARTS = frozenset(
     ("init_process_group", "init_parallel_env", "init_distributed", "Accelerator", "init", "initialize")
@@ -679,6 +719,13 @@ def _yaml(text: str) -> Any:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from None
+
+
+def _changed_set(items: list[Any], how: str, arguments: Sequence[Any]) -> list[Any]:
+    """The items of a set after a method. Raises NotKnown, TypeError or AttributeError if they are not known."""
+    changed = set(map(native, items))
+    getattr(changed, how)(*map(native, arguments))
+    return list(changed)
 
 
 def _path_of(value: Any) -> Any:
@@ -721,7 +768,10 @@ def _is_of(value: Any, kind: Any) -> bool | None:
     """Whether a value is of a class; None if that is not known."""
     if isinstance(value, Instance) and isinstance(kind, ClassValue):
         return True if kind in value.owner.order() else None if value.owner.foreign is not None else False
-    if not isinstance(kind, External) or isinstance(value, (Unknown, External, Instance, ModuleValue, FunctionValue)):
+    if isinstance(value, ClassValue) and isinstance(kind, External) and kind.name == "builtins.type":
+        return True
+    plain = (ListValue, DictValue, tuple, str, bytes, bool, int, float, type(None))
+    if not isinstance(kind, External) or not isinstance(value, plain):
         return None
     real = getattr(builtins, kind.last, None)
     python = {ListValue: list, DictValue: dict}.get(type(value), type(value))

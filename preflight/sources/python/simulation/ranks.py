@@ -279,6 +279,12 @@ def alone(first: Run, other: Run) -> Event | None:
     """A collective that one of two ranks calls and the other does not, in whatever part of the program."""
     if not (first.is_complete and other.is_complete):
         return None
+    started = [
+        {event.path for event in one.events if last(event.name) == "init_process_group"} for one in (first, other)
+    ]
+    if started[0] != started[1]:
+        # They are in groups of their own.
+        return None
     sides = [[each for each in one.events if _may_wait(each)] for one in (first, other)]
     # What cannot be read may hold a counterpart.
     unread = [{(each.name, each.path) for each in side if not _is_collective(each)} for side in sides]

@@ -115,7 +115,11 @@ class Returned(Signal):
 
 
 class LeftLoop(Signal):
-    """`break` or `continue`."""
+    """`break`, or `continue`."""
+
+    def __init__(self, *, is_break: bool) -> None:
+        super().__init__()
+        self.is_break = is_break
 
 
 class Stopped(Signal):
@@ -155,6 +159,8 @@ class RunState:
         self._maybe = 0
         self._assumed = 0
         self._may_have_exited = False
+        #: How often a loop may have been left.
+        self._left = 0
         self._muted = 0
         self._loops = 0
         self._tries = 0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,8 +28,14 @@ class Unknown:
 UNKNOWN = Unknown()
 
 
+#: Parts of one value.
+_MAX_PARTS = 10_000
 #: Values in values are followed to this depth.
 _MAX_NESTING = 6
+
+
+#: Bases whose constructor takes the annotated names of a class.
+_RECORDS = frozenset(("NamedTuple", "BaseModel", "BaseSettings", "Struct"))
 
 
 class NotKnown(Exception):
@@ -100,18 +107,28 @@ class ClassValue:
         """What a name is in the class or a base of it, and where; above a class, for `super()`."""
         order = self.order()
         for each in order[order.index(above) + 1 :] if above in order else order:
-            if isinstance(each, External):
-                return None
-            if name in each.names:
+            if isinstance(each, ClassValue) and name in each.names:
                 return each.names[name], each
         return None
 
     def order(self) -> list[ClassValue | External]:
-        """The class and its bases, depth first."""
+        """The class and its bases in the order in which names are looked up."""
+        lines = [each.order() if isinstance(each, ClassValue) else [each] for each in self.bases]
+        lines.append(list(self.bases))
         found: list[ClassValue | External] = [self]
-        for base in self.bases:
-            found += [each for each in (base.order() if isinstance(base, ClassValue) else [base]) if each not in found]
+        while lines := [line for line in lines if line]:
+            first = (line[0] for line in lines if not any(line[0] in other[1:] for other in lines))
+            following = next(first, lines[0][0])
+            found.append(following)
+            lines = [[each for each in line if each is not following] for line in lines]
         return found
+
+    @property
+    def is_record(self) -> bool:
+        """Whether its constructor takes its annotated names: that of a dataclass, a NamedTuple, a model of pydantic."""
+        foreign = self.foreign
+        is_named = foreign is not None and foreign.last in _RECORDS
+        return is_named or any(isinstance(each, ClassValue) and each.is_dataclass for each in self.order())
 
     @property
     def foreign(self) -> External | None:
@@ -230,13 +247,25 @@ def native(value: Any) -> Any:
 
 
 def of_native(value: Any, region: object = None, file: str = "") -> Any:
-    """The value for one of Python's own."""
+    """The value for one of Python's own; UNKNOWN for a large one."""
+    try:
+        return _of_native(value, region, file, itertools.count())
+    except OverflowError:
+        return UNKNOWN
+
+
+def _of_native(value: Any, region: object, file: str, count: Iterator[int]) -> Any:
+    # Anchors of YAML can make a short file as large as they like.
+    if next(count) > _MAX_PARTS:
+        raise OverflowError
     if isinstance(value, Mapping):
-        return DictValue({key: of_native(item, region, file) for key, item in value.items()}, region, file=file)
+        items = {key: _of_native(item, region, file, count) for key, item in value.items()}
+        return DictValue(items, region, file=file)
     if isinstance(value, (list, set, frozenset)):
-        return ListValue([of_native(item, region, file) for item in value], region, isinstance(value, (set, frozenset)))
+        is_set = isinstance(value, (set, frozenset))
+        return ListValue([_of_native(item, region, file, count) for item in value], region, is_set)
     if isinstance(value, tuple):
-        return tuple(of_native(item, region, file) for item in value)
+        return tuple(_of_native(item, region, file, count) for item in value)
     return value if value is None or isinstance(value, (bool, int, float, str, bytes)) else UNKNOWN
 
 
