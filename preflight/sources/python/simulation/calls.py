@@ -197,7 +197,7 @@ class Calls(Expressions):
             return UNKNOWN
         instance = Instance(owner, self.region)
         found = owner.lookup("__init__")
-        if found is not None:
+        if found is not None and (not owner.is_dataclass or "__init__" in owner.names):
             self.call(found[0], (instance, *arguments), keywords, node, frame, is_open=is_open)
         elif owner.is_record:
             fields = [name for each in reversed(owner.order()) if isinstance(each, ClassValue) for name in each.fields]

@@ -212,6 +212,9 @@ class Interpreter(Calls):
             if (found := iterable.owner.lookup(name)) is not None:
                 self.maybe_called(Bound(found[0], (iterable,)), node.iter, frame)
         items = self.items(iterable)
+        if items is not None and not self._muted:
+            place = (frame.module.file.path, node.lineno, node.col_offset)
+            self.rounds.setdefault(place, set()).add(len(items))
         if items is None or len(items) > _MAX_ITEMS:
             one = one_of(items or ()) if items is not None else iterable if isinstance(iterable, Unknown) else UNKNOWN
             self._loop(node, frame, lambda: self._assign(node.target, one, frame))
@@ -384,7 +387,9 @@ class Interpreter(Calls):
         fields = tuple(
             each.target.id
             for each in node.body
-            if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+            if isinstance(each, ast.AnnAssign)
+            and isinstance(each.target, ast.Name)
+            and "ClassVar" not in ast.unparse(each.annotation)
         )
         decorators = [end_of_decorator(each) for each in node.decorator_list]
         made = ClassValue(node, bases, inner.names, "dataclass" in decorators, fields)

@@ -238,6 +238,8 @@ class Library:
         name = function.name
         if name == "preflight.nothing":
             return None
+        if name in ("builtins.eval", "builtins.compile"):
+            return UNKNOWN
         symbol = _symbol_of("calls", name)
         if symbol == "is_initialized":
             return (
@@ -520,7 +522,8 @@ class Library:
 
     def _call_omegaconf_OmegaConf_load(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
         text = self._text(arguments[0]) if arguments else None
-        if text is None or "${" in text:
+        # Its reader takes `1e-4` for a number.
+        if text is None or "${" in text or re.search(r"\d[eE][-+]?\d", text):
             return UNKNOWN
         return _with_attributes(self._loaded(run, _path_of(arguments[0]), _yaml, is_path=True))
 
@@ -745,6 +748,8 @@ def _with_attributes(value: Any) -> Any:
     """A dictionary whose keys, and those of the ones in it, are its attributes."""
     if isinstance(value, DictValue):
         value.has_attributes = True
+        # It may give keys that are not there.
+        value.file = ""
         for item in (value.items or {}).values():
             _with_attributes(item)
     elif isinstance(value, ListValue):
@@ -774,6 +779,9 @@ def _is_of(value: Any, kind: Any) -> bool | None:
     if not isinstance(kind, External) or not isinstance(value, plain):
         return None
     real = getattr(builtins, kind.last, None)
+    if isinstance(value, DictValue) and value.has_attributes:
+        # A namespace is not a dictionary, an EasyDict is one.
+        return None
     python = {ListValue: list, DictValue: dict}.get(type(value), type(value))
     if isinstance(value, ListValue) and value.is_set:
         python = set

@@ -207,7 +207,16 @@ def run(
         is_complete = False
     outcomes = {place: frozenset(found) for place, found in interpreter.outcomes.items()}
     variables = frozenset(library.given)
-    return Run(interpreter.events, failure, is_complete, world.role, variables, interpreter.values, outcomes)
+    return Run(
+        interpreter.events,
+        failure,
+        is_complete,
+        world.role,
+        variables,
+        interpreter.values,
+        outcomes,
+        interpreter.rounds,
+    )
 
 
 def _parsed_file(file: SourceFile) -> ast.Module | None:
@@ -284,6 +293,9 @@ def alone(first: Run, other: Run) -> Event | None:
     ]
     if started[0] != started[1]:
         # They are in groups of their own.
+        return None
+    if any(rounds != first.rounds[place] for place, rounds in other.rounds.items() if place in first.rounds):
+        # Long loops are not counted: the ranks may take turns.
         return None
     sides = [[each for each in one.events if _may_wait(each)] for one in (first, other)]
     # What cannot be read may hold a counterpart.

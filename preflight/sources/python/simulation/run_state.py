@@ -77,6 +77,7 @@ class Run(NamedTuple):
         variables: the variables that it sets.
         values: what expressions at some places gave, each time.
         outcomes: what conditions were, by file, line and column; None where that is not known.
+        rounds: how many items loops had, by file, line and column.
     """
 
     events: Sequence[Event]
@@ -86,6 +87,7 @@ class Run(NamedTuple):
     variables: frozenset[str] = frozenset()
     values: Mapping[ExpressionPlace, Sequence[Any]] = {}
     outcomes: Mapping[tuple[str, int, int], frozenset[bool | None]] = {}
+    rounds: Mapping[tuple[str, int, int], set[int]] = {}
 
 
 class Failure(NamedTuple):
@@ -149,6 +151,8 @@ class RunState:
         self.events: list[Event] = []
         self.outcomes: dict[tuple[str, int, int], set[bool | None]] = {}
         self.values: dict[ExpressionPlace, list[Any]] = {}
+        #: How many items the loops at some places had.
+        self.rounds: dict[tuple[str, int, int], set[int]] = {}
         self._watched: dict[int, ExpressionPlace] = {}
         self._wanted = wanted
         self._find_module = find_module
