@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from preflight.sources.python.simulation.values import UNKNOWN, DictValue, External, ListValue, NotKnown, native
 
 #: Stands for a word that is not known.
-_OPEN = "\0"
+OPEN = "\0"
 _ACTIONS = ("store", "store_true", "store_false", "append", "extend", "count", "store_const")
 _TYPES: dict[str, Callable[[str], Any]] = {"builtins.int": int, "builtins.float": float, "builtins.str": str}
 
@@ -92,7 +92,7 @@ def _with_open_values(words: Sequence[str | None], valued: set[str]) -> list[str
     for before, word in itertools.pairwise(("", *words)):
         if word is None and before not in valued:
             return None
-        found.append(_OPEN if word is None else word)
+        found.append(OPEN if word is None else word)
     return found
 
 
@@ -135,7 +135,7 @@ def _converter(kind: Any, convert: Callable[[Any, str], Any]) -> Callable[[str],
     function = _TYPES.get(kind.name) if isinstance(kind, External) else str if kind is None else None
 
     def converted(word: str) -> Any:
-        if word == _OPEN:
+        if word == OPEN:
             return UNKNOWN
         return function(word) if function is not None else convert(kind, word)
 

@@ -55,6 +55,12 @@ class Seen(NamedTuple):
 def seen(runs: Sequence[Run]) -> Iterator[Seen]:
     """The calls of the table among the events of some runs, each once."""
     found: dict[tuple[str, int, int], list[tuple[int, int, Event]]] = {}
+    # What differs between ranks is not known for any of them.
+    others: dict[tuple[str, int, int], list[Event]] = {}
+    for run in runs:
+        for event in run.events if run.is_of_any else ():
+            others.setdefault(event.path[-1], []).append(event)
+    runs = [run for run in runs if not run.is_of_any]
     for rank, run in enumerate(runs):
         for number, event in enumerate(run.events):
             if event.name and event.doubt < 2:
@@ -65,9 +71,10 @@ def seen(runs: Sequence[Run]) -> Iterator[Seen]:
         if row is None:
             continue
         ranks = {rank for rank, _, _ in places}
-        others = [rank for rank, run in enumerate(runs) if run.role == runs[min(ranks)].role]
-        reached_by = RankSet.ALL if ranks >= set(others) else RankSet.FIRST if ranks == {0} else RankSet.OTHERS
-        yield Seen(row, [event for _, _, event in places], runs[min(ranks)].events, reached_by)
+        same = [rank for rank, run in enumerate(runs) if run.role == runs[min(ranks)].role]
+        reached_by = RankSet.ALL if ranks >= set(same) else RankSet.FIRST if ranks == {0} else RankSet.OTHERS
+        events = [*(event for _, _, event in places), *others.get(event.path[-1], ())]
+        yield Seen(row, events, runs[min(ranks)].events, reached_by)
 
 
 def _row(event: Event) -> Called | None:

@@ -92,12 +92,13 @@ class World:
     Args:
         variables: the variables that the launch sets.
         role: `worker` or `server` of a job of Paddle; empty for any other.
+        rank: of the job, and on its node; None stands for any rank.
         read: the text of a file that the program opens, by its path.
         names: the entries of a folder by its path; None if it is not there.
     """
 
-    rank: int = 0
-    local_rank: int = 0
+    rank: int | None = 0
+    local_rank: int | None = 0
     world_size: int | None = None
     local_world_size: int | None = None
     arguments: tuple[str | None, ...] | None = None
@@ -108,6 +109,8 @@ class World:
 
     def symbol(self, name: str) -> Any:
         """The value of a name in `libraries.toml`."""
+        if self.rank is None and name.startswith(("is_first", "is_last", "is_local_first")):
+            return UNKNOWN
         if name in ("is_first", "is_local_first"):
             return (self.rank if name == "is_first" else self.local_rank) == 0
         if name in ("is_server", "is_worker"):
@@ -116,7 +119,7 @@ class World:
             return True if self.rank == 0 else UNKNOWN
         if name == "is_last_stage":
             # With one stage alone there is no pipeline.
-            return False if self.rank == 0 else self.rank + 1 == self.world_size or UNKNOWN
+            return False if not self.rank else self.rank + 1 == self.world_size or UNKNOWN
         value = True if name == "is_available" else getattr(self, name, None)
         return UNKNOWN if value is None else value
 
@@ -207,7 +210,7 @@ class Library:
     def decorated(self, run: Interpreter, function: Any, decorator: External) -> Any:
         """A function under a decorator of a library."""
         if decorator.last.startswith("rank_zero_only"):
-            return function if self.world.rank == 0 else External("preflight.nothing")
+            return function if not self.world.rank else External("preflight.nothing")
         if isinstance(function, FunctionValue) and not _PLAIN & {decorator.last.partition("(")[0]}:
             return replace(function, is_open=True)
         return function
@@ -314,7 +317,8 @@ class Library:
         target = arguments[0] if arguments else keywords.get("fn", keywords.get("func", UNKNOWN))
         given = keywords.get("args", arguments[1] if len(arguments) > 1 else ())
         items = run.items(given) or []
-        first = () if name.startswith("paddle") else (self.world.local_rank,)
+        number = self.world.symbol("local_rank")
+        first = () if name.startswith("paddle") else (number,)
         return run.call(target, (*first, *items), {}, node, frame, is_open=run.items(given) is None)
 
     def _call_builtins_len(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
@@ -447,6 +451,11 @@ class Library:
         if self.has_variable(run, name) is not True:
             self.set_variable(run, name, UNKNOWN)
         return self._variable(name)
+
+    def _call_os_environ_pop(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
+        before = self._variable(arguments[0]) if arguments else UNKNOWN
+        self.set_variable(run, arguments[0] if arguments else UNKNOWN, UNKNOWN)
+        return before
 
     def _call_os_environ_update(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
         given = arguments[0] if arguments else UNKNOWN

@@ -17,6 +17,7 @@ from preflight.sources.python.called_settings import SOURCE
 from preflight.sources.python.collectives import is_collective_event
 from preflight.sources.python.module import Positions, last, parse_silently
 from preflight.sources.python.simulation import call_settings, resolution
+from preflight.sources.python.simulation.argument_parser import OPEN
 from preflight.sources.python.simulation.interpreter import Interpreter
 from preflight.sources.python.simulation.library import ROOT, Library, World, table
 from preflight.sources.python.simulation.run_state import Event, ExpressionPlace, Failure, Run
@@ -139,7 +140,7 @@ def _of_calls(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
 
 def _of_lone_rank(launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
     """The collective that some ranks do not come to."""
-    for other in [each for each in runs[1:] if each.role == runs[0].role]:
+    for other in [each for each in runs[1:] if each.role == runs[0].role and not each.is_of_any]:
         event = alone(runs[0], other)
         if event is not None:
             guard = next(iter(event.guards), None)
@@ -207,11 +208,13 @@ def run(
         is_complete = False
     outcomes = {place: frozenset(found) for place, found in interpreter.outcomes.items()}
     variables = frozenset(library.given)
+    is_of_any = world.rank is None
     return Run(
         interpreter.events,
         failure,
         is_complete,
         world.role,
+        is_of_any,
         variables,
         interpreter.values,
         outcomes,
@@ -268,7 +271,12 @@ def _worlds(job: Job, launch: Launch) -> list[World]:
         if each.role:
             known["TRAINING_ROLE"] = "TRAINER" if role == "worker" else "PSERVER"
         worlds.append(replace(each, variables={**given, **known}))
-    return worlds
+    size = {name: str(world) for name in names.get("world_size", ()) if world is not None}
+    local_size = {name: str(local) for name in names.get("local_world_size", ()) if local is not None}
+    words = launch.arguments if launch.span.path != launch.program else None
+    if words is not None and launch.launcher in _GIVING_LOCAL_RANK:
+        words = (f"--local_rank={OPEN}", f"--local-rank={OPEN}", *words)
+    return [*worlds, World(None, None, world, local, words, {**given, **size, **local_size})]
 
 
 def _differ(job: Job, launch: Launch) -> bool:
@@ -312,7 +320,8 @@ def alone(first: Run, other: Run) -> Event | None:
         places = {each.path for each in (called[1] if kind == "delete" else called[0])}
         # Of several calls of one name, that which only one of them comes to.
         lone = [*(each for each in (*lone, *called[0], *called[1]) if each.path not in places), *lone]
-        found = next((each for each in lone if each.doubt < 2), None)
+        doubtful = {last(each.name) for side in called for each in side if each.doubt > 1}
+        found = next((each for each in lone if each.doubt < 2 and last(each.name) not in doubtful), None)
         if kind in ("delete", "insert") and found is not None:
             return found
     return None

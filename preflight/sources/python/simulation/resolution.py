@@ -30,7 +30,7 @@ def resolved(
     """The claims with the values that the runs of their launches show, without those of branches that none takes."""
     for claim in claims:
         launch = claim.scope.launch
-        complete = [run for run in runs.get(launch, ()) if run.is_complete]
+        complete = [run for run in runs.get(launch, ()) if run.is_complete and run.is_of_any]
         if isinstance(claim, BranchClaim):
             is_taken = _is_taken(claim.when, complete)
             if is_taken is False:

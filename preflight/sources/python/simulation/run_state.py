@@ -74,6 +74,7 @@ class Run(NamedTuple):
     Args:
         is_complete: whether the run was followed to its end.
         role: `worker` or `server`; empty where there are no servers.
+        is_of_any: whether it stands for any rank: what is known in it holds for all of them.
         variables: the variables that it sets.
         values: what expressions at some places gave, each time.
         outcomes: what conditions were, by file, line and column; None where that is not known.
@@ -84,6 +85,7 @@ class Run(NamedTuple):
     failure: Failure | None
     is_complete: bool
     role: str = ""
+    is_of_any: bool = False
     variables: frozenset[str] = frozenset()
     values: Mapping[ExpressionPlace, Sequence[Any]] = {}
     outcomes: Mapping[tuple[str, int, int], frozenset[bool | None]] = {}

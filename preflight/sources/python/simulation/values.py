@@ -28,6 +28,8 @@ class Unknown:
 UNKNOWN = Unknown()
 
 
+#: Objects that one unknown value may be.
+_MAX_ALIASES = 100
 #: Parts of one value.
 _MAX_PARTS = 10_000
 #: Values in values are followed to this depth.
@@ -316,4 +318,5 @@ def one_of(values: Sequence[Any]) -> Unknown:
     """A value that is one of several."""
     mutable = [each for each in values if isinstance(each, (ListValue, DictValue, Instance, tuple))]
     mutable += [alias for each in values if isinstance(each, Unknown) for alias in each.aliases]
-    return Unknown(tuple(mutable)) if mutable else UNKNOWN
+    distinct = {id(each): each for each in mutable}
+    return Unknown(tuple(distinct.values())[:_MAX_ALIASES]) if distinct else UNKNOWN
