@@ -38,6 +38,10 @@ class Calls(Expressions):
     def _of_Call(self, node: ast.Call, frame: Frame) -> Any:
         if isinstance(node.func, ast.Name) and node.func.id == "super" and not node.args:
             return self._super(frame)
+        if isinstance(node.func, ast.Name) and node.func.id == "super" and len(node.args) == 2:
+            above, receiver = self.value(node.args[0], frame), self.value(node.args[1], frame)
+            known = isinstance(above, ClassValue) and isinstance(receiver, Instance)
+            return Super(receiver, above) if known else UNKNOWN
         callee = self.value(node.func, frame)
         arguments: list[Any] | None = self._spread(node.args, frame)
         keywords: dict[str, Any] = {}
@@ -120,6 +124,8 @@ class Calls(Expressions):
     ) -> Any:
         under_way = sum(each is function or each.node is function.node for each, _, _ in self._calls)
         if under_way >= _MAX_RECURSION or len(self._calls) >= _MAX_DEPTH:
+            # What it calls is not followed.
+            self.record("", node, frame, arguments, keywords)
             return UNKNOWN
         inner = Frame(function.frame.module, function.frame, region=self.region, function=function)
         self._bind(function, inner, arguments, keywords, is_open=is_open)

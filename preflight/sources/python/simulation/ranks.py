@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import functools
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -43,6 +44,8 @@ _WAITING = (
     *("guarded_collective", "guarded_gather", "guarded_trainer_save", "collective_order_differs"),
     *("collective_unmatched", "collective_in_rank_loop"),
 )
+#: Variables that differ between ranks, or nodes.
+_OF_RANK = re.compile(r"RANK|TRAINER_ID|PROCID|LOCALID|NODEID|ENDPOINT|CURRENT|HOST|POD_|INDEX|VISIBLE_DEVICES")
 #: Launchers that pass the local rank as an option (torch/distributed/launch.py, deepspeed/launcher/launch.py).
 _GIVING_LOCAL_RANK = ("torch.distributed.launch", "deepspeed")
 #: Programs with the same lines are run once; of others, so many.
@@ -276,7 +279,8 @@ def _worlds(job: Job, launch: Launch) -> list[World]:
     words = launch.arguments if launch.span.path != launch.program else None
     if words is not None and launch.launcher in _GIVING_LOCAL_RANK:
         words = (f"--local_rank={OPEN}", f"--local-rank={OPEN}", *words)
-    return [*worlds, World(None, None, world, local, words, {**given, **size, **local_size})]
+    shared = {name: value for name, value in given.items() if not _OF_RANK.search(name)}
+    return [*worlds, World(None, None, world, local, words, {**shared, **size, **local_size})]
 
 
 def _differ(job: Job, launch: Launch) -> bool:

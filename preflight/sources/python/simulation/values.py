@@ -235,16 +235,22 @@ class Super:
 
 
 def native(value: Any) -> Any:
-    """A value as Python has it. Raises NotKnown if a part of it is not known."""
+    """A value as Python has it. Raises NotKnown if a part of it is not known, or there are too many."""
+    return _native(value, itertools.count())
+
+
+def _native(value: Any, count: Iterator[int]) -> Any:
     if value is None or isinstance(value, (bool, int, float, str, bytes)):
         return value
+    if next(count) > _MAX_PARTS:
+        raise NotKnown
     if isinstance(value, tuple):
-        return tuple(native(item) for item in value)
+        return tuple(_native(item, count) for item in value)
     if isinstance(value, ListValue) and value.items is not None:
-        items = [native(item) for item in value.items]
+        items = [_native(item, count) for item in value.items]
         return set(items) if value.is_set else items
     if isinstance(value, DictValue) and value.items is not None:
-        return {native(key): native(item) for key, item in value.items.items()}
+        return {_native(key, count): _native(item, count) for key, item in value.items.items()}
     raise NotKnown
 
 
