@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from preflight._util.budget import BudgetExceeded, current, free_memory_after
 from preflight._util.usage_error import similar_names
 from preflight.model.job import (
     WHOLE_JOB,
@@ -362,7 +363,15 @@ class JobCollector:
 
     def simulated(self, job: Job) -> Job:
         """The job with what its programs certainly do on a few of their ranks."""
-        return ranks.simulated(job, with_derived(job), self._files_of)
+        try:
+            size = sum(file.size_bytes for file in job.files)
+            return current().attempt(lambda: ranks.simulated(job, with_derived(job), self._files_of), size)
+        except BudgetExceeded as exceeded:
+            free_memory_after(exceeded)
+            claims = tuple(resolution.resolved(job.claims, {}, {}))
+            message = f"following the programs of {job.name} was stopped, because it takes {exceeded.excess}"
+            note = Note(NoteKind.TOO_LARGE, message, Span(job.name, 1, 1, 1, 1), required=True)
+            return replace(job, claims=claims, notes=(*job.notes, note))
 
     def _files_of(self, launch: Launch) -> ranks.Files:
         def opened(path: str) -> str | None:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from preflight.model.job import Claim, Launch, Reference, one_of
+from preflight.model.job import Claim, Known, Launch, Reference, one_of
 from preflight.sources.base import OWN_SETTINGS, SETTINGS, LaunchLine, Reading, SourceFile, Tree, Word
 from preflight.sources.hydra.framework_claims import claims_of
 from preflight.sources.hydra.run_config import run_config
@@ -56,6 +56,9 @@ def read_program(
         python: whether the launcher itself adds the interpreter.
     """
     words = list(words)
+    if launcher not in _PLAIN_LAUNCHERS and len(words) > 1 and words[1].value == Known("--"):
+        # argparse and click take it for the end of the launcher's own options.
+        del words[1]
     if not python:
         words, module = _without_interpreter(words, module)
     program, references = "", []

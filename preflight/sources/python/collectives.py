@@ -186,8 +186,14 @@ def _made(module: Module) -> dict[str, list[tuple[Function | None, frozenset[str
     return found
 
 
+#: Calls that make groups of some ranks (mpi4py 4.1, torch 2.13).
+_SUBGROUP = re.compile(r"\.(Split\w*|Create\w*|new_group|new_subgroups\w*)\(")
+
+
 def is_collective_event(name: str, call: ast.Call) -> bool:
     """Whether every rank has to make a call of something, by its full name: `torch.distributed.barrier`."""
+    if _SUBGROUP.search(name):
+        return False
     owner, _, short = name.rpartition(".")
     if name.endswith("()"):
         # The object that a call made is called itself.

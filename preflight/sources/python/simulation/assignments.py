@@ -52,7 +52,8 @@ class Assignments(RunState):
             self.set_attribute(self.value(target.value, frame), target.attr, value)
         elif isinstance(target, ast.Subscript):
             receiver, key = self.value(target.value, frame), self.value(target.slice, frame)
-            self._set_item(receiver, key, value)
+            if not self.operated(receiver, target, frame):
+                self._set_item(receiver, key, value)
 
     def _unpack(self, targets: Sequence[ast.expr], value: Any, frame: Frame) -> None:
         items = self.items(value)
@@ -69,10 +70,10 @@ class Assignments(RunState):
 
     def set_attribute(self, receiver: Any, name: str, value: Any) -> None:
         """Assign an attribute."""
-        if isinstance(receiver, Unknown):
+        if isinstance(receiver, Unknown) or name == "__dict__":
             forget(receiver)
         elif isinstance(receiver, External) and f"{receiver.name}.{name}" == "sys.argv":
-            self.library.set_line(value)
+            self.functions.set_line(value)
         elif isinstance(receiver, Instance) and receiver.owner.lookup(f"{name}.setter") is not None:
             # What it sets is not followed.
             forget(receiver)
@@ -94,7 +95,7 @@ class Assignments(RunState):
         if isinstance(receiver, Unknown):
             forget(receiver)
         elif isinstance(receiver, External) and receiver.name == "os.environ":
-            self.library.set_variable(self, key, value)
+            self.functions.set_variable(self, key, value)
         elif isinstance(receiver, DictValue):
             try:
                 name = native(key)

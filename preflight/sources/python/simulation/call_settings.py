@@ -26,8 +26,6 @@ from preflight.sources.python.simulation.values import DictValue, External, Inst
 _MAX_DEPTH = 2
 #: Dots in the name of an argument: `setting.paddle_init.strategy`; more are in that of a key in it.
 _DEPTH_OF_ARGUMENT = 2
-#: Calls of one program that are stated.
-_MAX_CALLS = 200
 
 
 class Place(NamedTuple):
@@ -65,7 +63,7 @@ def seen(runs: Sequence[Run]) -> Iterator[Seen]:
         for number, event in enumerate(run.events):
             if event.name and event.doubt < 2:
                 found.setdefault(event.path[-1], []).append((rank, number, event))
-    for places in list(found.values())[: _MAX_CALLS * 10]:
+    for places in found.values():
         event = places[0][2]
         row = _row(event)
         if row is None:
@@ -98,7 +96,7 @@ def claims(
         new: makes a claim out of a quantity, a value and a place.
     """
     called = {last(event.name) for run in runs for event in run.events}
-    for each in list(seen(runs))[:_MAX_CALLS]:
+    for each in seen(runs):
         event = each.events[0]
         prefix = f"{SETTING_PREFIX}{each.row.framework}."
         at = Place(event.file, event.node.func)
@@ -111,11 +109,11 @@ def claims(
         owner = event.name.rpartition(".")[0]
         if owner.endswith("()"):
             facts["owner"] = (Known(last(owner.removesuffix("()"))), at)
-        before = _called_before(each)
         # What comes in another role, or in another order, is missing here.
-        if each.row.after and not before & set(each.row.after) and called & set(each.row.after):
+        missing = each.row.after and not _called_before(each, doubt=2) & set(each.row.after)
+        if missing and called & set(each.row.after):
             facts["early"] = (Known(True), at)
-        if before & set(each.row.before):
+        if _called_before(each, doubt=1) & set(each.row.before):
             facts["late"] = (Known(True), at)
         if each.row.looks_for:
             named = [name for name in each.row.looks_for if any(f"{name}(" in text for text in texts)]
@@ -156,8 +154,8 @@ def place_of(quantity: str, span: Span) -> tuple[str, str, int, int]:
     return quantity, span.path, span.line, span.column
 
 
-def _called_before(each: Seen) -> set[str]:
-    """What is called before a call, by the last parts of the names."""
+def _called_before(each: Seen, *, doubt: int) -> set[str]:
+    """What is called before a call, by the last parts of the names, with at most so much doubt."""
     first = each.events[0]
     found: set[str] = set()
     for event in each.around:
@@ -165,7 +163,7 @@ def _called_before(each: Seen) -> set[str]:
             break
         name = last(event.name)
         # Any run of an executor but that of the startup program comes after the workers are there.
-        if event.doubt < 2 and (name != "run" or "startup" in ast.unparse(event.node)):
+        if event.doubt <= doubt and (name != "run" or "startup" in ast.unparse(event.node)):
             found.add(name)
     return found
 

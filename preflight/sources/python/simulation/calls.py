@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import re
 from typing import Any
 
 from preflight.sources.python.simulation.expressions import Expressions
@@ -30,6 +31,11 @@ _MAX_DEPTH = 40
 _MAX_RECURSION = 2
 #: Decorators that keep what a function returns.
 _KEEPING = frozenset(("cache", "lru_cache", "cached_property"))
+
+#: Methods that run where an object is used in an expression; calls, loops, contexts are followed by themselves.
+_OPERATOR = re.compile(
+    r"__(?!init|new|call|enter|exit|iter|next|get__|set__|getattr|setattr|post_init|del__|aenter)\w+__"
+)
 
 
 class Calls(Expressions):
@@ -96,12 +102,12 @@ class Calls(Expressions):
                 return self.call(found[0], (callee, *arguments), keywords, node, frame, is_open=is_open)
             return UNKNOWN
         if isinstance(callee, External):
-            return self.library.called(self, callee, arguments, keywords, node, frame, is_open=is_open)
+            return self.functions.called(self, callee, arguments, keywords, node, frame, is_open=is_open)
         if isinstance(callee, Method):
             if is_open:
-                self.library.forget_receiver(callee)
+                self.functions.forget_receiver(callee)
                 return UNKNOWN
-            return self.library.method(self, callee, arguments, keywords, node, frame)
+            return self.functions.method(self, callee, arguments, keywords, node, frame)
         self.record("", node, frame, arguments, keywords)
         for given in (callee, *arguments, *keywords.values()):
             forget(given)
@@ -111,6 +117,16 @@ class Calls(Expressions):
         """Follow a function that a library is given, which may call it."""
         with self._in_region(maybe=True), contextlib.suppress(Signal):
             self.call(function, (), {}, node, frame, is_open=True)
+
+    def operated(self, value: Any, node: ast.expr, frame: Frame) -> bool:
+        """Follow the operators of an object of the user's own; False for any other value."""
+        if not isinstance(value, Instance):
+            return False
+        for each in value.owner.order():
+            for name, method in each.names.items() if isinstance(each, ClassValue) else ():
+                if _OPERATOR.fullmatch(name) and isinstance(method, FunctionValue):
+                    self.maybe_called(Bound(method, (value,)), node, frame)
+        return True
 
     def _called(
         self,
@@ -192,7 +208,7 @@ class Calls(Expressions):
         if foreign is not None and foreign.name in ("builtins.dict", "collections.OrderedDict", "addict.Dict"):
             if not _is_plain_dictionary(owner):
                 return DictValue(None, self.region, has_attributes=True)
-            made = self.library.called(
+            made = self.functions.called(
                 self, External("builtins.dict"), arguments, keywords, node, frame, is_open=is_open
             )
             if isinstance(made, DictValue):
@@ -210,7 +226,9 @@ class Calls(Expressions):
             for name in fields:
                 default = owner.lookup(name)
                 value = default[0] if default is not None else UNKNOWN
-                instance.attributes[name] = UNKNOWN if is_open else self.library.field_default(self, value, node, frame)
+                instance.attributes[name] = (
+                    UNKNOWN if is_open else self.functions.field_default(self, value, node, frame)
+                )
             instance.attributes.update(zip(fields, arguments, strict=False))
             instance.attributes.update({name: value for name, value in keywords.items() if name in fields})
             if (after := owner.lookup("__post_init__")) is not None:
@@ -218,7 +236,7 @@ class Calls(Expressions):
         elif foreign is not None:
             # Its constructor may set any attribute.
             instance.is_open = True
-            self.library.called(self, foreign, arguments, keywords, node, frame, is_open=is_open)
+            self.functions.called(self, foreign, arguments, keywords, node, frame, is_open=is_open)
         return instance
 
 

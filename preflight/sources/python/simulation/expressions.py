@@ -104,7 +104,7 @@ class Expressions(Assignments):
             if node.id in at.names and (at is frame or not at.is_class):
                 return at.names[node.id]
             at = at.parent
-        return self.library.builtin(node.id)
+        return self.functions.builtin(node.id)
 
     def _of_Tuple(self, node: ast.Tuple, frame: Frame) -> Any:
         items = self._spread(node.elts, frame)
@@ -180,7 +180,10 @@ class Expressions(Assignments):
             return UNKNOWN
 
     def _of_BinOp(self, node: ast.BinOp, frame: Frame) -> Any:
-        return self._computed(type(node.op), self.value(node.left, frame), self.value(node.right, frame))
+        left, right = self.value(node.left, frame), self.value(node.right, frame)
+        if self.operated(left, node, frame) or self.operated(right, node, frame):
+            return UNKNOWN
+        return self._computed(type(node.op), left, right)
 
     def _computed(self, sign: type[ast.AST], left: Any, right: Any) -> Any:
         if isinstance(left, OpenFile) or sign not in _BINARY:
@@ -189,7 +192,7 @@ class Expressions(Assignments):
             known = left.items is not None and right.items is not None
             return ListValue([*(left.items or ()), *(right.items or ())] if known else None, self.region)
         if sign is ast.Div and isinstance(left, External) and left.last.startswith("Path("):
-            return self.library.joined(left, right)
+            return self.functions.joined(left, right)
         try:
             one, other = native(left), native(right)
             if sign is ast.Mult and not all(isinstance(each, (int, float)) for each in (one, other)):
@@ -206,6 +209,9 @@ class Expressions(Assignments):
         outcome: Any = True
         for sign, comparator in zip(node.ops, node.comparators, strict=True):
             right = self.value(comparator, frame)
+            if not isinstance(sign, (ast.Is, ast.IsNot)):
+                self.operated(left, node, frame)
+                self.operated(right, node, frame)
             found = self._compared(type(sign), left, right)
             if found is False:
                 return False
@@ -241,7 +247,7 @@ class Expressions(Assignments):
 
     def _is_in(self, item: Any, group: Any) -> bool | None:
         if isinstance(group, External) and group.name == "os.environ":
-            found: bool | None = self.library.has_variable(self, item)
+            found: bool | None = self.functions.has_variable(self, item)
             return found
         if isinstance(group, DictValue):
             group = ListValue(list(group.items)) if group.items is not None else UNKNOWN
@@ -364,7 +370,11 @@ class Expressions(Assignments):
             if name == "__dict__":
                 return one_of((receiver,))
             found = receiver.owner.lookup(name)
-            if found is not None and not (receiver.is_open and not isinstance(found[0], FunctionValue)):
+            if found is not None and not isinstance(found[0], FunctionValue):
+                # What sets it may not have been followed.
+                is_other = receiver.is_open or name in self._stored or isinstance(found[0], Instance)
+                return UNKNOWN if is_other else found[0]
+            if found is not None:
                 return self._of_class(found[0], receiver, node, frame)
             if name == "__class__":
                 return receiver.owner
@@ -389,7 +399,7 @@ class Expressions(Assignments):
         if isinstance(receiver, External):
             if name in receiver.attributes:
                 return receiver.attributes[name]
-            return self.library.attribute(self, receiver, name)
+            return self.functions.attribute(self, receiver, name)
         if isinstance(receiver, DictValue) and receiver.has_attributes:
             if name == "__dict__":
                 return receiver
@@ -439,9 +449,11 @@ class Expressions(Assignments):
     def item(self, receiver: Any, key: Any, node: ast.expr, frame: Frame) -> Any:
         """An item of a value."""
         if isinstance(receiver, External):
-            return self.library.item(self, receiver, key)
+            return self.functions.item(self, receiver, key)
         if isinstance(receiver, Unknown):
             return receiver
+        if self.operated(receiver, node, frame):
+            return UNKNOWN
         try:
             name = native(key)
             if isinstance(receiver, DictValue):

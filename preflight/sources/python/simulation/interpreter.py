@@ -51,7 +51,7 @@ class Interpreter(Calls):
         self._modules[script.path] = module
         tree = self._parse(script)
         if tree is None:
-            return None
+            raise OutOfSteps
         self._watch(script, tree)
         module.frame.names["__name__"] = "__main__"
         module.frame.names["__file__"] = UNKNOWN
@@ -69,11 +69,12 @@ class Interpreter(Calls):
             module = self._modules[file.path] = ModuleValue(file)
             module.frame.names["__name__"] = file.path.removesuffix(".py").replace("/", ".")
             tree = self._parse(file)
-            if tree is not None:
-                self._watch(file, tree)
-                module.frame.region = self.region
-                with contextlib.suppress(Returned, LeftLoop):
-                    self.block(tree.body, module.frame)
+            if tree is None:
+                raise OutOfSteps
+            self._watch(file, tree)
+            module.frame.region = self.region
+            with contextlib.suppress(Returned, LeftLoop):
+                self.block(tree.body, module.frame)
         return self._modules[file.path]
 
     def block(self, statements: Sequence[ast.stmt], frame: Frame) -> None:
@@ -111,6 +112,8 @@ class Interpreter(Calls):
         if isinstance(before, DictValue):
             merging = more.items if isinstance(more, DictValue) else None
             self.change(before, lambda items: {**items, **merging} if merging is not None else None)
+            return
+        if self.operated(before, node.target, frame):
             return
         self._assign(node.target, self._computed(type(node.op), before, more), frame)
 
@@ -151,7 +154,9 @@ class Interpreter(Calls):
         raise self._stopped(self._failure(node, frame))
 
     def _do_Assert(self, node: ast.Assert, frame: Frame) -> None:
-        if truth(self.value(node.test, frame)) is False:
+        outcome = truth(self.value(node.test, frame))
+        self._note_check([node], outcome)
+        if outcome is False:
             raise self._stopped(
                 Failure(frame.module.file, node.test, self.show(node.test, frame, outcome=False), is_assert=True)
             )
@@ -159,6 +164,7 @@ class Interpreter(Calls):
     def _do_If(self, node: ast.If, frame: Frame) -> None:
         outcome = truth(self.value(node.test, frame))
         self._note_outcome(node.test, outcome, frame)
+        self._note_check((*node.body, *node.orelse), outcome)
         if outcome is None:
             self._either([node.body, node.orelse], frame, maybe=not self._comes_round(node.test, frame))
             return
@@ -374,7 +380,7 @@ class Interpreter(Calls):
         if isinstance(decorator, (FunctionValue, Bound, ClassValue)):
             return self.call(decorator, (function,), {}, node, frame)
         if isinstance(decorator, External):
-            return self.library.decorated(self, function, decorator)
+            return self.functions.decorated(self, function, decorator)
         return UNKNOWN
 
     def _do_ClassDef(self, node: ast.ClassDef, frame: Frame) -> None:
@@ -463,8 +469,8 @@ class Interpreter(Calls):
                 found = self.import_module(part)
             else:
                 is_own = module is not None or node.level
-                library = External(node.module or "")
-                found = UNKNOWN if is_own else self.library.attribute(self, library, alias.name)
+                package = External(node.module or "")
+                found = UNKNOWN if is_own else self.functions.attribute(self, package, alias.name)
             self._assign_name(alias.asname or alias.name, found, frame)
 
 

@@ -257,6 +257,9 @@ class Library:
             run.stop(node, frame, None)
         if name.endswith(_ADDS_OPTIONS) and arguments and isinstance(arguments[0], Parser):
             return arguments[0]
+        if name.startswith("builtins.") and name != "builtins.isinstance":
+            for given in (*arguments, *keywords.values()):
+                run.operated(given, node, frame)
         if not is_open and name in _PURE:
             return self._computed(_PURE[name], arguments, keywords, run)
         handler = getattr(self, f"_call_{name.replace('.', '_')}", None) if not is_open else None
@@ -384,10 +387,16 @@ class Library:
             forget(arguments[0])
 
     def _call_builtins_vars(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
+        if arguments and isinstance(arguments[0], Instance):
+            # What is done with its attributes is not followed.
+            return one_of((arguments[0],))
         return arguments[0] if arguments and isinstance(arguments[0], DictValue) else UNKNOWN
 
-    def _call_builtins_print(self, *_: Any) -> Any:
-        return None
+    def _call_builtins_type(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
+        known = len(arguments) == 1 and isinstance(arguments[0], Instance)
+        return arguments[0].owner if known else External("builtins.type()")
+
+    _call_builtins_object___setattr__ = _call_builtins_setattr
 
     def _call_builtins_list(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
         return ListValue(run.items(arguments[0]) if arguments else [], run.region)
@@ -404,9 +413,12 @@ class Library:
         return tuple(items) if items is not None else UNKNOWN
 
     def _call_builtins_sorted(
-        self, run: Interpreter, arguments: tuple[Any, ...], keywords: dict[str, Any], *_: Any
+        self, run: Interpreter, arguments: tuple[Any, ...], keywords: dict[str, Any], node: ast.expr, frame: Frame
     ) -> Any:
         items = run.items(arguments[0]) if arguments and not keywords else None
+        for given in keywords.values():
+            if isinstance(given, (FunctionValue, Bound)):
+                run.maybe_called(given, node, frame)
         try:
             return ListValue(sorted(map(native, items)), run.region) if items is not None else UNKNOWN
         except _ERRORS:
@@ -427,9 +439,10 @@ class Library:
         return _dictionary(arguments, keywords, run.region)
 
     def _call_copy_deepcopy(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
-        return _copied(arguments[0], run.region) if arguments else UNKNOWN
+        return _copied(arguments[0], run.region, {}) if arguments else UNKNOWN
 
-    _call_copy_copy = _call_copy_deepcopy
+    def _call_copy_copy(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
+        return _shallow(arguments[0], run.region) if arguments else UNKNOWN
 
     def _call_functools_partial(
         self, run: Interpreter, arguments: tuple[Any, ...], keywords: dict[str, Any], *_: Any
@@ -586,6 +599,7 @@ class Library:
         words: Sequence[str | None] | None = self.world.arguments
         if "namespace" in keywords or len(arguments) > 1:
             words = None
+            forget(keywords.get("namespace", arguments[-1] if arguments else None))
         line = run.items(self._line)
         if words is not None and None not in words and given is None:
             # The program may have changed it.
@@ -596,6 +610,8 @@ class Library:
         found, refusal, option = argument_parser.parse(parser, words, self._convert(run, node, frame), run.region)
         if refusal:
             run.refuse(option or node, frame, refusal)
+        if found.items is not None and parser.options:
+            run.checks.add(True)
         return (found, UNKNOWN) if name == "parse_known_args" else found
 
     def _convert(self, run: Interpreter, node: ast.expr, frame: Frame) -> Callable[[Any, str], Any]:
@@ -677,7 +693,7 @@ class Library:
                 return UNKNOWN
         if name in ("keys", "values", "items"):
             return tuple(getattr(items, name)())
-        return _copied(receiver, run.region) if name == "copy" else UNKNOWN
+        return _shallow(receiver, run.region) if name == "copy" else UNKNOWN
 
     def _method_of_list(self, run: Interpreter, receiver: ListValue, name: str, arguments: tuple[Any, ...]) -> Any:
         if receiver.is_set and name in ("add", "discard", "remove", "update"):
@@ -687,7 +703,7 @@ class Library:
         elif name == "extend" and len(arguments) == 1:
             run.change(receiver, lambda items: [*items, *(run.items(arguments[0], strict=True) or ())])
         elif name == "copy":
-            return ListValue(list(receiver.items) if receiver.items is not None else None, run.region, receiver.is_set)
+            return _shallow(receiver, run.region)
         elif name in ("index", "count"):
             return UNKNOWN
         else:
@@ -767,15 +783,27 @@ def _with_attributes(value: Any) -> Any:
     return value
 
 
-def _copied(value: Any, region: object) -> Any:
-    if isinstance(value, DictValue) and value.items is not None:
-        items = {key: _copied(item, region) for key, item in value.items.items()}
-        return DictValue(items, region, value.has_attributes, value.file)
-    if isinstance(value, ListValue) and value.items is not None:
-        return ListValue([_copied(item, region) for item in value.items], region, value.is_set)
-    if isinstance(value, Instance):
-        return Instance(value.owner, region, {name: _copied(item, region) for name, item in value.attributes.items()})
-    return value
+def _shallow(value: Any, region: object) -> Any:
+    """A copy that shares its items."""
+    if isinstance(value, DictValue):
+        return replace(value, items=dict(value.items) if value.items is not None else None, region=region)
+    if isinstance(value, ListValue):
+        return replace(value, items=list(value.items) if value.items is not None else None, region=region)
+    return replace(value, attributes=dict(value.attributes), region=region) if isinstance(value, Instance) else value
+
+
+def _copied(value: Any, region: object, made: dict[int, Any]) -> Any:
+    """A copy of a value and of what is in it; what stands twice in it stands twice in the copy."""
+    if id(value) in made or not isinstance(value, (DictValue, ListValue, Instance)):
+        return made.get(id(value), value)
+    copy = made[id(value)] = _shallow(value, region)
+    if isinstance(copy, ListValue) and copy.items is not None:
+        copy.items = [_copied(item, region, made) for item in copy.items]
+    elif isinstance(copy, (DictValue, Instance)):
+        items: dict[Any, Any] = (copy.items or {}) if isinstance(copy, DictValue) else copy.attributes
+        for name, item in items.items():
+            items[name] = _copied(item, region, made)
+    return copy
 
 
 def _is_of(value: Any, kind: Any) -> bool | None:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from preflight._util.redaction import scrub
+from preflight._util.redaction import HIDDEN, scrub
 from preflight.model.job import Claim, Job, Known, Launch, Unresolved, Value
 from preflight.model.job.value import texts
 from preflight.sources.base import SourceFile, Tree
@@ -76,14 +76,19 @@ def simulated(job: Job, derived: Job, files_of: Callable[[Launch], Files]) -> Jo
     runs = runs_of(derived, files_of)
     shown = list(resolution.resolved(job.claims, {launch.id: launch for launch in job.launches}, runs))
     known = replace(job, claims=tuple(shown))
-    new = [claim for launch in job.launches for claim in _of_launch(known, launch, runs.get(launch.id, ()), files_of)]
+    new = [
+        claim
+        for launch in job.launches
+        if launch.id in runs
+        for claim in _of_launch(known, launch, runs[launch.id], files_of(launch).tree)
+    ]
     better = {(claim.scope, call_settings.place_of(claim.quantity, claim.span)) for claim in new}
     kept = (c for c in shown if (c.scope, call_settings.place_of(c.quantity, c.span)) not in better)
     return replace(job, claims=(*kept, *new))
 
 
 def runs_of(job: Job, files_of: Callable[[Launch], Files]) -> dict[str, list[Run]]:
-    """What a few ranks of each launch do, by the launch."""
+    """What a few ranks of each launch do, by the launch; nothing for a program that is one too many."""
     wanted = resolution.places_of(job.claims)
     made: dict[tuple[object, ...], list[Run]] = {}
     found: dict[str, list[Run]] = {}
@@ -93,33 +98,37 @@ def runs_of(job: Job, files_of: Callable[[Launch], Files]) -> dict[str, list[Run
         worlds, files = _worlds(job, launch), files_of(launch)
         script = files.tree.read(launch.program)
         key = (launch.program, launch.launcher, launch.arguments, worlds[0].world_size, launch.started_at)
-        if not isinstance(script, SourceFile) or (len(made) >= _MAX_PROGRAMS and key not in made):
+        if not isinstance(script, SourceFile):
             continue
-        if key not in made:
+        if key not in made and len(made) < _MAX_PROGRAMS:
             worlds = [replace(world, read=files.opened, names=files.entries) for world in worlds]
             made[key] = [run(script, world, files.tree, wanted) for world in worlds]
-        found[launch.id] = made[key]
+        found[launch.id] = made.get(key, [])
     return found
 
 
-def _of_launch(job: Job, launch: Launch, runs: Sequence[Run], files_of: Callable[[Launch], Files]) -> Iterator[Claim]:
+def _of_launch(job: Job, launch: Launch, runs: Sequence[Run], tree: Tree) -> Iterator[Claim]:
     """What the runs of a launch show that no text does."""
-    if not runs:
-        return
-    tree = files_of(launch).tree
     script = tree.read(launch.program)
     if not isinstance(script, SourceFile):
         return
+    if not runs:
+        yield _not_followed(script, launch, f"of the programs of this job, {_MAX_PROGRAMS} others are followed")
+        return
     failure = next((each.failure for each in runs if each.failure is not None), None)
-    if failure is not None:
-        if _is_given(failure, script, tree):
-            yield _outcome(failure, launch)
+    if failure is not None and _is_given(failure, script, tree):
+        yield _outcome(failure, launch)
         return
-    outcome = _claim("program_outcome", "", script, _start(script), launch)
-    if not all(each.is_complete for each in runs):
-        yield replace(outcome, value=Unresolved(f"{launch.program} cannot be followed to its end"))
+    if failure is not None or not all(each.is_complete for each in runs):
+        yield _not_followed(script, launch, f"{launch.program} cannot be followed to its end")
+        if failure is not None:
+            yield from _of_calls(job, launch, runs)
         return
-    yield outcome
+    checks = {decided for each in runs for decided in each.checks}
+    if True in checks:
+        yield _claim("program_outcome", "", script, _start(script), launch)
+    elif checks:
+        yield _not_followed(script, launch, f"the checks of {launch.program} need values that no file shows")
     if any("RANK" in each.variables for each in runs):
         setter = _claim("rank_setter", "", script, _start(script), launch)
         yield replace(setter, value=Unresolved(f"{launch.program} sets RANK"))
@@ -152,6 +161,10 @@ def _of_lone_rank(launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
             return
 
 
+def _not_followed(script: SourceFile, launch: Launch, why: str) -> Claim:
+    return replace(_claim("program_outcome", "", script, _start(script), launch), value=Unresolved(why))
+
+
 def _is_known(job: Job, launch: Launch) -> bool:
     """Whether a collective that some ranks do not come to is seen in the text of the script already."""
     features = {text for claim in job.about("script_feature", launch.scope) for text in texts(claim.value)}
@@ -177,7 +190,12 @@ def _outcome(failure: Failure, launch: Launch) -> Claim:
 def _is_given(failure: Failure, script: SourceFile, tree: Tree) -> bool:
     """Whether a failure is due to what the launch gives, and not to the program, or to how it was read."""
     blind = run(script, World(), tree).failure
-    return blind is None or (blind.file.path, blind.node) != (failure.file.path, failure.node)
+    return blind is None or _place(blind) != _place(failure)
+
+
+def _place(failure: Failure) -> tuple[str, int, int]:
+    node = failure.node
+    return failure.file.path, getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
 
 
 def run(
@@ -218,6 +236,7 @@ def run(
         is_complete,
         world.role,
         is_of_any,
+        frozenset(interpreter.checks),
         variables,
         interpreter.values,
         outcomes,
@@ -263,11 +282,7 @@ def _worlds(job: Job, launch: Launch) -> list[World]:
         roles = [("worker", (0, 0)), *([("worker", (1, 1))] if world is None or world > 1 else []), ("server", (0, 0))]
     worlds = []
     for role, (rank, local_rank) in roles:
-        # A launch in the program itself says nothing of the line that the program is started with.
-        words = launch.arguments if launch.span.path != launch.program else None
-        if words is not None and launch.launcher in _GIVING_LOCAL_RANK:
-            # Before torch 2.0 with `_`, since then with `-`: that which the program does not declare is left over.
-            words = (f"--local_rank={local_rank}", f"--local-rank={local_rank}", *words)
+        words = _words(launch, str(local_rank))
         each = World(rank, local_rank, world, local, words, role=role if "paddle" in launch.launcher else "")
         variables = {name: each.symbol(symbol) for symbol, found in names.items() for name in found}
         known = {name: str(value) for name, value in variables.items() if isinstance(value, int)}
@@ -276,11 +291,20 @@ def _worlds(job: Job, launch: Launch) -> list[World]:
         worlds.append(replace(each, variables={**given, **known}))
     size = {name: str(world) for name in names.get("world_size", ()) if world is not None}
     local_size = {name: str(local) for name in names.get("local_world_size", ()) if local is not None}
-    words = launch.arguments if launch.span.path != launch.program else None
-    if words is not None and launch.launcher in _GIVING_LOCAL_RANK:
-        words = (f"--local_rank={OPEN}", f"--local-rank={OPEN}", *words)
     shared = {name: value for name, value in given.items() if not _OF_RANK.search(name)}
-    return [*worlds, World(None, None, world, local, words, {**shared, **size, **local_size})]
+    return [*worlds, World(None, None, world, local, _words(launch, OPEN), {**shared, **size, **local_size})]
+
+
+def _words(launch: Launch, local_rank: str) -> tuple[str | None, ...] | None:
+    """The words that the program gets; None if they are not known."""
+    if launch.span.path == launch.program:
+        # A launch in the program itself says nothing of the line that the program is started with.
+        return None
+    words = tuple(None if word is None or HIDDEN in word else word for word in launch.arguments)
+    if launch.launcher in _GIVING_LOCAL_RANK:
+        # Before torch 2.0 with `_`, since then with `-`: that which the program does not declare is left over.
+        words = (f"--local_rank={local_rank}", f"--local-rank={local_rank}", *words)
+    return words
 
 
 def _differ(job: Job, launch: Launch) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from preflight._util.budget import spend
+from preflight._util.redaction import scrub
 from preflight.sources.base import SourceFile
 from preflight.sources.python.collectives import comes_round
 from preflight.sources.python.simulation.values import (
@@ -75,6 +76,7 @@ class Run(NamedTuple):
         is_complete: whether the run was followed to its end.
         role: `worker` or `server`; empty where there are no servers.
         is_of_any: whether it stands for any rank: what is known in it holds for all of them.
+        checks: whether checks of the program, each of which may end it, were decided.
         variables: the variables that it sets.
         values: what expressions at some places gave, each time.
         outcomes: what conditions were, by file, line and column; None where that is not known.
@@ -86,6 +88,7 @@ class Run(NamedTuple):
     is_complete: bool
     role: str = ""
     is_of_any: bool = False
+    checks: frozenset[bool] = frozenset()
     variables: frozenset[str] = frozenset()
     values: Mapping[ExpressionPlace, Sequence[Any]] = {}
     outcomes: Mapping[tuple[str, int, int], frozenset[bool | None]] = {}
@@ -144,12 +147,12 @@ class RunState:
 
     def __init__(
         self,
-        library: Any,
+        functions: Any,
         find_module: FindModule,
         parse: Callable[[SourceFile], ast.Module | None],
         wanted: Mapping[str, Collection[ExpressionPlace]],
     ) -> None:
-        self.library = library
+        self.functions = functions
         self.events: list[Event] = []
         self.outcomes: dict[tuple[str, int, int], set[bool | None]] = {}
         self.values: dict[ExpressionPlace, list[Any]] = {}
@@ -172,6 +175,10 @@ class RunState:
         self._tries = 0
         self._calls: list[tuple[FunctionValue, ast.expr, SourceFile]] = []
         self._guards: list[Guard] = []
+        #: Names of attributes that some module gives a value.
+        self._stored: set[str] = set()
+        #: Whether checks of the program were decided.
+        self.checks: set[bool] = set()
 
     def _stopped(self, failure: Failure | None, *, is_exit: bool = False) -> Stopped:
         """The signal for the end of the program, as certain as the way to this place is."""
@@ -240,7 +247,8 @@ class RunState:
                 deciding = [each for each in test.values if truth(self.value(each, frame)) is outcome]
                 return self.show(deciding[-1], frame, outcome=outcome) if deciding else ""
             shown = ast.unparse(_Filled(lambda each: self.value(each, frame)).visit(copy.deepcopy(test)))
-        return f"`{shown}` is {str(outcome).lower()}"
+        shown = scrub(shown)
+        return f"`{shown}` is {str(outcome).lower()}" if shown != str(outcome) else ""
 
     @contextlib.contextmanager
     def _quiet(self) -> Iterator[None]:
@@ -257,16 +265,23 @@ class RunState:
         with self._quiet():
             return bool(self._loops) and all(comes_round(each) or truth(self.value(each, frame)) for each in parts)
 
+    def _note_check(self, statements: Sequence[ast.stmt], outcome: bool | None) -> None:
+        """Note whether a check is decided: a condition under which statements end the program."""
+        if any(isinstance(each, (ast.Raise, ast.Assert)) for each in statements):
+            self.checks.add(outcome is not None)
+
     def _note_outcome(self, test: ast.expr, outcome: bool | None, frame: Frame) -> None:
         if not self._muted:
             place = (frame.module.file.path, test.lineno, test.col_offset)
             self.outcomes.setdefault(place, set()).add(outcome)
 
     def _watch(self, file: SourceFile, tree: ast.Module) -> None:
-        """Remember the expressions of a module whose values are wanted."""
+        """Remember the expressions of a module whose values are wanted, and the attributes that it sets."""
         wanted = self._wanted.get(file.path, ())
-        for node in ast.walk(tree) if wanted else ():
-            if isinstance(node, ast.expr):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+                self._stored.add(node.attr)
+            if isinstance(node, ast.expr) and wanted:
                 end = (node.end_lineno or 0, node.end_col_offset or 0)
                 place = (file.path, node.lineno, node.col_offset, *end)
                 if place in wanted:
@@ -287,8 +302,10 @@ class RunState:
         receiver: Any = None,
     ) -> None:
         """Note a call of something that is not the user's own."""
-        if self._muted or not isinstance(node, ast.Call) or len(self.events) >= _MAX_EVENTS:
+        if self._muted or not isinstance(node, ast.Call):
             return
+        if len(self.events) >= _MAX_EVENTS:
+            raise OutOfSteps
         doubt = 2 if self._maybe else 1 if self._assumed or self._loops or self._may_have_exited else 0
         path = (*((file.path, call.lineno, call.col_offset) for _, call, file in self._calls),)
         path += ((frame.module.file.path, node.lineno, node.col_offset),)
@@ -299,6 +316,10 @@ class RunState:
 
     def value(self, node: ast.expr, frame: Frame) -> Any:
         """The value of an expression."""
+        raise NotImplementedError
+
+    def operated(self, value: Any, node: ast.expr, frame: Frame) -> bool:
+        """Follow the operators of an object of the user's own; False for any other value."""
         raise NotImplementedError
 
     def block(self, statements: Sequence[ast.stmt], frame: Frame) -> None:

@@ -104,6 +104,7 @@ class ClassValue:
     is_dataclass: bool = False
     #: The annotated names in their order.
     fields: tuple[str, ...] = ()
+    _order: list[ClassValue | External] | None = None
 
     def lookup(self, name: str, *, above: ClassValue | None = None) -> tuple[Any, ClassValue | External] | None:
         """What a name is in the class or a base of it, and where; above a class, for `super()`."""
@@ -115,6 +116,11 @@ class ClassValue:
 
     def order(self) -> list[ClassValue | External]:
         """The class and its bases in the order in which names are looked up."""
+        if self._order is None:
+            self._order = self._linearized()
+        return self._order
+
+    def _linearized(self) -> list[ClassValue | External]:
         lines = [each.order() if isinstance(each, ClassValue) else [each] for each in self.bases]
         lines.append(list(self.bases))
         found: list[ClassValue | External] = [self]
