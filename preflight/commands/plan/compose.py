@@ -47,6 +47,7 @@ _NOT_SETTINGS = frozenset(
         *(*_PATHS, "nodes", "processes_per_node", "world_size", "script", "hosts", "host_slots", "batch_option"),
         *("master_addr", "master_port", "rendezvous_endpoint", "rendezvous_backend", "ps_server_endpoints"),
         *("ps_worker_endpoints", "argument_default", "declared_options", "strict_arguments", "entry_point"),
+        "program_followed",
         "program_outcome",
         "config_of_option",
         *(

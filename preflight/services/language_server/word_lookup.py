@@ -24,6 +24,7 @@ MAX_LAUNCHES, MAX_ROWS, MAX_PLACES = 4, 8, 6
 _ASIDE = frozenset(
     (
         *("chosen_value", "deepspeed_key", "declared_options", "argument_default", "entry_point"),
+        "program_followed",
         "program_outcome",
         "config_of_option",
         *("batch_directive", "batch_option"),

@@ -38,6 +38,7 @@ _IDLE_QUANTITIES = frozenset(
             "imported_framework",
             "script_feature",
             "rank_setter",
+            "program_followed",
             "program_outcome",
             "config_of_option",
         ),

@@ -77,7 +77,7 @@ _READERS: tuple[Callable[[Module], Iterable[Claim | Reference]], ...] = (
     checkpoint_keys.claims,
     devices.claims,
     collectives.claims,
-    collectives.divergence_claims,
+    collectives.swallowed_failures,
     model_wrappers.early_optimizer_claims,
     shards.claims,
     dataset_files.divided_claims,
@@ -108,7 +108,7 @@ _READERS: tuple[Callable[[Module], Iterable[Claim | Reference]], ...] = (
 _NOTEBOOK_READERS: tuple[Callable[[Module], Iterable[Claim]], ...] = (
     data_loaders.claims,
     collectives.claims,
-    collectives.divergence_claims,
+    collectives.swallowed_failures,
 )
 #: Characters. Scripts written by people stay below 300,000; parsing costs some ten times the size in time and memory.
 MAX_SCRIPT_BYTES = 512 * 1024

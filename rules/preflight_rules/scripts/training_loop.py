@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from preflight.model.findings import Confidence, Severity
-from preflight.model.job import Claim, Job, Launch
+from preflight.model.job import Claim, Job, Launch, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
@@ -21,6 +21,14 @@ from preflight_rules.scripts.script_facts import (
     stated,
 )
 
+#: What a rank does under the condition, by the kind of statement.
+_HOW_LEFT = {
+    "break": "leaves the loop",
+    "while": "leaves the loop",
+    "continue": "skips the rest of the step",
+    "return": "leaves the function",
+    "if": "comes to a collective or not",
+}
 #: What shows that a script is for several ranks.
 _OF_SEVERAL_RANKS = ("uses_ddp", "uses_fsdp", "training_framework", "backend")
 
@@ -29,8 +37,8 @@ _OF_SEVERAL_RANKS = ("uses_ddp", "uses_fsdp", "training_framework", "backend")
     "TRN001",
     "rank-local-exit-from-loop",
     severity=Severity.WARNING,
-    otherwise="no loop exit depends on a value of one rank",
-    passes_with=_OF_SEVERAL_RANKS,
+    otherwise="no program is followed in which ranks exchange gradients",
+    passes_with=("program_followed",),
     confidence=Confidence.MEDIUM,
     evidence=(
         (
@@ -43,8 +51,9 @@ _OF_SEVERAL_RANKS = ("uses_ddp", "uses_fsdp", "training_framework", "backend")
 def rank_local_exit_from_loop(job: Job) -> Iterator[Verdict]:
     """A rank leaves a loop or skips a step depending on a value that differs between ranks.
 
-    What it checks: In a loop whose step is a collective (`backward` of a distributed model, an all-reduce, a barrier),
-    no `break` or `continue` depends on the rank's own loss, metric or clock.
+    What it checks: No `break`, `continue`, `return` or branch that decides whether a rank comes to a collective
+    (`backward` of a distributed model, an all-reduce, a barrier) depends on the rank's own data, loss, random numbers
+    or clock. The program is followed on paper, through its functions and modules, from the launch line on.
 
     Why it matters: The ranks do not leave at the same step. The first one ends or continues to other collectives, and
     the others wait for it in the step until the timeout, usually 10 to 30 minutes, kills the job.
@@ -54,9 +63,13 @@ def rank_local_exit_from_loop(job: Job) -> Iterator[Verdict]:
     Fix: Let the ranks agree first: all-reduce or broadcast the decision, or use `accelerator.set_trigger()` and
     `check_trigger()`.
 
-    Known limits: A condition that is computed in another file is not judged. A value that happens to be the same on
-    every rank (every rank reads the same validation data) does no harm.
+    Known limits: A value that happens to be the same on every rank (every rank reads the same validation data) does no
+    harm.
     """
+    for launch in job.launches:
+        for followed in job.about("program_followed", launch.scope):
+            if isinstance(followed.value, Unresolved):
+                yield unknown(launch.id, followed.value.why, at=followed)
     for subject, leaving in stated(job, "rank_local_exit"):
         step = leaving.because[0] if leaving.because else leaving
         kind = joined(leaving.alternatives)
@@ -64,12 +77,14 @@ def rank_local_exit_from_loop(job: Job) -> Iterator[Verdict]:
         if early is not None:
             yield early
             continue
-        what = "skips the rest of the step" if kind == "continue" else "leaves the loop"
-        under = quoted(leaving) if kind == "while" else f"`{kind}` under {quoted(leaving)}"
+        what = _HOW_LEFT.get(kind, "leaves the loop")
+        under = quoted(leaving) if kind in ("while", "if") else f"`{kind}` under {quoted(leaving)}"
+        is_here = step.span.path == leaving.span.path
+        place = f"line {step.span.line}" if is_here else f"{step.span.path}:{step.span.line}"
         yield failed(
             subject,
-            f"{under}: each rank {what} depending on its own value, and the others wait for it in {quoted(step)} (line"
-            f" {step.span.line}).",
+            f"{under}: each rank {what} depending on its own value, and the others wait for it in {quoted(step)}"
+            f" ({place}).",
             at=leaving,
             also=((step, "the others wait here"),),
             remedy="Let all ranks decide together: all-reduce or broadcast the condition before it is tested"

@@ -29,32 +29,6 @@ def _of(text: str, quantity: str) -> list[Claim]:
     return [claim for claim in _claims(HEAD + textwrap.dedent(text)) if claim.quantity == quantity]
 
 
-def test_an_exit_names_the_step_in_which_others_wait() -> None:
-    text = "for x in y:\n    loss = model(x)\n    loss.backward()\n    if loss.item() < 1:\n        break\n"
-    (claim,) = _of(text, "rank_local_exit")
-    assert claim.value == Known("break") and (claim.span.line, claim.span.column) == (8, 9)
-    assert claim.spelling == "if loss.item() < 1" and claim.because[0].span.line == 6
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        "if step > 10:\n        break",
-        "if dist_sum(loss) < 1:\n        break",
-        "mean = reduce_mean(loss)\n    if mean < 1:\n        break",
-        "if should_stop():\n        break",
-        "if loss < 1:\n        save()",
-    ],
-)
-def test_conditions_that_may_be_the_same_everywhere(body: str) -> None:
-    assert not _of(f"for x in y:\n    loss = reduce(model(x))\n    loss.backward()\n    {body}\n", "rank_local_exit")
-
-
-def test_a_script_of_one_process_may_leave_its_loops() -> None:
-    text = "for x in y:\n    loss.backward()\n    if loss.item() < 1:\n        break\n"
-    assert not [claim for claim in _claims(text) if claim.quantity == "rank_local_exit"]
-
-
 @pytest.mark.parametrize(
     ("text", "value"),
     [

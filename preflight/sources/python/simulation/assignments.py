@@ -20,7 +20,6 @@ from preflight.sources.python.simulation.values import (
     NotKnown,
     Unknown,
     forget,
-    merged,
     native,
 )
 
@@ -39,7 +38,7 @@ class Assignments(RunState):
             owner = owner.parent
         if owner is not None:
             is_certain = owner.region is self.region
-            owner.names[name] = value if is_certain else merged(owner.names.get(name, UNKNOWN), value)
+            owner.names[name] = value if is_certain else self._merged(owner.names.get(name, UNKNOWN), value)
 
     def _assign(self, target: ast.expr, value: Any, frame: Frame) -> None:
         if isinstance(target, ast.Name):
@@ -65,7 +64,7 @@ class Assignments(RunState):
             part: Any = value if isinstance(value, Unknown) else UNKNOWN
             if isinstance(value, External):
                 # The first of several results is the one that the others belong to.
-                part = value if position == 0 else External(f"{value.name}[{position}]", self.region)
+                part = value if position == 0 else External(f"{value.name}[{position}]", self.region, owner=value)
             self._assign(target, part, frame)
 
     def set_attribute(self, receiver: Any, name: str, value: Any) -> None:
@@ -80,14 +79,18 @@ class Assignments(RunState):
         elif isinstance(receiver, (Instance, External)):
             is_certain = receiver.region is self.region
             before = receiver.attributes.get(name, UNKNOWN)
-            receiver.attributes[name] = value if is_certain else merged(before, value)
+            receiver.attributes[name] = value if is_certain else self._merged(before, value)
         elif isinstance(receiver, Parser):
             receiver.is_open = True
         elif isinstance(receiver, ClassValue):
-            receiver.names[name] = value if not self._regions else merged(receiver.names.get(name, UNKNOWN), value)
+            receiver.names[name] = (
+                value if not self._regions else self._merged(receiver.names.get(name, UNKNOWN), value)
+            )
         elif isinstance(receiver, ModuleValue):
             names = receiver.frame.names
-            names[name] = value if receiver.frame.region is self.region else merged(names.get(name, UNKNOWN), value)
+            names[name] = (
+                value if receiver.frame.region is self.region else self._merged(names.get(name, UNKNOWN), value)
+            )
         elif isinstance(receiver, DictValue) and receiver.has_attributes:
             self._set_item(receiver, name, value)
 
@@ -102,7 +105,7 @@ class Assignments(RunState):
                 is_certain = receiver.region is self.region
                 if receiver.items is not None:
                     before = receiver.items.get(name, UNKNOWN)
-                    receiver.items[name] = value if is_certain else merged(before, value)
+                    receiver.items[name] = value if is_certain else self._merged(before, value)
             except (NotKnown, TypeError):
                 receiver.items = None
         elif isinstance(receiver, ListValue):

@@ -5,11 +5,16 @@ from __future__ import annotations
 import ast
 import contextlib
 import re
+from collections.abc import Sequence
 from typing import Any
 
+from preflight.sources.python.collectives import AGREEING
 from preflight.sources.python.simulation.expressions import Expressions
+from preflight.sources.python.simulation.library import KEEPS, OWN_RESULTS
 from preflight.sources.python.simulation.run_state import LeftLoop, Returned, Signal
 from preflight.sources.python.simulation.values import (
+    AGREED,
+    OWN,
     UNKNOWN,
     Bound,
     ClassValue,
@@ -20,9 +25,11 @@ from preflight.sources.python.simulation.values import (
     FunctionValue,
     Instance,
     Method,
+    Own,
     Super,
+    Unknown,
     forget,
-    merged,
+    mixed,
 )
 
 #: Calls in calls are followed to this depth.
@@ -111,7 +118,25 @@ class Calls(Expressions):
         self.record("", node, frame, arguments, keywords)
         for given in (callee, *arguments, *keywords.values()):
             forget(given)
-        return UNKNOWN
+        return self._of_unknown(callee, (*arguments, *keywords.values()), node, frame)
+
+    def _of_unknown(self, callee: Any, given: Sequence[Any], node: ast.expr, frame: Frame) -> Any:
+        """Whether what a call of something unknown returns differs between ranks, by its name."""
+        written = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+        short = written.rpartition(".")[2]
+        if AGREEING.search(short):
+            for argument in node.args if isinstance(node, ast.Call) else ():
+                if isinstance(argument, ast.Name) and isinstance(self.value(argument, frame), Unknown):
+                    frame.names[argument.id] = AGREED
+            return AGREED
+        found = mixed(callee, *given)
+        if short in OWN_RESULTS and callee is not AGREED:
+            return OWN
+        owner = node.func.value if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else None
+        keeper = owner if owner is not None else getattr(node, "func", None)
+        if isinstance(found, Own) and isinstance(keeper, ast.Name) and KEEPS.search(keeper.id):
+            frame.names[keeper.id] = found
+        return found
 
     def maybe_called(self, function: FunctionValue | Bound, node: ast.expr, frame: Frame) -> None:
         """Follow a function that a library is given, which may call it."""
@@ -149,6 +174,8 @@ class Calls(Expressions):
             return self.value(function.node.body, inner)
         assumed = self._assumed
         self._calls.append((function, node, frame.module.file))
+        start, depth = len(self.events), self._maybe
+        loops, self._early = self._early, []
         try:
             if _yields(function.node):
                 # It runs only as far as something takes its values.
@@ -166,9 +193,11 @@ class Calls(Expressions):
             result = UNKNOWN
         finally:
             self._calls.pop()
+            self._early = loops
+            self._end_early(inner.early, start, depth)
         self._assumed = assumed
         for other in inner.returned:
-            result = merged(result, other)
+            result = self._merged(result, other, inner.own)
         return result
 
     def _bind(

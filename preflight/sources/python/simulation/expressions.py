@@ -26,12 +26,15 @@ from preflight.sources.python.simulation.values import (
     ModuleValue,
     NotKnown,
     OpenFile,
+    Own,
     Super,
     Unknown,
     merged,
+    mixed,
     native,
     of_native,
     one_of,
+    part_of,
     truth,
 )
 
@@ -39,6 +42,8 @@ from preflight.sources.python.simulation.values import (
 _MAX_BITS = 256
 #: A width that fills memory.
 _WIDE = re.compile(r"%[^a-zA-Z]*\d{4}")
+#: What tensors of a kind have in common, whatever they hold.
+_SHARED = frozenset(("shape", "dtype", "device", "ndim", "requires_grad", "grad_fn", "is_cuda", "training", "module"))
 #: Characters of a text that is computed, and items of a sequence.
 _MAX_SIZE = 10_000
 
@@ -157,6 +162,7 @@ class Expressions(Assignments):
     def _of_BoolOp(self, node: ast.BoolOp, frame: Frame) -> Any:
         deciding = isinstance(node.op, ast.Or)
         value: Any = UNKNOWN
+        unknown: list[Any] = []
         with contextlib.ExitStack() as stack:
             is_open = False
             for part in node.values:
@@ -164,20 +170,21 @@ class Expressions(Assignments):
                 outcome = truth(value)
                 if outcome is deciding:
                     return value if not is_open else deciding
+                unknown += [value] if outcome is None else []
                 if outcome is None and not is_open:
                     is_open = True
-                    stack.enter_context(self._in_region(maybe=True))
-        return UNKNOWN if is_open else value
+                    stack.enter_context(self._in_region(maybe=True, own=mixed(value)))
+        return (merged(UNKNOWN, mixed(*unknown)) if is_open else value) if unknown else value
 
     def _of_UnaryOp(self, node: ast.UnaryOp, frame: Frame) -> Any:
         value = self.value(node.operand, frame)
         if isinstance(node.op, ast.Not):
             outcome = truth(value)
-            return UNKNOWN if outcome is None else not outcome
+            return mixed(value) if outcome is None else not outcome
         try:
             return _UNARY[type(node.op)](native(value))
         except ERRORS:
-            return UNKNOWN
+            return mixed(value)
 
     def _of_BinOp(self, node: ast.BinOp, frame: Frame) -> Any:
         left, right = self.value(node.left, frame), self.value(node.right, frame)
@@ -187,7 +194,7 @@ class Expressions(Assignments):
 
     def _computed(self, sign: type[ast.AST], left: Any, right: Any) -> Any:
         if isinstance(left, OpenFile) or sign not in _BINARY:
-            return UNKNOWN
+            return mixed(left, right)
         if sign is ast.Add and isinstance(left, ListValue) and isinstance(right, ListValue):
             known = left.items is not None and right.items is not None
             return ListValue([*(left.items or ()), *(right.items or ())] if known else None, self.region)
@@ -201,7 +208,7 @@ class Expressions(Assignments):
                 return UNKNOWN
             found = _BINARY[sign](one, other)
         except ERRORS:
-            return UNKNOWN
+            return mixed(left, right)
         return of_native(found, self.region)
 
     def _of_Compare(self, node: ast.Compare, frame: Frame) -> Any:
@@ -215,21 +222,21 @@ class Expressions(Assignments):
             found = self._compared(type(sign), left, right)
             if found is False:
                 return False
-            outcome = UNKNOWN if found is UNKNOWN else outcome
+            outcome = outcome if found is True else found if outcome is True else mixed(outcome, found)
             left = right
         return outcome
 
     def _compared(self, sign: type[ast.AST], left: Any, right: Any) -> Any:
         if sign in (ast.Is, ast.IsNot):
             same = self._is_same(left, right)
-            return UNKNOWN if same is None else same is (sign is ast.Is)
+            return mixed(left, right) if same is None else same is (sign is ast.Is)
         if sign in (ast.In, ast.NotIn):
             inside = self._is_in(left, right)
-            return UNKNOWN if inside is None else inside is (sign is ast.In)
+            return mixed(left, right) if inside is None else inside is (sign is ast.In)
         try:
             return _COMPARE[sign](native(left), native(right))
         except ERRORS:
-            return UNKNOWN
+            return mixed(left, right)
 
     def _is_same(self, left: Any, right: Any) -> bool | None:
         for one, other in ((left, right), (right, left)):
@@ -264,14 +271,15 @@ class Expressions(Assignments):
             return None
 
     def _of_IfExp(self, node: ast.IfExp, frame: Frame) -> Any:
-        outcome = truth(self.value(node.test, frame))
+        test = self.value(node.test, frame)
+        outcome, own = truth(test), mixed(test)
         self._note_outcome(node.test, outcome, frame)
         if outcome is not None:
             return self.value(node.body if outcome else node.orelse, frame)
-        with self._in_region(maybe=True):
+        with self._in_region(maybe=True, own=own):
             one = self.value(node.body, frame)
-        with self._in_region(maybe=True):
-            return merged(one, self.value(node.orelse, frame))
+        with self._in_region(maybe=True, own=own):
+            return self._merged(one, self.value(node.orelse, frame))
 
     def _of_NamedExpr(self, node: ast.NamedExpr, frame: Frame) -> Any:
         value = self.value(node.value, frame)
@@ -379,6 +387,9 @@ class Expressions(Assignments):
             if name == "__class__":
                 return receiver.owner
             foreign = receiver.owner.foreign
+            if name == "training" and foreign is not None and foreign.last in ("Module", "Layer"):
+                # It is true until something evaluates a model.
+                return True if not self.has_evaluated else UNKNOWN
             return External(f"{foreign.name}().{name}") if foreign is not None else UNKNOWN
         if isinstance(receiver, ClassValue):
             found = receiver.lookup(name)
@@ -407,7 +418,7 @@ class Expressions(Assignments):
                 return receiver.items[name]
             return Method(receiver, name) if hasattr(dict, name) else UNKNOWN
         if isinstance(receiver, Unknown):
-            return receiver
+            return receiver if name not in _SHARED else UNKNOWN
         if isinstance(receiver, (FunctionValue, Bound, Method)):
             return UNKNOWN
         return Method(receiver, name)
@@ -440,7 +451,7 @@ class Expressions(Assignments):
         if not isinstance(items, (list, tuple, str)) or not all(
             each is None or isinstance(each, int) for each in bounds
         ):
-            return UNKNOWN
+            return part_of(receiver, *bounds)
         if bounds[2] == 0:
             return UNKNOWN
         found = items[slice(*bounds)]
@@ -451,7 +462,7 @@ class Expressions(Assignments):
         if isinstance(receiver, External):
             return self.functions.item(self, receiver, key)
         if isinstance(receiver, Unknown):
-            return receiver
+            return receiver if not isinstance(key, Own) else part_of(receiver, key)
         if self.operated(receiver, node, frame):
             return UNKNOWN
         try:

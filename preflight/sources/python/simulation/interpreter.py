@@ -10,14 +10,18 @@ from __future__ import annotations
 import ast
 import contextlib
 import functools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from preflight.sources.base import SourceFile
 from preflight.sources.python.simulation.calls import Calls
+from preflight.sources.python.simulation.divergence import Divergence, Early, names_of, only_in_one
 from preflight.sources.python.simulation.expressions import end_of_decorator
-from preflight.sources.python.simulation.run_state import Failure, Guard, LeftLoop, Returned, Signal, Stopped
+from preflight.sources.python.simulation.library import gives_own_data
+from preflight.sources.python.simulation.run_state import Event, Failure, Guard, LeftLoop, Returned, Signal, Stopped
 from preflight.sources.python.simulation.values import (
+    OWN,
     UNKNOWN,
     Bound,
     ClassValue,
@@ -29,13 +33,17 @@ from preflight.sources.python.simulation.values import (
     ListValue,
     ModuleValue,
     OutOfSteps,
+    Own,
     Unknown,
     forget,
     merged,
+    mixed,
     one_of,
     truth,
 )
 
+#: Names of what a loop takes the data of a rank from.
+_DATA = re.compile(r"loader|reader|batches|dataset", re.IGNORECASE)
 #: A known sequence is followed item by item up to this length.
 _MAX_ITEMS = 8
 #: Contexts that keep an exception from the rest.
@@ -137,13 +145,13 @@ class Interpreter(Calls):
         frame.outside.update(node.names)
 
     def _do_Return(self, node: ast.Return, frame: Frame) -> None:
-        raise Returned(self.value(node.value, frame) if node.value is not None else None)
+        raise Returned(self.value(node.value, frame) if node.value is not None else None, node)
 
     def _do_Break(self, node: ast.Break, frame: Frame) -> None:
-        raise LeftLoop(is_break=True)
+        raise LeftLoop(node)
 
     def _do_Continue(self, node: ast.Continue, frame: Frame) -> None:
-        raise LeftLoop(is_break=False)
+        raise LeftLoop(node)
 
     def _do_Raise(self, node: ast.Raise, frame: Frame) -> None:
         raised = self.value(node.exc, frame) if node.exc is not None else UNKNOWN
@@ -162,11 +170,13 @@ class Interpreter(Calls):
             )
 
     def _do_If(self, node: ast.If, frame: Frame) -> None:
-        outcome = truth(self.value(node.test, frame))
+        value = self.value(node.test, frame)
+        outcome = truth(value)
         self._note_outcome(node.test, outcome, frame)
         self._note_check((*node.body, *node.orelse), outcome)
         if outcome is None:
-            self._either([node.body, node.orelse], frame, maybe=not self._comes_round(node.test, frame))
+            maybe = not self._comes_round(node.test, frame)
+            self._either([node.body, node.orelse], frame, maybe=maybe, test=node.test, own=mixed(value))
             return
         guards = len(self._guards)
         self._guards.append(Guard(frame.module.file, node.test, outcome, frame))
@@ -175,13 +185,29 @@ class Interpreter(Calls):
         finally:
             del self._guards[guards:]
 
-    def _either(self, blocks: Sequence[Sequence[ast.stmt]], frame: Frame, *, maybe: bool = True) -> None:
-        """Follow blocks of which one is run, nobody knows which; `maybe` if it may be the same one forever."""
+    def _either(
+        self,
+        blocks: Sequence[Sequence[ast.stmt]],
+        frame: Frame,
+        *,
+        maybe: bool = True,
+        test: ast.expr | None = None,
+        own: Unknown = UNKNOWN,
+    ) -> None:
+        """Follow blocks of which one is run; which one is not known.
+
+        Args:
+            maybe: whether it may be the same one forever.
+            test: the condition that decides between two.
+            own: where the value of the condition comes from.
+        """
         before = frame.names
         ends: list[tuple[dict[str, Any], Signal | None]] = []
+        starts: list[int] = []
         for block in blocks:
             frame.names = dict(before)
-            with self._in_region(maybe=maybe):
+            starts.append(len(self.events))
+            with self._in_region(maybe=maybe, own=own):
                 try:
                     self.block(block, frame)
                     ends.append((frame.names, None))
@@ -191,16 +217,47 @@ class Interpreter(Calls):
         signals = [signal for _, signal in ends if signal is not None]
         frame.names = live[0] if live else ends[0][0]
         for other in live[1:]:
-            self._merge_names(frame, other)
+            self._merge_names(frame, other, own)
+        if test is not None and isinstance(own, Own) and not self._muted:
+            called = [self.events[starts[0] : starts[1]], self.events[starts[1] :]]
+            self._note_parting(test, own, [signal for _, signal in ends], called, frame)
         leaving = [each for each in signals if not (isinstance(each, Stopped) and each.failure is not None)]
         if not live:
             self._end_together(signals, leaving)
         for each in leaving:
             if isinstance(each, Returned):
                 frame.returned.append(each.value)
+                frame.own = mixed(frame.own, own)
         self._assumed += bool(leaving)
         self._left += any(isinstance(each, LeftLoop) for each in leaving)
         self._may_have_exited |= any(isinstance(each, Stopped) for each in leaving)
+
+    def _note_parting(
+        self,
+        test: ast.expr,
+        own: Own,
+        signals: Sequence[Signal | None],
+        called: Sequence[Sequence[Event]],
+        frame: Frame,
+    ) -> None:
+        """Note the collectives that only some ranks come to after a condition that each decides for itself."""
+        if any(isinstance(each, Stopped) for each in signals):
+            # Its launcher ends the other ranks, too.
+            return
+        file, depth = frame.module.file, self._maybe + 1
+        left = next((each for each in signals if isinstance(each, (Returned, LeftLoop))), None)
+        if left is None or None not in signals:
+            event = only_in_one(called, depth) if not own.of_rank else None
+            if event is not None:
+                self.divergences.append(Divergence("if", test, test, file, event))
+            return
+        number = signals.index(left)
+        done = names_of(called[number]) - names_of(called[1 - number])
+        early = Early(type(left.node).__name__.lower(), left.node, test, own, file, len(self.events), done)
+        if isinstance(left, LeftLoop) and self._early:
+            self._early[-1].append(early)
+        elif isinstance(left, Returned) and not own.of_rank:
+            frame.early.append(early)
 
     def _end_together(self, signals: Sequence[Signal], leaving: Sequence[Signal]) -> None:
         """End the block as all of its branches do; one that fails only if all do."""
@@ -209,7 +266,7 @@ class Interpreter(Calls):
             value = returned[0]
             for other in returned[1:]:
                 value = merged(value, other)
-            raise Returned(value)
+            raise Returned(value, next(each.node for each in leaving if isinstance(each, Returned)))
         raise (leaving or signals)[0]
 
     def _do_For(self, node: ast.For, frame: Frame) -> None:
@@ -222,17 +279,18 @@ class Interpreter(Calls):
             place = (frame.module.file.path, node.lineno, node.col_offset)
             self.rounds.setdefault(place, set()).add(len(items))
         if items is None or len(items) > _MAX_ITEMS:
-            one = one_of(items or ()) if items is not None else iterable if isinstance(iterable, Unknown) else UNKNOWN
+            one = one_of(items or ()) if items is not None else _item_of(iterable, node.iter)
             self._loop(node, frame, lambda: self._assign(node.target, one, frame))
             return
         for number, item in enumerate(items):
             left = self._left
             self._assign(node.target, item, frame)
-            try:
-                self.block(node.body, frame)
-            except LeftLoop as signal:
-                if signal.is_break:
-                    return
+            with self._round():
+                try:
+                    self.block(node.body, frame)
+                except LeftLoop as signal:
+                    if signal.is_break:
+                        return
             if left != self._left and number + 1 < len(items):
                 # It may be over.
                 rest = one_of(items[number + 1 :])
@@ -246,14 +304,31 @@ class Interpreter(Calls):
         if truth(self.value(node.test, frame)) is False:
             self.block(node.orelse, frame)
             return
+        start, depth = len(self.events), self._maybe
         self._loop(node, frame, lambda: self.value(node.test, frame))
+        own = mixed(self.value(node.test, frame))
+        event = next((each for each in self.events[start:] if each.waits and each.depth <= depth), None)
+        if isinstance(own, Own) and event is not None and not self._muted:
+            self.divergences.append(Divergence("while", node.test, node.test, frame.module.file, event))
+
+    @contextlib.contextmanager
+    def _round(self) -> Iterator[None]:
+        """One round of a loop."""
+        early: list[Early] = []
+        start, depth = len(self.events), self._maybe
+        self._early.append(early)
+        try:
+            yield
+        finally:
+            self._early.pop()
+            self._end_early(early, start, depth)
 
     def _loop(self, node: ast.For | ast.AsyncFor | ast.While, frame: Frame, begin: Callable[[], Any]) -> None:
-        """Follow the body of a loop of which nobody knows how often it runs, once."""
+        """Follow the body of a loop once that runs an unknown number of times."""
         assumed = self._assumed
         if self._loops:
             for name in _assigned(node):
-                frame.names[name] = UNKNOWN
+                frame.names[name] = merged(frame.names.get(name), UNKNOWN)
         else:
             self._muted += 1
             self._loops += 1
@@ -269,7 +344,7 @@ class Interpreter(Calls):
         before = dict(frame.names)
         self._loops += 1
         try:
-            with self._in_region(maybe=False):
+            with self._in_region(maybe=False), self._round():
                 begin()
                 self.block(node.body, frame)
         except Returned as signal:
@@ -286,7 +361,7 @@ class Interpreter(Calls):
         self.block(node.orelse, frame)
 
     def _do_With(self, node: ast.With, frame: Frame) -> None:
-        may_keep = False
+        may_keep, unsynced = False, 0
         entered_objects: list[Instance] = []
         for item in node.items:
             context = self.value(item.context_expr, frame)
@@ -294,12 +369,14 @@ class Interpreter(Calls):
             # What is left of it may keep an exception from the rest.
             may_keep |= isinstance(context, (Instance, Unknown))
             may_keep |= isinstance(context, External) and context.last.removesuffix("()") in _KEEPING
+            unsynced += isinstance(context, External) and context.last == "no_sync()"
             if isinstance(context, Instance) and (found := context.owner.lookup("__enter__")) is not None:
                 entered = self.call(Bound(found[0], (context,)), (), {}, item.context_expr, frame)
                 entered_objects.append(context)
             if item.optional_vars is not None:
                 self._assign(item.optional_vars, entered, frame)
         self._tries += may_keep
+        self._unsynced += unsynced
         try:
             self.block(node.body, frame)
         except Stopped as stopped:
@@ -307,6 +384,7 @@ class Interpreter(Calls):
                 raise
         finally:
             self._tries -= may_keep
+            self._unsynced -= unsynced
         for each in reversed(entered_objects):
             if (left := each.owner.lookup("__exit__")) is not None:
                 call = Bound(left[0], (each, None, None, None))
@@ -472,6 +550,16 @@ class Interpreter(Calls):
                 package = External(node.module or "")
                 found = UNKNOWN if is_own else self.functions.attribute(self, package, alias.name)
             self._assign_name(alias.asname or alias.name, found, frame)
+
+
+def _item_of(iterable: Any, written: ast.expr) -> Any:
+    """What a loop over something unknown gives in one of its rounds."""
+    if isinstance(iterable, External) and iterable.name == "builtins.enumerate()" and iterable.arguments:
+        return UNKNOWN, _item_of(iterable.arguments[0], written)
+    is_unknown = mixed(iterable) is UNKNOWN
+    if gives_own_data(iterable) or (is_unknown and _DATA.search(ast.unparse(written))):
+        return OWN
+    return iterable if isinstance(iterable, Unknown) else mixed(iterable)
 
 
 def _without(key: Any, items: dict[Any, Any]) -> dict[Any, Any]:

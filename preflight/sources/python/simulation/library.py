@@ -16,10 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from preflight._util import toml
+from preflight.sources.python.collectives import AGREEING, is_collective_event
 from preflight.sources.python.imports import is_foreign
 from preflight.sources.python.simulation import argument_parser
 from preflight.sources.python.simulation.argument_parser import Parser
 from preflight.sources.python.simulation.values import (
+    AGREED,
+    OF_RANK,
+    OWN,
     UNKNOWN,
     Bound,
     ClassValue,
@@ -33,8 +37,10 @@ from preflight.sources.python.simulation.values import (
     NotKnown,
     OpenFile,
     OutOfSteps,
+    Own,
     Unknown,
     forget,
+    mixed,
     native,
     of_native,
     one_of,
@@ -81,6 +87,30 @@ _ADDS_OPTIONS = ("deepspeed.add_config_arguments", ".add_argparse_args")
 _WRITING = (".write_text", ".write_bytes", ".unlink", ".rename", ".symlink_to", ".save_to_disk")
 #: Calls that start the processes of a job with a function.
 _SPAWNS = ("torch.multiprocessing.spawn", "torch.multiprocessing.spawn.spawn", "paddle.distributed.spawn")
+#: What the ranks have in common: the norm of gradients that were reduced, lengths, sizes.
+_EQUAL = frozenset(
+    ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "size", "dim", "numel", "__len__", "to_list")
+)
+#: Calls whose result is this rank's own: a number out of its tensors, or whether they hold one.
+OWN_RESULTS = frozenset(("item", "isnan", "isinf", "isfinite"))
+_CLOCKS = frozenset(("time.time", "time.perf_counter", "time.monotonic", "time.process_time", "datetime.datetime.now"))
+_RANDOM = ("random", "numpy", "torch", "paddle")
+_SEEDS = frozenset(("seed", "manual_seed", "manual_seed_all", "set_seed", "seed_everything"))
+_DRAWS = re.compile(
+    r"^(?:random|numpy\.random|torch|paddle)\.(?:rand\w*|random|uniform\w*|choices?|normal|bernoulli|multinomial|sample)$"
+)
+#: What gives the data of a rank, and arguments of a loader that divide them among the ranks or draw them.
+_DATA = re.compile(r"loader|feeder|prepare\(|\.reader\b", re.IGNORECASE)
+_DIVIDING = frozenset(("sampler", "batch_sampler", "shuffle"))
+#: What calls a model that it is given: torch 2.13, Paddle 3.3, DeepSpeed 0.19.
+_WRAPPERS = re.compile(
+    r"^(?:torch|paddle|deepspeed|apex)\.(?:[\w.]*\.)?(?:\w*DataParallel|fully_shard|compile|distributed_model|initialize"
+    r"|to_static)\(\)$"
+)
+#: Objects that keep what they are given: an early stopper, a meter.
+KEEPS = re.compile(r"stop|meter|metric|monitor|tracker|average|patience|plateau", re.IGNORECASE)
+#: Variables that differ between ranks, or nodes.
+OF_RANK_NAMES = re.compile(r"RANK|TRAINER_ID|PROCID|LOCALID|NODEID|ENDPOINT|CURRENT|HOST|POD_|INDEX|VISIBLE_DEVICES")
 #: What no rank waits in.
 _SILENT = ("builtins.", "math.", "os.path.", "json.", "typing.", "functools.", "copy.", "re.", "logging.", "warnings.")
 
@@ -109,8 +139,8 @@ class World:
 
     def symbol(self, name: str) -> Any:
         """The value of a name in `libraries.toml`."""
-        if self.rank is None and name.startswith(("is_first", "is_last", "is_local_first")):
-            return UNKNOWN
+        if self.rank is None and name in ("rank", "local_rank", "is_first", "is_last_stage", "is_local_first"):
+            return OF_RANK
         if name in ("is_first", "is_local_first"):
             return (self.rank if name == "is_first" else self.local_rank) == 0
         if name in ("is_server", "is_worker"):
@@ -148,6 +178,8 @@ class Library:
         self._written: set[str] = set()
         words = world.arguments
         known = words is not None and None not in words
+        #: Where the next random numbers come from, by the package.
+        self._random: dict[str, Unknown] = {}
         self._line = ListValue([UNKNOWN, *(words or ())] if known else None)
 
     def builtin(self, name: str) -> Any:
@@ -173,7 +205,10 @@ class Library:
         return True if isinstance(name, str) and self._variables.get(name, UNKNOWN) is not UNKNOWN else None
 
     def _variable(self, name: Any) -> Any:
-        return self._variables.get(name, UNKNOWN) if isinstance(name, str) else UNKNOWN
+        if not isinstance(name, str):
+            return UNKNOWN
+        of_rank = self.world.rank is None and OF_RANK_NAMES.search(name)
+        return self._variables.get(name, OF_RANK if of_rank else UNKNOWN)
 
     # --- attributes and items ------------------------------------------------------------------------------------
 
@@ -185,9 +220,11 @@ class Library:
             return self.world.symbol(symbol)
         if full == "sys.argv":
             return self._line
+        if name in ("module", "_layers") and (model := wrapped_model(owner)) is not None:
+            return model
         if full == "sys.modules":
             raise OutOfSteps
-        return External(full, owner.region) if len(full) < _MAX_NAME else UNKNOWN
+        return External(full, owner.region, owner=owner) if len(full) < _MAX_NAME else mixed(owner)
 
     def item(self, run: Interpreter, owner: External, key: Any) -> Any:
         """An item of something of a library."""
@@ -195,7 +232,7 @@ class Library:
             return self._variable(key)
         if owner.is_result and key == 0:
             return owner
-        return UNKNOWN
+        return mixed(owner)
 
     def joined(self, path: External, other: Any) -> Any:
         """`Path(...) / other`."""
@@ -270,7 +307,7 @@ class Library:
         if name.rpartition(".")[2] in _WRAPS and not is_open:
             return _with_attributes(_dictionary(arguments, keywords, run.region))
         if not name.startswith(_SILENT):
-            run.record(name, node, frame, arguments, keywords, function)
+            run.record(name, node, frame, arguments, keywords)
         is_known = is_foreign(name)
         for given in (*arguments, *keywords.values()):
             if isinstance(given, Parser):
@@ -279,16 +316,48 @@ class Library:
                 forget(given)
             if isinstance(given, (FunctionValue, Bound)):
                 run.maybe_called(given, node, frame)
+        model = wrapped_model(function)
+        if model is not None:
+            run.call(model, arguments, keywords, node, frame, is_open=is_open)
         self._note_moved(run, name, arguments)
+        origin = self._origin(function, arguments, keywords, node)
         if len(name) >= _MAX_NAME:
-            return UNKNOWN
+            return origin
         call = node if isinstance(node, ast.Call) else None
-        made = External(f"{name}()", run.region, {}, call, frame.module.file, arguments, keywords)
+        made = External(f"{name}()", run.region, {}, call, frame.module.file, arguments, keywords, origin=origin)
         if name.startswith("dataclasses.field") or name == "builtins.SystemExit":
             made.attributes.update(keywords)
         if name in ("pathlib.Path", "pathlib.PurePath"):
             made.attributes["(path)"] = _path_of(arguments[0]) if len(arguments) == 1 else UNKNOWN
         return made
+
+    def _origin(
+        self, function: External, arguments: Sequence[Any], keywords: Mapping[str, Any], node: ast.expr
+    ) -> Unknown:
+        """Whether what a call returns differs between ranks."""
+        name, short = function.name, function.last
+        given = (*arguments, *keywords.values())
+        package = name.partition(".")[0]
+        if short in _SEEDS:
+            packages = (package,) if short in ("seed", "manual_seed", "manual_seed_all") else _RANDOM
+            origin = mixed(*given) if any(isinstance(each, (Unknown, External)) for each in given) else AGREED
+            self._random.update(dict.fromkeys(packages, OWN if isinstance(origin, Own) else origin))
+            return UNKNOWN
+        if AGREEING.search(short) or short in _EQUAL:
+            for each in given:
+                if isinstance(each, External) and isinstance(node, ast.Call) and is_collective_event(name, node):
+                    each.origin = AGREED
+            return AGREED
+        if _DRAWS.search(name):
+            return self._random.get(package, OWN)
+        if name in _CLOCKS or (short == "next" and arguments and gives_own_data(arguments[0])):
+            return OWN
+        found = mixed(*given, function.owner) if function.owner is not None else mixed(*given)
+        if short in OWN_RESULTS and found is not AGREED:
+            return OWN
+        if KEEPS.search(name) and function.owner is not None and isinstance(found, Own):
+            function.owner.origin = found
+        return found
 
     def _note_moved(self, run: Interpreter, name: str, arguments: Sequence[Any]) -> None:
         """Remember the files that a call may change. Raises OutOfSteps where it may change anything."""
@@ -305,7 +374,7 @@ class Library:
         try:
             found = function(*map(native, arguments), **{name: native(value) for name, value in keywords.items()})
         except _ERRORS:
-            return UNKNOWN
+            return mixed(*arguments, *keywords.values())
         return of_native(found, run.region)
 
     def _spawned(
@@ -426,7 +495,8 @@ class Library:
 
     def _call_builtins_enumerate(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
         items = run.items(arguments[0]) if len(arguments) == 1 else None
-        return tuple(enumerate(items)) if items is not None else UNKNOWN
+        unknown = External("builtins.enumerate()", run.region, arguments=arguments)
+        return tuple(enumerate(items)) if items is not None else unknown
 
     def _call_builtins_zip(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
         groups = [run.items(each) for each in arguments]
@@ -737,6 +807,27 @@ _LOADERS = frozenset(f"yaml.{each}" for each in ("SafeLoader", "CSafeLoader", "F
 _STARTS = frozenset(
     ("init_process_group", "init_parallel_env", "init_distributed", "Accelerator", "init", "initialize")
 )
+
+
+def wrapped_model(value: Any) -> Instance | None:
+    """The model of the user's own that a wrapper calls: DataParallel, a compiler."""
+    if not (isinstance(value, External) and value.is_result and _WRAPPERS.search(value.name)):
+        return None
+    for each in (*value.arguments, *value.keywords.values()):
+        if isinstance(each, External):
+            each = wrapped_model(each)
+        if isinstance(each, Instance):
+            return each
+    return None
+
+
+def gives_own_data(value: Any) -> bool:
+    """Whether a loop over a value gives the data of one rank."""
+    if not isinstance(value, External):
+        return isinstance(value, Own)
+    if value.last == "DataLoader()":
+        return bool(_DIVIDING & value.keywords.keys())
+    return bool(_DATA.search(value.name)) or any(map(gives_own_data, value.arguments))
 
 
 def _yaml(text: str) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import difflib
 import functools
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,12 +14,11 @@ from preflight.model.job.value import texts
 from preflight.sources.base import SourceFile, Tree
 from preflight.sources.python import imports
 from preflight.sources.python.called_settings import SOURCE
-from preflight.sources.python.collectives import is_collective_event
 from preflight.sources.python.module import Positions, last, parse_silently
 from preflight.sources.python.simulation import call_settings, resolution
 from preflight.sources.python.simulation.argument_parser import OPEN
 from preflight.sources.python.simulation.interpreter import Interpreter
-from preflight.sources.python.simulation.library import ROOT, Library, World, table
+from preflight.sources.python.simulation.library import OF_RANK_NAMES, ROOT, Library, World, table
 from preflight.sources.python.simulation.run_state import Event, ExpressionPlace, Failure, Run
 from preflight.sources.python.simulation.values import OutOfSteps
 
@@ -44,8 +42,6 @@ _WAITING = (
     *("guarded_collective", "guarded_gather", "guarded_trainer_save", "collective_order_differs"),
     *("collective_unmatched", "collective_in_rank_loop"),
 )
-#: Variables that differ between ranks, or nodes.
-_OF_RANK = re.compile(r"RANK|TRAINER_ID|PROCID|LOCALID|NODEID|ENDPOINT|CURRENT|HOST|POD_|INDEX|VISIBLE_DEVICES")
 #: Launchers that pass the local rank as an option (torch/distributed/launch.py, deepspeed/launcher/launch.py).
 _GIVING_LOCAL_RANK = ("torch.distributed.launch", "deepspeed")
 #: Programs with the same lines are run once; of others, so many.
@@ -119,11 +115,16 @@ def _of_launch(job: Job, launch: Launch, runs: Sequence[Run], tree: Tree) -> Ite
     if failure is not None and _is_given(failure, script, tree):
         yield _outcome(failure, launch)
         return
+    yield from _partings(launch, next((each for each in runs if each.is_of_any), runs[0]))
     if failure is not None or not all(each.is_complete for each in runs):
-        yield _not_followed(script, launch, f"{launch.program} cannot be followed to its end")
+        why = f"{launch.program} cannot be followed to its end"
+        yield _not_followed(script, launch, why)
+        yield replace(_claim("program_followed", "", script, _start(script), launch), value=Unresolved(why))
         if failure is not None:
             yield from _of_calls(job, launch, runs)
         return
+    if any(each.is_wrapped for each in runs):
+        yield _claim("program_followed", launch.program, script, _start(script), launch)
     checks = {decided for each in runs for decided in each.checks}
     if True in checks:
         yield _claim("program_outcome", "", script, _start(script), launch)
@@ -163,6 +164,22 @@ def _of_lone_rank(launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
 
 def _not_followed(script: SourceFile, launch: Launch, why: str) -> Claim:
     return replace(_claim("program_outcome", "", script, _start(script), launch), value=Unresolved(why))
+
+
+def _partings(launch: Launch, run: Run) -> Iterator[Claim]:
+    """The collectives that some ranks may not come to, each place once."""
+    seen: set[tuple[str, int, int]] = set()
+    for each in run.divergences:
+        place = (each.file.path, getattr(each.node, "lineno", 0), getattr(each.node, "col_offset", 0))
+        if place in seen:
+            continue
+        seen.add(place)
+        claim = _claim("rank_local_exit", each.kind, each.file, each.node, launch)
+        step = _claim("guarded_collective", "step", each.event.file, each.event.node, launch)
+        written = (
+            f"{'while' if each.kind == 'while' else 'if'} {Positions(each.file.path, each.file.text).text(each.test)}"
+        )
+        yield replace(claim, spelling=written, because=(step,))
 
 
 def _is_known(job: Job, launch: Launch) -> bool:
@@ -241,6 +258,8 @@ def run(
         interpreter.values,
         outcomes,
         interpreter.rounds,
+        interpreter.divergences,
+        interpreter.is_wrapped,
     )
 
 
@@ -270,10 +289,10 @@ def _worlds(job: Job, launch: Launch) -> list[World]:
         for claim in job.environment(launch.scope)
         if isinstance(claim.value, Known) and claim.source != "python"
     }
-    # The last rank of a node, and the first one of the last node, differ from the first in every condition on ranks.
+    # The last rank, and the first one of the last node, differ from the first in every condition on ranks.
     places = [(0, 0)]
     if names and (local is None or local > 1) and (world is None or world > 1):
-        places.append((local - 1, local - 1) if local is not None else (1, 1))
+        places.append(((world or local) - 1, local - 1) if local is not None else (1, 1))
     if names and local is not None and world is not None and world > local:
         places.append((world - local, 0))
     roles = [("worker", place) for place in places]
@@ -291,7 +310,7 @@ def _worlds(job: Job, launch: Launch) -> list[World]:
         worlds.append(replace(each, variables={**given, **known}))
     size = {name: str(world) for name in names.get("world_size", ()) if world is not None}
     local_size = {name: str(local) for name in names.get("local_world_size", ()) if local is not None}
-    shared = {name: value for name, value in given.items() if not _OF_RANK.search(name)}
+    shared = {name: value for name, value in given.items() if not OF_RANK_NAMES.search(name)}
     return [*worlds, World(None, None, world, local, _words(launch, OPEN), {**shared, **size, **local_size})]
 
 
@@ -335,10 +354,10 @@ def alone(first: Run, other: Run) -> Event | None:
         return None
     sides = [[each for each in one.events if _may_wait(each)] for one in (first, other)]
     # What cannot be read may hold a counterpart.
-    unread = [{(each.name, each.path) for each in side if not _is_collective(each)} for side in sides]
+    unread = [{(each.name, each.path) for each in side if not each.waits} for side in sides]
     if unread[0] != unread[1]:
         return None
-    called = [[each for each in side if _is_collective(each)] for side in sides]
+    called = [[each for each in side if each.waits] for side in sides]
     names = [[last(each.name) for each in side] for side in called]
     if sorted(names[0]) == sorted(names[1]):
         return None
@@ -355,13 +374,9 @@ def alone(first: Run, other: Run) -> Event | None:
     return None
 
 
-def _is_collective(event: Event) -> bool:
-    return is_collective_event(event.name, event.node)
-
-
 def _may_wait(event: Event) -> bool:
     """Whether other ranks may be needed in a call: in a collective, and in what is not there to be read."""
-    return is_collective_event(event.name, event.node) or not imports.is_foreign(event.name)
+    return event.waits or not imports.is_foreign(event.name)
 
 
 def _claim(quantity: str, value: str, file: SourceFile, node: ast.AST, launch: Launch) -> Claim:

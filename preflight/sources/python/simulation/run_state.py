@@ -12,6 +12,7 @@ from preflight._util.budget import spend
 from preflight._util.redaction import scrub
 from preflight.sources.base import SourceFile
 from preflight.sources.python.collectives import comes_round
+from preflight.sources.python.simulation.divergence import WRAPS, Divergence, Early, missed, waits
 from preflight.sources.python.simulation.values import (
     UNKNOWN,
     External,
@@ -20,8 +21,10 @@ from preflight.sources.python.simulation.values import (
     ModuleValue,
     NotKnown,
     OutOfSteps,
+    Own,
     Unknown,
     merged,
+    mixed,
     native,
     truth,
 )
@@ -56,6 +59,8 @@ class Event(NamedTuple):
         doubt: 0 where the program certainly comes to it, 1 in a loop, or after it may have ended, 2 under a condition
             that is not known.
         guards: the known conditions around it, outermost first.
+        depth: how many conditions around it are not known.
+        waits: whether a rank waits for the others in it.
     """
 
     name: str
@@ -66,7 +71,8 @@ class Event(NamedTuple):
     guards: tuple[Guard, ...]
     arguments: tuple[Any, ...] = ()
     keywords: dict[str, Any] = {}
-    receiver: Any = None
+    depth: int = 0
+    waits: bool = False
 
 
 class Run(NamedTuple):
@@ -81,6 +87,8 @@ class Run(NamedTuple):
         values: what expressions at some places gave, each time.
         outcomes: what conditions were, by file, line and column; None where that is not known.
         rounds: how many items loops had, by file, line and column.
+        divergences: the collectives that some ranks may not come to.
+        is_wrapped: whether it has come to what makes ranks exchange their gradients.
     """
 
     events: Sequence[Event]
@@ -93,6 +101,8 @@ class Run(NamedTuple):
     values: Mapping[ExpressionPlace, Sequence[Any]] = {}
     outcomes: Mapping[tuple[str, int, int], frozenset[bool | None]] = {}
     rounds: Mapping[tuple[str, int, int], set[int]] = {}
+    divergences: Sequence[Divergence] = ()
+    is_wrapped: bool = False
 
 
 class Failure(NamedTuple):
@@ -116,17 +126,19 @@ class Signal(Exception):
 
 
 class Returned(Signal):
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Any, node: ast.AST) -> None:
         super().__init__()
         self.value = value
+        self.node = node
 
 
 class LeftLoop(Signal):
     """`break`, or `continue`."""
 
-    def __init__(self, *, is_break: bool) -> None:
+    def __init__(self, node: ast.Break | ast.Continue) -> None:
         super().__init__()
-        self.is_break = is_break
+        self.node = node
+        self.is_break = isinstance(node, ast.Break)
 
 
 class Stopped(Signal):
@@ -171,10 +183,20 @@ class RunState:
         #: How often a loop may have been left.
         self._left = 0
         self._muted = 0
+        #: Where the conditions come from under which a value is given now.
+        self._own: Unknown = UNKNOWN
         self._loops = 0
         self._tries = 0
         self._calls: list[tuple[FunctionValue, ast.expr, SourceFile]] = []
         self._guards: list[Guard] = []
+        self.divergences: list[Divergence] = []
+        #: The branches by which a rank may leave the loops under way.
+        self._early: list[list[Early]] = []
+        self.is_wrapped = False
+        #: Whether a model is not in its training mode any more.
+        self.has_evaluated = False
+        #: Contexts around in which gradients are not exchanged.
+        self._unsynced = 0
         #: Names of attributes that some module gives a value.
         self._stored: set[str] = set()
         #: Whether checks of the program were decided.
@@ -196,16 +218,29 @@ class RunState:
         return self._regions[-1] if self._regions else None
 
     @contextlib.contextmanager
-    def _in_region(self, *, maybe: bool) -> Iterator[None]:
+    def _in_region(self, *, maybe: bool, own: Unknown = UNKNOWN) -> Iterator[None]:
+        """A part of the program that is uncertain.
+
+        Args:
+            maybe: whether it may not be run at all.
+            own: where the condition on it comes from.
+        """
         self._regions.append(object())
         self._maybe += maybe
-        guards = len(self._guards)
+        guards, before = len(self._guards), self._own
+        self._own = mixed(before, own)
         try:
             yield
         finally:
             self._regions.pop()
             self._maybe -= maybe
+            self._own = before
             del self._guards[guards:]
+
+    def _merged(self, one: Any, other: Any, own: Unknown = UNKNOWN) -> Any:
+        """What a value is that is one of two, where the condition that decides it comes from somewhere."""
+        found, origin = merged(one, other), mixed(own, self._own)
+        return merged(found, origin) if isinstance(found, Unknown) and isinstance(origin, Own) else found
 
     def _step(self) -> None:
         self._steps += 1
@@ -287,10 +322,17 @@ class RunState:
                 if place in wanted:
                     self._watched[id(node)] = place
 
-    def _merge_names(self, frame: Frame, other: dict[str, Any]) -> None:
+    def _end_early(self, early: Sequence[Early], start: int, depth: int) -> None:
+        """Note what a rank missed that left a loop or function early; `start` is where the loop began."""
+        for each in early:
+            event = missed(each, self.events[start if each.kind == "break" else each.start :], depth)
+            if event is not None:
+                self.divergences.append(Divergence(each.kind, each.node, each.test, each.file, event))
+
+    def _merge_names(self, frame: Frame, other: dict[str, Any], own: Unknown = UNKNOWN) -> None:
         for name in frame.names.keys() | other.keys():
             one = frame.names.get(name, UNKNOWN)
-            frame.names[name] = merged(one, other.get(name, UNKNOWN))
+            frame.names[name] = self._merged(one, other.get(name, UNKNOWN), own)
 
     def record(
         self,
@@ -299,7 +341,6 @@ class RunState:
         frame: Frame,
         arguments: tuple[Any, ...] = (),
         keywords: dict[str, Any] | None = None,
-        receiver: Any = None,
     ) -> None:
         """Note a call of something that is not the user's own."""
         if self._muted or not isinstance(node, ast.Call):
@@ -310,9 +351,13 @@ class RunState:
         path = (*((file.path, call.lineno, call.col_offset) for _, call, file in self._calls),)
         path += ((frame.module.file.path, node.lineno, node.col_offset),)
         guards = tuple(self._guards)
-        self.events.append(
-            Event(name, frame.module.file, node, path, doubt, guards, arguments, keywords or {}, receiver)
-        )
+        self.has_evaluated = self.has_evaluated or name.endswith(".eval")
+        self.is_wrapped = self.is_wrapped or bool(WRAPS.search(name))
+        is_wrapped = self.is_wrapped and not self._unsynced and not self.functions.world.role
+        file, named = frame.module.file, keywords or {}
+        given = arguments or ((named["program"],) if "program" in named else ())
+        is_waiting = waits(name, node, given, is_wrapped=is_wrapped)
+        self.events.append(Event(name, file, node, path, doubt, guards, arguments, named, self._maybe, is_waiting))
 
     def value(self, node: ast.expr, frame: Frame) -> Any:
         """The value of an expression."""

@@ -25,7 +25,23 @@ class Unknown:
         return "unknown"
 
 
+class Own(Unknown):
+    """A value that may differ between ranks.
+
+    Args:
+        of_rank: whether nothing but the number of the rank makes it differ; the rank's own data do otherwise.
+    """
+
+    def __init__(self, aliases: tuple[Any, ...] = (), *, of_rank: bool = False) -> None:
+        super().__init__(aliases)
+        self.of_rank = of_rank
+
+
 UNKNOWN = Unknown()
+OWN = Own()
+OF_RANK = Own(of_rank=True)
+#: What the ranks have agreed on.
+AGREED = Unknown()
 
 
 #: Objects that one unknown value may be.
@@ -56,7 +72,7 @@ class Frame:
         parent: the frame around it, whose names it sees.
         region: the uncertain region in which it was made.
         function: what is called; None for a class or a module.
-        returned: what it returned where it may have gone on.
+        returned: what it returned where it may have continued.
         outside: the names that `global` and `nonlocal` declare.
     """
 
@@ -67,6 +83,10 @@ class Frame:
     function: FunctionValue | None = None
     returned: list[Any] = field(default_factory=list)
     outside: set[str] = field(default_factory=set)
+    #: Where the conditions come from under which it may have returned.
+    own: Unknown = UNKNOWN
+    #: What ends it early on some ranks.
+    early: list[Any] = field(default_factory=list)
     is_class: bool = False
 
 
@@ -167,6 +187,10 @@ class External:
     file: SourceFile | None = None
     arguments: tuple[Any, ...] = ()
     keywords: Mapping[str, Any] = field(default_factory=dict)
+    #: What it is an attribute of.
+    owner: External | None = None
+    #: OWN, OF_RANK or AGREED where that is known of its value.
+    origin: Unknown | None = None
 
     @property
     def last(self) -> str:
@@ -323,7 +347,39 @@ def merged(one: Any, other: Any) -> Any:
         return tuple(map(merged, one, other))
     if isinstance(one, External) and isinstance(other, External) and one.name == other.name:
         return one
-    return one_of((one, other))
+    found, origin = one_of((one, other)), mixed(one, other)
+    return Own(found.aliases, of_rank=origin.of_rank) if isinstance(origin, Own) else found
+
+
+def mixed(*values: Any) -> Unknown:
+    """An unknown value that comes from others: OWN, OF_RANK, AGREED or UNKNOWN."""
+    origins = [_origin(each) for each in values]
+    own = [each for each in origins if isinstance(each, Own)]
+    if own:
+        return OF_RANK if all(each.of_rank for each in own) else OWN
+    return AGREED if AGREED in origins and UNKNOWN not in origins else UNKNOWN
+
+
+def part_of(value: Any, *keys: Any) -> Unknown:
+    """What an item of an unknown value is: the part that a rank takes by its number is its own."""
+    return OWN if any(isinstance(each, Own) for each in keys) else mixed(value)
+
+
+def _origin(value: Any) -> Unknown | None:
+    """What is known of where a value comes from; None if it is known itself."""
+    if isinstance(value, Own):
+        return OF_RANK if value.of_rank else OWN
+    if isinstance(value, External):
+        return value.origin or (_origin(value.owner) if value.owner is not None else UNKNOWN)
+    if isinstance(value, tuple):
+        return mixed(*value[:_MAX_ALIASES]) if value else None
+    if isinstance(value, ListValue):
+        return mixed(*value.items[:_MAX_ALIASES]) if value.items else UNKNOWN
+    return AGREED if value is AGREED else None if _is_plain(value) else UNKNOWN
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, (bool, int, float, str, bytes))
 
 
 def one_of(values: Sequence[Any]) -> Unknown:

@@ -1,0 +1,103 @@
+"""Where ranks part that decide by values of their own: the collective that only some of them come to."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from preflight.sources.base import SourceFile
+from preflight.sources.python.collectives import is_collective_event
+from preflight.sources.python.module import last
+from preflight.sources.python.simulation.values import Own
+
+#: What makes `backward` exchange gradients: torch 2.13, Paddle 3.3, DeepSpeed 0.19, Accelerate 1.14, Horovod 0.28.
+WRAPS = re.compile(
+    r"DistributedDataParallel|FullyShardedDataParallel|fully_shard|paddle\.(?:distributed\.)?DataParallel"
+    r"|distributed_model|DistributedOptimizer|distributed_optimizer|deepspeed\.initialize|Accelerator$|Fabric$"
+)
+#: The forward pass of a sharded model gathers its parameters.
+_SHARDED = re.compile(r"FullyShardedDataParallel\(\)(?:\.generate)?$")
+
+
+class Early(NamedTuple):
+    """A branch that a rank may leave its loop or function by, and the others may not.
+
+    Args:
+        kind: `break`, `continue` or `return`.
+        start: how many calls the run had made before.
+        done: the collectives that the rank has made in the branch, which the others make later.
+    """
+
+    kind: str
+    node: ast.AST
+    test: ast.expr
+    own: Own
+    file: SourceFile
+    start: int
+    done: Counter[str]
+
+
+class Divergence(NamedTuple):
+    """A collective that some ranks do not come to, because each decides by a value of its own.
+
+    Args:
+        kind: `break`, `continue`, `return`, `while`, or `if` for a branch that holds the collective.
+        node: where the ranks part.
+        event: the collective.
+    """
+
+    kind: str
+    node: ast.AST
+    test: ast.expr
+    file: SourceFile
+    event: Any
+
+
+def waits(name: str, node: ast.Call, given: Sequence[Any], *, is_wrapped: bool) -> bool:
+    """Whether a rank waits for the others in a call.
+
+    Args:
+        given: its arguments.
+        is_wrapped: whether something makes the ranks exchange their gradients.
+    """
+    if isinstance(node.func, ast.Attribute) and node.func.attr == "backward":
+        return is_wrapped
+    if name.endswith("Executor().run"):
+        # A static program of Paddle 2.6 that a distributed optimizer has minimised; others may be for evaluation.
+        program = given[0] if given else None
+        return is_wrapped and (program is None or getattr(program, "name", "").endswith("default_main_program()"))
+    return bool(_SHARDED.search(name)) or is_collective_event(name, node)
+
+
+def names_of(events: Sequence[Any]) -> Counter[str]:
+    """How often each collective is called."""
+    return Counter(_name(each) for each in events if each.waits)
+
+
+def only_in_one(blocks: Sequence[Sequence[Any]], depth: int) -> Any:
+    """The first collective of two branches that the other one lacks; None if there is none."""
+    for block, other in zip(blocks, reversed(blocks), strict=True):
+        names = names_of(other)
+        for event in block:
+            if event.waits and event.depth <= depth and not names[_name(event)]:
+                return event
+    return None
+
+
+def missed(early: Early, events: Sequence[Any], depth: int) -> Any:
+    """The first collective that a rank misses which left early; None if there is none."""
+    done = Counter() if early.kind == "break" else Counter(early.done)
+    for event in events:
+        name = _name(event)
+        if event.waits and done[name]:
+            done[name] -= 1
+        elif event.waits and event.depth <= depth:
+            return event
+    return None
+
+
+def _name(event: Any) -> str:
+    return last(event.name) or (event.node.func.attr if isinstance(event.node.func, ast.Attribute) else "")
