@@ -122,6 +122,7 @@ class World:
     Args:
         variables: the variables that the launch sets.
         role: `worker` or `server` of a job of Paddle; empty for any other.
+        has_servers: whether the workers exchange their gradients with servers.
         rank: of the job, and on its node; None stands for any rank.
         read: the text of a file that the program opens, by its path.
         names: the entries of a folder by its path; None if it is not there.
@@ -136,6 +137,7 @@ class World:
     read: Callable[[str], str | None] = lambda path: None
     names: Callable[[str], Sequence[str] | None] = lambda path: None
     role: str = ""
+    has_servers: bool = False
 
     def symbol(self, name: str) -> Any:
         """The value of a name in `libraries.toml`."""

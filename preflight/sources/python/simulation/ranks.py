@@ -296,13 +296,15 @@ def _worlds(job: Job, launch: Launch) -> list[World]:
     if names and local is not None and world is not None and world > local:
         places.append((world - local, 0))
     roles = [("worker", place) for place in places]
-    if job.value("ps_mode", launch.scope) == Known(True):
+    has_servers = job.value("ps_mode", launch.scope) == Known(True)
+    if has_servers:
         world, local = _count(job, "ps_workers", launch), None
         roles = [("worker", (0, 0)), *([("worker", (1, 1))] if world is None or world > 1 else []), ("server", (0, 0))]
     worlds = []
     for role, (rank, local_rank) in roles:
         words = _words(launch, str(local_rank))
         each = World(rank, local_rank, world, local, words, role=role if "paddle" in launch.launcher else "")
+        each = replace(each, has_servers=has_servers)
         variables = {name: each.symbol(symbol) for symbol, found in names.items() for name in found}
         known = {name: str(value) for name, value in variables.items() if isinstance(value, int)}
         if each.role:
@@ -311,7 +313,8 @@ def _worlds(job: Job, launch: Launch) -> list[World]:
     size = {name: str(world) for name in names.get("world_size", ()) if world is not None}
     local_size = {name: str(local) for name in names.get("local_world_size", ()) if local is not None}
     shared = {name: value for name, value in given.items() if not OF_RANK_NAMES.search(name)}
-    return [*worlds, World(None, None, world, local, _words(launch, OPEN), {**shared, **size, **local_size})]
+    any_rank = World(None, None, world, local, _words(launch, OPEN), {**shared, **size, **local_size})
+    return [*worlds, replace(any_rank, has_servers=has_servers)]
 
 
 def _words(launch: Launch, local_rank: str) -> tuple[str | None, ...] | None:

@@ -353,7 +353,7 @@ class RunState:
         guards = tuple(self._guards)
         self.has_evaluated = self.has_evaluated or name.endswith(".eval")
         self.is_wrapped = self.is_wrapped or bool(WRAPS.search(name))
-        is_wrapped = self.is_wrapped and not self._unsynced and not self.functions.world.role
+        is_wrapped = self.is_wrapped and not self._unsynced and not self.functions.world.has_servers
         file, named = frame.module.file, keywords or {}
         given = arguments or ((named["program"],) if "program" in named else ())
         is_waiting = waits(name, node, given, is_wrapped=is_wrapped)
