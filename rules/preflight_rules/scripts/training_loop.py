@@ -77,17 +77,20 @@ def rank_local_exit_from_loop(job: Job) -> Iterator[Verdict]:
         if early is not None:
             yield early
             continue
-        what = _HOW_LEFT.get(kind, "leaves the loop")
+        is_layer = "layer" in texts(step.value)
+        what = "leaves out a layer" if is_layer else _HOW_LEFT.get(kind, "leaves the loop")
+        waiting = "the exchange of gradients waits for the parameters of" if is_layer else "the others wait for it in"
         under = quoted(leaving) if kind in ("while", "if") else f"`{kind}` under {quoted(leaving)}"
         is_here = step.span.path == leaving.span.path
         place = f"line {step.span.line}" if is_here else f"{step.span.path}:{step.span.line}"
         yield failed(
             subject,
-            f"{under}: each rank {what} depending on its own value, and the others wait for it in {quoted(step)}"
-            f" ({place}).",
+            f"{under}: each rank {what} depending on its own value, and {waiting} {quoted(step)} ({place}).",
             at=leaving,
             also=((step, "the others wait here"),),
-            remedy="Let all ranks decide together: all-reduce or broadcast the condition before it is tested"
+            remedy="Wrap the model with find_unused_parameters=True, or use the layer in every step."
+            if is_layer
+            else "Let all ranks decide together: all-reduce or broadcast the condition before it is tested"
             " (Accelerate: set_trigger() and check_trigger()).",
         )
 

@@ -18,6 +18,8 @@ WRAPS = re.compile(
     r"DistributedDataParallel|FullyShardedDataParallel|fully_shard|paddle\.(?:distributed\.)?DataParallel"
     r"|distributed_model|DistributedOptimizer|distributed_optimizer|deepspeed\.initialize|Accelerator$|Fabric$"
 )
+#: A call of a layer that may have parameters.
+LAYER = re.compile(r"^(?:torch|paddle)\.nn\.(?!functional)[\w.]*\(\)(?:\[\])?$")
 #: The forward pass of a sharded model gathers its parameters.
 _SHARDED = re.compile(r"FullyShardedDataParallel\(\)(?:\.generate)?$")
 
@@ -74,7 +76,7 @@ def waits(name: str, node: ast.Call, given: Sequence[Any], *, is_wrapped: bool) 
 
 def names_of(events: Sequence[Any]) -> Counter[str]:
     """How often each collective is called."""
-    return Counter(_name(each) for each in events if each.waits)
+    return Counter(_name(each) for each in events if _is_needed(each))
 
 
 def only_in_one(blocks: Sequence[Sequence[Any]], depth: int) -> Any:
@@ -82,7 +84,7 @@ def only_in_one(blocks: Sequence[Sequence[Any]], depth: int) -> Any:
     for block, other in zip(blocks, reversed(blocks), strict=True):
         names = names_of(other)
         for event in block:
-            if event.waits and event.depth <= depth and not names[_name(event)]:
+            if _is_needed(event) and event.depth <= depth and not names[_name(event)]:
                 return event
     return None
 
@@ -92,11 +94,15 @@ def missed(early: Early, events: Sequence[Any], depth: int) -> Any:
     done = Counter() if early.kind == "break" else Counter(early.done)
     for event in events:
         name = _name(event)
-        if event.waits and done[name]:
+        if _is_needed(event) and done[name]:
             done[name] -= 1
-        elif event.waits and event.depth <= depth:
+        elif _is_needed(event) and event.depth <= depth:
             return event
     return None
+
+
+def _is_needed(event: Any) -> bool:
+    return bool(event.waits or event.is_layer)
 
 
 def _name(event: Any) -> str:

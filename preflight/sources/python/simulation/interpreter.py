@@ -18,7 +18,7 @@ from preflight.sources.base import SourceFile
 from preflight.sources.python.simulation.calls import Calls
 from preflight.sources.python.simulation.divergence import Divergence, Early, names_of, only_in_one
 from preflight.sources.python.simulation.expressions import end_of_decorator
-from preflight.sources.python.simulation.library import gives_own_data
+from preflight.sources.python.simulation.library import gives_own_data, is_list_of_layers
 from preflight.sources.python.simulation.run_state import Event, Failure, Guard, LeftLoop, Returned, Signal, Stopped
 from preflight.sources.python.simulation.values import (
     OWN,
@@ -556,6 +556,8 @@ def _item_of(iterable: Any, written: ast.expr) -> Any:
     """What a loop over something unknown gives in one of its rounds."""
     if isinstance(iterable, External) and iterable.name == "builtins.enumerate()" and iterable.arguments:
         return UNKNOWN, _item_of(iterable.arguments[0], written)
+    if isinstance(iterable, External) and is_list_of_layers(iterable):
+        return External(f"{iterable.name}[]", owner=iterable)
     is_unknown = mixed(iterable) is UNKNOWN
     if gives_own_data(iterable) or (is_unknown and _DATA.search(ast.unparse(written))):
         return OWN

@@ -107,6 +107,10 @@ _WRAPPERS = re.compile(
     r"^(?:torch|paddle|deepspeed|apex)\.(?:[\w.]*\.)?(?:\w*DataParallel|fully_shard|compile|distributed_model|initialize"
     r"|to_static)\(\)$"
 )
+#: Wrappers that wait for the gradients of all parameters.
+_NEEDS_ALL = re.compile(r"^torch\..*\bDistributedDataParallel\(\)$|^paddle\..*\bDataParallel\(\)$")
+#: Lists of layers.
+_LAYERS = re.compile(r"^(?:torch|paddle)\.nn\..*(?:ModuleList|LayerList|Sequential)\(\)$")
 #: Objects that keep what they are given: an early stopper, a meter.
 KEEPS = re.compile(r"stop|meter|metric|monitor|tracker|average|patience|plateau", re.IGNORECASE)
 #: Variables that differ between ranks, or nodes.
@@ -232,6 +236,8 @@ class Library:
         """An item of something of a library."""
         if owner.name == "os.environ":
             return self._variable(key)
+        if is_list_of_layers(owner):
+            return External(f"{owner.name}[]", owner.region, owner=owner)
         if owner.is_result and key == 0:
             return owner
         return mixed(owner)
@@ -320,7 +326,13 @@ class Library:
                 run.maybe_called(given, node, frame)
         model = wrapped_model(function)
         if model is not None:
-            run.call(model, arguments, keywords, node, frame, is_open=is_open)
+            searches = {"find_unused_parameters", "static_graph"} & function.keywords.keys()
+            needs_all = bool(_NEEDS_ALL.search(name)) and not searches
+            run.unsearched += needs_all
+            try:
+                run.call(model, arguments, keywords, node, frame, is_open=is_open)
+            finally:
+                run.unsearched -= needs_all
         self._note_moved(run, name, arguments)
         origin = self._origin(function, arguments, keywords, node)
         if len(name) >= _MAX_NAME:
@@ -821,6 +833,11 @@ def wrapped_model(value: Any) -> Instance | None:
         if isinstance(each, Instance):
             return each
     return None
+
+
+def is_list_of_layers(value: External) -> bool:
+    """Whether each item of a value is a layer."""
+    return _LAYERS.search(value.name) is not None
 
 
 def gives_own_data(value: Any) -> bool:

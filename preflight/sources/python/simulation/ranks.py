@@ -175,7 +175,8 @@ def _partings(launch: Launch, run: Run) -> Iterator[Claim]:
             continue
         seen.add(place)
         claim = _claim("rank_local_exit", each.kind, each.file, each.node, launch)
-        step = _claim("guarded_collective", "step", each.event.file, each.event.node, launch)
+        kind = "layer" if each.event.is_layer else "step"
+        step = _claim("guarded_collective", kind, each.event.file, each.event.node, launch)
         written = (
             f"{'while' if each.kind == 'while' else 'if'} {Positions(each.file.path, each.file.text).text(each.test)}"
         )

@@ -12,7 +12,7 @@ from preflight._util.budget import spend
 from preflight._util.redaction import scrub
 from preflight.sources.base import SourceFile
 from preflight.sources.python.collectives import comes_round
-from preflight.sources.python.simulation.divergence import WRAPS, Divergence, Early, missed, waits
+from preflight.sources.python.simulation.divergence import LAYER, WRAPS, Divergence, Early, missed, waits
 from preflight.sources.python.simulation.values import (
     UNKNOWN,
     External,
@@ -61,6 +61,7 @@ class Event(NamedTuple):
         guards: the known conditions around it, outermost first.
         depth: how many conditions around it are not known.
         waits: whether a rank waits for the others in it.
+        is_layer: whether it is a layer for whose gradients the ranks wait, as no search for unused ones is made.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Event(NamedTuple):
     keywords: dict[str, Any] = {}
     depth: int = 0
     waits: bool = False
+    is_layer: bool = False
 
 
 class Run(NamedTuple):
@@ -193,6 +195,8 @@ class RunState:
         #: The branches by which a rank may leave the loops under way.
         self._early: list[list[Early]] = []
         self.is_wrapped = False
+        #: Models around whose layers all have to be used.
+        self.unsearched = 0
         #: Whether a model is not in its training mode any more.
         self.has_evaluated = False
         #: Contexts around in which gradients are not exchanged.
@@ -357,7 +361,10 @@ class RunState:
         file, named = frame.module.file, keywords or {}
         given = arguments or ((named["program"],) if "program" in named else ())
         is_waiting = waits(name, node, given, is_wrapped=is_wrapped)
-        self.events.append(Event(name, file, node, path, doubt, guards, arguments, named, self._maybe, is_waiting))
+        is_layer = bool(self.unsearched and LAYER.search(name))
+        self.events.append(
+            Event(name, file, node, path, doubt, guards, arguments, named, self._maybe, is_waiting, is_layer)
+        )
 
     def value(self, node: ast.expr, frame: Frame) -> Any:
         """The value of an expression."""
