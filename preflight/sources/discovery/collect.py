@@ -212,7 +212,7 @@ class JobCollector:
             return
         started = tuple(launches[claim.scope.launch] for claim in found)
         job = Job(name="", launches=tuple(dict.fromkeys(started)), claims=(*found, *self._claims()))
-        for claim in resolution.resolved(found, launches, ranks.runs_of(job, self._files_of)):
+        for claim in resolution.resolved(found, launches, ranks.runs_of(job, job.launches, self._files_of)):
             for path in texts(claim.value):
                 file = self._read_by(path, launches[claim.scope.launch])
                 if isinstance(file, SourceFile):

@@ -41,6 +41,9 @@ class Assignments(RunState):
             owner.names[name] = value if is_certain else self._merged(owner.names.get(name, UNKNOWN), value)
 
     def _assign(self, target: ast.expr, value: Any, frame: Frame) -> None:
+        if value is UNKNOWN:
+            # It is told apart from what the name was before.
+            value = Unknown()
         if isinstance(target, ast.Name):
             self._assign_name(target.id, value, frame)
         elif isinstance(target, (ast.Tuple, ast.List)):

@@ -120,14 +120,24 @@ class Calls(Expressions):
             forget(given)
         return self._of_unknown(callee, (*arguments, *keywords.values()), node, frame)
 
+    def agree(self, node: ast.expr, frame: Frame) -> None:
+        """Take the arguments of a call for what the ranks have agreed on: a collective changes them in place."""
+        for argument in node.args if isinstance(node, ast.Call) else ():
+            if not isinstance(argument, (ast.Name, ast.Attribute)):
+                continue
+            with self._quiet():
+                value = self.value(argument, frame)
+            if isinstance(value, External):
+                value.origin = AGREED
+            elif isinstance(value, Unknown):
+                self._assign(argument, AGREED, frame)
+
     def _of_unknown(self, callee: Any, given: Sequence[Any], node: ast.expr, frame: Frame) -> Any:
         """Whether what a call of something unknown returns differs between ranks, by its name."""
         written = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
         short = written.rpartition(".")[2]
         if AGREEING.search(short):
-            for argument in node.args if isinstance(node, ast.Call) else ():
-                if isinstance(argument, ast.Name) and isinstance(self.value(argument, frame), Unknown):
-                    frame.names[argument.id] = AGREED
+            self.agree(node, frame)
             return AGREED
         found = mixed(callee, *given)
         if short in OWN_RESULTS and callee is not AGREED:

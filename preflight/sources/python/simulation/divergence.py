@@ -58,19 +58,24 @@ class Divergence(NamedTuple):
     event: Any
 
 
-def waits(name: str, node: ast.Call, given: Sequence[Any], *, is_wrapped: bool) -> bool:
+def waits(name: str, node: ast.Call, given: Sequence[Any], *, is_wrapped: bool, is_collective: bool) -> bool:
     """Whether a rank waits for the others in a call.
 
     Args:
         given: its arguments.
         is_wrapped: whether something makes the ranks exchange their gradients.
+        is_collective: whether Paddle's fleet does so without servers.
     """
     if isinstance(node.func, ast.Attribute) and node.func.attr == "backward":
         return is_wrapped
     if name.endswith("Executor().run"):
         # A static program of Paddle 2.6 that a distributed optimizer has minimised; others may be for evaluation.
         program = given[0] if given else None
-        return is_wrapped and (program is None or getattr(program, "name", "").endswith("default_main_program()"))
+        return (
+            is_wrapped
+            and is_collective
+            and (program is None or getattr(program, "name", "").endswith("default_main_program()"))
+        )
     return bool(_SHARDED.search(name)) or is_collective_event(name, node)
 
 

@@ -334,7 +334,7 @@ class Library:
             finally:
                 run.unsearched -= needs_all
         self._note_moved(run, name, arguments)
-        origin = self._origin(function, arguments, keywords, node)
+        origin = self._origin(run, function, arguments, keywords, node, frame)
         if len(name) >= _MAX_NAME:
             return origin
         call = node if isinstance(node, ast.Call) else None
@@ -346,7 +346,13 @@ class Library:
         return made
 
     def _origin(
-        self, function: External, arguments: Sequence[Any], keywords: Mapping[str, Any], node: ast.expr
+        self,
+        run: Interpreter,
+        function: External,
+        arguments: Sequence[Any],
+        keywords: Mapping[str, Any],
+        node: ast.expr,
+        frame: Frame,
     ) -> Unknown:
         """Whether what a call returns differs between ranks."""
         name, short = function.name, function.last
@@ -358,9 +364,8 @@ class Library:
             self._random.update(dict.fromkeys(packages, OWN if isinstance(origin, Own) else origin))
             return UNKNOWN
         if AGREEING.search(short) or short in _EQUAL:
-            for each in given:
-                if isinstance(each, External) and isinstance(node, ast.Call) and is_collective_event(name, node):
-                    each.origin = AGREED
+            if isinstance(node, ast.Call) and is_collective_event(name, node):
+                run.agree(node, frame)
             return AGREED
         if _DRAWS.search(name):
             return self._random.get(package, OWN)

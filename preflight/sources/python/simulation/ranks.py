@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from preflight._util.redaction import HIDDEN, scrub
-from preflight.model.job import Claim, Job, Known, Launch, Unresolved, Value
+from preflight.model.job import Claim, Job, Known, Launch, Span, Unresolved, Value
 from preflight.model.job.value import texts
 from preflight.sources.base import SourceFile, Tree
 from preflight.sources.python import imports
@@ -69,12 +69,13 @@ def simulated(job: Job, derived: Job, files_of: Callable[[Launch], Files]) -> Jo
     Args:
         derived: the job with the numbers of its ranks.
     """
-    runs = runs_of(derived, files_of)
+    launches = job.launches or tuple(_unlaunched(job))
+    runs = runs_of(derived, launches, files_of)
     shown = list(resolution.resolved(job.claims, {launch.id: launch for launch in job.launches}, runs))
     known = replace(job, claims=tuple(shown))
     new = [
         claim
-        for launch in job.launches
+        for launch in launches
         if launch.id in runs
         for claim in _of_launch(known, launch, runs[launch.id], files_of(launch).tree)
     ]
@@ -83,12 +84,19 @@ def simulated(job: Job, derived: Job, files_of: Callable[[Launch], Files]) -> Jo
     return replace(job, claims=(*kept, *new))
 
 
-def runs_of(job: Job, files_of: Callable[[Launch], Files]) -> dict[str, list[Run]]:
+def _unlaunched(job: Job) -> Iterator[Launch]:
+    """A stand-in for the launch of a script that no file starts; its line and its ranks are not known."""
+    for file in job.files[:1]:
+        if file.path.endswith(".py"):
+            yield Launch("", "", Span(file.path, 1, 1, 1, 1), program=file.path)
+
+
+def runs_of(job: Job, launches: Sequence[Launch], files_of: Callable[[Launch], Files]) -> dict[str, list[Run]]:
     """What a few ranks of each launch do, by the launch; nothing for a program that is one too many."""
     wanted = resolution.places_of(job.claims)
     made: dict[tuple[object, ...], list[Run]] = {}
     found: dict[str, list[Run]] = {}
-    for launch in job.launches:
+    for launch in launches:
         if not launch.program.endswith(".py") or {"-h", "--help", "--version"} & set(launch.arguments):
             continue
         worlds, files = _worlds(job, launch), files_of(launch)
@@ -98,6 +106,7 @@ def runs_of(job: Job, files_of: Callable[[Launch], Files]) -> dict[str, list[Run
             continue
         if key not in made and len(made) < _MAX_PROGRAMS:
             worlds = [replace(world, read=files.opened, names=files.entries) for world in worlds]
+            worlds = worlds if launch.launcher else worlds[-1:]
             made[key] = [run(script, world, files.tree, wanted) for world in worlds]
         found[launch.id] = made.get(key, [])
     return found
@@ -111,11 +120,13 @@ def _of_launch(job: Job, launch: Launch, runs: Sequence[Run], tree: Tree) -> Ite
     if not runs:
         yield _not_followed(script, launch, f"of the programs of this job, {_MAX_PROGRAMS} others are followed")
         return
+    yield from _partings(launch, next((each for each in runs if each.is_of_any), runs[0]))
+    if not launch.launcher:
+        return
     failure = next((each.failure for each in runs if each.failure is not None), None)
     if failure is not None and _is_given(failure, script, tree):
         yield _outcome(failure, launch)
         return
-    yield from _partings(launch, next((each for each in runs if each.is_of_any), runs[0]))
     if failure is not None or not all(each.is_complete for each in runs):
         why = f"{launch.program} cannot be followed to its end"
         yield _not_followed(script, launch, why)

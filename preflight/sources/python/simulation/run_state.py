@@ -195,6 +195,8 @@ class RunState:
         #: The branches by which a rank may leave the loops under way.
         self._early: list[list[Early]] = []
         self.is_wrapped = False
+        #: Whether Paddle's fleet exchanges gradients without servers.
+        self._is_collective = False
         #: Models around whose layers all have to be used.
         self.unsearched = 0
         #: Whether a model is not in its training mode any more.
@@ -243,6 +245,8 @@ class RunState:
 
     def _merged(self, one: Any, other: Any, own: Unknown = UNKNOWN) -> Any:
         """What a value is that is one of two, where the condition that decides it comes from somewhere."""
+        if one is other:
+            return one
         found, origin = merged(one, other), mixed(own, self._own)
         return merged(found, origin) if isinstance(found, Unknown) and isinstance(origin, Own) else found
 
@@ -357,10 +361,11 @@ class RunState:
         guards = tuple(self._guards)
         self.has_evaluated = self.has_evaluated or name.endswith(".eval")
         self.is_wrapped = self.is_wrapped or bool(WRAPS.search(name))
-        is_wrapped = self.is_wrapped and not self._unsynced and not self.functions.world.has_servers
         file, named = frame.module.file, keywords or {}
+        is_wrapped = self.is_wrapped and not self._unsynced and not self.functions.world.has_servers
+        self._is_collective |= name.endswith(".fleet.init") and named.get("is_collective") is True
         given = arguments or ((named["program"],) if "program" in named else ())
-        is_waiting = waits(name, node, given, is_wrapped=is_wrapped)
+        is_waiting = waits(name, node, given, is_wrapped=is_wrapped, is_collective=self._is_collective)
         is_layer = bool(self.unsearched and LAYER.search(name))
         self.events.append(
             Event(name, file, node, path, doubt, guards, arguments, named, self._maybe, is_waiting, is_layer)

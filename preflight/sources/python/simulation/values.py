@@ -29,7 +29,7 @@ class Own(Unknown):
     """A value that may differ between ranks.
 
     Args:
-        of_rank: whether nothing but the number of the rank makes it differ; the rank's own data do otherwise.
+        of_rank: whether only the number of the rank makes it differ; the rank's own data do otherwise.
     """
 
     def __init__(self, aliases: tuple[Any, ...] = (), *, of_rank: bool = False) -> None:
