@@ -9,6 +9,8 @@ from typing import Any
 from preflight.sources.python.simulation.argument_parser import Parser
 from preflight.sources.python.simulation.run_state import RunState
 from preflight.sources.python.simulation.values import (
+    OF_RANK,
+    OWN,
     UNKNOWN,
     ClassValue,
     DictValue,
@@ -18,6 +20,7 @@ from preflight.sources.python.simulation.values import (
     ListValue,
     ModuleValue,
     NotKnown,
+    Own,
     Unknown,
     forget,
     native,
@@ -38,12 +41,14 @@ class Assignments(RunState):
             owner = owner.parent
         if owner is not None:
             is_certain = owner.region is self.region
-            owner.names[name] = value if is_certain else self._merged(owner.names.get(name, UNKNOWN), value)
+            owner.names[name] = value if is_certain else self._replaced(owner.names.get(name, UNKNOWN), value)
 
     def _assign(self, target: ast.expr, value: Any, frame: Frame) -> None:
+        # An unknown value is told apart from what the name was before, and from others.
         if value is UNKNOWN:
-            # It is told apart from what the name was before.
             value = Unknown()
+        elif value in (OWN, OF_RANK):
+            value = Own(of_rank=value.of_rank)
         if isinstance(target, ast.Name):
             self._assign_name(target.id, value, frame)
         elif isinstance(target, (ast.Tuple, ast.List)):
@@ -82,17 +87,17 @@ class Assignments(RunState):
         elif isinstance(receiver, (Instance, External)):
             is_certain = receiver.region is self.region
             before = receiver.attributes.get(name, UNKNOWN)
-            receiver.attributes[name] = value if is_certain else self._merged(before, value)
+            receiver.attributes[name] = value if is_certain else self._replaced(before, value)
         elif isinstance(receiver, Parser):
             receiver.is_open = True
         elif isinstance(receiver, ClassValue):
             receiver.names[name] = (
-                value if not self._regions else self._merged(receiver.names.get(name, UNKNOWN), value)
+                value if not self._regions else self._replaced(receiver.names.get(name, UNKNOWN), value)
             )
         elif isinstance(receiver, ModuleValue):
             names = receiver.frame.names
             names[name] = (
-                value if receiver.frame.region is self.region else self._merged(names.get(name, UNKNOWN), value)
+                value if receiver.frame.region is self.region else self._replaced(names.get(name, UNKNOWN), value)
             )
         elif isinstance(receiver, DictValue) and receiver.has_attributes:
             self._set_item(receiver, name, value)
@@ -108,7 +113,7 @@ class Assignments(RunState):
                 is_certain = receiver.region is self.region
                 if receiver.items is not None:
                     before = receiver.items.get(name, UNKNOWN)
-                    receiver.items[name] = value if is_certain else self._merged(before, value)
+                    receiver.items[name] = value if is_certain else self._replaced(before, value)
             except (NotKnown, TypeError):
                 receiver.items = None
         elif isinstance(receiver, ListValue):

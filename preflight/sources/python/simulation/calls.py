@@ -10,10 +10,11 @@ from typing import Any
 
 from preflight.sources.python.collectives import AGREEING
 from preflight.sources.python.simulation.expressions import Expressions
-from preflight.sources.python.simulation.library import KEEPS, OWN_RESULTS
+from preflight.sources.python.simulation.library import EQUAL, KEEPS, LOSS, OWN_RESULTS
 from preflight.sources.python.simulation.run_state import LeftLoop, Returned, Signal
 from preflight.sources.python.simulation.values import (
     AGREED,
+    OF_RANK,
     OWN,
     UNKNOWN,
     Bound,
@@ -24,6 +25,7 @@ from preflight.sources.python.simulation.values import (
     Frame,
     FunctionValue,
     Instance,
+    ListValue,
     Method,
     Own,
     Super,
@@ -122,25 +124,37 @@ class Calls(Expressions):
 
     def agree(self, node: ast.expr, frame: Frame) -> None:
         """Take the arguments of a call for what the ranks have agreed on: a collective changes them in place."""
-        for argument in node.args if isinstance(node, ast.Call) else ():
-            if not isinstance(argument, (ast.Name, ast.Attribute)):
-                continue
-            with self._quiet():
-                value = self.value(argument, frame)
-            if isinstance(value, External):
-                value.origin = AGREED
-            elif isinstance(value, Unknown):
-                self._assign(argument, AGREED, frame)
+        if not isinstance(node, ast.Call):
+            return
+        for argument in (*node.args, *(each.value for each in node.keywords)):
+            if isinstance(argument, (ast.Name, ast.Attribute, ast.List)):
+                with self._quiet():
+                    value = self.value(argument, frame)
+                self._agree_on(value)
+                if isinstance(value, Unknown) and isinstance(argument, (ast.Name, ast.Attribute)):
+                    self._assign(argument, AGREED, frame)
+
+    def _agree_on(self, value: Any) -> None:
+        if isinstance(value, Own) and value not in (OWN, OF_RANK):
+            value.agree()
+        elif isinstance(value, External):
+            value.origin = AGREED
+        elif isinstance(value, ListValue):
+            for item in value.items or ():
+                self._agree_on(item)
+            value.items, value.origin = None, AGREED
 
     def _of_unknown(self, callee: Any, given: Sequence[Any], node: ast.expr, frame: Frame) -> Any:
         """Whether what a call of something unknown returns differs between ranks, by its name."""
         written = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
         short = written.rpartition(".")[2]
+        if short in EQUAL:
+            return AGREED
         if AGREEING.search(short):
             self.agree(node, frame)
             return AGREED
         found = mixed(callee, *given)
-        if short in OWN_RESULTS and callee is not AGREED:
+        if short in OWN_RESULTS and found is UNKNOWN and LOSS.search(ast.unparse(node)):
             return OWN
         owner = node.func.value if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else None
         keeper = owner if owner is not None else getattr(node, "func", None)
@@ -208,6 +222,9 @@ class Calls(Expressions):
         self._assumed = assumed
         for other in inner.returned:
             result = self._merged(result, other, inner.own)
+        if isinstance(result, Own) and AGREEING.search(getattr(function.node, "name", "")):
+            # It returns what it got where there is one rank alone.
+            return AGREED
         return result
 
     def _bind(

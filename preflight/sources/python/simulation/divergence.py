@@ -19,7 +19,10 @@ WRAPS = re.compile(
     r"|distributed_model|DistributedOptimizer|distributed_optimizer|deepspeed\.initialize|Accelerator$|Fabric$"
 )
 #: A call of a layer that may have parameters.
-LAYER = re.compile(r"^(?:torch|paddle)\.nn\.(?!functional)[\w.]*\(\)(?:\[\])?$")
+LAYER = re.compile(
+    r"^(?:torch|paddle)\.nn\.(?:\w+\.)*(?:Linear|Conv\w+|Embedding\w*|\w*Norm\w*|LSTM|GRU|Transformer\w+"
+    r"|Multi[Hh]eadAttention|Bilinear|Sequential|(?:ModuleList|LayerList)\(\)\[\])(?:\(\))?$"
+)
 #: The forward pass of a sharded model gathers its parameters.
 _SHARDED = re.compile(r"FullyShardedDataParallel\(\)(?:\.generate)?$")
 
@@ -111,4 +114,6 @@ def _is_needed(event: Any) -> bool:
 
 
 def _name(event: Any) -> str:
+    if event.is_layer:
+        return ast.unparse(event.node.func)
     return last(event.name) or (event.node.func.attr if isinstance(event.node.func, ast.Attribute) else "")

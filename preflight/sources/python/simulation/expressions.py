@@ -12,6 +12,7 @@ from typing import Any
 from preflight.sources.python.simulation.assignments import ERRORS, Assignments
 from preflight.sources.python.simulation.run_state import Failure
 from preflight.sources.python.simulation.values import (
+    AGREED,
     UNKNOWN,
     Bound,
     ClassValue,
@@ -389,7 +390,7 @@ class Expressions(Assignments):
             foreign = receiver.owner.foreign
             if name == "training" and foreign is not None and foreign.last in ("Module", "Layer"):
                 # It is true until something evaluates a model.
-                return True if not self.has_evaluated else UNKNOWN
+                return True if self.unsearched or not self.has_evaluated else UNKNOWN
             return External(f"{foreign.name}().{name}") if foreign is not None else UNKNOWN
         if isinstance(receiver, ClassValue):
             found = receiver.lookup(name)
@@ -418,7 +419,7 @@ class Expressions(Assignments):
                 return receiver.items[name]
             return Method(receiver, name) if hasattr(dict, name) else UNKNOWN
         if isinstance(receiver, Unknown):
-            return receiver if name not in _SHARED else UNKNOWN
+            return AGREED if name == "grad" else receiver if name not in _SHARED else UNKNOWN
         if isinstance(receiver, (FunctionValue, Bound, Method)):
             return UNKNOWN
         return Method(receiver, name)
@@ -475,7 +476,7 @@ class Expressions(Assignments):
                     raise self._stopped(Failure(frame.module.file, node, shown))
                 return receiver.items.get(name, UNKNOWN)
             items = receiver.items if isinstance(receiver, ListValue) else receiver
-            return items[name] if isinstance(items, (list, tuple, str)) else UNKNOWN
+            return items[name] if isinstance(items, (list, tuple, str)) else mixed(receiver)
         except ERRORS:
             return UNKNOWN
 

@@ -21,6 +21,7 @@ from preflight.sources.python.simulation.expressions import end_of_decorator
 from preflight.sources.python.simulation.library import gives_own_data, is_list_of_layers
 from preflight.sources.python.simulation.run_state import Event, Failure, Guard, LeftLoop, Returned, Signal, Stopped
 from preflight.sources.python.simulation.values import (
+    AGREED,
     OWN,
     UNKNOWN,
     Bound,
@@ -44,6 +45,8 @@ from preflight.sources.python.simulation.values import (
 
 #: Names of what a loop takes the data of a rank from.
 _DATA = re.compile(r"loader|reader|batches|dataset", re.IGNORECASE)
+#: Calls whose result has no data in it.
+_COUNTS = ("range", "len", ".items", ".keys", ".values")
 #: A known sequence is followed item by item up to this length.
 _MAX_ITEMS = 8
 #: Contexts that keep an exception from the rest.
@@ -554,14 +557,24 @@ class Interpreter(Calls):
 
 def _item_of(iterable: Any, written: ast.expr) -> Any:
     """What a loop over something unknown gives in one of its rounds."""
-    if isinstance(iterable, External) and iterable.name == "builtins.enumerate()" and iterable.arguments:
-        return UNKNOWN, _item_of(iterable.arguments[0], written)
-    if isinstance(iterable, External) and is_list_of_layers(iterable):
-        return External(f"{iterable.name}[]", owner=iterable)
-    is_unknown = mixed(iterable) is UNKNOWN
-    if gives_own_data(iterable) or (is_unknown and _DATA.search(ast.unparse(written))):
+    if isinstance(iterable, External):
+        inner = iterable.arguments[0] if iterable.arguments and not is_list_of_layers(iterable) else None
+        if iterable.name == "builtins.enumerate()":
+            return UNKNOWN, _item_of(inner, written)
+        if iterable.name == "builtins.zip()":
+            return tuple(_item_of(each, ast.Constant(None)) for each in iterable.arguments)
+        if isinstance(inner, External) and inner.name == "builtins.enumerate()":
+            # A bar that shows the progress.
+            return _item_of(inner, written)
+        if is_list_of_layers(iterable):
+            return External(f"{iterable.name}[]", owner=iterable)
+        if gives_own_data(iterable):
+            return OWN
+        return AGREED if iterable.last == "DataLoader()" else mixed(iterable)
+    counts = isinstance(written, ast.Call) and ast.unparse(written.func).endswith(_COUNTS)
+    if mixed(iterable) is UNKNOWN and not counts and _DATA.search(ast.unparse(written)):
         return OWN
-    return iterable if isinstance(iterable, Unknown) else mixed(iterable)
+    return iterable if isinstance(iterable, Unknown) else UNKNOWN
 
 
 def _without(key: Any, items: dict[Any, Any]) -> dict[Any, Any]:

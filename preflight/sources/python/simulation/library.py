@@ -88,11 +88,18 @@ _WRITING = (".write_text", ".write_bytes", ".unlink", ".rename", ".symlink_to", 
 #: Calls that start the processes of a job with a function.
 _SPAWNS = ("torch.multiprocessing.spawn", "torch.multiprocessing.spawn.spawn", "paddle.distributed.spawn")
 #: What the ranks have in common: the norm of gradients that were reduced, lengths, sizes.
-_EQUAL = frozenset(
-    ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "size", "dim", "numel", "__len__", "to_list")
+EQUAL = frozenset(
+    (
+        *("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "parameters", "named_parameters", "buffers"),
+        *("size", "dim", "numel", "zeros_like", "ones_like", "empty_like", "full_like"),
+    )
 )
 #: Calls whose result is this rank's own: a number out of its tensors, or whether they hold one.
 OWN_RESULTS = frozenset(("item", "isnan", "isinf", "isfinite"))
+#: Names of what a rank computes from its data.
+LOSS = re.compile(
+    r"(?:^|[._(])(?:loss|losses|acc|acc1|accuracy|metrics?|score|f1|bleu|wer|psnr|ppl)(?:$|[._()\[])", re.I
+)
 _CLOCKS = frozenset(("time.time", "time.perf_counter", "time.monotonic", "time.process_time", "datetime.datetime.now"))
 _RANDOM = ("random", "numpy", "torch", "paddle")
 _SEEDS = frozenset(("seed", "manual_seed", "manual_seed_all", "set_seed", "seed_everything"))
@@ -320,7 +327,7 @@ class Library:
         for given in (*arguments, *keywords.values()):
             if isinstance(given, Parser):
                 given.is_open = True
-            elif not is_known or _CHANGES.match(function.last):
+            elif not is_known or (_CHANGES.match(function.last) and not isinstance(given, ListValue)):
                 forget(given)
             if isinstance(given, (FunctionValue, Bound)):
                 run.maybe_called(given, node, frame)
@@ -363,7 +370,10 @@ class Library:
             origin = mixed(*given) if any(isinstance(each, (Unknown, External)) for each in given) else AGREED
             self._random.update(dict.fromkeys(packages, OWN if isinstance(origin, Own) else origin))
             return UNKNOWN
-        if AGREEING.search(short) or short in _EQUAL:
+        if name.endswith(".distributed.reduce"):
+            # One rank alone has the result.
+            return OWN
+        if AGREEING.search(short) or short in EQUAL:
             if isinstance(node, ast.Call) and is_collective_event(name, node):
                 run.agree(node, frame)
             return AGREED
@@ -371,8 +381,11 @@ class Library:
             return self._random.get(package, OWN)
         if name in _CLOCKS or (short == "next" and arguments and gives_own_data(arguments[0])):
             return OWN
-        found = mixed(*given, function.owner) if function.owner is not None else mixed(*given)
-        if short in OWN_RESULTS and found is not AGREED:
+        found = mixed(*given)
+        if found is not AGREED and function.owner is not None:
+            # A model is the same on every rank: what it makes of the same data is so, too.
+            found = mixed(found, function.owner) if given else mixed(function.owner)
+        if short in OWN_RESULTS and found is UNKNOWN and LOSS.search(ast.unparse(node)):
             return OWN
         if KEEPS.search(name) and function.owner is not None and isinstance(found, Own):
             function.owner.origin = found
@@ -520,7 +533,8 @@ class Library:
     def _call_builtins_zip(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
         groups = [run.items(each) for each in arguments]
         known = [each for each in groups if each is not None]
-        return tuple(zip(*known, strict=False)) if len(known) == len(groups) else UNKNOWN
+        unknown = External("builtins.zip()", run.region, arguments=arguments)
+        return tuple(zip(*known, strict=False)) if len(known) == len(groups) else unknown
 
     def _call_builtins_dict(
         self, run: Interpreter, arguments: tuple[Any, ...], keywords: dict[str, Any], *_: Any
@@ -733,6 +747,8 @@ class Library:
     ) -> Any:
         """What a method of a known value returns."""
         receiver, name = method.receiver, method.name
+        if isinstance(receiver, ListValue) and name in ("append", "extend", "insert", "add", "update"):
+            receiver.origin = mixed(*arguments) if receiver.origin is None else mixed(receiver.origin, *arguments)
         if isinstance(receiver, Parser):
             return self._method_of_parser(run, receiver, name, arguments, keywords, node, frame)
         if isinstance(receiver, OpenFile):
@@ -848,9 +864,9 @@ def is_list_of_layers(value: External) -> bool:
 def gives_own_data(value: Any) -> bool:
     """Whether a loop over a value gives the data of one rank."""
     if not isinstance(value, External):
-        return isinstance(value, Own)
+        return isinstance(mixed(value), Own)
     if value.last == "DataLoader()":
-        return bool(_DIVIDING & value.keywords.keys())
+        return any(value.keywords.get(name) not in (None, False) for name in _DIVIDING)
     return bool(_DATA.search(value.name)) or any(map(gives_own_data, value.arguments))
 
 

@@ -14,6 +14,8 @@ from preflight.sources.base import SourceFile
 from preflight.sources.python.collectives import comes_round
 from preflight.sources.python.simulation.divergence import LAYER, WRAPS, Divergence, Early, missed, waits
 from preflight.sources.python.simulation.values import (
+    AGREED,
+    OF_RANK,
     UNKNOWN,
     External,
     Frame,
@@ -248,6 +250,8 @@ class RunState:
         if one is other:
             return one
         found, origin = merged(one, other), mixed(own, self._own)
+        if origin is OF_RANK and mixed(one, other) is AGREED:
+            return AGREED
         return merged(found, origin) if isinstance(found, Unknown) and isinstance(origin, Own) else found
 
     def _step(self) -> None:
@@ -307,6 +311,13 @@ class RunState:
         parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
         with self._quiet():
             return bool(self._loops) and all(comes_round(each) or truth(self.value(each, frame)) for each in parts)
+
+    def _replaced(self, before: Any, value: Any) -> Any:
+        """What an attribute or item is after it was given a value in an uncertain region."""
+        found = self._merged(before, value)
+        if isinstance(found, Own) and not isinstance(mixed(value, self._own), Own):
+            return AGREED if mixed(value) is AGREED else Unknown(found.aliases)
+        return found
 
     def _note_check(self, statements: Sequence[ast.stmt], outcome: bool | None) -> None:
         """Note whether a check is decided: a condition under which statements end the program."""

@@ -20,6 +20,8 @@ class Unknown:
 
     def __init__(self, aliases: tuple[Any, ...] = ()) -> None:
         self.aliases = aliases
+        #: Whether the ranks have agreed on it since.
+        self.is_agreed = False
 
     def __repr__(self) -> str:
         return "unknown"
@@ -30,11 +32,19 @@ class Own(Unknown):
 
     Args:
         of_rank: whether only the number of the rank makes it differ; the rank's own data do otherwise.
+        parts: the values of which it is one.
     """
 
-    def __init__(self, aliases: tuple[Any, ...] = (), *, of_rank: bool = False) -> None:
+    def __init__(self, aliases: tuple[Any, ...] = (), *, of_rank: bool = False, parts: tuple[Own, ...] = ()) -> None:
         super().__init__(aliases)
         self.of_rank = of_rank
+        self.parts = parts
+
+    def agree(self) -> None:
+        """Take it, and what it may be, for agreed."""
+        self.is_agreed = True
+        for part in self.parts:
+            part.agree()
 
 
 UNKNOWN = Unknown()
@@ -42,6 +52,7 @@ OWN = Own()
 OF_RANK = Own(of_rank=True)
 #: What the ranks have agreed on.
 AGREED = Unknown()
+AGREED.is_agreed = True
 
 
 #: Objects that one unknown value may be.
@@ -227,6 +238,8 @@ class ListValue:
     items: list[Any] | None
     region: object = None
     is_set: bool = False
+    #: Where what was put into it comes from; None if nothing was.
+    origin: Unknown | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -322,6 +335,8 @@ def forget(value: Any, depth: int = 0) -> None:
         value.is_open = True
     if isinstance(value, (ListValue, DictValue)):
         value.items = None
+    if isinstance(value, ListValue):
+        value.origin = None
     for each in inner:
         forget(each, depth + 1)
 
@@ -348,7 +363,12 @@ def merged(one: Any, other: Any) -> Any:
     if isinstance(one, External) and isinstance(other, External) and one.name == other.name:
         return one
     found, origin = one_of((one, other)), mixed(one, other)
-    return Own(found.aliases, of_rank=origin.of_rank) if isinstance(origin, Own) else found
+    if origin is AGREED and not found.aliases:
+        return AGREED
+    if isinstance(origin, Own):
+        parts = tuple(each for each in (one, other) if isinstance(each, Own))
+        return Own(found.aliases, of_rank=origin.of_rank, parts=parts)
+    return found
 
 
 def mixed(*values: Any) -> Unknown:
@@ -367,6 +387,8 @@ def part_of(value: Any, *keys: Any) -> Unknown:
 
 def _origin(value: Any) -> Unknown | None:
     """What is known of where a value comes from; None if it is known itself."""
+    if isinstance(value, Unknown) and value.is_agreed:
+        return AGREED
     if isinstance(value, Own):
         return OF_RANK if value.of_rank else OWN
     if isinstance(value, External):
@@ -374,8 +396,8 @@ def _origin(value: Any) -> Unknown | None:
     if isinstance(value, tuple):
         return mixed(*value[:_MAX_ALIASES]) if value else None
     if isinstance(value, ListValue):
-        return mixed(*value.items[:_MAX_ALIASES]) if value.items else UNKNOWN
-    return AGREED if value is AGREED else None if _is_plain(value) else UNKNOWN
+        return mixed(*value.items[:_MAX_ALIASES]) if value.items else value.origin or UNKNOWN
+    return None if _is_plain(value) else UNKNOWN
 
 
 def _is_plain(value: Any) -> bool:
