@@ -105,9 +105,12 @@ def runs_of(job: Job, launches: Sequence[Launch], files_of: Callable[[Launch], F
         if not isinstance(script, SourceFile):
             continue
         if key not in made and len(made) < _MAX_PROGRAMS:
-            worlds = [replace(world, read=files.opened, names=files.entries) for world in worlds]
-            worlds = worlds if launch.launcher else worlds[-1:]
-            made[key] = [run(script, world, files.tree, wanted) for world in worlds]
+            *single, of_any = [replace(world, read=files.opened, names=files.entries) for world in worlds]
+            runs = [run(script, of_any, files.tree, wanted)]
+            # A program that is too long for one run is so for the others.
+            if launch.launcher and runs[0].is_complete:
+                runs = [*(run(script, world, files.tree, wanted) for world in single), *runs]
+            made[key] = runs
         found[launch.id] = made.get(key, [])
     return found
 
