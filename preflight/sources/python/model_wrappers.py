@@ -355,11 +355,13 @@ def _bypasses(module: Module, backward: ast.Call) -> Iterator[Claim]:
     loop = _in_loop(module, backward)
     if loop is None or not wrapped:
         return
-    # `ddp = DDP(model)`, and the loop calls `model`.
+    # `ddp = DDP(model)`, and the loop calls `model`, which is not a variable of another function.
+    around = {None, *module.outline.above(loop)}
     plain = {
-        dotted(call.args[0]): name
+        model: name
         for name, call in wraps
-        if name and call.args and dotted(call.args[0]) not in ("", name) and not module.condition(call)
+        if name and (model := dotted(call.args[0]) if call.args else "") not in ("", name)
+        if not module.condition(call) and ("." in model or module.outline.function_of(call) in around)
     }
     # What a function is given may be the wrapper, whatever its name.
     function = module.outline.function_of(loop)
