@@ -37,7 +37,7 @@ _FIRST_RANKS = (RankSet.FIRST, RankSet.LOCAL_FIRST)
 _ALONE = re.compile(r"(?:torch\.save|torch\.load|print|open|len|str|int|(?:os|shutil|json|logging|time|pathlib)\..+)$")
 #: Signs that a module may wait for other ranks.
 _COMMUNICATES = re.compile(
-    r"torch\.distributed|DataParallel\b|paddle\.distributed|\bdist\.|horovod|hvd\.|mpi4py|\bcomm\.|deepspeed|[Aa]ccelerator|[Ff]abric\b"
+    r"\.distributed\b|tf\.distribute\b|DataParallel\b|\bdist\.|horovod|hvd\.|mpi4py|\bcomm\.|deepspeed|[Aa]ccelerator|[Ff]abric\b"
     r"|barrier|broadcast|gather|all_?reduce|wait_for_everyone|synchronize|Trainer\b"
 )
 #: Functions that call each other are followed to this depth.
