@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from preflight.model.job import Claim, Known, Value, alternatives, lift
 from preflight.model.job.value import Plain
-from preflight.sources.python.imports import libraries
+from preflight.sources.python.imports import libraries, texts_of_modules
 from preflight.sources.python.module import Module, argument, last, value_of
 from preflight.sources.python.outline import dotted, end_of
 from preflight.sources.python.rank_conditions import RankSet, ranks_of
@@ -67,8 +67,12 @@ def claims(module: Module) -> Iterator[Claim]:
         fixed = _first_gpu_of_all(module)
         if fixed is not None:
             yield module.claim("device_not_chosen", _device_text(module, fixed), fixed, condition="")
-        elif not _GPU_SELECTION_WORDS.search(_NO_CHOICE.sub("", module.file.text)):
+        elif not any(map(_may_choose, (module.file.text, *(each.text for each in texts_of_modules(module)[0])))):
             yield from _default_gpu_use(module)
+
+
+def _may_choose(text: str) -> bool:
+    return _GPU_SELECTION_WORDS.search(_NO_CHOICE.sub("", text)) is not None
 
 
 def _first_gpu_of_all(module: Module) -> ast.Call | None:
