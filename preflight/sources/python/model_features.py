@@ -454,7 +454,7 @@ def deepspeed_parts(module: Module) -> Iterator[Claim]:
         given = argument(call, "optimizer", 2)
         if module.called(call) != "deepspeed.initialize" or given is None:
             continue
-        holder, made = _returned(module, _latest(module, value_of(given), call))
+        holder, made = _returned(module, latest(module, value_of(given), call))
         if "DeepSpeedCPUAdam" in module.file.text + holder.file.text:
             # The script chooses by whether it offloads.
             continue
@@ -512,7 +512,7 @@ def _is_constructed(module: Module, node: ast.AST, depth: int = 0) -> bool:
     return not module.condition(node) and any(_is_constructed(module, call, depth + 1) for call in calls)
 
 
-def _latest(module: Module, expression: ast.expr, before: ast.AST) -> ast.expr:
+def latest(module: Module, expression: ast.expr, before: ast.AST) -> ast.expr:
     """The value that a name has at a node: the last one that its function assigns to it in an earlier line."""
     name = dotted(expression)
     values = module.outline.assignments(module.outline.function_of(before)).get(name, []) if name else []
