@@ -613,6 +613,8 @@ def _swallowed_failures(module: Module, handler: ast.ExceptHandler, steps: _Step
     step = steps.within(guarded)
     if step is None or not any(isinstance(outer, _LOOPS) for outer in _in_function(module, guarded)):
         return
+    if not is_collective(module, step) and not _is_trained(module, step):
+        return
     because = module.claim("guarded_collective", "step", step, condition="")
     written = f"except {module.text(handler.type)}" if handler.type is not None else "except"
     yield module.claim("step_failure_swallowed", written, handler, condition="", spelling=written, because=(because,))
@@ -658,6 +660,20 @@ def _left_loop(module: Module, node: ast.AST) -> tuple[_Loop, ast.expr] | None:
 
 def _in_else(loop: _Loop, child: ast.AST) -> bool:
     return any(child is each for each in loop.orelse)
+
+
+#: Calls that change weights by gradients.
+_CHANGES_WEIGHTS = re.compile(r"step|minimize|apply_gradients|update|optimi[sz]e|train", re.IGNORECASE)
+
+
+def _is_trained(module: Module, step: ast.Call) -> bool:
+    """Whether weights change by the gradients: what only measures a pass may do so on a model that is not wrapped."""
+    function = module.outline.function_of(step)
+    callers = module.outline.calls_named(function.name) if function is not None else ()
+    names = [function.name] if function is not None else []
+    for around in (function, *map(module.outline.function_of, callers)):
+        names += [last(module.called(call)) for call in module.outline.calls_in(around)]
+    return any(_CHANGES_WEIGHTS.search(name) for name in names)
 
 
 class _Steps:
