@@ -38,7 +38,7 @@ _ALONE = re.compile(r"(?:torch\.save|torch\.load|print|open|len|str|int|(?:os|sh
 #: Signs that a module may wait for other ranks.
 _COMMUNICATES = re.compile(
     r"\.distributed\b|tf\.distribute\b|DataParallel\b|\bdist\.|horovod|hvd\.|mpi4py|\bcomm\.|deepspeed|[Aa]ccelerator|[Ff]abric\b"
-    r"|barrier|broadcast|gather|all_?reduce|wait_for_everyone|synchronize|Trainer\b"
+    r"|barrier|\bbroadcast(?!_to)\w*\(|(?:all|_)gather|gather_|all_?reduce|wait_for_everyone|synchronize|Trainer\b"
 )
 #: Functions that call each other are followed to this depth.
 _MAX_CALLERS = 5
