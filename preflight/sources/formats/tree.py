@@ -118,6 +118,8 @@ class DirectoryTree:
     def resolve(self, path: str, *, relative_to: str) -> str | None:
         """`path`, as written in `relative_to`, as a path relative to the root; None when it leads outside."""
         inside = path
+        if path.startswith("~"):
+            return _in_a_container(path, relative_to, self.exists)
         if path.startswith("/"):
             for root in (str(self.root.absolute()), self._real_root):
                 below = os.path.relpath(os.path.normpath(path), root)
@@ -274,7 +276,7 @@ class MemoryTree:
 
     def resolve(self, path: str, *, relative_to: str) -> str | None:
         """`path`, as written in `relative_to`; None if it is absolute and not that of a container, or leads above."""
-        if path.startswith("/"):
+        if path.startswith(("/", "~")):
             return _in_a_container(path, relative_to, self._exists)
         return _resolve(path, relative_to, self._exists)
 
@@ -351,10 +353,10 @@ def note_at(path: str, kind: NoteKind, message: str, detail: NoteDetail | None =
     return Note(kind, message, Span(path, 1, 1, 1, 1), detail=detail)
 
 
-#: Folders at which images and manifests put the files of a project, and the kinds of files that are looked for there.
+#: Folders in which users, images and manifests put the files of a project, and the kinds of files that are looked for.
 _MOUNTED = re.compile(
-    r"/(?:workspace|workdir|opt(?!/conda)|app|apps|code|src|scripts?|job|jobs|config|configs|mnt|project|train|training"
-    r"|data)/(?:[\w.@-]{1,100}/){0,8}[\w.@-]{1,100}\.(?:py|sh|bash|json|ya?ml|toml)"
+    r"(?:~|/(?:workspace|workdir|opt(?!/conda)|app|apps|code|src|scripts?|job|jobs|config|configs|mnt|project|train|training"
+    r"|data))/(?:[\w.@-]{1,100}/){0,8}[\w.@-]{1,100}\.(?:py|sh|bash|json|ya?ml|toml)"
 )
 #: A file below any other folder at the root, such as `/Megatron-LM/train.sh`, where a project is mounted.
 _MOUNTED_WHOLE = re.compile(
@@ -364,7 +366,7 @@ _MOUNTED_WHOLE = re.compile(
 
 
 def _in_a_container(path: str, relative_to: str, exists: Callable[[str], bool]) -> str | None:
-    """The file of the tree that a container has at `path`: with the longest end of the path that names one."""
+    """The file of the tree that a container or a home has at `path`: with the longest end that names one."""
     parts = path.split("/")[1:]
     starts = range(len(parts)) if _MOUNTED.fullmatch(path) else (1,) if _MOUNTED_WHOLE.fullmatch(path) else ()
     for start in starts:

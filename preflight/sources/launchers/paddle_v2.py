@@ -139,21 +139,29 @@ def _read_cluster_train(line: LaunchLine, words: tuple[Word, ...], tree: Tree) -
     conf = relative(posixpath.join(posixpath.dirname(text_of(word) or ""), "conf.py"), line, tree)
     if conf is not None:
         references.append(Reference(conf, "script", word.span, line.scope))
-    references.extend(file_references(scanned.last("config"), "script", line, tree))
-    references.extend(_index_files(line, scanned, tree))
+    sent = _sent_files(line, scanned, tree)
+    references.extend(sent)
+    if all(reference.role != "script" for reference in sent):
+        references.extend(file_references(scanned.last("config"), "script", line, tree))
     return Reading(claims=tuple(builder.claims), launches=(launch,), references=tuple(references))
 
 
-def _index_files(line: LaunchLine, scanned: ScannedLine, tree: Tree) -> list[Reference]:
-    """Refer to `train.list` in the package that is sent to all hosts, when it is in the tree."""
-    package = scanned.last("job_dispatch_package")
+def _sent_files(line: LaunchLine, scanned: ScannedLine, tree: Tree) -> list[Reference]:
+    """Refer to the configuration and `train.list` in the package that is sent to all hosts, when it is in the tree."""
+    package, config = scanned.last("job_dispatch_package"), scanned.last("config")
+    if package is None:
+        return []
+    wanted = [(name, "script", config) for name in (paths_of(config.value, config.parts) if config else ())]
+    wanted += [(name, "index", package) for name in ("train.list", "data/train.list")]
     found = []
-    for path in paths_of(package.value, package.parts) if package is not None else ():
-        for name in ("train.list", "data/train.list"):
-            target = relative(posixpath.join(path, name), line, tree)
-            if package is not None and target is not None and isinstance(tree.read(target), SourceFile):
-                found.append(Reference(target, "index", package.span, line.scope))
-    return found
+    for path in paths_of(package.value, package.parts):
+        # An absolute path is that of a checkout on the host where the job is started.
+        for folder in (path, posixpath.basename(path.rstrip("/"))):
+            for name, role, given in wanted:
+                target = relative(posixpath.join(folder, name), line, tree)
+                if given is not None and target is not None and isinstance(tree.read(target), SourceFile):
+                    found.append(Reference(target, role, given.span, line.scope))
+    return list(dict.fromkeys(found))
 
 
 def _as_boolean(value: Value) -> Value:

@@ -36,8 +36,8 @@ _FIRST_RANKS = (RankSet.FIRST, RankSet.LOCAL_FIRST)
 _ALONE = re.compile(r"(?:torch\.save|torch\.load|print|open|len|str|int|(?:os|shutil|json|logging|time|pathlib)\..+)$")
 #: Signs that a module may wait for other ranks.
 _COMMUNICATES = re.compile(
-    r"torch\.distributed|DataParallel\b|paddle\.distributed|\bdist\.|horovod|hvd\.|mpi4py|\bcomm\.|deepspeed|[Aa]ccelerator|[Ff]abric\b"
-    r"|barrier|broadcast|gather|all_?reduce|wait_for_everyone|synchronize|Trainer\b"
+    r"\.distributed\b|tf\.distribute\b|DataParallel\b|\bdist\.|horovod|hvd\.|mpi4py|\bcomm\.|deepspeed|[Aa]ccelerator|[Ff]abric\b"
+    r"|barrier|\bbroadcast(?!_to)\w*\(|(?:all|_)gather|gather_|all_?reduce|wait_for_everyone|synchronize|Trainer\b"
 )
 #: Functions that call each other are followed to this depth.
 _MAX_CALLERS = 5
@@ -586,6 +586,8 @@ def _swallowed(module: Module, handler: ast.ExceptHandler, by_try: Mapping[int, 
     step = by_try.get(id(guarded))
     if step is None or not any(isinstance(outer, _LOOPS) for outer in _in_function(module, guarded)):
         return
+    if not is_collective(module, step) and not _is_trained(module, step):
+        return
     because = module.claim("guarded_collective", "step", step, condition="")
     written = f"except {module.text(handler.type)}" if handler.type is not None else "except"
     yield module.claim("step_failure_swallowed", written, handler, condition="", spelling=written, because=(because,))
@@ -610,3 +612,17 @@ def _ends_or_agrees(module: Module, handler: ast.ExceptHandler) -> bool:
             if AGREEING.search(last(name)):
                 return True
     return False
+
+
+#: Calls that change weights by gradients.
+_CHANGES_WEIGHTS = re.compile(r"step|minimize|apply_gradients|update|optimi[sz]e|train", re.IGNORECASE)
+
+
+def _is_trained(module: Module, step: ast.Call) -> bool:
+    """Whether weights change by the gradients: what only measures a pass may do so on a model that is not wrapped."""
+    function = module.outline.function_of(step)
+    callers = module.outline.calls_named(function.name) if function is not None else ()
+    names = [function.name] if function is not None else []
+    for around in (function, *map(module.outline.function_of, callers)):
+        names += [last(module.called(call)) for call in module.outline.calls_in(around)]
+    return any(_CHANGES_WEIGHTS.search(name) for name in names)

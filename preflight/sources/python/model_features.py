@@ -31,7 +31,7 @@ from preflight.sources.python.module import (
     value_of,
 )
 from preflight.sources.python.outline import dotted, end_of
-from preflight.sources.python.rank_conditions import RankSet, ranks_of
+from preflight.sources.python.rank_conditions import RankSet, is_of_rank, ranks_of
 
 _WRAPPERS = ("DistributedDataParallel", "DataParallel")
 _OPTIMIZER = re.compile(r"(?:\w*Adam\w*|SGD|Momentum|Lion|Adagrad|RMSprop|Adafactor|LAMB|Lamb|Muon)(?:8bit)?")
@@ -65,6 +65,8 @@ _HARMLESS = frozenset(
 _NAMES_ADAPTERS = re.compile(r"lora|peft|adapter", re.IGNORECASE)
 #: Policies of torch that give each layer a unit, whatever of it is frozen.
 _BY_CLASS = re.compile(r"size_based_auto_wrap_policy|transformer_auto_wrap_policy|ModuleWrapPolicy")
+#: Methods that give the model itself.
+MOVES = frozenset(("cuda", "to", "train", "float"))
 LOOPS = (ast.For, ast.While, ast.AsyncFor)
 
 
@@ -273,7 +275,7 @@ def left_out_layers(module: Module) -> Iterator[Claim]:
             continue
         if _STATIC.search(module.file.text):
             return
-        made = constructor(module, call.args[0])
+        made = _constructor(module, call.args[0])
         model = classes.get(last(module.called(made))) if made is not None else None
         if made is not None and model is None and "." in module.called(made):
             if "requires_grad" in module.file.text:
@@ -331,13 +333,13 @@ def _left_out_of(module: Module, model: ast.ClassDef) -> ast.Assign | None:
     return None
 
 
-def constructor(module: Module, expression: ast.expr, depth: int = 0) -> ast.Call | None:
+def _constructor(module: Module, expression: ast.expr, depth: int = 0) -> ast.Call | None:
     """The call that makes a model: `Net()` in `Net().cuda()`, or what a name is assigned once."""
     made = module.definition(expression)
     if not isinstance(made, ast.Call) or depth > MAX_CALL_DEPTH:
         return None
-    if isinstance(made.func, ast.Attribute) and made.func.attr in ("cuda", "to", "train", "float"):
-        return constructor(module, made.func.value, depth + 1)
+    if isinstance(made.func, ast.Attribute) and made.func.attr in MOVES:
+        return _constructor(module, made.func.value, depth + 1)
     return made
 
 
@@ -365,28 +367,22 @@ def loads(module: Module) -> Iterator[Claim]:
     """`torch.load` that puts tensors back on the GPU from which they were saved."""
     if "map_location" not in module.file.text:
         for call in module.named("load"):
+            if module.called(call) != "torch.load" or len(call.args) != 1:
+                continue
             # Data sets are rarely saved from a GPU.
             name, parent = module.bound_to(call), module.parent(call)
             given_to = dotted(parent.func) if isinstance(parent, ast.Call) else ""
             restored = bool(name) and f"load_state_dict({name}" in module.file.text
             of_model = restored or _CHECKPOINT.search(f"{name} {given_to} {module.text(call)}")
-            alone = ranks_of(module).guard_of(call).who in (RankSet.FIRST, RankSet.LOCAL_FIRST)
-            if (
-                module.called(call) == "torch.load"
-                and len(call.args) == 1
-                and of_model
-                and not alone
-                and not _is_instead_of_argument(module, call)
-            ):
+            who = ranks_of(module).guard_of(call).who
+            # What calls the method of a class, and in which processes, is in another file.
+            apart = who is RankSet.UNDECIDED and any(
+                isinstance(outer, ast.ClassDef) for outer in module.outline.above(call)
+            )
+            alone = who in (RankSet.FIRST, RankSet.LOCAL_FIRST) or is_of_rank(module, call.args[0])
+            if of_model and not alone and not apart:
                 yield module.feature("loaded_where_saved", call)
                 return
-
-
-def _is_instead_of_argument(module: Module, call: ast.Call) -> bool:
-    """Whether a call is under `if x is None`, where the function's caller may give x."""
-    branches = (outer for outer in module.outline.above(call) if isinstance(outer, ast.If))
-    tests = (branch.test for branch in branches if isinstance(branch.test, ast.Compare))
-    return any(is_none(test.comparators[0]) and _is_parameter(module, test.left) for test in tests)
 
 
 def frozen_while_training(module: Module) -> Iterator[Claim]:
@@ -458,7 +454,7 @@ def deepspeed_parts(module: Module) -> Iterator[Claim]:
         given = argument(call, "optimizer", 2)
         if module.called(call) != "deepspeed.initialize" or given is None:
             continue
-        holder, made = _returned(module, _latest(module, value_of(given), call))
+        holder, made = _returned(module, latest(module, value_of(given), call))
         if "DeepSpeedCPUAdam" in module.file.text + holder.file.text:
             # The script chooses by whether it offloads.
             continue
@@ -516,7 +512,7 @@ def _is_constructed(module: Module, node: ast.AST, depth: int = 0) -> bool:
     return not module.condition(node) and any(_is_constructed(module, call, depth + 1) for call in calls)
 
 
-def _latest(module: Module, expression: ast.expr, before: ast.AST) -> ast.expr:
+def latest(module: Module, expression: ast.expr, before: ast.AST) -> ast.expr:
     """The value that a name has at a node: the last one that its function assigns to it in an earlier line."""
     name = dotted(expression)
     values = module.outline.assignments(module.outline.function_of(before)).get(name, []) if name else []

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from preflight.model.job import Claim, Known, Value, alternatives, lift
 from preflight.model.job.value import Plain
-from preflight.sources.python.imports import libraries
+from preflight.sources.python.imports import libraries, texts_of_modules
 from preflight.sources.python.module import Module, argument, last, value_of
 from preflight.sources.python.outline import dotted, end_of
 from preflight.sources.python.rank_conditions import RankSet, ranks_of
@@ -67,8 +67,12 @@ def claims(module: Module) -> Iterator[Claim]:
         fixed = _first_gpu_of_all(module)
         if fixed is not None:
             yield module.claim("device_not_chosen", _device_text(module, fixed), fixed, condition="")
-        elif not _GPU_SELECTION_WORDS.search(_NO_CHOICE.sub("", module.file.text)):
+        elif not any(map(_may_choose, (module.file.text, *(each.text for each in texts_of_modules(module)[0])))):
             yield from _default_gpu_use(module)
+
+
+def _may_choose(text: str) -> bool:
+    return _GPU_SELECTION_WORDS.search(_NO_CHOICE.sub("", text)) is not None
 
 
 def _first_gpu_of_all(module: Module) -> ast.Call | None:
@@ -355,11 +359,13 @@ def _bypasses(module: Module, backward: ast.Call) -> Iterator[Claim]:
     loop = _in_loop(module, backward)
     if loop is None or not wrapped:
         return
-    # `ddp = DDP(model)`, and the loop calls `model`.
+    # `ddp = DDP(model)`, and the loop calls `model`, which is not a variable of another function.
+    around = {None, *module.outline.above(loop)}
     plain = {
-        dotted(call.args[0]): name
+        model: name
         for name, call in wraps
-        if name and call.args and dotted(call.args[0]) not in ("", name) and not module.condition(call)
+        if name and (model := dotted(call.args[0]) if call.args else "") not in ("", name)
+        if not module.condition(call) and ("." in model or module.outline.function_of(call) in around)
     }
     # What a function is given may be the wrapper, whatever its name.
     function = module.outline.function_of(loop)

@@ -271,6 +271,8 @@ class Bindings:
     imports: dict[str, str] = field(default_factory=dict)
     #: (id of the scope's node, name) to the bound expressions; None for one that cannot be followed.
     bound: dict[tuple[int, str], list[ast.expr | None]] = field(default_factory=dict)
+    #: The scopes of names that a function declares as global or nonlocal, by the id of its node and the name.
+    declared: dict[tuple[int, str], ast.AST] = field(default_factory=dict)
 
 
 def walk(module: ast.Module) -> Bindings:
@@ -318,7 +320,8 @@ def _bind(bindings: Bindings, node: ast.AST, scope: ast.AST, module: ast.Module)
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
         return
 
-    def bind(name: str, value: ast.expr | None, where: ast.AST = scope) -> None:
+    def bind(name: str, value: ast.expr | None) -> None:
+        where = bindings.declared.get((id(scope), name), scope)
         bindings.bound.setdefault((id(where), name), []).append(value)
 
     if isinstance(node, ast.Assign):
@@ -340,9 +343,8 @@ def _bind(bindings: Bindings, node: ast.AST, scope: ast.AST, module: ast.Module)
         # Visited with its function as scope, because `arguments` is the function's child.
         bind(node.arg, None)
     elif isinstance(node, (ast.Global, ast.Nonlocal)):
-        for name in node.names:
-            bind(name, None)
-            bind(name, None, module)
+        outer = module if isinstance(node, ast.Global) else bindings.scopes.get(id(scope), module)
+        bindings.declared.update(((id(scope), name), outer) for name in node.names)
     elif isinstance(node, ast.Name) and isinstance(node.ctx, (ast.Store, ast.Del)):
         parent = bindings.parents.get(id(node))
         if not isinstance(parent, (ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.Tuple, ast.List)):

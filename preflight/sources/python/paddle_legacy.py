@@ -208,7 +208,7 @@ def _server_places(module: Module) -> Iterator[Claim]:
 def _devices(module: Module, place: ast.expr) -> Iterator[Value]:
     """`gpu` or `cpu` for each place that an expression may be."""
     made = module.definition(place)
-    if isinstance(made, ast.IfExp):
+    if isinstance(made, ast.IfExp) and re.search("cuda|gpu", module.text(made.test), re.IGNORECASE):
         yield from _devices(module, made.body)
         yield from _devices(module, made.orelse)
         return

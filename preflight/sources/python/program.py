@@ -35,26 +35,25 @@ class Place(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A call of a function of the program, or a spawn of it.
-
-    Args:
-        given: what it gives for the arguments by position; for a spawn without the first one, the process's number.
-    """
+    """A call of a function of the program, a spawn of it, or the making of an object, which calls `__init__`."""
 
     module: Module
     node: ast.Call
     is_spawn: bool = False
+    is_making: bool = False
 
-    def argument(self, name: str, position: int) -> ast.expr | None:
-        """What is given for a parameter; None if that is nothing, or not clear."""
+    def argument(self, name: str, position: int | None) -> ast.expr | None:
+        """What is given for a parameter, which may have no position; None if that is nothing, or not clear."""
+        # Python itself gives the object, or the number of the process.
+        if position is not None and (self.is_spawn or self.is_making):
+            position = position - 1 if position else None
         if not self.is_spawn:
             found = argument(self.node, name, position)
             return value_of(found) if found is not None else None
         items = argument(self.node, "args", 1)
         values = value_of(items) if items is not None else None
-        # The first parameter is the number of the process.
-        is_given = isinstance(values, ast.Tuple) and 0 < position <= len(values.elts)
-        return values.elts[position - 1] if is_given and isinstance(values, ast.Tuple) else None
+        given = values.elts if isinstance(values, ast.Tuple) else []
+        return given[position] if position is not None and position < len(given) else None
 
     @property
     def is_plain(self) -> bool:
@@ -107,13 +106,21 @@ class Program:
             yield from ((module, each) for each in module.outline.above(receiver) if isinstance(each, ast.ClassDef))
             return
         other, made = self.meaning(module, receiver)
-        if not isinstance(made, ast.Call):
-            return
-        places = [(other, made.func.id)] if isinstance(made.func, ast.Name) else []
-        for where, name in (*places, *self._members(other, made.func)):
+        if isinstance(made, ast.Call):
+            yield from self.classes(other, made.func)
+
+    def classes(self, module: Module, name: ast.expr) -> Iterator[tuple[Module, ast.ClassDef]]:
+        """The classes of the program for which a name in a module stands."""
+        places = [(module, name.id)] if isinstance(name, ast.Name) else []
+        for where, member in (*places, *self._members(module, name)):
             yield from (
-                (where, each) for each in where.tree.body if isinstance(each, ast.ClassDef) and each.name == name
+                (where, each) for each in where.tree.body if isinstance(each, ast.ClassDef) and each.name == member
             )
+
+    def _starts(self, module: Module, name: ast.expr) -> Iterator[Function]:
+        """The `__init__` that runs where an object of a class is made, unless objects of other classes run it, too."""
+        for _, owner in self.classes(module, name) if end_of(name) in self._made else ():
+            yield from (each for each in owner.body if isinstance(each, _FUNCTIONS) and each.name == "__init__")
 
     def functions(self, module: Module, name: ast.expr) -> list[tuple[Module, Function]]:
         """The functions of the program for which a name in a module stands."""
@@ -175,7 +182,7 @@ class Program:
     def argument(self, function: Function, call: Call, name: str, module: Module) -> Place | None:
         """What a call gives for a parameter of a function of a module, or its default."""
         places = [item.arg for item in (*function.args.posonlyargs, *function.args.args)]
-        given = call.argument(name, places.index(name)) if name in places else call.argument(name, len(call.node.args))
+        given = call.argument(name, places.index(name) if name in places else None)
         if given is not None:
             return Place(call.module, given)
         defaults = dict(zip(places[::-1], function.args.defaults[::-1], strict=False))
@@ -231,12 +238,20 @@ class Program:
         )
 
     @functools.cached_property
+    def _made(self) -> frozenset[str]:
+        """The classes of the program from which no other derives."""
+        classes = [each for module in self.modules for each in module.nodes(ast.ClassDef)]
+        return frozenset(each.name for each in classes) - {end_of(base) for each in classes for base in each.bases}
+
+    @functools.cached_property
     def _calls(self) -> dict[int, list[Call]]:
         found: dict[int, list[Call]] = {}
         for module in self.modules:
             for call in module.calls:
                 for _, function in self.functions(module, call.func):
                     found.setdefault(id(function), []).append(Call(module, call))
+                for function in self._starts(module, call.func):
+                    found.setdefault(id(function), []).append(Call(module, call, is_making=True))
                 target = argument(call, "fn", 0) or argument(call, "func", 0) if module.called(call) in SPAWNS else None
                 for _, function in self.functions(module, value_of(target)) if target is not None else ():
                     found.setdefault(id(function), []).append(Call(module, call, is_spawn=True))

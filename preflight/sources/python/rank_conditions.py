@@ -289,6 +289,17 @@ def is_rank(module: Module, expression: ast.expr) -> bool:
     return bool(_RANK.fullmatch(end_of(expression))) or _is_spawned_index(module, expression)
 
 
+def is_of_rank(module: Module, expression: ast.expr, depth: int = 0) -> bool:
+    """Whether a rank is in an expression, or in what its names are assigned once."""
+    for node in ast.walk(expression):
+        if not isinstance(node, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
+            continue
+        made = module.outline.assigned_once(node) or module.definition(node)
+        if is_rank(module, node) or (made is not node and depth < _MAX_DEPTH and is_of_rank(module, made, depth + 1)):
+            return True
+    return False
+
+
 def _is_spawned_index(module: Module, expression: ast.expr) -> bool:
     """Whether a name is the first parameter of a function that `mp.spawn` runs, which is the index of its process."""
     if not isinstance(expression, ast.Name) or "spawn" not in module.by_name:
@@ -436,7 +447,10 @@ class Ranks:
         if by_decorator.test is not None:
             return by_decorator
         found: list[RankGuard] = []
-        for call in self._outline.calls_named(function.name):
+        owner = self._outline.parent(function)
+        # Making an object calls it.
+        name = owner.name if function.name == "__init__" and isinstance(owner, ast.ClassDef) else function.name
+        for call in self._outline.calls_named(name):
             outer = self._outline.function_of(call)
             if outer is function:
                 continue
@@ -446,7 +460,7 @@ class Ranks:
             found.append(inside)
         if not found:
             # `mp.spawn(main, ...)` runs it everywhere; the callers of a method or an imported function are unknown.
-            return RankGuard(RankSet.ALL if self._outline.is_passed_on(function.name) else RankSet.UNDECIDED)
+            return RankGuard(RankSet.ALL if self._outline.is_passed_on(name) else RankSet.UNDECIDED)
         if len({guard_of.who for guard_of in found}) == 1:
             return found[0]
         for who in (RankSet.ALL, RankSet.UNDECIDED):

@@ -12,7 +12,7 @@ from preflight._util.budget import spend
 from preflight.model.job import Claim, Known, alternatives
 from preflight.sources.python.collectives import is_collective
 from preflight.sources.python.environment import is_left_before
-from preflight.sources.python.model_features import LAYER, LOOPS, constructor
+from preflight.sources.python.model_features import LAYER, LOOPS, MOVES, latest
 from preflight.sources.python.module import MAX_CALL_DEPTH, Module, argument, last, value_of
 from preflight.sources.python.outline import Function, dotted, end_of
 from preflight.sources.python.program import Program
@@ -78,18 +78,21 @@ def forward_on_one_rank(module: Module) -> Iterator[Claim]:
             for inner in module.outline.calls_in(function)
         )
         if (called or passed or within) and not _others_call_too(module, guard.test, wrapped):
-            if not buffers and all(_is_of_own_class(module, wrapper) for wrapper in wrappers):
+            if not buffers and all(_is_of_own_class(program, module, each) for each in wrappers):
                 return
             name = "forward_on_one_rank_with_buffers" if buffers else "forward_on_one_rank"
             yield module.feature(name, call, guard.test, condition="")
             return
 
 
-def _is_of_own_class(module: Module, wrapper: ast.Call) -> bool:
-    """Whether the wrapped model is made of a class of this file, whose layers can be seen here."""
-    made = constructor(module, wrapper.args[0]) if wrapper.args else None
-    name = last(module.called(made)) if made is not None else ""
-    return any(each.name == name for each in module.nodes(ast.ClassDef))
+def _is_of_own_class(program: Program, module: Module, wrapper: ast.Call) -> bool:
+    """Whether a wrapped model is made of a class of the program, whose layers can be seen."""
+    at, made = program.meaning(module, latest(module, wrapper.args[0], wrapper)) if wrapper.args else (module, wrapper)
+    for _ in range(MAX_CALL_DEPTH):
+        if not isinstance(made, ast.Call) or not isinstance(made.func, ast.Attribute) or made.func.attr not in MOVES:
+            break
+        at, made = program.meaning(at, latest(at, made.func.value, made))
+    return isinstance(made, ast.Call) and any(program.classes(at, made.func))
 
 
 def _calls_argument(module: Module, function: Function, index: int) -> bool:

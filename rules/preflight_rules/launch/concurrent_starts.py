@@ -187,13 +187,16 @@ def gpu_given_to_two_starts(job: Job) -> Iterator[Verdict]:
 
     Fix: Give each launch its own GPUs.
 
-    Known limits: Launches on other hosts (ssh, srun) and launches one after the other are not compared. Some programs
-    share a GPU on purpose, such as parameter servers and small evaluations.
+    Known limits: Launches on other hosts (ssh, srun) and launches one after the other are not compared, and neither are
+    parameter servers of Paddle, which work on the CPU. Some programs share a GPU on purpose, such as small evaluations.
     """
     users: list[tuple[Launch, Claim]] = []
     for launch in job.launches:
         visible = job.setting("env.CUDA_VISIBLE_DEVICES", launch.scope)
         if not visible or not launch.concurrent or _ELSEWHERE.intersection(launch.wrappers):
+            continue
+        if {text for claim in job.setting("ps_role", launch.scope) for text in texts(claim.value)} == {"PSERVER"}:
+            # FLU025 judges whether it uses a GPU at all.
             continue
         for other, claim in users:
             if starting_file(other) != starting_file(launch) or is_same_line_again(other, launch):

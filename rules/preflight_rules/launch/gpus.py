@@ -82,7 +82,8 @@ def more_processes_than_gpus(job: Job) -> Iterator[Verdict]:
     Fix: Start as many processes as there are GPUs.
 
     Known limits: Ranks that srun starts itself may share a GPU on purpose, so that is a warning unless the script
-    requests the nccl backend. With gloo or MPI nothing is reported.
+    requests the nccl backend, and undecided if nothing shows that they communicate. With gloo or MPI nothing is
+    reported.
     """
     for launch in job.launches:
         given, gpu_counts = processes(job, launch), gpus(job, launch)
@@ -94,6 +95,10 @@ def more_processes_than_gpus(job: Job) -> Iterator[Verdict]:
             continue
         ranks, devices = numbers(job_value(given)), numbers(value)
         if ranks and devices and min(devices) > 0 and min(ranks) > max(devices):
+            severity = _severity(job, launch)
+            if launch.launcher == "srun" and severity is not None and not job.about("communicates", launch.scope):
+                yield unknown(launch.id, "nothing read shows that each process needs its own GPU", at=given[0])
+                continue
             missing = min(ranks) - max(devices)
             yield failed(
                 launch.id,
@@ -103,7 +108,7 @@ def more_processes_than_gpus(job: Job) -> Iterator[Verdict]:
                 also=((because[0], _several(devices, "GPU")),),
                 remedy=f"Start {_several(devices, 'process', 'processes')} on each node, or request"
                 f" {_several(ranks, 'GPU')}.",
-                severity=_severity(job, launch),
+                severity=severity,
             )
         else:
             yield passed(launch.id)

@@ -14,6 +14,7 @@ from preflight.plugins.claim_text import joined, placed, quoted
 from preflight.plugins.questions import subjects
 from preflight_rules.data_tables import accepted_values, known_variables, leftovers
 from preflight_rules.launches import certainly_one, certainly_several, nodes_spanned
+from preflight_rules.settings.tables import in_range, pinned
 
 _PREFIX = "env."
 #: Prefixes of variables that belong to a library.
@@ -265,7 +266,9 @@ def debug_setting_left_on(job: Job) -> Iterator[Verdict]:
 
 def _is_handled(job: Job, launch: Launch, name: str) -> bool:
     """Whether torch ignores the old name, or waits for a collective with its own timeout."""
-    if launch.launcher == "torchrun" and name.startswith("NCCL_"):
+    elastic = launch.launcher in ("torchrun", "torch.distributed.launch")
+    if elastic and name.startswith("NCCL_") and in_range(pinned(job, "torch"), "2.2", "") is not False:
+        # CFG002 says so.
         return True
     names = ("env.TORCH_NCCL_BLOCKING_WAIT", "env.NCCL_BLOCKING_WAIT")
     return any(texts(claim.value) != ("0",) for name in names for claim in job.setting(name, launch.scope))

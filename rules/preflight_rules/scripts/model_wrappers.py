@@ -126,7 +126,7 @@ def gpu_never_chosen(job: Job) -> Iterator[Verdict]:
     `paddle.set_device("gpu")`, which takes the launcher's GPU. Horovod: the index is `hvd.local_rank()`.
 
     Known limits: With a scheduler that shows each task one GPU the script is correct; then, and for a script that no
-    launch starts, the result is unknown. An imported module may choose the GPU.
+    launch starts, the result is unknown. A module that the script imports may choose the GPU, in any function.
     """
     for subject, moved in stated(job, "device_not_chosen"):
         found = list(launches_of(job, moved))

@@ -125,6 +125,13 @@ class Given:
         filled = any(each.startswith(f"{key}.") for each in self.keys)
         return Section(filled=filled) if isinstance(value, Section) else value
 
+    def value_in_call(self, key: str) -> Any:
+        """The value of a key where the call that gives it is made, whatever decides that. Raises UnknownValue."""
+        claim, call = self.keys.get(key), self.keys.get(CALL)
+        if claim is None or call is None or claim.condition != call.condition:
+            return self.value(key)
+        return self._one((replace(claim, condition=""),))
+
     def _is_given(self, key: str) -> bool:
         """Whether a key is given. Raises UnknownValue if only a branch gives it, or if its section is not known."""
         claim = self.claim(key)

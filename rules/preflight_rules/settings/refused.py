@@ -232,6 +232,8 @@ def _together(place: Given, row: Refusal, *, certain: bool) -> Verdict | None:
         if not holds(row.when, place.value):
             return None
     except UnknownValue as error:
+        if not _holds_in_call(place, row):
+            return None
         return unknown(place.subject, f"{error} is unknown, and {row.why}", at=claims[0])
     first, *rest = claims
     rest = [claim for claim in rest if claim.span != first.span]
@@ -245,6 +247,14 @@ def _together(place: Given, row: Refusal, *, certain: bool) -> Verdict | None:
         remedy=row.remedy,
         severity=None if certain and place.certain and not row.severity else Severity.WARNING,
     )
+
+
+def _holds_in_call(place: Given, row: Refusal) -> bool:
+    """Whether a condition may hold in a call of which only the branch is open."""
+    try:
+        return holds(row.when, place.value_in_call)
+    except UnknownValue:
+        return True
 
 
 def _range(row: Refusal) -> str:

@@ -101,6 +101,7 @@ def test_backends(text: str, value: Value) -> None:
         "for b in x:\n    init_process_group(b)",
         "init_process_group(args.backend)",
         "b = 'nccl'\ndef f():\n    global b\n    b = g()\ninit_process_group(b)",
+        "def f():\n    b = 'nccl'\n    def g():\n        nonlocal b\n        b = h()\n    init_process_group(b)",
         "b = b + b\ninit_process_group(b)",
         "import b\ninit_process_group(b)",
     ],
