@@ -23,8 +23,8 @@ from preflight_checks.context.entry import computed_in_step
 from preflight_checks.host.memory import MIN_SHARE
 from preflight_checks.host.processors import usable_cores
 from preflight_checks.links.fleet_comparison import format_rate
-from preflight_checks.network.interface_used import used_interfaces
 from preflight_checks.network.nic_health import states_in_use
+from preflight_checks.network.nics import used_interfaces
 from preflight_checks.probes.gpus import Gpu, Gpus, gpus
 from preflight_checks.probes.installed import Installed, installed
 from preflight_checks.probes.interfaces import interfaces

@@ -10,7 +10,7 @@ from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.claim_text import counted
 from preflight_checks.requirements import Endpoint, is_ps, nodes_share_machine
-from preflight_checks.servers.placement import SERVER, layout, shares
+from preflight_checks.servers import SERVER, layout, shares
 from reference_trainer.ps.partition import overloaded
 
 #: The row of processes whose address belongs to no node, or to several.

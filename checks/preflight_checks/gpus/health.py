@@ -1,15 +1,28 @@
-"""Checks for broken or slowed GPUs: memory errors, pending repairs, throttled clocks, requested resets."""
+"""Checks that GPUs are healthy, idle and set in the same way: memory errors, repairs, throttling, MIG, compute mode."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
-from preflight.model.findings import Confidence, Severity
+from preflight.model.findings import Command, Confidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
-from preflight.plugins.authoring import Verdict
-from preflight_checks.gpus.device_findings import Fault, NodeGpu, judge_devices
-from preflight_checks.gpus.presence import gpu_check
+from preflight.plugins.authoring import Verdict, check, root_command
+from preflight_checks.gpus.presence import (
+    COST,
+    Fault,
+    NodeGpu,
+    differing,
+    expected_gpus,
+    gpu_check,
+    judge_devices,
+    plan_gpus,
+    visible,
+)
+from preflight_checks.probes.gpus import Gpu, GpuProcess, gpus
+from preflight_checks.requirements import fold, known_text, largest, scopes
 
 #: docs.nvidia.com/deploy/dynamic-page-retirement: a board with this many retired pages is replaced.
 MAX_RETIRED_PAGES = 60
@@ -272,3 +285,338 @@ def _find_requested_recovery(devices: list[NodeGpu]) -> Iterable[Fault]:
                 "Drain {nodes}; then `nvidia-smi --gpu-reset -i {index}` on {node}, or reboot it.",
                 "nvidia-smi -q | grep -i 'recovery action'",
             )
+
+
+MIB, GIB = 2**20, 2**30
+#: Memory that an idle GPU uses beyond its driver's reserve (contexts of monitors, firmware logs). Drivers before 510
+#: count their reserve as used, which is up to 1.2 GiB on cards of 80 GiB.
+IDLE_BYTES = 2 * GIB
+#: Processes below this hold a context and no tensors.
+CONTEXT_ONLY_BYTES = 512 * MIB
+#: Daemons that belong on a GPU node and may have a context.
+DAEMONS = ("nv-hostengine", "dcgm-exporter", "nvidia-cuda-mps-server", "nvidia-cuda-mps", "nvidia-persiste", "dcgmi")
+#: nvml.h, nvmlComputeMode_t.
+EXCLUSIVE_THREAD, PROHIBITED, EXCLUSIVE_PROCESS = 1, 2, 3
+
+
+@gpu_check(
+    "GPU018",
+    "gpu-mig-enabled",
+    severity=Severity.ERROR,
+    evidence=(
+        (
+            "NVIDIA's MIG user guide (application considerations)",
+            "https://docs.nvidia.com/datacenter/tesla/mig-user-guide/index.html",
+        ),
+        "NVIDIA/nccl#431",
+    ),
+)
+def gpu_mig_enabled(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """No GPU is partitioned into MIG instances if the job expects whole GPUs.
+
+    What it checks: the MIG mode of every GPU of a job with several GPUs, and that at least one instance exists for a
+    job with one.
+
+    Why it matters: a process sees one MIG instance only, and without instances no device at all; instances cannot
+    reach each other over NVLink or PCIe.
+
+    Example: node2 was partitioned for notebooks, and torch finds one device where the job starts eight ranks.
+
+    Fix: `nvidia-smi -mig 0` (and a reset) on the node, or ask the scheduler for whole GPUs.
+
+    Known limits: a job that names its instances (CUDA_VISIBLE_DEVICES=MIG-...) is not judged.
+    """
+    named = any((known_text(job, "env.CUDA_VISIBLE_DEVICES", scope) or "").startswith("MIG") for scope in scopes(job))
+    wanted = expected_gpus(job)
+    several = wanted is None or wanted[0] > 1 or len(fleet.nodes) > 1
+
+    def find_partitioned(devices: list[NodeGpu]) -> Iterable[Fault]:
+        for item in devices:
+            gpu = item.gpu
+            if gpu.mig_enabled and not named and (several or gpu.mig_instances == 0):
+                instances = "no instance" if gpu.mig_instances == 0 else f"{gpu.mig_instances or 'some'} instances"
+                yield Fault(
+                    "MIG enabled",
+                    item,
+                    "MIG is enabled, and the job expects whole GPUs",
+                    f"is partitioned into {instances}" if gpu.mig_instances else f"has {instances}",
+                    "MIG disabled",
+                    "`nvidia-smi -i {index} -mig 0` on {node} when it is idle (with a reset if the card requires "
+                    "one), or ask the scheduler for whole GPUs.",
+                    "nvidia-smi -q -d MIG || nvidia-smi -L",
+                )
+            if gpu.mig_pending is not None and gpu.mig_pending != gpu.mig_enabled:
+                yield Fault(
+                    "MIG change pending",
+                    item,
+                    "the MIG mode changes at the next reset",
+                    f"will have it {'enabled' if gpu.mig_pending else 'disabled'}",
+                    "no pending change",
+                    "Reset the GPU of {node}, or revert the change.",
+                    severity=Severity.WARNING,
+                )
+
+    yield from judge_devices(job, facts, "MIG", ("mig_enabled",), find_partitioned)
+
+
+@gpu_check(
+    "GPU019",
+    "gpu-compute-mode",
+    severity=Severity.ERROR,
+    evidence=(
+        "https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html",
+        "pytorch/pytorch#4293",
+        "nvmlComputeMode_t in NVIDIA's documentation",
+    ),
+)
+def gpu_compute_mode(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """Every GPU accepts as many compute processes as the job starts on it.
+
+    What it checks: the compute mode: never `prohibited`, and not `exclusive` where there are more ranks than GPUs on
+    a node.
+
+    Why it matters: the second process on an exclusive GPU, and the first on a prohibited one, fails with "all
+    CUDA-capable devices are busy or unavailable".
+
+    Example: the prolog left node1 in exclusive mode, and the job starts two ranks for each GPU.
+
+    Fix: `nvidia-smi -c 0` on the node, or one rank for each GPU.
+
+    Known limits: helper processes with their own context are not known from the files.
+    """
+    ranks = largest(job, "processes_per_node")
+
+    def find_restricted(devices: list[NodeGpu]) -> Iterable[Fault]:
+        each: dict[str, int] = {}
+        for item in devices:
+            each[item.node] = each.get(item.node, 0) + 1
+        for item in devices:
+            mode = item.gpu.compute_mode
+            if mode == PROHIBITED:
+                yield Fault(
+                    "compute mode prohibited",
+                    item,
+                    "the compute mode forbids every process",
+                    "is set to prohibited",
+                    "the default mode",
+                    "`nvidia-smi -i {index} -c 0` on {node}.",
+                    "nvidia-smi -q -d COMPUTE",
+                )
+            elif mode in (EXCLUSIVE_PROCESS, EXCLUSIVE_THREAD) and ranks and ranks[0] > each[item.node]:
+                yield Fault(
+                    "compute mode exclusive",
+                    item,
+                    f"the compute mode allows one process, and {ranks[0]} ranks share {each[item.node]} GPUs",
+                    "is set to exclusive",
+                    "the default mode",
+                    "`nvidia-smi -i {index} -c 0` on {node}, or start one rank for each GPU.",
+                    "nvidia-smi -q -d COMPUTE",
+                )
+
+    yield from judge_devices(job, facts, "compute modes", ("compute_mode",), find_restricted)
+
+
+@check(
+    "GPU020",
+    "gpu-busy",
+    plan=plan_gpus,
+    cost=COST,
+    without_root="names and owners of other users' processes where /proc hides them",
+    severity=Severity.ERROR,
+    evidence=("pytorch/pytorch#4293", "apache/mxnet#4242", "microsoft/pai#3372", "PaddlePaddle/PaddleScience#1195"),
+)
+def gpu_busy(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """Enough GPUs of every node are free: no foreign process, and no memory in use, before the job starts.
+
+    What it checks: the compute processes that NVML lists on each GPU, and its used memory, before preflight uses it.
+
+    Why it matters: the first large allocation runs out of memory on that rank alone, or the rank is slow and all wait.
+
+    Example: a run that was killed yesterday has left a Python process with 60 GiB on GPU 0 of node3.
+
+    Fix: end the process, or have the node drained; if no process is visible, reset the GPU.
+
+    Known limits: monitoring daemons and small contexts are ignored. In a container that does not see the host's
+    processes, the owner of the memory is unknown, so it is a warning there. On a node with spare GPUs, busy ones count
+    only if too few are left.
+    """
+    wanted = expected_gpus(job)
+    values = facts.observed(gpus)
+
+    def find_busy(devices: list[NodeGpu]) -> Iterable[Fault]:
+        found: dict[str, list[Fault]] = {}
+        for item in devices:
+            fault = _busy_finding(item, sees_all=values[item.node].host_processes)
+            if fault is not None:
+                found.setdefault(item.node, []).append(fault)
+        counts = Counter(item.node for item in devices)
+        for node, faults in found.items():
+            if visible(job):
+                yield from (fault for fault in faults if fault.at.used)
+            elif wanted is None or counts[node] - len(faults) < wanted[0]:
+                # Too few are left, so none is spare.
+                yield from (_needed(fault) for fault in faults)
+
+    yield from judge_devices(job, facts, "free GPUs", ("processes", "memory_used_bytes"), find_busy)
+
+
+def _needed(fault: Fault) -> Fault:
+    return replace(fault, at=NodeGpu(fault.at.node, fault.at.gpu))
+
+
+def _busy_finding(item: NodeGpu, *, sees_all: bool) -> Fault | None:
+    gpu = item.gpu
+    command = "nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name,used_memory --format=csv"
+    strangers = [process for process in gpu.processes or () if not _harmless(process)]
+    if strangers:
+        shown = fold((_process_text(process) for process in strangers), 3)
+        seen = any(process.name for process in strangers)
+        sure = seen or sees_all
+        pids = " ".join(str(process.pid) for process in strangers[:3])
+        return Fault(
+            "foreign processes" if sure else "other users' processes are hidden",
+            item,
+            "GPUs are in use by other processes",
+            f"by {shown}",
+            "no process",
+            f"End it on {{node}} if it is a leftover (`kill {pids}`), or remove the node from the job."
+            if sure
+            else "Their owner is not visible from here: find out who shares {node}, or remove it from the job.",
+            command,
+            None if sure else Severity.WARNING,
+            None if sure else Confidence.MEDIUM,
+        )
+    used, total = gpu.memory_used_bytes, gpu.memory_bytes or 0
+    if used is not None and used > max(IDLE_BYTES, total // 20) and not gpu.mig_enabled:
+        return Fault(
+            "memory in use",
+            item,
+            "GPU memory is in use, and no visible process holds it",
+            f"{used / GIB:.1f} of {total / GIB:.0f} GiB",
+            f"less than {max(IDLE_BYTES, total // 20) / GIB:.0f} GiB",
+            "Look for processes in other containers of {node}; if there are none, reset the GPU.",
+            command,
+            Severity.WARNING,
+            Confidence.MEDIUM,
+        )
+    return None
+
+
+def _harmless(process: GpuProcess) -> bool:
+    small = process.memory_bytes is not None and process.memory_bytes < CONTEXT_ONLY_BYTES
+    return small or process.name in DAEMONS
+
+
+def _process_text(process: GpuProcess) -> str:
+    known = [f"{process.name} of {process.user}"] if process.name else []
+    if process.memory_bytes is not None:
+        known.append(f"{process.memory_bytes / GIB:.1f} GiB")
+    return f"process {process.pid}" + (f" ({', '.join(known)})" if known else "")
+
+
+@gpu_check(
+    "GPU021",
+    "gpu-settings-differ",
+    severity=Severity.WARNING,
+    evidence=(
+        (
+            "checks of imbue-ai/cluster-health, Azure's node health checks and facebookresearch/gcm",
+            "https://github.com/imbue-ai/cluster-health",
+        ),
+        "Azure/azurehpc-health-checks",
+        "facebookresearch/gcm",
+    ),
+)
+def gpu_settings_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """All GPUs of a model have the same settings.
+
+    What it checks: power limit, application clock, ECC, persistence mode, and the versions of VBIOS and GSP firmware,
+    each compared with what most GPUs of the model have.
+
+    Why it matters: a card with a lower limit is the straggler of every step, and one with ECC off corrupts silently.
+
+    Example: node4's cards were capped at 500 W when the rack was short of power, the others have 700 W.
+
+    Fix: configure the odd card like the others.
+
+    Known limits: without a majority nothing is reported. Persistence mode and firmware are only noted.
+    """
+
+    def find_odd(devices: list[NodeGpu]) -> Iterable[Fault]:
+        for kind, read, unit, remedy, severity in _SETTINGS:
+            for item, value, common in differing(devices, read):
+                yield Fault(
+                    kind,
+                    item,
+                    f"{kind} differs from that of the other GPUs ({common}{unit})",
+                    f"has {value}{unit}",
+                    f"{common}{unit}",
+                    remedy.replace("{common}", str(common)),
+                    severity=severity,
+                    run=_setting(kind, item.gpu.index, str(common)),
+                )
+
+    yield from judge_devices(job, facts, "GPU settings", ("power_limit_w", "ecc_enabled", "persistence"), find_odd)
+
+
+def _setting(kind: str, index: int, common: str) -> Command | None:
+    """The command that gives a GPU the common setting; None if no single command does."""
+    options = {
+        "power limit": ("-pl", common),
+        "application clock": ("-rac",),
+        "persistence mode": ("-pm", "1" if common == "on" else "0"),
+        "ECC": ("-e", "1" if common == "on" else "0"),
+    }
+    words = options.get(kind)
+    return root_command("nvidia-smi", "-i", str(index), *words) if words else None
+
+
+def _on_or_off(value: bool | None) -> str | None:
+    return None if value is None else "on" if value else "off"
+
+
+#: Each setting: its name, how it is read, its unit, the remedy, and the severity of a difference.
+_SETTINGS: tuple[tuple[str, Callable[[Gpu], str | None], str, str, Severity], ...] = (
+    (
+        "power limit",
+        lambda gpu: None if gpu.power_limit_w is None else str(round(gpu.power_limit_w)),
+        " W",
+        "`nvidia-smi -i {index} -pl {common}` on {node}.",
+        Severity.WARNING,
+    ),
+    (
+        "application clock",
+        lambda gpu: None if gpu.clock_application_mhz is None else str(gpu.clock_application_mhz),
+        " MHz",
+        "`nvidia-smi -i {index} -rac` on {node}, and look for a locked clock (`-rgc`).",
+        Severity.WARNING,
+    ),
+    (
+        "ECC",
+        lambda gpu: _on_or_off(gpu.ecc_enabled),
+        "",
+        "Set it as on the others (`nvidia-smi -i {index} -e 1` for on) on {node} and reset the GPU.",
+        Severity.WARNING,
+    ),
+    (
+        "persistence mode",
+        lambda gpu: _on_or_off(gpu.persistence),
+        "",
+        "Start nvidia-persistenced on {node}.",
+        Severity.INFO,
+    ),
+    (
+        "VBIOS",
+        lambda gpu: gpu.vbios or None,
+        "",
+        "Install the firmware version of the others on {node}.",
+        Severity.INFO,
+    ),
+    (
+        "GSP firmware",
+        lambda gpu: gpu.gsp_firmware or None,
+        "",
+        "Install the driver version of the others on {node}.",
+        Severity.INFO,
+    ),
+)

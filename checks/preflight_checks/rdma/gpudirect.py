@@ -13,8 +13,15 @@ from preflight_checks.plans import combined, missing_facts, on_every_node
 from preflight_checks.probes.pci import Pci, pci
 from preflight_checks.probes.rdma import rdma
 from preflight_checks.probes.rdma_access import GpuDirect, gpudirect
-from preflight_checks.rdma.devices import plan_rdma
-from preflight_checks.rdma.port_choice import Port, applies, chosen_ports, demand_claims, hca_filter, ports_by_node
+from preflight_checks.rdma.devices import (
+    Port,
+    applies,
+    chosen_ports,
+    demand_claims,
+    hca_filter,
+    plan_rdma,
+    ports_by_node,
+)
 from preflight_checks.requirements import backend_claims, backends, fold
 
 #: NVIDIA's driver of this branch and a kernel of this version are the first that export GPU memory as a dma-buf.

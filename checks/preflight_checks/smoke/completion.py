@@ -18,8 +18,12 @@ from preflight.plugins.authoring import Verdict, failed, passed, unknown
 from preflight_checks.context.environment import protocol_differences
 from preflight_checks.links.dial_requests import addresses_of
 from preflight_checks.requirements import fold, nodes_share_machine
-from preflight_checks.smoke.group_run import (
+from preflight_checks.smoke.injected_fault import may_fail_by_injection
+from preflight_checks.smoke.plan import (
     FACT,
+    PLAN_PROBES,
+    STEPS,
+    MeetingPoint,
     SmokeRun,
     count,
     details,
@@ -27,11 +31,12 @@ from preflight_checks.smoke.group_run import (
     missing_run,
     numbered,
     observed,
+    plan_of,
+    ranks_of,
     remedy_for_dead,
     run_of,
+    smoke_check,
 )
-from preflight_checks.smoke.injected_fault import may_fail_by_injection
-from preflight_checks.smoke.plan import PLAN_PROBES, STEPS, MeetingPoint, plan_of, ranks_of, smoke_check
 from reference_trainer.collective.rank import rank as run_rank
 
 #: A trial meets, connects and sums, which takes a few seconds beyond the import of torch; one that hangs is known to

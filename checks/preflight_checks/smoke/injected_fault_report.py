@@ -13,9 +13,8 @@ from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
-from preflight_checks.smoke.group_run import GroupRun, run_of
 from preflight_checks.smoke.injected_fault import DELAY_S, AppliedFault, Judge, applied_fault
-from preflight_checks.smoke.plan import plan_smoke
+from preflight_checks.smoke.plan import GroupRun, plan_smoke, run_of
 from preflight_checks.smoke.results import wrong_collective_result
 from preflight_checks.smoke.server_results import (
     servers_trained_nothing,

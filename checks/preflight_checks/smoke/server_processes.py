@@ -15,11 +15,11 @@ from preflight._util.hostnames import split_endpoint
 from preflight.model.job import Claim, Job, Known, Scope, is_whole_number
 from preflight.model.job.value import items
 from preflight.model.recording import Facts, Fleet, Node
-from preflight_checks.context.node_environment import bare, set_by_job
+from preflight_checks.context.environment import bare, set_by_job
 from preflight_checks.links.dial_requests import address_of
-from preflight_checks.network.ports import free_ports_of
+from preflight_checks.network.kernel_network import free_ports_of
 from preflight_checks.requirements import is_single_machine, known_int, known_text, named, names_value, scopes
-from preflight_checks.servers.placement import SERVER, WORKER, layout
+from preflight_checks.servers import SERVER, WORKER, layout
 
 #: Paddle's names of the two kinds; other settings are kept as written.
 ROLES = {"PSERVER": SERVER, "TRAINER": WORKER}

@@ -19,12 +19,10 @@ from preflight.plugins.authoring import Check, Verdict
 from preflight_checks.probes.gpus import Gpu, Gpus, gpus
 from preflight_checks.probes.packages import Framework, Packages, packages
 from preflight_checks.smoke.completion import rank_did_not_finish
-from preflight_checks.smoke.server_end import (
+from preflight_checks.smoke.server_results import (
     process_settings_differ,
     server_endpoint_unusable,
     server_or_worker_did_not_finish,
-)
-from preflight_checks.smoke.server_results import (
     servers_trained_nothing,
     updates_lost_doubled_or_stale,
     wrong_server_result,
