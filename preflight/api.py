@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING
 from preflight import __version__
 from preflight._util.budget import running
 from preflight._util.usage_error import UsageError
-from preflight.config.selection import broken_for, checks_for, configured, jobs_in, plugins, read_jobs, rules_for
+from preflight.config.resolve import broken_for, checks_for, configured, jobs_in, plugins, read_jobs, rules_for
 from preflight.engine import report
 from preflight.engine.judge import judge as judge
 from preflight.engine.report import Report
@@ -26,7 +26,7 @@ from preflight.sources.discovery.walk import folder_of, repository_of, resolve_p
 
 if TYPE_CHECKING:
     from preflight._util.cache import Cache
-    from preflight.commands.comment.change_report import ChangeReport
+    from preflight.commands.comment import ChangeReport
     from preflight.commands.diagnose.diagnosis import Diagnosis, Pointer
     from preflight.commands.diff.difference import Difference
     from preflight.commands.fix import Plan as FixPlan
@@ -183,7 +183,7 @@ def change_report(
     Raises:
         UsageError: as for `lint`.
     """
-    from preflight.commands.comment.change_report import change_report as make
+    from preflight.commands.comment import change_report as make
     from preflight.sources.discovery.git_revision import commit_of
 
     wanted = configured(configuration, lambda: rules_for(configuration))

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from preflight.config.selection import all_items
+from preflight.config.resolve import all_items
 from preflight.model.findings import Confidence, Severity
 from preflight.plugins import registry
 from preflight.plugins.authoring import HEADINGS, Check

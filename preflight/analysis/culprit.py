@@ -29,10 +29,10 @@ from preflight.analysis.culprit_model import (
     nodes_text,
     title,
 )
-from preflight.analysis.handshake import find_mismatch
 from preflight.analysis.rank_state import BACKUP_WORKER, RANK, Member, RankView, build_views
 from preflight.analysis.rendezvous import (
     blame_network,
+    find_mismatch,
     find_redirected,
     find_taken_endpoint,
     find_unreachable_master,

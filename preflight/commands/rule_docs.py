@@ -13,7 +13,7 @@ from pathlib import Path
 from preflight._util import regular_file
 from preflight._util.sequences import grouped
 from preflight._util.usage_error import UsageError
-from preflight.config.selection import all_items
+from preflight.config.resolve import all_items
 from preflight.model.findings import Severity
 from preflight.model.options import STAGES
 from preflight.model.requests import probe_name

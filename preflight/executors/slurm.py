@@ -25,7 +25,7 @@ from preflight._util.hostnames import is_hostname
 from preflight._util.sequences import join_some
 from preflight._util.usage_error import UsageError
 from preflight.agent import bootstrap
-from preflight.executors.base import Bundle, ExecutorError, GatheredNodes, NodeRequest, Option
+from preflight.executors.base import Bundle, ExecutorError, GatheredNodes, NodeRequest, Option, find_meaning, run_tool
 from preflight.executors.pipe import PipeChannel, make_nonce, no_python, start_agent
 from preflight.executors.slurm_jobs import (
     REQUEST_S,
@@ -41,7 +41,6 @@ from preflight.executors.slurm_jobs import (
     show_job,
     slurmd_port,
 )
-from preflight.executors.tool import find_meaning, run_tool
 from preflight.model.job import is_whole_number
 from preflight.model.recording import Cluster, Node
 

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 import anyio
 
 from preflight._util.hostnames import expand_hosts
-from preflight.executors.base import ExecutorError, NodeRequest
+from preflight.executors.base import ExecutorError, NodeRequest, run_tool
 from preflight.executors.pipe import PipeChannel, make_nonce
-from preflight.executors.tool import run_tool
 from preflight.model.job import Known, is_whole_number
 from preflight.model.recording import Cluster, ClusterNode, Partition
 from preflight.sources.shell.sbatch_directives import gpus_of_gres

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 from markdown_it import MarkdownIt
 
-from preflight.commands.comment.change_report import ChangeReport, JobChange, comment, is_ours
+from preflight.commands.comment import ChangeReport, JobChange, comment, is_ours
 from preflight.commands.plan.plan_sections import Change
 from tests.fuzz.limits import MIB, Limits
 from tests.fuzz.reports import SPLIT, hostile, texts

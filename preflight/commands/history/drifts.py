@@ -20,8 +20,18 @@ from statistics import median
 
 from preflight._util.sequences import grouped
 from preflight.commands.history.past import SOFTWARE, Change, Past, Series, Values
-from preflight.commands.history.robust import OF_A_MEDIAN, known, noise, shape_of, spread, step_error, theil_sen
-from preflight.commands.history.stories import Story, listed, overlap
+from preflight.commands.history.stories import (
+    OF_A_MEDIAN,
+    Story,
+    known,
+    listed,
+    noise,
+    overlap,
+    shape_of,
+    spread,
+    step_error,
+    theil_sen,
+)
 from preflight.model.measurements import Quantity
 
 #: The fewest peers in a run for a median, and in all runs for the spread of their changes.

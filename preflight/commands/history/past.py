@@ -116,7 +116,7 @@ def past_in(
 def _runs(connection: Connection, days: float | None) -> tuple[PastRun, ...]:
     from sqlalchemy import func, select
 
-    from preflight.commands.history.tables import RUNS
+    from preflight.commands.history.database import RUNS
 
     columns = (RUNS.c.id, RUNS.c.began, RUNS.c.verb, RUNS.c.verdict)
     query = select(*columns).order_by(RUNS.c.began, RUNS.c.key)
@@ -128,14 +128,14 @@ def _runs(connection: Connection, days: float | None) -> tuple[PastRun, ...]:
 
 def names_in(connection: Connection) -> dict[int, str]:
     """The names of all nodes, by number."""
-    from preflight.commands.history.tables import NODES
+    from preflight.commands.history.database import NODES
 
     return {row.id: row.name for row in connection.execute(NODES.select())}
 
 
 def quantities_in(connection: Connection) -> dict[int, Quantity]:
     """Everything that was ever measured, by number."""
-    from preflight.commands.history.tables import QUANTITIES
+    from preflight.commands.history.database import QUANTITIES
 
     return {
         row.id: Quantity(row.name, row.title, row.unit, row.kind, row.better, row.least, row.share)
@@ -144,7 +144,7 @@ def quantities_in(connection: Connection) -> dict[int, Quantity]:
 
 
 def _properties(connection: Connection) -> dict[int, dict[str, str]]:
-    from preflight.commands.history.tables import PROPERTY_SETS
+    from preflight.commands.history.database import PROPERTY_SETS
 
     return {row.id: json.loads(row.content) for row in connection.execute(PROPERTY_SETS.select())}
 
@@ -155,7 +155,7 @@ def _states(
     """The state and the property set of each node in each run. The database folds the nodes of a run into lists."""
     from sqlalchemy import Text, cast, func, select
 
-    from preflight.commands.history.tables import NODE_RUNS
+    from preflight.commands.history.database import NODE_RUNS
 
     table = NODE_RUNS.c
     fold = func.json_group_array if connection.dialect.name == "sqlite" else func.json_agg
@@ -180,7 +180,7 @@ def _failures(connection: Connection, place: Mapping[int, int], names: Mapping[i
     """What made nodes fail: the node did not answer, or has a fault in a run in which its state is failing."""
     from sqlalchemy import and_, select
 
-    from preflight.commands.history.tables import NODE_RUNS, OUTCOMES
+    from preflight.commands.history.database import NODE_RUNS, OUTCOMES
 
     silent = select(NODE_RUNS.c.run_id, NODE_RUNS.c.node_id, NODE_RUNS.c.problem).where(NODE_RUNS.c.problem != "")
     found = [
@@ -208,7 +208,7 @@ def measured_in(
     """The measurements of these runs: run, quantity, and the JSON lists of nodes, peers and values."""
     from sqlalchemy import select
 
-    from preflight.commands.history.tables import MEASUREMENTS
+    from preflight.commands.history.database import MEASUREMENTS
 
     table = MEASUREMENTS.c
     query = select(table.run_id, table.quantity_id, table.node_ids, table.peer_ids, table.value_list)

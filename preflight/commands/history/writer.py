@@ -17,8 +17,7 @@ from preflight._util.json_output import plain
 from preflight._util.sanitize import clean
 from preflight._util.usage_error import UsageError
 from preflight.commands.history.database import Database
-from preflight.engine.node_status import hosts_of
-from preflight.engine.report import Report
+from preflight.engine.report import Report, hosts_of
 from preflight.model.findings import Severity
 from preflight.model.measurements import Measurements
 
@@ -57,7 +56,7 @@ def add_run(database: Database, report: Report, *, keep: str = "") -> bool:
     """
     if why := why_not_kept(report):
         raise ValueError(f"the run is not kept in the history: {why}")
-    from preflight.commands.history import tables
+    from preflight.commands.history import database as tables
 
     with database.writing() as connection:
         key = _key(report)
@@ -88,7 +87,7 @@ def began_at(report: Report) -> int:
 
 
 def _add(connection: Connection, report: Report, key: str) -> None:
-    from preflight.commands.history import tables
+    from preflight.commands.history import database as tables
 
     run = connection.execute(
         tables.RUNS.insert().returning(tables.RUNS.c.id),
@@ -112,7 +111,7 @@ def _add(connection: Connection, report: Report, key: str) -> None:
 
 
 def _add_nodes(connection: Connection, report: Report, run: int, node_id: Mapping[str, int]) -> None:
-    from preflight.commands.history import tables
+    from preflight.commands.history import database as tables
 
     contents = {item.node: json.dumps(item.items, sort_keys=True) for item in report.properties}
     digests = {content: hashlib.sha256(content.encode()).hexdigest() for content in contents.values()}
@@ -145,7 +144,7 @@ def _add_nodes(connection: Connection, report: Report, run: int, node_id: Mappin
 
 def _add_outcomes(connection: Connection, report: Report, run: int, node_id: Mapping[str, int]) -> None:
     """Add what failed by node. A finding below `fail_on` is kept as `noted`: it does not make the node fail."""
-    from preflight.commands.history import tables
+    from preflight.commands.history import database as tables
 
     rows = []
     least = Severity(report.configuration.fail_on).rank
@@ -177,7 +176,7 @@ def _add_outcomes(connection: Connection, report: Report, run: int, node_id: Map
 def _add_measurements(
     connection: Connection, measured: Sequence[Measurements], run: int, node_id: Mapping[str, int]
 ) -> None:
-    from preflight.commands.history import tables
+    from preflight.commands.history import database as tables
 
     fields = ("name", "title", "unit", "kind", "better", "least", "share")
     quantities = _ids(
@@ -245,7 +244,7 @@ def _remove_old(connection: Connection, keep: str) -> None:
     """Remove the runs beyond `keep`, and what only they used."""
     from sqlalchemy import delete, select
 
-    from preflight.commands.history import tables
+    from preflight.commands.history import database as tables
 
     match = _KEEP.fullmatch(keep)
     assert match is not None

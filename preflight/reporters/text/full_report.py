@@ -15,8 +15,7 @@ from rich.text import Text
 
 from preflight._util.sanitize import clean, fold_nodes
 from preflight._util.sequences import grouped
-from preflight.engine.node_status import hosts_of, starts_without
-from preflight.engine.report import ExitCode, Report
+from preflight.engine.report import ExitCode, Report, hosts_of, starts_without
 from preflight.engine.suppress import BASELINE, FILE_IGNORES, SINCE
 from preflight.model.findings import Evidence, Finding, Location, Status, VerdictKind
 from preflight.model.options import NODES

@@ -22,8 +22,7 @@ from starlette.routing import Route
 from preflight import __version__
 from preflight._util.redaction import scrub
 from preflight.services.admission.judgement import Judgement, not_judged
-from preflight.services.admission.review import InvalidReview, Review, answer, uid_in
-from preflight.services.admission.workers import Overloaded, Workers
+from preflight.services.admission.review import InvalidReview, Overloaded, Review, Workers, answer, uid_in
 from preflight.sources.kubernetes.objects import GENERIC_KINDS, TRAINING_KINDS
 
 #: In seconds, up to the longest timeout of a webhook.

@@ -20,13 +20,12 @@ from preflight._util.cache import default_folder, is_outside
 from preflight._util.sanitize import clean
 from preflight.commands import rule_docs
 from preflight.commands.fix import Files, plan
-from preflight.config.selection import declared_by
+from preflight.config.resolve import declared_by
 from preflight.engine.report import Report
 from preflight.model.findings import Edit, Finding, Location, Severity
 from preflight.plugins import registry
 from preflight.plugins.authoring import Check, Rule
-from preflight.services.language_server.folder import Folder, Watch
-from preflight.services.language_server.positions import Text, uri_of
+from preflight.services.language_server.folder import Folder, Text, Watch, uri_of
 
 SOURCE = "preflight"
 #: Diagnostics of one file that are sent.

@@ -15,8 +15,7 @@ from preflight.model.findings import Location
 from preflight.model.job import Claim, Job, Launch, Relation
 from preflight.model.job.quantities import ENVIRONMENT_PREFIX, QUANTITIES, SETTING_PREFIX
 from preflight.services.language_server.diagnostics import Places
-from preflight.services.language_server.folder import Folder, JudgedJob
-from preflight.services.language_server.positions import Text
+from preflight.services.language_server.folder import Folder, JudgedJob, Text
 
 #: Launches, rows of ranks and places that one hover lists.
 MAX_LAUNCHES, MAX_ROWS, MAX_PLACES = 4, 8, 6

@@ -238,7 +238,7 @@ def test_migrations_lead_to_the_tables_of_today(address: str) -> None:
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
 
-    from preflight.commands.history.tables import METADATA
+    from preflight.commands.history.database import METADATA
 
     database = open_database(address)
     with database.engine.connect() as connection:

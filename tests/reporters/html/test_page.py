@@ -14,7 +14,7 @@ from preflight.model.recording import SmokeOptions
 from preflight.plugins.authoring import Rule, Verdict, failed, passed, unknown
 from preflight.plugins.registry import Broken
 from preflight.reporters.html.page import page_of
-from preflight.reporters.html.sections import finding_view, place_of
+from preflight.reporters.html.view import finding_view, place_of
 from tests.builders import job, judged, make_check, make_recording, make_rule, reached, seen, span
 from tests.reporters.html.stories import SCRIPT, story
 

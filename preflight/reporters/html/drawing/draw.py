@@ -13,18 +13,11 @@ from statistics import median
 from preflight._util.sanitize import fold_nodes
 from preflight.model.charts import Bar, Bars, Chart, Lane, Layout, Matrix, Piece, Place, Table, Timeline
 from preflight.reporters.html.drawing.heat import heat_view
-from preflight.reporters.html.drawing.row_table import cell_view, is_known, table_view
-from preflight.reporters.html.drawing.scales import (
+from preflight.reporters.html.drawing.shapes import (
     DARK,
     LIGHT,
     NOTHING,
     PHASES,
-    data_address,
-    format_number,
-    format_range,
-    share,
-)
-from preflight.reporters.html.drawing.shapes import (
     BarsView,
     BarView,
     CellView,
@@ -41,6 +34,13 @@ from preflight.reporters.html.drawing.shapes import (
     TableView,
     Tick,
     TimelineView,
+    cell_view,
+    data_address,
+    format_number,
+    format_range,
+    is_known,
+    share,
+    table_view,
 )
 
 #: Prefixes of chart ids and their headings, in the order of the page. Other charts follow under separate headings.

@@ -18,8 +18,7 @@ from preflight._util.hostnames import expand_hosts, folded, is_hostname
 from preflight._util.sanitize import fold_nodes
 from preflight._util.sequences import grouped
 from preflight.model.charts import Mark, Matrix
-from preflight.reporters.html.drawing.row_table import cell_view, is_known
-from preflight.reporters.html.drawing.scales import (
+from preflight.reporters.html.drawing.shapes import (
     BAD,
     BAND,
     DARK,
@@ -28,24 +27,24 @@ from preflight.reporters.html.drawing.scales import (
     NOTHING,
     OK,
     UNKNOWN,
-    Scale,
-    data_address,
-    digits,
-    format_number,
-    format_range,
-    scale_of,
-    share,
-)
-from preflight.reporters.html.drawing.shapes import (
     CellView,
     ColumnView,
     HeatView,
     Picture,
     RowView,
+    Scale,
     SquareView,
     Strip,
     Swatch,
     TableView,
+    cell_view,
+    data_address,
+    digits,
+    format_number,
+    format_range,
+    is_known,
+    scale_of,
+    share,
 )
 
 #: Up to this many rows and columns, every pair has a cell with text.
