@@ -23,11 +23,10 @@ from reference_trainer.common import assembly
 from reference_trainer.common.assembly import JsonLines
 from reference_trainer.common.progress import Progress
 from reference_trainer.paddle import static_program
-from reference_trainer.paddle.strategy import COMMON, PROGRESS_TIMEOUT_S, own_values
+from reference_trainer.paddle.static_program import COMMON, PROGRESS_TIMEOUT_S, own_values
 from reference_trainer.ps import settings
-from reference_trainer.ps.injected_server_faults import ProcessFault
 from reference_trainer.ps.run_report import ServerReport, WorkerStats
-from reference_trainer.ps.settings import Settings
+from reference_trainer.ps.settings import ProcessFault, Settings
 
 #: How often it checks whether Paddle's server still runs.
 _POLL_S = 0.2

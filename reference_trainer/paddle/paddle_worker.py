@@ -15,11 +15,10 @@ from preflight.agent import rank_events
 from reference_trainer.collective import steps
 from reference_trainer.common.progress import Progress
 from reference_trainer.paddle import static_program
-from reference_trainer.paddle.strategy import ServerConnections
+from reference_trainer.paddle.static_program import ServerConnections
 from reference_trainer.ps import settings
-from reference_trainer.ps.injected_server_faults import ProcessFault
 from reference_trainer.ps.run_report import WorkerReport
-from reference_trainer.ps.settings import Settings
+from reference_trainer.ps.settings import ProcessFault, Settings
 
 #: Paddle's client sends a push asynchronously: it has reached the server after at most this time.
 _SETTLE_S = 5.0

@@ -14,10 +14,9 @@ from reference_trainer.common.progress import Emit, Progress
 from reference_trainer.ps import clocks, run_report, settings
 from reference_trainer.ps.admission import ConnectionAcceptor
 from reference_trainer.ps.clocks import RunEnded
-from reference_trainer.ps.injected_server_faults import ProcessFault
 from reference_trainer.ps.run_report import ServerReport
 from reference_trainer.ps.server_state import ServerState
-from reference_trainer.ps.settings import Settings, numbers_of
+from reference_trainer.ps.settings import ProcessFault, Settings, numbers_of
 
 #: How often the main thread checks the other threads.
 _POLL_S = 0.2

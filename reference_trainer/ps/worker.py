@@ -14,10 +14,9 @@ from reference_trainer.ps import replay, run_report, settings
 from reference_trainer.ps.client import Client
 from reference_trainer.ps.frames import PeerError
 from reference_trainer.ps.handshake import ServerDialer
-from reference_trainer.ps.injected_server_faults import ProcessFault
 from reference_trainer.ps.memory import digest
 from reference_trainer.ps.run_report import ServerStats, WorkerReport
-from reference_trainer.ps.settings import Settings
+from reference_trainer.ps.settings import ProcessFault, Settings
 from reference_trainer.ps.worker_steps import WorkerSteps, WorkerTraining
 
 

@@ -38,7 +38,8 @@ from preflight_checks.smoke.server_results import (
     wrong_server_result,
 )
 from preflight_checks.smoke.server_run import plan_servers
-from reference_trainer.collective import bandwidth, pace
+from reference_trainer.collective import bandwidth
+from reference_trainer.collective import bandwidth as pace
 from reference_trainer.collective.rank import rank as run_rank
 from reference_trainer.ps.server import server as run_server
 from reference_trainer.ps.server_state import ServerState

@@ -26,7 +26,7 @@ from preflight_checks.smoke.injected_fault import may_fail_by_injection
 from preflight_checks.smoke.plan import FACT, complete_run, count, smoke_check
 from preflight_checks.smoke.transport import by_sockets
 from preflight_checks.storage.paths import too_few_data_files
-from reference_trainer.collective.pace import Window
+from reference_trainer.collective.bandwidth import Window
 from reference_trainer.collective.rank import RankReport
 from reference_trainer.common.messages import ALL_REDUCE, OPERATIONS
 

@@ -41,8 +41,7 @@ from preflight_checks.smoke.injected_fault import with_injected_fault
 from preflight_checks.smoke.ranks import NCCL, Backend, backend_of, framework_of, ranks_per_node, sharding_claims
 from reference_trainer.collective.rank import RankReport
 from reference_trainer.collective.rank import rank as run_rank
-from reference_trainer.pipeline.expected_values import MAX_MICROBATCHES
-from reference_trainer.pipeline.schedule import ONE_F_ONE_B
+from reference_trainer.pipeline.schedule import MAX_MICROBATCHES, ONE_F_ONE_B
 from reference_trainer.pipeline.stage import pipeline_problem
 
 #: Quantities that state the microbatches per step, of Fleet and of DeepSpeed's pipeline engine.

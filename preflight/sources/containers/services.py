@@ -18,7 +18,7 @@ from preflight.sources.formats.claim_redaction import secrets_of, without_secret
 from preflight.sources.formats.comments import suppressions
 from preflight.sources.formats.located_text import code_of
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, value_of
-from preflight.sources.launchers.containers import mebibytes
+from preflight.sources.launchers.installs import mebibytes
 from preflight.sources.shell.evaluator import evaluate_code, evaluate_words
 from preflight.sources.shell.shell_document import FileText, Hole, Lit, Place, Text
 from preflight.sources.shell.state import Kind as SlotKind

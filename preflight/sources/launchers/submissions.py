@@ -34,7 +34,7 @@ from preflight.sources.launchers.option_parser import (
 )
 from preflight.sources.launchers.started_program import read_program
 from preflight.sources.launchers.wrappers import strip_wrappers
-from preflight.sources.orchestrators.orchestrator import task_role
+from preflight.sources.orchestrators import task_role
 
 #: Quantities that identify the part of a job that a launch is.
 _PARTS = ("node_rank", "rank", "given_rank", "ps_index")

@@ -32,7 +32,7 @@ from preflight.sources.launchers.claim_builder import (
 )
 from preflight.sources.launchers.option_parser import known_prefix, scan, table, text_of, texts
 from preflight.sources.launchers.started_program import read_program
-from preflight.sources.launchers.torchrun import TorchrunReader
+from preflight.sources.launchers.torch_launchers import TorchrunReader
 from preflight.sources.tables import load_table
 from preflight.sources.value_readers import as_strings, as_text, count_of
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from preflight.agent.wire import ProbeUnavailable
-from reference_trainer.collective import bandwidth, group, pace
+from reference_trainer.collective import bandwidth, group
+from reference_trainer.collective import bandwidth as pace
 from reference_trainer.common import framework
 
 #: torch 2.11.0 with NCCL 2.28.9 on an H100, recorded on 2026-11-27: two ranks on one GPU.

@@ -10,7 +10,7 @@ import pytest
 from preflight.agent import rank_events
 from reference_trainer.collective import steps as training
 from reference_trainer.common import oracle
-from reference_trainer.ps.fair_lock import LARGE_BYTES
+from reference_trainer.ps.frames import LARGE_BYTES
 from tests.reference_trainer.conftest import Ranks
 from tests.reference_trainer.ps.conftest import Answers
 

@@ -17,8 +17,8 @@ from reference_trainer.ps import admission, frames, handshake
 from reference_trainer.ps import settings as told_settings
 from reference_trainer.ps.admission import ConnectionAcceptor
 from reference_trainer.ps.frames import Channel, Header, PeerError
-from reference_trainer.ps.injected_server_faults import ProcessFault
 from reference_trainer.ps.server_state import ServerState
+from reference_trainer.ps.settings import ProcessFault
 from tests.ports import free_ports
 from tests.waiting import LIMIT_S
 

@@ -8,7 +8,7 @@ from preflight.model.job import Known, NoteKind, Plain
 from preflight.model.job.quantities import is_known
 from preflight.sources.base import Reading, SourceFile
 from preflight.sources.formats.tree import MemoryTree
-from preflight.sources.orchestrators.task_files import AZURE_ML_SOURCE
+from preflight.sources.orchestrators import AZURE_ML_SOURCE
 
 JOB = """\
 $schema: https://azuremlschemas.azureedge.net/latest/commandJob.schema.json

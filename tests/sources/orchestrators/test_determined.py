@@ -8,7 +8,7 @@ from preflight.model.job import Known, Plain
 from preflight.model.job.quantities import is_known
 from preflight.sources.base import Reading, SourceFile
 from preflight.sources.formats.tree import MemoryTree
-from preflight.sources.orchestrators.task_files import DETERMINED_SOURCE
+from preflight.sources.orchestrators import DETERMINED_SOURCE
 
 EXPERIMENT = """\
 name: images

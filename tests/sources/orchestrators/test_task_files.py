@@ -7,7 +7,7 @@ import pytest
 from preflight.model.job import Known, Plain, Strength, Unresolved
 from preflight.sources.base import Reading, SourceFile
 from preflight.sources.formats.tree import MemoryTree
-from preflight.sources.orchestrators.task_files import DSTACK_SOURCE, MCLI_SOURCE, SKYPILOT_SOURCE, TaskFileSource
+from preflight.sources.orchestrators import DSTACK_SOURCE, MCLI_SOURCE, SKYPILOT_SOURCE, TaskFileSource
 from tests.sources.launchers.reading_lines import read as read_script
 
 SKY = """name: train
