@@ -39,6 +39,7 @@ from preflight.sources.launchers.claim_builder import (
     state_all_gpus,
     state_choices,
     state_launcher,
+    state_options,
     state_single_start,
     state_unknown,
 )
@@ -75,6 +76,13 @@ _SECTIONS = {
     **dict.fromkeys(("zero_stage", "zero3_", "offload_", "gradient_", "deepspeed_"), "deepspeed_config"),
 }
 #: Switches for a `distributed_type`, the first in force.
+_DISTRIBUTED_TYPES = {
+    "use_deepspeed": "DEEPSPEED",
+    "use_fsdp": "FSDP",
+    "multi_gpu": "MULTI_GPU",
+    "tpu": "XLA",
+    "cpu": "CPU",
+}
 _TYPES = {"use_deepspeed": "DEEPSPEED", "use_fsdp": "FSDP", "use_megatron_lm": "MEGATRON_LM", "multi_gpu": "MULTI_GPU"}
 
 
@@ -116,8 +124,7 @@ class AccelerateReader:
             state_unknown(builder, scanned)
             state_choices(builder, scanned, load_table("accelerate_launch"))
         inner = ClaimBuilder("deepspeed", line.scope, line.command.condition)
-        inner.add_setting("zero_stage", scanned.last("zero_stage"), as_int)
-        inner.add_setting("gradient_accumulation_steps", scanned.last("gradient_accumulation_steps"), as_int)
+        state_options(inner, "accelerate-deepspeed", scanned.last)
         files = [("config_file", ROLE)]
         # They are read only with one of these options (accelerate/commands/launch.py), or where the user's default
         # configuration file turns DeepSpeed on.
@@ -152,18 +159,14 @@ def _state_options(builder: ClaimBuilder, scanned: ScannedLine) -> None:
 
 
 def _state_size(builder: ClaimBuilder, scanned: ScannedLine, line: LaunchLine) -> None:
-    processes = scanned.last("num_processes")
-    builder.add_setting("world_size", processes, as_int)
-    machines = scanned.last("num_machines")
-    builder.add_setting("nodes", machines, as_int, relation=Relation.REQUIRES)
+    processes, machines = scanned.last("num_processes"), scanned.last("num_machines")
+    state_options(builder, "accelerate", scanned.last, line.words[0], hidden=scanned.incomplete)
     if machines is None and scanned.last("config_file") is None and not scanned.incomplete:
         word = line.words[0]
         builder.add_default("nodes", Known(1), word, "--num_machines", relation=Relation.REQUIRES)
         if processes is None and all(scanned.last(name) is None for name in ("gpu_ids", "cpu")):
             unknown = Unresolved("the GPUs of the host, unless the user's own default configuration sets a number")
             builder.add_default("processes_per_node", unknown, word, "--num_processes")
-    builder.add_setting("node_rank", scanned.last("machine_rank"), as_int)
-    builder.add_setting("max_restarts", scanned.last("max_restarts"), as_int)
     alone = processes is not None and texts(processes.value) == ("1",)
     if not alone:
         state_single_start(builder, line, place="machine")
@@ -173,14 +176,7 @@ def _state_size(builder: ClaimBuilder, scanned: ScannedLine, line: LaunchLine) -
 
 
 def _state_rendezvous(builder: ClaimBuilder, scanned: ScannedLine, line: LaunchLine) -> None:
-    builder.add_setting("master_addr", scanned.last("main_process_ip"), as_text)
     builder.add_setting("master_port", scanned.last("main_process_port"), free_port)
-    backend = scanned.last("rdzv_backend")
-    if backend is not None:
-        builder.add_setting("rendezvous_backend", backend, as_text)
-    elif not scanned.incomplete:
-        # accelerate never reads this setting from its configuration file.
-        builder.add_default("rendezvous_backend", Known("static"), line.words[0], "--rdzv_backend")
     if (
         not scanned.incomplete
         and scanned.last("machine_rank") is None
@@ -190,26 +186,16 @@ def _state_rendezvous(builder: ClaimBuilder, scanned: ScannedLine, line: LaunchL
 
 
 def _state_training(builder: ClaimBuilder, scanned: ScannedLine) -> None:
-    builder.add_setting("mixed_precision", scanned.last("mixed_precision"), as_text)
-    builder.add_setting("multinode_launcher", scanned.last("deepspeed_multinode_launcher"), as_text)
-    for flag, kind in (
-        ("use_deepspeed", "DEEPSPEED"),
-        ("use_fsdp", "FSDP"),
-        ("multi_gpu", "MULTI_GPU"),
-        ("tpu", "XLA"),
-        ("cpu", "CPU"),
-    ):
-        _state_distributed_type(builder, scanned, flag, kind)
+    for flag, kind in _DISTRIBUTED_TYPES.items():
+        switch = scanned.last(flag)
+        if switch is not None:
+            builder.add("distributed_type", Known(kind), switch.span, switch.spelling)
     for given in scanned.given:
         parallel = (_PARALLEL[given.dest], as_int) if given.dest in _PARALLEL else None
         setting = fsdp_setting(given.dest) if given.dest.startswith("fsdp_") else parallel
         if setting is not None and given is scanned.last(given.dest):
             quantity, reader = setting
             builder.add_setting(quantity, given, reader)
-
-
-def _state_distributed_type(builder: ClaimBuilder, scanned: ScannedLine, flag: str, kind: str) -> None:
-    builder.add_setting("distributed_type", scanned.last(flag), lambda _: Known(kind))
 
 
 def _starts_deepspeed(scanned: ScannedLine, line: LaunchLine, tree: Tree) -> bool:
@@ -238,7 +224,6 @@ def _configurations(scanned: ScannedLine, line: LaunchLine, tree: Tree) -> tuple
     return tuple(target for target in found if target is not None)
 
 
-_DEFAULT_PORT = 29500
 #: The last two belong to DeeperSpeed, the fork that gpt-neox uses.
 _DEEPSPEED_OPTIONS = generated_table(
     load_table("deepspeed_runner"), valued={"comment": "--comment", "account": "--account"}
@@ -269,16 +254,8 @@ class DeepSpeedReader:
         state_choices(builder, scanned, load_table("deepspeed_runner"))
         state_launcher(builder, "deepspeed_launcher", line.words[0], scanned)
         _state_counts(builder, scanned)
-        builder.add_setting("master_addr", scanned.last("master_addr"), as_text)
-        port = scanned.last("master_port")
-        if port is not None:
-            builder.add_setting("master_port", port, as_int)
-        elif not scanned.incomplete:
-            builder.add_default("master_port", Known(_DEFAULT_PORT), line.words[0], "--master_port")
-        builder.add_setting("node_rank", scanned.last("node_rank"), as_int)
+        state_options(builder, self.name, scanned.last, line.words[0], hidden=scanned.incomplete)
         _state_defaults(builder, scanned, line)
-        builder.add_setting("multinode_launcher", scanned.last("launcher"), as_text)
-        builder.add_setting("each_node_itself", scanned.last("no_ssh"), lambda _: Known(True))
         hostfile = file_references(scanned.last("hostfile"), "hostfile", line, tree)
         return program.reading(builder.claims, (*hostfile, *_environment(line, tree)))
 
@@ -316,7 +293,6 @@ def _state_counts(builder: ClaimBuilder, scanned: ScannedLine) -> None:
         # deepspeed takes the first N hosts of the hostfile, whatever the allocation is.
         builder.add_setting("nodes", nodes, as_int, strength=Strength.SCHEDULER)
         builder.add_setting("nodes", nodes, as_int, relation=Relation.AT_LEAST)
-    builder.add_setting("min_nodes", scanned.last("min_elastic_nodes"), as_int)
     gpus = scanned.last("num_gpus")
     if gpus is not None and not _is_default(gpus):
         builder.add_setting("processes_per_node", gpus, as_int)

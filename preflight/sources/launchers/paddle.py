@@ -42,10 +42,10 @@ from preflight.sources.launchers.claim_builder import (
     ClaimBuilder,
     Setting,
     endpoint,
-    first_of,
     node_range,
     option_setting,
     state_all_gpus,
+    state_options,
     state_single_start,
     variable_setting,
 )
@@ -66,13 +66,9 @@ from preflight.sources.launchers.option_parser import (
 )
 from preflight.sources.launchers.started_program import read_program
 from preflight.sources.tables import load_table
-from preflight.sources.value_readers import as_strings, as_text, count_of
+from preflight.sources.value_readers import as_gflag, as_strings, as_text, count_of, first_of
 
 _V2_OPTIONS = declared_table("paddle-v2")
-#: Port settings, which servers and trainers both take.
-_PORTS = {"port": "pserver_port", "ports_num": "pserver_ports", "ports_num_for_sparse": "pserver_sparse_ports"}
-#: Defaults of paddle/utils/Flags.cpp.
-_DEFAULTS = {"port": 20134, "ports_num": 1, "ports_num_for_sparse": 0}
 
 
 class PaddleV2Reader:
@@ -117,23 +113,14 @@ def _read_process(line: LaunchLine, words: tuple[Word, ...], tree: Tree, *, serv
         role = "PSERVER" if server else "TRAINER"
         builder.add("ps_mode", Known(True), word.span, word.spelling)
         builder.add("ps_role", Known(role), word.span, f"{word.spelling} {text_of(line.words[1]) or ''}".strip())
-        for dest, quantity in _PORTS.items():
-            _state_port(builder, scanned, dest, quantity, word)
-        builder.add_setting("ps_workers", scanned.last("num_gradient_servers"), as_int)
-        builder.add_setting("ps_index", scanned.last("trainer_id"), as_int)
-        builder.add_setting("pserver_hosts", scanned.last("pservers"), as_strings)
-        builder.add_setting("pserver_nics", scanned.last("nics"), as_strings)
+        state_options(builder, "paddle-v2-server", scanned.last, word, hidden=scanned.incomplete)
     if not server:
         local = scanned.last("local")
         if local is not None:
-            builder.add_setting("trains_locally", local, _as_boolean)
+            builder.add_setting("trains_locally", local, as_gflag)
         elif remote and not scanned.incomplete:
             builder.add_default("trains_locally", Known(True), word, "--local=0")
-        builder.add_setting("trainer_threads", scanned.last("trainer_count"), as_int)
-        for dest in ("average_test_period", "log_period"):
-            builder.add_setting(f"{SETTING_PREFIX}paddle_train.{dest}", scanned.last(dest), as_int)
-        for dest in ("local", "loadsave_parameters_in_pserver"):
-            builder.add_setting(f"{SETTING_PREFIX}paddle_train.{dest}", scanned.last(dest), _as_boolean)
+        state_options(builder, "paddle-v2-trainer", scanned.last)
     claims = (*builder.claims, *(program.claims if program is not None else ()))
     return Reading(claims=claims, launches=(launch,), references=program.references if program is not None else ())
 
@@ -146,15 +133,6 @@ def _config_word(config: GivenOption | None, words: tuple[Word, ...]) -> tuple[W
     return (Word(config.value, config.span, config.spelling, parts=config.parts),) if place is not None else ()
 
 
-def _state_port(builder: ClaimBuilder, scanned: ScannedLine, dest: str, quantity: str, word: Word) -> None:
-    given = scanned.last(dest)
-    if given is not None:
-        builder.add_setting(quantity, given, as_int)
-    elif not scanned.incomplete:
-        default = _DEFAULTS[dest]
-        builder.add_default(quantity, Known(default), word, f"--{dest}: {default}")
-
-
 def _read_cluster_train(line: LaunchLine, words: tuple[Word, ...], tree: Tree) -> Reading:
     """Read `python paddle.py`, which reads conf.py beside it and starts a server and a trainer on every host."""
     scanned = _scan_gflags(words)
@@ -165,17 +143,12 @@ def _read_cluster_train(line: LaunchLine, words: tuple[Word, ...], tree: Tree) -
     launch = read_program(line, "cluster_train", (), tree).launch
     word = line.words[0]
     builder.add("ps_mode", Known(True), word.span, word.spelling)
-    for dest, quantity in _PORTS.items():
-        # The tool passes these to trainers only; servers get the values in conf.py.
-        builder.add_setting(quantity, scanned.last(dest), as_int, relation=Relation.REQUIRES)
+    state_options(builder, "paddle-v2-cluster", scanned.last)
     local = scanned.last("local")
     if local is not None:
-        builder.add_setting("trains_locally", local, _as_boolean)
+        builder.add_setting("trains_locally", local, as_gflag)
     elif not scanned.incomplete and not scanned.unknown:
         builder.add_default("trains_locally", Known(True), word, "--local=0")
-    builder.add_setting("trainer_threads", scanned.last("trainer_count"), as_int)
-    builder.add_setting("cluster_workspace", scanned.last("job_workspace"), as_text)
-    builder.add_setting("cluster_package", scanned.last("job_dispatch_package"), as_text)
     references = []
     conf = relative(posixpath.join(posixpath.dirname(text_of(word) or ""), "conf.py"), line, tree)
     if conf is not None:
@@ -195,20 +168,6 @@ def _index_files(line: LaunchLine, scanned: ScannedLine, tree: Tree) -> list[Ref
             if package is not None and target is not None and isinstance(tree.read(target), SourceFile):
                 found.append(Reference(target, "index", package.span, line.scope))
     return found
-
-
-def _as_boolean(value: Value) -> Value:
-    return lift(_parse_boolean, value)
-
-
-def _parse_boolean(item: Plain) -> bool:
-    """Parse a gflags boolean."""
-    text = str(item).strip().lower()
-    if text in ("1", "true", "t", "yes", "y"):
-        return True
-    if text in ("0", "false", "f", "no", "n"):
-        return False
-    raise ValueError(f"{item}: neither true nor false")
 
 
 _OPTIONS = generated_table(
@@ -314,9 +273,7 @@ class PaddleReader:
             _state_settings(builder, line, hidden=scanned.incomplete)
         tuner = scanned.last("auto_tuner_json")
         builder.claims.extend(_tuner_settings(tuner, line, tree) if tuner is not None else ())
-        builder.add_setting("rendezvous_id", settings.get("job_id"), as_text)
-        builder.add_setting("max_restarts", settings.get("max_restart"), as_int)
-        builder.add_setting("backend", settings.get("backend"), as_text)
+        state_options(builder, self.name, settings.get)
         return program.reading(builder.claims)
 
 
@@ -516,7 +473,7 @@ def _state_master(builder: ClaimBuilder, settings: dict[str, Setting]) -> None:
         return
     ips = settings.get("ips")
     if ips is not None:
-        builder.add_setting("master_addr", ips, lambda value: lift(first_of, as_strings(value)))
+        builder.add_setting("master_addr", ips, first_of)
     builder.add_setting("master_port", settings.get("start_port"), as_int)
 
 
@@ -613,13 +570,9 @@ class PaddleWrapperReader:
         builder = ClaimBuilder(self.name, line.scope, line.command.condition)
         program = read_program(line, self.name, scanned.rest, tree)
         ips = option_setting(scanned.last("node_ips"))
-        builder.add_setting("hosts", ips, as_strings)
-        builder.add_setting("nodes", ips, lambda value: count_of(as_strings(value)), relation=Relation.REQUIRES)
-        builder.add_setting("master_addr", ips, lambda value: lift(first_of, as_strings(value)))
-        rank = option_setting(scanned.last("node_id"))
-        builder.add_setting("node_rank", rank, as_int)
-        state_address(builder, option_setting(scanned.last("current_node_ip")), ips, numbered=rank is not None)
-        builder.add_setting("master_port", option_setting(scanned.last("started_port")), as_int)
+        state_options(builder, "paddle-wrapper", scanned.last)
+        numbered = scanned.last("node_id") is not None
+        state_address(builder, option_setting(scanned.last("current_node_ip")), ips, numbered=numbered)
         processes = option_setting(scanned.last("nproc_per_node"))
         if processes is not None:
             builder.add_setting("processes_per_node", processes, as_int)

@@ -10,7 +10,13 @@ from dataclasses import replace
 
 from preflight.model.job import Known, Launch, Plain, Reference, Strength, Unresolved, Value, as_int, lift
 from preflight.sources.base import LaunchLine, Reading, Tree
-from preflight.sources.launchers.claim_builder import ClaimBuilder, endpoint, state_launcher, state_unknown
+from preflight.sources.launchers.claim_builder import (
+    ClaimBuilder,
+    endpoint,
+    state_launcher,
+    state_options,
+    state_unknown,
+)
 from preflight.sources.launchers.option_parser import ScannedLine, generated_table, relative, scan, table, text_of
 from preflight.sources.launchers.python_program import is_python, python_program
 from preflight.sources.launchers.started_program import read_program
@@ -92,8 +98,7 @@ class RayReader:
         if not scanned.incomplete:
             block = scanned.last("block")
             builder.add("ray_block", Known(block is not None), (block or word).span, (block or word).spelling)
-        builder.add_setting("ray_num_gpus", scanned.last("num_gpus"), as_int)
-        builder.add_setting("ray_num_cpus", scanned.last("num_cpus"), as_int)
+        state_options(builder, "ray-start", scanned.last)
         _state_ports(builder, scanned)
         state_unknown(builder, scanned)
         state_launcher(builder, "ray_start", word, scanned)
@@ -112,8 +117,7 @@ class RayReader:
             return Reading()
         builder = ClaimBuilder(self.name, line.scope, line.command.condition)
         builder.add("ray_role", Known("submit"), line.words[0].span, line.words[0].spelling)
-        builder.add_setting("ray_submit_address", scanned.last("address"), as_text)
-        builder.add_setting("working_directory", scanned.last("working_dir"), as_text)
+        state_options(builder, "ray-submit", scanned.last)
         state_unknown(builder, scanned)
         state_launcher(builder, "ray_job_submit", line.words[0], scanned)
         words, module = list(scanned.rest), False

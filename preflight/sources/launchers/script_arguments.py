@@ -20,7 +20,7 @@ from __future__ import annotations
 import functools
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from preflight._util.budget import truncate
@@ -28,7 +28,13 @@ from preflight._util.secret_names import is_secret
 from preflight.model.job import Claim, Known, Plain, Reference, Relation, Unresolved, Value, as_int, lift
 from preflight.model.job.quantities import SETTING_PREFIX
 from preflight.sources.base import LaunchLine, SourceFile, Tree, Variable, Word
-from preflight.sources.launchers.claim_builder import ClaimBuilder, Setting, option_setting, variable_setting
+from preflight.sources.launchers.claim_builder import (
+    ClaimBuilder,
+    Setting,
+    option_setting,
+    state_options,
+    variable_setting,
+)
 from preflight.sources.launchers.framework_arguments import state_overrides
 from preflight.sources.launchers.option_parser import (
     GivenOption,
@@ -46,7 +52,7 @@ from preflight.sources.launchers.option_parser import (
     texts,
 )
 from preflight.sources.python.program_inputs import Input, ProgramInputs, program_inputs
-from preflight.sources.value_readers import as_text
+from preflight.sources.value_readers import READERS, as_text
 
 _TEXTS = frozenset(("master_addr", "ps_role"))
 _REQUIRED = frozenset(("world_size", "ps_workers"))
@@ -294,11 +300,6 @@ def _scalar(item: Plain) -> str | int | float | bool | None:
 
 _CONFIG = "config"
 _OPTIONS = declared_table("script")
-_NUMBERS = (
-    *("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size", "expert_parallel_size"),
-    *("micro_batch_size_per_gpu", "train_batch_size", "gradient_accumulation_steps", "dataloader_workers"),
-    *("zero_stage", "local_rank", "given_rank", "given_world_size", "given_batch_size"),
-)
 _JSON = (".json", ".jsonc", ".hjson")
 
 
@@ -315,11 +316,9 @@ def argument_claims(
     builder = ClaimBuilder("arguments", line.scope, line.command.condition)
     references: list[Reference] = []
     scanned = scan(words, _OPTIONS)
-    for quantity in _NUMBERS:
-        builder.add_setting(quantity, scanned.last(quantity), as_int)
+    state_options(builder, "script", scanned.last)
     state_overrides(builder, line, words)
-    builder.add_setting("backend", scanned.last("backend"), as_text)
-    builder.add_setting("process_group_timeout_s", scanned.last("timeout_minutes"), _times(60))
+    builder.add_setting("process_group_timeout_s", scanned.last("timeout_minutes"), READERS["minutes"])
     builder.add_setting("process_group_timeout_s", scanned.last("timeout_s"), as_int)
     for data in scanned.every("data_path"):
         # Megatron's --data-path may begin with a weight (`0.3 corpus-a 0.7 corpus-b`), which is not a path.
@@ -365,10 +364,6 @@ def _paddle_model(line: LaunchLine, words: Sequence[Word], tree: Tree) -> list[R
     return found
 
 
-def _times(factor: int) -> Callable[[Value], Value]:
-    return lambda value: lift(lambda item: int(float(str(item)) * factor), value)
-
-
 def _is_number(text: str) -> bool:
     try:
         float(text)
@@ -378,24 +373,13 @@ def _is_number(text: str) -> bool:
 
 
 _MODEL_OPTIONS = declared_table("script-model")
-_MODEL_NUMBERS = (
-    *("num_layers", "vocabulary_size", "hidden_size", "ffn_hidden_size", "expert_ffn_hidden_size", "attention_heads"),
-    *("query_groups", "sequence_length", "num_experts", "layers_per_virtual_stage", "train_samples", "train_steps"),
-    "save_interval",
-)
 
 
 def model_claims(line: LaunchLine, words: Sequence[Word]) -> tuple[Claim, ...]:
     """The claims of a program's arguments about its model, in the scope of the launch."""
     builder = ClaimBuilder("arguments", line.scope, line.command.condition)
     scanned = scan(words, _MODEL_OPTIONS)
-    for quantity in _MODEL_NUMBERS:
-        builder.add_setting(quantity, scanned.last(quantity), as_int)
-    for quantity in ("expert_layers", "fp8_format", "model_name"):
-        builder.add_setting(quantity, scanned.last(quantity), as_text)
-    builder.add_setting("fp16_loss_scale", scanned.last("fp16_loss_scale"), lambda v: lift(lambda i: float(str(i)), v))
-    for quantity in ("gated_feed_forward", "sequence_parallel", "distributed_optimizer"):
-        builder.add_setting(quantity, scanned.last(quantity))
+    state_options(builder, "script-model", scanned.last)
     _recompute(builder, scanned.last("recompute"), scanned.last("recomputes"), scanned.last("checkpoints"))
     return tuple(builder.claims)
 
@@ -421,8 +405,7 @@ def path_claims(line: LaunchLine, words: Sequence[Word]) -> tuple[Claim, ...]:
     """The claims of a program's arguments about its paths, in the scope of the launch."""
     builder = ClaimBuilder("arguments", line.scope, line.command.condition)
     scanned = scan(words, _PATH_OPTIONS)
-    builder.add_setting("checkpoint_path", scanned.last("checkpoint_path"), as_text)
-    builder.add_setting("checkpoints_kept", scanned.last("checkpoints_kept"), as_int)
+    state_options(builder, "script-paths", scanned.last)
     resumed = scanned.last("resume_path")
     # In Hugging Face's trainer `True` means the last checkpoint of its own output folder.
     if resumed is not None and known_text(resumed).lower() not in ("true", "false", "1", "0", "none", "auto"):

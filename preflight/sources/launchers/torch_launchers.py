@@ -33,6 +33,7 @@ from preflight.sources.launchers.claim_builder import (
     rejected_range,
     state_choices,
     state_launcher,
+    state_options,
     state_single_start,
     state_unknown,
     variable_setting,
@@ -167,8 +168,7 @@ def _state_counts(builder: ClaimBuilder, settings: _Settings, line: LaunchLine) 
     one_each = nproc is not None and texts(nproc.value) == ("1",)
     if not one_each:
         state_single_start(builder, line)
-    builder.add_setting("max_restarts", settings.get("max_restarts"), as_int)
-    builder.add_setting("node_rank", settings.get("node_rank"), as_int)
+    state_options(builder, "torchrun", settings.get)
 
 
 def _torchrun_processes(value: Value) -> Value:
@@ -186,12 +186,7 @@ def _state_rendezvous(builder: ClaimBuilder, settings: _Settings) -> None:
         builder.add_setting("rendezvous_backend", place, lambda _: Known("c10d"))
         return
     backend = settings.get("rdzv_backend")
-    builder.add_setting("rendezvous_backend", backend, as_text)
-    builder.add_setting("rendezvous_conf", settings.get("rdzv_conf"), as_text)
-    builder.add_setting("local_addr", settings.get("local_addr"), as_text)
-    builder.add_setting("rendezvous_id", settings.get("rdzv_id"), as_text)
-    if backend is None:
-        settings.default(builder, "rendezvous_backend", Known("static"), "--rdzv-backend", relation=Relation.SETS)
+    state_options(builder, "torchrun-rendezvous", settings.get, settings.word, hidden=settings.hidden)
     kinds = texts(backend.value) if backend is not None else ("static",)
     if kinds == ("static",) and settings.get("node_rank") is None:
         settings.default(builder, "node_rank", Known(0), "--node-rank", relation=Relation.SETS)
@@ -263,8 +258,7 @@ class TorchxReader:
             builder.add_setting("nodes", size, lambda value: lift(_nodes, value))
             builder.add_setting("nodes", size, lambda value: lift(_nodes, value), relation=Relation.REQUIRES)
             builder.add_setting("processes_per_node", size, lambda value: lift(_processes, value))
-        builder.add_setting("max_restarts", inner.last("max_restarts"), as_int)
-        builder.add_setting("master_port", inner.last("port"), as_int)
+        state_options(builder, self.name, inner.last)
         given = ScannedLine((*outer.given, *inner.given), (), outer.incomplete or inner.incomplete)
         state_launcher(builder, "torchx", line.words[0], given)
         chosen = program or module
@@ -311,12 +305,11 @@ class FabricReader:
         program = read_program(line, self.name, scanned.rest, tree)
 
         word, hidden = line.words[0], scanned.incomplete or after_script.incomplete
+        state_options(
+            builder, self.name, lambda dest: scanned.last(dest) or after_script.last(dest), word, hidden=hidden
+        )
         nodes = scanned.last("num_nodes") or after_script.last("num_nodes")
-        builder.add_setting("nodes", nodes, as_int, relation=Relation.REQUIRES)
-        if nodes is None and not hidden:
-            builder.add_default("nodes", Known(1), word, "--num-nodes", relation=Relation.REQUIRES)
         builder.add_setting("processes_per_node", scanned.last("devices") or after_script.last("devices"), _devices)
-        builder.add_setting("node_rank", scanned.last("node_rank") or after_script.last("node_rank"), as_int)
         several = nodes is not None and texts(nodes.value) not in (("1",), ())
         for dest, quantity, default in (
             ("main_address", "master_addr", Known("127.0.0.1")),
@@ -375,11 +368,7 @@ class ComposerReader:
             python=scanned.last("command_mode") is None,
         )
         found = {dest: _setting_in_force(dest, scanned, line) for dest in _COMPOSER_VARIABLES}
-        builder.add_setting("processes_per_node", found["nproc"], as_int)
-        builder.add_setting("node_rank", found["node_rank"], as_int)
-        builder.add_setting("base_rank", found["base_rank"], as_int)
-        builder.add_setting("master_addr", found["master_addr"], as_text)
-        builder.add_setting("master_port", found["master_port"], as_int)
+        state_options(builder, self.name, found.get)
         _state_world(builder, found["world_size"], found["nproc"], line, hidden=scanned.incomplete)
         state_unknown(builder, scanned)
         for dest, setting in {**_switches(scanned), **found}.items():
@@ -429,7 +418,6 @@ def _quotient(total: Plain, group_size: Plain) -> Plain:
 
 
 _COLOSSALAI_OPTIONS = generated_table(load_table("colossalai_run"), abbreviations=False, single_dash=True)
-_COLOSSALAI_PORT = 29500
 
 
 class ColossalReader:
@@ -453,20 +441,10 @@ class ColossalReader:
             builder.add_setting("nodes", hosts, lambda value: count_of(as_strings(value)), strength=Strength.SCHEDULER)
         if nodes is not None and texts(nodes.value) != ("-1",):
             builder.add_setting("nodes", nodes, as_int, relation=Relation.AT_LEAST)
-        builder.add_setting("processes_per_node", scanned.last("nproc_per_node"), as_int)
-        builder.add_setting("master_addr", scanned.last("master_addr"), as_text)
-        _state_port(builder, scanned, line)
+        state_options(builder, self.name, scanned.last, line.words[0], hidden=scanned.incomplete)
         state_unknown(builder, scanned)
         state_launcher(builder, "colossalai_run", line.words[0], scanned)
         return program.reading(builder.claims, file_references(scanned.last("hostfile"), "hostfile", line, tree))
-
-
-def _state_port(builder: ClaimBuilder, scanned: ScannedLine, line: LaunchLine) -> None:
-    port = scanned.last("master_port")
-    if port is not None:
-        builder.add_setting("master_port", port, as_int)
-    elif not scanned.incomplete:
-        builder.add_default("master_port", Known(_COLOSSALAI_PORT), line.words[0], "--master_port")
 
 
 _DETERMINED_OPTIONS = table({"trial": "--trial", "other": "--hvd-args"}, {"flag": "--autohorovod"}, abbreviations=False)
