@@ -408,7 +408,7 @@ def diagnose(
         UsageError: a path does not exist, or a table cannot be used.
     """
     from preflight.commands.diagnose.pipeline import diagnose as read
-    from preflight.commands.diagnose.symptoms import known
+    from preflight.commands.diagnose.scan import known
 
     table = known([Path(path) for path in symptoms])
     return read(_listed(logs), table, _pointers, version=__version__, given=given, progress=progress)

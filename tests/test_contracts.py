@@ -45,7 +45,6 @@ ALLOWED = {
         "preflight.reporters.text.summary",
         "preflight.reporters.text.full_report",
         "preflight.reporters.live.table",
-        "preflight.reporters.text.sheet",
     },
     "yaml": {"preflight.sources.formats.lenient_yaml", "preflight.services.admission.judgement"},
 }

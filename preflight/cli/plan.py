@@ -86,8 +86,7 @@ def _show_changes(
     color: bool | None,
 ) -> int:
     from preflight import api
-    from preflight.commands.plan.plan_pages import changes_markdown
-    from preflight.commands.plan.plan_sections import NOT_READ, changes_between
+    from preflight.commands.plan.plan_pages import NOT_READ, changes_between, changes_markdown
     from preflight.commands.plan.plan_text import changes_page
 
     if any(name == "html" for name, _ in targets):

@@ -173,8 +173,7 @@ def webhook(
     """
     _needs("starlette", "uvicorn", "prometheus_client")
     from preflight.services.admission.review import Workers
-    from preflight.services.admission.server import Certificate, serve
-    from preflight.services.admission.webhook import Webhook
+    from preflight.services.admission.webhook import Certificate, Webhook, serve
 
     policy = _policy(chosen, on_too_large=on_too_large or chosen["on_failure"], max_body_bytes=max_bytes)
     host, port = _listen_address(listen)

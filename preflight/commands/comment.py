@@ -30,7 +30,7 @@ from preflight._util import regular_file
 from preflight._util.hostnames import is_loopback
 from preflight._util.sanitize import clean
 from preflight.commands.plan.compose import plan_of
-from preflight.commands.plan.plan_sections import Change, changes_between
+from preflight.commands.plan.plan_pages import Change, changes_between
 from preflight.commands.since import Versions, judge_versions, versions_of
 from preflight.engine.report import Report
 from preflight.model.configuration import Configuration

@@ -63,7 +63,7 @@ def explanation(name: str, site_rules: Sequence[Path] = (), *, width: int | None
 
 
 def _symptoms() -> tuple[str, ...]:
-    from preflight.commands.diagnose.symptoms import known
+    from preflight.commands.diagnose.scan import known
 
     return tuple(row.symptom.id for row in known().rows)
 
@@ -71,7 +71,7 @@ def _symptoms() -> tuple[str, ...]:
 def _symptom(name: str, known: Mapping[str, Rule | Check]) -> str | None:
     """Return what is known about a symptom of logs; None if the name is unknown."""
     from preflight.commands.diagnose.diagnosis import Kind
-    from preflight.commands.diagnose.symptoms import known as table
+    from preflight.commands.diagnose.scan import known as table
 
     row = next((row for row in table().rows if row.symptom.id == name), None)
     if row is None:

@@ -22,7 +22,7 @@ from preflight.commands.comment import (
     comment,
     key_of,
 )
-from preflight.commands.plan.plan_sections import Change
+from preflight.commands.plan.plan_pages import Change
 from preflight.plugins.authoring import failed
 from tests.builders import job, judged, make_recording, make_rule, span
 from tests.fuzz.comments import check_comment

@@ -17,8 +17,7 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job, Known, Strength, Unresolved
 from preflight.model.recording import Facts, Fleet, Observed, Unavailable
 from preflight.plugins.authoring import Verdict, check, failed, memoize, not_applicable, passed, unknown
-from preflight_checks.comparison import split
-from preflight_checks.data_tables import Group, default_of, group_of
+from preflight_checks.comparison import Group, default_of, group_of, split
 from preflight_checks.plans import all_of, combined, has_launches, missing_facts, on_every_node, several_nodes
 from preflight_checks.probes.environment import Environment, environment
 from preflight_checks.requirements import backends, fold, gpu_claims, nodes_share_machine, scopes

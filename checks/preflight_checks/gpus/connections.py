@@ -9,7 +9,7 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
-from preflight_checks.data_tables import table
+from preflight_checks.comparison import table
 from preflight_checks.gpus.presence import (
     Fault,
     NodeGpu,

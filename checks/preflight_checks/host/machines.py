@@ -9,8 +9,7 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, root_command
-from preflight_checks.comparison import Split, size, split
-from preflight_checks.data_tables import table
+from preflight_checks.comparison import Split, size, split, table
 from preflight_checks.plans import combined, known_facts, multi_node, on_every_node
 from preflight_checks.probes.activity import Activity, Busy, activity
 from preflight_checks.probes.kernel_settings import kernel_settings

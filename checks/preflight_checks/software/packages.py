@@ -9,10 +9,9 @@ from preflight.model.job import Claim, Job, Known
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, unknown
-from preflight_checks.comparison import split
+from preflight_checks.comparison import split, table
 from preflight_checks.context.entry import computed_in_step, plan_installed
 from preflight_checks.context.environment import observed_environments, plan_both, set_by_job, unseen_bare
-from preflight_checks.data_tables import table
 from preflight_checks.plans import Plan, combined, has_launches, known_facts, missing_facts, several_nodes
 from preflight_checks.probes.environment import environment
 from preflight_checks.probes.installed import Installed, installed

@@ -16,10 +16,8 @@ from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import size, split, workers_of_rank, world_of
 from preflight_checks.plans import Plan, facts_about
-from preflight_checks.probes.content import Sample
-from preflight_checks.probes.mounts import SHARED
-from preflight_checks.probes.paths import PathState, path_state
-from preflight_checks.probes.patterns import has_braces
+from preflight_checks.probes.cgroups import SHARED
+from preflight_checks.probes.paths import PathState, Sample, has_braces, path_state
 from preflight_checks.requirements import fold, largest, nodes_share_machine
 
 #: Prefixes of data that is not on a node: object and web addresses, and commands that webdataset reads from.

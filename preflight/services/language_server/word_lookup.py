@@ -10,7 +10,7 @@ from lsprotocol import types
 from preflight._util.sanitize import clean
 from preflight.commands.plan.compose import setting_of, shown
 from preflight.commands.plan.job_plan import LaunchPlan, RankRow, Setting
-from preflight.commands.plan.plan_sections import size_of
+from preflight.commands.plan.plan_pages import size_of
 from preflight.model.findings import Location
 from preflight.model.job import Claim, Job, Launch, Relation
 from preflight.model.job.quantities import ENVIRONMENT_PREFIX, QUANTITIES, SETTING_PREFIX

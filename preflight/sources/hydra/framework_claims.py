@@ -11,6 +11,8 @@ from preflight._util.secret_names import is_secret
 from preflight.model.job import Claim, Known, Scope, Span, Strength, Unresolved, Value, lift, product
 from preflight.model.job.quantities import SETTING_PREFIX
 from preflight.sources.hydra.configuration import (
+    Framework,
+    Key,
     Leaf,
     ListSetting,
     Place,
@@ -20,7 +22,6 @@ from preflight.sources.hydra.configuration import (
     leaves,
     split_key,
 )
-from preflight.sources.hydra.frameworks import Framework, Key
 from preflight.sources.hydra.interpolation import Unreadable
 from preflight.sources.hydra.run_config import RunConfig
 

@@ -13,17 +13,19 @@ from preflight.model.job import Known, Note, Strength, Value
 from preflight.sources.base import LaunchLine, SourceFile, Tree, Word
 from preflight.sources.hydra.composition import Composition, apply_overrides, compose_config
 from preflight.sources.hydra.configuration import (
+    FRAMEWORKS,
     ConfigFolders,
+    Framework,
     Leaf,
     ListSetting,
     Place,
     Section,
+    Style,
     existing,
     package_folder,
     parse_config,
     text_of,
 )
-from preflight.sources.hydra.frameworks import FRAMEWORKS, Framework, Style
 from preflight.sources.hydra.interpolation import Resolver, merge
 from preflight.sources.hydra.overrides import Override, from_words
 from preflight.sources.launchers.option_parser import known_prefix, module_path, paths_of, relative, scan, table

@@ -24,7 +24,6 @@ from preflight.sources.kubernetes.objects import (
     workload_of,
 )
 from preflight.sources.kubernetes.operators import injected_variables, pods, with_runtime
-from preflight.sources.kubernetes.pod_hosts import Piece, is_volcano_job, pieces_of, state_hosts, state_volcano_hosts
 from preflight.sources.kubernetes.pods import (
     GPU_RESOURCE,
     containers_of,
@@ -33,10 +32,18 @@ from preflight.sources.kubernetes.pods import (
     state_labels,
     state_pods,
 )
-from preflight.sources.kubernetes.related_objects import state_namespace, state_queue, state_related_object
+from preflight.sources.kubernetes.related_objects import (
+    Piece,
+    is_volcano_job,
+    pieces_of,
+    state_hosts,
+    state_namespace,
+    state_queue,
+    state_related_object,
+    state_volcano_hosts,
+)
 from preflight.sources.launchers.launch_lines import read_commands
-from preflight.sources.launchers.option_parser import text_of
-from preflight.sources.launchers.python_program import is_python, python_program
+from preflight.sources.launchers.option_parser import is_python, python_program, text_of
 from preflight.sources.shell.state import Slot
 
 #: Kinds whose pods together are the nodes of one job, whatever their containers run.

@@ -64,6 +64,7 @@ from preflight.sources.launchers.option_parser import (
     ScannedLine,
     Table,
     concatenate,
+    is_python,
     join_spans,
     known_prefix,
     relative,
@@ -72,7 +73,6 @@ from preflight.sources.launchers.option_parser import (
     text_of,
     texts,
 )
-from preflight.sources.launchers.python_program import is_python
 from preflight.sources.tables import load_table
 from preflight.sources.value_readers import as_bool
 

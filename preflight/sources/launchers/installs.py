@@ -28,8 +28,7 @@ from preflight.model.job.value import Symbol
 from preflight.sources.base import Command, Reading, Tree, Word
 from preflight.sources.configs.packages import claims, conda_package_of, cuda_of, package_of
 from preflight.sources.launchers.claim_builder import ClaimBuilder
-from preflight.sources.launchers.option_parser import ScannedLine, known_prefix, known_text, text_of
-from preflight.sources.launchers.python_program import is_python
+from preflight.sources.launchers.option_parser import ScannedLine, is_python, known_prefix, known_text, text_of
 from preflight.sources.launchers.wrappers import Wrapper, program_name, strip_wrappers
 
 #: Engines that share the host's network, memory and devices, but the driver's libraries only on request.

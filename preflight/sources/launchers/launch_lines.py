@@ -13,7 +13,7 @@ from preflight.model.job import Claim, Known, Note, NoteKind, Scope, Span
 from preflight.model.job.job import SUBMISSION
 from preflight.sources.base import Command, LauncherReader, LaunchLine, Reading, SourceFile, Tree, Variable, Word
 from preflight.sources.containers.sources import is_container_file
-from preflight.sources.hydra.frameworks import FRAMEWORKS
+from preflight.sources.hydra.configuration import FRAMEWORKS
 from preflight.sources.hydra.run_config import framework_of_line, framework_of_program
 from preflight.sources.launchers import mpi, slurm
 from preflight.sources.launchers.accelerate import AccelerateReader, DeepSpeedReader
@@ -29,7 +29,14 @@ from preflight.sources.launchers.launch_context import (
     wrappers_reach_nodes,
 )
 from preflight.sources.launchers.mpi import ProgramReader, app_contexts, is_program
-from preflight.sources.launchers.option_parser import known_prefix, relative, text_of
+from preflight.sources.launchers.option_parser import (
+    PythonProgram,
+    is_python,
+    known_prefix,
+    python_program,
+    relative,
+    text_of,
+)
 from preflight.sources.launchers.paddle import PaddleReader, PaddleV2Reader, PaddleWrapperReader, is_wrapper
 from preflight.sources.launchers.python import (
     PythonReader,
@@ -39,7 +46,6 @@ from preflight.sources.launchers.python import (
     spawns_ranks,
     unknown_launcher,
 )
-from preflight.sources.launchers.python_program import PythonProgram, is_python, python_program
 from preflight.sources.launchers.ray import RayReader
 from preflight.sources.launchers.script_arguments import gives_rank, is_one_of_several
 from preflight.sources.launchers.steps import state_waits

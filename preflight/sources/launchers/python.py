@@ -38,8 +38,7 @@ from preflight.sources.launchers.claim_builder import (
     variable_setting,
     variables_of,
 )
-from preflight.sources.launchers.option_parser import module_path, relative, text_of, texts
-from preflight.sources.launchers.python_program import is_python, python_program
+from preflight.sources.launchers.option_parser import is_python, module_path, python_program, relative, text_of, texts
 from preflight.sources.launchers.started_program import read_program
 from preflight.sources.launchers.wrappers import strip_wrappers
 from preflight.sources.value_readers import as_strings, as_text, count_of

@@ -17,8 +17,16 @@ from preflight.sources.launchers.claim_builder import (
     state_options,
     state_unknown,
 )
-from preflight.sources.launchers.option_parser import ScannedLine, generated_table, relative, scan, table, text_of
-from preflight.sources.launchers.python_program import is_python, python_program
+from preflight.sources.launchers.option_parser import (
+    ScannedLine,
+    generated_table,
+    is_python,
+    python_program,
+    relative,
+    scan,
+    table,
+    text_of,
+)
 from preflight.sources.launchers.started_program import read_program
 from preflight.sources.tables import load_table
 from preflight.sources.value_readers import as_text

@@ -20,8 +20,14 @@ from preflight.sources.launchers.framework_arguments import (
     rl_claims,
     trainer_claims,
 )
-from preflight.sources.launchers.option_parser import known_prefix, module_path, paths_of, relative, text_of
-from preflight.sources.launchers.python_program import python_program
+from preflight.sources.launchers.option_parser import (
+    known_prefix,
+    module_path,
+    paths_of,
+    python_program,
+    relative,
+    text_of,
+)
 from preflight.sources.launchers.script_arguments import argument_claims, megatron_claims, option_claims, program_claims
 
 

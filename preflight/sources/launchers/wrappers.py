@@ -24,14 +24,15 @@ from preflight.sources.launchers.option_parser import (
     ScannedLine,
     Table,
     concatenate,
+    is_python,
     known_prefix,
     paths_of,
+    python_program,
     relative,
     scan,
     table,
     text_of,
 )
-from preflight.sources.launchers.python_program import is_python, python_program
 from preflight.sources.shell.lookup import MPI_ALTERNATIVES
 
 

@@ -11,7 +11,7 @@ from preflight.model.findings import Severity, Status
 from preflight.model.job import Job
 from preflight.model.recording import FactRecord, Facts
 from preflight.plugins.authoring import Check
-from preflight_checks.data_tables import table
+from preflight_checks.comparison import table
 from preflight_checks.probes.devices import DeviceNodes, device_nodes
 from preflight_checks.probes.libraries import DriverLibrary, LibraryLookup
 from preflight_checks.probes.stack import Build, DeepSpeedOps, HorovodBuild, Stack, Toolkit, stack

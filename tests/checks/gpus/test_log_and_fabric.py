@@ -47,7 +47,7 @@ def test_a_message_counts_by_class_and_age(complaint: DriverMessage, severity: S
 
 
 def test_each_code_has_one_class() -> None:
-    from preflight_checks.data_tables import table
+    from preflight_checks.comparison import table
 
     listed = [code for row in table("xid")["xid"] for code in row["codes"]]
     assert len(listed) == len(set(listed)) == len(classes())

@@ -27,8 +27,7 @@ from preflight.model.charts import (
     Table,
     Timeline,
 )
-from preflight.reporters.html.drawing.draw import bars_view, drawings_of, layout_view, timeline_view
-from preflight.reporters.html.drawing.heat import heat_view
+from preflight.reporters.html.drawing.draw import bars_view, drawings_of, heat_view, layout_view, timeline_view
 from preflight.reporters.html.drawing.shapes import (
     BAD,
     BAND,
