@@ -16,6 +16,7 @@ from preflight_checks.gpus.presence import (
     all_devices,
     gpu_check,
     judge_devices,
+    known_fault,
     most_common_by_model,
     plan_gpus,
 )
@@ -64,34 +65,12 @@ def _find_narrow_pcie(devices: list[NodeGpu]) -> Iterable[Fault]:
         # Without a majority, compare with the card's own maximum.
         below_own = width is not None and most is not None and width < most and usual != width
         if narrower or below_own:
-            yield Fault(
-                "PCIe width",
-                item,
-                "PCIe links are narrower than supported",
-                f"has {width} of {max(most or 0, usual or 0)} lanes",
-                f"{max(most or 0, usual or 0)} lanes",
-                "Reseat the card of {node}, and check its riser and slot.",
-                "nvidia-smi -q -d PCIE || nvidia-smi -q | grep -A8 'Link Width'",
-            )
+            lanes = max(most or 0, usual or 0)
+            yield known_fault("PCIe width", item, f"has {width} of {lanes} lanes", lanes=lanes)
         elif width is not None and most is not None and width < most:
-            yield Fault(
-                "PCIe width of all",
-                item,
-                "all GPUs of the model use fewer PCIe lanes than they support",
-                f"has {width} of {most} lanes",
-                f"{most} lanes",
-                "Nothing, if the machines are built this way.",
-                severity=Severity.INFO,
-            )
+            yield known_fault("PCIe width of all", item, f"has {width} of {most} lanes", lanes=most)
         if generation is not None and common is not None and generation < common:
-            yield Fault(
-                "PCIe generation",
-                item,
-                "the slot supports a slower PCIe generation than those of the other GPUs",
-                f"at most generation {generation}",
-                f"generation {common}",
-                "Check which slot of {node} the card is in, and that slot's firmware setting.",
-            )
+            yield known_fault("PCIe generation", item, f"at most generation {generation}", common=common)
 
 
 @gpu_check(
@@ -129,33 +108,13 @@ def _find_down_nvlinks(devices: list[NodeGpu]) -> Iterable[Fault]:
         common = usual.get(item.gpu.name, 0)
         if sum(links) < common:
             down = [index for index, up in enumerate(links) if not up]
-            # A card without any link may simply have no bridge.
-            some = any(links)
-            yield Fault(
-                "NVLinks down" if some else "no NVLink is up",
-                item,
-                "NVLinks are down",
-                f"has {sum(links)} of {common} up (down: {fold_numbers(down)})",
-                f"{common} links up",
-                "Drain {nodes}; reset its GPUs together (`nvidia-smi --gpu-reset`) or reboot, and replace the "
-                "hardware if links stay down.",
-                "nvidia-smi nvlink --status",
-                None if some else Severity.WARNING,
-                None if some else Confidence.MEDIUM,
+            kind = "NVLinks down" if any(links) else "no NVLink is up"
+            yield known_fault(
+                kind, item, f"has {sum(links)} of {common} up (down: {fold_numbers(down)})", common=common
             )
         recoveries = item.gpu.nvlink_errors.get("recovery", 0)
         if recoveries:
-            yield Fault(
-                "NVLink recoveries",
-                item,
-                "NVLinks had errors since the driver was loaded",
-                f"counts {recoveries}",
-                "no recovery",
-                "Watch `nvidia-smi nvlink --errorcounters` on {node}; drain it when the count grows.",
-                "nvidia-smi nvlink --errorcounters",
-                Severity.WARNING,
-                Confidence.MEDIUM,
-            )
+            yield known_fault("NVLink recoveries", item, f"counts {recoveries}")
 
 
 def fold_numbers(numbers: list[int]) -> str:

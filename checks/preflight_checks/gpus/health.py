@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from preflight.model.findings import Command, Confidence, Severity
+from preflight.model.findings import Command, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, root_command
@@ -18,6 +18,7 @@ from preflight_checks.gpus.presence import (
     expected_gpus,
     gpu_check,
     judge_devices,
+    known_fault,
     plan_gpus,
     visible,
 )
@@ -63,26 +64,9 @@ def _find_memory_faults(devices: list[NodeGpu]) -> Iterable[Fault]:
     for item in devices:
         count = item.gpu.ecc_uncorrected
         if count:
-            yield Fault(
-                "uncorrectable memory errors",
-                item,
-                "uncorrectable memory errors since the driver was loaded",
-                f"has {count}",
-                "no uncorrected ECC error",
-                "Drain {nodes}; when it is idle, `nvidia-smi --gpu-reset -i {index}` on {node}. Replace a card whose "
-                "errors recur.",
-                "nvidia-smi -q -d ECC",
-            )
+            yield known_fault("uncorrectable memory errors", item, f"has {count}")
         if item.gpu.rows_remap_failed:
-            yield Fault(
-                "row remapping failed",
-                item,
-                "the GPU could not replace a bad row of its memory",
-                "reports failed remapping",
-                "no failed remapping",
-                "Take {nodes} out of service and have the card replaced.",
-                "nvidia-smi -q -d ROW_REMAPPER",
-            )
+            yield known_fault("row remapping failed", item, "reports failed remapping")
 
 
 @gpu_check(
@@ -115,39 +99,14 @@ def gpu_repair_pending(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
 
 
 def _find_pending_repairs(devices: list[NodeGpu]) -> Iterable[Fault]:
-    reset = "Drain {nodes} soon and reset the GPU: `nvidia-smi --gpu-reset -i {index}` on {node}, or reboot."
     for item in devices:
         gpu = item.gpu
         if gpu.rows_remap_pending:
-            yield Fault(
-                "row remapping pending",
-                item,
-                "bad memory is replaced only at the next reset",
-                "has a row remapping pending",
-                "no pending remapping",
-                reset,
-                "nvidia-smi -q -d ROW_REMAPPER",
-            )
+            yield known_fault("row remapping pending", item, "has a row remapping pending")
         if gpu.pages_retirement_pending:
-            yield Fault(
-                "page retirement pending",
-                item,
-                "bad pages are retired only when the driver is reloaded",
-                "has page retirements pending",
-                "no pending retirement",
-                reset,
-                "nvidia-smi -q -d PAGE_RETIREMENT",
-            )
+            yield known_fault("page retirement pending", item, "has page retirements pending")
         if gpu.pages_retired is not None and gpu.pages_retired >= MAX_RETIRED_PAGES:
-            yield Fault(
-                "many retired pages",
-                item,
-                f"enough retired pages for a replacement by NVIDIA ({MAX_RETIRED_PAGES})",
-                f"has {gpu.pages_retired}",
-                f"fewer than {MAX_RETIRED_PAGES}",
-                "Have the card of {node} replaced.",
-                "nvidia-smi -q -d PAGE_RETIREMENT",
-            )
+            yield known_fault("many retired pages", item, f"has {gpu.pages_retired}", limit=MAX_RETIRED_PAGES)
 
 
 @gpu_check(
@@ -181,56 +140,21 @@ def gpu_throttled(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 def _find_throttled(devices: list[NodeGpu]) -> Iterable[Fault]:
-    command = "nvidia-smi -q -d PERFORMANCE,TEMPERATURE"
     for item in devices:
         gpu, bits = item.gpu, item.gpu.clock_reasons or 0
+        clocks = f"runs {gpu.clock_mhz} of {gpu.clock_max_mhz} MHz"
         at = f"at {gpu.temperature_c} °C" if gpu.temperature_c is not None else ""
         threshold = gpu.temperature_slowdown_c
         hot = threshold is not None and gpu.temperature_c is not None and gpu.temperature_c >= threshold
         if bits & POWER_BRAKE:
-            yield Fault(
-                "power brake",
-                item,
-                "the power brake reduces the clocks",
-                f"runs {gpu.clock_mhz} of {gpu.clock_max_mhz} MHz",
-                "no power brake slowdown",
-                "Check the power supplies and cabling of {nodes}; drain it until then.",
-                command,
-            )
+            yield known_fault("power brake", item, clocks)
         if bits & HW_THERMAL or hot:
             limit = f", its limit is {threshold} °C" if threshold is not None else ""
-            yield Fault(
-                "thermal slowdown",
-                item,
-                "heat reduces the clocks",
-                f"{at}{limit}".strip(),
-                "no thermal slowdown",
-                "Check fans and airflow of {nodes}; drain it until then.",
-                command,
-            )
+            yield known_fault("thermal slowdown", item, f"{at}{limit}".strip())
         elif bits & SW_THERMAL:
-            yield Fault(
-                "thermal slowdown by the driver",
-                item,
-                "the driver reduces the clocks because of heat",
-                at,
-                "no thermal slowdown",
-                "Check fans and airflow of {nodes}.",
-                command,
-                Severity.WARNING,
-            )
+            yield known_fault("thermal slowdown by the driver", item, at)
         if bits & HW_SLOWDOWN and not bits & (POWER_BRAKE | HW_THERMAL) and not hot:
-            yield Fault(
-                "hardware slowdown",
-                item,
-                "the hardware reduces the clocks",
-                f"runs {gpu.clock_mhz} of {gpu.clock_max_mhz} MHz",
-                "no hardware slowdown",
-                "Check power and cooling of {nodes}.",
-                command,
-                Severity.WARNING,
-                Confidence.MEDIUM,
-            )
+            yield known_fault("hardware slowdown", item, clocks)
 
 
 #: nvml.h, NVML_GPU_RECOVERY_ACTION_*.
@@ -276,15 +200,8 @@ def _find_requested_recovery(devices: list[NodeGpu]) -> Iterable[Fault]:
     for item in devices:
         action = item.gpu.recovery_action
         if action:
-            yield Fault(
-                f"recovery action {action}",
-                item,
-                "the driver requests recovery",
-                f"requests {RECOVERY_ACTIONS.get(action, f'action {action}')}",
-                "no recovery action",
-                "Drain {nodes}; then `nvidia-smi --gpu-reset -i {index}` on {node}, or reboot it.",
-                "nvidia-smi -q | grep -i 'recovery action'",
-            )
+            wanted = f"requests {RECOVERY_ACTIONS.get(action, f'action {action}')}"
+            yield replace(known_fault("recovery action", item, wanted), kind=f"recovery action {action}")
 
 
 MIB, GIB = 2**20, 2**30
@@ -335,25 +252,12 @@ def gpu_mig_enabled(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             gpu = item.gpu
             if gpu.mig_enabled and not named and (several or gpu.mig_instances == 0):
                 instances = "no instance" if gpu.mig_instances == 0 else f"{gpu.mig_instances or 'some'} instances"
-                yield Fault(
-                    "MIG enabled",
-                    item,
-                    "MIG is enabled, and the job expects whole GPUs",
-                    f"is partitioned into {instances}" if gpu.mig_instances else f"has {instances}",
-                    "MIG disabled",
-                    "`nvidia-smi -i {index} -mig 0` on {node} when it is idle (with a reset if the card requires "
-                    "one), or ask the scheduler for whole GPUs.",
-                    "nvidia-smi -q -d MIG || nvidia-smi -L",
+                yield known_fault(
+                    "MIG enabled", item, f"{'is partitioned into' if gpu.mig_instances else 'has'} {instances}"
                 )
             if gpu.mig_pending is not None and gpu.mig_pending != gpu.mig_enabled:
-                yield Fault(
-                    "MIG change pending",
-                    item,
-                    "the MIG mode changes at the next reset",
-                    f"will have it {'enabled' if gpu.mig_pending else 'disabled'}",
-                    "no pending change",
-                    "Reset the GPU of {node}, or revert the change.",
-                    severity=Severity.WARNING,
+                yield known_fault(
+                    "MIG change pending", item, f"will have it {'enabled' if gpu.mig_pending else 'disabled'}"
                 )
 
     yield from judge_devices(job, facts, "MIG", ("mig_enabled",), find_partitioned)
@@ -393,24 +297,10 @@ def gpu_compute_mode(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         for item in devices:
             mode = item.gpu.compute_mode
             if mode == PROHIBITED:
-                yield Fault(
-                    "compute mode prohibited",
-                    item,
-                    "the compute mode forbids every process",
-                    "is set to prohibited",
-                    "the default mode",
-                    "`nvidia-smi -i {index} -c 0` on {node}.",
-                    "nvidia-smi -q -d COMPUTE",
-                )
+                yield known_fault("compute mode prohibited", item, "is set to prohibited")
             elif mode in (EXCLUSIVE_PROCESS, EXCLUSIVE_THREAD) and ranks and ranks[0] > each[item.node]:
-                yield Fault(
-                    "compute mode exclusive",
-                    item,
-                    f"the compute mode allows one process, and {ranks[0]} ranks share {each[item.node]} GPUs",
-                    "is set to exclusive",
-                    "the default mode",
-                    "`nvidia-smi -i {index} -c 0` on {node}, or start one rank for each GPU.",
-                    "nvidia-smi -q -d COMPUTE",
+                yield known_fault(
+                    "compute mode exclusive", item, "is set to exclusive", ranks=ranks[0], gpus=each[item.node]
                 )
 
     yield from judge_devices(job, facts, "compute modes", ("compute_mode",), find_restricted)
@@ -466,39 +356,18 @@ def _needed(fault: Fault) -> Fault:
 
 def _busy_finding(item: NodeGpu, *, sees_all: bool) -> Fault | None:
     gpu = item.gpu
-    command = "nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name,used_memory --format=csv"
     strangers = [process for process in gpu.processes or () if not _harmless(process)]
     if strangers:
         shown = fold((_process_text(process) for process in strangers), 3)
-        seen = any(process.name for process in strangers)
-        sure = seen or sees_all
+        if not sees_all and not any(process.name for process in strangers):
+            return known_fault("other users' processes are hidden", item, f"by {shown}")
         pids = " ".join(str(process.pid) for process in strangers[:3])
-        return Fault(
-            "foreign processes" if sure else "other users' processes are hidden",
-            item,
-            "GPUs are in use by other processes",
-            f"by {shown}",
-            "no process",
-            f"End it on {{node}} if it is a leftover (`kill {pids}`), or remove the node from the job."
-            if sure
-            else "Their owner is not visible from here: find out who shares {node}, or remove it from the job.",
-            command,
-            None if sure else Severity.WARNING,
-            None if sure else Confidence.MEDIUM,
-        )
+        remedy = f"End it on {{node}} if it is a leftover (`kill {pids}`), or remove the node from the job."
+        return known_fault("foreign processes", item, f"by {shown}", remedy=remedy)
     used, total = gpu.memory_used_bytes, gpu.memory_bytes or 0
-    if used is not None and used > max(IDLE_BYTES, total // 20) and not gpu.mig_enabled:
-        return Fault(
-            "memory in use",
-            item,
-            "GPU memory is in use, and no visible process holds it",
-            f"{used / GIB:.1f} of {total / GIB:.0f} GiB",
-            f"less than {max(IDLE_BYTES, total // 20) / GIB:.0f} GiB",
-            "Look for processes in other containers of {node}; if there are none, reset the GPU.",
-            command,
-            Severity.WARNING,
-            Confidence.MEDIUM,
-        )
+    limit = max(IDLE_BYTES, total // 20)
+    if used is not None and used > limit and not gpu.mig_enabled:
+        return known_fault("memory in use", item, f"{used / GIB:.1f} of {total / GIB:.0f} GiB", limit=limit / GIB)
     return None
 
 

@@ -14,7 +14,7 @@ from preflight.model.findings import Command, Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet, Observed, Unavailable
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
-from preflight_checks.comparison import split
+from preflight_checks.comparison import split, table
 from preflight_checks.plans import missing_facts, on_every_node
 from preflight_checks.probes.gpus import DEADLINE_S, Gpu, Gpus, gpus
 from preflight_checks.requirements import asked_backend, fold, gpu_claims, known_text, largest, scopes
@@ -54,6 +54,28 @@ class Fault:
     severity: Severity | None = None
     confidence: Confidence | None = None
     run: Command | None = None
+
+
+def known_fault(kind: str, at: NodeGpu, observed: str, *, remedy: str = "", **values: object) -> Fault:
+    """A fault of a kind that `data/gpu_faults.toml` describes.
+
+    Args:
+        remedy: what to do, where that depends on the device.
+        values: what the summary and the expected value mention.
+    """
+    row = table("gpu_faults")[kind]
+    severity, confidence = row.get("severity"), row.get("confidence")
+    return Fault(
+        kind,
+        at,
+        row["summary"].format(**values),
+        observed,
+        row["expected"].format(**values),
+        remedy or row["remedy"],
+        row.get("command", "nvidia-smi -q"),
+        Severity(severity) if severity else None,
+        Confidence(confidence) if confidence else None,
+    )
 
 
 def expected_gpus(job: Job) -> tuple[int, tuple[Claim, ...]] | None:
