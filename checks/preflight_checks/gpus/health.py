@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from preflight.model.findings import Command, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, root_command
+from preflight_checks.comparison import table
 from preflight_checks.gpus.presence import (
     COST,
     Fault,
@@ -412,80 +414,32 @@ def gpu_settings_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     """
 
     def find_odd(devices: list[NodeGpu]) -> Iterable[Fault]:
-        for kind, read, unit, remedy, severity in _SETTINGS:
-            for item, value, common in differing(devices, read):
+        for row in table("gpu_faults")["setting"]:
+            kind, unit = row["kind"], row.get("unit", "")
+            for item, value, common in differing(devices, functools.partial(_setting, row["field"])):
                 yield Fault(
                     kind,
                     item,
                     f"{kind} differs from that of the other GPUs ({common}{unit})",
                     f"has {value}{unit}",
                     f"{common}{unit}",
-                    remedy.replace("{common}", str(common)),
-                    severity=severity,
-                    run=_setting(kind, item.gpu.index, str(common)),
+                    row["remedy"].replace("{common}", common),
+                    severity=Severity(row.get("severity", "warning")),
+                    run=_fix(row.get("fix", ""), item.gpu.index, common),
                 )
 
     yield from judge_devices(job, facts, "GPU settings", ("power_limit_w", "ecc_enabled", "persistence"), find_odd)
 
 
-def _setting(kind: str, index: int, common: str) -> Command | None:
+def _setting(field: str, gpu: Gpu) -> str | None:
+    """A setting of a GPU as text; None if it is not known."""
+    value = getattr(gpu, field)
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return (str(round(value)) if isinstance(value, float) else str(value)) if value not in (None, "") else None
+
+
+def _fix(words: str, index: int, common: str) -> Command | None:
     """The command that gives a GPU the common setting; None if no single command does."""
-    options = {
-        "power limit": ("-pl", common),
-        "application clock": ("-rac",),
-        "persistence mode": ("-pm", "1" if common == "on" else "0"),
-        "ECC": ("-e", "1" if common == "on" else "0"),
-    }
-    words = options.get(kind)
-    return root_command("nvidia-smi", "-i", str(index), *words) if words else None
-
-
-def _on_or_off(value: bool | None) -> str | None:
-    return None if value is None else "on" if value else "off"
-
-
-#: Each setting: its name, how it is read, its unit, the remedy, and the severity of a difference.
-_SETTINGS: tuple[tuple[str, Callable[[Gpu], str | None], str, str, Severity], ...] = (
-    (
-        "power limit",
-        lambda gpu: None if gpu.power_limit_w is None else str(round(gpu.power_limit_w)),
-        " W",
-        "`nvidia-smi -i {index} -pl {common}` on {node}.",
-        Severity.WARNING,
-    ),
-    (
-        "application clock",
-        lambda gpu: None if gpu.clock_application_mhz is None else str(gpu.clock_application_mhz),
-        " MHz",
-        "`nvidia-smi -i {index} -rac` on {node}, and look for a locked clock (`-rgc`).",
-        Severity.WARNING,
-    ),
-    (
-        "ECC",
-        lambda gpu: _on_or_off(gpu.ecc_enabled),
-        "",
-        "Set it as on the others (`nvidia-smi -i {index} -e 1` for on) on {node} and reset the GPU.",
-        Severity.WARNING,
-    ),
-    (
-        "persistence mode",
-        lambda gpu: _on_or_off(gpu.persistence),
-        "",
-        "Start nvidia-persistenced on {node}.",
-        Severity.INFO,
-    ),
-    (
-        "VBIOS",
-        lambda gpu: gpu.vbios or None,
-        "",
-        "Install the firmware version of the others on {node}.",
-        Severity.INFO,
-    ),
-    (
-        "GSP firmware",
-        lambda gpu: gpu.gsp_firmware or None,
-        "",
-        "Install the driver version of the others on {node}.",
-        Severity.INFO,
-    ),
-)
+    arguments = words.format(common=common, switch=int(common == "on")).split()
+    return root_command("nvidia-smi", "-i", str(index), *arguments) if arguments else None
