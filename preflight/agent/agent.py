@@ -14,8 +14,14 @@ import time
 from contextlib import suppress
 
 from preflight.agent import bootstrap, child_handle, process
-from preflight.agent.child_handle import PROGRESS_TIMEOUT_S, BatchPool, BatchProcess, ChildProcess
-from preflight.agent.context_process import ContextPool, ContextProcess
+from preflight.agent.child_handle import (
+    PROGRESS_TIMEOUT_S,
+    BatchPool,
+    BatchProcess,
+    ChildProcess,
+    ContextPool,
+    ContextProcess,
+)
 from preflight.agent.wire import (
     BEAT_S,
     HEAD_SILENT,

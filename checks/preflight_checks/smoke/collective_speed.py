@@ -22,8 +22,8 @@ from preflight_checks.probes.rdma import rdma
 from preflight_checks.rdma.devices import ports_by_node
 from preflight_checks.requirements import fold, is_multi_node, known_int, scopes
 from preflight_checks.smoke.gpu_floors import gpus_of
-from preflight_checks.smoke.injected_fault import may_fail_by_injection
 from preflight_checks.smoke.plan import FACT, complete_run, count, smoke_check
+from preflight_checks.smoke.ranks import may_fail_by_injection
 from preflight_checks.smoke.transport import by_sockets
 from preflight_checks.storage.paths import too_few_data_files
 from reference_trainer.collective.bandwidth import Window

@@ -37,8 +37,15 @@ from preflight_checks.requirements import (
     scopes,
     store_endpoints,
 )
-from preflight_checks.smoke.injected_fault import with_injected_fault
-from preflight_checks.smoke.ranks import NCCL, Backend, backend_of, framework_of, ranks_per_node, sharding_claims
+from preflight_checks.smoke.ranks import (
+    NCCL,
+    Backend,
+    backend_of,
+    framework_of,
+    ranks_per_node,
+    sharding_claims,
+    with_injected_fault,
+)
 from reference_trainer.collective.rank import RankReport
 from reference_trainer.collective.rank import rank as run_rank
 from reference_trainer.pipeline.schedule import MAX_MICROBATCHES, ONE_F_ONE_B

@@ -18,7 +18,6 @@ from preflight_checks.plans import requests_for
 from preflight_checks.probes.machine import machine
 from preflight_checks.requirements import fold
 from preflight_checks.smoke.collective_speed import BUSY_SHARE, ON_CPU, ON_GPU
-from preflight_checks.smoke.injected_fault import may_fail_by_injection
 from preflight_checks.smoke.plan import (
     FACT,
     SmokeRun,
@@ -31,6 +30,7 @@ from preflight_checks.smoke.plan import (
     run_of,
     smoke_check,
 )
+from preflight_checks.smoke.ranks import may_fail_by_injection
 from reference_trainer.collective.rank import RankReport
 from reference_trainer.collective.rank import rank as run_rank
 from reference_trainer.collective.steps import MAX_COMPARED_STEPS, MAX_LOSS_RATIO, TOLERANCE

@@ -16,9 +16,8 @@ from preflight.model.requests import Request
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.plans import requests_for
 from preflight_checks.requirements import fold
-from preflight_checks.smoke.injected_fault import may_fail_by_injection
 from preflight_checks.smoke.plan import details, observed, remedy_for_dead
-from preflight_checks.smoke.ranks import framework_of
+from preflight_checks.smoke.ranks import framework_of, may_fail_by_injection
 from preflight_checks.smoke.server_run import (
     COST,
     FACT,

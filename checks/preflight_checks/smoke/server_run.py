@@ -18,10 +18,9 @@ from preflight_checks.probes.environment import environment
 from preflight_checks.probes.server_place import server_place
 from preflight_checks.requirements import is_ps, scopes
 from preflight_checks.servers import SERVER, WORKER, assignment_policy, parameters_of
-from preflight_checks.smoke.injected_fault import with_injected_fault
 from preflight_checks.smoke.plan import DEADLINE_S, GroupRun, group_run_of, none_started
 from preflight_checks.smoke.plan import PLAN_PROBES as RANK_PLAN_PROBES
-from preflight_checks.smoke.ranks import framework_of, gpus_on
+from preflight_checks.smoke.ranks import framework_of, gpus_on, with_injected_fault
 from preflight_checks.smoke.server_processes import Process, processes
 from reference_trainer.ps.partition import FLOAT_BYTES, product
 from reference_trainer.ps.run_report import ServerReport, WorkerReport

@@ -13,7 +13,6 @@ from preflight.sources.formats.located_text import places_of
 from preflight.sources.formats.structured import Member, Node, NodeClaims, value_of
 from preflight.sources.kubernetes.admission import admission
 from preflight.sources.kubernetes.container_commands import Containers
-from preflight.sources.kubernetes.object_settings import state_object, state_paddle_job
 from preflight.sources.kubernetes.objects import (
     ASIDE_KINDS,
     BINDING_KINDS,
@@ -23,7 +22,13 @@ from preflight.sources.kubernetes.objects import (
     objects,
     workload_of,
 )
-from preflight.sources.kubernetes.operators import injected_variables, pods, with_runtime
+from preflight.sources.kubernetes.operators import (
+    injected_variables,
+    pods,
+    state_object,
+    state_paddle_job,
+    with_runtime,
+)
 from preflight.sources.kubernetes.pods import (
     GPU_RESOURCE,
     containers_of,

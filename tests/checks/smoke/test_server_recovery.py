@@ -12,7 +12,7 @@ from preflight.agent.child import plain
 from preflight.model.findings import Severity, Status
 from preflight.model.recording import EventRecord, FactRecord, Facts, Fleet, InjectedFault, SmokeOptions, Unavailable
 from preflight.plugins.authoring import Verdict
-from preflight_checks.smoke.injected_fault_report import injected_fault_not_named
+from preflight_checks.smoke.completion import injected_fault_not_named
 from preflight_checks.smoke.server_results import (
     server_or_worker_did_not_finish,
     updates_lost_doubled_or_stale,
