@@ -17,7 +17,7 @@ from preflight.config.resolve import broken_for, checks_for, configured, jobs_in
 from preflight.engine import report
 from preflight.engine.judge import judge as judge
 from preflight.engine.report import Report
-from preflight.model.options import NODES, SMOKE, check_server_options, job_of
+from preflight.model.configuration import NODES, SMOKE, check_server_options, job_of
 from preflight.model.progress import Progress, delayed, ignore
 from preflight.model.recording import Configuration, Recording
 from preflight.plugins import registry
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from preflight.commands.history.account import Account
     from preflight.commands.plan.job_plan import Plan
     from preflight.config.resolve import Choices, Chosen
+    from preflight.model.configuration import RunOptions
     from preflight.model.job import Job, LeftOut
-    from preflight.model.options import RunOptions
     from preflight.runner.preparation import LoadedJobs, LoadJobs
 
 #: Each check plans its requests for each job, so a repository with thousands of jobs would take minutes before any node
@@ -467,8 +467,7 @@ def history(address: str, *, days: int | None = 90, hosts: str = "", add: Sequen
     from preflight._util.hostnames import expand_hosts
     from preflight.commands.history.account import account_of, concerning
     from preflight.commands.history.database import open_database
-    from preflight.commands.history.past import load_past
-    from preflight.commands.history.writer import add_run, why_not_kept
+    from preflight.commands.history.past import add_run, load_past, why_not_kept
 
     reports = [(str(path), _report_of(path)) for path in add]
     for name, found in reports:

@@ -19,9 +19,14 @@ from typing import Any
 from preflight._util.hostnames import is_loopback
 from preflight._util.usage_error import similar_names
 from preflight.agent import rank_events
-from preflight.analysis.culprit_model import (
+from preflight.analysis.link_matrix import Cell, Shape, shapes
+from preflight.analysis.rank_state import (
+    BACKUP_WORKER,
+    RANK,
     Culprit,
+    Dial,
     Limits,
+    RankView,
     Views,
     by_time,
     fold,
@@ -30,8 +35,6 @@ from preflight.analysis.culprit_model import (
     nodes_text,
     title,
 )
-from preflight.analysis.link_matrix import Cell, Shape, shapes
-from preflight.analysis.rank_state import BACKUP_WORKER, RANK, Dial, RankView
 
 #: No run has more members; a larger number is not a count or index of any.
 _MAX_MEMBERS = 1 << 31

@@ -17,7 +17,7 @@ from preflight.cli.options import F, combine
 if TYPE_CHECKING:
     from preflight.commands.as_launched.plan import Relaunch
     from preflight.engine.report import Report
-    from preflight.model.options import InjectedFault
+    from preflight.model.configuration import InjectedFault
     from preflight.model.progress import Progress
 
 
@@ -156,7 +156,7 @@ def run_live(
     from preflight import api
     from preflight._util.usage_error import UsageError
     from preflight.cli.delivery import deliver_live
-    from preflight.model.options import RunOptions, SmokeOptions
+    from preflight.model.configuration import RunOptions, SmokeOptions
 
     _check_options(chosen, save)
     smoke = SmokeOptions(**_chosen_options(chosen, SmokeOptions.field_names()))
@@ -257,7 +257,7 @@ def _open_history(address: str, keep: str) -> Callable[[Report], None] | None:
     if not address:
         return None
     from preflight.commands.history.database import open_database
-    from preflight.commands.history.writer import add_run, check_keep, why_not_kept
+    from preflight.commands.history.past import add_run, check_keep, why_not_kept
 
     if keep:
         check_keep(keep)
@@ -349,7 +349,7 @@ _ALLOWED_AS_LAUNCHED = (*_ONLY_AS_LAUNCHED, "paths", "as_launched", "trust_job",
 
 def _read_fault(context: click.Context, parameter: click.Parameter, text: str | None) -> InjectedFault | None:
     from preflight._util.usage_error import UsageError
-    from preflight.model.options import parse_injected_fault
+    from preflight.model.configuration import parse_injected_fault
 
     try:
         return parse_injected_fault(text) if text is not None else None

@@ -14,8 +14,8 @@ from preflight._util import regular_file
 from preflight._util.sequences import grouped
 from preflight._util.usage_error import UsageError
 from preflight.config.resolve import all_items
+from preflight.model.configuration import STAGES
 from preflight.model.findings import Severity
-from preflight.model.options import STAGES
 from preflight.model.requests import probe_name
 from preflight.plugins import registry
 from preflight.plugins.authoring import HEADINGS, Check, Meta, Rule

@@ -27,11 +27,10 @@ from preflight._util.usage_error import UsageError
 from preflight.engine.evaluate import fleet_of, outcomes_of
 from preflight.engine.suppress import SuppressionNote, apply_suppressions
 from preflight.engine.waste import AvoidedCost, avoided_cost
-from preflight.model.configuration import Accepted, Configuration, matches
+from preflight.model.configuration import NODES, SMOKE, Accepted, Configuration, matches
 from preflight.model.findings import Finding, Outcome, Severity, Status, VerdictKind
 from preflight.model.job import UNSEEN, Job, Known, Launch, LeftOut, Suppression
 from preflight.model.measurements import Measurements, NodeProperties
-from preflight.model.options import NODES, SMOKE
 from preflight.model.progress import Progress, ignore
 from preflight.model.recording import Facts, NodeRecord, Origin, Recording, SmokeOptions, StageRecord
 from preflight.plugins.authoring import Check, Rule, clear_memo

@@ -42,8 +42,7 @@ from preflight.sources.configs.frameworks.framework_files import FRAMEWORKS, Fra
 from preflight.sources.configs.setting_claims import state_settings
 from preflight.sources.formats.claim_redaction import secrets_of, without_secrets
 from preflight.sources.formats.comments import suppressions
-from preflight.sources.formats.located_text import code_of
-from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, value_of
+from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, code_of, value_of
 from preflight.sources.launchers.claim_builder import product_of
 from preflight.sources.shell.evaluator import evaluate_code
 from preflight.sources.shell.shell_document import Alt, FileText, Hole, Lit, Piece, Place, Text

@@ -11,8 +11,8 @@ from reference_trainer.ps import clocks, exact, frames, settings
 from reference_trainer.ps.client import Client, Rows, Server
 from reference_trainer.ps.exact import ExactValues, ExpectedRows, ExpectedShard, deduplicated
 from reference_trainer.ps.layout import ParameterLayout
-from reference_trainer.ps.memory import digest
 from reference_trainer.ps.settings import ProcessFault, Settings
+from reference_trainer.ps.store import digest
 
 
 class ExpectedReplies:

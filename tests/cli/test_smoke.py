@@ -20,7 +20,7 @@ from preflight.cli import main
 from preflight.config import resolve as selection
 from preflight.engine.report import Hosts, hosts_of
 from preflight.model.charts import Bars, Layout, Timeline
-from preflight.model.options import RunOptions, job_of, parse_injected_fault
+from preflight.model.configuration import RunOptions, job_of, parse_injected_fault
 from preflight.model.recording import Facts, Fleet, Node, NodeRecord, SmokeOptions
 from preflight.model.recording_io import load, save
 from preflight.model.requests import probe_name

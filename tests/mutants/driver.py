@@ -22,9 +22,9 @@ import torch.distributed as dist
 import torch.distributed.fsdp
 
 from preflight.agent.wire import ProbeUnavailable
+from preflight.model.configuration import SmokeOptions
 from preflight.model.findings import Status
 from preflight.model.nodes import Fleet
-from preflight.model.options import SmokeOptions
 from preflight.model.recording import Facts
 from preflight.model.requests import EventRecord, FactRecord, Request, Unavailable
 from preflight_checks.smoke.completion import rank_did_not_finish

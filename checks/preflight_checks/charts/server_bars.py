@@ -55,7 +55,7 @@ def _parts(job: Job, fleet: Fleet, facts: Facts) -> tuple[Sequence[_Part], str]:
     if not is_ps(job) or not fleet.nodes:
         return (), ""
     # Importing the training run takes long, here and below, and most jobs have no servers.
-    from preflight_checks.smoke.server_processes import processes
+    from preflight_checks.smoke.server_run import processes
 
     found = layout(job, fleet, facts)
     if found.servers and not nodes_share_machine(fleet):

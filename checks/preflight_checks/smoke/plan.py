@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from preflight._util.hostnames import is_loopback
 from preflight.agent import rank_events
 from preflight.analysis.culprit import Culprit, decision_time, find_culprit
-from preflight.analysis.culprit_model import find_outside, frames_of
-from preflight.analysis.rank_state import Member, build_views, members_of
+from preflight.analysis.rank_state import Member, build_views, find_outside, frames_of, members_of
 from preflight.model.findings import Evidence
 from preflight.model.job import Claim, Job, Known
 from preflight.model.recording import EventRecord, FactRecord, FactRow, Facts, Fleet, Node, Observed

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 from preflight.agent import rank_events
 from preflight.analysis.culprit import Culprit
-from preflight.analysis.culprit_model import UNFINISHED, names_text
-from preflight.analysis.rank_state import build_views
+from preflight.analysis.rank_state import UNFINISHED, build_views, names_text
 from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Unavailable

@@ -34,9 +34,8 @@ from preflight.engine import report as reports
 from preflight.engine.report import ExitCode, Report
 from preflight.model.charts import Bars, Chart, Matrix, Table, Timeline
 from preflight.model.charts import Cell as ChartCell
-from preflight.model.configuration import matches
+from preflight.model.configuration import SMOKE, matches
 from preflight.model.findings import PROFILES, Finding, Outcome, Severity, Status, without_lines
-from preflight.model.options import SMOKE
 from preflight.model.recording import Recording
 from preflight.model.recording_io import MAX_BYTES, load
 

@@ -24,8 +24,7 @@ from preflight.model.doctor_items import Capability, DoctorItem, Surroundings
 from preflight.model.recording import Node, NodeRecord
 from preflight.plugins import registry
 from preflight.runner.fleet import open_fleet
-from preflight.runner.job_context import named_nodes
-from preflight.runner.preparation import choose, recognising_executors
+from preflight.runner.preparation import choose, named_nodes, recognising_executors
 
 #: An ssh connection takes a pipe for each of its three streams here; the rest is for our own files.
 _FILES_PER_NODE, _OWN_FILES = 4, 64

@@ -20,8 +20,8 @@ from preflight._util.sanitize import clean, fold_nodes, neutralize_commands
 from preflight._util.sequences import grouped
 from preflight.engine.report import ExitCode, Report, hosts_of, starts_without
 from preflight.engine.suppress import BASELINE, FILE_IGNORES, SINCE
+from preflight.model.configuration import NODES
 from preflight.model.findings import Evidence, Finding, Location, Status, VerdictKind
-from preflight.model.options import NODES
 from preflight.model.recording import Origin
 from preflight.reporters.base import SEVERITIES, VERDICTS, Style, word
 from preflight.reporters.text.groups import (

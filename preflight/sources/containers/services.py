@@ -34,8 +34,7 @@ from preflight.sources.base import Command, Reading, SourceFile, Tree, set_by_ca
 from preflight.sources.configs.dotenv import variables_in
 from preflight.sources.formats.claim_redaction import secrets_of, without_secrets
 from preflight.sources.formats.comments import suppressions
-from preflight.sources.formats.located_text import code_of
-from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, value_of
+from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, code_of, value_of
 from preflight.sources.launchers.installs import mebibytes
 from preflight.sources.shell.evaluator import evaluate_code, evaluate_words
 from preflight.sources.shell.shell_document import FileText, Hole, Lit, Piece, Place, Text

@@ -9,8 +9,7 @@ from dataclasses import replace
 from preflight._util.budget import note_skipped, truncate
 from preflight.model.job import Claim, Known, Launch, Places, Scope, Strength, Unresolved, Value, as_int, lift
 from preflight.sources.base import Command, Reading, SourceFile, Tree
-from preflight.sources.formats.located_text import places_of
-from preflight.sources.formats.structured import Member, Node, NodeClaims, value_of
+from preflight.sources.formats.structured import Member, Node, NodeClaims, places_of, value_of
 from preflight.sources.kubernetes.admission import admission
 from preflight.sources.kubernetes.container_commands import Containers
 from preflight.sources.kubernetes.objects import (

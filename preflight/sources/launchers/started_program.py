@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 
 from preflight.model.job import Claim, Launch, Reference, one_of
 from preflight.sources.base import OWN_SETTINGS, SETTINGS, LaunchLine, Reading, SourceFile, Tree, Word
-from preflight.sources.hydra.framework_claims import claims_of
-from preflight.sources.hydra.run_config import run_config
+from preflight.sources.hydra.run_config import claims_of, run_config
 from preflight.sources.launchers.claim_builder import ClaimBuilder
 from preflight.sources.launchers.framework_arguments import (
     argument_framework,

@@ -9,9 +9,9 @@ import pytest
 
 from preflight.agent import rank_events
 from preflight.agent.child import plain
+from preflight.model.configuration import SmokeOptions
 from preflight.model.findings import Status
 from preflight.model.job import Job
-from preflight.model.options import SmokeOptions
 from preflight.model.recording import EventRecord, FactRecord, Facts, Fleet, Recording, Unavailable
 from preflight.model.recording_io import load, save
 from preflight.model.requests import Request

@@ -210,7 +210,7 @@ def test_gpus_are_told_apart_by_their_identifier() -> None:
 
 def test_digest_keeps_the_copy_that_a_gpu_makes(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
-    from reference_trainer.ps import memory
+    from reference_trainer.ps import store as memory
 
     copies: list[Any] = []
 

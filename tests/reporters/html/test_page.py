@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from preflight.engine.report import Report, crashed
 from preflight.model.charts import Cell, Column, Row, Table
+from preflight.model.configuration import InjectedFault
 from preflight.model.findings import Edit, Fix, Location, Severity
-from preflight.model.options import InjectedFault
 from preflight.model.recording import SmokeOptions
 from preflight.plugins.authoring import Rule, Verdict, failed, passed, unknown
 from preflight.plugins.registry import Broken
