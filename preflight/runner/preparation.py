@@ -157,7 +157,7 @@ def _from_names(names: Sequence[str], slots: Sequence[int | None] = ()) -> tuple
 def _from_hostfile(path: Path) -> tuple[Node, ...]:
     from preflight._util import regular_file
     from preflight.sources.base import SourceFile
-    from preflight.sources.configs.hostfile import HostfileSource
+    from preflight.sources.configs.line_files import HostfileSource
     from preflight.sources.formats.tree import MAX_BYTES, MemoryTree
 
     try:

@@ -20,10 +20,10 @@ PACK = (
     "preflight.sources.configs.frameworks.framework_files:SOURCES",
     "preflight.sources.configs.model_config:ModelConfigSource",
     "preflight.sources.configs.paddle_files:IndexListSource",
-    "preflight.sources.configs.dotenv:DotenvSource",
+    "preflight.sources.configs.line_files:DotenvSource",
     "preflight.sources.configs.recipes:MakefileSource",
     "preflight.sources.configs.recipes:RecipesSource",
-    "preflight.sources.configs.hostfile:HostfileSource",
+    "preflight.sources.configs.line_files:HostfileSource",
     "preflight.sources.configs.training_settings:TrainingSettingsSource",
     "preflight.sources.python.python_source:PythonSource",
 )

@@ -17,7 +17,7 @@ from preflight_checks.host.machines import plan_machines
 from preflight_checks.plans import combined, has_launches, known_facts, missing_facts, on_every_node, several_nodes
 from preflight_checks.probes.limits import Limits, limits
 from preflight_checks.probes.machine import NumaNode, machine
-from preflight_checks.rdma.devices import demand
+from preflight_checks.rdma.devices import demand_claims
 from preflight_checks.requirements import backends, fold, known_text, nodes_share_machine, scopes
 
 #: The default of Docker, containerd and Kubernetes for a container.
@@ -115,16 +115,10 @@ def _shm_evidence(node: str, value: Limits) -> Evidence:
     return Evidence("/dev/shm", seen, f"more than {size(CONTAINER_DEFAULT_SHM)}", "df -h /dev/shm", node)
 
 
-def _rdma_claims(job: Job) -> tuple[Claim, ...]:
-    """The claims that make RDMA likely if devices exist; empty if the job cannot use it."""
-    wanted = demand(job)
-    return wanted.claims if wanted is not None else ()
-
-
 @check(
     "LIM002",
     "memlock-limited",
-    plan=on_every_node(limits, when=several_nodes, needed_by=_rdma_claims, context=True),
+    plan=on_every_node(limits, when=several_nodes, needed_by=demand_claims, context=True),
     cost="reads limits and the list of RDMA devices in the job context; milliseconds",
     severity=Severity.ERROR,
     evidence=("NVIDIA/nccl-tests#206", "openucx/ucx#8229", "openucx/ucx#8684"),
@@ -143,7 +137,7 @@ def memlock_limited(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: only checked if the job uses NCCL without disabling InfiniBand, or UCX with RDMA.
     """
-    claims = _rdma_claims(job)
+    claims = demand_claims(job)
     observed = facts.observed(limits)
     blind = tuple(missing_facts(facts, limits, "locked memory"))
     with_rdma = {node: value for node, value in observed.items() if value.rdma_devices}

@@ -31,7 +31,7 @@ from preflight.model.job import (
     lift,
 )
 from preflight.sources.base import Command, Reading, SourceFile, Tree, set_by_caller
-from preflight.sources.configs.dotenv import variables_in
+from preflight.sources.configs.line_files import variables_in
 from preflight.sources.formats.claim_redaction import secrets_of, without_secrets
 from preflight.sources.formats.comments import suppressions
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, code_of, value_of

@@ -46,10 +46,9 @@ from preflight.sources.launchers.python import (
     spawns_ranks,
     unknown_launcher,
 )
-from preflight.sources.launchers.ray import RayReader
 from preflight.sources.launchers.script_arguments import gives_rank, is_one_of_several
 from preflight.sources.launchers.steps import state_waits
-from preflight.sources.launchers.submissions import XpkReader, applied_clusters, submitted_task
+from preflight.sources.launchers.submissions import RayReader, XpkReader, applied_clusters, submitted_task
 from preflight.sources.launchers.torch_launchers import (
     ColossalReader,
     ComposerReader,

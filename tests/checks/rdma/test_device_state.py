@@ -18,8 +18,16 @@ from preflight_checks.probes.pci import Pci, pci
 from preflight_checks.probes.rdma import Gid, RdmaDevice, RdmaDevices, RdmaPort, rdma
 from preflight_checks.probes.rdma_access import GpuDirect, RdmaAccess, gpudirect, rdma_access
 from preflight_checks.rdma.devices import HcaFilter, demand, rdma_closed_to_ranks, rdma_device_absent, rdma_port_down
-from preflight_checks.rdma.gpudirect import acs_redirects, gpudirect_missing, iommu_translates
-from preflight_checks.rdma.port_health import automatic, firmware_differs, gid_unusable, link_errors, rate_differs
+from preflight_checks.rdma.port_health import (
+    acs_redirects,
+    automatic,
+    firmware_differs,
+    gid_unusable,
+    gpudirect_missing,
+    iommu_translates,
+    link_errors,
+    rate_differs,
+)
 from tests.checks.check_builders import (
     TIMEOUT,
     fact,
