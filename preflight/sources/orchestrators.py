@@ -20,7 +20,10 @@ import re
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
+from preflight._util import toml
 from preflight._util.budget import truncate
 from preflight.model.job import (
     WHOLE_JOB,
@@ -94,25 +97,13 @@ def _the_file(root: Node) -> Iterator[Node]:
 
 @dataclass(frozen=True, slots=True)
 class Orchestrator:
-    """One kind of task file.
+    """One kind of task file: a row of `orchestrators.toml`, whose head describes the other fields.
 
     Args:
-        name: the source of its claims.
-        signs: patterns that must all occur in the file.
-        code: the key with the script: one string, or a list of lines.
-        environment: dotted keys with variables, a mapping or a list of `NAME=value`.
-        nodes: the key with the number of nodes; None for a single node, empty if the cluster decides it.
         accelerators: reads the GPUs that the file requests.
-        variables: the variables that the orchestrator sets on each node.
-        others: keys of other kinds of files.
-        parameters: the key with the configuration that the task's program reads, in the format of `framework`.
-        framework: the framework of that configuration.
-        is_word_list: whether a list of the script's key holds the words of one command, not lines.
+        framework: the framework of the configuration in `parameters`.
         tasks: the tasks of a file; by default the file is one task.
-        folder: the key with the folder that the script starts in, relative to the file.
-        inputs: the key with values that replace `${{inputs.NAME}}` in the script.
         ranks: reads how many copies of the script start on each node; None where it starts once on each.
-        suffixes: the ends of names that only its files have.
         has_settings: whether a file is one whose keys the tables of settings know.
     """
 
@@ -180,31 +171,6 @@ def _sky_offer(text: str) -> tuple[str, int] | None:
     return found["kind"], math.ceil(float(found["count"] or 1))
 
 
-SKYPILOT = Orchestrator(
-    name="skypilot",
-    signs=(
-        re.compile(r"^run:[ \t]*[|>\"'\w]", re.MULTILINE),
-        re.compile(r"^num_nodes:|^resources:[ \t]*\{?|^file_mounts:", re.MULTILINE),
-        re.compile(
-            r"^num_nodes:|^[ \t{]+(?:accelerators|cloud|infra|cpus|any_of|use_spot|instance_type|image_id|disk_size):",
-            re.MULTILINE,
-        ),
-    ),
-    code="run",
-    environment=("envs", "secrets"),
-    nodes="num_nodes",
-    accelerators=_sky,
-    variables={
-        "SKYPILOT_NUM_NODES": NODES,
-        "SKYPILOT_NUM_GPUS_PER_NODE": GPUS_PER_NODE,
-        "SKYPILOT_NODE_RANK": Symbol.NODE_RANK,
-        "SKYPILOT_NODE_IPS": Symbol.ALLOCATED_HOSTS,
-        "SKYPILOT_TASK_ID": Symbol.JOB_ID,
-    },
-    others=(re.compile(r"^(?:apiVersion|on|jobs|type|services|stages|steps):", re.MULTILINE),),
-    has_settings=_is_object,
-)
-
 #: `8`, `H100:8`, `H100:80GB:8`, `1..8`; a text of several parts has the count in one of them.
 _RANGE = re.compile(r"(\d+)?\.\.(\d+)?")
 
@@ -242,28 +208,6 @@ def _dstack_count(value: Value) -> Value:
     return as_int(value)
 
 
-DSTACK = Orchestrator(
-    name="dstack",
-    signs=(re.compile(r"^type:[ \t]*[\"']?(?:task|service)\b", re.MULTILINE), re.compile(r"^commands:", re.MULTILINE)),
-    code="commands",
-    environment=("env",),
-    nodes="nodes",
-    accelerators=_dstack,
-    variables={
-        "DSTACK_NODES_NUM": NODES,
-        "DSTACK_GPUS_PER_NODE": GPUS_PER_NODE,
-        "DSTACK_GPUS_NUM": GPUS,
-        "DSTACK_NODE_RANK": Symbol.NODE_RANK,
-        "DSTACK_MASTER_NODE_IP": Symbol.FIRST_ALLOCATED_ADDRESS,
-        "DSTACK_NODES_IPS": Symbol.ALLOCATED_HOSTS,
-        "DSTACK_RUN_ID": Symbol.JOB_ID,
-    },
-    others=(re.compile(r"^(?:apiVersion|run|jobs):", re.MULTILINE),),
-    suffixes=(".dstack.yml", ".dstack.yaml"),
-    has_settings=_is_no_other_type,
-)
-
-
 def _mcli(root: Node) -> Accelerators | None:
     member = root.member("compute", "gpus") or root.member("gpus") or root.member("gpu_num")
     if member is None:
@@ -272,24 +216,6 @@ def _mcli(root: Node) -> Accelerators | None:
     return Accelerators(
         member, as_int(value_of(member.node)), lift(str, value_of(kind.node)) if kind is not None else None, total=True
     )
-
-
-MCLI = Orchestrator(
-    name="mcli",
-    signs=(
-        re.compile(r"^command:", re.MULTILINE),
-        re.compile(r"^(?:compute|gpus|gpu_num):", re.MULTILINE),
-        re.compile(r"^(?:integrations|image|cluster|parameters|compute):", re.MULTILINE),
-    ),
-    code="command",
-    environment=("env_variables",),
-    nodes="compute.nodes",
-    accelerators=_mcli,
-    variables={"WORLD_SIZE": GPUS, "NODE_RANK": Symbol.NODE_RANK, "MASTER_ADDR": Symbol.FIRST_ALLOCATED_HOST},
-    others=(re.compile(r"^(?:apiVersion|services|type|run):", re.MULTILINE),),
-    parameters="parameters",
-    framework=FRAMEWORKS["composer"],
-)
 
 
 _HEAD = 60_000
@@ -343,11 +269,6 @@ class TaskFileSource:
             suppressions=suppressions(file),
         )
         return without_secrets(reading, secrets_of(reader.commands))
-
-
-SKYPILOT_SOURCE = TaskFileSource(SKYPILOT)
-DSTACK_SOURCE = TaskFileSource(DSTACK)
-MCLI_SOURCE = TaskFileSource(MCLI)
 
 
 @dataclass(slots=True)
@@ -552,23 +473,14 @@ def _with_node_count(claim: Claim, nodes: Value) -> Claim:
     return replace(claim, value=nodes) if claim.value == counted else claim
 
 
-_VARIABLES: dict[str, dict[str, str | Symbol]] = {
-    "pytorch": {
-        "MASTER_ADDR": Symbol.FIRST_ALLOCATED_HOST,
-        "MASTER_PORT": Symbol.RANDOM_NUMBER,
-        "WORLD_SIZE": WORLD,
-        "RANK": Symbol.PROCESS_RANK,
-        "NODE_RANK": Symbol.NODE_RANK,
-        "LOCAL_RANK": Symbol.LOCAL_RANK,
-    },
-    "mpi": {
-        "OMPI_COMM_WORLD_SIZE": WORLD,
-        "OMPI_COMM_WORLD_RANK": Symbol.PROCESS_RANK,
-        "OMPI_COMM_WORLD_LOCAL_RANK": Symbol.LOCAL_RANK,
-        "AZUREML_NODE_COUNT": NODES,
-    },
-    "tensorflow": {"TF_CONFIG": Symbol.PROCESS_RANK},
-}
+_TABLE = toml.load(Path(__file__).with_suffix(".toml"))
+
+
+def _variables(row: dict[str, str]) -> dict[str, str | Symbol]:
+    return {name: Symbol[what] if what.isupper() else what for name, what in row.items()}
+
+
+_VARIABLES = {kind: _variables(row) for kind, row in _TABLE["distribution"].items()}
 
 
 def _tasks(root: Node) -> Iterator[Node]:
@@ -600,27 +512,6 @@ def _ranks(root: Node) -> RanksPerNode | None:
     return RanksPerNode(count, member, _VARIABLES[kind])
 
 
-AZURE_ML = Orchestrator(
-    name="azure-ml",
-    signs=(
-        re.compile(r"^[ \t]*command:", re.MULTILINE),
-        re.compile(r"^[ \t]*(?:distribution|resources):", re.MULTILINE),
-        re.compile(r"^[ \t]*(?:process_count_per_instance|worker_count):|\bazureml", re.MULTILINE),
-    ),
-    code="command",
-    environment=("environment_variables",),
-    nodes="resources.instance_count",
-    accelerators=lambda _: None,
-    variables={},
-    others=(re.compile(r"^(?:apiVersion|run|on|entrypoint):", re.MULTILINE),),
-    tasks=_tasks,
-    folder="code",
-    inputs="inputs",
-    ranks=_ranks,
-)
-AZURE_ML_SOURCE = TaskFileSource(AZURE_ML)
-
-
 #: Values that trials of a search have in common; those that it varies are objects with a type.
 _PARAMETERS = Framework(
     name="determined",
@@ -639,24 +530,22 @@ def _slots(root: Node) -> Accelerators | None:
     return Accelerators(member, as_int(value_of(member.node)), total=True) if member is not None else None
 
 
-DETERMINED = Orchestrator(
-    name="determined",
-    signs=(
-        re.compile(r"^entrypoint:", re.MULTILINE),
-        re.compile(
-            r"^(?:searcher|resources|hyperparameters|max_restarts|checkpoint_storage|bind_mounts|records_per_epoch"
-            r"|workspace|project|min_validation_period|environment):",
-            re.MULTILINE,
-        ),
-    ),
-    code="entrypoint",
-    environment=("environment.environment_variables",),
-    nodes="",
-    accelerators=_slots,
-    variables={},
-    others=(re.compile(r"^(?:apiVersion|services|run|commands|jobs|setup):", re.MULTILINE),),
-    parameters="hyperparameters",
-    framework=_PARAMETERS,
-    is_word_list=True,
-)
-DETERMINED_SOURCE = TaskFileSource(DETERMINED)
+#: What only code can read of the files of each orchestrator.
+_READERS: dict[str, dict[str, Any]] = {
+    "skypilot": {"accelerators": _sky, "has_settings": _is_object},
+    "dstack": {"accelerators": _dstack, "has_settings": _is_no_other_type},
+    "azure-ml": {"accelerators": lambda _: None, "tasks": _tasks, "ranks": _ranks},
+    "mcli": {"accelerators": _mcli, "framework": FRAMEWORKS["composer"]},
+    "determined": {"accelerators": _slots, "framework": _PARAMETERS},
+}
+
+
+def _orchestrator(row: dict[str, Any]) -> Orchestrator:
+    given = toml.with_tuples(row) | _READERS[row["name"]]
+    for name in ("signs", "others"):
+        given[name] = tuple(re.compile(text, re.MULTILINE) for text in row[name])
+    return Orchestrator(**given | {"variables": _variables(row.get("variables", {}))})
+
+
+#: In the order in which they are tried.
+SOURCES = tuple(TaskFileSource(_orchestrator(row)) for row in _TABLE["orchestrator"])
