@@ -389,10 +389,10 @@ def state_launcher(
                 given.span,
                 given.spelling,
             )
-    for dest in repeated & first.keys():
+    for dest in (name for name in first if name in repeated):
         values = lift(lambda *items: tuple(map(str, items)), *(given.value for given in scanned.every(dest)))
         builder.add(f"{prefix}{dest}", values, first[dest].span, first[dest].spelling)
-    for dest in first.keys() - repeated:
+    for dest in (name for name in first if name not in repeated):
         builder.add_setting(f"{prefix}{_NAMES.get(dest, dest)}", option_setting(scanned.last(dest)), _text)
     for name, variable in (environment or {}).items() if variables else ():
         if name.startswith(variables):
