@@ -83,7 +83,7 @@ def _files(root: Path) -> Iterator[tuple[str, str]]:
 
 def _measured(root: Path) -> dict[str, Any]:
     from preflight import api
-    from preflight.config.selection import jobs_in
+    from preflight.config.resolve import jobs_in
 
     hits = {path: found for path, text in _files(root) if (found := tuple(kinds_of(path, text)))}
     start, cpu = time.monotonic(), time.process_time()

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from preflight.commands.history.account import account_of
 from preflight.commands.history.database import open_database
-from preflight.commands.history.past import load_past
-from preflight.commands.history.writer import add_run
+from preflight.commands.history.past import add_run, load_past
 from tests.commands.history.fleet import Fleet
 from tests.commands.history.planted import twelve
 

@@ -213,7 +213,7 @@ class _RayWorker:
 
 def bytes_of(tensor: Any) -> memoryview | bytes:
     """A tensor's bytes, not copied."""
-    from reference_trainer.ps import memory
+    from reference_trainer.ps import store as memory
 
     views = memory.bytes_of(tensor.contiguous())
     return views[0] if views else b""

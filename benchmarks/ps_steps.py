@@ -164,9 +164,8 @@ def our_server(ends: list[Any], config: Any) -> None:
 
     from reference_trainer.ps.connection import ConnectionHandler
     from reference_trainer.ps.frames import Channel
-    from reference_trainer.ps.injected_server_faults import ProcessFault
     from reference_trainer.ps.server_state import ConnectedWorker, ServerState
-    from reference_trainer.ps.settings import TRAINING
+    from reference_trainer.ps.settings import TRAINING, ProcessFault
 
     host = ServerState(config, ProcessFault({}, role="server", index=config.index))
     host.prepare(torch.device("cpu"))
@@ -189,8 +188,7 @@ def trainer(ends: list[Any], config: Any, index: int) -> Callable[[int], None]:
 
     from reference_trainer.ps.client import Client
     from reference_trainer.ps.frames import Channel
-    from reference_trainer.ps.injected_server_faults import ProcessFault
-    from reference_trainer.ps.settings import TRAINING
+    from reference_trainer.ps.settings import TRAINING, ProcessFault
     from reference_trainer.ps.worker_steps import WorkerSteps
 
     fault = ProcessFault({}, role="worker", index=index)

@@ -133,8 +133,7 @@ def our_server(size: int) -> Iterator[Peer]:
     """A server that applies each push asynchronously, and a worker that pushes and pulls in one exchange."""
     from reference_trainer.ps.client import Client
     from reference_trainer.ps.frames import Channel
-    from reference_trainer.ps.injected_server_faults import ProcessFault
-    from reference_trainer.ps.settings import TRAINING
+    from reference_trainer.ps.settings import TRAINING, ProcessFault
 
     ours, theirs = connected()
     config = settings(size)
@@ -164,9 +163,8 @@ def _our_server(connection: socket.socket, config: Any) -> None:
 
     from reference_trainer.ps.connection import ConnectionHandler
     from reference_trainer.ps.frames import Channel
-    from reference_trainer.ps.injected_server_faults import ProcessFault
     from reference_trainer.ps.server_state import ConnectedWorker, ServerState
-    from reference_trainer.ps.settings import TRAINING
+    from reference_trainer.ps.settings import TRAINING, ProcessFault
 
     host = ServerState(config, ProcessFault({}, role="server", index=0))
     host.prepare(torch.device("cpu"))

@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from preflight.commands.diagnose.diagnosis import Diagnosis
     from preflight.commands.diff.difference import Difference
     from preflight.engine.report import Report
-    from preflight.model.configuration import Configuration
+    from preflight.model.configuration import Configuration, RunOptions, SmokeOptions
     from preflight.model.findings import Finding, Outcome, Severity, Status, VerdictKind
-    from preflight.model.options import RunOptions, SmokeOptions
     from preflight.model.recording import Recording
 
 __all__ = [
@@ -48,14 +47,14 @@ __all__ = [
 _HOMES = {
     **dict.fromkeys(("check", "diagnose", "diff", "judge", "lint", "nodes", "smoke"), "api"),
     **dict.fromkeys(("Finding", "Outcome", "Severity", "Status", "VerdictKind"), "model.findings"),
-    "RunOptions": "model.options",
+    "RunOptions": "model.configuration",
     "Configuration": "model.configuration",
     "Diagnosis": "commands.diagnose.diagnosis",
     "Difference": "commands.diff.difference",
     "Recording": "model.recording",
     "Report": "engine.report",
     "UsageError": "_util.usage_error",
-    "SmokeOptions": "model.options",
+    "SmokeOptions": "model.configuration",
 }
 
 # Hidden from type checkers, for which every name would exist otherwise.

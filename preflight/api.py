@@ -13,11 +13,11 @@ from typing import IO, TYPE_CHECKING
 from preflight import __version__
 from preflight._util.budget import running
 from preflight._util.usage_error import UsageError
-from preflight.config.selection import broken_for, checks_for, configured, jobs_in, plugins, read_jobs, rules_for
+from preflight.config.resolve import broken_for, checks_for, configured, jobs_in, plugins, read_jobs, rules_for
 from preflight.engine import report
 from preflight.engine.judge import judge as judge
 from preflight.engine.report import Report
-from preflight.model.options import NODES, SMOKE, check_server_options, job_of
+from preflight.model.configuration import NODES, SMOKE, check_server_options, job_of
 from preflight.model.progress import Progress, delayed, ignore
 from preflight.model.recording import Configuration, Recording
 from preflight.plugins import registry
@@ -26,15 +26,15 @@ from preflight.sources.discovery.walk import folder_of, repository_of, resolve_p
 
 if TYPE_CHECKING:
     from preflight._util.cache import Cache
-    from preflight.commands.comment.change_report import ChangeReport
+    from preflight.commands.comment import ChangeReport
     from preflight.commands.diagnose.diagnosis import Diagnosis, Pointer
     from preflight.commands.diff.difference import Difference
     from preflight.commands.fix import Plan as FixPlan
     from preflight.commands.history.account import Account
     from preflight.commands.plan.job_plan import Plan
     from preflight.config.resolve import Choices, Chosen
+    from preflight.model.configuration import RunOptions
     from preflight.model.job import Job, LeftOut
-    from preflight.model.options import RunOptions
     from preflight.runner.preparation import LoadedJobs, LoadJobs
 
 #: Each check plans its requests for each job, so a repository with thousands of jobs would take minutes before any node
@@ -183,7 +183,7 @@ def change_report(
     Raises:
         UsageError: as for `lint`.
     """
-    from preflight.commands.comment.change_report import change_report as make
+    from preflight.commands.comment import change_report as make
     from preflight.sources.discovery.git_revision import commit_of
 
     wanted = configured(configuration, lambda: rules_for(configuration))
@@ -408,7 +408,7 @@ def diagnose(
         UsageError: a path does not exist, or a table cannot be used.
     """
     from preflight.commands.diagnose.pipeline import diagnose as read
-    from preflight.commands.diagnose.symptoms import known
+    from preflight.commands.diagnose.scan import known
 
     table = known([Path(path) for path in symptoms])
     return read(_listed(logs), table, _pointers, version=__version__, given=given, progress=progress)
@@ -467,8 +467,7 @@ def history(address: str, *, days: int | None = 90, hosts: str = "", add: Sequen
     from preflight._util.hostnames import expand_hosts
     from preflight.commands.history.account import account_of, concerning
     from preflight.commands.history.database import open_database
-    from preflight.commands.history.past import load_past
-    from preflight.commands.history.writer import add_run, why_not_kept
+    from preflight.commands.history.past import add_run, load_past, why_not_kept
 
     reports = [(str(path), _report_of(path)) for path in add]
     for name, found in reports:

@@ -20,11 +20,10 @@ from preflight.model.charts import (
     Timeline,
 )
 from preflight.model.doctor_items import DoctorItem, Surroundings
-from preflight.model.facts import Facts
 from preflight.model.findings import Command, Confidence, Edit, Evidence, Fix, Location, Severity, Status
 from preflight.model.job import Claim, Job, Known, Launch, OneOf, Relation, Scope, Span, Strength, Unresolved, Value
 from preflight.model.nodes import Fleet, Node, NodeRecord
-from preflight.model.requests import Observed, Request, Unavailable, probe_name
+from preflight.model.requests import Facts, Observed, Request, Unavailable, probe_name
 from preflight.plugins.authoring import (
     Check,
     Question,

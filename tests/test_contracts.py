@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from preflight.config.selection import all_items
+from preflight.config.resolve import all_items
 from preflight.model.findings import Confidence, Severity
 from preflight.plugins import registry
 from preflight.plugins.authoring import HEADINGS, Check
@@ -45,7 +45,6 @@ ALLOWED = {
         "preflight.reporters.text.summary",
         "preflight.reporters.text.full_report",
         "preflight.reporters.live.table",
-        "preflight.reporters.text.sheet",
     },
     "yaml": {"preflight.sources.formats.lenient_yaml", "preflight.services.admission.judgement"},
 }

@@ -14,8 +14,7 @@ from preflight._util.toml import parse as loads
 from preflight.cli import main
 from preflight.commands import rule_docs
 from preflight.config.document import Settings, validated
-from preflight.config.resolve import Choices
-from preflight.config.selection import all_items
+from preflight.config.resolve import Choices, all_items
 from preflight.plugins.site.loader import parse
 
 ROOT = Path(__file__).parent.parent

@@ -16,8 +16,7 @@ from typing import Any
 
 import anyio
 
-from preflight.executors.base import ExecutorError
-from preflight.executors.tool import run_tool
+from preflight.executors.base import ExecutorError, run_tool
 from preflight.model.doctor_items import Capability, DoctorItem, Surroundings
 
 #: A script that imports one framework and reports what it supports. It drops the untrusted working directory from

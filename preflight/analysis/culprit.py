@@ -15,12 +15,17 @@ from dataclasses import dataclass, replace
 
 from preflight.agent import rank_events
 from preflight.agent.wire import LEASE_S
-from preflight.analysis.culprit_model import (
+from preflight.analysis.rank_state import (
+    BACKUP_WORKER,
     LIMITS,
+    RANK,
     UNFINISHED,
     Culprit,
     Limits,
+    Member,
+    RankView,
     Views,
+    build_views,
     by_time,
     describe_activity,
     fold,
@@ -29,10 +34,9 @@ from preflight.analysis.culprit_model import (
     nodes_text,
     title,
 )
-from preflight.analysis.handshake import find_mismatch
-from preflight.analysis.rank_state import BACKUP_WORKER, RANK, Member, RankView, build_views
 from preflight.analysis.rendezvous import (
     blame_network,
+    find_mismatch,
     find_redirected,
     find_taken_endpoint,
     find_unreachable_master,

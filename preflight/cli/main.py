@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from preflight import __version__
-from preflight.cli import live_options, options
+from preflight.cli import live as live_options
+from preflight.cli import options
 from preflight.cli.delivery import deliver_report
-from preflight.cli.kubernetes import admission_check, manifest, webhook
 from preflight.cli.live import nodes, smoke
 from preflight.cli.past_runs import diagnose, diff, history
 from preflight.cli.plan import comment, plan
-from preflight.cli.servers import lsp, serve
+from preflight.cli.servers import admission_check, lsp, manifest, serve, webhook
 from preflight.cli.setup import baseline, doctor, init
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class _Commands(click.Group):
     ) -> None:
         """Like click's, with a bash script that runs only the `preflight` on PATH."""
         if "_PREFLIGHT_COMPLETE" in os.environ:
-            from preflight.cli.hints import use_own_bash
+            from preflight.cli.options import use_own_bash
 
             use_own_bash()
         super()._main_shell_completion(ctx_args, prog_name, complete_var)
@@ -142,7 +142,7 @@ def lint(paths: tuple[Path, ...], root: Path | None, **chosen: Any) -> int:
     """
     from preflight import api
     from preflight._util.cache import default_cache
-    from preflight.config.selection import jobs_in
+    from preflight.config.resolve import jobs_in
 
     targets, given = _with_stdin(paths or (Path(),), chosen)
     found = api.configure(options.choices(chosen), targets, root=root)
@@ -259,7 +259,7 @@ def explain(name: str, site_rules: tuple[Path, ...]) -> int:
 def rules(output: str, folder: Path | None, site_rules: tuple[Path, ...]) -> int:
     """List every rule and check."""
     from preflight.commands.rule_docs import listing
-    from preflight.config.selection import all_items
+    from preflight.config.resolve import all_items
 
     if folder is not None and output != "markdown":
         raise click.UsageError("--to needs --output markdown")
@@ -426,7 +426,7 @@ def run(arguments: list[str]) -> int:
     except click.ClickException as error:
         import io
 
-        from preflight.cli.hints import add_hint
+        from preflight.cli.options import add_hint
 
         shown = io.StringIO()
         add_hint(error, cli).show(shown)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from preflight.cli import live_options, options
+from preflight.cli import live as live_options
+from preflight.cli import options
 from preflight.cli.delivery import deliver_document
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from preflight.cli import options
 from preflight.cli.delivery import deliver_document
 
 if TYPE_CHECKING:
-    from preflight.commands.comment.change_report import ChangeReport
-    from preflight.commands.comment.platforms import Platform
+    from preflight.commands.comment import ChangeReport, Platform
     from preflight.model.configuration import Configuration
     from preflight.reporters.base import Style
 
@@ -87,8 +86,7 @@ def _show_changes(
     color: bool | None,
 ) -> int:
     from preflight import api
-    from preflight.commands.plan.plan_pages import changes_markdown
-    from preflight.commands.plan.plan_sections import NOT_READ, changes_between
+    from preflight.commands.plan.plan_pages import NOT_READ, changes_between, changes_markdown
     from preflight.commands.plan.plan_text import changes_page
 
     if any(name == "html" for name, _ in targets):
@@ -131,9 +129,8 @@ def comment(paths: tuple[Path, ...], root: Path | None, since: str, platform: st
     """
     from preflight import api
     from preflight._util.sanitize import clean, neutralize_commands
-    from preflight.commands.comment.change_report import comment as written
-    from preflight.commands.comment.change_report import key_of
-    from preflight.commands.comment.platforms import PlatformError, publish
+    from preflight.commands.comment import PlatformError, key_of, publish
+    from preflight.commands.comment import comment as written
     from preflight.reporters.output import print_text
     from preflight.sources.discovery.snapshot import below
     from preflight.sources.discovery.walk import root_of
@@ -149,7 +146,7 @@ def comment(paths: tuple[Path, ...], root: Path | None, since: str, platform: st
         body = written(report, key).body
         print_text(body)
         return 0
-    from preflight.commands.comment.platforms import platform_of
+    from preflight.commands.comment import platform_of
 
     try:
         request = platform_of(platform)
@@ -170,7 +167,7 @@ def _compared(
     """The report, compared with the base; where that is not possible, the report on all jobs and the reason."""
     from preflight import api
     from preflight._util.usage_error import UsageError
-    from preflight.commands.comment.change_report import ChangeReport
+    from preflight.commands.comment import ChangeReport
 
     try:
         return api.change_report(

@@ -1,13 +1,277 @@
-"""`preflight lsp` and `preflight serve`: the language server, and the page over the history."""
+"""The commands for Kubernetes (`manifest`, `webhook`, `admission-check`) and the servers `lsp` and `serve`."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from preflight.cli import live_options, options
+from preflight.cli import live as live_options
+from preflight.cli import options
+
+if TYPE_CHECKING:
+    from preflight.services.admission.cluster import Cluster
+    from preflight.services.admission.judgement import Policy
+
+
+@click.command()
+@click.argument("manifest", type=click.Path(path_type=Path, dir_okay=False, exists=True))
+@click.argument("others", nargs=-1, type=click.Path(path_type=Path, dir_okay=False, exists=True))
+@click.option(
+    "--as",
+    "kind",
+    type=click.Choice(["init", "patch", "job"]),
+    default="init",
+    show_default=True,
+    help="init: what to add to the pods; patch: the whole manifest with it added; job: a separate Job.",
+)
+@click.option("--object", "name", default="", metavar="NAME", help="The job to use, if the manifest contains several.")
+@click.option(
+    "--container",
+    default="",
+    metavar="NAME",
+    help="Use the image and devices of this container. Default: the one with devices.",
+)
+@click.option(
+    "--image", default="", metavar="IMAGE", help="An image with preflight installed, instead of the job's own."
+)
+@click.option("--install", is_flag=True, help="Install preflight with pip when the container starts.")
+@click.option("--lenient", is_flag=True, help="Only report findings; the job starts regardless.")
+@click.option(
+    "--option", "further", multiple=True, metavar="WORD", help="An additional argument for that `preflight check`."
+)
+@options.ROOT
+def manifest(
+    manifest: Path,
+    others: tuple[Path, ...],
+    kind: str,
+    name: str,
+    container: str,
+    image: str,
+    install: bool,
+    lenient: bool,
+    further: tuple[str, ...],
+    root: Path | None,
+) -> int:
+    """Print what to add to a Kubernetes job so that preflight checks its own pods before it starts.
+
+    MANIFEST is the job's file; OTHERS are further files of the job (its scripts) that the manifest does not refer to.
+    Nothing is applied: the output is YAML for `kubectl apply -f -`, with comments that say what to do.
+    """
+    from preflight._util import regular_file
+    from preflight._util.usage_error import UsageError
+    from preflight.commands import manifest as made
+    from preflight.config.resolve import jobs_in
+    from preflight.reporters.output import print_bytes
+    from preflight.sources.discovery.walk import root_of
+    from preflight.sources.formats.tree import MAX_BYTES
+
+    paths = (manifest, *others)
+    top = root_of(paths, root)
+    jobs = jobs_in(paths, root=root)
+    known = [file.path for job in jobs for file in job.files]
+    try:
+        text = regular_file.read_text(manifest, MAX_BYTES)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{manifest} cannot be read: {error}") from None
+    files = made.read_files(top, tuple(dict.fromkeys(known)))
+    options = made.ManifestOptions(name, container, image, install, lenient, further)
+    print_as = {"init": made.pieces, "patch": made.patched, "job": made.gate_job}[kind]
+    print_bytes(print_as(text, files, options).encode("utf-8"))
+    return 0
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+_FILE = click.Path(path_type=Path, dir_okay=False)
+_ANSWER = click.Choice(["allow", "refuse"])
+_POLICY: Callable[[F], F] = options.combine(
+    click.option(
+        "--refuse-at",
+        multiple=True,
+        metavar="[NAMESPACE=]LEVEL",
+        help="The mildest finding that refuses a job: error, warning or never. Default: fail-on of the configuration, "
+        "else error. With a pattern of namespaces, only there: 'team-*=never'. Repeatable.",
+    ),
+    click.option(
+        "--on-failure",
+        type=_ANSWER,
+        default="allow",
+        show_default=True,
+        help="What happens to an object that cannot be judged: no time, too many requests, a bug in preflight.",
+    ),
+    click.option(
+        "--concurrency",
+        type=click.IntRange(1, 64),
+        default=2,
+        show_default=True,
+        help="Objects that are judged at the same time, each in a process of its own.",
+    ),
+    click.option(
+        "--deadline",
+        type=click.FloatRange(0.5, 29),
+        default=8.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="Time for one object. Keep it below timeoutSeconds of the webhook.",
+    ),
+    click.option(
+        "--kubeconfig", type=_FILE, metavar="FILE", help="The login to the cluster. Default: that of the pod."
+    ),
+    click.option("--context", default="", metavar="NAME", help="The context of the kubeconfig to use."),
+)
+
+
+@click.command()
+@click.option(
+    "--certificate", type=_FILE, required=True, metavar="FILE", help="The certificate with its chain, in PEM."
+)
+@click.option("--key", type=_FILE, required=True, metavar="FILE", help="The key of the certificate, in PEM.")
+@click.option(
+    "--listen",
+    default="127.0.0.1:8443",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Where to listen; 0.0.0.0:8443 in a pod.",
+)
+@click.option(
+    "--path-token-file",
+    type=_FILE,
+    metavar="FILE",
+    help="File with a token: reviews are answered at /admit/TOKEN only, which the API server alone should know. "
+    "Default: at /admit, for everybody who reaches it.",
+)
+@click.option(
+    "--on-too-large", type=_ANSWER, help="What happens to a request above --max-bytes. Default: as --on-failure."
+)
+@click.option(
+    "--max-bytes",
+    type=click.IntRange(4096, 64 * 1024 * 1024),
+    default=4 * 1024 * 1024,
+    show_default=True,
+    help="The largest request that is read.",
+)
+@click.option("--no-cluster", is_flag=True, help="Read nothing from the cluster: judge each object alone.")
+@_POLICY
+@options.SERVICE_RULE_OPTIONS
+def webhook(
+    certificate: Path,
+    key: Path,
+    listen: str,
+    path_token_file: Path | None,
+    on_too_large: str | None,
+    max_bytes: int,
+    no_cluster: bool,
+    **chosen: Any,
+) -> int:
+    """Serve a validating admission webhook: Kubernetes asks it about every job that is submitted.
+
+    It lints the object with the queues, runtimes and ConfigMaps that it refers to, and refuses it or warns.
+    """
+    _needs("starlette", "uvicorn", "prometheus_client")
+    from preflight.services.admission.review import Workers
+    from preflight.services.admission.webhook import Certificate, Webhook, serve
+
+    policy = _policy(chosen, on_too_large=on_too_large or chosen["on_failure"], max_body_bytes=max_bytes)
+    host, port = _listen_address(listen)
+    path_token = _path_token(path_token_file) if path_token_file is not None else ""
+    cluster = None if no_cluster else _cluster(chosen, required=bool(chosen["kubeconfig"] or chosen["context"]))
+    workers = Workers(policy, cluster.read if cluster is not None else None)
+    serve(Webhook(workers, path_token=path_token), host, port, Certificate(certificate, key))
+    return 0
+
+
+@click.command("admission-check")
+@click.option(
+    "--controller-name",
+    default="preflight/admission-check",
+    show_default=True,
+    metavar="NAME",
+    help="The controllerName of the AdmissionChecks that this controller answers.",
+)
+@_POLICY
+@options.SERVICE_RULE_OPTIONS
+def admission_check(controller_name: str, **chosen: Any) -> int:
+    """Run an AdmissionCheck controller for Kueue: a queued job starts only after preflight has judged it.
+
+    It watches Workloads, lints the job of each one, and sets its check to Ready, Retry or Rejected.
+    """
+    from preflight.services.admission.cluster import run_controller
+    from preflight.services.admission.review import Workers
+
+    policy = _policy(chosen)
+    cluster = _cluster(chosen, required=True)
+    assert cluster is not None
+    run_controller(cluster, Workers(policy, cluster.read), controller_name)
+    return 0
+
+
+def _needs(*modules: str) -> None:
+    from importlib.util import find_spec
+
+    from preflight._util.usage_error import UsageError
+
+    missing = [name for name in modules if find_spec(name) is None]
+    if missing:
+        raise UsageError(f"{', '.join(missing)} cannot be imported; pip install 'preflight-train[webhook]'")
+
+
+def _policy(chosen: dict[str, Any], **further: Any) -> Policy:
+    from preflight import api
+    from preflight.services.admission.judgement import Policy, levels_of
+
+    wanted = {**chosen, "fail_on": None, "allow_incomplete": False, "exclude": (), "extend_exclude": ()}
+    configuration = api.configure(options.choices({**wanted, "no_config": chosen["config"] is None}), ()).configuration
+    default = "error" if configuration.fail_on == "error" else "warning"
+    refuse_at, namespaces = levels_of(chosen["refuse_at"], default)
+    return Policy(
+        configuration,
+        refuse_at,
+        namespaces,
+        chosen["on_failure"],
+        max_concurrent=chosen["concurrency"],
+        deadline_s=chosen["deadline"],
+        **further,
+    )
+
+
+def _listen_address(listen: str) -> tuple[str, int]:
+    from preflight._util.usage_error import UsageError
+
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise UsageError(f"--listen {listen}: expected HOST:PORT, as in 0.0.0.0:8443")
+    return host.strip("[]"), int(port)
+
+
+def _path_token(file: Path) -> str:
+    import re
+
+    from preflight._util.usage_error import UsageError
+    from preflight.services.access import read_token
+
+    token = read_token(file, "--path-token-file")
+    if not re.fullmatch(r"[0-9A-Za-z_-]+", token):
+        raise UsageError(f"--path-token-file {file}: expected only letters, digits, - and _, as it is part of a path")
+    return token
+
+
+def _cluster(chosen: dict[str, Any], *, required: bool) -> Cluster | None:
+    """Connect to the cluster. Returns None if that fails and `required` is false; raises UsageError if it is true."""
+    from preflight._util.usage_error import UsageError
+    from preflight.services.admission.cluster import Cluster, ClusterError
+
+    try:
+        return Cluster.connect(str(chosen["kubeconfig"] or ""), chosen["context"])
+    except ClusterError as error:
+        if required:
+            raise UsageError(str(error)) from None
+        click.echo(f"preflight: {error}; each object is judged alone, and its author is told so", err=True)
+        return None
+
 
 _INSTALL = 'pip install "preflight-train[lsp]"'
 _LOOPBACK = "127.0.0.1"

@@ -105,7 +105,7 @@ def init(folder: Path, show: bool, force: bool, accept: bool) -> int:
     from preflight import api
     from preflight._util.sanitize import printable
     from preflight._util.usage_error import UsageError
-    from preflight.commands.init import first_config
+    from preflight.commands import init as first_config
     from preflight.config import baseline as baselines
     from preflight.reporters import output
 

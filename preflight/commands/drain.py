@@ -20,11 +20,9 @@ import anyio
 
 from preflight._util.sanitize import clean
 from preflight._util.usage_error import UsageError
-from preflight.engine.node_status import hosts_of
-from preflight.engine.report import ExitCode, Report
-from preflight.executors.base import ExecutorError
-from preflight.executors.slurm_jobs import parse_node
-from preflight.executors.tool import run_tool
+from preflight.engine.report import ExitCode, Report, hosts_of
+from preflight.executors.base import ExecutorError, run_tool
+from preflight.executors.slurm import parse_node
 from preflight.model.findings import Confidence, Severity, Status
 
 #: Begins the reason of every node that preflight takes out of service. Others are never given back.

@@ -13,9 +13,9 @@ from pathlib import Path
 from preflight._util import regular_file
 from preflight._util.sequences import grouped
 from preflight._util.usage_error import UsageError
-from preflight.config.selection import all_items
+from preflight.config.resolve import all_items
+from preflight.model.configuration import STAGES
 from preflight.model.findings import Severity
-from preflight.model.options import STAGES
 from preflight.model.requests import probe_name
 from preflight.plugins import registry
 from preflight.plugins.authoring import HEADINGS, Check, Meta, Rule
@@ -63,7 +63,7 @@ def explanation(name: str, site_rules: Sequence[Path] = (), *, width: int | None
 
 
 def _symptoms() -> tuple[str, ...]:
-    from preflight.commands.diagnose.symptoms import known
+    from preflight.commands.diagnose.scan import known
 
     return tuple(row.symptom.id for row in known().rows)
 
@@ -71,7 +71,7 @@ def _symptoms() -> tuple[str, ...]:
 def _symptom(name: str, known: Mapping[str, Rule | Check]) -> str | None:
     """Return what is known about a symptom of logs; None if the name is unknown."""
     from preflight.commands.diagnose.diagnosis import Kind
-    from preflight.commands.diagnose.symptoms import known as table
+    from preflight.commands.diagnose.scan import known as table
 
     row = next((row for row in table().rows if row.symptom.id == name), None)
     if row is None:

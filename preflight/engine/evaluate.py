@@ -17,11 +17,10 @@ from typing import TypeVar
 from preflight._util.budget import BudgetExceeded, current
 from preflight._util.redaction import scrub_traceback
 from preflight._util.sequences import join_some
-from preflight.model.configuration import Configuration, matches, severity_chosen
+from preflight.model.configuration import SMOKE, STAGES, Configuration, matches, severity_chosen
 from preflight.model.findings import PROFILES, Confidence, Finding, Outcome, Severity, Status
 from preflight.model.job import Job
 from preflight.model.nodes import NodeRecord
-from preflight.model.options import SMOKE, STAGES
 from preflight.model.progress import Progress, Step, ignore
 from preflight.model.recording import Facts, Fleet, Recording
 from preflight.model.requests import Unavailable

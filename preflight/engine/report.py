@@ -1,4 +1,5 @@
-"""The report: the results of a run, in one versioned schema that reporters print and programs read.
+"""The report of a run, in one versioned schema that reporters print and programs read: its results, and what they are
+based on.
 
 Additive within a schema version; the committed JSON Schema is generated from these classes.
 
@@ -12,25 +13,24 @@ import html
 import json
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from preflight._util.hostnames import folded, is_hostname
 from preflight._util.json_output import schema_of, to_bytes
 from preflight._util.redaction import scrub_traceback
 from preflight._util.sanitize import clean, fold_nodes
 from preflight._util.usage_error import UsageError
 from preflight.engine.evaluate import fleet_of, outcomes_of
 from preflight.engine.suppress import SuppressionNote, apply_suppressions
-from preflight.engine.understood import Understood, understanding
 from preflight.engine.waste import AvoidedCost, avoided_cost
-from preflight.model.configuration import Accepted, Configuration, matches
+from preflight.model.configuration import NODES, SMOKE, Accepted, Configuration, matches
 from preflight.model.findings import Finding, Outcome, Severity, Status, VerdictKind
-from preflight.model.job import Job, LeftOut, Suppression
+from preflight.model.job import UNSEEN, Job, Known, Launch, LeftOut, Suppression
 from preflight.model.measurements import Measurements, NodeProperties
-from preflight.model.options import NODES, SMOKE
 from preflight.model.progress import Progress, ignore
 from preflight.model.recording import Facts, NodeRecord, Origin, Recording, SmokeOptions, StageRecord
 from preflight.plugins.authoring import Check, Rule, clear_memo
@@ -39,7 +39,91 @@ from preflight.plugins.registry import Broken, ChartMaker
 if TYPE_CHECKING:
     from preflight.engine.pack_output import PropertyReader
     from preflight.model.charts import Chart
-    from preflight.model.findings import Finding
+
+
+#: The stage of rules.
+_LINT = "lint"
+#: Unread files that are listed; all of them are counted.
+_MAX_UNREAD = 100
+#: The quantities that a world size is computed from if none states it.
+_SIZES = ("nodes", "processes_per_node", "tasks", "tasks_per_node")
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A file that the job refers to, or that was selected, and that was not read completely.
+
+    Args:
+        path: relative to the root.
+        reason: the reason, in a sentence.
+    """
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Understood:
+    """How much of the jobs was understood. Without a launch nothing is known about what the ranks will do.
+
+    Args:
+        launches: command lines that start ranks.
+        worlds_known: launches whose number of ranks the files state.
+        worlds_symbolic: launches whose number of ranks depends on a named value, or is one of a few numbers.
+        worlds_unknown: launches without any claim about the number of ranks.
+        jobs_without_launch: jobs with no file that starts ranks.
+        files_read: the number of files read.
+        files_unread: those not read completely; at most 100 of them.
+        unread: their total number.
+        rules_judged: rules that passed or failed at least one subject.
+        rules_undecided: ids of rules that could not judge some subject, because a value is unknown.
+    """
+
+    launches: int = 0
+    worlds_known: int = 0
+    worlds_symbolic: int = 0
+    worlds_unknown: int = 0
+    jobs_without_launch: int = 0
+    files_read: int = 0
+    files_unread: tuple[Unread, ...] = ()
+    unread: int = 0
+    rules_judged: int = 0
+    rules_undecided: tuple[str, ...] = ()
+
+
+def understanding(jobs: Sequence[Job], outcomes: Sequence[Outcome]) -> Understood:
+    """Determine what was understood of these jobs, and which rules could judge them."""
+    worlds = [_world(job, launch) for job in jobs for launch in job.launches]
+    unread = tuple(dict.fromkeys(_unread(jobs)))
+    judged = {o.id for o in outcomes if o.stage == _LINT and o.status in (Status.PASS, Status.FAIL)}
+    undecided = {o.id for o in outcomes if o.stage == _LINT and o.status is Status.UNKNOWN}
+    return Understood(
+        launches=len(worlds),
+        worlds_known=worlds.count("known"),
+        worlds_symbolic=worlds.count("symbolic"),
+        worlds_unknown=worlds.count("unknown"),
+        jobs_without_launch=sum(bool(job.files) and not job.launches for job in jobs),
+        files_read=len({file.path for job in jobs for file in job.files}),
+        files_unread=unread[:_MAX_UNREAD],
+        unread=len(unread),
+        rules_judged=len(judged),
+        rules_undecided=tuple(sorted(undecided)),
+    )
+
+
+def _world(job: Job, launch: Launch) -> str:
+    for quantity in ("world_size", "ps_workers"):
+        claims = job.value_claims(quantity, launch.scope)
+        if claims:
+            return "known" if all(isinstance(claim.value, Known) for claim in claims) else "symbolic"
+    return "symbolic" if any(job.value_claims(quantity, launch.scope) for quantity in _SIZES) else "unknown"
+
+
+def _unread(jobs: Sequence[Job]) -> Iterator[Unread]:
+    for job in jobs:
+        for note in job.notes:
+            if note.required or note.kind in UNSEEN:
+                yield Unread(note.span.path, note.message.partition("\n")[0])
 
 
 SCHEMA_VERSION = 2
@@ -529,3 +613,67 @@ def _row(finding: Finding) -> str:
 def _text(text: str) -> str:
     plain = clean(text[:_MAX_LENGTH], keep_newlines=True)
     return html.escape(plain + (" …" if len(text) > _MAX_LENGTH else "")).replace("\n", "<br>")
+
+
+class Hosts(NamedTuple):
+    """The nodes of a run by result, each in rank order and in exactly one of the three.
+
+    Args:
+        passing: all others.
+        failing: not reached, or named by a finding that makes the verdict no-go.
+        unknown: a required result about them is unknown.
+    """
+
+    passing: tuple[str, ...] = ()
+    failing: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+def hosts_of(report: Report) -> Hosts:
+    """Sort the nodes of a report by result. A finding only about files concerns no node.
+
+    A run with an injected fault decides nothing about its nodes.
+    """
+    rank = Severity(report.configuration.fail_on).rank
+    failing = {record.node.name for record in report.nodes if record.problem}
+    has_injected_fault = report.run.smoke_options.injected_fault is not None
+    for finding in () if has_injected_fault else report.findings:
+        if finding.severity.rank >= rank:
+            failing.update(finding.nodes)
+    names = [record.node.name for record in report.nodes]
+    unknown = (set(names) if has_injected_fault else _unknown(report, frozenset(names))) - failing
+    return Hosts(
+        tuple(name for name in names if name not in failing and name not in unknown),
+        tuple(name for name in names if name in failing),
+        tuple(name for name in names if name in unknown),
+    )
+
+
+def _unknown(report: Report, names: frozenset[str]) -> set[str]:
+    """The nodes that a required unknown result concerns. One that lists no nodes concerns all of them."""
+    looked_at = any(stage.name == "node" and not stage.skipped for stage in report.run.stages)
+    if not looked_at or report.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
+        return set(names)
+    unknown: set[str] = set()
+    for outcome in report.coverage.unknown_outcomes:
+        if outcome.required and outcome.stage != "lint":
+            # A check of a plugin may name a node in the subject alone.
+            unknown |= (names & {*outcome.nodes, outcome.subject}) or names
+    return unknown
+
+
+def starts_without(report: Report, hosts: Hosts) -> tuple[str, ...]:
+    """Commands and options that run the job without the failing nodes; empty if no node would be left."""
+    left = len(hosts.passing) + len(hosts.unknown)
+    if not hosts.failing or not left or not all(map(is_hostname, hosts.failing)):
+        return ()
+    starts: list[str] = []
+    scripts = sorted({c.span.path for job in report.jobs for c in job.claims if c.source == "slurm"})
+    if scripts or report.run.executor == "slurm":
+        starts.append(f"sbatch --exclude={folded(hosts.failing)}" + (f" {scripts[0]}" if len(scripts) == 1 else ""))
+    launchers = {launch.launcher for job in report.jobs for launch in job.launches}
+    if "deepspeed" in launchers:
+        starts.append(f'deepspeed --exclude="{"@".join(hosts.failing)}"')
+    if not starts:
+        starts.append("--output passing-hosts:hosts.txt lists the passing nodes, for launchers that accept a host file")
+    return tuple(starts)

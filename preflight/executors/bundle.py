@@ -45,7 +45,6 @@ EXTRA_MODULES = (
     "preflight._util.redaction",
     "preflight._util.secret_names",
     "preflight._util.secret_spans",
-    "preflight._util.secret_blocks",
 )
 #: Single modules of installed distributions: the bindings to NVIDIA's management library are one file.
 SINGLE_MODULES = ("pynvml",)

@@ -15,11 +15,10 @@ from dataclasses import dataclass, field
 
 from preflight._util.hostnames import is_hostname
 from preflight.agent import bootstrap
-from preflight.executors import nodefiles
-from preflight.executors.base import Bundle, ExecutorError, GatheredNodes, NodeRequest, Option
+from preflight.executors import ssh as nodefiles
+from preflight.executors.base import Bundle, ExecutorError, GatheredNodes, NodeRequest, Option, find_meaning, run_tool
 from preflight.executors.pipe import PipeChannel, make_nonce, no_python, start_agent
 from preflight.executors.ssh import ssh_error
-from preflight.executors.tool import find_meaning, run_tool
 from preflight.model.recording import Node
 
 #: How long `mpirun --version` may take; on a slow file server it takes seconds.

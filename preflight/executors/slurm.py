@@ -1,5 +1,9 @@
 """Nodes of a Slurm allocation, each reached by its own overlapping step.
 
+An allocation is held by `salloc`, whose command only waits for the end of a pipe that we hold: however this process
+ends, the pipe ends, then the command, and salloc releases the nodes. If salloc itself is killed, it leaves a job with
+the time limit of one run. Its behaviour on signals and in the queue was tested with Slurm 22.05.8.
+
 Inside a job (SLURM_JOB_ID) its nodes are used; elsewhere those of the user's running job (`jobid`), or of an allocation
 for a few minutes with the request from the job's header.
 
@@ -11,39 +15,400 @@ Options as in srun(1) of Slurm 22.05 to 24.11; their effect was tested with slur
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import secrets
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import anyio
 
-from preflight._util.hostnames import is_hostname
+from preflight._util.hostnames import expand_hosts, is_hostname
 from preflight._util.sequences import join_some
 from preflight._util.usage_error import UsageError
 from preflight.agent import bootstrap
-from preflight.executors.base import Bundle, ExecutorError, GatheredNodes, NodeRequest, Option
+from preflight.executors.base import Bundle, ExecutorError, GatheredNodes, NodeRequest, Option, find_meaning, run_tool
 from preflight.executors.pipe import PipeChannel, make_nonce, no_python, start_agent
-from preflight.executors.slurm_jobs import (
-    REQUEST_S,
-    Allocation,
-    NodeState,
-    SlurmJob,
-    allocate,
-    cluster_from_states,
-    node_states,
-    read_cluster,
-    read_node_list,
-    requested_options,
-    show_job,
-    slurmd_port,
+from preflight.model.job import Known, is_whole_number
+from preflight.model.recording import Cluster, ClusterNode, Node, Partition
+from preflight.sources.shell.sbatch_directives import gpus_of_gres
+
+#: Time limit of one request to the controller.
+REQUEST_S = 4.0
+#: Options of the job's header that name nodes come from the job, and need trust.
+_NODE_OPTIONS = ("--nodelist", "--exclude")
+#: A value in the syntax of sbatch(1): no blank, no control character, nothing that a shell would interpret.
+_VALUE = re.compile(r"[A-Za-z0-9_.,:;=+*/\[\]()&|!@%-]{0,400}", re.ASCII)
+_FIELD = re.compile(r"(?:^|\s)([A-Z][A-Za-z:/]*)=")
+_MARKED_REASON = re.compile(r"(.*) \[[^\s@\[\]]+@[^\s\[\]]+\]")
+_PENDING = re.compile(r"Pending job allocation (\d+)")
+_GRANTED = re.compile(r"Granted job allocation (\d+)")
+#: The messages of salloc if the request is valid but no nodes are free.
+_BUSY = re.compile(
+    r"connection timed out|requested nodes are busy|immediate execution impossible|nodes required for job are down,"
+    r"|resources|partition .* not available now|partition in (?:down|inactive) state",
+    re.IGNORECASE,
 )
-from preflight.executors.tool import find_meaning, run_tool
-from preflight.model.job import is_whole_number
-from preflight.model.recording import Cluster, Node
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmJob:
+    """The relevant data of a Slurm job; `nodes` are in Slurm's order."""
+
+    id: str
+    nodes: tuple[str, ...]
+    state: str = ""
+    reason: str = ""
+    user: str = ""
+
+
+async def show_job(job: str) -> SlurmJob:
+    """Return the controller's data about a job. Raises ExecutorError if there is none."""
+    ran = await run_tool(["scontrol", "show", "job", job, "--oneliner"], deadline_s=REQUEST_S)
+    if ran.code:
+        kind = "blocked" if "invalid job id" in ran.errors.lower() else "unreachable"
+        raise ExecutorError(kind, f"Slurm does not show job {job}: {ran.last_error}", ran.errors)
+    fields = parse_fields(ran.output.splitlines()[0] if ran.output else "")
+    return SlurmJob(
+        job, read_node_list(fields.get("NodeList", "")), fields.get("JobState", ""), fields.get("Reason", "")
+    )
+
+
+def read_node_list(text: str) -> tuple[str, ...]:
+    """Expand a node list of Slurm; empty for `(null)`. Raises ExecutorError for a malformed list."""
+    if not text or text == "(null)":
+        return ()
+    try:
+        return expand_hosts(text)
+    except ValueError as error:
+        raise ExecutorError("crashed", f"Slurm's list of nodes is invalid: {error}") from None
+
+
+def parse_fields(line: str) -> dict[str, str]:
+    """Parse `A=1 B=two words C=3`, scontrol's format of a record on one line; a value may contain blanks."""
+    pieces = _FIELD.split(line)
+    return {name: value.strip() for name, value in zip(pieces[1::2], pieces[2::2], strict=False)}
+
+
+def parse_node(line: str) -> dict[str, str]:
+    """Parse scontrol's record of a node on one line; empty for any other line.
+
+    A reason may hold any text, also `State=`. Therefore everything from the first `Reason=` to the last mark of who set
+    it and when (`[root@2026-08-01T12:00:00]`) is the reason, without that mark; and the first field of a name counts.
+    """
+    if not line.startswith("NodeName="):
+        return {}
+    head, found, rest = line.partition(" Reason=")
+    pieces = _FIELD.split(head)
+    fields: dict[str, str] = {}
+    for name, value in zip(pieces[1::2], pieces[2::2], strict=False):
+        fields.setdefault(name, value.strip())
+    if found:
+        marked = _MARKED_REASON.match(rest)
+        fields["Reason"] = (marked[1] if marked else rest).strip()
+    return fields
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """Slurm's data about a node: its state with the reason (`DOWN+DRAIN: bad cable`), and the address of its slurmd."""
+
+    fields: str
+    address: str
+    port: str = ""
+
+    @property
+    def flags(self) -> frozenset[str]:
+        """Return only the words of the state."""
+        return frozenset(self.fields.partition(":")[0].split("+"))
+
+
+async def node_states(nodes: Sequence[str], *, deadline_s: float = REQUEST_S) -> dict[str, NodeState]:
+    """Return Slurm's data about each node, without nodes it does not list."""
+    ran = await run_tool(["scontrol", "show", "node", ",".join(nodes), "--oneliner"], deadline_s=deadline_s)
+    found: dict[str, NodeState] = {}
+    for line in ran.output.splitlines():
+        fields = parse_node(line)
+        if "NodeName" in fields and "State" in fields:
+            name, reason = fields["NodeName"], fields.get("Reason", "")
+            state = fields["State"] + (f": {reason}" if reason else "")
+            found[name] = NodeState(state, fields.get("NodeAddr", name), fields.get("Port", ""))
+    return found
+
+
+async def slurmd_port() -> str:
+    """Return the default port of slurmd; empty if the controller does not answer."""
+    ran = await run_tool(["scontrol", "show", "config"], deadline_s=REQUEST_S)
+    found = re.search(r"^SlurmdPort\s*=\s*(\d+)\s*$", ran.output, re.MULTILINE)
+    return found[1] if found else ""
+
+
+class Allocation:
+    """Nodes that are held for one run. `aclose` releases them, and so does the end of this process."""
+
+    def __init__(self, channel: PipeChannel, job: SlurmJob) -> None:
+        self.job = job
+        self._channel = channel
+
+    async def aclose(self) -> None:
+        """Release the nodes, and make sure that they are released."""
+        await _release(self._channel, self.job.id)
+
+
+async def allocate(request: NodeRequest, options: Sequence[str], *, deadline_s: float) -> Allocation:
+    """Request nodes from Slurm and wait for them.
+
+    Raises:
+        ExecutorError: "blocked" if none is free in time, "denied" if Slurm rejects the request, each with Slurm's
+        message.
+    """
+    nonce = make_nonce()
+    script = f'echo "{nonce} $SLURM_JOB_ID $SLURM_JOB_NODELIST"; exec cat >/dev/null'
+    limit = max(1, math.floor(deadline_s))
+    command = [
+        *("salloc", *options, f"--time={_minutes(request)}", f"--immediate={limit}", "--wait-all-nodes=1"),
+        *("--kill-command=TERM", "--job-name=preflight", "--no-bell", "--", "/bin/sh", "-c", script),
+    ]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("SALLOC_", "SLURM_JOB"))}
+    try:
+        channel = PipeChannel(command, description="salloc", environment={**environment, "LC_ALL": "C"})
+    except OSError as error:
+        raise ExecutorError("missing", f"`salloc` cannot be run here: {error.strerror}") from error
+    try:
+        with anyio.fail_after(deadline_s + 3.0):
+            received = await _read_grant(channel, f"{nonce} ", request.on_note)
+    except TimeoutError:
+        received = None
+    except BaseException:
+        await _release(channel, _job_id_in(channel.error_tail()))
+        raise
+    if received is None:
+        # Let salloc print its last message first: it withdraws its request itself.
+        code = await channel.exit_code(2.0)
+        words = channel.error_tail()
+        await _release(channel, _job_id_in(words))
+        raise _refusal_error(options, code, words, deadline_s)
+    id, _, nodes = received.partition(" ")
+    return Allocation(channel, SlurmJob(id, read_node_list(nodes.strip()), "RUNNING"))
+
+
+async def _read_grant(channel: PipeChannel, mark: str, on_note: Callable[[str], None]) -> str | None:
+    """Return the output of the command inside the allocation after the mark; None if salloc ended without it."""
+    script = ""
+    received = ""
+    async with anyio.create_task_group() as group:
+
+        async def watch() -> None:
+            nonlocal script
+            while True:
+                await anyio.sleep(0.2)
+                pending = _PENDING.search(channel.error_tail())
+                if pending and not script:
+                    script = pending[1]
+                    on_note(f"Slurm job {script}, which requests the nodes, is waiting in the queue")
+
+        group.start_soon(watch)
+        try:
+            while True:
+                data = await channel.receive()
+                received += data.decode("utf-8", "replace")
+                place = received.find(mark)
+                if place >= 0 and "\n" in received[place:]:
+                    return received[place + len(mark) :].split("\n", 1)[0]
+                if not data:
+                    return None
+        finally:
+            group.cancel_scope.cancel()
+    return None
+
+
+async def _release(channel: PipeChannel, job: str) -> None:
+    """End salloc, and cancel its job if it cannot have done so itself."""
+    with anyio.CancelScope(shield=True):
+        if not job:
+            # In the queue salloc ignores the end of its pipe: it needs a signal, and then prints its request.
+            channel.abandon()
+        await channel.aclose()
+        clean = await channel.exit_code(0) in (0, 1)
+        job = job or _job_id_in(channel.error_tail())
+        if job and not clean:
+            with contextlib.suppress(ExecutorError):
+                await run_tool(["scancel", "--quiet", job], deadline_s=REQUEST_S)
+
+
+def _job_id_in(error_text: str) -> str:
+    found = _GRANTED.search(error_text) or _PENDING.search(error_text)
+    return found[1] if found else ""
+
+
+def _refusal_error(options: Sequence[str], code: int | None, error_text: str, deadline_s: float) -> ExecutorError:
+    lines = [line.strip().removeprefix("salloc: ").removeprefix("error: ") for line in error_text.splitlines()]
+    fields = [
+        line for line in lines if line and not re.match(r"(?:Pending|Job allocation|Relinquishing|job \d+)", line)
+    ]
+    requested = " ".join(options) or "one node"
+    last = fields[-1] if fields else f"it ended with exit code {code}"
+    if _PENDING.search(error_text) or _BUSY.search(last):
+        first = (
+            f' ("{fields[0]}")' if fields and not re.search("connection timed out", fields[0], re.IGNORECASE) else ""
+        )
+        return ExecutorError(
+            "blocked",
+            f"no nodes were free for `salloc {requested}` within {deadline_s:g} s{first}; the request was withdrawn. "
+            "Run preflight inside the job (in its batch script), give it longer (--gather-deadline), or look at nodes "
+            "with --on ssh --hosts",
+            error_text,
+        )
+    return ExecutorError("denied", f'Slurm refuses `salloc {requested}`: "{last}"', error_text)
+
+
+def _minutes(request: NodeRequest) -> int:
+    """Return the time limit of our allocation: that of one run, so that nothing is held for longer whatever happens."""
+    return max(2, math.ceil((request.lasts_s + 60) / 60))
+
+
+def requested_options(request: NodeRequest, *, timed: bool = False) -> tuple[str, ...]:
+    """Return the resources that the job's own header requests, as options of salloc; the last value of each option
+    counts.
+
+    Node names are included only with trust; the time limit only if `timed`, because our own is shorter.
+    """
+    found: dict[str, str] = {}
+    for job in request.jobs:
+        for claim in job.about("batch_option"):
+            if not isinstance(claim.value, Known):
+                continue
+            option = str(claim.value.value)
+            name, equals, value = option.partition("=")
+            if (
+                (name == "--time" and not timed)
+                or (name in _NODE_OPTIONS and not request.trust_job)
+                or not _VALUE.fullmatch(value)
+            ):
+                continue
+            found[name] = f"{name}{equals}{value}"
+        if found:
+            break
+    if request.named:
+        found["--nodelist"] = "--nodelist=" + ",".join(node.name for node in request.named)
+        found["--nodes"] = f"--nodes={len(request.named)}"
+    elif "--nodes" not in found and request.count:
+        found["--nodes"] = f"--nodes={request.count}"
+    # With fewer tasks than nodes Slurm would withdraw nodes; one task each is enough.
+    return tuple(found[name] for name in sorted(found))
+
+
+#: Fields of sinfo(1): node, state, CPUs, MiB, generic resources, features, reason; one line for each node.
+_FORMAT = "%N|%T|%c|%m|%G|%f|%E"
+#: Words in the state of a node that accepts no new work. A following `~` or `#` means that it sleeps or boots.
+_CLOSED_STATES = re.compile(r"drain|down|fail|inval|unknown|future|maint|perfctrs|blocked", re.IGNORECASE)
+#: Nodes of partitions that the job does not name are not needed.
+_MAX_NODES = 20_000
+
+
+async def read_cluster(options: Sequence[str]) -> Cluster:
+    """Return the partitions, the nodes of those that `options` (of salloc) name, and whether Slurm would accept the
+    request.
+
+    Raises:
+        ExecutorError: the controller does not answer.
+    """
+    ran = await run_tool(["scontrol", "show", "partition", "--oneliner"], deadline_s=REQUEST_S)
+    if ran.code:
+        raise ExecutorError("unreachable", f"Slurm's controller does not answer: {ran.last_error}", ran.errors)
+    partitions = tuple(_partition(parse_fields(line)) for line in ran.output.splitlines() if "PartitionName=" in line)
+    unknown: list[str] = []
+    named = next((option.partition("=")[2] for option in options if option.startswith("--partition=")), "")
+    wanted = set(named.split(",")) if named else {item.name for item in partitions if item.is_default}
+    nodes: tuple[ClusterNode, ...] = ()
+    if wanted & {item.name for item in partitions}:
+        try:
+            nodes = await _nodes(",".join(sorted(wanted & {item.name for item in partitions})))
+        except ExecutorError as error:
+            unknown.append(error.message)
+    refusal = ""
+    try:
+        refusal = await _refusal(options)
+    except ExecutorError as error:
+        unknown.append(error.message)
+    return Cluster("slurm", nodes, tuple(unknown), partitions, refusal)
+
+
+def cluster_from_states(states: dict[str, NodeState]) -> Cluster:
+    """Return what is known about the nodes of an allocation, without the rest of the cluster."""
+    nodes = tuple(
+        ClusterNode(name, {}, closed=_closed_reason(*_split_state(state.fields))) for name, state in states.items()
+    )
+    return Cluster("slurm", nodes)
+
+
+def _split_state(output: str) -> tuple[str, str]:
+    state, _, reason = output.partition(": ")
+    return state, reason
+
+
+def _closed_reason(state: str, reason: str) -> str:
+    """Return why a node in this state accepts no new work; empty if it does."""
+    if not _CLOSED_STATES.search(state):
+        return ""
+    return state.lower() + (f": {reason}" if reason not in ("", "none", "None") else "")
+
+
+async def _nodes(partitions: str) -> tuple[ClusterNode, ...]:
+    command = ["sinfo", "--noheader", "--Node", f"--partition={partitions}", f"--format={_FORMAT}"]
+    ran = await run_tool(command, deadline_s=REQUEST_S)
+    found: dict[str, ClusterNode] = {}
+    for line in ran.output.splitlines()[:_MAX_NODES]:
+        parts = line.strip().split("|", 6)
+        if len(parts) < 7:
+            continue
+        name, state, cpus, memory, gres, features, reason = parts
+        has = {"cpu": _number(cpus), "memory": _number(memory) * 1024 * 1024, "gpu": float(gpus_of_gres(gres))}
+        labels = dict.fromkeys(feature for feature in features.split(",") if feature not in ("", "(null)"))
+        found[name] = ClusterNode(name, has, labels=dict.fromkeys(labels, ""), closed=_closed_reason(state, reason))
+    return tuple(found.values())
+
+
+def _number(text: str) -> float:
+    digits = re.match(r"\d+", text)
+    return float(digits[0]) if digits else 0.0
+
+
+def _partition(output: dict[str, str]) -> Partition:
+    def listed(name: str) -> tuple[str, ...]:
+        return tuple(part for part in output.get(name, "").split(",") if part and part not in ("ALL", "(null)", "NONE"))
+
+    def bound(name: str) -> int | None:
+        return int(output[name]) if is_whole_number(output.get(name, "")) else None
+
+    limit = output.get("MaxTime", "")
+    return Partition(
+        output.get("PartitionName", ""),
+        output.get("State", "UP"),
+        bound("TotalNodes"),
+        bound("MinNodes"),
+        bound("MaxNodes"),
+        "" if limit in ("UNLIMITED", "INFINITE") else limit,
+        output.get("Default") == "YES",
+        listed("AllowAccounts"),
+        listed("DenyAccounts"),
+        listed("AllowQos"),
+        listed("DenyQos"),
+    )
+
+
+async def _refusal(options: Sequence[str]) -> str:
+    """Return why sbatch would reject a job with these options; empty if it would not. Nothing is submitted."""
+    command = ["sbatch", "--test-only", *options, "--output=/dev/null", "--wrap=true"]
+    ran = await run_tool(command, deadline_s=REQUEST_S)
+    if not ran.code:
+        return ""
+    output = [line.strip() for line in ran.errors.splitlines() if line.strip()]
+    return re.sub(r"^(?:sbatch: error: |allocation failure: |sbatch: )+", "", output[-1])[:300] if output else ""
+
 
 #: States in which a node of an allocation accepts no step; srun would wait for it until our deadline.
 _UNUSABLE_STATES = frozenset(("DOWN", "FAIL", "NOT_RESPONDING", "POWERED_DOWN", "POWERING_DOWN", "UNKNOWN", "FUTURE"))

@@ -1,12 +1,217 @@
-"""The user's choices that a verdict depends on; every recording includes them for `judge`."""
+"""The configuration of a run as it is recorded, and the options that only decide how it is made."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 
+from preflight._util.spans import span_of
+from preflight._util.usage_error import UsageError, nearest
 from preflight.model.findings import PROFILES, Severity
-from preflight.model.job import Span
+from preflight.model.job import Claim, Job, Known, Span
 from preflight.model.job.value import Scalar
+
+#: Stages of `check` in order; a check sees the facts of its own and all earlier stages.
+STAGES = ("node", "link", "smoke")
+
+
+#: The command that only trains. Its earlier requests to nodes are not judged; without the training they have no
+#: meaning.
+SMOKE = "smoke"
+
+#: The command that examines nodes without a job.
+NODES = "nodes"
+
+
+#: Faults that can be injected, and into which processes: ranks of a collective, or servers and workers.
+KINDS = {
+    "delay": ("rank", "worker", "server"),
+    "loss": ("rank", "worker"),
+    "double": ("worker", "server"),
+    "flip": ("rank", "worker", "server"),
+    "kill": ("rank", "worker", "server"),
+    "stop": ("rank", "worker", "server"),
+}
+_TARGET = re.compile(r"(rank|worker|server)(\d{1,6})(?:@(\d{1,6}))?")
+#: The path in claims that come from the command line.
+COMMAND_LINE = "command line"
+
+
+@dataclass(frozen=True, slots=True)
+class InjectedFault:
+    """A fault that the smoke run injects into itself.
+
+    Args:
+        kind: `delay`, `loss`, `double`, `flip`, `kill` or `stop`.
+        role: the role of the process that has the fault: `rank`, `worker` or `server`; empty lets the plan choose.
+        index: the index of that process.
+        step: the first step that is affected or, for a rank, the collective before which it happens; None lets the plan
+        choose.
+    """
+
+    kind: str
+    role: str = ""
+    index: int | None = None
+    step: int | None = None
+
+    @property
+    def option_text(self) -> str:
+        """The fault as on the command line: `kill:worker1@3`."""
+        who = f":{self.role}{self.index}" if self.index is not None else ""
+        return f"{self.kind}{who}" + (f"@{self.step}" if self.step is not None else "")
+
+
+@dataclass(frozen=True, slots=True)
+class SmokeOptions:
+    """The user's options for a smoke run; empty or None means that the job's files decide.
+
+    Args:
+        servers, workers: their numbers, for a run without job files.
+        mode: `sync`, `async`, `ssp` or `geo`.
+        staleness: the bound of `ssp`, in steps.
+        geo_steps: the local steps of `geo`.
+        injected_fault: the fault to inject. A run with one gives no verdict about the nodes.
+        backup: whether a backup worker replaces a worker that is lost or delays the others.
+        server_device: where servers keep their parameters: `cpu` or `cuda`.
+        backend: `nccl` or `gloo`, for ranks.
+        profile_model: whether the run of servers trains parameters of the job's sizes instead of a small model.
+    """
+
+    servers: int = 0
+    workers: int = 0
+    mode: str = ""
+    staleness: int | None = None
+    geo_steps: int | None = None
+    injected_fault: InjectedFault | None = None
+    backup: bool = False
+    server_device: str = ""
+    backend: str = ""
+    profile_model: bool = False
+
+    @classmethod
+    def field_names(cls) -> tuple[str, ...]:
+        """The fields that a command-line option of the same name may set."""
+        return tuple(item.name for item in fields(cls))
+
+    @property
+    def about_servers(self) -> tuple[str, ...]:
+        """The given options that only parameter servers use."""
+        given = {
+            "--mode": bool(self.mode),
+            "--staleness": self.staleness is not None,
+            "--geo-steps": self.geo_steps is not None,
+            "--backup": self.backup,
+            "--server-device": bool(self.server_device),
+            "--profile-model": self.profile_model,
+        }
+        return tuple(name for name, present in given.items() if present)
+
+
+def parse_injected_fault(text: str) -> InjectedFault:
+    """Parse `kill:worker1@3`. Raises ValueError with the known faults and the processes that can have them."""
+    kind, colon, target = text.partition(":")
+    if kind not in KINDS:
+        near = nearest(kind, KINDS)
+        hint = f"did you mean {near}?" if near else f"known faults: {', '.join(KINDS)}"
+        raise ValueError(f"unknown fault {kind!r}; {hint}")
+    if not colon:
+        return InjectedFault(kind)
+    found = _TARGET.fullmatch(target)
+    if found is None:
+        raise ValueError(f"{target!r} is not a process; expected rank2, worker1 or server0, as in {kind}:worker1@3")
+    role, index, step = found.groups()
+    if role not in KINDS[kind]:
+        raise ValueError(f"{kind} can be injected into a {' or '.join(KINDS[kind])}, not into a {role}")
+    return InjectedFault(kind, role, int(index), int(step) if step is not None else None)
+
+
+def job_of(options: SmokeOptions) -> Job:
+    """Return the job of a run without files: a collective, or the requested servers and workers.
+
+    Raises:
+        UsageError: servers are requested without workers, or workers without servers.
+    """
+    if bool(options.servers) != bool(options.workers):
+        raise UsageError("--servers and --workers must be used together")
+    if not options.servers:
+        return Job("smoke")
+    stated = (
+        ("ps_mode", True, "--servers"),
+        ("ps_servers", options.servers, f"--servers {options.servers}"),
+        ("ps_workers", options.workers, f"--workers {options.workers}"),
+    )
+    text = f"preflight smoke --servers {options.servers} --workers {options.workers}"
+    claims = []
+    for quantity, value, spelling in stated:
+        start = text.index(spelling)
+        span = span_of(COMMAND_LINE, text, start, start + len(spelling))
+        claims.append(Claim(quantity, Known(value), span, spelling, "command line"))
+    return Job("smoke", claims=tuple(claims))
+
+
+def check_server_options(options: SmokeOptions, jobs: Sequence[Job], *, has_files: bool) -> None:
+    """Raise UsageError if options of parameter servers are given for jobs that have none."""
+    given = options.about_servers
+    if given and jobs and not any(job.about("ps_mode") or job.about("ps_server_endpoints") for job in jobs):
+        what = f"{', '.join(given)} is for parameter servers, but no file of the job mentions any"
+        raise UsageError(what if has_files else f"{what}; --servers N --workers M starts some")
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How to reach nodes, how far to go, and how long to wait.
+
+    Args:
+        hosts: the nodes in rank order, as `node[1-4]` or `a,b,c`; empty to take them from elsewhere.
+        hostfile: a file that lists the nodes.
+        executor: how to reach nodes; empty chooses by the environment (an allocation, a cluster), otherwise ssh.
+        executor_options: `NAME=VALUE` for the executor.
+        trust_job: whether to use the hosts, interpreter and environment that the job's files name.
+        python: interpreter of the ranks on the nodes.
+        directory: working directory of the ranks on the nodes.
+        prelude: whether to run the job's setup lines on the nodes.
+        allow: what probes may do, as `Request.consent` names it.
+        until: the last stage.
+        keep_going: whether to run the smoke stage even after errors that are certain to stop it.
+        steps: training steps of the smoke run; None means the check's default.
+        gather_deadline, open_deadline, node_deadline, link_deadline, smoke_deadline: seconds for each stage; for
+            `link` seconds for each round.
+        smoke: options for the smoke run.
+    """
+
+    hosts: str = ""
+    hostfile: Path | None = None
+    executor: str = ""
+    executor_options: tuple[str, ...] = ()
+    trust_job: bool = False
+    python: str = ""
+    directory: str = ""
+    prelude: bool = False
+    allow: tuple[str, ...] = ()
+    until: str = "smoke"
+    keep_going: bool = False
+    steps: int | None = None
+    gather_deadline: float = 30.0
+    open_deadline: float = 8.0
+    node_deadline: float = 10.0
+    link_deadline: float = 10.0
+    smoke_deadline: float = 60.0
+    smoke: SmokeOptions = field(default_factory=SmokeOptions)
+
+    def longest_s(self) -> float:
+        """The maximum number of seconds that a run takes once nodes are found, for up to six rounds of links."""
+        return self.open_deadline + self.node_deadline + 6 * self.link_deadline + self.smoke_deadline
+
+    def stages(self, verb: str) -> tuple[str, ...]:
+        """The stages of a run of this command, in order."""
+        return ("node", SMOKE) if verb == SMOKE else STAGES[: STAGES.index(self.until) + 1]
+
+    @classmethod
+    def field_names(cls) -> tuple[str, ...]:
+        """The fields that a command-line option of the same name may set."""
+        return tuple(item.name for item in fields(cls) if item.name != "smoke")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from typing import Literal
 
 from preflight._util.spans import Span, span_of
 from preflight._util.usage_error import nearest
+from preflight.model.configuration import COMMAND_LINE, SmokeOptions
 from preflight.model.job import Claim, Job, Known
-from preflight.model.options import COMMAND_LINE, SmokeOptions
 
 #: The kind of a node's problem when the head's own pause ended the agent there.
 HEAD_PAUSED = "head-paused"

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from preflight.model.configuration import Configuration as Configuration
-from preflight.model.facts import FactRow as FactRow
-from preflight.model.facts import Facts as Facts
+from preflight.model.configuration import InjectedFault as InjectedFault
+from preflight.model.configuration import SmokeOptions as SmokeOptions
 from preflight.model.job import Job, LeftOut
 from preflight.model.nodes import Cluster as Cluster
 from preflight.model.nodes import ClusterNode as ClusterNode
@@ -21,10 +21,10 @@ from preflight.model.nodes import Node as Node
 from preflight.model.nodes import NodeRecord as NodeRecord
 from preflight.model.nodes import Origin as Origin
 from preflight.model.nodes import Partition as Partition
-from preflight.model.options import InjectedFault as InjectedFault
-from preflight.model.options import SmokeOptions as SmokeOptions
 from preflight.model.requests import EventRecord as EventRecord
 from preflight.model.requests import FactRecord as FactRecord
+from preflight.model.requests import FactRow as FactRow
+from preflight.model.requests import Facts as Facts
 from preflight.model.requests import Observed as Observed
 from preflight.model.requests import Unavailable as Unavailable
 

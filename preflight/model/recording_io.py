@@ -28,10 +28,9 @@ from preflight._util.redaction import redact_tree
 from preflight._util.secret_spans import may_hold_secret
 from preflight._util.validation import format_errors, type_adapter
 from preflight.agent.wire import check_numbers, check_size, is_deep, parse
-from preflight.model.facts import Answers, LazyJson, Series, by_question
 from preflight.model.job import Claim
 from preflight.model.recording import SCHEMA_VERSION, EventRecord, Recording
-from preflight.model.requests import Request, Unavailable
+from preflight.model.requests import Answers, LazyJson, Request, Series, Unavailable, by_question
 
 #: A recording of ten thousand nodes is a twentieth of this; anything that unpacks to more is not a recording.
 MAX_BYTES = 512 << 20

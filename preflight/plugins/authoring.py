@@ -24,9 +24,9 @@ from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar, cast, overload
 
 from preflight._util.spans import MAX_SNIPPET_LENGTH
+from preflight.model.configuration import STAGES
 from preflight.model.findings import PROFILES, Command, Confidence, Edit, Evidence, Fix, Location, Severity, Status
 from preflight.model.job import Claim, Job, Launch, Note, Scope, Span
-from preflight.model.options import STAGES
 from preflight.model.recording import Facts
 from preflight.plugins.claim_text import argument_of, assigned, quoted, why_unresolved
 

@@ -1,4 +1,5 @@
-"""Finds every rule, check, source, executor and reporter through entry points and loads them one by one.
+"""Finds every rule, check, source, executor and reporter and loads them one by one: entry points, and files that the
+user names.
 
 The built-in packs load through the same entry points as those of other distributions. An item that cannot be loaded is
 reported and skipped. Only installed distributions are searched, and files of rules and checks that the user names
@@ -8,8 +9,13 @@ reported and skipped. Only installed distributions are searched, and files of ru
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib
 import importlib.util
+import linecache
+import re
+import sys
+import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -17,14 +23,93 @@ from importlib.metadata import Distribution, EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from preflight._util.usage_error import MAX_LENGTH, similar_names
+from preflight._util import regular_file
+from preflight._util.usage_error import MAX_LENGTH, UsageError, similar_names
 from preflight.plugins.authoring import Check, Rule
 from preflight.plugins.pack import Pack, as_pack
 
 if TYPE_CHECKING:
     from preflight.model.doctor_items import Examine
     from preflight.plugins.authoring import MakeCharts
-    from preflight.plugins.plugin_file import PluginFile
+
+
+#: Modules that are made from such files are named with this prefix and the name of the file.
+PREFIX = "preflight_own_"
+_MAX_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class PluginFile:
+    """The content of such a file.
+
+    Args:
+        label: changes with the content.
+        items: its rules and checks.
+        areas, charts: those of its `PACK`, if it has one.
+    """
+
+    label: str
+    items: tuple[Rule | Check, ...]
+    areas: tuple[tuple[str, str], ...]
+    charts: tuple[Any, ...]
+
+
+def _read_plugin_file(path: Path) -> PluginFile:
+    """Load the file.
+
+    The file is run as a module whose name is derived from its own, so that its probes have the same names on every node
+    and in every recording.
+
+    Raises:
+        UsageError: it cannot be read or run, or defines no rule, no check and no chart.
+    """
+    try:
+        data = regular_file.read(path, _MAX_BYTES)
+    except OSError as error:
+        raise UsageError(f"--plugin {path} cannot be read: {error.strerror}") from None
+    if path.suffix != ".py":
+        raise UsageError(f"--plugin {path}: expected a Python file")
+    name = PREFIX + re.sub(r"\W", "_", path.stem)
+    other = sys.modules.get(name)
+    if other is not None and Path(str(other.__file__)) != path:
+        raise UsageError(f"--plugin {path}: {other.__file__} has the same name; rename one of them")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    linecache.checkcache(str(path))
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise UsageError(f"--plugin {_place(path, error)}: {type(error).__name__}: {error}") from None
+    found = tuple(dict.fromkeys(item for item in vars(module).values() if isinstance(item, Rule | Check)))
+    pack = getattr(module, "PACK", Pack())
+    if not isinstance(pack, Pack):
+        raise UsageError(f"--plugin {path}: PACK is a {type(pack).__name__}; expected a preflight.plugin.Pack")
+    if not found and not pack.charts:
+        raise UsageError(
+            f"--plugin {path} defines no rule and no check; decorate functions with `rule` or `check` of "
+            "preflight.plugin"
+        )
+    areas = tuple((str(area), str(title)) for area, title in pack.areas.items())
+    label = f"{path.name} sha256:{hashlib.sha256(data).hexdigest()[:12]}"
+    return PluginFile(label, found, areas, pack.charts)
+
+
+def _unload_plugin_files() -> None:
+    """Remove the modules that were made from such files."""
+    for name in [name for name in sys.modules if name.startswith(PREFIX)]:
+        del sys.modules[name]
+
+
+def _place(path: Path, error: BaseException) -> str:
+    """The file and the line that the error comes from."""
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        return f"{path}:{error.lineno}"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return f"{path}:{lines[-1]}" if lines else str(path)
+
 
 RULES = "preflight.rules"
 CHECKS = "preflight.checks"
@@ -92,10 +177,8 @@ def use_plugin_files(paths: Iterable[Path]) -> None:
     global _plugin_files, _plugin_paths
     chosen = tuple(dict.fromkeys(path.absolute() for path in paths))
     if chosen or _plugin_files:
-        from preflight.plugins.plugin_file import read, unload
-
-        unload()
-        _plugin_files = tuple(read(path) for path in chosen)
+        _unload_plugin_files()
+        _plugin_files = tuple(_read_plugin_file(path) for path in chosen)
         _plugin_paths = chosen
         load.cache_clear()
 

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from preflight._util.sanitize import clean, fold_nodes
-from preflight.engine.node_status import Hosts, hosts_of
-from preflight.engine.report import Report, to_json
+from preflight.engine.report import Hosts, Report, hosts_of, to_json
 from preflight.model.findings import Finding
 from preflight.reporters.base import Style
 

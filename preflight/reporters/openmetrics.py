@@ -14,8 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from preflight._util.sanitize import clean
-from preflight.engine.node_status import hosts_of
-from preflight.engine.report import Report
+from preflight.engine.report import Report, hosts_of
 from preflight.model.findings import Severity, Status, VerdictKind
 from preflight.reporters.base import Style
 from preflight.reporters.junit import began, durations_of

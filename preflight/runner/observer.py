@@ -25,7 +25,7 @@ from preflight.model.progress import Progress, Step
 from preflight.model.recording import EventRecord, FactRecord, Unavailable
 from preflight.model.requests import Request
 from preflight.runner.fleet import OpenFleet
-from preflight.runner.job_context import ContextChoice
+from preflight.runner.preparation import ContextChoice
 from preflight.runner.session import AgentSession
 
 if TYPE_CHECKING:

@@ -21,21 +21,30 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.to_thread
 
-from preflight.config.selection import rules_for
+from preflight.config.resolve import rules_for
 from preflight.engine.evaluate import outcomes_of
 from preflight.engine.suppress import apply_suppressions
 from preflight.executors.base import NodeRequest, OpensNamed
+from preflight.model.configuration import SMOKE, RunOptions
 from preflight.model.findings import Severity
-from preflight.model.options import SMOKE, RunOptions
 from preflight.model.progress import Progress, Step, ignore
 from preflight.model.recording import Cluster, Facts, Fleet, Node, NodeRecord, Origin, Recording, StageRecord
 from preflight.model.requests import Request
 from preflight.plugins.authoring import Check, Rule
 from preflight.runner.fleet import open_fleet
-from preflight.runner.job_context import ContextChoice, claimed_count, context_of
-from preflight.runner.node_selection import ExecutorChoice, choose, find
 from preflight.runner.observer import Observer
-from preflight.runner.preparation import LoadJobs, Preparation, PreparedRun, warm_up
+from preflight.runner.preparation import (
+    ContextChoice,
+    ExecutorChoice,
+    LoadJobs,
+    Preparation,
+    PreparedRun,
+    choose,
+    claimed_count,
+    context_of,
+    find,
+    warm_up,
+)
 from preflight.runner.signals import INTERRUPTED, TERMINATED, Interrupter, is_interrupt
 
 if TYPE_CHECKING:

@@ -117,6 +117,23 @@ def count_of(value: Value) -> Value:
     return lift(lambda item: len(item) if isinstance(item, tuple) else 1, value)
 
 
+def first_of(value: Value) -> Value:
+    """The first member of a list in a text; an empty string if there is none."""
+    return lift(lambda item: item[0] if isinstance(item, tuple) and item else "", as_strings(value))
+
+
+def as_gflag(value: Value) -> Value:
+    """A boolean of gflags."""
+    return lift(_gflag, value)
+
+
+def _gflag(item: Plain) -> bool:
+    text = str(item).strip().lower()
+    if text not in ("1", "true", "t", "yes", "y", "0", "false", "f", "no", "n"):
+        raise ValueError(f"{item}: neither true nor false")
+    return text in ("1", "true", "t", "yes", "y")
+
+
 def ordinal_or(words: tuple[str, ...]) -> Reader:
     """A reader of one of these words in upper case, or of its number, counted from 1; without words, in lower case."""
 
@@ -176,9 +193,14 @@ READERS: dict[str, Reader] = {
     "int": as_int,
     "float": as_float,
     "flag": as_bool,
+    "gflag": as_gflag,
     "boolean": of_each(_strict_bool),
     "path": of_each(_path),
     "text": as_text,
+    #: The members of a list in a text, their number, and the first of them.
+    "strings": as_strings,
+    "entries": lambda value: count_of(as_strings(value)),
+    "first": first_of,
     "names": of_each(_names),
     "degree": of_each(_degree),
     "lower": of_each(lambda item: str(item).lower()),

@@ -14,7 +14,9 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from preflight.agent import rank_events
 from preflight.agent.wire import ProbeUnavailable
-from reference_trainer.collective import bandwidth, gpu_speed, group, pace, sharded
+from reference_trainer.collective import bandwidth, gpu_speed, group
+from reference_trainer.collective import bandwidth as pace
+from reference_trainer.collective import steps as sharded
 from reference_trainer.collective import steps as training
 from reference_trainer.common import framework, oracle, rendezvous
 from reference_trainer.common.oracle import Mismatch

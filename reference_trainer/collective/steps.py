@@ -1,8 +1,12 @@
-"""A few ordinary training steps on a learnable task, and checks of the result.
+"""A few ordinary training steps on a learnable task, the model distributed as in the job, and checks of the result.
 
 Exiting with 0 proves nothing: a run can end normally with weights that never changed. So the loss must fall, every
 tensor must change, every rank must hold the same bits, and a single process on the same shards must arrive at the same
 weights within a tolerance.
+
+The parts are reassembled for the oracle, which compares whole tensors. `fully_shard` is used if this torch has it (2.6
+on), otherwise FullyShardedDataParallel; both need an all-gather and a reduce-scatter, which old versions of Gloo lack:
+then DDP is used, and reported.
 """
 
 from __future__ import annotations
@@ -11,7 +15,9 @@ import ctypes
 import hashlib
 import time
 from dataclasses import dataclass, field
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Sequence, Tuple
+
+from reference_trainer.common import messages
 
 INPUTS, HIDDEN, CLASSES, BATCH = 784, 256, 10, 64
 #: Ten steps at this rate bring the loss of the built-in task below half of its start and keep the weights of one
@@ -151,3 +157,85 @@ def difference_to_one_process(
     pairs = zip(model.parameters(), alone.parameters())
     # torch's maximum propagates NaN, Python's may lose it.
     return float(torch.stack([(a.detach() - b.detach()).abs().max() for a, b in pairs]).max())
+
+
+DDP, FSDP1, FSDP2 = "DistributedDataParallel", "FullyShardedDataParallel", "fully_shard"
+#: Prefix that FullyShardedDataParallel adds to the names of what it wraps.
+_FSDP_PREFIX = "_fsdp_wrapped_module."
+
+
+@dataclass(frozen=True)
+class ShardingChoice:
+    """How the model is distributed, and why that differs from the job, if it does."""
+
+    name: str
+    note: str = ""
+
+
+def choose(wanted: bool, unsupported: Sequence[str], backend: str) -> ShardingChoice:
+    """Choose the wrapper of the model; importing it takes a second for FSDP.
+
+    Args:
+        wanted: whether the job keeps a part of the model on each rank.
+        unsupported: collectives that the backend does not support, or not on whole tensors.
+    """
+    if not wanted:
+        return ShardingChoice(DDP)
+    lacking = [name for name in (messages.ALL_GATHER, messages.REDUCE_SCATTER) if name in unsupported]
+    if lacking:
+        return ShardingChoice(
+            DDP, "%s of this torch has no %s, which sharding requires" % (backend, " and no ".join(lacking))
+        )
+    try:
+        from torch.distributed.fsdp import fully_shard  # noqa: F401
+
+        return ShardingChoice(FSDP2)
+    except ImportError:
+        pass
+    try:
+        from torch.distributed.fsdp import FullyShardedDataParallel  # noqa: F401
+
+        return ShardingChoice(FSDP1)
+    except ImportError as error:
+        return ShardingChoice(DDP, "this torch has no FSDP: %s" % error)
+
+
+def wrap(choice: ShardingChoice, model: Any, world_size: int, device: Any) -> Any:
+    """Wrap the model for training; every rank takes part."""
+    import torch
+
+    if choice.name == FSDP2:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh(device.type, (world_size,))
+        for layer in model:
+            if any(True for _ in layer.parameters()):
+                fully_shard(layer, mesh=mesh)
+        return fully_shard(model, mesh=mesh) or model
+    if choice.name == FSDP1:
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        return FullyShardedDataParallel(model, device_id=device, use_orig_params=True)
+    return torch.nn.parallel.DistributedDataParallel(model)
+
+
+def gather_model(choice: ShardingChoice, wrapped: Any, device: Any) -> Any:
+    """Return the model with all its parameters, as a plain copy; every rank takes part."""
+    import torch
+
+    if choice.name == DDP:
+        return wrapped.module
+    plain = build(device)
+    targets = dict(plain.named_parameters())
+    with torch.no_grad():
+        if choice.name == FSDP2:
+            for name, parameter in wrapped.named_parameters():
+                targets[name].copy_(parameter.full_tensor())
+            return plain
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        with FullyShardedDataParallel.summon_full_params(wrapped, writeback=False):
+            for name, parameter in wrapped.named_parameters():
+                targets[name.replace(_FSDP_PREFIX, "")].copy_(parameter)
+    return plain

@@ -100,6 +100,6 @@ def digest(array: Any) -> str:
     """SHA-256 of the bytes of float32, row-major: equal for equal numbers."""
     if _library(array).__name__ == "numpy":
         return hashlib.sha256(array.tobytes()).hexdigest()
-    from reference_trainer.ps.memory import digest as of_tensors
+    from reference_trainer.ps.store import digest as of_tensors
 
     return of_tensors([array])

@@ -2,7 +2,7 @@
 
 `{"kind": "kill", "step": 5}`: `kill` and `stop` (SIGKILL, SIGSTOP on itself) before collective `step`, `delay`
 (`seconds` before each of several collectives from there on), `loss` (its contribution to the first sum from there on is
-omitted) and `flip` (one bit of it is changed). Those of servers and workers are in `ps/injected_server_faults.py`.
+omitted) and `flip` (one bit of it is changed). Those of servers and workers are in `ps/settings.py`.
 """
 
 from __future__ import annotations

@@ -13,13 +13,12 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from reference_trainer.collective import pace
-from reference_trainer.common import starvation
+from reference_trainer.collective import bandwidth as pace
+from reference_trainer.common import progress as starvation
 from reference_trainer.common.progress import Progress
-from reference_trainer.pipeline import expected_values
+from reference_trainer.pipeline import schedule as expected_values
 from reference_trainer.pipeline import schedule as schedules
-from reference_trainer.pipeline.expected_values import ExpectedValues, StageFault
-from reference_trainer.pipeline.schedule import BACKWARD, FORWARD, Exchange, Slot
+from reference_trainer.pipeline.schedule import BACKWARD, FORWARD, Exchange, ExpectedValues, Slot, StageFault
 
 #: Steps with a flush; the first opens connections, so that the times of the last one count.
 STEPS = 2

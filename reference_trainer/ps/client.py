@@ -11,11 +11,10 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from reference_trainer.ps import frames, settings
+from reference_trainer.ps.connection import versions_bytes
 from reference_trainer.ps.frames import Channel, Header, PeerError
-from reference_trainer.ps.injected_server_faults import ProcessFault
-from reference_trainer.ps.memory import HostTensor, bytes_of, empty
-from reference_trainer.ps.pull_replies import versions_bytes
-from reference_trainer.ps.settings import Settings
+from reference_trainer.ps.settings import ProcessFault, Settings
+from reference_trainer.ps.store import HostTensor, bytes_of, empty
 
 _ALIVE_S = 1.0
 

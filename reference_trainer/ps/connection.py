@@ -1,20 +1,326 @@
-"""Answers the requests of one worker at one server, in its own thread, until the worker leaves."""
+"""Answers the requests of one worker at one server, in its own thread: parts of its pushes, and replies to its pulls.
+
+After the numbers of a shard follow its versions: how many pushes of each worker they contain, for each part of it.
+"""
 
 from __future__ import annotations
 
+import json
 import time
-from typing import Any, List, Optional, Sequence
+from typing import Any, List, Optional, Sequence, Tuple
 
-from reference_trainer.ps import clocks, frames, pushes, settings
+from reference_trainer.ps import clocks, frames, settings
 from reference_trainer.ps.clocks import RunEnded
-from reference_trainer.ps.fair_lock import Released
-from reference_trainer.ps.frames import Header, PeerError
-from reference_trainer.ps.memory import HostTensor
+from reference_trainer.ps.frames import Channel, Header, PeerError, Released
 from reference_trainer.ps.partition import Shard
-from reference_trainer.ps.pull_replies import PullReply
-from reference_trainer.ps.pushes import PushParts
+from reference_trainer.ps.run_report import Replacement
 from reference_trainer.ps.server_state import ConnectedWorker, ServerState
-from reference_trainer.ps.store import Source
+from reference_trainer.ps.settings import Settings
+from reference_trainer.ps.store import HostTensor, Source, parts_of
+
+
+def versions_bytes(config: Settings, shard: Shard) -> int:
+    """The size of the versions that follow the numbers of a shard: uint32[parts, workers]."""
+    return 4 * config.workers * parts_of(shard.elements, config.stream_bytes)
+
+
+class PullReply:
+    """Answers the pulls of one client.
+
+    The answer to a large push may be sent while the push is still arriving: a connection transfers in both directions
+    at once, and a worker that only sends leaves one of them idle. `begin`, then `add` for each piece of the last shard,
+    do that; otherwise `complete` sends everything.
+
+    Args:
+        released: for copies that are large enough to be made beside the others.
+    """
+
+    def __init__(self, host: ServerState, peer: ConnectedWorker, released: Released) -> None:
+        self._host = host
+        self._peer = peer
+        self._released = released
+        self._shards = host.config.plan.shards[host.config.index]
+        #: It is already being sent.
+        self.begun = False
+        #: Bytes to send together with the next piece.
+        self._before: List[memoryview] = []
+        #: The versions of the pieces that were sent, which follow after the last one.
+        self._versions = b""
+        self._clock = 0
+
+    def may_begin(self, shard: Shard) -> bool:
+        """Whether the answer to a push that ends with this shard may be sent while the shard arrives.
+
+        That is not allowed if a worker waits for others before it reads, or if shards must be copied first: all are
+        copied to the same memory, so the next one has to wait until the previous one was sent, which may only happen
+        after the worker has sent everything.
+        """
+        free = self._host.config.mode in (clocks.ASYNC, clocks.GEO)
+        return free and shard is self._shards[-1] and (self._sends_in_place() or len(self._shards) == 1)
+
+    def begin(self, clock: int) -> None:
+        """Prepare everything that precedes the numbers of the last shard."""
+        self.begun = True
+        self._clock, self._versions = clock, b""
+        store = self._host.store
+        self._host.clocks.reads(self._peer.index, clock)
+        for shard in self._shards[:-1]:
+            versions = store.versions(shard, self._reader(clock))
+            self._before += [self._announced(shard, clock), store.view(shard), memoryview(versions)]
+        self._before.append(self._announced(self._shards[-1], clock))
+
+    def add(self, number: int) -> None:
+        """Record that this piece of the last shard has its final value."""
+        store, shard = self._host.store, self._shards[-1]
+        last = number + 1 == store.pieces(shard)
+        if self._sends_in_place():
+            piece = store.view_of_piece(shard, number)
+            versions = store.versions(shard, self._reader(self._clock), number)
+        else:
+            slot = self._host.slots[self._peer.index]
+            piece, versions = slot.copy_piece(store, shard, number, self._reader(self._clock))
+        self._versions += versions
+        after = [memoryview(self._versions)] if last else []
+        self._peer.channel.offer([*self._before, piece, *after], whole=last)
+        self._before = []
+
+    def complete(self, clock: int) -> None:
+        """Send all current dense parameters, unless they are already being sent."""
+        if self.begun:
+            self.begun = False
+            return
+        host, channel = self._host, self._peer.channel
+        in_place = self._sends_in_place()
+        slot = host.slots[self._peer.index]
+        parts: List[memoryview] = []
+        for shard in self._shards:
+            parts.append(self._announced(shard, clock))
+            if in_place:
+                parts += [host.store.view(shard), memoryview(host.store.versions(shard, self._reader(clock)))]
+                continue
+            versions: List[bytes] = []
+
+            def read(shard: Shard = shard, versions: List[bytes] = versions) -> None:
+                into = slot.outgoing.tensor[: shard.elements]
+                versions.append(host.store.read(shard, into, self._reader(clock)))
+
+            self._released.work(shard.bytes, read)
+            parts += [slot.outgoing.bytes_of(0, shard.elements), memoryview(versions[0])]
+            if shard.number + 1 < len(self._shards):
+                # The next shard is copied to the same memory.
+                channel.send_all(parts)
+                parts = []
+        if not self._shards:
+            phase = host.clocks.phase
+            parts.append(memoryview(frames.encode(Header(frames.DATA, 0, self._peer.index, clock, phase=phase))))
+        channel.queue(parts)
+
+    def _announced(self, shard: Shard, clock: int) -> memoryview:
+        phase, worker = self._host.clocks.phase, self._peer.index
+        size = shard.bytes + versions_bytes(self._host.config, shard)
+        header = Header(frames.DATA, 0, worker, clock, shard.number, shard.elements, size, phase)
+        return memoryview(frames.encode(header))
+
+    def _reader(self, clock: int) -> Source:
+        return Source(self._peer.index, clock, self._peer.generation)
+
+    def _sends_in_place(self) -> bool:
+        """Whether weights may be sent from where they are: on the host, while nothing writes to them."""
+        return self._host.store.on_host and self._has_no_writers()
+
+    def _has_no_writers(self) -> bool:
+        """Whether nothing is writing: while the workers of a synchronous round read, between phases, or with a single
+        worker.
+        """
+        config = self._host.config
+        between = self._host.clocks.phase in (settings.EXACT_READ, settings.READ)
+        return config.mode == clocks.SYNC or config.workers == 1 or between
+
+
+class PushParts:
+    """Follows the pushes of one client, part by part: the rows of each table, then each shard.
+
+    Args:
+        released: for waits.
+    """
+
+    def __init__(self, host: ServerState, peer: ConnectedWorker, released: Released) -> None:
+        self._host = host
+        self._peer = peer
+        self._released = released
+        self._sync = host.config.mode == clocks.SYNC
+        self._tables = len(host.config.plan.tables)
+        self._shards = host.config.plan.shards[host.config.index]
+        self._count = max(1, self._tables + len(self._shards))
+        #: Parts before these were applied for the worker that this one replaced: (clock, parts).
+        self.done_before = (-1, 0)
+
+    def is_due(self, clock: int, part: int) -> bool:
+        """Whether this part of push number `clock` is used; missing and duplicate parts are recorded.
+
+        Raises RunEnded, and PeerError for a clock beyond the run's.
+        """
+        state, worker = self._host.clocks, self._peer.index
+        if clock < state.clock[worker]:
+            if part == 0 or part == self._count - 1:
+                self._note(clock, "arrived twice; the second was not applied", part)
+            return False
+        if clock > state.clock[worker]:
+            self.skip_to(clock)
+        if self._sync:
+            self._await_room(clock)
+        if part < state.parts[worker]:
+            if self.done_before[0] != clock or part >= self.done_before[1]:
+                self._note(clock, "arrived twice; the second was not applied", part)
+            return False
+        if part > state.parts[worker]:
+            self._record_missing(clock, part)
+        return True
+
+    def done(self, clock: int, part: int, *, last: bool) -> None:
+        """Record that this part was received; the last one completes the push."""
+        state, worker = self._host.clocks, self._peer.index
+        state.parts[worker] = part + 1
+        if last:
+            self._peer.pushes += 1
+            state.pushed(worker, clock)
+
+    def arrived_at(self, clock: int) -> None:
+        """Record that a worker that requests weights at `clock` has sent all pushes before it. Raises like `is_due`."""
+        state = self._host.clocks
+        if state.phase in (settings.EXACT, settings.TRAINING) and clock > state.clock[self._peer.index]:
+            self.skip_to(clock)
+
+    def skip_to(self, clock: int) -> None:
+        """Record earlier pushes that are missing although the worker is at `clock`, so that nothing waits for them."""
+        host, worker = self._host, self._peer.index
+        if clock > host.config.rounds(host.steps):
+            raise self._peer.protocol_error(
+                "is at clock %d; there are %d pushes" % (clock, host.config.rounds(host.steps))
+            )
+        while host.clocks.clock[worker] < clock:
+            now = host.clocks.clock[worker]
+            self._await_room(now)
+            if host.clocks.parts[worker] == 0:
+                self._note(now, "never came")
+                for part in range(self._count):
+                    self._clear(now, part)
+            else:
+                self._record_missing(now, self._count)
+            host.clocks.pushed(worker, now)
+
+    def _await_room(self, clock: int) -> None:
+        peer = self._peer
+
+        def send_wait_notice(workers: Sequence[int]) -> None:
+            send_notice_of_wait(peer.channel, workers)
+
+        with self._released:
+            peer.waited_s += self._host.clocks.await_room(peer.index, clock, send_wait_notice)
+
+    def _record_missing(self, clock: int, part: int) -> None:
+        """Record the parts before `part` as missing, and count them as zero."""
+        state, worker = self._host.clocks, self._peer.index
+        for missing in range(state.parts[worker], part):
+            self._note(clock, "never came", missing)
+            self._clear(clock, missing)
+        state.parts[worker] = max(state.parts[worker], part)
+
+    def _clear(self, clock: int, part: int) -> None:
+        if self._sync and part < self._tables:
+            self._host.slots[self._peer.index].held[part] = 0
+            return
+        # It counts as added, so that only this push is missing for those who compare.
+        source = Source(self._peer.index, clock, self._peer.generation)
+        self._host.store.count(part, source, tables=self._tables)
+
+    def _note(self, clock: int, what: str, part: Optional[int] = None) -> None:
+        host = self._host
+        phase = "exact" if host.clocks.phase <= settings.EXACT_READ else "training"
+        of = ""
+        if part is not None and part < self._tables:
+            of = ", rows of table %s," % host.config.plan.tables[part].name
+        elif part is not None and self._shards:
+            of = ", shard %d," % (part - self._tables)
+        text = "push %d of worker %d to server %d (%s phase)%s %s"
+        host.clocks.note(text % (clock, self._peer.index, host.config.index, phase, of, what))
+
+
+_POLL_S = 0.5
+
+
+def send_notice_of_wait(channel: Channel, workers: Sequence[int]) -> None:
+    """Report that the reply is delayed because of these workers."""
+    data = json.dumps(list(workers)).encode("ascii")
+    channel.send(Header(frames.WAITING, bytes=len(data)), memoryview(data))
+
+
+def await_vacancy(host: ServerState, peer: ConnectedWorker) -> None:
+    """Wait as a backup worker until server 0 chooses the worker that it replaces; the backup worker tells the other
+    servers.
+    """
+    peer.channel.limit_s = host.config.timeout_s
+    while host.config.index == 0:
+        with host.clocks.changed:
+            if not host.over.is_set() and _vacant_index(host, peer) is None:
+                host.clocks.changed.wait(_POLL_S)
+        if host.clocks.ended is not None:
+            raise host.clocks.ended
+        if host.over.is_set():
+            peer.channel.send(Header(frames.BYE))
+            return
+        chosen = _vacant_index(host, peer)
+        if chosen is not None:
+            peer.channel.send(Header(frames.TAKEOVER, 0, chosen))
+            return
+        send_notice_of_wait(peer.channel, [])
+
+
+def _vacant_index(host: ServerState, peer: ConnectedWorker) -> Optional[int]:
+    """The first vacant index, if this is the first waiting backup worker."""
+    with host.lock:
+        if host.vacant and host.spares and host.spares[0] is peer:
+            return min(host.vacant)
+    return None
+
+
+def drop_worker(host: ServerState, worker: int) -> None:
+    """End this worker's previous connection. Raises RunEnded if that is impossible."""
+    with host.lock:
+        before = host.peers.get(worker)
+    if before is None:
+        return
+    before.channel.send_error("a backup worker replaced worker %d" % worker, frames.BECAUSE_OF_ANOTHER)
+    before.channel.shut()
+    if not before.gone.wait(settings.LAG_S):
+        raise RunEnded("the connection of worker %d could not be closed" % worker)
+
+
+def replace_worker(host: ServerState, peer: ConnectedWorker, worker: int) -> Tuple[int, int, int]:
+    """Let a backup worker replace this worker: it takes over its clock, the parts of its next push that have arrived,
+    and the phase.
+    """
+    with host.lock:
+        why = host.vacant.pop(worker, "another server closed its connection")
+        at_s = host.vacant_at.pop(worker, time.monotonic())
+        lagged = worker in host.lagged
+        host.lagged.discard(worker)
+        host.peers.pop(worker, None)
+        peer.index = worker
+        host.peers[worker] = peer
+        host.spares.remove(peer)
+        state = host.clocks
+        clock, parts, phase = state.clock[worker], state.parts[worker], state.phase
+        left = host.left.get(worker)
+        # The counts belong to the worker's index.
+        peer.pushes += left.pushes if left is not None else 0
+        peer.pulls += left.pulls if left is not None else 0
+        peer.lookups += left.lookups if left is not None else 0
+        took_s = round(time.monotonic() - at_s, 3)
+        host.replaced.append(Replacement(worker, peer.host, phase, clock, why, took_s, peer.spare_index, lagged))
+        host.slots[worker].last_lookup_count = [-1] * len(host.config.plan.tables)
+    return clock, parts, phase
+
 
 _SCRAP_BYTES = 1 << 20
 _IDLE_S = 1.0
@@ -60,7 +366,7 @@ class ConnectionHandler:
             if not host.store.on_host:
                 self._released.least_bytes = 0
             if peer.spare:
-                pushes.await_vacancy(host, peer)
+                await_vacancy(host, peer)
             host.turn.acquire()
             try:
                 while not peer.left:
@@ -336,14 +642,14 @@ class ConnectionHandler:
         if not peer.spare or peer.index >= 0 or worker >= host.config.workers:
             raise self._peer.protocol_error("asked to replace worker %d" % worker)
         with self._released:
-            pushes.drop_worker(host, worker)
-        clock, parts, phase = pushes.replace_worker(host, peer, worker)
+            drop_worker(host, worker)
+        clock, parts, phase = replace_worker(host, peer, worker)
         self._parts.done_before = (clock, parts)
         self._channel.send(Header(frames.TAKEOVER, 0, worker, clock, 0, parts, phase=phase))
 
     def _on_wait(self, workers: Sequence[int]) -> None:
         """Report that the reply is delayed because of these workers."""
-        pushes.send_notice_of_wait(self._channel, workers)
+        send_notice_of_wait(self._channel, workers)
 
     def _worker(self) -> int:
         if self._peer.index < 0:

@@ -11,11 +11,9 @@ from reference_trainer.common import oracle
 from reference_trainer.common.oracle import LEARNING_RATE, Mismatch
 from reference_trainer.ps import clocks, settings, store, tasks
 from reference_trainer.ps.clocks import Clocks, RunEnded
-from reference_trainer.ps.fair_lock import FairLock
-from reference_trainer.ps.frames import Channel, PeerError
-from reference_trainer.ps.injected_server_faults import ProcessFault
+from reference_trainer.ps.frames import Channel, FairLock, PeerError
 from reference_trainer.ps.run_report import RejectedClient, Replacement, WorkerStats
-from reference_trainer.ps.settings import Settings
+from reference_trainer.ps.settings import ProcessFault, Settings
 
 _MAX_STRANGERS = 50
 _MAX_MISMATCHES = 50

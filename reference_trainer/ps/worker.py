@@ -1,24 +1,284 @@
-"""One worker of the parameter-server smoke run: connect to every server, push known values, train, compare, leave."""
+"""One worker of the parameter-server smoke run, and the same training in one process to compare with.
+
+Each server records, for each part of its store, which push came after which, and after which of them a worker read. So
+in any mode the weights of every step of every worker are known again, and with them its gradients. The same sums in the
+same order give the same bits; the comparison has a tolerance because processors differ.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
-from typing import Any, Dict, List, Optional
+from types import SimpleNamespace
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from preflight.agent import rank_events
 from preflight.agent.wire import ProbeUnavailable
 from reference_trainer.common import framework, oracle
 from reference_trainer.common.progress import Emit, Progress
-from reference_trainer.ps import replay, run_report, settings
-from reference_trainer.ps.client import Client
+from reference_trainer.ps import clocks, run_report, settings, tasks
+from reference_trainer.ps.client import Client, Rows
+from reference_trainer.ps.exact import deduplicated
 from reference_trainer.ps.frames import PeerError
 from reference_trainer.ps.handshake import ServerDialer
-from reference_trainer.ps.injected_server_faults import ProcessFault
-from reference_trainer.ps.memory import digest
-from reference_trainer.ps.run_report import ServerStats, WorkerReport
-from reference_trainer.ps.settings import Settings
-from reference_trainer.ps.worker_steps import WorkerSteps, WorkerTraining
+from reference_trainer.ps.layout import ParameterLayout
+from reference_trainer.ps.run_report import IMPOSSIBLE, ServerStats, WorkerReport
+from reference_trainer.ps.settings import ProcessFault, Settings
+from reference_trainer.ps.store import EVENT_NUMBERS, PUSHED, READ, ROUND, digest, history_of, parts_of, piece_of
+from reference_trainer.ps.worker_steps import WorkerSteps, WorkerTraining, gradients_of, rows_of_round, train_locally
+
+#: Worker, clock and generation of a push, and of the read before it.
+Key = Tuple[int, int, int]
+
+
+class _Part:
+    """A part of one server's store: its numbers, and what happened to them."""
+
+    def __init__(self, values: Any, events: List[Tuple[int, int, int, int]]) -> None:
+        self.values = values
+        self.events = events
+        self.next = 0
+        #: The sum of the pushes of the current round.
+        self.total: Any = None
+        #: The numbers at each read that is needed.
+        self.seen: Dict[Key, Any] = {}
+
+
+class Replay:
+    """One replay of a training.
+
+    Args:
+        histories: the data of each server.
+        rows: for each table the rows that the training touches, sorted.
+        after: called after each piece of the work, which takes long on a busy node.
+    """
+
+    def __init__(
+        self,
+        config: Settings,
+        histories: Sequence[bytes],
+        rows: Sequence[Any],
+        device: Any,
+        after: Callable[[], Any] = lambda: None,
+    ) -> None:
+        self._config = config
+        self._rows = rows
+        self._device = device
+        self._after = after
+        self._layout = ParameterLayout(config.plan)
+        self._memory = [
+            SimpleNamespace(
+                pulled=SimpleNamespace(tensor=_zeros(config.plan.elements_of(server))),
+                pushed=SimpleNamespace(tensor=_zeros(config.plan.elements_of(server))),
+                send_pushed_buffer=lambda: None,
+            )
+            for server in range(config.servers)
+        ]
+        self._layout.scatter(
+            [config.task.initial(p.name).view(p.shape) for p in config.plan.dense],
+            self._memory,  # type: ignore[arg-type]
+        )
+        #: The numbers of each row among all touched ones of its server.
+        self._places: List[List[Any]] = []
+        self._slices: List[List[Tuple[int, int]]] = []
+        self._parts: List[List[_Part]] = [self._parts_of(server, data) for server, data in enumerate(histories)]
+        self._gradients: Dict[Key, List[List[Any]]] = {}
+
+    def difference(self, final: Sequence[Any]) -> float:
+        """The largest difference of these parameters and rows from those of the replay."""
+        import torch
+
+        if not self._run():
+            return IMPOSSIBLE
+        for server, parts in enumerate(self._parts):
+            for part, (begin, end) in zip(parts, self._slices[server]):
+                self._memory[server].pulled.tensor[begin:end] = part.values
+        expected: List[Any] = list(self._layout.gather(self._memory))  # type: ignore[arg-type]
+        for table, rows in enumerate(self._rows):
+            whole = torch.zeros(rows.numel(), self._config.plan.tables[table].width)
+            for server in range(self._config.servers):
+                whole[self._places[server][table]] = self._table_part(server, table).values
+            expected.append(whole)
+        pairs = [(a, b) for a, b in zip(final, expected) if b.numel()]
+        return float(torch.stack([(a.cpu() - b).abs().max() for a, b in pairs]).max())
+
+    def _parts_of(self, server: int, data: bytes) -> List[_Part]:
+        config = self._config
+        slices: List[Tuple[int, int]] = []
+        for shard in config.plan.shards[server]:
+            count = parts_of(shard.elements, config.stream_bytes)
+            size = shard.elements if count == 1 else piece_of(shard.elements)
+            end = shard.begin + shard.elements
+            slices += [(at, min(at + size, end)) for at in range(shard.begin, end, size)]
+        self._slices.append(slices)
+        events = history_of(data, len(slices) + len(config.plan.tables))
+        pushed = self._memory[server].pushed.tensor
+        parts = [_Part(pushed[begin:end].clone(), mine) for (begin, end), mine in zip(slices, events)]
+        places = [(rows.remainder(config.servers) == server).nonzero().flatten() for rows in self._rows]
+        self._places.append(places)
+        for table, mine in enumerate(events[len(slices) :]):
+            parts.append(_Part(config.task.initial_rows(table, self._rows[table][places[table]]), mine))
+        return parts
+
+    def _table_part(self, server: int, table: int) -> _Part:
+        return self._parts[server][len(self._slices[server]) + table]
+
+    def _run(self) -> bool:
+        """Whether every push was added once, in its worker's order, and everything could be repeated."""
+        parts = [part for mine in self._parts for part in mine]
+        if self._config.mode == clocks.SYNC and not all(map(self._has_whole_rounds, self._dense_parts())):
+            return False
+        due = [(w, c) for w in range(self._config.workers) for c in range(self._config.rounds(self._config.steps))]
+        for part in parts:
+            pushes = [event[1:3] for event in part.events if event[0] == PUSHED]
+            # Sorting keeps the order of each worker.
+            if sorted(pushes, key=lambda push: push[0]) != due:
+                return False
+        needed = list(dict.fromkeys(event[1:] for part in parts for event in part.events if event[0] == PUSHED))
+        wanted = set(needed)
+        goes_on = True
+        while goes_on:
+            goes_on = False
+            for server, mine in enumerate(self._parts):
+                for number, part in enumerate(mine):
+                    goes_on |= self._advance(server, number, part, wanted)
+            for key in needed:
+                if key not in self._gradients and all(key in part.seen for part in parts):
+                    self._gradients[key] = self._push(key)
+                    goes_on = True
+                    self._after()
+        return all(part.next == len(part.events) for part in parts)
+
+    def _dense_parts(self) -> List[_Part]:
+        return [part for server, mine in enumerate(self._parts) for part in mine[: len(self._slices[server])]]
+
+    def _has_whole_rounds(self, part: _Part) -> bool:
+        """Whether each round consists of one push of each worker, all with its clock."""
+        workers, pushed = list(range(self._config.workers)), []
+        for kind, worker, clock, _ in part.events:
+            if kind == PUSHED:
+                pushed.append((clock, worker))
+            elif kind == ROUND:
+                if sorted(pushed) != [(clock, each) for each in workers]:
+                    return False
+                pushed = []
+        return not pushed
+
+    def _advance(self, server: int, number: int, part: _Part, wanted: Any) -> bool:
+        began, config = part.next, self._config
+        base = 1.0 if config.mode == clocks.GEO else -config.task.base_rate
+        factor = tasks.rate(base, config.workers)
+        while part.next < len(part.events):
+            kind, key = part.events[part.next][0], part.events[part.next][1:]
+            if kind == READ:
+                if key in wanted:
+                    part.seen.setdefault(key, part.values.clone())
+            elif kind == ROUND:
+                part.values.add_(part.total)
+                part.total = None
+            elif key not in self._gradients:
+                break
+            else:
+                self._add(part, self._gradients[key][server][number], factor)
+            part.next += 1
+        return part.next > began
+
+    def _add(self, part: _Part, numbers: Any, factor: float) -> None:
+        if isinstance(numbers, tuple):
+            places, values = numbers
+            part.values.index_add_(0, places, values, alpha=factor)
+        elif self._config.mode != clocks.SYNC:
+            part.values.add_(numbers, alpha=factor)
+        elif part.total is None:
+            part.total = numbers * factor
+        else:
+            part.total.add_(numbers, alpha=factor)
+
+    def _push(self, key: Key) -> List[List[Any]]:
+        """What a worker pushed to each part of each server after it had read these weights."""
+        import torch
+
+        config, (worker, clock, _) = self._config, key
+        tables = range(len(config.plan.tables))
+        for server, parts in enumerate(self._parts):
+            for part, (begin, end) in zip(parts, self._slices[server]):
+                self._memory[server].pulled.tensor[begin:end] = part.seen[key]
+        weights = self._layout.gather(self._memory)  # type: ignore[arg-type]
+        geo = config.mode == clocks.GEO
+        if geo:
+            distinct = [rows_of_round(config, worker, clock, table) for table in tables]
+            inverses = [None] * len(distinct)
+        else:
+            found = [deduplicated(config.task.ids(table, worker, clock)) for table in tables]
+            distinct, inverses = [each[0] for each in found], [each[1] for each in found]
+        values = [self._rows_seen(key, table, rows) for table, rows in enumerate(distinct)]
+        leaves = [tensor.to(self._device) for tensor in (*weights, *values)]
+        if geo:
+            local = [tensor.clone() for tensor in leaves]
+            train_locally(config, worker, clock, local, [Rows(rows, 1) for rows in distinct], len(weights))
+            gradients = [(new.cpu() - old) for new, old in zip(local, (*weights, *values))]
+        else:
+            leaves = [leaf.detach().requires_grad_() for leaf in leaves]
+            requested = list(zip(distinct, inverses))
+            _, gradients = gradients_of(config.task, worker, clock, leaves, requested, len(weights))
+            gradients = [gradient.cpu() for gradient in gradients]
+        self._layout.scatter(gradients[: len(weights)], self._memory)  # type: ignore[arg-type]
+        pushed: List[List[Any]] = []
+        for server in range(config.servers):
+            tensor = self._memory[server].pushed.tensor
+            mine: List[Any] = [tensor[begin:end].clone() for begin, end in self._slices[server]]
+            for table, rows in enumerate(distinct):
+                here = rows.remainder(config.servers) == server
+                known = self._rows[table][self._places[server][table]]
+                mine.append((torch.searchsorted(known, rows[here]), gradients[len(weights) + table][here]))
+            pushed.append(mine)
+        return pushed
+
+    def _rows_seen(self, key: Key, table: int, rows: Any) -> Any:
+        import torch
+
+        found = torch.zeros(rows.numel(), self._config.plan.tables[table].width)
+        for server in range(self._config.servers):
+            here = rows.remainder(self._config.servers) == server
+            known = self._rows[table][self._places[server][table]]
+            found[here] = self._table_part(server, table).seen[key][torch.searchsorted(known, rows[here])]
+        return found
+
+
+def difference(
+    config: Settings,
+    client: Client,
+    final: Sequence[Any],
+    rows: Sequence[Any],
+    device: Any,
+    after: Callable[[], Any] = lambda: None,
+) -> Optional[float]:
+    """Largest difference between `final` and one process that trained on all shards in the servers' order.
+
+    Args:
+        final: dense parameters, then for each table the values of `rows` (all that the training touches).
+
+    Returns None if it is not compared because the training is too long, `IMPOSSIBLE` if the order contradicts itself.
+    """
+    if not config.is_replayed:
+        return None
+    histories = []
+    for server in client.servers:
+        parts = len(config.plan.tables) + sum(parts_of(s.elements, config.stream_bytes) for s in server.shards)
+        # Each worker pushes and reads once a round; a backup worker may read twice.
+        events = 2 * (config.workers + 1) * (config.rounds(config.steps) + 2)
+        histories.append(client.history(server, 4 * parts * (1 + EVENT_NUMBERS * events)))
+    try:
+        replay = Replay(config, histories, rows, device, after)
+    except ValueError:
+        return IMPOSSIBLE
+    return replay.difference(final)
+
+
+def _zeros(count: int) -> Any:
+    import torch
+
+    return torch.zeros(count)
 
 
 def worker(params: Dict[str, Any], emit: Emit) -> WorkerReport:
@@ -39,7 +299,7 @@ def worker(params: Dict[str, Any], emit: Emit) -> WorkerReport:
         if framework.is_paddle(params):
             if config.spare:
                 return _not_needed(config, progress)
-            from reference_trainer.paddle.paddle_worker import worker as train
+            from reference_trainer.paddle.paddle_server import worker as train
 
             return train(config, progress)
         return _run(config, progress)
@@ -195,7 +455,7 @@ class _Run:
             progress.entering("training the same steps in one process")
             every = range(config.workers)
             rows = [self._steps.rows_of_training(table, every) for table in range(len(config.plan.tables))]
-            self._difference = replay.difference(config, self._client, final, rows, self._device, self._report_alive)
+            self._difference = difference(config, self._client, final, rows, self._device, self._report_alive)
             progress.left()
         progress.reached(rank_events.PARITY, digest=self._digest, first_loss=self._losses[0], last_loss=self._losses[1])
         self._barrier("all workers to finish")

@@ -16,9 +16,9 @@ import pytest
 from preflight import api
 from preflight._util.budget import Budget, BudgetExceeded, Limits, spend, truncate
 from preflight.engine.evaluate import outcomes_of
+from preflight.model.configuration import SMOKE
 from preflight.model.findings import Severity, Status, VerdictKind
 from preflight.model.job import WHOLE_JOB, Job, Note, NoteKind, Scope
-from preflight.model.options import SMOKE
 from preflight.model.recording import Recording
 from preflight.plugins.authoring import Rule, Verdict, rule
 from preflight.plugins.registry import sources

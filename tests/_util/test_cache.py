@@ -14,8 +14,7 @@ from preflight import api
 from preflight._util.cache import Cache, default_folder
 from preflight.engine import report_cache
 from preflight.engine.report import Report, to_json
-from preflight.model.configuration import Configuration
-from preflight.model.options import RunOptions
+from preflight.model.configuration import Configuration, RunOptions
 from preflight.model.recording import Recording
 from preflight.runner.preparation import LoadJobs
 

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from preflight import api
 from preflight._util.json_output import to_bytes
-from preflight.config.selection import jobs_in
+from preflight.config.resolve import jobs_in
 from preflight.engine.report import adapter, to_json
 from preflight.model.recording import Recording
 from tests.builders import job, make_recording, reached

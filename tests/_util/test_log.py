@@ -68,7 +68,7 @@ def test_without_the_options_nothing_is_logged(job: Path, capfd: pytest.CaptureF
 )
 def test_no_secret_of_a_command_line_or_a_traceback_is_logged(tmp_path: Path, message: str) -> None:
     log.log_to_file(tmp_path / "log")
-    logger = logging.getLogger("preflight.executors.tool")
+    logger = logging.getLogger("preflight.executors.base")
     logger.debug("%s", message)
     try:
         raise ValueError(message)

@@ -6,8 +6,7 @@ import pytest
 
 from preflight.agent import rank_events
 from preflight.analysis.culprit import Culprit, decision_time
-from preflight.analysis.rank_stacks import find_outside
-from preflight.analysis.rank_state import build_views, members_of
+from preflight.analysis.rank_state import build_views, find_outside, members_of
 from tests.story import Story
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from preflight.agent import rank_events
 from preflight.analysis.culprit import Culprit, HeadPauses
-from preflight.analysis.culprit_model import UNFINISHED
+from preflight.analysis.rank_state import UNFINISHED
 from tests.story import Story
 
 

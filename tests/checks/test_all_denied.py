@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from preflight.config.selection import jobs_in
+from preflight.config.resolve import jobs_in
+from preflight.model.configuration import STAGES
 from preflight.model.findings import Status
-from preflight.model.options import STAGES
 from preflight.model.recording import FactRecord, Facts, Fleet, Node, NodeRecord, Unavailable
 from preflight.plugins import registry
 

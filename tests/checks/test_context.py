@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from preflight.model.findings import Status
 from preflight.model.recording import FactRecord, Unavailable
-from preflight.runner.job_context import IN_CONTAINER, OUTSIDE
+from preflight.runner.preparation import IN_CONTAINER, OUTSIDE
 from preflight_checks.context.entry import ranks_cannot_start
 from preflight_checks.probes.installed import Installed, installed
 from tests.checks.check_builders import TIMEOUT, fact, facts, fleet, job, judge, one, plan, statuses

@@ -17,10 +17,10 @@ import pytest
 from preflight import api
 from preflight._util.usage_error import UsageError
 from preflight.cli import main
-from preflight.config import selection
-from preflight.engine.node_status import Hosts, hosts_of
+from preflight.config import resolve as selection
+from preflight.engine.report import Hosts, hosts_of
 from preflight.model.charts import Bars, Layout, Timeline
-from preflight.model.options import RunOptions, job_of, parse_injected_fault
+from preflight.model.configuration import RunOptions, job_of, parse_injected_fault
 from preflight.model.recording import Facts, Fleet, Node, NodeRecord, SmokeOptions
 from preflight.model.recording_io import load, save
 from preflight.model.requests import probe_name

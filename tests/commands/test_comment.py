@@ -11,9 +11,18 @@ from typing import ClassVar
 
 import pytest
 
-from preflight.commands.comment.change_report import ChangeReport, JobChange, changed_lines, comment, key_of
-from preflight.commands.comment.platforms import GitHub, GitLab, PlatformError, RestClient
-from preflight.commands.plan.plan_sections import Change
+from preflight.commands.comment import (
+    ChangeReport,
+    GitHub,
+    GitLab,
+    JobChange,
+    PlatformError,
+    RestClient,
+    changed_lines,
+    comment,
+    key_of,
+)
+from preflight.commands.plan.plan_pages import Change
 from preflight.plugins.authoring import failed
 from tests.builders import job, judged, make_recording, make_rule, span
 from tests.fuzz.comments import check_comment

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from preflight.commands.rule_docs import explanation, listing
-from preflight.config.selection import all_items
+from preflight.config.resolve import all_items
 
 
 @pytest.mark.parametrize("width", [30, 80, 200])

@@ -9,7 +9,7 @@ import pytest
 
 from preflight.cli import main
 from preflight.commands import rule_docs
-from preflight.config.selection import all_items
+from preflight.config.resolve import all_items
 from preflight.plugins.authoring import HEADINGS, Check
 
 ITEMS = all_items()

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from preflight.engine.evaluate import MAX_NODES, judged
-from preflight.model.facts import Facts
 from preflight.model.nodes import Fleet, Node, NodeRecord
-from preflight.model.requests import EventRecord, FactRecord, Request
+from preflight.model.requests import EventRecord, FactRecord, Facts, Request
 
 
 def probe() -> int:

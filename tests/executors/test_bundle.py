@@ -47,7 +47,7 @@ def test_bundle_holds_only_node_modules() -> None:
         "preflight",
         "preflight._util",
         "preflight._util.redaction",
-        "preflight._util.secret_blocks",
+        "preflight._util.secret_spans",
         "preflight._util.secret_names",
         "preflight._util.secret_spans",
         "preflight_checks",

@@ -506,7 +506,7 @@ def test_own_job_is_found_by_labels_and_owners(stub: Stub, tmp_path: Path, monke
 
 
 def test_job_named_by_trusted_files_is_found(stub: Stub, tmp_path: Path) -> None:
-    from preflight.config.selection import jobs_in
+    from preflight.config.resolve import jobs_in
 
     (tmp_path / "job.yaml").write_text(JOB.replace("namespace: train", "namespace: ml"))
     jobs = jobs_in([tmp_path / "job.yaml"], root=tmp_path)

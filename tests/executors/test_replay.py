@@ -15,7 +15,7 @@ from preflight.agent.wire import AgentRequest, Done, Failed
 from preflight.engine.report import Report
 from preflight.executors.base import ExecutorError, NodeRequest
 from preflight.executors.replay import ReplayExecutor
-from preflight.model.options import RunOptions
+from preflight.model.configuration import RunOptions
 from preflight.model.recording import (
     Cluster,
     ClusterNode,

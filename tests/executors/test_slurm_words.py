@@ -6,8 +6,15 @@ import pytest
 
 from preflight._util.hostnames import expand_hosts
 from preflight.executors.base import ExecutorError, NodeRequest
-from preflight.executors.slurm import SlurmExecutor, command, environment_for_step, explain
-from preflight.executors.slurm_jobs import parse_fields, read_node_list, requested_options
+from preflight.executors.slurm import (
+    SlurmExecutor,
+    command,
+    environment_for_step,
+    explain,
+    parse_fields,
+    read_node_list,
+    requested_options,
+)
 from preflight.model.recording import Node
 from tests.builders import claim, job
 

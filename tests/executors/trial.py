@@ -22,7 +22,7 @@ from preflight.agent.wire import AgentRequest, Context, Done, Event
 from preflight.executors.base import ExecutorError, NodeRequest
 from preflight.model.recording import Node
 from preflight.runner.fleet import OpenFleet, open_fleet
-from preflight.runner.node_selection import ExecutorChoice, choose, find
+from preflight.runner.preparation import ExecutorChoice, choose, find
 
 #: The deadline for opening nodes, unless `--deadline` sets another.
 DEADLINE_S = 8.0

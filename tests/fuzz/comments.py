@@ -9,8 +9,8 @@ from html.parser import HTMLParser
 
 from markdown_it import MarkdownIt
 
-from preflight.commands.comment.change_report import ChangeReport, JobChange, comment, is_ours
-from preflight.commands.plan.plan_sections import Change
+from preflight.commands.comment import ChangeReport, JobChange, comment, is_ours
+from preflight.commands.plan.plan_pages import Change
 from tests.fuzz.limits import MIB, Limits
 from tests.fuzz.reports import SPLIT, hostile, texts
 from tests.fuzz.shown import no_control_characters

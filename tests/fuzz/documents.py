@@ -11,7 +11,8 @@ from pathlib import Path
 from preflight import api
 from preflight._util.json_output import to_bytes
 from preflight._util.usage_error import UsageError
-from preflight.commands.diagnose import flight_recorder, hangs, symptoms
+from preflight.commands.diagnose import flight_recorder, hangs
+from preflight.commands.diagnose import scan as symptoms
 from preflight.commands.diagnose.diagnosis import Diagnosis
 from preflight.commands.diagnose.pipeline import diagnose
 from preflight.config import baseline

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from preflight._util.hostnames import expand_hosts, folded, is_host_range, is_hostname, split_endpoint
 from preflight._util.toml import TomlError, parse
 from preflight.executors.base import ExecutorError
-from preflight.executors.slurm_jobs import parse_fields, parse_node, read_node_list
+from preflight.executors.slurm import parse_fields, parse_node, read_node_list
 from preflight.sources.base import Reading, SourceFile
 from preflight.sources.formats import lenient_json, lenient_yaml
 from preflight.sources.formats.comments import suppressions

@@ -18,9 +18,9 @@ import pytest
 
 from preflight.agent import rank_events
 from preflight.analysis.culprit import Member, find_culprit
-from preflight.config.selection import jobs_in
+from preflight.config.resolve import jobs_in
 from preflight.engine.evaluate import judged
-from preflight.model.options import STAGES
+from preflight.model.configuration import STAGES
 from preflight.model.recording import FactRecord, Facts, Fleet, Node, NodeRecord, Unavailable
 from preflight.model.requests import EventRecord, Request
 from preflight.plugins import registry

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from preflight import api
 from preflight._util.usage_error import UsageError
 from preflight.engine.report import to_json
-from preflight.model import facts as typing_facts
-from preflight.model.facts import Answers, LazyJson
+from preflight.model import requests as typing_facts
 from preflight.model.findings import Severity
 from preflight.model.job import Job, Known, Launch, Note, NoteKind, OneOf, Plain, Reference, Suppression, Unresolved
 from preflight.model.recording import (
@@ -32,7 +31,7 @@ from preflight.model.recording import (
     Unavailable,
 )
 from preflight.model.recording_io import load, save
-from preflight.model.requests import Request, probe_name
+from preflight.model.requests import Answers, LazyJson, Request, probe_name
 from preflight.plugins.authoring import Verdict, failed, passed, unknown
 from tests.builders import (
     assert_follows_schema,

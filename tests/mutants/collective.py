@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from reference_trainer.collective import group, sharded, steps
+from reference_trainer.collective import group, steps
 from reference_trainer.collective import rank as rank_module
+from reference_trainer.collective import steps as sharded
 from reference_trainer.common import messages
 from tests.mutants.patch import COLLECTIVE, DDP, FSDP, RANK, RANKS, Patch, half, mutant, wrap
 

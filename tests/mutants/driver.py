@@ -22,23 +22,24 @@ import torch.distributed as dist
 import torch.distributed.fsdp
 
 from preflight.agent.wire import ProbeUnavailable
+from preflight.model.configuration import SmokeOptions
 from preflight.model.findings import Status
 from preflight.model.nodes import Fleet
-from preflight.model.options import SmokeOptions
 from preflight.model.recording import Facts
 from preflight.model.requests import EventRecord, FactRecord, Request, Unavailable
 from preflight_checks.smoke.completion import rank_did_not_finish
-from preflight_checks.smoke.pipeline_results import wrong_pipeline_result
 from preflight_checks.smoke.plan import plan_smoke
-from preflight_checks.smoke.results import ranks_disagree, wrong_collective_result
-from preflight_checks.smoke.server_end import server_or_worker_did_not_finish, worker_replaced
+from preflight_checks.smoke.results import ranks_disagree, wrong_collective_result, wrong_pipeline_result
 from preflight_checks.smoke.server_results import (
+    server_or_worker_did_not_finish,
     servers_trained_nothing,
     updates_lost_doubled_or_stale,
+    worker_replaced,
     wrong_server_result,
 )
 from preflight_checks.smoke.server_run import plan_servers
-from reference_trainer.collective import bandwidth, pace
+from reference_trainer.collective import bandwidth
+from reference_trainer.collective import bandwidth as pace
 from reference_trainer.collective.rank import rank as run_rank
 from reference_trainer.ps.server import server as run_server
 from reference_trainer.ps.server_state import ServerState

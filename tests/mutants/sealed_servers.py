@@ -516,7 +516,7 @@ def geo_doubles_the_local_rate(patch: Patch) -> None:
 @mutant(SERVER, *RECOVERY)
 def recovery_drops_rows_of_the_cut_push(patch: Patch) -> None:
     """The first update of rows after a replacement is not added."""
-    from reference_trainer.ps import pushes
+    from reference_trainer.ps import connection as pushes
 
     def build(original: Any) -> Any:
         def wrong(*more: Any) -> Any:

@@ -7,9 +7,8 @@ from typing import Any
 
 from reference_trainer.ps import clocks, settings
 from reference_trainer.ps.clocks import Clocks
-from reference_trainer.ps.memory import HostTensor
 from reference_trainer.ps.server_state import ServerState
-from reference_trainer.ps.store import Store
+from reference_trainer.ps.store import HostTensor, Store
 from tests.mutants.patch import ALL_SERVERS, RECOVERY, SERVER, SERVERS, SINGLE, SSP, SYNC, Patch, half, mutant, wrap
 
 #: Changes what a server adds: None leaves it out.
@@ -548,7 +547,7 @@ def server_rounds_a_large_shard_to_half(patch: Patch) -> None:
 @mutant(SERVER, *RECOVERY)
 def recovery_forgets_parts(patch: Patch) -> None:
     """The server forgets which parts of the cut push it has, and adds them again."""
-    from reference_trainer.ps import pushes
+    from reference_trainer.ps import connection as pushes
 
     def build(original: Any) -> Any:
         def wrong(host: Any, peer: Any, worker: int) -> Any:
@@ -564,7 +563,7 @@ def recovery_forgets_parts(patch: Patch) -> None:
 @mutant(SERVER, *RECOVERY)
 def recovery_applies_repeated_parts(patch: Patch) -> None:
     """The server adds the parts of the cut push that the backup worker repeats."""
-    from reference_trainer.ps.pushes import PushParts
+    from reference_trainer.ps.connection import PushParts
 
     def build(original: Any) -> Any:
         def wrong(self: PushParts, clock: int, part: int) -> bool:
@@ -582,7 +581,7 @@ def recovery_applies_repeated_parts(patch: Patch) -> None:
 @mutant(SERVER, *RECOVERY)
 def recovery_begins_one_push_late(patch: Patch) -> None:
     """The backup worker continues after the push that was cut off."""
-    from reference_trainer.ps import pushes
+    from reference_trainer.ps import connection as pushes
 
     def build(original: Any) -> Any:
         def wrong(host: Any, peer: Any, worker: int) -> Any:
@@ -600,7 +599,7 @@ def recovery_begins_one_push_late(patch: Patch) -> None:
 @mutant(SERVER, *RECOVERY)
 def recovery_rolls_weights_back(patch: Patch) -> None:
     """The server goes back to its first weights of the phase when a backup worker comes."""
-    from reference_trainer.ps import pushes
+    from reference_trainer.ps import connection as pushes
 
     def fill(original: Any) -> Any:
         def kept(self: Store, *more: Any) -> Any:
@@ -625,7 +624,7 @@ def recovery_rolls_weights_back(patch: Patch) -> None:
 @mutant(SERVER, *RECOVERY)
 def recovery_clears_rows(patch: Patch) -> None:
     """The server sets all rows to zero when a backup worker comes."""
-    from reference_trainer.ps import pushes
+    from reference_trainer.ps import connection as pushes
 
     def build(original: Any) -> Any:
         def wrong(host: Any, peer: Any, worker: int) -> Any:

@@ -13,7 +13,7 @@ from dataclasses import asdict
 import torch
 import torch.distributed as dist
 
-from reference_trainer.collective import pace
+from reference_trainer.collective import bandwidth as pace
 from reference_trainer.collective import rank as collective
 
 

@@ -10,8 +10,8 @@ import pytest
 from preflight.model.findings import Status
 from preflight.model.recording import Facts
 from preflight.plugins.authoring import Check, Verdict
-from preflight_checks.smoke.server_end import server_or_worker_did_not_finish
 from preflight_checks.smoke.server_results import (
+    server_or_worker_did_not_finish,
     servers_trained_nothing,
     updates_lost_doubled_or_stale,
     wrong_server_result,

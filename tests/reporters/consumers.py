@@ -23,8 +23,7 @@ from markdown_it import MarkdownIt
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_fd_to_metric_families
 
-from preflight.engine.node_status import hosts_of
-from preflight.engine.report import ExitCode, Report
+from preflight.engine.report import ExitCode, Report, hosts_of
 from preflight.model.findings import Severity, Status
 from tests.builders import assert_follows_schema
 from tests.reporters.sarif_models import log_of

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from preflight.engine.node_status import Hosts, hosts_of, starts_without
-from preflight.engine.report import Report
+from preflight.engine.report import Hosts, Report, hosts_of, starts_without
 from preflight.model.configuration import Configuration
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Launch

@@ -12,7 +12,7 @@ import pytest
 from preflight._util import toml
 from preflight.model.job import WHOLE_JOB, Claim, Known, Plain, Span
 from preflight.sources.conditions import UnknownValue, holds, parsed
-from preflight.sources.kubernetes.object_settings import SHAPES
+from preflight.sources.kubernetes.operators import SHAPES
 from preflight.sources.python import called_settings
 from preflight_rules.data_tables import table
 from preflight_rules.settings import tables

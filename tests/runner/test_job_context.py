@@ -12,8 +12,7 @@ from preflight.executors.base import NodeRequest
 from preflight.executors.local import MAX_LOCAL
 from preflight.model.job import Job, Launch, Scope
 from preflight.model.recording import Node, Origin
-from preflight.runner.job_context import claimed_count, context_of, main_launch
-from preflight.runner.node_selection import choose, find
+from preflight.runner.preparation import choose, claimed_count, context_of, find, main_launch
 from tests.builders import claim, job, span
 
 HOSTS = claim("hosts", ("gpu1", "gpu2"), source="hostfile")

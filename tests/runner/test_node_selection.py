@@ -23,11 +23,12 @@ from preflight.executors.base import (
     Option,
 )
 from preflight.executors.ssh import EXECUTOR, SshExecutor
+from preflight.model.configuration import RunOptions
 from preflight.model.job import Job
-from preflight.model.options import RunOptions
 from preflight.model.recording import Node, Origin, Recording
 from preflight.plugins import registry
-from preflight.runner import node_selection, run
+from preflight.runner import preparation as node_selection
+from preflight.runner import run
 from preflight.runner.preparation import LoadedJobs, LoadJobs
 from tests.builders import add_executor, claim, job
 

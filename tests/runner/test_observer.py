@@ -15,8 +15,8 @@ import pytest
 from preflight.agent.wire import AgentRequest, Context, Done, Failed
 from preflight.model.progress import Step
 from preflight.model.requests import Request
-from preflight.runner.job_context import ContextChoice
 from preflight.runner.observer import RUN_KEY, Observer
+from preflight.runner.preparation import ContextChoice
 from tests.waiting import scaled
 
 

@@ -12,8 +12,8 @@ from preflight.agent.wire import AgentRequest, Done, Event, Failed
 from preflight.model.recording import Unavailable
 from preflight.model.requests import Request
 from preflight.runner.fleet import OpenFleet
-from preflight.runner.job_context import ContextChoice
 from preflight.runner.observer import END_SHARE, Observer
+from preflight.runner.preparation import ContextChoice
 
 NAMES = ("a", "b", "c", "d")
 

@@ -18,7 +18,7 @@ from preflight._util.usage_error import UsageError
 from preflight.executors.base import Bundle, Channel, ExecutorError, GatheredNodes, NodeRequest
 from preflight.executors.bundle import build_bundle
 from preflight.executors.local import LocalExecutor
-from preflight.model.options import RunOptions
+from preflight.model.configuration import RunOptions
 from preflight.model.progress import Progress, Step, ignore
 from preflight.model.recording import Node, Recording
 from preflight.runner import run

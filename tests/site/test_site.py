@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from preflight.config.selection import all_items
+from preflight.config.resolve import all_items
 from preflight.plugins import registry
 from tests.reporters.html import browser
 

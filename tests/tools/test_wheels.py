@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from preflight._util import toml
-from preflight_checks.data_tables import table
+from preflight_checks.comparison import table
 from tools.wheels import VERSIONS, Row, pins, text
 
 

@@ -18,7 +18,7 @@ from preflight.model.job import Job
 from preflight.model.measurements import Measurements, Quantity
 from preflight.model.recording import Facts, Fleet, Unavailable
 from preflight.plugins.claim_text import counted
-from preflight_checks.charts.cells import brief, sample_of, short
+from preflight_checks.charts.node_tables import brief, sample_of, short
 from preflight_checks.links.dial_requests import FREE, SPREAD
 from preflight_checks.links.fleet_comparison import JudgedDirection, Measurement, judged, measurements_of
 from preflight_checks.links.reachability import NOT_TRIED, DialEvidence, nodes_without_dial, reach

@@ -11,9 +11,9 @@ from preflight.model.charts import Bar, Bars, Lane, Span, Timeline
 from preflight.model.job import Job
 from preflight.model.measurements import Measurements, Quantity
 from preflight.model.recording import FactRecord, Facts, Fleet, Observed
-from preflight_checks.charts.cells import sample_of, short
+from preflight_checks.charts.node_tables import sample_of, short
+from preflight_checks.smoke.collective_speed import MIN_RANKS, Paces, Straggler, computing, paces_of
 from preflight_checks.smoke.server_run import group_of
-from preflight_checks.smoke.stragglers import MIN_RANKS, Paces, Straggler, computing, paces_of
 from reference_trainer.collective.rank import RankReport
 from reference_trainer.collective.rank import rank as run_rank
 from reference_trainer.ps.run_report import WorkerReport

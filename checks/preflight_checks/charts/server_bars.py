@@ -10,7 +10,7 @@ from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.claim_text import counted
 from preflight_checks.requirements import Endpoint, is_ps, nodes_share_machine
-from preflight_checks.servers.placement import SERVER, layout, shares
+from preflight_checks.servers import SERVER, layout, shares
 from reference_trainer.ps.partition import overloaded
 
 #: The row of processes whose address belongs to no node, or to several.
@@ -55,7 +55,7 @@ def _parts(job: Job, fleet: Fleet, facts: Facts) -> tuple[Sequence[_Part], str]:
     if not is_ps(job) or not fleet.nodes:
         return (), ""
     # Importing the training run takes long, here and below, and most jobs have no servers.
-    from preflight_checks.smoke.server_processes import processes
+    from preflight_checks.smoke.server_run import processes
 
     found = layout(job, fleet, facts)
     if found.servers and not nodes_share_machine(fleet):

@@ -20,7 +20,7 @@ from preflight_checks.requirements import fold, scopes, unreached
 #: The agent's messages when the interpreter or directory is missing and no setup line could have provided it.
 _ABSENT = "the job context cannot be entered"
 _TOO_OLD = "is older than Python 3.8"
-#: The head's words about ranks in a container (`preflight.runner.job_context`).
+#: The head's words about ranks in a container (`preflight.runner.preparation`).
 _IN_CONTAINER, _OUTSIDE = "the ranks run in the container", "outside of the container"
 
 

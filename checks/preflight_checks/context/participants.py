@@ -12,7 +12,7 @@ from preflight.model.job import Job, is_whole_number
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import split
-from preflight_checks.context.node_environment import bare, plan_logins, set_by_job, unseen_bare
+from preflight_checks.context.environment import bare, plan_logins, set_by_job, unseen_bare
 from preflight_checks.plans import combined
 from preflight_checks.requirements import fold, is_ps, nodes_share_machine
 

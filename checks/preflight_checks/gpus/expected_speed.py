@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from preflight_checks.data_tables import table
+from preflight_checks.comparison import table
 
 #: GB/s (10^9 bytes) of one lane in each direction by PCIe generation, after line coding (PCI-SIG).
 PCIE_LANE_GBPS = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}

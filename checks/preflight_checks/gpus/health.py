@@ -1,15 +1,31 @@
-"""Checks for broken or slowed GPUs: memory errors, pending repairs, throttled clocks, requested resets."""
+"""Checks that GPUs are healthy, idle and set in the same way: memory errors, repairs, throttling, MIG, compute mode."""
 
 from __future__ import annotations
 
+import functools
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
-from preflight.model.findings import Confidence, Severity
+from preflight.model.findings import Command, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
-from preflight.plugins.authoring import Verdict
-from preflight_checks.gpus.device_findings import Fault, NodeGpu, judge_devices
-from preflight_checks.gpus.presence import gpu_check
+from preflight.plugins.authoring import Verdict, check, root_command
+from preflight_checks.comparison import table
+from preflight_checks.gpus.presence import (
+    COST,
+    Fault,
+    NodeGpu,
+    differing,
+    expected_gpus,
+    gpu_check,
+    judge_devices,
+    known_fault,
+    plan_gpus,
+    visible,
+)
+from preflight_checks.probes.gpus import Gpu, GpuProcess, gpus
+from preflight_checks.requirements import fold, known_text, largest, scopes
 
 #: docs.nvidia.com/deploy/dynamic-page-retirement: a board with this many retired pages is replaced.
 MAX_RETIRED_PAGES = 60
@@ -50,26 +66,9 @@ def _find_memory_faults(devices: list[NodeGpu]) -> Iterable[Fault]:
     for item in devices:
         count = item.gpu.ecc_uncorrected
         if count:
-            yield Fault(
-                "uncorrectable memory errors",
-                item,
-                "uncorrectable memory errors since the driver was loaded",
-                f"has {count}",
-                "no uncorrected ECC error",
-                "Drain {nodes}; when it is idle, `nvidia-smi --gpu-reset -i {index}` on {node}. Replace a card whose "
-                "errors recur.",
-                "nvidia-smi -q -d ECC",
-            )
+            yield known_fault("uncorrectable memory errors", item, f"has {count}")
         if item.gpu.rows_remap_failed:
-            yield Fault(
-                "row remapping failed",
-                item,
-                "the GPU could not replace a bad row of its memory",
-                "reports failed remapping",
-                "no failed remapping",
-                "Take {nodes} out of service and have the card replaced.",
-                "nvidia-smi -q -d ROW_REMAPPER",
-            )
+            yield known_fault("row remapping failed", item, "reports failed remapping")
 
 
 @gpu_check(
@@ -102,39 +101,14 @@ def gpu_repair_pending(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
 
 
 def _find_pending_repairs(devices: list[NodeGpu]) -> Iterable[Fault]:
-    reset = "Drain {nodes} soon and reset the GPU: `nvidia-smi --gpu-reset -i {index}` on {node}, or reboot."
     for item in devices:
         gpu = item.gpu
         if gpu.rows_remap_pending:
-            yield Fault(
-                "row remapping pending",
-                item,
-                "bad memory is replaced only at the next reset",
-                "has a row remapping pending",
-                "no pending remapping",
-                reset,
-                "nvidia-smi -q -d ROW_REMAPPER",
-            )
+            yield known_fault("row remapping pending", item, "has a row remapping pending")
         if gpu.pages_retirement_pending:
-            yield Fault(
-                "page retirement pending",
-                item,
-                "bad pages are retired only when the driver is reloaded",
-                "has page retirements pending",
-                "no pending retirement",
-                reset,
-                "nvidia-smi -q -d PAGE_RETIREMENT",
-            )
+            yield known_fault("page retirement pending", item, "has page retirements pending")
         if gpu.pages_retired is not None and gpu.pages_retired >= MAX_RETIRED_PAGES:
-            yield Fault(
-                "many retired pages",
-                item,
-                f"enough retired pages for a replacement by NVIDIA ({MAX_RETIRED_PAGES})",
-                f"has {gpu.pages_retired}",
-                f"fewer than {MAX_RETIRED_PAGES}",
-                "Have the card of {node} replaced.",
-                "nvidia-smi -q -d PAGE_RETIREMENT",
-            )
+            yield known_fault("many retired pages", item, f"has {gpu.pages_retired}", limit=MAX_RETIRED_PAGES)
 
 
 @gpu_check(
@@ -168,56 +142,21 @@ def gpu_throttled(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 def _find_throttled(devices: list[NodeGpu]) -> Iterable[Fault]:
-    command = "nvidia-smi -q -d PERFORMANCE,TEMPERATURE"
     for item in devices:
         gpu, bits = item.gpu, item.gpu.clock_reasons or 0
+        clocks = f"runs {gpu.clock_mhz} of {gpu.clock_max_mhz} MHz"
         at = f"at {gpu.temperature_c} °C" if gpu.temperature_c is not None else ""
         threshold = gpu.temperature_slowdown_c
         hot = threshold is not None and gpu.temperature_c is not None and gpu.temperature_c >= threshold
         if bits & POWER_BRAKE:
-            yield Fault(
-                "power brake",
-                item,
-                "the power brake reduces the clocks",
-                f"runs {gpu.clock_mhz} of {gpu.clock_max_mhz} MHz",
-                "no power brake slowdown",
-                "Check the power supplies and cabling of {nodes}; drain it until then.",
-                command,
-            )
+            yield known_fault("power brake", item, clocks)
         if bits & HW_THERMAL or hot:
             limit = f", its limit is {threshold} °C" if threshold is not None else ""
-            yield Fault(
-                "thermal slowdown",
-                item,
-                "heat reduces the clocks",
-                f"{at}{limit}".strip(),
-                "no thermal slowdown",
-                "Check fans and airflow of {nodes}; drain it until then.",
-                command,
-            )
+            yield known_fault("thermal slowdown", item, f"{at}{limit}".strip())
         elif bits & SW_THERMAL:
-            yield Fault(
-                "thermal slowdown by the driver",
-                item,
-                "the driver reduces the clocks because of heat",
-                at,
-                "no thermal slowdown",
-                "Check fans and airflow of {nodes}.",
-                command,
-                Severity.WARNING,
-            )
+            yield known_fault("thermal slowdown by the driver", item, at)
         if bits & HW_SLOWDOWN and not bits & (POWER_BRAKE | HW_THERMAL) and not hot:
-            yield Fault(
-                "hardware slowdown",
-                item,
-                "the hardware reduces the clocks",
-                f"runs {gpu.clock_mhz} of {gpu.clock_max_mhz} MHz",
-                "no hardware slowdown",
-                "Check power and cooling of {nodes}.",
-                command,
-                Severity.WARNING,
-                Confidence.MEDIUM,
-            )
+            yield known_fault("hardware slowdown", item, clocks)
 
 
 #: nvml.h, NVML_GPU_RECOVERY_ACTION_*.
@@ -263,12 +202,244 @@ def _find_requested_recovery(devices: list[NodeGpu]) -> Iterable[Fault]:
     for item in devices:
         action = item.gpu.recovery_action
         if action:
-            yield Fault(
-                f"recovery action {action}",
-                item,
-                "the driver requests recovery",
-                f"requests {RECOVERY_ACTIONS.get(action, f'action {action}')}",
-                "no recovery action",
-                "Drain {nodes}; then `nvidia-smi --gpu-reset -i {index}` on {node}, or reboot it.",
-                "nvidia-smi -q | grep -i 'recovery action'",
-            )
+            wanted = f"requests {RECOVERY_ACTIONS.get(action, f'action {action}')}"
+            yield replace(known_fault("recovery action", item, wanted), kind=f"recovery action {action}")
+
+
+MIB, GIB = 2**20, 2**30
+#: Memory that an idle GPU uses beyond its driver's reserve (contexts of monitors, firmware logs). Drivers before 510
+#: count their reserve as used, which is up to 1.2 GiB on cards of 80 GiB.
+IDLE_BYTES = 2 * GIB
+#: Processes below this hold a context and no tensors.
+CONTEXT_ONLY_BYTES = 512 * MIB
+#: Daemons that belong on a GPU node and may have a context.
+DAEMONS = ("nv-hostengine", "dcgm-exporter", "nvidia-cuda-mps-server", "nvidia-cuda-mps", "nvidia-persiste", "dcgmi")
+#: nvml.h, nvmlComputeMode_t.
+EXCLUSIVE_THREAD, PROHIBITED, EXCLUSIVE_PROCESS = 1, 2, 3
+
+
+@gpu_check(
+    "GPU018",
+    "gpu-mig-enabled",
+    severity=Severity.ERROR,
+    evidence=(
+        (
+            "NVIDIA's MIG user guide (application considerations)",
+            "https://docs.nvidia.com/datacenter/tesla/mig-user-guide/index.html",
+        ),
+        "NVIDIA/nccl#431",
+    ),
+)
+def gpu_mig_enabled(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """No GPU is partitioned into MIG instances if the job expects whole GPUs.
+
+    What it checks: the MIG mode of every GPU of a job with several GPUs, and that at least one instance exists for a
+    job with one.
+
+    Why it matters: a process sees one MIG instance only, and without instances no device at all; instances cannot
+    reach each other over NVLink or PCIe.
+
+    Example: node2 was partitioned for notebooks, and torch finds one device where the job starts eight ranks.
+
+    Fix: `nvidia-smi -mig 0` (and a reset) on the node, or ask the scheduler for whole GPUs.
+
+    Known limits: a job that names its instances (CUDA_VISIBLE_DEVICES=MIG-...) is not judged.
+    """
+    named = any((known_text(job, "env.CUDA_VISIBLE_DEVICES", scope) or "").startswith("MIG") for scope in scopes(job))
+    wanted = expected_gpus(job)
+    several = wanted is None or wanted[0] > 1 or len(fleet.nodes) > 1
+
+    def find_partitioned(devices: list[NodeGpu]) -> Iterable[Fault]:
+        for item in devices:
+            gpu = item.gpu
+            if gpu.mig_enabled and not named and (several or gpu.mig_instances == 0):
+                instances = "no instance" if gpu.mig_instances == 0 else f"{gpu.mig_instances or 'some'} instances"
+                yield known_fault(
+                    "MIG enabled", item, f"{'is partitioned into' if gpu.mig_instances else 'has'} {instances}"
+                )
+            if gpu.mig_pending is not None and gpu.mig_pending != gpu.mig_enabled:
+                yield known_fault(
+                    "MIG change pending", item, f"will have it {'enabled' if gpu.mig_pending else 'disabled'}"
+                )
+
+    yield from judge_devices(job, facts, "MIG", ("mig_enabled",), find_partitioned)
+
+
+@gpu_check(
+    "GPU019",
+    "gpu-compute-mode",
+    severity=Severity.ERROR,
+    evidence=(
+        "https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html",
+        "pytorch/pytorch#4293",
+        "nvmlComputeMode_t in NVIDIA's documentation",
+    ),
+)
+def gpu_compute_mode(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """Every GPU accepts as many compute processes as the job starts on it.
+
+    What it checks: the compute mode: never `prohibited`, and not `exclusive` where there are more ranks than GPUs on
+    a node.
+
+    Why it matters: the second process on an exclusive GPU, and the first on a prohibited one, fails with "all
+    CUDA-capable devices are busy or unavailable".
+
+    Example: the prolog left node1 in exclusive mode, and the job starts two ranks for each GPU.
+
+    Fix: `nvidia-smi -c 0` on the node, or one rank for each GPU.
+
+    Known limits: helper processes with their own context are not known from the files.
+    """
+    ranks = largest(job, "processes_per_node")
+
+    def find_restricted(devices: list[NodeGpu]) -> Iterable[Fault]:
+        each: dict[str, int] = {}
+        for item in devices:
+            each[item.node] = each.get(item.node, 0) + 1
+        for item in devices:
+            mode = item.gpu.compute_mode
+            if mode == PROHIBITED:
+                yield known_fault("compute mode prohibited", item, "is set to prohibited")
+            elif mode in (EXCLUSIVE_PROCESS, EXCLUSIVE_THREAD) and ranks and ranks[0] > each[item.node]:
+                yield known_fault(
+                    "compute mode exclusive", item, "is set to exclusive", ranks=ranks[0], gpus=each[item.node]
+                )
+
+    yield from judge_devices(job, facts, "compute modes", ("compute_mode",), find_restricted)
+
+
+@check(
+    "GPU020",
+    "gpu-busy",
+    plan=plan_gpus,
+    cost=COST,
+    without_root="names and owners of other users' processes where /proc hides them",
+    severity=Severity.ERROR,
+    evidence=("pytorch/pytorch#4293", "apache/mxnet#4242", "microsoft/pai#3372", "PaddlePaddle/PaddleScience#1195"),
+)
+def gpu_busy(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """Enough GPUs of every node are free: no foreign process, and no memory in use, before the job starts.
+
+    What it checks: the compute processes that NVML lists on each GPU, and its used memory, before preflight uses it.
+
+    Why it matters: the first large allocation runs out of memory on that rank alone, or the rank is slow and all wait.
+
+    Example: a run that was killed yesterday has left a Python process with 60 GiB on GPU 0 of node3.
+
+    Fix: end the process, or have the node drained; if no process is visible, reset the GPU.
+
+    Known limits: monitoring daemons and small contexts are ignored. In a container that does not see the host's
+    processes, the owner of the memory is unknown, so it is a warning there. On a node with spare GPUs, busy ones count
+    only if too few are left.
+    """
+    wanted = expected_gpus(job)
+    values = facts.observed(gpus)
+
+    def find_busy(devices: list[NodeGpu]) -> Iterable[Fault]:
+        found: dict[str, list[Fault]] = {}
+        for item in devices:
+            fault = _busy_finding(item, sees_all=values[item.node].host_processes)
+            if fault is not None:
+                found.setdefault(item.node, []).append(fault)
+        counts = Counter(item.node for item in devices)
+        for node, faults in found.items():
+            if visible(job):
+                yield from (fault for fault in faults if fault.at.used)
+            elif wanted is None or counts[node] - len(faults) < wanted[0]:
+                # Too few are left, so none is spare.
+                yield from (_needed(fault) for fault in faults)
+
+    yield from judge_devices(job, facts, "free GPUs", ("processes", "memory_used_bytes"), find_busy)
+
+
+def _needed(fault: Fault) -> Fault:
+    return replace(fault, at=NodeGpu(fault.at.node, fault.at.gpu))
+
+
+def _busy_finding(item: NodeGpu, *, sees_all: bool) -> Fault | None:
+    gpu = item.gpu
+    strangers = [process for process in gpu.processes or () if not _harmless(process)]
+    if strangers:
+        shown = fold((_process_text(process) for process in strangers), 3)
+        if not sees_all and not any(process.name for process in strangers):
+            return known_fault("other users' processes are hidden", item, f"by {shown}")
+        pids = " ".join(str(process.pid) for process in strangers[:3])
+        remedy = f"End it on {{node}} if it is a leftover (`kill {pids}`), or remove the node from the job."
+        return known_fault("foreign processes", item, f"by {shown}", remedy=remedy)
+    used, total = gpu.memory_used_bytes, gpu.memory_bytes or 0
+    limit = max(IDLE_BYTES, total // 20)
+    if used is not None and used > limit and not gpu.mig_enabled:
+        return known_fault("memory in use", item, f"{used / GIB:.1f} of {total / GIB:.0f} GiB", limit=limit / GIB)
+    return None
+
+
+def _harmless(process: GpuProcess) -> bool:
+    small = process.memory_bytes is not None and process.memory_bytes < CONTEXT_ONLY_BYTES
+    return small or process.name in DAEMONS
+
+
+def _process_text(process: GpuProcess) -> str:
+    known = [f"{process.name} of {process.user}"] if process.name else []
+    if process.memory_bytes is not None:
+        known.append(f"{process.memory_bytes / GIB:.1f} GiB")
+    return f"process {process.pid}" + (f" ({', '.join(known)})" if known else "")
+
+
+@gpu_check(
+    "GPU021",
+    "gpu-settings-differ",
+    severity=Severity.WARNING,
+    evidence=(
+        (
+            "checks of imbue-ai/cluster-health, Azure's node health checks and facebookresearch/gcm",
+            "https://github.com/imbue-ai/cluster-health",
+        ),
+        "Azure/azurehpc-health-checks",
+        "facebookresearch/gcm",
+    ),
+)
+def gpu_settings_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """All GPUs of a model have the same settings.
+
+    What it checks: power limit, application clock, ECC, persistence mode, and the versions of VBIOS and GSP firmware,
+    each compared with what most GPUs of the model have.
+
+    Why it matters: a card with a lower limit is the straggler of every step, and one with ECC off corrupts silently.
+
+    Example: node4's cards were capped at 500 W when the rack was short of power, the others have 700 W.
+
+    Fix: configure the odd card like the others.
+
+    Known limits: without a majority nothing is reported. Persistence mode and firmware are only noted.
+    """
+
+    def find_odd(devices: list[NodeGpu]) -> Iterable[Fault]:
+        for row in table("gpu_faults")["setting"]:
+            kind, unit = row["kind"], row.get("unit", "")
+            for item, value, common in differing(devices, functools.partial(_setting, row["field"])):
+                yield Fault(
+                    kind,
+                    item,
+                    f"{kind} differs from that of the other GPUs ({common}{unit})",
+                    f"has {value}{unit}",
+                    f"{common}{unit}",
+                    row["remedy"].replace("{common}", common),
+                    severity=Severity(row.get("severity", "warning")),
+                    run=_fix(row.get("fix", ""), item.gpu.index, common),
+                )
+
+    yield from judge_devices(job, facts, "GPU settings", ("power_limit_w", "ecc_enabled", "persistence"), find_odd)
+
+
+def _setting(field: str, gpu: Gpu) -> str | None:
+    """A setting of a GPU as text; None if it is not known."""
+    value = getattr(gpu, field)
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return (str(round(value)) if isinstance(value, float) else str(value)) if value not in (None, "") else None
+
+
+def _fix(words: str, index: int, common: str) -> Command | None:
+    """The command that gives a GPU the common setting; None if no single command does."""
+    arguments = words.format(common=common, switch=int(common == "on")).split()
+    return root_command("nvidia-smi", "-i", str(index), *arguments) if arguments else None

@@ -1,22 +1,174 @@
-"""Checks that the nodes are equal machines: operating system, kernel settings, processors, and what slows one of them
-down.
-"""
+"""Checks that nodes are alike, not busy, keep time, and keep processes after the session that started them ends."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from statistics import median
 
+from preflight._util.sequences import grouped
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
-from preflight.model.recording import Facts, Fleet
-from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed
-from preflight_checks.comparison import Split, split
-from preflight_checks.data_tables import table
-from preflight_checks.plans import known_facts, multi_node, on_every_node
+from preflight.model.recording import Facts, Fleet, NodeRecord
+from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, root_command, unknown
+from preflight_checks.comparison import Split, size, split, table
+from preflight_checks.plans import combined, known_facts, multi_node, no_requests, on_every_node, several_nodes
+from preflight_checks.probes.activity import Activity, Busy, activity
+from preflight_checks.probes.clock import clock
 from preflight_checks.probes.kernel_settings import kernel_settings
+from preflight_checks.probes.liveness import ANSWER_S, Liveness, network_mounts
 from preflight_checks.probes.machine import Machine, machine
 from preflight_checks.requirements import fold, nodes_share_machine
+
+#: Above this difference, logs and file times of different nodes contradict each other (make, resuming, caches).
+WARN_S = 1.0
+#: No time daemon lets a clock drift this far: the clock is unsynchronized and keeps drifting. Signed requests, tokens
+#: and new certificates are refused at about this difference (munge and Kerberos: five minutes).
+ERROR_S = 30.0
+#: torchrun's dynamic rendezvous declares a node dead if its last heartbeat is older than three intervals of five
+#: seconds, and compares the clocks of two different nodes (torch/distributed/elastic/rendezvous/
+#: dynamic_rendezvous.py, keep_alive_interval and keep_alive_max_attempt).
+HEARTBEAT_LIMIT_S = 15.0
+C10D_BACKENDS = ("c10d", "etcd-v2")
+
+
+@check(
+    "CLK001",
+    "clock-spread",
+    plan=no_requests,
+    cost="nothing: the agent's own messages carry its time",
+    severity=Severity.ERROR,
+    evidence=("awslabs/awsome-distributed-ai#180", "pytorch/pytorch#56538"),
+)
+def clock_spread(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The clocks of all nodes agree to within a second.
+
+    What it checks: each node's clock offset, taken from its agent's messages, beyond an uncertainty of half the round
+    trip. More than a second is a warning; more than 30 s is an error, as is more than 15 s with torchrun's c10d
+    rendezvous.
+
+    Why it matters: timestamps of logs and checkpoints cannot be ordered, and caches rebuild forever. At larger
+    differences certificates, tokens and leases are refused, and torchrun's c10d rendezvous drops a node as dead if its
+    clock is 15 s behind.
+
+    Example: node3 is five minutes ahead, because its time daemon is not running.
+
+    Fix: start chronyd (or ntpd) on the node.
+
+    Known limits: differences of milliseconds, which matter to traces, are not detected.
+    """
+    if len(fleet.nodes) < 2:
+        yield not_applicable("clocks", "the job has one node")
+        return
+    offsets: dict[str, float] = {}
+    doubt: dict[str, float] = {}
+    for record in fleet.records:
+        if record.problem:
+            continue
+        if record.clock_offset_s is None:
+            yield unknown(record.node.name, "its clock was not compared")
+        else:
+            offsets[record.node.name] = record.clock_offset_s
+            doubt[record.node.name] = _uncertainty(record)
+    if len(offsets) < 2:
+        return
+    # Of two clocks, the one that agrees with the machine that runs preflight is assumed to be right.
+    centre = median(offsets.values()) if len(offsets) > 2 else min(offsets.values(), key=abs)
+    far = {node: offset - centre for node, offset in offsets.items() if abs(offset - centre) - doubt[node] > WARN_S}
+    if not far:
+        yield passed(f"clocks of {len(offsets)} nodes")
+        return
+    worst = max(far, key=lambda node: abs(far[node]))
+    certain = abs(far[worst]) - doubt[worst]
+    dynamic = next(
+        (claim for claim in job.about("rendezvous_backend") if set(claim.alternatives) & set(C10D_BACKENDS)), None
+    )
+    drops = dynamic is not None and certain > HEARTBEAT_LIMIT_S
+    grave = certain > ERROR_S
+    text = fold(f"{node} is {abs(by):.1f} s {'ahead' if by > 0 else 'behind'}" for node, by in far.items())
+    reason = " (certificates, tokens and leases may be rejected)" if grave else ""
+    if drops and dynamic is not None:
+        late = f"{HEARTBEAT_LIMIT_S:g} s behind"
+        reason = f" (the rendezvous of {dynamic.spelling or 'torchrun'} declares a node that is {late} dead)"
+    yield failed(
+        "clocks",
+        f"clocks differ: {text} from the median of all nodes{reason}",
+        at=Evidence(
+            "clock offset", f"{far[worst]:+.1f} s ± {doubt[worst]:.2f} s", f"within {WARN_S:g} s", "date +%s.%N", worst
+        ),
+        also=(dynamic,) if drops and dynamic is not None else (),
+        nodes=tuple(far),
+        remedy=f"Start the time daemon on {fold(far)}: `systemctl status chronyd`, `chronyc tracking`; "
+        "`chronyc makestep` sets its clock at once.",
+        run=(root_command("chronyc", "makestep", on=far),),
+        certain=grave or drops,
+    )
+
+
+def _uncertainty(record: NodeRecord) -> float:
+    """Half the round trip, because the two directions may take unequal times."""
+    return (record.round_trip_s or 0.0) / 2
+
+
+@check(
+    "CLK002",
+    "clock-not-kept",
+    plan=on_every_node(clock, when=several_nodes),
+    cost="queries the kernel for the state of the clock, and chronyd if it runs; at most 1.5 s",
+    without_root="nothing, but containers often may not query the kernel",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=(
+        ("adjtimex(2)", "https://man7.org/linux/man-pages/man2/adjtimex.2.html"),
+        "awslabs/awsome-distributed-ai#180",
+    ),
+)
+def clock_not_kept(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The clock of every node is synchronized, if those of the others are.
+
+    What it checks: whether the kernel considers its clock synchronized (adjtimex), and the status of chronyd.
+
+    Why it matters: an unsynchronized clock is right when the job starts and wrong by seconds a week later; timeouts,
+    leases and logs then fail in the middle of a run.
+
+    Example: chronyd of node3 has not reached its servers since the last reboot.
+
+    Fix: start the time daemon, or let it reach its servers.
+
+    Known limits: if no node is synchronized, this is only information: some clouds synchronize the clock in the
+    hypervisor.
+    """
+    if len(fleet.nodes) < 2:
+        yield not_applicable("time daemons", "the job has one node")
+        return
+    if nodes_share_machine(fleet):
+        yield not_applicable("time daemons", "the nodes are one machine, with one clock")
+        return
+    observed = yield from known_facts(facts, clock, "time daemons")
+    kept = {node: value for node, value in observed.items() if value.synchronised}
+    free = {node: value for node, value in observed.items() if value.synchronised is False}
+    blind = grouped((value.problem, node) for node, value in observed.items() if value.synchronised is None)
+    for reason, nodes in blind.items():
+        yield unknown(
+            f"time daemons on {fold(nodes)}", f"the kernel does not report whether the clock is synchronized: {reason}"
+        )
+    if kept and not free:
+        yield passed(f"the clocks of {len(kept)} nodes are synchronized")
+    if not free:
+        return
+    node, value = next(iter(free.items()))
+    runs = f"{', '.join(value.daemons)} runs there" if value.daemons else "no time daemon was found there"
+    daemon = f" and reports: {value.daemon_says}" if value.daemon_says else ""
+    others = f", as {fold(kept, 4)} {'are' if len(kept) > 1 else 'is'}" if kept else ""
+    yield failed(
+        "time daemons",
+        f"the clock of {fold(free)} is not synchronized{others} ({node}: {runs}{daemon})",
+        at=Evidence("state of the clock", "not synchronised", "synchronised", "timedatectl; chronyc tracking", node),
+        nodes=tuple(free),
+        remedy=f"Start a time daemon on {fold(free)} and make sure that it reaches its servers: `chronyc sources`.",
+        severity=None if len(kept) > len(free) else Severity.INFO,
+    )
+
 
 #: Reading one of these takes microseconds and a lock; the kernel falls back to them when it finds the processors' own
 #: counters out of step, which is a fault of the machine.
@@ -63,7 +215,7 @@ def system_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield not_applicable("systems", "the job has one machine")
         return
     has_finding = False
-    for what, read, command, severity in (
+    for what, read, how, severity in (
         ("architecture", lambda m: m.architecture, "uname -m", None),
         ("distribution", lambda m: m.system, "cat /etc/os-release", None),
         ("C library", lambda m: m.c_library, "ldd --version", None),
@@ -74,7 +226,7 @@ def system_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         found = _split(observed, read)
         if found is not None and found.odd:
             has_finding = True
-            yield _differs(what, found, command, severity)
+            yield _differs(what, found, how, severity)
     if len(observed) > 1 and not has_finding:
         yield passed(f"systems of {len(observed)} nodes")
 
@@ -98,12 +250,12 @@ def _split(observed: Mapping[str, Machine], read: Callable[[Machine], str]) -> S
     return split({node: text for node, value in observed.items() if (text := read(value))})
 
 
-def _differs(quantity: str, split: Split[str], command: str, severity: Severity | None) -> Verdict:
+def _differs(quantity: str, split: Split[str], how: str, severity: Severity | None) -> Verdict:
     node, value = split.first_odd
     return failed(
         quantity,
         f"not all nodes have the same {quantity}: {split.description}",
-        at=Evidence(quantity, value, split.common, command, node),
+        at=Evidence(quantity, value, split.common, how, node),
         nodes=tuple(split.odd),
         remedy=f"Check whether {fold(split.odd)} missed an update or was installed from a different image.",
         severity=severity,
@@ -144,7 +296,7 @@ def slow_processor_setting(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
     if not observed:
         return
     has_finding = False
-    for what, read, slow, command in (
+    for what, read, slow, how in (
         ("frequency governor", _governor, SLOW_GOVERNORS, "cpupower frequency-info"),
         ("clock source", lambda m: m.clock_source, SLOW_CLOCKS, "cat /sys/devices/system/clocksource/*/current_*"),
         ("processors disabled", _offline, (), "lscpu --all --extended"),
@@ -163,7 +315,7 @@ def slow_processor_setting(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
             what,
             f"{fold(nodes)} {'has' if len(nodes) == 1 else 'have'} {what}: {value}"
             + (f", where the other nodes have {usual}" if bad else ""),
-            at=Evidence(what, value, usual if bad else "tsc or a paravirtual clock", command, node),
+            at=Evidence(what, value, usual if bad else "tsc or a paravirtual clock", how, node),
             nodes=tuple(nodes),
             remedy=f"Configure {fold(nodes)} like the others: the power profile of the firmware, `cpupower "
             "frequency-set -g performance`, `dmesg | grep -i -e tsc -e offline`.",
@@ -246,3 +398,230 @@ def kernel_settings_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
         )
     if len(observed) > 1 and not has_finding:
         yield passed(f"kernel settings of {len(observed)} nodes")
+
+
+#: Foreign processes that use this share of a node's cores slow its ranks compared with idle nodes.
+BUSY_SHARE = 0.25
+#: Runnable tasks per core above which a node counts as overloaded.
+LOAD_PER_CORE = 1.5
+#: Swap use above this share of the memory is more than rarely used pages.
+SWAP_SHARE = 0.1
+
+
+_plan = combined(plan_machines, on_every_node(activity))
+
+
+@check(
+    "SYS002",
+    "node-busy",
+    plan=_plan,
+    cost="samples all processes twice, 0.3 s apart",
+    without_root="if /proc hides other users' processes, only load and pressure show them",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=(
+        "intelligent-machine-learning/dlrover#678",
+        ("the kernel's documentation of pressure stall information", "https://docs.kernel.org/accounting/psi.html"),
+    ),
+)
+def node_busy(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """No node is busy with other work while the rest are idle.
+
+    What it checks: foreign processes that use a quarter of a node's cores or more while most nodes have none (a
+    warning); load beyond the cores, processes stuck in the kernel, and swap in use (information).
+
+    Why it matters: ranks work in lockstep. A forgotten run, an indexer or a backup on one node slows all of them down,
+    and processes that are stuck in the kernel wait for a disk, server or driver that the ranks will need, too.
+
+    Example: node2 still runs yesterday's preprocessing on 48 of its 64 cores.
+
+    Fix: end it, wait for it, or exclude the node.
+
+    Known limits: the sample lasts half a second; tasks that run once a minute are not seen. In a process namespace
+    only load and pressure show foreign work.
+    """
+    observed = yield from known_facts(facts, activity, "activity")
+    if nodes_share_machine(fleet):
+        yield not_applicable("activity", "the nodes are one machine, which the check itself keeps busy")
+        return
+    busy = {node: value for node, value in observed.items() if _foreign_share(value) >= BUSY_SHARE}
+    odd = len(busy) * 2 < len(observed)
+    if busy:
+        node, value = max(busy.items(), key=lambda found: _foreign_share(found[1]))
+        pid = value.heavy[0].pid if value.heavy else 0
+        yield failed(
+            "other processes",
+            f"other processes use cores of {fold(busy)} ({node}: {value.heavy_cores:g} of {value.cores} cores, "
+            f"{_named(value.heavy)})",
+            at=Evidence("processes", _named(value.heavy), "none", f"top -p {pid}", node),
+            nodes=tuple(busy),
+            remedy=f"End these processes (on {node}: `ps -fp {pid}`), wait for them, or exclude {fold(busy)}.",
+            severity=None if odd else Severity.INFO,
+        )
+    stuck = {node: value for node, value in observed.items() if value.stuck}
+    if stuck:
+        node, value = next(iter(stuck.items()))
+        yield failed(
+            "stuck processes",
+            f"processes are stuck in the kernel (state D) on {fold(stuck)} ({node}: {_named(value.stuck)})",
+            at=Evidence("processes", _named(value.stuck), "none", "ps -eo pid,stat,wchan:32,comm | grep ' D'", node),
+            nodes=tuple(stuck),
+            remedy=f"Check what they wait for: `cat /proc/{value.stuck[0].pid}/stack`, `dmesg | grep -i "
+            "'blocked for'`.",
+            severity=Severity.INFO,
+        )
+    loaded = {n: v for n, v in observed.items() if v.load is not None and v.cores and v.load > LOAD_PER_CORE * v.cores}
+    loaded = {node: value for node, value in loaded.items() if node not in busy}
+    if loaded:
+        node, value = next(iter(loaded.items()))
+        yield failed(
+            "load",
+            f"more tasks are runnable than there are cores on {fold(loaded)} ({node}: load {value.load:g}, "
+            f"{value.cores} cores)",
+            at=Evidence("load average", f"{value.load:g}", f"below {value.cores}", "uptime", node),
+            nodes=tuple(loaded),
+            remedy="Check what runs there; current measurements are less reliable.",
+            severity=Severity.INFO,
+        )
+    swapped = {node: used for node, value in facts.observed(machine).items() if (used := _swapped(value))}
+    if swapped:
+        yield failed(
+            "swap",
+            f"memory is swapped out on {fold(f'{node} ({size(used)})' for node, used in swapped.items())}",
+            at=Evidence("swap in use", size(max(swapped.values())), "none", "free -h; vmstat 1", next(iter(swapped))),
+            nodes=tuple(swapped),
+            remedy="See which process holds the memory; reading swapped pages slows the ranks down.",
+            severity=Severity.INFO,
+        )
+    if observed and not (busy or stuck or loaded or swapped):
+        yield passed(f"activity on {len(observed)} nodes")
+
+
+def _foreign_share(value: Activity) -> float:
+    """The share of a node's cores that foreign processes use; less than one core counts as none."""
+    return value.heavy_cores / value.cores if value.cores and value.heavy_cores >= 0.9 else 0.0
+
+
+def _named(processes: list[Busy]) -> str:
+    return fold((f"{p.command} ({p.pid}{f', {p.cores:g} cores' if p.cores else ''})" for p in processes), 3)
+
+
+def _swapped(value: Machine) -> int:
+    memory = value.memory
+    if not memory.swap_total_bytes or memory.swap_free_bytes is None or not memory.total_bytes:
+        return 0
+    used = memory.swap_total_bytes - memory.swap_free_bytes
+    return used if used > SWAP_SHARE * memory.total_bytes else 0
+
+
+#: A response this late is not a hang, but checkpoints and small files will be slow.
+SLOW_S = 1.0
+
+
+@check(
+    "SYS004",
+    "network-mount-hangs",
+    plan=on_every_node(network_mounts),
+    cost="queries the free space of every network file system, each in a separate process; at most 2.5 s",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=(
+        ("GPFS listed as mounted, df: stale file handle; node check passed", "mej/nhc#77"),
+        ("the storage checks of nvidia-resiliency-ext and of gpud", "https://github.com/NVIDIA/nvidia-resiliency-ext"),
+        "https://github.com/leptonai/gpud",
+    ),
+)
+def network_mount_hangs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """Every network file system that a node has mounted responds.
+
+    What it checks: NFS, Lustre, GPFS, Ceph, FUSE and the like are queried for their free space; no response within 2.5
+    s, an error (a stale handle), or more than a second on one node where others are quick.
+
+    Why it matters: whatever touches a hung mount waits forever and cannot be killed: `df`, a shell that looks for a
+    program on its PATH, an import that walks sys.path, the clean-up of the job.
+
+    Example: /home2 of node5 hangs since its server was replaced, and the job's users have it in their PATH.
+
+    Fix: `umount -l` it, or bring the server back.
+
+    Known limits: file systems that mount on access (autofs) are skipped. DAT011 and CKP011 check the paths of the job
+    itself.
+    """
+    observed = yield from known_facts(facts, network_mounts, "network file systems")
+    ill: dict[tuple[str, str], list[str]] = {}
+    slow: dict[str, list[Liveness]] = {}
+    for node, mounts in observed.items():
+        for mount in mounts:
+            if mount.problem:
+                ill.setdefault((mount.point, mount.problem), []).append(node)
+            elif mount.took_s > SLOW_S:
+                slow.setdefault(node, []).append(mount)
+    for (point, problem), nodes in ill.items():
+        what = f"does not answer within {ANSWER_S:g} s" if problem == "timeout" else f"fails: {problem}"
+        mount = next(m for m in observed[nodes[0]] if m.point == point)
+        yield failed(
+            f"{point}: {problem}",
+            f"{point} ({mount.kind} of {mount.source}) {what} on {fold(nodes)}",
+            at=Evidence("network file system", what, "an answer", f"timeout 3 stat -f {point}", nodes[0]),
+            nodes=tuple(nodes),
+            remedy=f"`umount -l {point}` on {fold(nodes)}, or make {mount.source} reachable again.",
+            run=(root_command("umount", "-l", point, on=nodes),),
+        )
+    if slow and len(slow) * 2 < len(observed):
+        node, mounts = next(iter(slow.items()))
+        worst = max(mounts, key=lambda mount: mount.took_s)
+        yield failed(
+            "slow",
+            f"{worst.point} took {worst.took_s:.1f} s to answer on {node}, and less on most nodes",
+            at=Evidence(
+                "network file system", f"{worst.took_s:.1f} s", f"below {SLOW_S:g} s", f"stat -f {worst.point}", node
+            ),
+            nodes=tuple(slow),
+            remedy=f"Check how {fold(slow)} reaches {worst.source}.",
+            severity=Severity.INFO,
+        )
+    elif observed and not ill:
+        yield passed(f"network file systems of {len(observed)} nodes")
+
+
+@check(
+    "SYS005",
+    "session-ends-processes",
+    plan=plan_machines,
+    cost="reads /etc/systemd/logind.conf",
+    severity=Severity.INFO,
+    confidence=Confidence.MEDIUM,
+    profile="pedantic",
+    evidence=(("logind.conf(5)", "https://www.freedesktop.org/software/systemd/man/latest/logind.conf.html"),),
+)
+def session_ends_processes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """Logging out does not end ranks that were started in the session.
+
+    What it checks: whether KillUserProcesses is switched on in logind.conf.
+
+    Why it matters: `ssh node nohup torchrun ... &` then ends with the ssh, also with nohup, tmux or setsid, and the
+    other nodes wait.
+
+    Example: `KillUserProcesses=yes` on a site's nodes, and a launcher that exits after it started the ranks.
+
+    Fix: `loginctl enable-linger USER`, `systemd-run --user --scope`, or a scheduler.
+
+    Known limits: drop-ins outside /etc are not read. Ranks that a scheduler starts are not affected.
+    """
+    observed = yield from known_facts(facts, machine, "sessions")
+    kills = [
+        node for node, value in observed.items() if value.logind.get("KillUserProcesses") in ("yes", "true", "1", "on")
+    ]
+    if kills:
+        yield failed(
+            "sessions",
+            f"logging out ends all processes of the session on {fold(kills)}",
+            at=Evidence(
+                "KillUserProcesses", "yes", "no", "loginctl show-user $USER; cat /etc/systemd/logind.conf", kills[0]
+            ),
+            nodes=tuple(kills),
+            remedy="`loginctl enable-linger $USER`, or start ranks through a scheduler.",
+            run=(command("loginctl", "enable-linger", on=kills),),
+        )
+    elif observed:
+        yield passed(f"sessions of {len(observed)} nodes")

@@ -1,19 +1,214 @@
-"""Checks that the ranks of a node have enough cores, and no node has fewer than the others."""
+"""Checks of the processors of nodes, and of how many processes, how large and for how long, a rank may start."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from statistics import median_high
+from statistics import median_high, median_low
 
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet
-from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
-from preflight_checks.comparison import processes_of_node, ranks_of_node
+from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, unknown
+from preflight_checks.comparison import GIB, processes_of_node, ranks_of_node, size
 from preflight_checks.plans import has_launches, known_facts, on_every_node
 from preflight_checks.probes.limits import Limits, limits
 from preflight_checks.requirements import fold, gpu_claims
+
+#: Threads of one rank or loader worker: Python, autograd, NCCL's proxies, the loader's pinning, a small OpenMP pool.
+#: Libraries that start one per core add 64 on 64 cores (MIC-DKFZ/nnUNet#1343).
+THREADS_PER_PROCESS = 32
+#: A CUDA context reserves addresses for all memory of the GPUs and the host; torch alone maps more than ten.
+ADDRESS_SPACE_FLOOR = 64 * GIB
+
+
+_limits_plan = on_every_node(limits, when=has_launches, because=lambda job: processes_of_node(job)[1], context=True)
+
+
+@check(
+    "LIM004",
+    "too-few-processes-allowed",
+    plan=_limits_plan,
+    cost="reads limits and control groups, and counts the user's threads in /proc; milliseconds",
+    without_root="nothing: only the user's own processes count",
+    severity=Severity.ERROR,
+    evidence=("MIC-DKFZ/nnUNet#1343", "OpenMathLib/OpenBLAS#1668", "vladmandic/sdnext#2642"),
+)
+def processes_allowed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The user may start as many processes and threads on each node as the job needs.
+
+    What it checks: the limit of processes (`ulimit -u`, which counts all threads of the user on the node) and the
+    tightest pids limit of all control groups, less what runs already, compared with the ranks with their loader
+    workers. Fewer than those is an error, fewer than 32 threads for each a warning.
+
+    Why it matters: fork and pthread_create fail with "Resource temporarily unavailable", in one loader worker or
+    in a library that then crashes, and the other ranks wait.
+
+    Example: `ulimit -u` is 512, and eight ranks have eight loader workers each.
+
+    Fix: LimitNPROC and TasksMax of the daemon that starts ranks, /etc/security/limits.d, `--pids-limit` of a
+    container; OMP_NUM_THREADS where libraries start a thread for each core.
+
+    Known limits: the number of library threads is an estimate. For root only control groups apply.
+    """
+    observed = yield from known_facts(facts, limits, "processes")
+    if not job.launches:
+        yield not_applicable("processes", "the files start nothing on the nodes")
+        return
+    processes, claims = processes_of_node(job)
+    room = {node: _remaining(value) for node, value in observed.items()}
+    short = {
+        node: remaining
+        for node, remaining in room.items()
+        if remaining is not None and remaining[0] < processes * THREADS_PER_PROCESS
+    }
+    if observed and not short:
+        yield passed(f"processes on {len(observed)} nodes")
+    for certain in (True, False):
+        group = {node: remaining for node, remaining in short.items() if (remaining[0] < processes + 1) is certain}
+        if not group:
+            continue
+        node, (remaining, limit, what, command) = next(iter(group.items()))
+        needs = (
+            f"{processes} processes"
+            if certain
+            else f"{processes} processes with about {THREADS_PER_PROCESS} threads each"
+        )
+        yield failed(
+            f"processes: {'certain' if certain else 'estimate'}",
+            f"on {fold(group)} the job may start {max(0, remaining)} more processes and threads"
+            f" ({what} is {limit}); it has {needs}",
+            at=Evidence(what, f"{limit}, {limit - remaining} in use", f"{needs}", command, node),
+            also=claims,
+            nodes=tuple(group),
+            remedy="Raise LimitNPROC and TasksMax of the daemon that starts ranks (slurmd, sshd), `ulimit -u`, or "
+            "--pids-limit of the container; or set OMP_NUM_THREADS and start fewer loader workers.",
+            certain=certain,
+        )
+
+
+def _remaining(value: Limits) -> tuple[int, int, str, str] | None:
+    """How many more processes may start, the limit, its name and the command that shows it; None if unlimited."""
+    found: list[tuple[int, int, str, str]] = []
+    if value.processes_soft is not None and not value.processes_exempt:
+        used = value.threads_of_user or 0
+        found.append((value.processes_soft - used, value.processes_soft, "the limit of processes", "ulimit -u"))
+    group = value.cgroup
+    if group.processes_limit is not None:
+        remaining = group.processes_limit - (group.processes_used or 0)
+        what = f"pids.max of {group.processes_limit_at}"
+        found.append((remaining, group.processes_limit, what, f"cat {group.processes_limit_at}/pids.max"))
+    return min(found) if found else None
+
+
+@check(
+    "LIM005",
+    "process-size-limited",
+    plan=_limits_plan,
+    cost="reads limits in the job context; milliseconds",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=(("getrlimit(2)", "https://man7.org/linux/man-pages/man2/getrlimit.2.html"), "OpenMathLib/OpenBLAS#1668"),
+)
+def process_size(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """No limit on address space or file size blocks a rank.
+
+    What it checks: `ulimit -v` (with GPUs, less than 64 GiB) and `ulimit -f` inside the job context.
+
+    Why it matters: CUDA reserves addresses for all memory of the machine, and fails with "out of memory" where it
+    may not; a checkpoint that grows beyond the file limit ends its rank with SIGXFSZ.
+
+    Example: a site's profile sets `ulimit -v 33554432` to protect its login nodes, and sshd of the nodes reads it.
+
+    Fix: `ulimit -v unlimited -f unlimited` in the job script, or LimitAS and LimitFSIZE of the daemon.
+
+    Known limits: without GPUs an address-space limit is not judged, because it may be intended.
+    """
+    observed = yield from known_facts(facts, limits, "process size")
+    if not job.launches:
+        yield not_applicable("process size", "the files start nothing on the nodes")
+        return
+    tight: dict[tuple[str, str, int], list[str]] = {}
+    for node, value in observed.items():
+        space, file = value.address_space_soft_bytes, value.file_size_soft_bytes
+        if space is not None and space < ADDRESS_SPACE_FLOOR and gpu_claims(job):
+            tight.setdefault(("address space", "ulimit -v", space), []).append(node)
+        if file is not None:
+            tight.setdefault(("file size", "ulimit -f", file), []).append(node)
+    if observed and not tight:
+        yield passed(f"process size on {len(observed)} nodes")
+    for (what, shown, limit), nodes in tight.items():
+        yield failed(
+            f"process size: {what}",
+            f"a rank on {fold(nodes)} has a limited {what}: {size(limit)}",
+            at=Evidence(what, size(limit), "unlimited", shown, nodes[0]),
+            nodes=tuple(nodes),
+            run=(command(*shown.split(), "unlimited"),),
+            remedy=f"`{shown} unlimited` in the job script, or the limit of the daemon that starts ranks.",
+        )
+
+
+#: A job that ends within this time is a test.
+_SHORT_JOB_S = 24 * 3600
+
+
+@check(
+    "LIM006",
+    "rank-time-or-priority-limited",
+    plan=_limits_plan,
+    cost="reads limits in the job context; milliseconds",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=(
+        ("long run killed twice: 'CPU time limit exceeded', account's CPU-seconds limit", "castorini/anserini#2778"),
+        ("getrlimit(2), RLIMIT_CPU", "https://man7.org/linux/man-pages/man2/getrlimit.2.html"),
+        ("sched(7), SCHED_IDLE and niceness", "https://man7.org/linux/man-pages/man7/sched.7.html"),
+    ),
+)
+def time_and_priority(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """No rank is ended after some CPU time, or runs behind everything else on its node.
+
+    What it checks: `ulimit -t` (below a day), the idle scheduling policy, and a niceness above that of most nodes,
+    inside the job context.
+
+    Why it matters: the kernel ends a rank that used up its CPU time with SIGXCPU, hours into the run. A rank of low
+    priority waits for every other process of its node, and all other ranks wait for it.
+
+    Example: limits.conf of a former login node holds `* hard cpu 60` (minutes), and node7 was one.
+
+    Fix: remove the limit or the priority from the daemon that starts ranks (sshd, slurmd), limits.conf or the profile.
+
+    Known limits: a niceness that all nodes share is assumed to be intended.
+    """
+    observed = yield from known_facts(facts, limits, "time and priority")
+    if not job.launches:
+        yield not_applicable("time and priority", "the files start nothing on the nodes")
+        return
+    usual = median_low(value.niceness for value in observed.values()) if observed else 0
+    tight: dict[tuple[str, str, str, str], list[str]] = {}
+    for node, value in observed.items():
+        seconds = value.cpu_time_soft_s
+        if seconds is not None and seconds < _SHORT_JOB_S:
+            key = (f"is ended by SIGXCPU after {seconds} s of CPU time", f"{seconds} s", "unlimited", "ulimit -t")
+            tight.setdefault(key, []).append(node)
+        if value.idle:
+            key = ("gets only the CPU time that others leave", "SCHED_IDLE", "SCHED_OTHER", "chrt -p $$")
+            tight.setdefault(key, []).append(node)
+        elif value.niceness > max(0, usual):
+            key = (f"runs with a niceness of {value.niceness}", str(value.niceness), str(usual), "nice")
+            tight.setdefault(key, []).append(node)
+    if observed and not tight:
+        yield passed(f"time and priority on {len(observed)} nodes")
+    for (what, seen, expected, shown), nodes in tight.items():
+        yield failed(
+            f"time and priority: {shown}",
+            f"a rank on {fold(nodes)} {what}",
+            at=Evidence("time and priority", seen, expected, shown, nodes[0]),
+            nodes=tuple(nodes),
+            remedy="Remove the limit or priority from the daemon that starts ranks there (sshd, slurmd), from "
+            "/etc/security/limits.d or from the profile.",
+        )
+
 
 #: A rank with a GPU needs a core for Python and one for NCCL's proxy and the loader's pinning thread; sites give 2 to 4
 #: (Primus preflight guide; NVIDIA/enroot#175).

@@ -21,7 +21,7 @@ from preflight_checks.probes.link_listener import listen
 from preflight_checks.probes.links import Dialled, Target, dial
 from preflight_checks.probes.server_place import server_place
 from preflight_checks.requirements import Endpoint, backends, endpoints_on, literal, nodes_share_machine, owner
-from preflight_checks.servers.placement import endpoints_of
+from preflight_checks.servers import endpoints_of
 
 #: Label of a port that the kernel picks, as for the connections of Gloo and NCCL.
 FREE = "a free port"

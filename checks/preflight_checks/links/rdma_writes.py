@@ -19,8 +19,8 @@ from preflight_checks.probes.link_listener import listen
 from preflight_checks.probes.pci import pci
 from preflight_checks.probes.rdma import rdma
 from preflight_checks.probes.rdma_speed import RailSpeed, rdma_speed
-from preflight_checks.rdma.gids import automatic
-from preflight_checks.rdma.port_choice import Port, applies, ports_by_node
+from preflight_checks.rdma.devices import Port, applies, ports_by_node
+from preflight_checks.rdma.port_health import automatic
 from preflight_checks.requirements import fold, nodes_share_machine
 
 #: The partners of each node: two, so that a fault of a node and one of a pair differ.

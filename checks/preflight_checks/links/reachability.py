@@ -1,8 +1,8 @@
-"""Checks that every node can open the job's ports on every other node."""
+"""Checks that nodes reach each other over the network of the job, with large payloads and on one path both ways."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from preflight.analysis.link_matrix import Cell, Shape, shapes
@@ -24,11 +24,243 @@ from preflight_checks.links.dial_requests import (
     received_ids,
     undialled,
 )
-from preflight_checks.links.fault_shapes import pair_list, subject
-from preflight_checks.links.losses import nodes_without_steady_carrier
+from preflight_checks.links.fleet_comparison import direction, pair_list, subject
+from preflight_checks.links.slow_links import nodes_without_steady_carrier
+from preflight_checks.network.interface_filter import subnet
 from preflight_checks.network.names import misresolved
+from preflight_checks.probes.interfaces import Interface, Interfaces, interfaces
+from preflight_checks.probes.link_listener import listen
 from preflight_checks.probes.links import Dialled, Target, dial
-from preflight_checks.requirements import fold, unreached
+from preflight_checks.requirements import fold, is_literal, nodes_share_machine, unreached
+
+
+@check(
+    "LNK002",
+    "large-payload-stalls",
+    plan=plan_links,
+    cost="sends 64 KiB over each connection; 2.5 s more if they do not arrive",
+    when="link",
+    follow_up=plan_second_try,
+    severity=Severity.ERROR,
+    evidence=("NVIDIA/nccl#1524", "NVIDIA/nccl#1957", "NVIDIA/nccl-tests#236"),
+)
+def large_payload_stalls(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """Payloads larger than one frame arrive between all nodes.
+
+    What it checks: 64 KiB are sent over each connection that a node opens to its partners, and must be acknowledged.
+    If they are not, messages of 64 B to 16 KB find the size that gets lost.
+
+    Why it matters: if a switch port or tunnel silently drops frames of the hosts' size, everything small works:
+    rendezvous, barrier, small all-reduces. The first large gradient hangs the job.
+
+    Example: hosts at MTU 9000, the port of node3 at 1500: 1400 bytes arrive, 2000 do not.
+
+    Fix: give hosts and switch ports one MTU, or lower the hosts' to the smallest on the path.
+
+    Known limits: TCP only; a path of RDMA traffic may have another MTU. Under 200 kbit/s is reported as slow.
+    """
+    if len(fleet.nodes) < 2:
+        yield not_applicable("links", "the job has one node")
+        return
+    tried = [cell for cell in cells(facts) if cell.result.status in ("ok", "stalled", "slow")]
+    if not tried:
+        yield unknown("large payloads", "no connection was established")
+        return
+    stalled = shapes(tried, lambda cell: cell.result.status == "stalled")
+    slow = shapes(tried, lambda cell: cell.result.status == "slow")
+    for shape in stalled:
+        yield _stall_finding(
+            shape, claims_of(job, fleet, facts, {cell.label for cell in shape.cells}), _mtus(shape, facts)
+        )
+    for shape in slow:
+        yield _slow_payload_finding(shape, claims_of(job, fleet, facts, {cell.label for cell in shape.cells}))
+    if not stalled and not slow:
+        yield passed(coverage(fleet, facts))
+
+
+def _stall_finding(shape: Shape[Target], claims: tuple[Claim, ...], mtus: str) -> Verdict:
+    arrived = min(cell.result.arrived_bytes for cell in shape.cells)
+    lost = max(cell.result.lost_bytes for cell in shape.cells)
+    example = shape.cells[0]
+    address = example.result.address or example.result.host
+    evidence = [_payload_evidence(cell) for cell in shape.cells[:8]]
+    return failed(
+        f"large payloads: {subject(shape)}",
+        f"payloads above {arrived} bytes do not arrive {direction(shape)} ({lost} bytes were never acknowledged), "
+        f"while connections and smaller ones work: the path takes smaller frames than the hosts send (MTU){mtus}",
+        at=evidence[0],
+        also=(*evidence[1:], *claims),
+        nodes=shape.nodes,
+        remedy=f"Compare the MTU of the hosts with that of the switch ports and tunnels towards "
+        f"{fold(shape.nodes)}; until the path is fixed, lower the hosts' (`ip link set DEV mtu 1500`). "
+        f"`ping -M do -s 8000 {address}` on {example.source} shows it.",
+    )
+
+
+def _slow_payload_finding(shape: Shape[Target], claims: tuple[Claim, ...]) -> Verdict:
+    evidence = [_payload_evidence(cell) for cell in shape.cells[:8]]
+    return failed(
+        f"slow link: {subject(shape)}",
+        f"{max(cell.result.lost_bytes for cell in shape.cells)} bytes did not arrive within 2.5 s {direction(shape)}, "
+        "although smaller messages did",
+        at=evidence[0],
+        also=(*evidence[1:], *claims),
+        nodes=shape.nodes,
+        remedy=f"Look for packet loss, a rate limit or a link at the wrong speed at {fold(shape.nodes)}: "
+        "`ip -s link`, `ethtool DEV`.",
+        certain=False,
+    )
+
+
+def _payload_evidence(cell: Cell[Target]) -> Evidence:
+    result = cell.result
+    address = result.address or result.host
+    return Evidence(
+        f"send to {cell.peer} ({address}) on {cell.label}",
+        f"{result.arrived_bytes} bytes acknowledged, {result.lost_bytes} not ({result.detail})",
+        "64 KiB acknowledged",
+        f"ping -M do -s 8000 {address}",
+        cell.source,
+        cell.at_s,
+    )
+
+
+def _mtus(shape: Shape[Target], facts: Facts) -> str:
+    """The MTUs of the interfaces on the network of the connection, as far as they are known."""
+    observed = facts.observed(interfaces)
+    found: dict[str, int] = {}
+    for cell in shape.cells:
+        networks = _networks(observed, cell.peer, cell.result.address)
+        for node in cell.pair:
+            for item in observed[node].interfaces if node in observed else ():
+                if item.mtu and any(subnet(address) in networks for address in item.addresses):
+                    found[f"{node} {item.name}"] = item.mtu
+    if not found:
+        return ""
+    return "; " + fold((f"{name} has MTU {mtu}" for name, mtu in sorted(found.items())), 4)
+
+
+def _networks(observed: Mapping[str, Interfaces], node: str, address: str) -> set[str]:
+    """The network of `address` on `node`; empty if unknown."""
+    if node not in observed:
+        return set()
+    return {subnet(a) for item in observed[node].interfaces for a in item.addresses if a.address == address}
+
+
+@check(
+    "LNK008",
+    "way-back-differs",
+    plan=plan_links,
+    probes=(dial, listen, interfaces),
+    cost="nothing beyond the other link checks",
+    when="link",
+    severity=Severity.INFO,
+    evidence=("NVIDIA/nccl#1105", "marin-community/marin#7018"),
+)
+def return_path_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """Connections of a node come from the network at which it is dialled, and from its own address.
+
+    What it checks: the source address of each connection, on both nodes, compared with the interface whose address the
+    others dial.
+
+    Why it matters: the two directions then use different networks, one of which may be the slow management network or
+    be blocked by a strict rp_filter. Behind address translation, peers cannot connect back to the source of a
+    connection.
+
+    Example: node3 is dialled at 10.77.0.3 (eth0), and its own connections come from 10.78.0.3 (eth1).
+
+    Fix: compare `ip route` on the named node with that of another; give the ranks the host's network.
+
+    Known limits: only TCP on ports that the kernel picks. Connections succeed, so this is only a hint; NIC002 and
+    NIC007 judge the routes themselves.
+    """
+    if len(fleet.nodes) < 2:
+        yield not_applicable("ways back", "the job has one node")
+        return
+    if nodes_share_machine(fleet):
+        yield not_applicable("ways back", "all nodes are this machine")
+        return
+    tried = [cell for cell in cells(facts) if cell.label == FREE and cell.result.source]
+    if not tried:
+        yield unknown("ways back", "no connection was established")
+        return
+    observed = {
+        node: {address.address: item for item in seen.interfaces for address in item.addresses}
+        for node, seen in facts.observed(interfaces).items()
+    }
+    dialled_at: dict[str, set[str]] = {}
+    for cell in tried:
+        dialled_at.setdefault(cell.peer, set()).add(cell.result.address)
+    dialled = {
+        node: [own[address] for address in dialled_at.get(node, ()) if address in own] for node, own in observed.items()
+    }
+    other = [cell for cell in tried if _takes_another_path(cell, dialled, observed)]
+    translated = [
+        cell
+        for cell in tried
+        if cell.result.seen_as
+        and is_literal(cell.result.seen_as)
+        and cell.result.seen_as not in observed.get(cell.source, {cell.result.seen_as: None})
+    ]
+    for node in dict.fromkeys(cell.source for cell in other):
+        yield _other_path_finding([cell for cell in other if cell.source == node], dialled_at, observed)
+    for node in dict.fromkeys(cell.source for cell in translated):
+        yield _translation_finding([cell for cell in translated if cell.source == node])
+    if not other and not translated:
+        yield passed(coverage(fleet, facts))
+
+
+Addresses = dict[str, dict[str, Interface]]
+
+
+def _takes_another_path(cell: Cell[Target], dialled: dict[str, list[Interface]], observed: Addresses) -> bool:
+    """Whether the connection left through an interface and network at which no peer dials its node."""
+    used = observed.get(cell.source, {}).get(cell.result.source)
+    usual = dialled.get(cell.source, [])
+    if used is None or used.loopback or not usual or used in usual:
+        return False
+    return not {subnet(address) for address in used.addresses} & {
+        subnet(address) for item in usual for address in item.addresses
+    }
+
+
+def _other_path_finding(group: list[Cell[Target]], dialled_at: dict[str, set[str]], observed: Addresses) -> Verdict:
+    first = group[0]
+    node, source = first.source, first.result.source
+    usual = fold(
+        f"{address} ({observed[node][address].name})"
+        for address in sorted(dialled_at[node])
+        if address in observed[node]
+    )
+    peers = fold(cell.peer for cell in group)
+    return failed(
+        f"return paths of {node}",
+        f"connections of {node} to {peers} come from {source} ({observed[node][source].name}),"
+        f" while the others connect to it at {usual}: the two directions use different paths",
+        at=Evidence(
+            f"connection to {first.peer}",
+            f"from {source}",
+            f"from {usual}",
+            f"ip route get {first.result.address}",
+            node,
+            first.at_s,
+        ),
+        remedy=f"Compare `ip route` on {node} with another node's.",
+    )
+
+
+def _translation_finding(group: list[Cell[Target]]) -> Verdict:
+    first = group[0]
+    node, seen_as = first.source, first.result.seen_as
+    return failed(
+        f"translated addresses of {node}",
+        f"{fold(cell.peer for cell in group)} see the connections of {node} come from {seen_as}, which is not one of "
+        "its addresses: something on the path translates addresses",
+        at=Evidence(
+            f"connection to {first.peer}", f"seen as {seen_as}", first.result.source, "ip -br addr", node, first.at_s
+        ),
+        remedy="Give the ranks the host's network (hostNetwork, --network host), or an overlay without translation.",
+    )
 
 
 @check(

@@ -24,7 +24,7 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job, Known
 from preflight.model.recording import Facts, Unavailable
 from preflight.plugins.authoring import Verdict, failed, memoize, passed, root_command, unknown
-from preflight_checks.context.node_environment import observed_environments
+from preflight_checks.context.environment import observed_environments
 from preflight_checks.probes.environment import Environment
 from preflight_checks.probes.interfaces import Address, Interface, interfaces
 from preflight_checks.requirements import Filter, backends, filter_of, filter_unresolved, filters, fold, literal, scopes

@@ -1,26 +1,35 @@
-"""Checks that host names resolve on every node, to addresses that others can dial, of a family that all nodes have."""
+"""Checks that a node resolves its own name and the names of the others to addresses that they can use."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from preflight._util.hostnames import is_loopback
-from preflight.model.findings import Evidence, Severity
+from preflight._util.sequences import grouped
+from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job, Launch
-from preflight.model.recording import FactRow, Facts, Fleet, Observed, Unavailable
+from preflight.model.recording import FactRow, Facts, Fleet, Node, Observed, Unavailable
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight_checks.comparison import split
 from preflight_checks.network.interface_filter import is_link_local
+from preflight_checks.plans import missing_facts, multi_node, multi_node_facts, on_every_node
 from preflight_checks.probes.interfaces import Interfaces, interfaces
-from preflight_checks.probes.names import Lookup, resolve
+from preflight_checks.probes.machine import Identity, identity
+from preflight_checks.probes.names import MAX_NAMES, Lookup, Lookups, resolve, resolve_many
 from preflight_checks.requirements import (
     Endpoint,
     backends,
     filter_of,
     filter_unresolved,
     fold,
+    is_literal,
+    is_multi_node,
     named,
     nodes_share_machine,
+    scopes,
+    server_endpoints,
+    store_claims,
     store_endpoints,
 )
 
@@ -123,9 +132,9 @@ def _publishes_loopback(lookup: Lookup) -> bool:
 
 
 def _own_name_finding(bad: dict[str, Lookup], claims: tuple[Claim | Launch, ...], *, certain: bool) -> Verdict:
-    answers = [f"{node}: {found.name} -> {_answer(found)}" for node, found in bad.items()]
+    answers = [f"{node}: {found.name} -> {_own_answer(found)}" for node, found in bad.items()]
     evidence = [
-        Evidence("own name", _answer(found), "an address that peers can reach", f"getent ahosts {found.name}", node)
+        Evidence("own name", _own_answer(found), "an address that peers can reach", f"getent ahosts {found.name}", node)
         for node, found in bad.items()
     ]
     subject = fold(bad)
@@ -142,7 +151,7 @@ def _own_name_finding(bad: dict[str, Lookup], claims: tuple[Claim | Launch, ...]
     )
 
 
-def _answer(lookup: Lookup) -> str:
+def _own_answer(lookup: Lookup) -> str:
     if lookup.addresses and lookup.bound == "":
         return f"{', '.join(lookup.addresses[:3])}, not an address of this node"
     if lookup.addresses:
@@ -237,7 +246,7 @@ def _judge_master(endpoint: Endpoint, fleet: Fleet, facts: Facts) -> Iterator[Ve
         everywhere = "any node" if not (good or to_self or elsewhere) and len(dead) > 1 else fold(dead)
         yield failed(
             f"{host}: look-up",
-            f"{host}, the host of {at}, does not resolve on {everywhere} ({some.detail or _answer(some)})",
+            f"{host}, the host of {at}, does not resolve on {everywhere} ({some.detail or _own_answer(some)})",
             at=_lookup_evidence(host, dead),
             also=claims,
             nodes=tuple(dead),
@@ -246,7 +255,7 @@ def _judge_master(endpoint: Endpoint, fleet: Fleet, facts: Facts) -> Iterator[Ve
     if to_self:
         yield failed(
             f"{host}: loopback",
-            f"{host}, the host of {at}, resolves to {_answer(next(iter(to_self.values())))} on {fold(to_self)}, "
+            f"{host}, the host of {at}, resolves to {_own_answer(next(iter(to_self.values())))} on {fold(to_self)}, "
             "which would connect to itself",
             at=_lookup_evidence(host, to_self),
             also=claims,
@@ -273,7 +282,7 @@ def _other_listener(endpoint: Endpoint, nodes: dict[str, Lookup], holder: str, l
     whose = f"an address of {holder}" if holder else "not an address of any node of the job"
     return failed(
         f"{endpoint.host}: owner",
-        f"{endpoint.host}, the host of {endpoint.what}, resolves to {_answer(some)} on {fold(nodes)}: that is "
+        f"{endpoint.host}, the host of {endpoint.what}, resolves to {_own_answer(some)} on {fold(nodes)}: that is "
         f"{whose}; rank 0 listens on {listening}",
         at=_lookup_evidence(endpoint.host, nodes),
         also=endpoint.claims,
@@ -294,7 +303,7 @@ def misresolved(facts: Facts) -> set[tuple[str, str]]:
 
 def _lookup_evidence(host: str, found: dict[str, Lookup]) -> Evidence:
     node, some = next(iter(found.items()))
-    return Evidence("look-up", _answer(some), "an address of the listening node", f"getent ahosts {host}", node)
+    return Evidence("look-up", _own_answer(some), "an address of the listening node", f"getent ahosts {host}", node)
 
 
 @check(
@@ -366,3 +375,340 @@ def _families(interfaces: Interfaces) -> set[str]:
         for address in item.addresses
         if not is_loopback(address.address) and not is_link_local(address)
     }
+
+
+#: A look-up that takes longer has first waited for a dead name server.
+SLOW_S = 1.9
+#: Above MAX_NAMES each node looks up only some names, above MANY only a few, so that requests grow linearly.
+SOME_NAMES, FEW_NAMES, MANY = 16, 4, 1024
+
+
+def _names_as_written(job: Job) -> dict[str, tuple[Claim, ...]]:
+    """The host names that the job's files give for parameter servers and trainers, with their claims."""
+    found: dict[str, tuple[Claim, ...]] = {}
+    for endpoint in server_endpoints(job):
+        if not is_literal(endpoint.host) and not is_loopback(endpoint.host):
+            found[endpoint.host] = endpoint.claims
+    return found
+
+
+def _wanted(job: Job, fleet: Fleet) -> list[str]:
+    nodes = [node.name for node in fleet.nodes if not is_literal(node.name)]
+    # NAM002 checks the rendezvous host.
+    stores = {endpoint.host for endpoint in store_endpoints(job)}
+    return [name for name in dict.fromkeys((*_names_as_written(job), *nodes)) if name not in stores]
+
+
+def _plan_names(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
+    names = _wanted(job, fleet) if is_multi_node(fleet) else []
+    each = SOME_NAMES if len(names) <= MANY else FEW_NAMES
+    spelled = _names_as_written(job)
+    claims = tuple(dict.fromkeys(claim for found in spelled.values() for claim in found))
+    for place, node in enumerate(fleet.reached):
+        # In a sample, each name is looked up on as many nodes as there are names in a request.
+        requested = names if len(names) <= MAX_NAMES else [names[(place + step) % len(names)] for step in range(each)]
+        if len(requested) > 1:
+            params = {"names": requested}
+            required = bool(set(requested) & set(spelled))
+            yield Request(probe_name(resolve_many), node.name, params, because=claims, required=required)
+
+
+@check(
+    "NAM003",
+    "name-differs-between-nodes",
+    plan=_plan_names,
+    severity=Severity.ERROR,
+    evidence=("PaddlePaddle/Paddle#37951", "pytorch/pytorch#150532", "tensorflow/tensorflow#12745"),
+    probes=(resolve_many,),
+    cost="resolves the nodes' names, at most 64 on each node, in parallel; at most 3 s",
+)
+def name_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The names of the job's nodes and parameter servers resolve to the same addresses on every node.
+
+    What it checks: every node looks up the names of the nodes and of the endpoints in the files; a name must
+    resolve on all nodes or on none, to addresses in common, and to loopback on its own node alone.
+
+    Why it matters: the node with the old line in /etc/hosts dials the wrong machine or itself, while all others wait
+    for it.
+
+    Example: /etc/hosts of node3 still gives node1 the address it had before it moved.
+
+    Fix: one /etc/hosts, or one DNS, for all nodes.
+
+    Known limits: names that no node resolves are assumed to be ssh aliases and skipped, unless an endpoint uses them.
+    Above 64 names each node looks up 16 of them, above 1024 only 4. Names that occur only in the node list are a
+    warning: not every launcher uses them.
+    """
+    if not (yield from multi_node_facts(fleet, facts, resolve_many, "names of the nodes")):
+        return
+    spelled = _names_as_written(job)
+    answers: dict[str, dict[str, Lookup]] = {}
+    files: dict[str, Mapping[str, list[str]]] = {}
+    for node, seen in facts.observed(resolve_many).items():
+        files[node] = seen.hosts_file
+        for found in seen.lookups:
+            answers.setdefault(found.name, {})[node] = found
+    faults: dict[tuple[str, str, bool], dict[str, str]] = {}
+    for name, on in answers.items():
+        for node, what in _odd_nodes(on, owner=named(fleet, name), certain=name in spelled).items():
+            source = " (its /etc/hosts)" if name in files[node] else ""
+            faults.setdefault((node, f"{what}{source}", name in spelled), {})[name] = what
+    groups = grouped(((tuple(names), what, certain), node) for (node, what, certain), names in faults.items())
+    for (same, what, certain), nodes in groups.items():
+        others = [_answer(found) for node, found in answers[same[0]].items() if node not in nodes and found.addresses]
+        usual = max(set(others), key=others.count) if others else ""
+        yield failed(
+            f"{fold(same, 3)} on {fold(nodes, 3)}",
+            f"{fold(same)} {what} on {fold(nodes)}" + (f"; on the other nodes it is {usual}" if usual else ""),
+            at=Evidence("look-up", what, usual or "an address", f"getent ahosts {same[0]}", nodes[0]),
+            also=tuple(claim for name in same for claim in spelled.get(name, ())),
+            nodes=nodes,
+            remedy=f"Make {fold(same)} resolve to the same address on every node: use the same /etc/hosts or the "
+            "same DNS.",
+            certain=certain,
+        )
+    if answers and not faults:
+        yield passed(f"{len(answers)} names on {len(files)} nodes")
+
+
+def _odd_nodes(on: Mapping[str, Lookup], *, owner: Node | None, certain: bool) -> dict[str, str]:
+    """The nodes on which a name means something else than on most nodes, with its meaning there."""
+    found: dict[str, str] = {}
+    good = {n: tuple(sorted(v.addresses)) for n, v in on.items() if v.addresses and not is_loopback(v.addresses[0])}
+    for node, answer in on.items():
+        if not answer.addresses and (good or certain):
+            found[node] = "does not resolve" if answer.problem != "timeout" else "gets no response from the resolver"
+        elif answer.addresses and is_loopback(answer.addresses[0]) and (owner is None or node != owner.name):
+            found[node] = f"is {answer.addresses[0]}"
+    parts = split(good)
+    for node, addresses in parts.odd.items() if parts is not None and parts.has_majority else ():
+        # Addresses may rotate, or one family may be missing: one common address is enough.
+        if parts is not None and not set(addresses) & set(parts.common):
+            found[node] = f"is {fold(addresses, 2)}"
+    return found
+
+
+def _answer(lookup: Lookup) -> str:
+    return fold(lookup.addresses, 2)
+
+
+@check(
+    "NAM004",
+    "two-names-of-one-machine",
+    plan=on_every_node(identity, when=multi_node, because=store_claims),
+    severity=Severity.ERROR,
+    evidence=("deepspeedai/DeepSpeed#1481", "Lightning-AI/pytorch-lightning#8139"),
+    cost="reads the boot id and namespaces, and resolves its own name; as long as that takes, at most 3 s",
+)
+def two_names_of_one_machine(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The names in the node list belong to different machines.
+
+    What it checks: kernel boot and namespaces of network and processes behind every name; host names and machine ids
+    are compared too.
+
+    Why it matters: two ranks then share every GPU and every port of one machine; NCCL ends with "Duplicate GPU", a port
+    is in use, or memory runs out.
+
+    Example: a hostfile with node1 and node1-ib, which are one machine.
+
+    Fix: name each machine once.
+
+    Known limits: pods and containers on one machine count as different nodes. The same host name on different machines
+    is a warning, the same machine id (a cloned image) is information.
+    """
+    if not (yield from multi_node_facts(fleet, facts, identity, "machines")):
+        return
+    seen = facts.observed(identity)
+    places = _shared({node: fact.place for node, fact in seen.items()})
+    for nodes in places.values():
+        yield failed(
+            f"machine of {fold(nodes, 3)}",
+            f"{fold(nodes)} are one machine, {seen[nodes[0]].hostname}, under {len(nodes)} names",
+            at=Evidence("boot id", seen[nodes[0]].boot_id, "one for each name", f"cat {_BOOT}", nodes[0]),
+            also=tuple(claim for scope in scopes(job) for claim in job.value_claims("hosts", scope)),
+            nodes=nodes,
+            remedy=f"Keep one of {fold(nodes)} in the list of nodes.",
+        )
+    twice = {node for nodes in places.values() for node in nodes}
+    rest = {node: fact for node, fact in seen.items() if node not in twice}
+    for what, values in (
+        ("host name", {node: fact.hostname for node, fact in rest.items()}),
+        ("machine id", {n: f.machine_id for n, f in rest.items() if f.machine_id != "uninitialized"}),
+    ):
+        for value, nodes in _shared(values).items():
+            if len({rest[node].boot_id for node in nodes}) < len(nodes):
+                continue  # containers of one machine legitimately share it
+            yield failed(
+                f"{what} {value}",
+                f"{fold(nodes)} are different machines with the same {what}, {value}",
+                at=Evidence(what, value, "one for each machine", "hostnamectl", nodes[0]),
+                nodes=nodes,
+                remedy=f"Give each a unique {what}: "
+                + ("`hostnamectl set-hostname NAME`." if what == "host name" else "`systemd-machine-id-setup`."),
+                # The machine id in container images has no meaning.
+                severity=Severity.WARNING if what == "host name" else Severity.INFO,
+                confidence=Confidence.MEDIUM,
+            )
+            twice.update(nodes)
+    if seen and not twice:
+        yield passed(f"{len(seen)} machines")
+
+
+_BOOT = "/proc/sys/kernel/random/boot_id"
+
+
+def _shared(values: Mapping[str, str]) -> dict[str, list[str]]:
+    """The values that several nodes share, with these nodes."""
+    holders = grouped((value, node) for node, value in values.items() if value)
+    return {value: nodes for value, nodes in holders.items() if len(nodes) > 1}
+
+
+def _published(job: Job, fleet: Fleet, facts: Facts) -> tuple[str, Identity] | None:
+    """The node whose name torchrun's c10d rendezvous will publish as the master's, if known.
+
+    dynamic_rendezvous.py sorts the participants by the name each found for itself, and the first becomes rank 0.
+    """
+    rendezvous = [endpoint for endpoint in store_endpoints(job) if endpoint.kind == "rendezvous"]
+    given = any(job.setting("local_addr", scope) for scope in scopes(job))
+    seen = facts.observed(identity)
+    if not is_multi_node(fleet) or not rendezvous or given or len(seen) < len(fleet.nodes):
+        return None
+    names = {node: fact for node, fact in seen.items() if fact.fqdn}
+    if len(names) < len(fleet.nodes):
+        return None
+    node = min(names, key=lambda name: names[name].fqdn)
+    return node, names[node]
+
+
+def _uses_c10d(job: Job, fleet: Fleet) -> bool:
+    return is_multi_node(fleet) and any(endpoint.kind == "rendezvous" for endpoint in store_endpoints(job))
+
+
+def _plan_published(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
+    master = _published(job, fleet, facts)
+    if master is None or is_loopback(master[1].fqdn):
+        return
+    claims = tuple(claim for endpoint in store_endpoints(job) for claim in endpoint.claims)
+    for node in fleet.reached:
+        if node.name != master[0]:
+            params = {"name": master[1].fqdn}
+            yield Request(probe_name(resolve), node.name, params, because=claims, required=True)
+
+
+@check(
+    "NAM005",
+    "torchrun-master-name-unknown",
+    plan=_plan_published,
+    when="link",
+    severity=Severity.ERROR,
+    evidence=("pytorch/pytorch#150532", "pytorch/pytorch#73656", "pytorch/elastic#113", "torch, dynamic_rendezvous.py"),
+    probes=(identity, resolve),
+    cost="resolves one name on every node; at most 3 s",
+)
+def published_name(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The name under which torchrun's c10d rendezvous publishes rank 0's node resolves to it on the other nodes.
+
+    What it checks: the full name each node finds for itself (socket.getfqdn), of which torchrun takes the first in
+    alphabetical order as MASTER_ADDR, is looked up on every other node.
+
+    Why it matters: the rendezvous itself succeeds over the address you gave, and then every rank hangs on a name that
+    only one node knows, or on "localhost".
+
+    Example: node1's full name is node1.cluster.local, which DNS does not know.
+
+    Fix: `--local-addr` with an address of the node, or names that resolve everywhere.
+
+    Known limits: after a restart with other nodes another name may come first.
+    """
+    if not _uses_c10d(job, fleet):
+        yield not_applicable("the published name", "no c10d rendezvous between machines")
+        return
+    yield from missing_facts(facts, identity, "the published name")
+    master = _published(job, fleet, facts)
+    if master is None:
+        if any(job.setting("local_addr", scope) for scope in scopes(job)):
+            yield not_applicable("the published name", "--local-addr sets it")
+        elif facts.observed(identity):
+            yield unknown("the published name", "the full name of every node is needed, and some could not be found")
+        return
+    node, who = master
+    claims = tuple(claim for endpoint in store_endpoints(job) for claim in endpoint.claims)
+    bad: dict[str, str] = {}
+    if is_loopback(who.fqdn):
+        bad = {other.name: "would connect to itself" for other in fleet.reached if other.name != node}
+    good = 0
+    for seen in lookups(facts, own=False):
+        if seen.params.get("name") != who.fqdn or seen.node == node:
+            continue
+        if not isinstance(seen.fact, Observed):
+            yield unknown(f"{who.fqdn} on {seen.node}", seen.fact.reason, nodes=(seen.node,), required=True)
+        elif not seen.fact.value.addresses:
+            late = seen.fact.value.problem == "timeout"
+            bad[seen.node] = "gets no response from the resolver" if late else "cannot resolve it"
+        elif is_loopback(seen.fact.value.addresses[0]):
+            bad[seen.node] = "would connect to itself"
+        else:
+            good += 1
+    if bad:
+        what = next(iter(bad.values()))
+        yield failed(
+            "the published name",
+            f"torchrun publishes {who.fqdn} as the master's name (the full name of {node}), but {fold(bad)} {what}",
+            at=Evidence("full name", who.fqdn, "a name that resolves to the node everywhere", "hostname -f", node),
+            also=claims,
+            nodes=(node,) if is_loopback(who.fqdn) else tuple(bad),
+            remedy="Add --local-addr with the node's own address to torchrun on every node, or make the name resolve.",
+        )
+    elif good:
+        yield passed(f"{who.fqdn} on {good} nodes")
+
+
+@check(
+    "NAM006",
+    "name-look-ups-slow",
+    plan=_plan_names,
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=(
+        "pytorch/pytorch#85300",
+        ("resolv.conf(5), timeout and attempts", "https://man7.org/linux/man-pages/man5/resolv.conf.5.html"),
+    ),
+    probes=(resolve_many, identity),
+    cost="the look-ups of NAM003 and NAM004, timed",
+)
+def slow_lookups(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """Look-ups do not wait for a dead name server.
+
+    What it checks: how long every node took to look up the nodes' names, and its own full name.
+
+    Why it matters: each connection by name, and each start of torchrun, then waits for seconds; look-ups of hundreds of
+    ranks add up to minutes, and exceed short timeouts.
+
+    Example: the first line of /etc/resolv.conf names a server that was disabled; every look-up takes 5 s.
+
+    Fix: take the dead server out of /etc/resolv.conf, or put the names into /etc/hosts.
+
+    Known limits: a very busy node looks the same; check again.
+    """
+    if not (yield from multi_node_facts(fleet, facts, resolve_many, "look-ups")):
+        return
+    slow: dict[str, tuple[str, float]] = {}
+    for node, who in facts.observed(identity).items():
+        if who.fqdn_took_s > SLOW_S:
+            slow[node] = (who.hostname, who.fqdn_took_s)
+    seen: dict[str, Lookups] = facts.observed(resolve_many)
+    for node, found in seen.items():
+        worst = max(found.lookups, key=lambda item: item.took_s, default=None)
+        if worst is not None and worst.took_s > SLOW_S and worst.addresses:
+            slow[node] = (worst.name, worst.took_s)
+    if slow:
+        node, (name, took_s) = next(iter(slow.items()))
+        yield failed(
+            "look-ups",
+            f"name look-ups take seconds on {fold(slow)}: {name} took {took_s:.1f} s on {node}",
+            at=Evidence("look-up", f"{took_s:.1f} s", f"well below {SLOW_S:g} s", f"time getent ahosts {name}", node),
+            nodes=tuple(slow),
+            remedy=f"Remove the name servers that do not respond from /etc/resolv.conf on {fold(slow)}.",
+        )
+    elif seen:
+        yield passed(f"look-ups on {len(seen)} nodes")

@@ -11,7 +11,7 @@ from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
 from preflight_checks.comparison import split
 from preflight_checks.network.interface_filter import subnet
-from preflight_checks.network.interface_used import UsedInterface, used_interfaces
+from preflight_checks.network.nics import UsedInterface, used_interfaces
 from preflight_checks.plans import multi_node, multi_node_facts, on_every_node
 from preflight_checks.probes.interfaces import interfaces
 from preflight_checks.probes.nic_state import NicState, NicStates, nic_states

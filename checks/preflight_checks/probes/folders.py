@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from preflight.agent.command import run
 from preflight.agent.process import read_text
 from preflight.agent.wire import ProbeUnavailable
-from preflight_checks.probes.mounts import Mount, mount_of, mounted
+from preflight_checks.probes.cgroups import Mount, mount_of, mounted
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from typing import Any, Dict, List, Optional
 from preflight._util.redaction import scrub
 from preflight.agent.cheap import cheap
 from preflight.agent.process import read_text
-from preflight_checks.probes.distributions import parse_folder
+from preflight_checks.probes.built import parse_folder
 
 #: The number of distributions that are listed; no environment of a job has more.
 MAX_PACKAGES = 4000

@@ -13,8 +13,9 @@ from importlib import machinery
 from typing import Any, Dict, List, Optional
 
 from preflight.agent.cheap import cheap
-from preflight_checks.probes import built, distributions
-from preflight_checks.probes.distributions import first_of
+from preflight_checks.probes import built
+from preflight_checks.probes import built as distributions
+from preflight_checks.probes.built import first_of
 
 #: Distributions whose version must agree between ranks, by the name they are reported under.
 DISTRIBUTIONS = {

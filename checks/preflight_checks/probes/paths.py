@@ -1,4 +1,4 @@
-"""The state of a job's path on this node: existence, file system, names, sizes and content of files."""
+"""The state of a job's path on this node: existence, file system, names, sizes and content of its files."""
 
 from __future__ import annotations
 
@@ -6,14 +6,155 @@ import errno
 import glob
 import hashlib
 import os
+import re
 import stat
 import time
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, Iterable, Iterator, List, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
-from preflight_checks.probes.content import Sample, sampled
-from preflight_checks.probes.mounts import SHARED, mount_of, mounted
-from preflight_checks.probes.patterns import expanded, has_braces, indexed, is_list, listed
+from preflight_checks.probes.cgroups import SHARED, mount_of, mounted
+
+#: A pattern may expand to more; no folder has that many shards.
+MAX_NAMES = 50000
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_RANGE = re.compile(r"^(-?\d+)\.\.(-?\d+)(?:\.\.(\d+))?$")
+_LETTERS = re.compile(r"^([A-Za-z])\.\.([A-Za-z])$")
+_MAX_LIST_BYTES = 4 << 20
+
+
+def has_braces(text: str) -> bool:
+    """Whether the text contains brace expansions, as in webdataset and the shell."""
+    return any(_alternatives(found) is not None for found in _BRACES.findall(text))
+
+
+def expanded(text: str) -> List[str]:
+    """All expansions of a text with braces, at most MAX_NAMES; a text without braces expands to itself."""
+    found = []  # type: List[str]
+    for name in _expand(text):
+        if len(found) >= MAX_NAMES:
+            break
+        found.append(name)
+    return found
+
+
+def _expand(text: str) -> Iterator[str]:
+    for match in _BRACES.finditer(text):
+        choices = _alternatives(match.group(1))
+        if choices is None:
+            continue
+        for choice in choices:
+            for rest in _expand(text[match.end() :]):
+                yield text[: match.start()] + choice + rest
+        return
+    yield text
+
+
+def _alternatives(inside: str) -> Optional[List[str]]:
+    numbers = _RANGE.match(inside)
+    if numbers:
+        first, last, step = numbers.group(1), numbers.group(2), max(1, int(numbers.group(3) or 1))
+        low, high = int(first), int(last)
+        if abs(high - low) // step > MAX_NAMES:
+            return None
+        padded = any(len(word.lstrip("-")) > 1 and word.lstrip("-").startswith("0") for word in (first, last))
+        width = max(len(first), len(last)) if padded else 0
+        values = range(low, high + 1, step) if low <= high else range(low, high - 1, -step)
+        return [str(value).zfill(width) for value in values]
+    letters = _LETTERS.match(inside)
+    if letters:
+        low, high = ord(letters.group(1)), ord(letters.group(2))
+        return [chr(code) for code in (range(low, high + 1) if low <= high else range(low, high - 1, -1))]
+    return inside.split(",") if "," in inside else None
+
+
+def indexed(prefix: str) -> List[str]:
+    """The two files of an indexed data set that is named by its prefix (Megatron-LM's --data-path); empty if it is not
+    one.
+    """
+    files = [prefix + ".bin", prefix + ".idx"]
+    return files if any(os.path.exists(name) for name in files) else []
+
+
+def is_list(path: str) -> bool:
+    """Whether a file lists others, by its name (Paddle's train.list)."""
+    return path.endswith((".list", ".filelist", "file_list.txt", "filelist.txt"))
+
+
+def listed(path: str) -> Optional[List[str]]:
+    """The files that a list names, one a line, first word; relative ones as the reader finds them. None: unreadable.
+
+    Readers resolve a name from the working directory; lists are often written for their own folder, so that is tried if
+    the first location does not exist.
+    """
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            lines = file.read(_MAX_LIST_BYTES).splitlines()
+    except OSError:
+        return None
+    folder = os.path.dirname(path)
+    found = []  # type: List[str]
+    for line in lines[:MAX_NAMES]:
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        here, candidate = os.path.abspath(words[0]), os.path.join(folder, words[0])
+        found.append(candidate if not os.path.exists(here) and os.path.exists(candidate) else here)
+    return found
+
+
+#: The number of files that are read; the selection depends on their names alone, so that every node reads the same.
+MAX_FILES = 8
+#: A file up to this size is read completely; of a larger one its head, middle and tail.
+FULL_READ_BYTES = 1 << 20
+PIECE_BYTES = 64 * 1024
+#: No further file is read after this time; a slow disk must not delay the check.
+CONTENT_TIME_LIMIT_S = 1.5
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A digest of one file: of all of it (`whole`), or of its size, head, middle and tail."""
+
+    name: str
+    size_bytes: int
+    digest: str
+    whole: bool
+
+
+def chosen(names: Iterable[str]) -> List[str]:
+    """The names to read, selected by their hashes: practically random, and the same ones on every node."""
+    return sorted(names, key=lambda name: hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest())[:MAX_FILES]
+
+
+def sampled(files: Dict[str, str]) -> Tuple[List[Sample], str]:
+    """Digests of some of the files (name -> path), and why there are fewer than planned."""
+    found = []  # type: List[Sample]
+    began = time.monotonic()
+    for name in chosen(files):
+        if time.monotonic() - began > CONTENT_TIME_LIMIT_S:
+            return found, "reading took longer than %.1f s" % CONTENT_TIME_LIMIT_S
+        try:
+            found.append(digest_of(name, files[name]))
+        except OSError as error:
+            return found, "%s: %s" % (name, error.strerror or error)
+    return found, ""
+
+
+def digest_of(name: str, path: str) -> Sample:
+    """The digest of one regular file. Raises OSError."""
+    # A name may have become a pipe meanwhile, and opening that would wait for a writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb", buffering=0) as file:
+        size = os.fstat(descriptor).st_size
+        digest = hashlib.sha256(b"%d\n" % size)
+        if size <= FULL_READ_BYTES:
+            digest.update(file.read(FULL_READ_BYTES + 1) or b"")
+            return Sample(name, size, digest.hexdigest()[:16], True)
+        for place in (0, size // 2, size - PIECE_BYTES):
+            file.seek(place)
+            digest.update(file.read(PIECE_BYTES) or b"")
+        return Sample(name, size, digest.hexdigest()[:16], False)
+
 
 #: The number of files that are listed by name and size; more are counted and only enter the digest.
 MAX_LISTED = 2000

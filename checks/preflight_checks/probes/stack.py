@@ -17,8 +17,9 @@ from typing import Any, Dict, List, Optional
 
 from preflight.agent import command
 from preflight.agent.wire import ProbeUnavailable
-from preflight_checks.probes import built, elf, libraries
-from preflight_checks.probes.distributions import version_of
+from preflight_checks.probes import built, libraries
+from preflight_checks.probes import libraries as elf
+from preflight_checks.probes.built import version_of
 from preflight_checks.probes.libraries import DriverLibrary, LibraryLookup
 
 #: Libraries that list a framework's CUDA dependencies, in search order.

@@ -1,18 +1,489 @@
-"""Checks that the RDMA ports that the job uses have one rate, no errors, and one firmware version."""
+"""Checks that the RDMA ports that the job uses are alike and without errors, and of the path between them and GPUs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ipaddress
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 
 from preflight.model.findings import Confidence, Evidence, Severity
-from preflight.model.job import Job
+from preflight.model.job import Claim, Job, is_whole_number
 from preflight.model.recording import Facts, Fleet
-from preflight.plugins.authoring import Verdict, failed, passed
-from preflight_checks.comparison import split
-from preflight_checks.rdma.devices import blind, rdma_check
-from preflight_checks.rdma.port_choice import Port, applies, ports_by_node
-from preflight_checks.requirements import fold
+from preflight.plugins.authoring import Verdict, check, failed, memoize, not_applicable, passed, root_command, unknown
+from preflight_checks.comparison import minor_of, split, version_of
+from preflight_checks.plans import combined, missing_facts, on_every_node
+from preflight_checks.probes.pci import Pci, pci
+from preflight_checks.probes.rdma import Gid, rdma
+from preflight_checks.probes.rdma_access import GpuDirect, gpudirect
+from preflight_checks.rdma.devices import (
+    Port,
+    applies,
+    blind,
+    chosen_ports,
+    demand_claims,
+    hca_filter,
+    plan_rdma,
+    ports_by_node,
+    rdma_check,
+    variable_value,
+)
+from preflight_checks.requirements import backend_claims, backends, fold
+
+#: NVIDIA's driver of this branch and a kernel of this version are the first that export GPU memory as a dma-buf.
+DMABUF_DRIVER, DMABUF_KERNEL = 515, (5, 12)
+
+
+@check(
+    "RDM008",
+    "gpudirect-rdma-missing",
+    plan=combined(plan_rdma, on_every_node(gpudirect, when=applies, because=demand_claims)),
+    severity=Severity.ERROR,
+    evidence=("NVIDIA/nccl#1676", "NVIDIA/nccl#897", "NVIDIA/nccl#1537", "NVIDIA/nccl#1939", "NCCL, net_ib/gdr.cc"),
+    cost="looks for three files of /sys and reads the driver's version; milliseconds",
+)
+def gpudirect_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """RDMA cards can read and write GPU memory, on all nodes or on none.
+
+    What it checks: on nodes with an NVIDIA driver and active RDMA ports, that a peer-memory module is loaded
+    (nvidia_peermem, nv_peer_mem), or that dma-buf replaces it: open kernel modules of driver 515 or later on Linux
+    5.12 or later.
+
+    Why it matters: without it every byte goes through host memory: about 10 instead of 180 GB/s in one report. If one
+    node lacks it, all nodes wait for that node.
+
+    Example: node2 was re-imaged, and `modprobe nvidia_peermem` was not run again.
+
+    Fix: `modprobe nvidia_peermem`, and a line in /etc/modules-load.d; or the open kernel modules.
+
+    Known limits: whether the card's driver accepts dma-bufs, and whether NCCL uses them between this GPU and this
+    card (NCCL_NET_GDR_LEVEL), is not tested. AMD's driver has its own method and is not judged.
+    """
+    if applies(job, fleet) is None:
+        yield not_applicable("GPUDirect RDMA", "the job uses no RDMA, or one machine")
+        return
+    yield from missing_facts(facts, gpudirect, "GPUDirect RDMA")
+    ports = ports_by_node(job, facts)
+    seen = {
+        node: fact
+        for node, fact in facts.observed(gpudirect).items()
+        if fact.driver and any(item.port.active for item in ports.get(node, ()))
+    }
+    if facts.observed(gpudirect) and not seen:
+        yield not_applicable("GPUDirect RDMA", "no node has both an NVIDIA driver and an active RDMA port")
+        return
+    missing = {node: fact for node, fact in seen.items() if not fact.peer_memory and not _has_dmabuf(fact)}
+    if not missing:
+        if seen:
+            yield passed(f"GPUDirect RDMA on {len(seen)} nodes")
+        return
+    some = len(missing) < len(seen)
+    node, fact = next(iter(missing.items()))
+    yield failed(
+        "GPUDirect RDMA",
+        f"no peer-memory module is loaded on {fold(missing)}, and driver {fact.driver} "
+        f"({'open' if fact.open_modules else 'closed'} modules) on Linux {fact.kernel} has no dma-buf as a replacement"
+        + (f"; {len(seen) - len(missing)} nodes have one of them" if some else ""),
+        at=Evidence("GPUDirect RDMA", "no module", "nvidia_peermem or dma-buf", "lsmod | grep peermem", node),
+        also=backends(job)[1],
+        nodes=tuple(missing),
+        remedy=f"`modprobe nvidia_peermem` on {fold(missing)}, and keep it: "
+        "`echo nvidia_peermem > /etc/modules-load.d/nvidia_peermem.conf`.",
+        run=(root_command("modprobe", "nvidia_peermem", on=missing),),
+        certain=some,
+    )
+
+
+def _has_dmabuf(fact: GpuDirect) -> bool:
+    new_driver = version_of(fact.driver).major >= DMABUF_DRIVER
+    return fact.open_modules and new_driver and minor_of(fact.kernel) >= DMABUF_KERNEL
+
+
+_plan_pci = on_every_node(pci, when=lambda job, fleet: "nccl" in backends(job)[0], because=backend_claims)
+
+
+@check(
+    "PCI001",
+    "acs-redirects-peer-traffic",
+    plan=_plan_pci,
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=(
+        "NVIDIA/nccl#2079",
+        "NVIDIA/nccl#606",
+        "NVIDIA/nccl#304",
+        "NVIDIA/nccl#257",
+        "NCCL user guide, troubleshooting",
+    ),
+    cost="reads the configuration space of the bridges above GPUs and RDMA cards; milliseconds",
+    without_root="the ACS bits: the extended configuration space of a bridge is readable only by root",
+)
+def acs_redirects(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """On bare metal, no PCI bridge above GPUs or RDMA cards sends traffic between them up to the processor.
+
+    What it checks: the request and completion redirect bits of ACS on every bridge above a GPU or an RDMA card.
+
+    Why it matters: traffic between GPUs, or between GPU and card, then leaves its switch: slower by half, and on some
+    machines it hangs or corrupts data.
+
+    Example: a firmware update re-enabled ACS; `lspci -vvv` shows `ACSCtl: ... ReqRedir+ CmpltRedir+`.
+
+    Fix: switch ACS off in the firmware, or `setpci -s BRIDGE ECAP_ACS+0x6.w=0000` at every boot.
+
+    Known limits: virtual machines have virtual bridges and need ACS, so they are not judged. Without root the bits
+    cannot be read.
+    """
+    yield from _pci_blind(job, facts, "ACS")
+    seen = {node: fact for node, fact in facts.observed(pci).items() if _has_peers(fact)}
+    virtual_nodes = [node for node, fact in seen.items() if fact.virtual]
+    if virtual_nodes:
+        yield not_applicable(f"ACS on {fold(virtual_nodes)}", "a virtual machine: its bridges are not the real ones")
+    real = {node: fact for node, fact in seen.items() if not fact.virtual}
+    hidden = [node for node, fact in real.items() if fact.unreadable and not fact.redirecting]
+    if hidden:
+        yield unknown(f"ACS on {fold(hidden)}", "only root may read the extended configuration space of PCI bridges")
+    bad = {node: fact for node, fact in real.items() if fact.redirecting}
+    if bad:
+        node, fact = next(iter(bad.items()))
+        yield failed(
+            "ACS",
+            f"{len(fact.redirecting)} of {len(fact.bridges)} PCI bridges above GPUs and network cards redirect peer "
+            f"traffic on {fold(bad)} ({fold(fact.redirecting, 3)} on {node})",
+            at=Evidence("ACS", fold(fact.redirecting, 3), "ReqRedir- CmpltRedir-", "lspci -vvv | grep ACSCtl", node),
+            also=backends(job)[1],
+            nodes=tuple(bad),
+            remedy=f"Disable ACS in the firmware, or on {fold(bad)}: "
+            f"`setpci -s {fact.redirecting[0]} ECAP_ACS+0x6.w=0000` for each of them, after every boot.",
+        )
+    elif real and not hidden:
+        yield passed(f"ACS on {len(real)} nodes")
+
+
+@check(
+    "PCI002",
+    "iommu-translates-device-traffic",
+    plan=_plan_pci,
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("NVIDIA/nccl#667", "NVIDIA/nccl#304", "NCCL user guide, troubleshooting"),
+    cost="reads the IOMMU type of GPUs and RDMA cards from /sys; milliseconds",
+)
+def iommu_translates(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """On bare metal, the IOMMU passes the traffic of GPUs and RDMA cards through.
+
+    What it checks: the type of the IOMMU domains of GPUs and RDMA cards: `identity` (pass-through) or none.
+
+    Why it matters: with translation, traffic between devices goes through the root complex and its tables: slower, and
+    on some platforms peer access hangs.
+
+    Example: a kernel with `amd_iommu=on` and without `iommu=pt`.
+
+    Fix: `iommu=pt` among the kernel's options, or the IOMMU off in the firmware.
+
+    Known limits: virtual machines need it and are not judged; the hypervisor's settings are not visible.
+    """
+    yield from _pci_blind(job, facts, "IOMMU")
+    seen = {node: fact for node, fact in facts.observed(pci).items() if _has_peers(fact)}
+    real = {node: fact for node, fact in seen.items() if not fact.virtual}
+    if seen and not real:
+        yield not_applicable("IOMMU", "virtual machines")
+    bad = {node: fact for node, fact in real.items() if any(kind.startswith("DMA") for kind in fact.iommu)}
+    if bad:
+        node, fact = next(iter(bad.items()))
+        options = " ".join(fact.kernel_options) or "no kernel option applies to it"
+        yield failed(
+            "IOMMU",
+            f"the IOMMU translates the traffic of GPUs and network cards on {fold(bad)} "
+            f"({fold(fact.iommu)}; {options})",
+            at=Evidence("IOMMU", fold(fact.iommu), "identity", "cat /sys/kernel/iommu_groups/*/type", node),
+            also=backends(job)[1],
+            nodes=tuple(bad),
+            remedy=f"Boot {fold(bad)} with `iommu=pt`, or disable the IOMMU in the firmware.",
+        )
+    elif real:
+        yield passed(f"IOMMU on {len(real)} nodes")
+
+
+def _has_peers(fact: Pci) -> bool:
+    """Whether there are two devices that could communicate directly."""
+    return bool(fact.gpus) and len(fact.gpus) + len(fact.cards) > 1
+
+
+def _pci_blind(job: Job, facts: Facts, subject: str) -> Iterator[Verdict]:
+    if "nccl" not in backends(job)[0]:
+        yield not_applicable(subject, "the job uses no GPUs through NCCL")
+        return
+    yield from missing_facts(facts, pci, subject)
+    if facts.observed(pci) and not any(_has_peers(fact) for fact in facts.observed(pci).values()):
+        yield not_applicable(subject, "no node has two GPUs, or a GPU and an RDMA card")
+
+
+_plan_memory_nodes = on_every_node(pci, when=lambda job, fleet: "nccl" in backends(job)[0], because=backend_claims)
+
+
+@check(
+    "RDM010",
+    "hca-filter-crosses-sockets",
+    plan=combined(_plan_memory_nodes, plan_rdma),
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=(
+        "NVIDIA/nccl#820",
+        ("NCCL's documentation of NCCL_IB_HCA", "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"),
+    ),
+    cost="reads the memory node of each GPU and card below /sys; milliseconds",
+)
+def hca_far(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The job's filter of RDMA devices leaves each GPU a card on its own socket, where the node has one.
+
+    What it checks: the memory node (NUMA) of each GPU and of each active RDMA device, with and without the job's filter
+    (NCCL_IB_HCA, UCX_NET_DEVICES).
+
+    Why it matters: bytes of a GPU without a near card cross the link between processors, which all such GPUs share:
+    half of the node's network speed, without an error.
+
+    Example: NCCL_IB_HCA=mlx5_0,mlx5_1 names the two cards of memory node 0; GPUs 4 to 7 are on node 1, like mlx5_2 and
+    mlx5_3, which are active.
+
+    Fix: name the cards of both sockets, or a prefix of all.
+
+    Known limits: virtual machines often name no memory node; then it is unknown. Cards behind other switches of the
+    same socket count as near. A node without a card on that socket is not judged: the job cannot change it.
+    """
+    if applies(job, fleet) is None:
+        yield not_applicable("distance of RDMA cards", "the job uses no RDMA, or one machine")
+        return
+    yield from missing_facts(facts, rdma, "distance of RDMA cards")
+    bad: dict[str, tuple[int, list[str], list[str]]] = {}
+    judged = 0
+    for node, fact in facts.observed(pci).items():
+        wanted = hca_filter(job, node)
+        devices = facts.observed(rdma).get(node)
+        if wanted is None or devices is None or not fact.gpus:
+            continue
+        near = {fact.numa.get(gpu, -1) for gpu in fact.gpus}
+        if -1 in near:
+            yield unknown(f"distance of RDMA cards on {node}", "the firmware names no memory node for its GPUs")
+            continue
+        judged += 1
+        chosen = _on_memory_nodes(chosen_ports(job, node, devices.devices), fact)
+        every = _on_memory_nodes([Port(d, p) for d in devices.devices for p in d.ports], fact)
+        for place in sorted(near):
+            if chosen and place not in chosen and every.get(place):
+                far = [gpu for gpu in fact.gpus if fact.numa.get(gpu) == place]
+                bad[node] = (place, far, every[place])
+    for node, (place, far, idle) in bad.items():
+        wanted = hca_filter(job, node)
+        assert wanted is not None
+        yield failed(
+            f"distance of RDMA cards on {node}",
+            f"{wanted.spelled} leaves {len(far)} GPUs of {node} on memory node {place} ({fold(far, 4)}) without an "
+            f"RDMA card there, though {fold(idle)} {'is' if len(idle) == 1 else 'are'} active there",
+            at=Evidence(
+                "memory nodes",
+                f"no card of {wanted.spelled} on memory node {place}",
+                fold(idle),
+                "nvidia-smi topo -m",
+                node,
+            ),
+            also=wanted.claims,
+            remedy=f"Add {fold(idle)} to {wanted.variable}, or name a prefix that covers the cards of both sockets.",
+        )
+    if judged and not bad:
+        yield passed(f"distance of RDMA cards on {judged} {'node' if judged == 1 else 'nodes'}")
+    elif not judged and facts.observed(rdma):
+        yield not_applicable("distance of RDMA cards", "the job filters no devices, or no node shows GPUs")
+
+
+def _on_memory_nodes(ports: Sequence[Port], fact: Pci) -> Mapping[int, list[str]]:
+    """The usable devices by memory node."""
+    found: dict[int, list[str]] = {}
+    for port in ports:
+        place = fact.numa.get(port.device.pci, -1)
+        if port.usable and place >= 0 and port.device.name not in found.setdefault(place, []):
+            found[place].append(port.device.name)
+    return found
+
+
+EMPTY = "an empty entry"
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenGid:
+    """The GID that a port will use; `kind` describes it in words that can be compared between nodes."""
+
+    port: Port
+    index: int
+    gid: Gid | None
+
+    @property
+    def kind(self) -> str:
+        """`a RoCE v2 IPv4 address`, `a RoCE v1 link-local address`, `an empty entry`."""
+        if self.gid is None:
+            return EMPTY
+        version = f"RoCE v{self.gid.version}" if self.gid.version else "RoCE"
+        return f"a {version} {family(self.gid)} address"
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether other nodes can answer it over any network: version 2 and routable."""
+        return self.gid is not None and self.gid.version != 1 and family(self.gid) != "link-local"
+
+    @property
+    def better(self) -> Gid | None:
+        """A usable entry of the port's table; None if it has none."""
+        for gid in self.port.port.gids:
+            if gid.version == 2 and family(gid) != "link-local":
+                return gid
+        return None
+
+    @property
+    def description(self) -> str:
+        """The index and content of the entry, for messages."""
+        return f"index {self.index}: {address(self.gid) if self.gid else 'empty'}"
+
+
+def family(gid: Gid) -> str:
+    """`IPv4` (mapped), `link-local` or `IPv6`, as NCCL distinguishes them (net_ib/connect.cc)."""
+    try:
+        found = ipaddress.IPv6Address(gid.gid)
+    except ValueError:
+        return "unreadable"
+    if found.ipv4_mapped is not None:
+        return "link-local" if found.ipv4_mapped.is_link_local else "IPv4"
+    return "link-local" if found.is_link_local else "IPv6"
+
+
+def address(gid: Gid) -> str:
+    """The address in a GID, in its usual notation."""
+    try:
+        found = ipaddress.IPv6Address(gid.gid)
+    except ValueError:
+        return gid.gid
+    return str(found.ipv4_mapped or found)
+
+
+def automatic(gids: Sequence[Gid], wanted_family: str = "IPv4", version: int = 2) -> Gid | None:
+    """The GID that NCCL 2.21 and later choose: a valid one of the family, preferably of the version.
+
+    The search starts at index 0 and moves on to later entries that fit better (ncclIbGetGidIndex).
+    """
+    valid = [gid for gid in gids if family(gid) == wanted_family]
+    for gid in valid:
+        if gid.version == version:
+            return gid
+    return valid[0] if valid else next((gid for gid in gids if gid.index == 0), None)
+
+
+def _setting(job: Job, node: str = "") -> tuple[str, int | None, tuple[Claim, ...]]:
+    """The variable that names the index, the index (None: automatic), and the claims."""
+    names, _claims = backends(job)
+    variable = "NCCL_IB_GID_INDEX" if "nccl" in names else "UCX_IB_GID_INDEX"
+    found = variable_value(job, variable, node)
+    value = found.value if found is not None else ""
+    index = int(value) if is_whole_number(value) else None
+    return variable, index, found.claims if found is not None else ()
+
+
+@memoize
+def chosen_gids(job: Job, facts: Facts) -> dict[str, list[ChosenGid]]:
+    """The GID of every active RoCE port in use, by node."""
+    found: dict[str, list[ChosenGid]] = {}
+    six = variable_value(job, "NCCL_IB_ADDR_FAMILY")
+    wanted = "IPv6" if six is not None and six.value == "AF_INET6" else "IPv4"
+    number = variable_value(job, "NCCL_IB_ROCE_VERSION_NUM")
+    version = int(number.value) if number is not None and is_whole_number(number.value) else 2
+    for node, ports in ports_by_node(job, facts).items():
+        _variable, index, _claims = _setting(job, node)
+        for item in ports:
+            if not item.port.active or item.port.link_layer != "Ethernet":
+                continue
+            if index is None:
+                gid = automatic(item.port.gids, wanted, version)
+                found.setdefault(node, []).append(ChosenGid(item, gid.index if gid is not None else 0, gid))
+            else:
+                at = [gid for gid in item.port.gids if gid.index == index]
+                found.setdefault(node, []).append(ChosenGid(item, index, at[0] if at else None))
+    return found
+
+
+@rdma_check(
+    "RDM006",
+    "roce-gid-unusable",
+    severity=Severity.ERROR,
+    evidence=("NVIDIA/nccl#426", "NVIDIA/nccl#769", "NVIDIA/nccl#1131", "pytorch/pytorch#81628", "openucx/ucx#7785"),
+)
+def gid_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The GID that each RoCE port uses is a routable RoCE v2 address, and of one kind on all nodes.
+
+    What it checks: the entry that NCCL_IB_GID_INDEX names in the table of every RoCE port in use (UCX_IB_GID_INDEX for
+    UCX), or the one NCCL from 2.21 on chooses; it must not be empty, link-local or of RoCE v1, and must be of
+    the same kind on all nodes.
+
+    Why it matters: connections are set up over TCP and then time out ("error 12", "ibv_modify_qp failed with error
+    Connection timed out"), on all nodes alike.
+
+    Example: NCCL_IB_GID_INDEX=3 is ::ffff:10.0.0.4 RoCE v2 on three nodes, and empty on node2, whose interface has no
+    IPv4 address.
+
+    Fix: give the interface behind the card its address; leave NCCL_IB_GID_INDEX out (NCCL 2.21 and later), or name the
+    index that `show_gids` prints for the RoCE v2 IPv4 address.
+
+    Known limits: whether the address can be reached is not tested. Some switches carry link-local or version 1 within
+    one segment: if the table holds nothing better and all nodes agree, it is a warning.
+    """
+    yield from blind(job, fleet, facts, "GIDs")
+    found = chosen_gids(job, facts) if applies(job, fleet) is not None else {}
+    if not found:
+        if any(port.port.active for ports in ports_by_node(job, facts).values() for port in ports):
+            yield not_applicable("GIDs", "no port in use is RoCE")
+        elif any(ports_by_node(job, facts).values()) and applies(job, fleet) is not None:
+            yield unknown("GIDs", "no port in use is active")
+        return
+    variable, index, claims = _setting(job)
+    spelled = f"{variable}={index}" if index is not None else "the GID that NCCL chooses"
+    faults: dict[tuple[str, bool, bool], dict[str, ChosenGid]] = {}
+    for name in dict.fromkeys(item.port.name for items in found.values() for item in items):
+        on = {node: item for node, items in found.items() for item in items if item.port.name == name}
+        parts = split({node: item.kind for node, item in on.items()})
+        assert parts is not None
+        mixed = bool(parts.odd)
+        bad = {node: item for node, item in on.items() if not item.is_usable}
+        for node, item in (bad or {node: on[node] for node in parts.odd}).items():
+            # A port that is equal on all nodes may belong to storage, unless the job names its GID.
+            certain = mixed or (index is not None and (item.better is not None or item.kind == EMPTY))
+            faults.setdefault((item.kind, mixed, certain), {})[f"{name} on {node}"] = item
+    for (kind, mixed, certain), same_nodes in faults.items():
+        yield _finding(spelled, kind, same_nodes, claims, mixed=mixed, certain=certain)
+    if not faults:
+        yield passed(f"GIDs of {sum(map(len, found.values()))} ports")
+
+
+def _finding(
+    spelled: str, kind: str, same_nodes: dict[str, ChosenGid], claims: tuple[Claim, ...], *, mixed: bool, certain: bool
+) -> Verdict:
+    where, some = next(iter(same_nodes.items()))
+    nodes = list(dict.fromkeys(name.split(" on ")[1] for name in same_nodes))
+    better = some.better
+    rest = ", and something else on the other nodes" if mixed else ""
+    hint = f"; index {better.index} is {address(better)}, RoCE v2" if better is not None else ""
+    return failed(
+        f"GIDs: {kind}",
+        f"{spelled} is {kind} on {fold(same_nodes)}{rest} ({where}: {some.description}{hint})",
+        at=Evidence("GID", some.description, "a routable RoCE v2 address", "show_gids", nodes[0]),
+        also=claims,
+        nodes=nodes,
+        remedy=f"Set NCCL_IB_GID_INDEX={better.index}, if it is the same on all nodes, or exclude it (NCCL 2.21 on)."
+        if better is not None
+        else f"Give the interface behind {some.port.device.name} an IPv4 address on {fold(nodes)}"
+        + (f" (`ip addr add ... dev {_interface(some)}`)." if _interface(some) else "."),
+        certain=certain,
+    )
+
+
+def _interface(chosen: ChosenGid) -> str:
+    return next((gid.interface for gid in chosen.port.port.gids if gid.interface), "")
+
 
 #: Errors that a port may count in its life; far more than on the other nodes means a bad cable.
 MIN_ERRORS = {"link_downed": 5, "symbol_error": 1000, "local_link_integrity_errors": 1000, "link_error_recovery": 10}

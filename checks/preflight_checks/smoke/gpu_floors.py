@@ -21,10 +21,17 @@ from preflight_checks.gpus.expected_speed import (
 )
 from preflight_checks.gpus.health import HW_SLOWDOWN, HW_THERMAL, POWER_BRAKE, SW_THERMAL
 from preflight_checks.requirements import fold
-from preflight_checks.smoke.group_run import FACT, complete_run, run_of
-from preflight_checks.smoke.plan import smoke_check
-from reference_trainer.collective.exact_compute import WrongProduct
-from reference_trainer.collective.gpu_speed import MEMORY, PRODUCTS, TO_DEVICE, TO_HOST, TO_PEER, GpuReport, Speed
+from preflight_checks.smoke.plan import FACT, complete_run, run_of, smoke_check
+from reference_trainer.collective.gpu_speed import (
+    MEMORY,
+    PRODUCTS,
+    TO_DEVICE,
+    TO_HOST,
+    TO_PEER,
+    GpuReport,
+    Speed,
+    WrongProduct,
+)
 from reference_trainer.common.gpu_state import GpuState
 
 #: nvml.h, nvmlClocksEventReasons: clocks set by an administrator, a power limit in software, clocks of a group.

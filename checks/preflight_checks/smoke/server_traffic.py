@@ -15,13 +15,13 @@ from preflight_checks.comparison import size
 from preflight_checks.links.fleet_comparison import format_rate, format_time, slowest_direction
 from preflight_checks.probes.server_place import server_place
 from preflight_checks.requirements import fold, is_multi_node
-from preflight_checks.smoke.injected_fault import may_fail_by_injection
-from preflight_checks.smoke.server_processes import processes
+from preflight_checks.smoke.ranks import may_fail_by_injection
 from preflight_checks.smoke.server_run import (
     FACT,
     JobShape,
     ServerRun,
     complete_server_run,
+    processes,
     server_check,
     shape_of,
     uncounted,

@@ -10,12 +10,22 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
-from preflight_checks.network.interface_used import used_interfaces
+from preflight_checks.network.nics import used_interfaces
 from preflight_checks.probes.interfaces import Interface, interfaces
-from preflight_checks.rdma.port_choice import Demand, applies, ports_by_node
+from preflight_checks.rdma.devices import Demand, applies, ports_by_node
 from preflight_checks.requirements import fold, is_multi_node
-from preflight_checks.smoke.group_run import FACT, SmokeRun, complete_run, missing_run, numbered, obstacles, run_of
-from preflight_checks.smoke.plan import PLAN_PROBES, plan_of, smoke_check
+from preflight_checks.smoke.plan import (
+    FACT,
+    PLAN_PROBES,
+    SmokeRun,
+    complete_run,
+    missing_run,
+    numbered,
+    obstacles,
+    plan_of,
+    run_of,
+    smoke_check,
+)
 from preflight_checks.smoke.ranks import framework_of, nodes_without_gpus, title
 from reference_trainer.collective.rank import RankReport
 from reference_trainer.common.used_transport import Transport

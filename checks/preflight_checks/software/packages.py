@@ -1,20 +1,290 @@
-"""Checks that the ranks of all nodes find the same packages with the same kind of interpreter."""
+"""Checks that nodes have the same packages, interpreters and libraries, and that imports of the job are found."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
 from preflight.model.findings import Confidence, Evidence, Severity
-from preflight.model.job import Job
-from preflight.model.recording import Facts, Fleet
+from preflight.model.job import Claim, Job, Known
+from preflight.model.recording import Facts, Fleet, Observed
+from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, unknown
-from preflight_checks.comparison import split
+from preflight_checks.comparison import split, table
 from preflight_checks.context.entry import computed_in_step, plan_installed
-from preflight_checks.data_tables import table
-from preflight_checks.plans import Plan, combined, known_facts, missing_facts, several_nodes
+from preflight_checks.context.environment import observed_environments, plan_both, set_by_job, unseen_bare
+from preflight_checks.plans import Plan, combined, has_launches, known_facts, missing_facts, several_nodes
+from preflight_checks.probes.environment import environment
 from preflight_checks.probes.installed import Installed, installed
-from preflight_checks.probes.packages import DISTRIBUTIONS
-from preflight_checks.requirements import fold
+from preflight_checks.probes.packages import DISTRIBUTIONS, Importable, importable
+from preflight_checks.requirements import fold, gpu_claims, known_text, scopes
+
+#: The text of a context in which the job's setup lines ran.
+_PRELUDE_RAN = "setup lines of the job"
+#: The text of one without the job's variables.
+_NO_VARIABLES = "no variables of the job"
+
+
+def _imports(job: Job) -> dict[str, list[Claim]]:
+    """The claims by package, in the order of the job's files."""
+    found: dict[str, list[Claim]] = {}
+    for scope in scopes(job):
+        for claim in job.about("imported_framework", scope):
+            for value in claim.alternatives:
+                known = found.setdefault(str(value), [])
+                if claim not in known:
+                    known.append(claim)
+    return found
+
+
+def _import_plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
+    found = _imports(job) if job.launches else {}
+    if not found:
+        return
+    claims = tuple(dict.fromkeys(claim for each in found.values() for claim in each))
+    params = {"names": sorted(found), "scripts": sorted({claim.span.path for claim in claims})}
+    for node in fleet.reached:
+        yield Request(probe_name(importable), node.name, params, context=True, because=claims, deadline_s=8.0)
+
+
+@check(
+    "PKG005",
+    "imported-framework-missing",
+    plan=_import_plan,
+    probes=(importable,),
+    cost="looks for the script's imports on the ranks' search path, some milliseconds; nothing is imported",
+    severity=Severity.ERROR,
+    evidence=("hiyouga/LlamaFactory#3381", ("imports that fail on the other nodes", "deepspeedai/DeepSpeed#3489")),
+)
+def imported_framework_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The ranks' interpreter finds every framework that the job's script imports.
+
+    What it checks: the frameworks that the script imports on every path (not in a `try`, under a condition, or in a
+    function that may not be called) and that are no file of the job, looked for by the ranks' interpreter, in their
+    directory and environment, on every node.
+
+    Why it matters: the ranks on such a node end at the import. If all nodes lack it, every rank does, after the job has
+    waited in the queue; if one does, the others wait for it.
+
+    Example: train.py imports deepspeed, which /opt/venv/bin/python3 does not find on node[1-4].
+
+    Fix: install it for that interpreter, or start the ranks with the one that has it.
+
+    Known limits: only frameworks that are known by name; what imported modules import is not followed. If the job
+    installs packages, changes the search path, or has setup lines that were not run (`--prelude`), a missing one is
+    `unknown`. A package that is found may still fail to import.
+    """
+    wanted = _imports(job) if job.launches else {}
+    if not wanted:
+        yield not_applicable("imported frameworks", "the job's script certainly imports none")
+        return
+    values = yield from known_facts(facts, importable, "imported frameworks")
+    provenance = next((row.provenance for row in facts.each(importable) if isinstance(row.fact, Observed)), "")
+    lacking: dict[tuple[str, ...], list[str]] = {}
+    for name in wanted:
+        nodes = tuple(node for node, value in values.items() if name in value.missing)
+        if nodes:
+            lacking.setdefault(nodes, []).append(name)
+    for nodes, names in lacking.items():
+        for name in names:
+            doubt = _doubt(job, wanted[name], provenance)
+            if doubt:
+                text = f"{name} is not found by {values[nodes[0]].executable} on {fold(nodes)}, but {doubt}"
+                yield unknown(name, text, nodes=nodes)
+            else:
+                yield _finding(name, nodes, values, wanted[name])
+    undecided: dict[tuple[str, str], list[str]] = {}
+    for node, value in values.items():
+        for item in value.undecided.items():
+            undecided.setdefault(item, []).append(node)
+    for (name, why), nodes_of in undecided.items():
+        yield unknown(name, f"whether {name} is found on {fold(nodes_of)} could not be decided: {why}", nodes=nodes_of)
+    if values and not lacking and not undecided:
+        yield passed(f"{fold(sorted(wanted), 8)} on {len(values)} nodes")
+
+
+def _doubt(job: Job, claims: list[Claim], provenance: str) -> str:
+    """Why the ranks may find a package that the interpreter did not; empty if they certainly do not."""
+    conditions = [claim.condition for claim in claims]
+    if all(conditions):
+        return f"it is imported {conditions[0]}"
+    if job.about("installing_line"):
+        return "the job installs packages before it starts"
+    if job.about("prelude") and _PRELUDE_RAN not in provenance:
+        return "the job's setup lines, which may provide it, were not run (--trust-job --prelude runs them)"
+    if job.about("container"):
+        return "the ranks run in a container"
+    for claim in job.about("env.PYTHONPATH"):
+        if not isinstance(claim.value, Known):
+            return f"PYTHONPATH in {claim.span.path} line {claim.span.line} is only known when the job runs"
+        if _NO_VARIABLES in provenance:
+            return "the job sets PYTHONPATH, which was not used (--trust-job uses it)"
+    interpreters = {known_text(job, "interpreter", scope) for scope in scopes(job)}
+    if len(interpreters) > 1:
+        return "its launches start different interpreters"
+    return ""
+
+
+def _finding(name: str, nodes: tuple[str, ...], values: dict[str, Importable], claims: list[Claim]) -> Verdict:
+    value = values[nodes[0]]
+    claim = next(claim for claim in claims if not claim.condition)
+    distribution = table("distributions")["packages"].get(name, name)
+    broken = value.missing[name]
+    installed = f", although its distribution {broken} is installed" if broken else ""
+    executables = {node: values[node].executable for node in nodes}
+    return failed(
+        name,
+        f"{claim.span.path} imports {name}, which {value.executable} does not find on {fold(nodes)}{installed}",
+        at=claim,
+        also=[
+            Evidence("imports", f"no module {name}", "it is found", f"{value.executable} -c 'import {name}'", nodes[0])
+        ],
+        nodes=nodes,
+        remedy=f"Install {distribution or name} for {value.executable} on {fold(nodes)}, or start the ranks with an "
+        "interpreter that has it.",
+        run=[
+            command(
+                executable, "-m", "pip", "install", distribution, on=[n for n in nodes if executables[n] == executable]
+            )
+            for executable in dict.fromkeys(executables.values())
+            if distribution and executable
+        ],
+    )
+
+
+_PATHS = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH")
+
+
+@check(
+    "ENV024",
+    "library-paths-differ",
+    plan=combined(plan_both, when=has_launches),
+    cost="reads the environment of one process and looks for the folders it names, milliseconds",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("NVIDIA/nccl#286", "PaddlePaddle/Paddle#23922", "PaddlePaddle/Paddle#26954"),
+)
+def library_paths_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """LD_LIBRARY_PATH, LD_PRELOAD and PYTHONPATH of the ranks are the same on every node.
+
+    What it checks: the three variables where the ranks run, folder by folder.
+
+    Why it matters: they determine which NCCL, CUDA and Python modules are loaded, ahead of anything installed. A node
+    with another order loads another library of the same name.
+
+    Example: node3 has /usr/local/cuda-11.8/lib64 before the others' /usr/local/cuda/lib64.
+
+    Fix: set the variables in the job's script, or fix the profile of the odd node.
+
+    Known limits: folders of /etc/ld.so.conf are not seen; a different order, and folders missing on the node, are
+    reported.
+    """
+    if len(fleet.nodes) < 2 or not job.launches:
+        yield not_applicable("library paths", "the job has one node, or starts no ranks")
+        return
+    yield from missing_facts(facts, environment, "library paths")
+    seen = observed_environments(facts)
+    if seen is None:
+        yield unknown("library paths", "the environment of fewer than two nodes is known")
+        return
+    wrong = False
+    for name in _PATHS:
+        values = {node: value.variables.get(name, "") for node, value in seen.by_node.items()}
+        found = split({node: ":".join(part for part in text.split(":") if part) for node, text in values.items()})
+        if found is None or not found.odd or name in set_by_job(job):
+            continue
+        wrong = True
+        node, value = found.first_odd
+        mine, theirs = value.split(":") if value else [], found.common.split(":") if found.common else []
+        parts = []
+        if more := [part for part in mine if part not in theirs]:
+            parts.append(f"{fold(more, 3)} only there")
+        if less := [part for part in theirs if part not in mine]:
+            parts.append(f"{fold(less, 3)} not there")
+        yield failed(
+            f"{name} on {fold(found.odd)}",
+            f"{seen.where}, {name} differs on {fold(found.odd)}: {'; '.join(parts) or 'another order'}",
+            at=Evidence("environment", value or "not set", found.common or "not set", f"printenv {name}", node),
+            nodes=tuple(found.odd),
+            remedy=f"Set {name} in the job's script, or fix it in the profile of {fold(found.odd)}.",
+        )
+    missing = split({node: ":".join(value.missing_folders) for node, value in seen.by_node.items()})
+    if not wrong and missing is not None and missing.odd:
+        wrong = True
+        node, folders = next(((n, f) for n, f in missing.odd.items() if f), missing.first_odd)
+        where = tuple(n for n, f in {**missing.odd, **dict.fromkeys(missing.agreeing, missing.common)}.items() if f)
+        absent = folders or missing.common
+        yield failed(
+            f"folders of LD_LIBRARY_PATH on {fold(where)}",
+            f"LD_LIBRARY_PATH names {fold(absent.split(':'), 3)}, which {'is' if absent.count(':') == 0 else 'are'} "
+            f"missing on {fold(where)} and present on the other nodes",
+            at=Evidence("library path", "no such folder", "a folder", f"ls -d {absent.split(':')[0]}", where[0]),
+            nodes=where,
+            remedy=f"Install or mount {absent.split(':')[0]} on {fold(where)}.",
+        )
+    if not wrong:
+        yield passed(f"library paths on {len(seen.by_node)} nodes")
+
+
+def _reads_settings(job: Job) -> bool:
+    deepspeed = any(launch.launcher == "deepspeed" for launch in job.launches)
+    return bool(job.launches) and (deepspeed or bool(gpu_claims(job)))
+
+
+@check(
+    "ENV025",
+    "settings-file-misread",
+    plan=combined(plan_both, when=lambda job, fleet: _reads_settings(job)),
+    cost="reads at most three small files, milliseconds",
+    severity=Severity.WARNING,
+    confidence=Confidence.HIGH,
+    evidence=(
+        "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
+        (
+            "NCCL's documentation of its configuration files, and src/misc/param.cc",
+            "https://github.com/NVIDIA/nccl/blob/master/src/misc/param.cc",
+        ),
+    ),
+)
+def settings_file_misread(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The settings files of NCCL and DeepSpeed contain only lines that these can parse.
+
+    What it checks: each line of /etc/nccl.conf, ~/.nccl.conf or $NCCL_CONF_FILE, read as NCCL does, and of DeepSpeed's
+    .deepspeed_env; and whether the files can be read at all.
+
+    Why it matters: NCCL trims nothing and reports nothing. `NCCL_DEBUG = INFO` sets a variable whose name ends in a
+    blank, which nothing reads. DeepSpeed's launcher ends with a traceback at a line without an equals sign.
+
+    Example: `NCCL_IB_HCA = mlx5_0` in /etc/nccl.conf.
+
+    Fix: write `NAME=value` with no spaces.
+
+    Known limits: values are not judged here.
+    """
+    if not _reads_settings(job):
+        yield not_applicable("settings files", "nothing in the job's files reads them")
+        return
+    # Both observations read the same files; one is enough.
+    yield from unseen_bare(facts, "settings files")
+    wrong: dict[tuple[str, str], list[str]] = {}
+    looked = set()
+    for node, seen in facts.observed(environment).items():
+        looked.add(node)
+        for file in (*seen.nccl_files, *seen.export_files):
+            if file.problem:
+                wrong.setdefault((file.path, f"cannot be read: {file.problem}"), []).append(node)
+            for line in file.unread:
+                wrong.setdefault((file.path, line), []).append(node)
+    for (path, line), nodes in wrong.items():
+        yield failed(
+            f"{path}: {line}",
+            f"{path} on {fold(nodes)}: {line}",
+            at=Evidence("settings file", line, "NAME=value, with no spaces", f"cat -A {path}", nodes[0]),
+            nodes=nodes,
+            remedy=f"Write `NAME=value` with no spaces around the equals sign in {path}, or let this user read it.",
+        )
+    if looked and not wrong:
+        yield passed(f"settings files on {len(looked)} nodes")
+
 
 _COST = "lists the folders of the ranks' packages, a tenth of a second; nothing is imported"
 #: VER003 covers these.

@@ -10,8 +10,8 @@ from preflight._util.sanitize import clean
 from preflight.commands.diagnose.diagnosis import Answer, Cause, Certainty, Diagnosis, Effect, Line, LogProcess, Pointer
 from preflight.commands.diagnose.hangs import format_ranks
 from preflight.reporters.base import Style
+from preflight.reporters.text.full_report import Sheet
 from preflight.reporters.text.groups import count
-from preflight.reporters.text.sheet import Sheet
 
 _MAX_EFFECTS = 8
 _MAX_LOGS = 12

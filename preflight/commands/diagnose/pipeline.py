@@ -49,8 +49,7 @@ from preflight.commands.diagnose.log_files import (
     reported_before,
 )
 from preflight.commands.diagnose.log_lines import NEEDLES, Finder, member_of_file, ranks_by_number
-from preflight.commands.diagnose.scan import Scanner, ScanResult
-from preflight.commands.diagnose.symptoms import Table, needles_of
+from preflight.commands.diagnose.scan import Scanner, ScanResult, Table, needles_of
 from preflight.model.progress import Progress, Step, ignore
 
 #: 2 is a mistake in the command, 5 a bug in preflight.

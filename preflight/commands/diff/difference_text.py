@@ -22,8 +22,8 @@ from preflight.commands.diff.difference import (
 )
 from preflight.model.findings import Finding, Severity
 from preflight.reporters.base import Style
+from preflight.reporters.text.full_report import Sheet
 from preflight.reporters.text.groups import count
-from preflight.reporters.text.sheet import Sheet
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.INFO: "bold"}
 _MOVES = {

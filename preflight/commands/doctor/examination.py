@@ -1,11 +1,13 @@
-"""The examination of this machine: all items in parallel, each with a deadline, and the result that programs read."""
+"""The examination of this machine, its executors and hosts: all items in parallel, each with a deadline."""
 
 from __future__ import annotations
 
 import os
+import platform
+import secrets
 import shutil
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -13,17 +15,250 @@ from typing import Any, TextIO
 import anyio
 
 from preflight import __version__
-from preflight._util.cache import default_cache
+from preflight._util.cache import Cache, default_cache
 from preflight._util.json_output import schema_of
 from preflight._util.validation import type_adapter
-from preflight.commands.doctor import local_items
 from preflight.engine.report import ExitCode
-from preflight.executors.base import Executor
+from preflight.executors.base import Executor, ExecutorError, Usable, run_tool
 from preflight.model.doctor_items import Capability, DoctorItem, Surroundings
-from preflight.model.recording import Node
+from preflight.model.recording import Node, NodeRecord
 from preflight.plugins import registry
-from preflight.runner.job_context import named_nodes
-from preflight.runner.node_selection import choose
+from preflight.runner.fleet import open_fleet
+from preflight.runner.preparation import choose, named_nodes, recognising_executors
+
+#: An ssh connection takes a pipe for each of its three streams here; the rest is for our own files.
+_FILES_PER_NODE, _OWN_FILES = 4, 64
+#: Room for a recording of ten thousand nodes, and for judging it.
+_MIN_FREE_BYTES = 1 << 30
+#: The consequence if a group of packs is incomplete.
+_CONSEQUENCES = {
+    registry.SOURCES: ("files", "files of some kinds are not read", "lint"),
+    registry.RULES: ("rules", "some rules are not run", "lint"),
+    registry.CHECKS: ("checks", "some checks are not run", "check"),
+    registry.EXECUTORS: ("ways", "some executors are missing", "check"),
+    registry.REPORTERS: ("formats", "some formats cannot be written", "all"),
+}
+
+
+def python() -> DoctorItem:
+    """Return the versions of preflight and Python."""
+    return DoctorItem(
+        "preflight",
+        "preflight",
+        Capability.YES,
+        f"{__version__}, Python {platform.python_version()} ({sys.executable}), {platform.system()} "
+        f"{platform.release()} {platform.machine()}",
+    )
+
+
+def packs() -> Iterator[DoctorItem]:
+    """Return packs and plugins: how many items each group has, and which cannot be loaded."""
+    for group, (what, lost, _) in _CONSEQUENCES.items():
+        loaded = registry.load(group)
+        text = f"{len(loaded.items)} from {', '.join(loaded.plugins) or 'no pack'}"
+        capability = Capability.NO if not loaded.items else Capability.PARTLY if loaded.broken else Capability.YES
+        broken = "; ".join(f"{item.where} of {item.plugin}: {item.why}" for item in loaded.broken[:5])
+        remedy = "reinstall preflight, or the named pack: pip install --force-reinstall preflight-train"
+        yield DoctorItem(
+            f"packs.{what}",
+            what,
+            capability,
+            f"{text}; broken: {broken}" if broken else text,
+            "" if capability is Capability.YES else lost,
+            "" if capability is Capability.YES else remedy,
+        )
+
+
+def cache(cache: Cache | None) -> DoctorItem:
+    """Return whether results can be cached, by storing an entry and reading it back."""
+    lost = "every lint starts from scratch, and the bundle for nodes is built each time"
+    if cache is None:
+        remedy = "set XDG_CACHE_HOME to a folder of your own"
+        return DoctorItem("cache", "cache", Capability.NO, "this user has no home and no XDG_CACHE_HOME", lost, remedy)
+    key, content = secrets.token_hex(32), b"preflight doctor\n"
+    cache.put(key, content)
+    whole = cache.get(key) == content
+    cache.drop(key)
+    if whole:
+        return DoctorItem("cache", "cache", Capability.YES, f"{cache.folder} stores entries and returns them")
+    text = f"{cache.folder} is not writable, not owned by you, or writable by others"
+    remedy = f"mkdir -p {cache.folder} && chmod 700 {cache.folder}, or set XDG_CACHE_HOME to a folder of your own"
+    return DoctorItem("cache", "cache", Capability.NO, text, lost, remedy)
+
+
+def machine(folder: Path) -> DoctorItem:
+    """Processors, memory, the disk that `folder` is on, interfaces and user, as psutil sees them."""
+    import psutil
+
+    user, processors = psutil.Process().username(), len(psutil.Process().cpu_affinity())
+    memory, disk = psutil.virtual_memory(), psutil.disk_usage(str(folder))
+    up = sorted(name for name, stats in psutil.net_if_stats().items() if stats.isup and name != "lo")
+    seen = (
+        f"user {user}; {processors} of {psutil.cpu_count()} processors usable; {_gib(memory.available)} of "
+        f"{_gib(memory.total)} of memory available; {_gib(disk.free)} free on the disk of {folder}; "
+        f"interfaces up: {', '.join(up) or 'none'}"
+    )
+    scarce = [
+        (memory.available < _MIN_FREE_BYTES, "memory", "end the processes that use it: ps aux --sort=-rss | head"),
+        (disk.free < _MIN_FREE_BYTES, "space for reports and recordings", f"free space on the disk of {folder}"),
+    ]
+    lacking = [(what, remedy) for is_scarce, what, remedy in scarce if is_scarce]
+    if not lacking:
+        return DoctorItem("machine", "machine", Capability.YES, seen)
+    lost = f"a large run may fail for lack of {' and '.join(what for what, _ in lacking)}"
+    return DoctorItem("machine", "machine", Capability.PARTLY, seen, lost, "; ".join(remedy for _, remedy in lacking))
+
+
+def _gib(number: int) -> str:
+    return f"{number / (1 << 30):.1f} GiB"
+
+
+def terminal(stream: TextIO, environment: Mapping[str, str]) -> DoctorItem:
+    """Return what the terminal can display."""
+    if not stream.isatty():
+        return DoctorItem("terminal", "terminal", Capability.YES, "output goes to a file or a pipe, without colours")
+    term = environment.get("TERM", "")
+    columns = shutil.get_terminal_size().columns
+    text = [f"{columns} columns", f"TERM={term or 'not set'}"]
+    lost = []
+    if environment.get("NO_COLOR") or term in ("", "dumb"):
+        text.append("no colours")
+        lost.append("colours")
+    if "utf" not in (stream.encoding or "").lower():
+        text.append(f"encoding {stream.encoding}")
+        lost.append("characters beyond that encoding")
+    remedy = "export TERM=xterm-256color LC_ALL=C.UTF-8" if lost else ""
+    capability = Capability.PARTLY if lost else Capability.YES
+    return DoctorItem("terminal", "terminal", capability, ", ".join(text), " and ".join(lost), remedy)
+
+
+def limits(nodes: int) -> DoctorItem:
+    """Return whether many nodes can be connected at once: each connection takes files and a process here."""
+    import psutil
+
+    own = psutil.Process()
+    files, hard = own.rlimit(psutil.RLIMIT_NOFILE)
+    processes, _ = own.rlimit(psutil.RLIMIT_NPROC)
+    endless = psutil.RLIM_INFINITY
+    by_files = 1_000_000 if files == endless else max(0, (files - _OWN_FILES) // _FILES_PER_NODE)
+    most = by_files if processes == endless or os.geteuid() == 0 else min(by_files, processes)
+    shown = "any number" if files == endless else str(files)
+    text = f"{shown} open files, enough for {'any number of' if most >= 1_000_000 else most} nodes at once"
+    if nodes <= most:
+        return DoctorItem("limits", "limits", Capability.YES, text)
+    wanted = nodes * _FILES_PER_NODE + _OWN_FILES
+    rest = "" if hard in (endless,) or hard >= wanted else "; the hard limit is lower, and only root can raise it"
+    return DoctorItem(
+        "limits",
+        "limits",
+        Capability.PARTLY,
+        text,
+        f"{nodes - most} of {nodes} nodes cannot be reached at the same time",
+        f"ulimit -n {wanted}{rest}",
+    )
+
+
+_REQUEST_S = 3.0
+#: Exit code of ssh-add if there is no agent.
+_NO_AGENT = 2
+
+
+def executors() -> tuple[Executor, ...]:
+    """Return every executor except the one that replays recordings, which needs nothing from a machine."""
+    return tuple(item for item in registry.load(registry.EXECUTORS).items if item.name != "replay")
+
+
+async def executor_item(executor: Executor, environment: Mapping[str, str], *, deadline_s: float) -> DoctorItem:
+    """Return whether an executor can be used from here, as it reports itself."""
+    about = f"--on {executor.name}"
+    lost = f"nodes cannot be reached with {about}"
+    here = {found.name: reason for found, reason in recognising_executors(environment)}.get(executor.name, "")
+    try:
+        if not isinstance(executor, Usable):
+            return DoctorItem(
+                f"way.{executor.name}", about, Capability.UNKNOWN, "it does not report whether it can be used", "", ""
+            )
+        with anyio.fail_after(deadline_s):
+            usable = await executor.usable(environment, deadline_s=deadline_s)
+    except TimeoutError:
+        return DoctorItem(
+            f"way.{executor.name}", about, Capability.UNKNOWN, f"it did not answer within {deadline_s:g} s", lost
+        )
+    except ExecutorError as error:
+        usable, _, remedy = error.message.rpartition("; ")
+        known = Capability.UNKNOWN if error.kind == "timeout" else Capability.NO
+        return DoctorItem(f"way.{executor.name}", about, known, usable or error.message, lost, remedy if usable else "")
+    finally:
+        with anyio.CancelScope(shield=True), anyio.move_on_after(_REQUEST_S):
+            await executor.aclose()
+    return DoctorItem(
+        f"way.{executor.name}", about, Capability.YES, f"{usable}; chosen by default: {here}" if here else usable
+    )
+
+
+async def keys(environment: Mapping[str, str], home: Path) -> DoctorItem:
+    """Return which keys ssh could offer: the number held by an agent, and names of key files. No key is read."""
+    try:
+        files = sorted(path.stem for path in (home / ".ssh").glob("id_*.pub"))
+    except OSError:
+        files = []
+    usable = [f"key files: {', '.join(files)}" if files else "no key files with the usual names"]
+    held = 0
+    if environment.get("SSH_AUTH_SOCK"):
+        try:
+            ran = await run_tool(["ssh-add", "-l"], deadline_s=_REQUEST_S, environment=environment)
+        except ExecutorError as error:
+            usable.append(f"the agent does not answer ({error.kind})")
+        else:
+            held = len(ran.output.splitlines()) if ran.code == 0 else 0
+            usable.append("no agent answers at SSH_AUTH_SOCK" if ran.code == _NO_AGENT else f"an agent holds {held}")
+    else:
+        usable.append("no agent (SSH_AUTH_SOCK is not set)")
+    if held or files:
+        return DoctorItem("ssh.keys", "SSH keys", Capability.YES, "; ".join(usable))
+    return DoctorItem(
+        "ssh.keys",
+        "SSH keys",
+        Capability.PARTLY,
+        "; ".join(usable),
+        "hosts that require a key reject preflight, which cannot type a password; a ticket or certificate may work",
+        "ssh-keygen -t ed25519 && ssh-copy-id HOST, or eval $(ssh-agent) && ssh-add",
+    )
+
+
+async def hosts(executor: Executor, nodes: Sequence[Node], *, deadline_s: float) -> tuple[DoctorItem, ...]:
+    """Return whether an agent starts on each of these nodes, as it would for a check."""
+    try:
+        async with open_fleet(executor, nodes, deadline_s=deadline_s, trainer=False) as fleet:
+            records = fleet.records
+    finally:
+        with anyio.CancelScope(shield=True), anyio.move_on_after(_REQUEST_S):
+            await executor.aclose()
+    return tuple(_node_item(executor, record) for record in records)
+
+
+def _node_item(executor: Executor, record: NodeRecord) -> DoctorItem:
+    name = record.node.name
+    if not record.problem:
+        offset = record.clock_offset_s
+        clock = f", clock {offset:+.3f} s" if offset is not None else ""
+        return DoctorItem(
+            f"host.{name}", name, Capability.YES, f"{record.host}, Python {record.python}, as {record.user}{clock}"
+        )
+    problem = record.problem.removeprefix(f"{name}: ")
+    usable, _, remedy = problem.rpartition("; ")
+    remedy = remedy if usable else f"try `{executor.name} {name}` by hand"
+    return DoctorItem(f"host.{name}", name, Capability.NO, usable or problem, "nothing can be checked there", remedy)
+
+
+def summary(items: Sequence[DoctorItem]) -> Iterator[str]:
+    """Return the names of the executors that can be used."""
+    return (
+        look.id.removeprefix("way.")
+        for look in items
+        if look.id.startswith("way.") and look.capability is Capability.YES
+    )
+
 
 #: Items without which a command can do nothing.
 _FOR_LINT = ("packs.files", "packs.rules")
@@ -94,28 +329,28 @@ def _parts(
     environment, deadline_s = surroundings.environment, surroundings.deadline_s
 
     async def at_once() -> Iterable[DoctorItem]:
-        return (local_items.python(), *local_items.packs())
+        return (python(), *packs())
 
     async def here() -> Iterable[DoctorItem]:
-        kept = await anyio.to_thread.run_sync(local_items.cache, default_cache())
-        found = await anyio.to_thread.run_sync(local_items.machine, Path.cwd())
-        return (kept, found, local_items.terminal(stream, environment), local_items.limits(len(named)))
+        kept = await anyio.to_thread.run_sync(cache, default_cache())
+        found = await anyio.to_thread.run_sync(machine, Path.cwd())
+        return (kept, found, terminal(stream, environment), limits(len(named)))
 
-    async def keys() -> Iterable[DoctorItem]:
-        return (await local_items.keys(environment, Path(environment.get("HOME", "/"))),)
+    async def own_keys() -> Iterable[DoctorItem]:
+        return (await keys(environment, Path(environment.get("HOME", "/"))),)
 
     def of_executor(choice: Executor) -> _Make:
         async def examine() -> Iterable[DoctorItem]:
-            return (await local_items.executor_item(choice, environment, deadline_s=deadline_s),)
+            return (await executor_item(choice, environment, deadline_s=deadline_s),)
 
         return examine
 
     async def of_hosts() -> Iterable[DoctorItem]:
-        return await local_items.hosts(executor, named, deadline_s=deadline_s)
+        return await hosts(executor, named, deadline_s=deadline_s)
 
     parts: list[tuple[str, _Make]] = [("preflight", at_once)]
-    parts += [(f"way.{choice.name}", of_executor(choice)) for choice in local_items.executors()]
-    parts.append(("ssh.keys", keys))
+    parts += [(f"way.{choice.name}", of_executor(choice)) for choice in executors()]
+    parts.append(("ssh.keys", own_keys))
     if named:
         parts.append(("hosts", of_hosts))
     for examiner in registry.examiners()[0]:
@@ -155,7 +390,7 @@ def summarize(items: tuple[DoctorItem, ...]) -> Examination:
     """Return the summary of all items."""
     capability = {look.id: look.capability for look in items}
     lint = all(capability.get(id) in (Capability.YES, Capability.PARTLY) for id in _FOR_LINT)
-    open_ways = tuple(local_items.summary(items))
+    open_ways = tuple(summary(items))
     check = bool(open_ways) and capability.get("packs.checks") in (Capability.YES, Capability.PARTLY)
     trains = [look for look in items if look.id.startswith("training.")]
     smoke = check and any(look.capability in (Capability.YES, Capability.PARTLY) for look in trains)

@@ -8,8 +8,8 @@ from preflight._util.sanitize import clean
 from preflight.commands.doctor.examination import Examination
 from preflight.model.doctor_items import Capability, DoctorItem
 from preflight.reporters.base import Style
+from preflight.reporters.text.full_report import Sheet
 from preflight.reporters.text.groups import count
-from preflight.reporters.text.sheet import Sheet
 
 _WORDS = {
     Capability.YES: ("yes", "green"),

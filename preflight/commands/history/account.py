@@ -1,18 +1,525 @@
-"""The account of a fleet: its nodes, the stories of its runs, and what changed when, in one versioned document."""
+"""The account of a fleet: its nodes, the stories of its runs, what changed when, and measurements that got worse.
+
+A value is compared with the median of the node's peers in the same run, so that a slow night or a warm summer is the
+fault of none. A node's change is the median of its latest runs less that of its early ones. It is a story if it is
+
+- larger than what the quantity calls a difference worth a word,
+- six times as large as the uncertainty of these medians, from the node's own noise, and
+- six deviations (1.4826 MAD) away from the changes of its peers, if there are enough of them.
+
+What changed in one step in the same run on several nodes has a cause that they share. What got worse on the nodes whose
+driver, kernel or system changed, when it changed and compared with the others, is told of that change and not of the
+nodes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from statistics import median
 from typing import Any
 
 from preflight._util.json_output import schema_of, to_bytes
 from preflight._util.sequences import grouped
 from preflight._util.validation import type_adapter
-from preflight.commands.history.drifts import drift_stories
-from preflight.commands.history.past import Past, changes_of, peers_of
-from preflight.commands.history.stories import Kind, Story, failing_nodes, growing_counters, health_of, own_failures
+from preflight.commands.history.past import SOFTWARE, Change, Past, Series, Values, changes_of, peers_of
+from preflight.commands.history.stories import (
+    OF_A_MEDIAN,
+    Kind,
+    Story,
+    failing_nodes,
+    growing_counters,
+    health_of,
+    known,
+    listed,
+    noise,
+    overlap,
+    own_failures,
+    shape_of,
+    spread,
+    step_error,
+    theil_sen,
+)
+from preflight.model.measurements import Quantity
+
+#: The fewest peers in a run for a median, and in all runs for the spread of their changes.
+MIN_PEERS, MIN_SPREAD = 5, 8
+#: A node needs this many values.
+MIN_RUNS = 12
+#: The latest runs, whose median is compared.
+LATEST = 7
+DEVIATIONS = 6.0
+#: A node with too few peers must change by more: what else changed is unknown.
+ALONE = 8.0
+#: A node that was always worse than its peers has to be this many deviations away from them.
+OUTLIER = 8.0
+#: Steps of several nodes within so many runs of each other are one.
+SAME_RUN = 1
+MIN_TOGETHER = 3
+#: A forecast reaches no further than this share of what was observed.
+_HORIZON = 0.5
+_LIMITS = (0.1, 0.2, 0.3, 0.5, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The values of a quantity as compared with peers: shares of their median, or differences from it.
+
+    Args:
+        is_ratio: whether a value of 1.0 equals the peers; else 0.0 does.
+        own: by node.
+        common: the medians of each group that was large enough.
+    """
+
+    quantity: Quantity
+    is_ratio: bool
+    own: Mapping[str, Values]
+    common: Mapping[str, Values]
+
+    def is_worse(self, change: float) -> bool:
+        """Whether a change is for the worse."""
+        return change < 0 if self.quantity.better == "higher" else change > 0
+
+    def least(self, level: float) -> float:
+        """The smallest change that is worth a word, on the scale of `own`; `level` is in the unit of the quantity."""
+        if not self.is_ratio:
+            return max(self.quantity.least, self.quantity.share * abs(level))
+        return max(self.quantity.share, self.quantity.least / level if level > 0 else 0.0)
+
+
+def compare(series: Series, groups: Mapping[str, Sequence[str]]) -> Compared:
+    """Compare each value with the median of the node's peers in that run."""
+    quantity = series.quantity
+    is_ratio = quantity.share > 0
+    own: dict[str, Values] = {}
+    common: dict[str, Values] = {}
+    for name, nodes in groups.items():
+        several = [series.values[node] for node in nodes if node in series.values]
+        if not several:
+            continue
+        if len(several) < MIN_PEERS:
+            own.update((node, _alone(series.values[node], is_ratio)) for node in nodes if node in series.values)
+            continue
+        medians: Values = []
+        for column in zip(*several, strict=True):
+            values = [value for value in column if value is not None]
+            middle = median(values) if len(values) >= MIN_PEERS else None
+            # Nothing is a share of zero.
+            medians.append(middle if middle is None or not is_ratio or middle > 0 else None)
+        common[name] = medians
+        for node in nodes:
+            if node in series.values:
+                pairs = zip(series.values[node], medians, strict=True)
+                if is_ratio:
+                    own[node] = [None if v is None or m is None else v / m for v, m in pairs]
+                else:
+                    own[node] = [None if v is None or m is None else v - m for v, m in pairs]
+    return Compared(quantity, is_ratio, own, common)
+
+
+def _alone(values: Values, is_ratio: bool) -> Values:
+    found = [value for value in values if value is not None]
+    if not found:
+        return values
+    level = median(found)
+    if is_ratio and level <= 0:
+        return [None] * len(values)
+    return [None if value is None else value / level if is_ratio else value - level for value in values]
+
+
+@dataclass(frozen=True, slots=True)
+class Worse:
+    """A node's measurement that got worse. `since` is the run in which that began; levels are relative to peers."""
+
+    compared: Compared
+    node: str
+    since: int
+    is_step: bool
+    before: float
+    after: float
+    error: float
+
+    def fits(self, run: int) -> bool:
+        """Whether a step in this run explains the series nearly as well as what fits best."""
+        points = known(self.compared.own[self.node])
+        at = next((place for place, (number, _) in enumerate(points) if number >= run), len(points))
+        return step_error([value for _, value in points], at) <= 1.15 * self.error
+
+    @property
+    def quantity(self) -> Quantity:
+        """What was measured."""
+        return self.compared.quantity
+
+    @property
+    def change(self) -> float:
+        """The change, as a share of the earlier value or in the unit."""
+        return self.after / self.before - 1 if self.compared.is_ratio and self.before else self.after - self.before
+
+
+def _windows(values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
+    latest = max(4, min(LATEST, len(values) // 5))
+    return values[: max(latest, len(values) // 3)], values[-latest:]
+
+
+def worse_nodes(compared: Compared, series: Series, groups: Mapping[str, Sequence[str]]) -> Iterator[Worse]:
+    """The nodes whose measurement got worse than it was, compared with their peers."""
+    for name, nodes in groups.items():
+        changes: dict[str, float] = {}
+        for node in nodes:
+            values = [value for value in compared.own.get(node, ()) if value is not None]
+            if len(values) >= MIN_RUNS:
+                early, late = _windows(values)
+                changes[node] = median(late) - median(early)
+        if not changes:
+            continue
+        alone = name not in compared.common or len(changes) < MIN_SPREAD
+        centre, deviation = (0.0, 0.0) if alone else (median(changes.values()), spread(tuple(changes.values())))
+        for node, change in changes.items():
+            if compared.is_worse(change) and abs(change - centre) > DEVIATIONS * deviation:
+                found = _confirmed(compared, series, node, change, ALONE if alone else DEVIATIONS)
+                if found is not None:
+                    yield found
+
+
+def _confirmed(compared: Compared, series: Series, node: str, change: float, deviations: float) -> Worse | None:
+    points = known(compared.own[node])
+    values = [value for _, value in points]
+    early, late = _windows(values)
+    level = median(value for value in series.values[node] if value is not None)
+    least = compared.least(level)
+    error = OF_A_MEDIAN * noise(values) * (1 / len(early) + 1 / len(late)) ** 0.5
+    if abs(change) < least or abs(change) < deviations * error:
+        return None
+    # A single wild week is not a change: nearly all of the latest values are worse than before.
+    before = median(early)
+    if sum(compared.is_worse(value - before) and abs(value - before) > least / 3 for value in late) < 0.8 * len(late):
+        return None
+    shape = shape_of(values)
+    after = shape.after if shape.is_step else median(late)
+    return Worse(compared, node, points[shape.at][0], shape.is_step, shape.before, after, shape.error)
+
+
+def outliers(
+    compared: Compared, groups: Mapping[str, Sequence[str]], told: set[str]
+) -> Iterator[tuple[str, float, float]]:
+    """Nodes that were worse than their peers all the time: the node, its level, and the deviation of its peers."""
+    for name, nodes in groups.items():
+        if name not in compared.common:
+            continue
+        values_of = {node: [v for v in compared.own.get(node, ()) if v is not None] for node in nodes}
+        levels = {node: median(values) for node, values in values_of.items() if len(values) >= MIN_RUNS}
+        if len(levels) < MIN_SPREAD:
+            continue
+        centre = median(levels.values())
+        deviation = spread(tuple(levels.values()))
+        usual = [value for value in compared.common[name] if value is not None]
+        least = 2 * compared.least(median(usual))
+        for node, level in levels.items():
+            away = level - centre
+            if node in told or not compared.is_worse(away) or abs(away) < max(least, OUTLIER * deviation):
+                continue
+            if abs(away) < 3 * spread(values_of[node]):
+                continue
+            yield node, away, deviation
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Nodes of one group whose software changed in the same way: the first run with the new one, by node."""
+
+    group: str
+    what: tuple[tuple[str, str, str], ...]
+    runs: Mapping[str, int]
+
+    @property
+    def text(self) -> str:
+        """`driver 550.54.15 -> 550.90.07 and kernel ...`."""
+        return listed([f"{name} {before} -> {after}" for name, before, after in self.what])
+
+
+def updates_of(changes: Sequence[Change], groups: Mapping[str, Sequence[str]]) -> list[Update]:
+    """The changes of software, by group and by what changed."""
+    group_of = {node: name for name, nodes in groups.items() for node in nodes}
+    found: dict[tuple[str, tuple[str, str, str]], dict[str, int]] = {}
+    for change in changes:
+        if change.name in SOFTWARE:
+            what = (change.name, change.before, change.after)
+            found.setdefault((group_of[change.node], what), {})[change.node] = change.run
+    # What changed on the same nodes in the same runs cannot be told apart.
+    same = grouped(((group, tuple(sorted(runs.items()))), what) for (group, what), runs in found.items())
+    updates = [Update(group, tuple(sorted(several)), dict(runs)) for (group, runs), several in same.items()]
+    return sorted(updates, key=lambda item: (item.group, item.what))
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What an update did to a quantity: `change` is the median over its nodes, less that of nodes without it."""
+
+    update: Update
+    quantity: Quantity
+    change: float
+    nodes: tuple[str, ...]
+
+
+def effect_of(update: Update, series: Series, compared: Compared, updates: Sequence[Update]) -> Effect | None:
+    """The effect of an update on a quantity, if it is for the worse and cannot be chance."""
+    if len(update.runs) < MIN_TOGETHER:
+        return None
+    changes: dict[str, float] = {}
+    others: dict[int, float] = {}
+    for node, run in update.runs.items():
+        change = _across(series.values.get(node, ()), run, compared.is_ratio)
+        if change is None:
+            continue
+        if run not in others:
+            # Nodes that were updated at about the same time cannot serve as the comparison.
+            busy = {
+                other
+                for item in updates
+                for other, at in item.runs.items()
+                if other in update.runs or (item is not update and abs(at - run) < LATEST)
+            }
+            near = [
+                value
+                for other, values in series.values.items()
+                if other not in busy and (value := _across(values, run, compared.is_ratio)) is not None
+            ]
+            others[run] = median(near) if len(near) >= MIN_TOGETHER else 0.0
+        changes[node] = change - others[run]
+    if len(changes) < MIN_TOGETHER:
+        return None
+    values = tuple(changes.values())
+    change = median(values)
+    level = median(v for node in changes for v in series.values[node] if v is not None)
+    if not compared.is_worse(change) or abs(change) < compared.least(level):
+        return None
+    if sum(compared.is_worse(value) for value in values) < 0.9 * len(values):
+        return None
+    error = OF_A_MEDIAN * spread(values) / len(values) ** 0.5
+    # Whole nights differ, too: the medians of the group before and after are as uncertain as these nights.
+    common = compared.common.get(update.group)
+    nights = [value for value in common or () if value is not None]
+    if compared.is_ratio and nights:
+        middle = median(nights)
+        nights = [value / middle for value in nights]
+    error = max(error, OF_A_MEDIAN * noise(nights) * (2 / LATEST) ** 0.5)
+    if abs(change) < DEVIATIONS * error:
+        return None
+    return Effect(update, series.quantity, change, tuple(sorted(changes)))
+
+
+def _strongest(effects: Sequence[Effect]) -> list[Effect]:
+    """Of the effects of two updates on mostly the same nodes the larger one: the other only came with it."""
+    found: list[Effect] = []
+    for effect in sorted(effects, key=lambda item: -abs(item.change)):
+        if all(overlap(effect.nodes, other.nodes) < 0.5 for other in found):
+            found.append(effect)
+    return found
+
+
+def _across(values: Sequence[float | None], run: int, is_ratio: bool) -> float | None:
+    """The change of a node's values across the start of a run, from the medians of the runs around it."""
+    before = [value for value in values[max(0, run - LATEST) : run] if value is not None]
+    after = [value for value in values[run : run + LATEST] if value is not None]
+    if min(len(before), len(after)) < 4:
+        return None
+    return median(after) / median(before) - 1 if is_ratio else median(after) - median(before)
+
+
+def whole_group(compared: Compared, told: set[str]) -> Iterator[tuple[str, int, float]]:
+    """The groups (except `told`) whose common value got worse in one step, compared with those of the other groups."""
+    for name, values in compared.common.items():
+        if name in told:
+            continue
+        others = [other for key, other in compared.common.items() if key != name]
+        points = []
+        for run, value in known(values):
+            rest = [other[run] for other in others]
+            beside = [item for item in rest if item is not None]
+            if others and not beside:
+                continue
+            base = median(beside) if beside else (1.0 if compared.is_ratio else 0.0)
+            points.append((run, value / base if compared.is_ratio else value - base))
+        if len(points) < MIN_RUNS:
+            continue
+        series = [value for _, value in points]
+        early, late = _windows(series)
+        change = median(late) - median(early)
+        level = median(value for value in values if value is not None)
+        scale = median(early) if compared.is_ratio else 1.0
+        blocks = [median(series[at : at + LATEST]) for at in range(0, len(series) - LATEST + 1, LATEST)]
+        error = OF_A_MEDIAN * noise(series) * (1 / len(early) + 1 / len(late)) ** 0.5
+        error = max(error, noise(blocks))
+        if not compared.is_worse(change) or abs(change) / scale < compared.least(level) or abs(change) < ALONE * error:
+            continue
+        shape = shape_of(series)
+        if shape.is_step:
+            yield name, points[shape.at][0], change / scale
+
+
+# Stories
+
+
+def drift_stories(past: Past, groups: Mapping[str, Sequence[str]], changes: Sequence[Change]) -> Iterator[Story]:
+    """Every story about gauges."""
+    updates = updates_of(changes, groups)
+    effects: list[Effect] = []
+    worse: list[Worse] = []
+    wholes: list[Story] = []
+    odd: dict[str, list[tuple[Quantity, float, bool]]] = {}
+    for series in past.series.values():
+        quantity = series.quantity
+        if quantity.kind != "gauge" or quantity.better == "none":
+            continue
+        compared = compare(series, groups)
+        found = _strongest(
+            [effect for item in updates if (effect := effect_of(item, series, compared, updates)) is not None]
+        )
+        effects += found
+        explained = {node for effect in found for node in effect.nodes}
+        of_nodes = [item for item in worse_nodes(compared, series, groups) if item.node not in explained]
+        worse += of_nodes
+        for name, run, change in whole_group(compared, {effect.update.group for effect in found}):
+            wholes.append(_of_group(quantity, compared.is_ratio, name, tuple(groups[name]), run, change))
+        told = {*explained, *(item.node for item in of_nodes)}
+        for node, away, _ in outliers(compared, groups, told):
+            odd.setdefault(node, []).append((quantity, away, compared.is_ratio))
+    yield from _of_updates(effects)
+    yield from wholes
+    yield from _of_worse(past, worse)
+    for node in sorted(odd):
+        parts = [_amount(quantity, away, is_ratio) for quantity, away, is_ratio in odd[node]]
+        names = tuple(quantity.name for quantity, _, _ in odd[node])
+        message = f"was always worse than equal nodes: {listed(parts)}"
+        yield Story("outlier", (node,), names, 0, odd[node][0][1], message)
+
+
+def _of_updates(effects: Sequence[Effect]) -> Iterator[Story]:
+    by_update = grouped((id(effect.update), effect) for effect in effects)
+    for several in by_update.values():
+        update = several[0].update
+        parts = [_amount(item.quantity, item.change, item.quantity.share > 0) for item in several]
+        nodes = tuple(sorted({node for item in several for node in item.nodes}))
+        model = f" ({update.group})" if update.group else ""
+        message = f"got worse when {update.text}{model}: {listed(parts)}"
+        names = tuple(item.quantity.name for item in several)
+        yield Story("after-change", nodes, names, min(update.runs.values()), several[0].change, message)
+
+
+def _of_group(quantity: Quantity, is_ratio: bool, name: str, nodes: tuple[str, ...], run: int, change: float) -> Story:
+    what = f"all nodes with {name}" if name else "all nodes"
+    message = f"{what} got worse in one step, and nothing that is known of them changed: "
+    return Story("all-nodes", nodes, (quantity.name,), run, change, message + _amount(quantity, change, is_ratio))
+
+
+def _of_worse(past: Past, worse: Sequence[Worse]) -> Iterator[Story]:
+    """Stories of steps that several nodes took together, then of each node alone."""
+    shared: list[list[Worse]] = []
+    left = list(worse)
+    for name in sorted({item.quantity.name for item in worse}):
+        steps = sorted(
+            (item for item in left if item.quantity.name == name and item.is_step), key=lambda i: (i.since, i.node)
+        )
+        start = 0
+        while start < len(steps):
+            near = [item for item in steps[start:] if item.since <= steps[start].since + SAME_RUN]
+            if len(near) >= MIN_TOGETHER:
+                # What fits the same run only nearly belongs to it, too: noise moves the step of a node by some runs.
+                middle = sorted(item.since for item in near)[len(near) // 2]
+                near = [item for item in left if item.quantity.name == name and item.fits(middle)]
+                shared.append(near)
+                left = [item for item in left if item not in near]
+                start = next((n for n, item in enumerate(steps) if n >= start and item in left), len(steps))
+            else:
+                start += 1
+    while shared:
+        first = shared[0]
+        same = [
+            group
+            for group in shared
+            if abs(_when(group) - _when(first)) <= 2 * SAME_RUN + 1
+            and overlap((i.node for i in group), (i.node for i in first)) >= 0.5
+        ]
+        shared = [group for group in shared if group not in same]
+        yield _together(same)
+        # The same nodes may have changed in a way of their own that only follows from it.
+        nodes = {item.node for group in same for item in group}
+        left = [item for item in left if item.node not in nodes or not item.fits(_when(first))]
+    by_node = grouped((item.node, item) for item in left)
+    for node in sorted(by_node):
+        yield _of_node(past, node, by_node[node])
+
+
+def _when(group: Sequence[Worse]) -> int:
+    return sorted(item.since for item in group)[len(group) // 2]
+
+
+def _together(groups: Sequence[Sequence[Worse]]) -> Story:
+    nodes = tuple(sorted({item.node for group in groups for item in group}))
+    parts = [
+        _amount(group[0].quantity, median(item.change for item in group), group[0].compared.is_ratio)
+        for group in groups
+    ]
+    message = f"got worse in the same run, and equal nodes did not: {listed(parts)}; look for what they share"
+    names = tuple(group[0].quantity.name for group in groups)
+    change = median(item.change for item in groups[0])
+    return Story("shared-step", nodes, names, _when(groups[0]), change, message)
+
+
+def _of_node(past: Past, node: str, worse: Sequence[Worse]) -> Story:
+    is_step = all(item.is_step for item in worse)
+    parts = [_amount(item.quantity, item.change, item.compared.is_ratio) for item in worse]
+    how = "in one step" if is_step else "slowly"
+    message = f"got worse {how}, compared with equal nodes: {listed(parts)}"
+    first = min(worse, key=lambda item: item.since)
+    forecast = "" if is_step else next(filter(None, (_forecast(past, item) for item in worse if not item.is_step)), "")
+    names = tuple(item.quantity.name for item in worse)
+    return Story("step" if is_step else "drift", (node,), names, first.since, worse[0].change, message, forecast)
+
+
+def _forecast(past: Past, worse: Worse) -> str:
+    """When a slow change reaches the next limit, if its slope is certain enough."""
+    if not worse.compared.is_ratio:
+        return ""
+    points = [point for point in known(worse.compared.own[worse.node]) if point[0] >= worse.since]
+    if len(points) < 2 * LATEST:
+        return ""
+    times = [(past.runs[run].began, value) for run, value in points]
+    slope = theil_sen(times)
+    sign = -1.0 if worse.quantity.better == "higher" else 1.0
+    low, high = sorted((sign * slope.low, sign * slope.high))
+    # An interval wider than its half would name any day.
+    if low <= 0 or high > 2.5 * low:
+        return ""
+    now = sign * (worse.after - 1.0)
+    limit = next((item for item in _LIMITS if item > now + 0.02), None)
+    if limit is None:
+        return ""
+    soon, late = (limit - now) / high, (limit - now) / low
+    observed = times[-1][0] - times[0][0]
+    if late > observed * (1 + _HORIZON):
+        return ""
+    side = "below" if sign < 0 else "above"
+    first, last = _day(times[-1][0] + soon), _day(times[-1][0] + late)
+    reached = f"{limit * 100:.0f} % {side} equal nodes"
+    return f"at this pace it is {reached} between {first} and {last} (95 % interval of the slope)"
+
+
+def _day(seconds: float) -> str:
+    from datetime import datetime, timezone
+
+    return datetime.fromtimestamp(seconds, timezone.utc).date().isoformat()
+
+
+def _amount(quantity: Quantity, change: float, is_ratio: bool) -> str:
+    """`throughput over its links 12 % lower`."""
+    side = "higher" if change > 0 else "lower"
+    if is_ratio:
+        return f"{quantity.title} {abs(change):.0%} {side}".replace("%", " %")
+    unit = f" {quantity.unit.replace('_', ' ')}" if quantity.unit else ""
+    return f"{quantity.title} {abs(change):.3g}{unit} {side}"
+
 
 SCHEMA_VERSION = 1
 #: Lists of which each item is one line of JSON.

@@ -7,8 +7,8 @@ from rich.text import Text
 from preflight._util.sanitize import fold_nodes
 from preflight.commands.history.account import Account, NodeAccount, NodeStory
 from preflight.reporters.base import Style
+from preflight.reporters.text.full_report import Sheet
 from preflight.reporters.text.groups import count
-from preflight.reporters.text.sheet import Sheet
 
 _SEVERE = ("down", "fails-again")
 #: Without -v, so many changes of properties are listed, the newest ones.

@@ -1,15 +1,278 @@
-"""A plan as one HTML file, and as Markdown for a comment on a pull request."""
+"""The sections of a plan that all its formats share, and a plan as one HTML file and as Markdown."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from preflight._util.sanitize import clean
 from preflight.analysis.model_size import format_gibibytes
-from preflight.commands.plan.job_plan import JobPlan, LaunchPlan, MemoryPart, Plan
-from preflight.commands.plan.plan_sections import Change, Fact, facts_of, rank_table, request_of, size_of, summary_of
+from preflight.commands.plan.job_plan import JobPlan, LaunchPlan, MemoryPart, Place, Plan, ResourceRequest, Setting
 from preflight.reporters.html.write import rendered
+from preflight.reporters.text.groups import count
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One line of a section: label, text and location."""
+
+    label: str
+    text: str
+    places: tuple[Place, ...] = ()
+
+
+def size_of(launch: LaunchPlan) -> str:
+    """Format the size, such as `16 ranks on 2 nodes`, with `unknown` for numbers that are not known."""
+    if launch.starts_one and launch.ranks:
+        row = launch.ranks[0]
+        return f"{'parameter server' if row.role == 'server' else row.role} {row.ranks}"
+    roles = [row for row in launch.ranks if row.role in ("server", "trainer")]
+    if roles:
+        servers = _amount([row.ranks for row in roles if row.role == "server"])
+        trainers = _amount([row.ranks for row in roles if row.role == "trainer"])
+        return f"{count(servers, 'parameter server')} and {count(trainers, 'trainer')}"
+    if launch.world_size is not None and launch.world_size.known:
+        ranks = _counted(launch.world_size.value, "rank")
+        nodes = launch.nodes
+        return f"{ranks} on {_counted(nodes.value, 'node')}" if nodes is not None and nodes.known else ranks
+    each = launch.processes_per_node
+    if each is not None and each.known:
+        nodes_known = launch.nodes is not None and launch.nodes.known
+        return f"{each.value} on each node" + ("" if nodes_known else "; the number of nodes is unknown")
+    return "the number of ranks is unknown"
+
+
+def _counted(number: str, what: str) -> str:
+    return f"{number} {what}{'' if number == '1' else 's'}"
+
+
+def _amount(spans: list[str]) -> int:
+    total = 0
+    for span in spans:
+        first, _, last = span.partition("-")
+        total += int(last or first) - int(first) + 1
+    return total
+
+
+def facts_of(launch: LaunchPlan, *, everything: bool) -> Iterator[Fact]:
+    """Return the facts of a launch, the most important ones first; `everything` adds all settings."""
+    if launch.started_at:
+        yield Fact("started at", "", launch.started_at)
+    if launch.inside:
+        yield Fact("inside", " > ".join(launch.inside))
+    if launch.condition:
+        yield Fact("branch", launch.condition)
+    if launch.concurrent:
+        yield Fact("meanwhile", "later commands run at the same time")
+    for label, setting in (
+        ("nodes", launch.nodes),
+        ("each node", launch.processes_per_node),
+        ("world", launch.world_size),
+    ):
+        if setting is not None:
+            yield _of_setting(label, setting, value_only=True)
+    for endpoint in launch.endpoints:
+        yield Fact(
+            "endpoints", f"{endpoint.address}, {endpoint.purpose}; used by {endpoint.dialled_by}", (endpoint.place,)
+        )
+    for setting in launch.interfaces:
+        yield _of_variable("interface", setting, launch)
+    if launch.grid is not None:
+        places = tuple(axis.place for axis in launch.grid.axes if axis.place is not None)
+        experts = "".join(f"; {axis.size} EP within DP" for axis in launch.grid.axes if axis.name == "EP")
+        yield Fact("grid", launch.grid.equation + experts, places)
+    if launch.batch is not None:
+        yield Fact("batch", launch.batch.equation, launch.batch.places)
+    if launch.memory:
+        yield Fact(
+            "GPU memory", f"at least {format_gibibytes(sum(part.size_bytes for part in launch.memory))} on each GPU"
+        )
+        for part in launch.memory:
+            yield Fact("", f"{format_gibibytes(part.size_bytes)} {part.name}: {part.formula}")
+    if launch.servers:
+        yield Fact("servers", launch.servers)
+    for setting in launch.paths:
+        yield _of_setting(setting.name.replace("_", " "), setting, value_only=True)
+    for setting in launch.variables:
+        yield _of_variable("variable", setting, launch)
+    if launch.arguments or launch.rank_arguments:
+        words = [*launch.rank_arguments]
+        words += ["..." if word is None else shlex.quote(word) for word in launch.arguments]
+        yield Fact("arguments", " ".join(words))
+    for setting in launch.settings if everything else ():
+        yield _of_setting("setting", setting)
+    for item in launch.open:
+        decided = f"; {item.decided_by} decides it" if item.decided_by else ""
+        yield Fact("not known", f"{item.name.replace('_', ' ')}: {item.reason}{decided}", (item.place,))
+
+
+def _of_variable(label: str, setting: Setting, launch: LaunchPlan) -> Fact:
+    fact = _of_setting(label, setting)
+    kept = ", not passed to other hosts" if setting.name in launch.kept_variables else ""
+    return Fact(fact.label, fact.text + kept, fact.places)
+
+
+def _of_setting(label: str, setting: Setting, *, value_only: bool = False) -> Fact:
+    text = setting.value if value_only else f"{setting.name}={setting.value}"
+    if value_only and setting.known and setting.spelling and label in ("nodes", "each node", "world"):
+        text += f"  ({setting.spelling})"
+    for other in setting.overrides:
+        text += f", overrides {other.spelling} ({other.place})"
+    return Fact(label, text, (setting.place,))
+
+
+_COLUMNS = ("role", "node", "host", "ranks", "local ranks", "devices")
+
+
+def rank_table(launch: LaunchPlan) -> tuple[tuple[str, ...], ...]:
+    """Return the ranks as rows of a table after its header, without empty columns; empty without ranks."""
+    rows = [(row.role, row.node, row.host, row.ranks, row.local_ranks, row.devices) for row in launch.ranks]
+    used = [number for number in range(len(_COLUMNS)) if any(row[number] for row in rows)]
+    table = [tuple(row[number] for number in used) for row in (_COLUMNS, *rows)]
+    return tuple(table) if rows else ()
+
+
+def request_of(request: ResourceRequest) -> str:
+    """Format the resource request as an equation; empty if nothing is known."""
+    parts = []
+    if request.nodes:
+        parts.append(count(request.nodes, "node"))
+    if request.gpus_per_node:
+        parts.append(count(request.gpus_per_node, "GPU"))
+    if request.time_limit_s:
+        parts.append(f"{request.time_limit_s / 3600:g} h")
+    if not parts:
+        return ""
+    text = " x ".join(parts)
+    if request.gpu_hours is not None:
+        text += f" = {request.gpu_hours:,.6g} GPU-hours at most"
+    if request.cost is not None:
+        text += f", {request.cost:,.2f} at the given price"
+    return text
+
+
+def summary_of(job: JobPlan) -> str:
+    """Format the total, such as `2 launches in 3 files`."""
+    launches = len(job.launches)
+    summary = f"{launches} launch{'' if launches == 1 else 'es'}" if launches else "no launch was recognised"
+    return f"{summary} in {count(len(job.files), 'file')}"
+
+
+#: The subject of a change that does not concern ranks: files that could not be compared.
+NOT_READ = "not read"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One difference.
+
+    Args:
+        launch: the launcher and its program; the job's name for what concerns the whole job.
+        what: the change.
+        before, after: empty if there was, or is, no value.
+    """
+
+    launch: str
+    what: str
+    before: str
+    after: str
+
+
+def changes_between(old: Plan, new: Plan) -> tuple[Change, ...]:
+    """Return the differences for each launch. Launches that start the same program with the same launcher are matched
+    in order; moved lines are not a difference.
+    """
+    return tuple(_changes(old, new))
+
+
+def _changes(old: Plan, new: Plan) -> Iterator[Change]:
+    before, after = _by_name(old), _by_name(new)
+    for name in dict.fromkeys((*before, *after)):
+        was, will = before.get(name), after.get(name)
+        if will is None and was is not None:
+            yield Change(name, "launch", size_of(was), "")
+        elif was is None and will is not None:
+            yield Change(name, "launch", "", size_of(will))
+        elif was is not None and will is not None:
+            yield from _of_launch(name, was, will)
+    requests = [" + ".join(filter(None, (request_of(job.request) for job in plan.jobs))) for plan in (old, new)]
+    if requests[0] != requests[1]:
+        yield Change("", "asks for", *requests)
+    yield from _unread(old, new)
+
+
+def _unread(old: Plan, new: Plan) -> Iterator[Change]:
+    """The files that were not read, as changes, because anything in them may have changed."""
+    was, will = (tuple(dict.fromkeys(reason for job in plan.jobs for reason in job.unread)) for plan in (old, new))
+    if was != will or is_incomplete(old) or is_incomplete(new):
+        yield Change("", NOT_READ, "; ".join(was), "; ".join(will))
+
+
+def is_incomplete(plan: Plan) -> bool:
+    """Whether a file that was selected was not read to its end."""
+    return any(job.incomplete for job in plan.jobs)
+
+
+def _by_name(plan: Plan) -> dict[str, LaunchPlan]:
+    found: dict[str, LaunchPlan] = {}
+    for job in plan.jobs:
+        for launch in job.launches:
+            name = f"{launch.launcher} {launch.program.rpartition('/')[2]}".strip()
+            number = sum(other == name or other.startswith(f"{name} #") for other in found)
+            found[f"{name} #{number + 1}" if number else name] = launch
+    return found
+
+
+def _of_launch(name: str, was: LaunchPlan, will: LaunchPlan) -> Iterator[Change]:
+    if size_of(was) != size_of(will):
+        yield Change(name, "size", size_of(was), size_of(will))
+    for what, before, after in (
+        ("ranks", _rows(was), _rows(will)),
+        ("inside", " > ".join(was.inside), " > ".join(will.inside)),
+        ("only if", was.condition, will.condition),
+        ("grid", was.grid.equation if was.grid else "", will.grid.equation if will.grid else ""),
+        ("batch", was.batch.equation if was.batch else "", will.batch.equation if will.batch else ""),
+        ("GPU memory in bytes", _memory(was), _memory(will)),
+        ("servers", was.servers, will.servers),
+        ("arguments", _arguments(was), _arguments(will)),
+        ("endpoints", _endpoints(was), _endpoints(will)),
+    ):
+        if before != after:
+            yield Change(name, what, before, after)
+    for kind, settings_before, settings_after in (
+        ("variable", (*was.variables, *was.interfaces), (*will.variables, *will.interfaces)),
+        ("path", was.paths, will.paths),
+        ("setting", was.settings, will.settings),
+    ):
+        yield from _of_settings(name, kind, settings_before, settings_after)
+
+
+def _of_settings(name: str, kind: str, before: Sequence[Setting], after: Sequence[Setting]) -> Iterator[Change]:
+    was, will = ({setting.name: setting.value for setting in settings} for settings in (before, after))
+    for key in sorted({*was, *will}):
+        if was.get(key) != will.get(key):
+            yield Change(name, f"{kind} {key}", was.get(key, ""), will.get(key, ""))
+
+
+def _rows(launch: LaunchPlan) -> str:
+    return "; ".join(
+        " ".join(filter(None, (row.role, row.ranks, row.host and f"on {row.host}", row.devices)))
+        for row in launch.ranks
+    )
+
+
+def _memory(launch: LaunchPlan) -> str:
+    return str(sum(part.size_bytes for part in launch.memory)) if launch.memory else ""
+
+
+def _arguments(launch: LaunchPlan) -> str:
+    return " ".join("..." if word is None else word for word in launch.arguments)
+
+
+def _endpoints(launch: LaunchPlan) -> str:
+    return ", ".join(f"{endpoint.address} ({endpoint.purpose})" for endpoint in launch.endpoints)
+
 
 #: Width of the picture of a GPU's memory, in its own units.
 _WIDTH = 1000

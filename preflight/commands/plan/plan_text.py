@@ -11,9 +11,9 @@ from rich.text import Text
 
 from preflight._util.sanitize import clean
 from preflight.commands.plan.job_plan import JobPlan, LaunchPlan, Place, Plan
-from preflight.commands.plan.plan_sections import Change, facts_of, rank_table, request_of, size_of, summary_of
+from preflight.commands.plan.plan_pages import Change, facts_of, rank_table, request_of, size_of, summary_of
 from preflight.reporters.base import Style
-from preflight.reporters.text.sheet import Sheet
+from preflight.reporters.text.full_report import Sheet
 
 #: Width of the column of labels.
 _LABEL = 17

@@ -11,13 +11,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from preflight._util.sanitize import fold_nodes
-from preflight.engine.node_status import hosts_of
-from preflight.engine.report import ExitCode, Report
+from preflight.engine.report import ExitCode, Report, hosts_of
 from preflight.model.findings import Finding, Severity, Status, VerdictKind
 from preflight.reporters.html.drawing.draw import drawings_of
-from preflight.reporters.html.drawing.scales import format_number
-from preflight.reporters.html.sections import (
+from preflight.reporters.html.drawing.shapes import format_number
+from preflight.reporters.html.view import (
     NODE_CHART,
+    CommandView,
+    Fact,
+    FindingView,
+    Page,
+    Section,
+    Stage,
+    Step,
+    VerdictView,
     anchor_of,
     by_rule,
     coverage_view,
@@ -26,7 +33,6 @@ from preflight.reporters.html.sections import (
     nodes_view,
     starts_of,
 )
-from preflight.reporters.html.view import CommandView, Fact, FindingView, Page, Section, Stage, Step, VerdictView
 from preflight.reporters.text.groups import avoided_cost, avoided_cost_sources, by_reason, count, counted, undecided
 
 #: From this many findings on, a table counts them by rule first.

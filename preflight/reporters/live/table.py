@@ -17,7 +17,7 @@ from rich.text import Text
 from preflight._util.sanitize import clean
 from preflight._util.terminal import encoding_of
 from preflight.model.progress import Step
-from preflight.reporters.live.run_state import Stage, Watch
+from preflight.reporters.live.display import Stage, Watch
 
 #: Redraws per second: readable, and slow enough for a slow connection.
 _REFRESHES_PER_S = 4

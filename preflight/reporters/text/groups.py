@@ -8,7 +8,7 @@ from collections.abc import Container, Iterator, Sequence
 
 from preflight._util.sanitize import clean, fold_nodes
 from preflight._util.sequences import grouped
-from preflight.config.selection import declared_by, unknown
+from preflight.config.resolve import declared_by, unknown
 from preflight.engine.report import Report
 from preflight.engine.waste import AvoidedCost
 from preflight.model.findings import Evidence, Finding, Outcome, Severity, VerdictKind

@@ -17,9 +17,8 @@ from preflight._util.sequences import grouped
 from preflight.engine.report import Report
 from preflight.model.findings import Finding, Location, Outcome, Status, VerdictKind
 from preflight.reporters.base import SEVERITIES, VERDICTS, Style, word
-from preflight.reporters.text.full_report import PASSED, Page
+from preflight.reporters.text.full_report import PASSED, Page, Sheet, rows
 from preflight.reporters.text.groups import alike, count, counted, undecided, unread_inputs, why_not_judged
-from preflight.reporters.text.sheet import Sheet, rows
 
 #: Largest number of rows of a summary, however high the screen is.
 _MAX_ROWS = 40

@@ -1,15 +1,28 @@
-"""Reads objects from the API server, with the client and the login of the Kubernetes executor."""
+"""Reads objects from the API server, and controls an AdmissionCheck of Kueue: a job starts after its check is Ready.
+
+It watches Workloads, judges the job that each belongs to, and sets the state of its own checks. States and fields are
+those of kueue.x-k8s.io/v1beta1 and v1beta2. Setting a state twice changes nothing, so several copies may run.
+"""
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
-from typing import Any
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any, Protocol
+
+import anyio
+import anyio.to_thread
 
 from preflight.executors.bridge.kubernetes_side import KubernetesSide
 from preflight.executors.bridge.mux import BridgeError
-from preflight.services.admission.judgement import RESOURCES, Read, Reference, Resource
+from preflight.runner.signals import Terminated, termination_raises
+from preflight.services.admission.judgement import RESOURCES, Judgement, Policy, Read, Reference, Resource, not_judged
+from preflight.services.admission.review import Workers
+from preflight.services.admission.webhook import log_line
 
 #: Time limits of one call: (connect, answer).
 _REQUEST_S = (2.0, 4.0)
@@ -199,3 +212,283 @@ class Cluster(KubernetesSide):
 
     def _custom(self) -> Any:
         return self._client.client.CustomObjectsApi(self._api_client)
+
+
+_GROUP = "kueue.x-k8s.io"
+WORKLOADS = Resource(_GROUP, "workloads")
+CHECKS = Resource(_GROUP, "admissionchecks", namespaced=False)
+#: Seconds of one watch; afterwards everything is listed again.
+_WATCH_S = 60
+#: Seconds until another try, when the API server cannot be asked.
+_BACKOFF_S = (1.0, 2.0, 5.0, 15.0, 30.0)
+#: Seconds that Kueue waits before it asks again about a job that could not be judged.
+_REQUEUE_S = 60
+_MESSAGE_LENGTH = 8000
+
+
+class Api(Protocol):
+    """What the controller asks of the API server; `Cluster` has it."""
+
+    def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]:
+        """One object; raises ClusterError."""
+
+    def list_all(self, resource: Resource) -> tuple[list[dict[str, Any]], str]:
+        """Every object, and the version for a watch; raises ClusterError."""
+
+    def watch(self, resource: Resource, since: str, seconds: int) -> Iterator[dict[str, Any]]:
+        """What happens to them; raises ClusterError."""
+
+    def patch_status(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> None:
+        """Merge into the status; raises ClusterError."""
+
+    def resource_of(self, api_version: str, kind: str) -> Resource:
+        """Where objects of a kind are kept; raises ClusterError."""
+
+
+@dataclass
+class Controller:
+    """Answers the checks whose controllerName is `name`."""
+
+    api: Api
+    workers: Workers
+    name: str
+    checks: set[str] = field(default_factory=set)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        failures = 0
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._warm)
+            while True:
+                try:
+                    await self.pass_over()
+                    failures = 0
+                except ClusterError as error:
+                    wait = _BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)]
+                    failures += 1
+                    log_line(level="warning", event="cluster", problem=str(error), again_in_s=wait)
+                    await anyio.sleep(wait)
+
+    async def _warm(self) -> None:
+        await self.workers.warm()
+        log_line(level="info", event="ready", controller=self.name)
+
+    async def pass_over(self, seconds: int = _WATCH_S) -> None:
+        """Answer everything that waits now, and what comes within so many seconds.
+
+        As many Workloads are answered at the same time as the policy allows, so that one that takes its whole deadline
+        does not hold up the others.
+
+        Raises:
+            ClusterError: the API server cannot be asked.
+        """
+        turn = anyio.CapacityLimiter(self.workers.policy.max_concurrent)
+        troubles: list[ClusterError] = []
+
+        async def answer(workload: Mapping[str, Any]) -> None:
+            async with turn:
+                await until_trouble(self.answer, workload)
+
+        async def until_trouble(work: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+            # A task group would raise a group of errors.
+            try:
+                await work(*arguments)
+            except ClusterError as error:
+                troubles.append(error)
+                group.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as group:
+            await until_trouble(self._follow, seconds, lambda workload: group.start_soon(answer, workload))
+        if troubles:
+            raise troubles[0]
+
+    async def _follow(self, seconds: int, found: Callable[[Mapping[str, Any]], None]) -> None:
+        """Call `found` with every Workload of now, and each that appears or changes within so many seconds."""
+        await self.find_checks()
+        workloads, since = await anyio.to_thread.run_sync(self.api.list_all, WORKLOADS, abandon_on_cancel=True)
+        for workload in workloads:
+            found(workload)
+        events = self.api.watch(WORKLOADS, since, seconds)
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            event = await anyio.to_thread.run_sync(next, events, None, abandon_on_cancel=True)
+            if event is None:
+                return
+            value = event.get("object")
+            if event.get("type") == "ERROR" or not isinstance(value, dict):
+                return
+            if event.get("type") in ("ADDED", "MODIFIED"):
+                if set(_pending(value)) - self.checks:
+                    await self.find_checks()
+                found(value)
+
+    async def find_checks(self) -> None:
+        """Find the checks of this controller, and mark them as active in their status."""
+        found, _ = await anyio.to_thread.run_sync(self.api.list_all, CHECKS, abandon_on_cancel=True)
+        mine = [each for each in found if _at(each, "spec", "controllerName") == self.name]
+        self.checks = {str(_at(each, "metadata", "name")) for each in mine}
+        for check in mine:
+            if not _is_active(check):
+                body = {"status": {"conditions": [*_other_conditions(check), _active(check)]}}
+                await self._patch(CHECKS, "", str(_at(check, "metadata", "name")), body)
+
+    async def answer(self, workload: Mapping[str, Any]) -> None:
+        """Set the state of the checks of one Workload that are ours and wait for an answer."""
+        mine = set(_pending(workload)) & self.checks
+        if not mine or not _has_quota(workload):
+            return
+        namespace, name = str(_at(workload, "metadata", "namespace")), str(_at(workload, "metadata", "name"))
+        started = time.monotonic()
+        judgement = await self._judge(workload, namespace)
+        state, message = state_of(judgement, self.workers.policy)
+        now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        states = []
+        for each in _states(workload):
+            if each.get("name") in mine:
+                changed = {**each, "state": state, "message": message, "lastTransitionTime": now}
+                if state == "Retry":
+                    changed["requeueAfterSeconds"] = _REQUEUE_S
+                states.append(changed)
+            else:
+                states.append(each)
+        # With the version that was judged: another state may have been set meanwhile, and the list is replaced whole.
+        version = _at(workload, "metadata", "resourceVersion")
+        body = {"metadata": {"resourceVersion": version}, "status": {"admissionChecks": states}}
+        done = await self._patch(WORKLOADS, namespace, name, body)
+        log_line(
+            level="info",
+            event="decision",
+            workload=name,
+            namespace=namespace,
+            state=state,
+            written=done,
+            rules=sorted({rule for rule, _ in judgement.findings}),
+            milliseconds=round((time.monotonic() - started) * 1000),
+        )
+
+    async def _judge(self, workload: Mapping[str, Any], namespace: str) -> Judgement:
+        policy = self.workers.policy
+        owner = _owner(workload)
+        if owner is None:
+            return not_judged(policy, "the Workload names no object that it belongs to")
+        api_version, kind, name = owner
+        try:
+            with anyio.fail_after(policy.deadline_s):
+                job = await anyio.to_thread.run_sync(
+                    self._read_job, api_version, kind, namespace, name, abandon_on_cancel=True
+                )
+                return await self.workers.judge_object(job, namespace)
+        except ClusterError as error:
+            return not_judged(policy, str(error))
+        except TimeoutError:
+            return not_judged(policy, "there was not enough time")
+        except Exception as error:
+            log_line(level="error", event="crashed", error=type(error).__name__)
+            return not_judged(policy, f"a bug in preflight ({type(error).__name__})")
+
+    def _read_job(self, api_version: str, kind: str, namespace: str, name: str) -> dict[str, Any]:
+        found = self.api.get(self.api.resource_of(api_version, kind), namespace, name)
+        return {**found, "apiVersion": api_version, "kind": kind}
+
+    async def _patch(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> bool:
+        try:
+            await anyio.to_thread.run_sync(
+                self.api.patch_status, resource, namespace, name, body, abandon_on_cancel=True
+            )
+            return True
+        except ClusterError as error:
+            if error.kind in ("blocked", "missing"):
+                # It changed or is gone; the watch tells what it is now.
+                return False
+            raise
+
+
+def state_of(judgement: Judgement, policy: Policy) -> tuple[str, str]:
+    """The state of a check, and its message.
+
+    Rejected deactivates the job, so it needs a finding. A job that could not be judged is asked about again, unless
+    the policy lets it pass.
+    """
+    warnings = "; ".join(judgement.warnings)
+    if judgement.result == "not-judged":
+        if policy.on_failure == "refuse":
+            return "Retry", judgement.message[:_MESSAGE_LENGTH]
+        return "Ready", f"not judged. {warnings}"[:_MESSAGE_LENGTH]
+    if not judgement.allowed:
+        return "Rejected", judgement.message[:_MESSAGE_LENGTH]
+    text = f"preflight found nothing that stops this job. {warnings}" if warnings else "preflight found no fault"
+    return "Ready", text[:_MESSAGE_LENGTH]
+
+
+def run_controller(api: Api, workers: Workers, name: str) -> None:
+    """Run until a signal ends the process."""
+    try:
+        with termination_raises():
+            anyio.run(Controller(api, workers, name).run)
+    except (KeyboardInterrupt, Terminated):
+        log_line(level="info", event="ended")
+    finally:
+        workers.close()
+
+
+def _at(value: object, *path: str) -> Any:
+    for key in path:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def _list_at(value: object, *path: str) -> list[dict[str, Any]]:
+    found = _at(value, *path)
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+def _states(workload: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return _list_at(workload, "status", "admissionChecks")
+
+
+def _pending(workload: Mapping[str, Any]) -> list[str]:
+    """The checks of a Workload that wait for an answer."""
+    if any(each.get("type") == "Finished" and each.get("status") == "True" for each in _conditions(workload)):
+        return []
+    return [str(each.get("name")) for each in _states(workload) if each.get("state") == "Pending"]
+
+
+def _has_quota(workload: Mapping[str, Any]) -> bool:
+    """Whether the quota is reserved; before that a state would be reset."""
+    return any(each.get("type") == "QuotaReserved" and each.get("status") == "True" for each in _conditions(workload))
+
+
+def _conditions(value: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return _list_at(value, "status", "conditions")
+
+
+def _owner(workload: Mapping[str, Any]) -> tuple[str, str, str] | None:
+    """Version, kind and name of the job of a Workload."""
+    owners = _list_at(workload, "metadata", "ownerReferences")
+    chosen = next((each for each in owners if each.get("controller")), owners[0] if owners else None)
+    if chosen is None:
+        return None
+    return str(chosen.get("apiVersion")), str(chosen.get("kind")), str(chosen.get("name"))
+
+
+def _is_active(check: Mapping[str, Any]) -> bool:
+    generation = _at(check, "metadata", "generation")
+    return any(
+        each.get("type") == "Active" and each.get("status") == "True" and each.get("observedGeneration") == generation
+        for each in _conditions(check)
+    )
+
+
+def _other_conditions(check: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [each for each in _conditions(check) if each.get("type") != "Active"]
+
+
+def _active(check: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "Active",
+        "status": "True",
+        "reason": "Active",
+        "message": "preflight answers this check",
+        "lastTransitionTime": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "observedGeneration": _at(check, "metadata", "generation"),
+    }

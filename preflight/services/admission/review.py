@@ -1,14 +1,26 @@
-"""AdmissionReview of admission.k8s.io/v1: the request of the API server, and the answer to it."""
+"""Reviews of admission.k8s.io/v1: the request of the API server, the processes that judge it, and the answer.
+
+What a hostile object does to a reader (time, memory, a crash of native code) ends with its process. The processes are
+forks of one that has loaded everything (`prepared.py`), so a killed one costs the next object nothing.
+"""
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from typing import Any
 
-from preflight.services.admission.judgement import Judgement
+import anyio
+import anyio.to_thread
+
+from preflight.services.admission import judgement
+from preflight.services.admission.judgement import MAX_ROUNDS, Judgement, Policy, Read, Reference, Wanted
 
 _API_VERSION = "admission.k8s.io/v1"
 #: The API server writes `request.uid` first, so that an answer is possible without reading the rest.
@@ -150,3 +162,162 @@ def answer(uid: str, judgement: Judgement) -> bytes:
         response["warnings"] = list(judgement.warnings)
     document = {"apiVersion": _API_VERSION, "kind": "AdmissionReview", "response": response}
     return json.dumps(document, ensure_ascii=True).encode()
+
+
+#: Reads one object from the cluster; called in a thread.
+Reader = Callable[[Reference], Read]
+
+
+_FORKS = multiprocessing.get_context("forkserver")
+_PREPARED = "preflight.services.admission.prepared"
+#: Seconds that the first process may take, which loads everything.
+_START_S = 120.0
+
+
+class WorkerDied(Exception):
+    """The process of a judgement ended without an answer."""
+
+
+class Overloaded(Exception):
+    """Too many requests wait already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a worker made of a request: the review, and a judgement or what it still needs."""
+
+    review: Review
+    result: Judgement | Wanted
+
+
+@dataclass
+class Workers:
+    """The processes that judge. `reader` is None if there is no access to a cluster."""
+
+    policy: Policy
+    reader: Reader | None = None
+    folder: str = field(default_factory=lambda: tempfile.mkdtemp(prefix="preflight-"))
+    waiting: int = 0
+    _limiter: anyio.CapacityLimiter | None = None
+
+    def close(self) -> None:
+        """Remove the empty folder that is the root of the files."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    async def warm(self) -> None:
+        """Start the process that the others are forked from; raises like `judge_body`."""
+        _FORKS.set_forkserver_preload([_PREPARED])
+        with anyio.fail_after(_START_S):
+            await self._run(_nothing)
+
+    async def judge_body(self, body: bytes) -> Step:
+        """Judge the body of a request.
+
+        Raises:
+            InvalidReview: it is not an AdmissionReview.
+            Overloaded: too many requests wait.
+            TimeoutError: raised by the caller's deadline.
+            WorkerDied: the process died.
+        """
+        return await self._rounds(lambda reads, is_last: (_step, body, self.policy, self.folder, reads, is_last))
+
+    async def judge_object(self, value: Mapping[str, Any], namespace: str) -> Judgement:
+        """Judge an object that was read from the cluster; raises like `judge_body`."""
+        step = await self._rounds(
+            lambda reads, is_last: (_step_of_object, value, namespace, self.policy, self.folder, reads, is_last)
+        )
+        assert isinstance(step.result, Judgement)
+        return step.result
+
+    async def _rounds(self, call: Callable[[tuple[Read, ...] | None, bool], tuple[Any, ...]]) -> Step:
+        if self.waiting >= self.policy.max_waiting + self.policy.max_concurrent:
+            raise Overloaded
+        self.waiting += 1
+        try:
+            reads: tuple[Read, ...] | None = () if self.reader is not None else None
+            for number in range(MAX_ROUNDS + 1):
+                step: Step = await self._run(*call(reads, number == MAX_ROUNDS))
+                if isinstance(step.result, Judgement):
+                    return step
+                reads = (*(reads or ()), *await self._read(step.result.references))
+            raise AssertionError("the last round judges")
+        finally:
+            self.waiting -= 1
+
+    async def _read(self, references: tuple[Reference, ...]) -> tuple[Read, ...]:
+        found: dict[Reference, Read] = {}
+
+        async def read(reference: Reference) -> None:
+            assert self.reader is not None
+            found[reference] = await anyio.to_thread.run_sync(self.reader, reference, abandon_on_cancel=True)
+
+        async with anyio.create_task_group() as group:
+            for reference in references:
+                group.start_soon(read, reference)
+        return tuple(found[reference] for reference in references)
+
+    async def _run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        if self._limiter is None:
+            self._limiter = anyio.CapacityLimiter(self.policy.max_concurrent)
+        async with self._limiter:
+            seconds = max(0.0, min(anyio.current_effective_deadline() - anyio.current_time(), _START_S))
+            # The thread ends by itself, with its process, at the same deadline.
+            return await anyio.to_thread.run_sync(_in_a_process, function, arguments, seconds, abandon_on_cancel=True)
+
+
+def _in_a_process(function: Callable[..., Any], arguments: tuple[Any, ...], seconds: float) -> Any:
+    """The result of a call in a new process, which is gone afterwards.
+
+    Raises:
+        TimeoutError: it takes longer than this.
+        WorkerDied: it ended before its answer.
+    """
+    receiver, sender = _FORKS.Pipe(duplex=False)
+    process = _FORKS.Process(target=_answer, args=(sender, function, arguments), daemon=True)
+    try:
+        process.start()
+        sender.close()
+        if not receiver.poll(seconds):
+            raise TimeoutError
+        result = receiver.recv()
+    except EOFError:
+        raise WorkerDied from None
+    finally:
+        receiver.close()
+        if process.pid is not None:
+            process.kill()
+            process.join()
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+def _answer(sender: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    """The main function of a process: send the result of a call, or what it raised."""
+    try:
+        result = function(*arguments)
+    except InvalidReview as error:
+        result = error
+    except Exception as error:
+        # Not every exception can be sent.
+        result = WorkerDied(f"{type(error).__name__}: {error}"[:2000])
+    sender.send(result)
+
+
+def _nothing() -> None:
+    """Prove that a process can be started."""
+
+
+def _step(body: bytes, policy: Policy, folder: str, reads: tuple[Read, ...] | None, is_last: bool) -> Step:
+    found = read_review(body)
+    slim = Review(found.uid, found.kind, found.namespace, found.name, found.operation, {}, found.skipped)
+    if found.skipped:
+        return Step(slim, Judgement(True, result="skipped"))
+    return Step(slim, judgement.judge(found.value, found.namespace, policy, folder, reads, is_last=is_last))
+
+
+def _step_of_object(
+    value: Mapping[str, Any], namespace: str, policy: Policy, folder: str, reads: tuple[Read, ...] | None, is_last: bool
+) -> Step:
+    result = judgement.judge(value, namespace, policy, folder, reads, is_last=is_last)
+    return Step(Review("", str(value.get("kind")), namespace, "", "", {}), result)

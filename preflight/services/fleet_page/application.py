@@ -27,7 +27,15 @@ from preflight.commands.history.database import HistoryUnavailable, ReadOnlyHist
 from preflight.reporters.html.write import environment, static_text, stylesheet
 from preflight.reporters.text.groups import count
 from preflight.services.access import COOKIE, MAX_LENGTH, SESSION_S, Access, is_own_name
-from preflight.services.fleet_page.fleet_view import Pages, chosen_run, fleet_view, only_the_newest
+from preflight.services.fleet_page.fleet_view import (
+    Pages,
+    chosen_run,
+    fleet_view,
+    links_view,
+    node_view,
+    only_the_newest,
+    peers_in,
+)
 from preflight.services.fleet_page.history_queries import (
     Filters,
     WrongFilter,
@@ -39,7 +47,6 @@ from preflight.services.fleet_page.history_queries import (
     read_series,
     state_of_database,
 )
-from preflight.services.fleet_page.node_view import links_view, node_view, peers_in
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -66,7 +66,7 @@ def read_past(connection: Connection, days: int) -> tuple[Past, int]:
     """States, properties and failures of the nodes, and how many older runs of the period are left out."""
     from sqlalchemy import func, select
 
-    from preflight.commands.history.tables import NODES, RUNS
+    from preflight.commands.history.database import NODES, RUNS
 
     nodes = connection.scalar(select(func.count()).select_from(NODES)) or 0
     most = max(1, MAX_CELLS // max(1, nodes))
@@ -80,7 +80,7 @@ def read_account(connection: Connection, days: int, label: str) -> Account:
     """The stories of the period."""
     from sqlalchemy import func, select
 
-    from preflight.commands.history.tables import NODES
+    from preflight.commands.history.database import NODES
 
     nodes = connection.scalar(select(func.count()).select_from(NODES)) or 0
     most = max(1, MAX_STORY_CELLS // max(1, nodes))
@@ -91,7 +91,7 @@ def state_of_database(connection: Connection) -> tuple[int, ...]:
     """A value that changes when a run is added or removed. Runs never change."""
     from sqlalchemy import func, select
 
-    from preflight.commands.history.tables import RUNS
+    from preflight.commands.history.database import RUNS
 
     row = connection.execute(select(func.count(), func.min(RUNS.c.id), func.max(RUNS.c.id))).one()
     return tuple(int(value or 0) for value in row)
@@ -127,7 +127,7 @@ def read_faults(connection: Connection, run: int, only: Collection[str] | None) 
     """
     from sqlalchemy import select
 
-    from preflight.commands.history.tables import NODE_RUNS, NODES, OUTCOMES
+    from preflight.commands.history.database import NODE_RUNS, NODES, OUTCOMES
 
     together: dict[tuple[str, str, str, str, str], list[str]] = {}
     silent = (
@@ -192,7 +192,7 @@ def read_links(
     """
     from sqlalchemy import select
 
-    from preflight.commands.history.tables import MEASUREMENTS
+    from preflight.commands.history.database import MEASUREMENTS
 
     known = quantities_in(connection)
     of_links = select(MEASUREMENTS.c.quantity_id).where(MEASUREMENTS.c.peer_ids != "[]").distinct()

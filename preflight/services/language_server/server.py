@@ -32,11 +32,9 @@ from preflight._util.usage_error import UsageError
 from preflight.commands.plan.compose import plan_of
 from preflight.config.resolve import Choices
 from preflight.plugins import registry
-from preflight.services.language_server import word_lookup
-from preflight.services.language_server.diagnostics import KINDS, RulePages, actions, diagnostics_of
-from preflight.services.language_server.folder import Folder, Superseded, Watch, closest
-from preflight.services.language_server.positions import path_of, uri_of
-from preflight.services.language_server.word_lookup import hover_text
+from preflight.services.language_server import diagnostics as word_lookup
+from preflight.services.language_server.diagnostics import KINDS, RulePages, actions, diagnostics_of, hover_text
+from preflight.services.language_server.folder import Folder, Superseded, Watch, closest, path_of, uri_of
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)

@@ -25,9 +25,8 @@ from preflight.sources.formats.comments import suppressions
 from preflight.sources.formats.structured import Kind, Node, NodeClaims, document_of, value_of
 from preflight.sources.hydra.composition import compose_config
 from preflight.sources.hydra.configuration import ConfigFolders, Leaf, leaves
-from preflight.sources.hydra.framework_claims import claims_of
-from preflight.sources.hydra.interpolation import Unreadable
-from preflight.sources.hydra.run_config import file_config
+from preflight.sources.hydra.overrides import Unreadable
+from preflight.sources.hydra.run_config import claims_of, file_config
 from preflight.sources.value_readers import READERS, Reader
 
 #: How its claims are named; such a file alone starts nothing.

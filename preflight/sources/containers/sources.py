@@ -52,6 +52,6 @@ class DockerfileSource:
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
         """State the variables of the last stage, and the launch that the image runs."""
-        from preflight.sources.containers.image import read_image
+        from preflight.sources.containers.services import read_image
 
         return read_image(file, tree, scope)

@@ -25,8 +25,7 @@ from preflight.sources.hydra.configuration import (
     text_of,
     wrap_in_package,
 )
-from preflight.sources.hydra.interpolation import Resolver, Unreadable, merge
-from preflight.sources.hydra.overrides import Action, Override
+from preflight.sources.hydra.overrides import Action, Override, Resolver, Unreadable, merge
 
 #: Faults of defaults lists; Hydra reports these before it applies overrides of values.
 OF_FILES = frozenset(

@@ -16,8 +16,7 @@ from typing import TypeAlias
 from preflight._util.budget import spend, truncate
 from preflight.model.job import Note, Unresolved
 from preflight.sources.base import Script, SourceFile, Tree, UnknownKind, UnknownOrigin, WrittenFile
-from preflight.sources.formats.located_text import ComposedFile, code_of, file_text_of
-from preflight.sources.formats.structured import Kind, Node
+from preflight.sources.formats.structured import ComposedFile, Kind, Node, code_of, file_text_of
 from preflight.sources.shell.evaluator import evaluate_words
 from preflight.sources.shell.inner_shells import SHELLS
 from preflight.sources.shell.shell_document import Document, FileText, Hole, Lit, Piece, Place, Text

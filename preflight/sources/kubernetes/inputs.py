@@ -19,8 +19,7 @@ from typing import TypeAlias
 from preflight._util.budget import spend
 from preflight.model.job import Note, Reference, Span
 from preflight.sources.base import SourceFile, Tree
-from preflight.sources.formats.located_text import Origin, Piece, TooLong, compose_file, file_pieces
-from preflight.sources.formats.structured import Document, Kind, Node
+from preflight.sources.formats.structured import Document, Kind, Node, Origin, Piece, TooLong, compose_file, file_pieces
 from preflight.sources.kubernetes.objects import GENERIC_KINDS, TRAINING_KINDS
 from preflight.sources.shell.shell_document import FileText
 

@@ -15,8 +15,7 @@ from preflight._util.budget import spend
 from preflight.model.job import Note, NoteKind
 from preflight.sources.base import SourceFile, Tree
 from preflight.sources.formats import lenient_yaml
-from preflight.sources.formats.located_text import Origin, Piece, shift_node
-from preflight.sources.formats.structured import Kind, Member, Node
+from preflight.sources.formats.structured import Kind, Member, Node, Origin, Piece, shift_node
 from preflight.sources.shell.shell_document import FileText
 
 NAMES = ("kustomization.yaml", "kustomization.yml", "Kustomization")

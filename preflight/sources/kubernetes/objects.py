@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from preflight.model.job import Known, Unresolved, Value, as_int, lift
-from preflight.sources.formats.located_text import shift_node
-from preflight.sources.formats.structured import Kind, Member, Node, value_of
+from preflight.sources.formats.structured import Kind, Member, Node, shift_node, value_of
 
 #: Kinds whose objects contain objects.
 WRAPPER_KINDS = frozenset(("AppWrapper", "List", "Template", "ManifestWork"))

@@ -9,11 +9,9 @@ from dataclasses import replace
 from preflight._util.budget import note_skipped, truncate
 from preflight.model.job import Claim, Known, Launch, Places, Scope, Strength, Unresolved, Value, as_int, lift
 from preflight.sources.base import Command, Reading, SourceFile, Tree
-from preflight.sources.formats.located_text import places_of
-from preflight.sources.formats.structured import Member, Node, NodeClaims, value_of
+from preflight.sources.formats.structured import Member, Node, NodeClaims, places_of, value_of
 from preflight.sources.kubernetes.admission import admission
 from preflight.sources.kubernetes.container_commands import Containers
-from preflight.sources.kubernetes.object_settings import state_object, state_paddle_job
 from preflight.sources.kubernetes.objects import (
     ASIDE_KINDS,
     BINDING_KINDS,
@@ -23,8 +21,13 @@ from preflight.sources.kubernetes.objects import (
     objects,
     workload_of,
 )
-from preflight.sources.kubernetes.operators import injected_variables, pods, with_runtime
-from preflight.sources.kubernetes.pod_hosts import Piece, is_volcano_job, pieces_of, state_hosts, state_volcano_hosts
+from preflight.sources.kubernetes.operators import (
+    injected_variables,
+    pods,
+    state_object,
+    state_paddle_job,
+    with_runtime,
+)
 from preflight.sources.kubernetes.pods import (
     GPU_RESOURCE,
     containers_of,
@@ -33,10 +36,18 @@ from preflight.sources.kubernetes.pods import (
     state_labels,
     state_pods,
 )
-from preflight.sources.kubernetes.related_objects import state_namespace, state_queue, state_related_object
+from preflight.sources.kubernetes.related_objects import (
+    Piece,
+    is_volcano_job,
+    pieces_of,
+    state_hosts,
+    state_namespace,
+    state_queue,
+    state_related_object,
+    state_volcano_hosts,
+)
 from preflight.sources.launchers.launch_lines import read_commands
-from preflight.sources.launchers.option_parser import text_of
-from preflight.sources.launchers.python_program import is_python, python_program
+from preflight.sources.launchers.option_parser import is_python, python_program, text_of
 from preflight.sources.shell.state import Slot
 
 #: Kinds whose pods together are the nodes of one job, whatever their containers run.

@@ -1,23 +1,50 @@
-"""`accelerate launch`: one agent on each machine, or DeepSpeed's own launcher when that is requested.
+"""`accelerate launch` and the `deepspeed` launcher, which accelerate may start in turn.
 
 The options are generated (preflight/sources/tables). Sources of precedence and meaning: accelerate/commands/launch.py
 (`_validate_launch_command`) and utils/launch.py of accelerate 1.15. An option overrides the configuration file, which
 overrides the default; no variable sets a default. `--num_processes` counts the processes of all machines: each machine
 starts `num_processes // num_machines`. Without `--config_file`, the file in the user's cache may set anything, so
 settings missing on the line are unknown; only `--num_machines` is assumed to be 1, and findings say so.
+
+The options are generated (preflight/sources/tables). Source of defaults: deepspeed/launcher/runner.py. It ignores
+MASTER_ADDR and MASTER_PORT in the environment; without `--master_addr` it uses the address of the first host of the
+hostfile.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from preflight._util.secret_names import is_secret
-from preflight.model.job import Known, Relation, Unresolved, as_int, is_whole_number, lift
+from preflight.model.job import (
+    Known,
+    Plain,
+    Reference,
+    Relation,
+    Strength,
+    Unresolved,
+    Value,
+    alternatives,
+    as_int,
+    is_whole_number,
+    lift,
+)
 from preflight.model.job.quantities import SETTING_PREFIX
 from preflight.sources.base import LaunchLine, Reading, SourceFile, Tree
 from preflight.sources.configs.accelerate_config import EACH_MACHINE, ROLE, free_port, starts_by_deepspeed
 from preflight.sources.configs.hugging_face import fsdp_setting
 from preflight.sources.formats.structured import document_of
-from preflight.sources.launchers.claim_builder import ClaimBuilder, state_choices, state_single_start, state_unknown
+from preflight.sources.launchers.claim_builder import (
+    ClaimBuilder,
+    state_all_gpus,
+    state_choices,
+    state_launcher,
+    state_options,
+    state_single_start,
+    state_unknown,
+)
 from preflight.sources.launchers.option_parser import (
+    GivenOption,
     ScannedLine,
     file_references,
     generated_table,
@@ -49,6 +76,13 @@ _SECTIONS = {
     **dict.fromkeys(("zero_stage", "zero3_", "offload_", "gradient_", "deepspeed_"), "deepspeed_config"),
 }
 #: Switches for a `distributed_type`, the first in force.
+_DISTRIBUTED_TYPES = {
+    "use_deepspeed": "DEEPSPEED",
+    "use_fsdp": "FSDP",
+    "multi_gpu": "MULTI_GPU",
+    "tpu": "XLA",
+    "cpu": "CPU",
+}
 _TYPES = {"use_deepspeed": "DEEPSPEED", "use_fsdp": "FSDP", "use_megatron_lm": "MEGATRON_LM", "multi_gpu": "MULTI_GPU"}
 
 
@@ -90,8 +124,7 @@ class AccelerateReader:
             state_unknown(builder, scanned)
             state_choices(builder, scanned, load_table("accelerate_launch"))
         inner = ClaimBuilder("deepspeed", line.scope, line.command.condition)
-        inner.add_setting("zero_stage", scanned.last("zero_stage"), as_int)
-        inner.add_setting("gradient_accumulation_steps", scanned.last("gradient_accumulation_steps"), as_int)
+        state_options(inner, "accelerate-deepspeed", scanned.last)
         files = [("config_file", ROLE)]
         # They are read only with one of these options (accelerate/commands/launch.py), or where the user's default
         # configuration file turns DeepSpeed on.
@@ -126,18 +159,14 @@ def _state_options(builder: ClaimBuilder, scanned: ScannedLine) -> None:
 
 
 def _state_size(builder: ClaimBuilder, scanned: ScannedLine, line: LaunchLine) -> None:
-    processes = scanned.last("num_processes")
-    builder.add_setting("world_size", processes, as_int)
-    machines = scanned.last("num_machines")
-    builder.add_setting("nodes", machines, as_int, relation=Relation.REQUIRES)
+    processes, machines = scanned.last("num_processes"), scanned.last("num_machines")
+    state_options(builder, "accelerate", scanned.last, line.words[0], hidden=scanned.incomplete)
     if machines is None and scanned.last("config_file") is None and not scanned.incomplete:
         word = line.words[0]
         builder.add_default("nodes", Known(1), word, "--num_machines", relation=Relation.REQUIRES)
         if processes is None and all(scanned.last(name) is None for name in ("gpu_ids", "cpu")):
             unknown = Unresolved("the GPUs of the host, unless the user's own default configuration sets a number")
             builder.add_default("processes_per_node", unknown, word, "--num_processes")
-    builder.add_setting("node_rank", scanned.last("machine_rank"), as_int)
-    builder.add_setting("max_restarts", scanned.last("max_restarts"), as_int)
     alone = processes is not None and texts(processes.value) == ("1",)
     if not alone:
         state_single_start(builder, line, place="machine")
@@ -147,14 +176,7 @@ def _state_size(builder: ClaimBuilder, scanned: ScannedLine, line: LaunchLine) -
 
 
 def _state_rendezvous(builder: ClaimBuilder, scanned: ScannedLine, line: LaunchLine) -> None:
-    builder.add_setting("master_addr", scanned.last("main_process_ip"), as_text)
     builder.add_setting("master_port", scanned.last("main_process_port"), free_port)
-    backend = scanned.last("rdzv_backend")
-    if backend is not None:
-        builder.add_setting("rendezvous_backend", backend, as_text)
-    elif not scanned.incomplete:
-        # accelerate never reads this setting from its configuration file.
-        builder.add_default("rendezvous_backend", Known("static"), line.words[0], "--rdzv_backend")
     if (
         not scanned.incomplete
         and scanned.last("machine_rank") is None
@@ -164,26 +186,16 @@ def _state_rendezvous(builder: ClaimBuilder, scanned: ScannedLine, line: LaunchL
 
 
 def _state_training(builder: ClaimBuilder, scanned: ScannedLine) -> None:
-    builder.add_setting("mixed_precision", scanned.last("mixed_precision"), as_text)
-    builder.add_setting("multinode_launcher", scanned.last("deepspeed_multinode_launcher"), as_text)
-    for flag, kind in (
-        ("use_deepspeed", "DEEPSPEED"),
-        ("use_fsdp", "FSDP"),
-        ("multi_gpu", "MULTI_GPU"),
-        ("tpu", "XLA"),
-        ("cpu", "CPU"),
-    ):
-        _state_distributed_type(builder, scanned, flag, kind)
+    for flag, kind in _DISTRIBUTED_TYPES.items():
+        switch = scanned.last(flag)
+        if switch is not None:
+            builder.add("distributed_type", Known(kind), switch.span, switch.spelling)
     for given in scanned.given:
         parallel = (_PARALLEL[given.dest], as_int) if given.dest in _PARALLEL else None
         setting = fsdp_setting(given.dest) if given.dest.startswith("fsdp_") else parallel
         if setting is not None and given is scanned.last(given.dest):
             quantity, reader = setting
             builder.add_setting(quantity, given, reader)
-
-
-def _state_distributed_type(builder: ClaimBuilder, scanned: ScannedLine, flag: str, kind: str) -> None:
-    builder.add_setting("distributed_type", scanned.last(flag), lambda _: Known(kind))
 
 
 def _starts_deepspeed(scanned: ScannedLine, line: LaunchLine, tree: Tree) -> bool:
@@ -210,3 +222,119 @@ def _configurations(scanned: ScannedLine, line: LaunchLine, tree: Tree) -> tuple
     given = scanned.last("config_file")
     found = (relative(path, line, tree) for path in paths_of(given.value, given.parts)) if given is not None else ()
     return tuple(target for target in found if target is not None)
+
+
+#: The last two belong to DeeperSpeed, the fork that gpt-neox uses.
+_DEEPSPEED_OPTIONS = generated_table(
+    load_table("deepspeed_runner"), valued={"comment": "--comment", "account": "--account"}
+)
+
+
+class DeepSpeedReader:
+    """Reads the command line of the deepspeed launcher."""
+
+    name: str = "deepspeed"
+    names: tuple[str, ...] = ("deepspeed", "ds", "deepspeed.pt", "-m deepspeed.launcher.runner", "-m deepspeed")
+
+    def read(self, line: LaunchLine, tree: Tree) -> Reading:
+        """State hosts, counts and the address of the store; refer to the hostfile and the configuration."""
+        scanned = scan(line.words[1:], _DEEPSPEED_OPTIONS)
+        if scanned.last("help") is not None:
+            return Reading()
+        builder = ClaimBuilder(self.name, line.scope, line.command.condition)
+        program = read_program(
+            line,
+            self.name,
+            scanned.rest,
+            tree,
+            module=scanned.last("module") is not None,
+            python=scanned.last("no_python") is None,
+        )
+        state_unknown(builder, scanned)
+        state_choices(builder, scanned, load_table("deepspeed_runner"))
+        state_launcher(builder, "deepspeed_launcher", line.words[0], scanned)
+        _state_counts(builder, scanned)
+        state_options(builder, self.name, scanned.last, line.words[0], hidden=scanned.incomplete)
+        _state_defaults(builder, scanned, line)
+        hostfile = file_references(scanned.last("hostfile"), "hostfile", line, tree)
+        return program.reading(builder.claims, (*hostfile, *_environment(line, tree)))
+
+
+def _state_defaults(builder: ClaimBuilder, scanned: ScannedLine, line: LaunchLine) -> None:
+    """State what holds without options: one machine, and `--local_rank` for each process."""
+    if scanned.incomplete:
+        return
+    word = line.words[0]
+    here = all(scanned.last(option) is None for option in ("hostfile", "include", "num_nodes", "no_ssh", "force_multi"))
+    if here:
+        # /job/hostfile would be read, which exists only on machines that were prepared for it.
+        builder.add_default("starts_here", Known(True), word, "--hostfile")
+        gpus = scanned.last("num_gpus")
+        if (gpus is None or _is_default(gpus)) and scanned.last("exclude") is None:
+            state_all_gpus(builder, word, "--num_gpus")
+    launcher = scanned.last("launcher")
+    if scanned.last("no_local_rank") is not None:
+        return
+    # On several machines only the launcher of pdsh passes it; those of MPI and Slurm start the script itself.
+    argument: Value = Known("--local_rank={local_rank}")
+    if launcher is not None and texts(launcher.value) != ("pdsh",):
+        if isinstance(launcher.value, Unresolved):
+            argument = launcher.value
+        elif here:
+            argument = Unresolved("whether the machine has /job/hostfile")
+        else:
+            return
+    builder.add_default("rank_argument", argument, word, "--no_local_rank")
+
+
+def _state_counts(builder: ClaimBuilder, scanned: ScannedLine) -> None:
+    nodes = scanned.last("num_nodes")
+    if nodes is not None and not _is_default(nodes):
+        # deepspeed takes the first N hosts of the hostfile, whatever the allocation is.
+        builder.add_setting("nodes", nodes, as_int, strength=Strength.SCHEDULER)
+        builder.add_setting("nodes", nodes, as_int, relation=Relation.AT_LEAST)
+    gpus = scanned.last("num_gpus")
+    if gpus is not None and not _is_default(gpus):
+        builder.add_setting("processes_per_node", gpus, as_int)
+    for option in ("include", "exclude"):
+        builder.add_setting(f"{option}d_slots", scanned.last(option), lambda value: lift(_entries, value))
+    include = scanned.last("include")
+    if include is None or texts(include.value) == ("",):
+        return
+    builder.add_setting("hosts", include, lambda value: lift(_included_hosts, value))
+    builder.add_setting("nodes", include, lambda value: lift(lambda item: len(_included_hosts(item)), value))
+    if any(":" in text for text in texts(include.value)):
+        builder.add_setting("processes_per_node", include, _included_slots)
+
+
+def _is_default(given: GivenOption) -> bool:
+    """Whether the value is -1, which means "not given"."""
+    return texts(given.value) == ("-1",)
+
+
+def _entries(item: Plain) -> tuple[str, ...]:
+    return tuple(part for part in str(item).split("@") if part)
+
+
+def _included_hosts(item: Plain) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(part.partition(":")[0] for part in str(item).split("@") if part))
+
+
+def _included_slots(value: Value) -> Value:
+    """The number of slots in `worker-0:0,1@worker-1:0,1`, when it is the same on every host."""
+    found = []
+    for item in alternatives(value):
+        counts = {
+            len(set(part.partition(":")[2].split(","))) if ":" in part else 0 for part in str(item).split("@") if part
+        }
+        if len(counts) != 1 or 0 in counts:
+            return Unresolved("a different number of slots on each host")
+        found.append(Known(counts.pop()))
+    return found[0] if len(found) == 1 else Unresolved("one of several --include lists")
+
+
+def _environment(line: LaunchLine, tree: Tree) -> Iterator[Reference]:
+    """Refer to `.deepspeed_env` beside the launch: deepspeed exports its variables on every node."""
+    target = relative(".deepspeed_env", line, tree)
+    if target is not None and isinstance(tree.read(target), SourceFile):
+        yield Reference(target, "environment", line.words[0].span, line.scope)

@@ -9,11 +9,14 @@ correct, `NNODES=8` above it is wrong.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from preflight._util import toml
 from preflight.model.job import (
     WHOLE_JOB,
     Claim,
@@ -37,6 +40,7 @@ from preflight.model.job.value import Symbol
 from preflight.sources.base import Command, LaunchLine, Variable, Word
 from preflight.sources.launchers.option_parser import GivenOption, ScannedLine, concatenate, pieces_of, split_last
 from preflight.sources.tables import Generated
+from preflight.sources.value_readers import READERS
 
 #: A range such as `2:40` with more members than this stays unresolved.
 _MAX_RANGE = 16
@@ -117,6 +121,68 @@ class ClaimBuilder:
             relation=relation,
             condition=(given.condition or self.condition) if isinstance(given, Setting) else None,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _ClaimRow:
+    """One row of `claims.toml`, whose head describes the fields."""
+
+    quantity: str
+    options: tuple[str, ...]
+    read: Callable[[Value], Value]
+    relation: Relation
+    default: Plain = None
+    without: str = ""
+
+
+def _claim_row(quantity: str, row: str | Mapping[str, Any]) -> _ClaimRow:
+    row = {"read": row} if isinstance(row, str) else row
+    options = row.get("option", quantity)
+    stated = Known(row["value"]) if "value" in row else None
+    return _ClaimRow(
+        quantity,
+        (options,) if isinstance(options, str) else tuple(options),
+        READERS[row.get("read", "any")] if stated is None else lambda _: stated,
+        Relation(row.get("relation", Relation.SETS.value)),
+        row.get("default"),
+        row.get("without", ""),
+    )
+
+
+@functools.cache
+def _claim_rows() -> dict[str, tuple[_ClaimRow, ...]]:
+    tables = toml.load(Path(__file__).with_name("claims.toml"))
+    return {program: tuple(_claim_row(*row) for row in rows.items()) for program, rows in tables.items()}
+
+
+def state_options(
+    builder: ClaimBuilder,
+    program: str,
+    get: Callable[[str], GivenOption | Setting | None],
+    word: Word | None = None,
+    *,
+    hidden: bool = False,
+) -> None:
+    """State the claims that `claims.toml` lists for a program.
+
+    Args:
+        builder: collects the claims.
+        program: the name of the table.
+        get: looks up an option or variable by name.
+        word: the launcher, at which defaults are located; without it none are stated.
+        hidden: whether the line may have further options, so that no default is certain.
+    """
+    for row in _claim_rows()[program]:
+        given = next((found for name in row.options if (found := get(name)) is not None), None)
+        if given is not None:
+            builder.add_setting(row.quantity, given, row.read, relation=row.relation)
+        elif row.default is not None and word is not None and not hidden:
+            builder.add_default(row.quantity, Known(row.default), word, row.without, relation=row.relation)
+
+
+def variables_of(environment: Mapping[str, Variable]) -> Callable[[str], Setting | None]:
+    """Look up the variables of a line by name, for `state_options`."""
+    return lambda name: variable_setting(environment.get(name))
 
 
 def state_all_gpus(builder: ClaimBuilder, word: Word, without: str) -> None:
@@ -209,11 +275,6 @@ def sum_of(*items: Plain) -> Plain:
 def product_of(one: Plain, other: Plain) -> Plain:
     """The product of two whole numbers, which may be texts; for `lift`."""
     return int(str(one)) * int(str(other))
-
-
-def first_of(item: Plain) -> Plain:
-    """The first member of a list; an empty string if there is none."""
-    return item[0] if isinstance(item, tuple) and item else ""
 
 
 def rejected_range(value: Value) -> str | None:
@@ -328,10 +389,10 @@ def state_launcher(
                 given.span,
                 given.spelling,
             )
-    for dest in repeated & first.keys():
+    for dest in (name for name in first if name in repeated):
         values = lift(lambda *items: tuple(map(str, items)), *(given.value for given in scanned.every(dest)))
         builder.add(f"{prefix}{dest}", values, first[dest].span, first[dest].spelling)
-    for dest in first.keys() - repeated:
+    for dest in (name for name in first if name not in repeated):
         builder.add_setting(f"{prefix}{_NAMES.get(dest, dest)}", option_setting(scanned.last(dest)), _text)
     for name, variable in (environment or {}).items() if variables else ():
         if name.startswith(variables):

@@ -1,4 +1,8 @@
-"""The configuration file of a framework that a command line names, and the settings of it that the line overrides.
+"""Claims from the arguments of trainers and frameworks: what a command line sets, and the configuration file it names.
+
+The batch options (`--per_device_train_batch_size`, ...) are in `script_arguments`, with those of other frameworks.
+
+OpenRLHF and slime sum the GPUs of their groups, unless the groups share them.
 
 `--job.config_file llama.toml --parallelism.tensor_parallel_degree=2` (torchtitan), `--config-file tiny.yaml`
 (nanotron), `train.yaml model.n_layers=2` (Composer), `-c gpt.yaml -o Distributed.mp_degree=2` (PaddleFleetX). The file
@@ -11,21 +15,29 @@ starts the processes of its node itself.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
+from preflight._util import toml
 from preflight._util.budget import truncate
+from preflight._util.secret_names import is_secret
 from preflight.model.job import (
     Claim,
     Known,
     Plain,
     Reference,
     Relation,
+    Strength,
     Unresolved,
     Value,
     as_int,
     is_whole_number,
     lift,
+    product,
 )
 from preflight.model.job.quantities import SETTING_PREFIX
 from preflight.model.job.value import known_number
@@ -33,14 +45,26 @@ from preflight.sources.base import LaunchLine, SourceFile, Tree, Word
 from preflight.sources.configs.accelerate_config import AccelerateSource
 from preflight.sources.configs.deepspeed import DeepSpeedSource
 from preflight.sources.configs.frameworks.framework_files import Framework, framework_of, source_of
+from preflight.sources.configs.hugging_face import (
+    FIELDS,
+    FRAMEWORK,
+    PRECISIONS,
+    SETTINGS,
+    TrainerConfigSource,
+    converted,
+    precision_of,
+)
+from preflight.sources.configs.hugging_face import ROLE as TRAINER_ROLE
 from preflight.sources.configs.model_config import ROLE as MODEL_ROLE
 from preflight.sources.configs.model_config import config_of
-from preflight.sources.configs.trainer_config import TrainerConfigSource
 from preflight.sources.configs.training_settings import FrameworkConfigSource, TrainingSettingsSource
 from preflight.sources.launchers.claim_builder import ClaimBuilder
 from preflight.sources.launchers.option_parser import (
     GivenOption,
+    ScannedLine,
+    Table,
     concatenate,
+    is_python,
     join_spans,
     known_prefix,
     relative,
@@ -49,7 +73,291 @@ from preflight.sources.launchers.option_parser import (
     text_of,
     texts,
 )
-from preflight.sources.launchers.python_program import is_python
+from preflight.sources.tables import load_table
+from preflight.sources.value_readers import as_bool
+
+#: Options that `script_arguments` and `path_arguments` read for all frameworks.
+_READ_BY_SCRIPT_ARGUMENTS = frozenset(
+    [
+        *("per_device_train_batch_size", "gradient_accumulation_steps", "ddp_timeout", "ddp_backend"),
+        *("dataloader_num_workers", "output_dir", "save_total_limit", "tensor_model_parallel_size"),
+        *("pipeline_model_parallel_size", "context_parallel_size", "expert_model_parallel_size"),
+    ]
+)
+#: Options with an optional value: `--bf16`, `--bf16 True`, `--bf16=true`.
+_SWITCHES = frozenset([*PRECISIONS, "gradient_checkpointing", "load_best_model_at_end"])
+_VALUED = [name for name in SETTINGS if name not in _READ_BY_SCRIPT_ARGUMENTS and name not in _SWITCHES]
+_OPTIONS = table(
+    {name: f"--{name} --{name.replace('_', '-')}" for name in _VALUED}, abbreviations=False, interleaved=True
+)
+#: Every argument that takes one value; those that may have none are switches.
+_ALL = table(
+    {
+        row.dest: " ".join(row.spellings)
+        for row in load_table("training_arguments").rows
+        if row.takes == "1" and not row.spellings[0].startswith("--no")
+    },
+    abbreviations=False,
+    interleaved=True,
+)
+#: So many of the trainer's arguments tell that the line is for it.
+_TYPICAL_OPTIONS = 3
+#: Those that are read otherwise.
+_OTHERS = frozenset(("gradient_checkpointing", "load_best_model_at_end", *PRECISIONS)) | {
+    row.dest for row in load_table("training_arguments").rows
+}
+#: Switches of the trainer that no claim of another name is made of.
+_PLAIN_SWITCHES = frozenset(row.dest for row in load_table("training_arguments").rows if row.takes == "?") - _SWITCHES
+_KINDS = {
+    row.dest: next((kind for kind in ("int", "float") if row.kind.replace(" | None", "").endswith(kind)), None)
+    for row in load_table("training_arguments").rows
+}
+#: Possible first words of the value of `--fsdp` (transformers/trainer_utils.py, FSDPOption).
+_FSDP_WORDS = ("full_shard", "shard_grad_op", "hybrid_shard", "hybrid_shard_zero2", "auto_wrap", "offload")
+_BOOLEAN_WORDS = ("true", "false", "1", "0", "yes", "no")
+_ARGUMENT_FILES = (".yaml", ".yml", ".json")
+#: Arguments of a program that are searched for files; more words than this are data.
+_MAX_WORDS = 400
+
+
+def trainer_claims(
+    line: LaunchLine, words: Sequence[Word], tree: Tree
+) -> tuple[tuple[Claim, ...], tuple[Reference, ...]]:
+    """The claims of a program's arguments in the scope of the launch, and the file of training arguments they name."""
+    words = truncate(words, _MAX_WORDS, "arguments of a program")
+    builder = ClaimBuilder("arguments", line.scope, line.command.condition)
+    scanned = scan(words, _OPTIONS)
+    for name in _VALUED:
+        quantity, reader = SETTINGS[name]
+        builder.add_setting(quantity, scanned.last(name), reader)
+    _state_settings(builder, words)
+    _state_paddle(builder, words)
+    _state_switches(builder, words)
+    _state_sharding(builder, words)
+    references = tuple(_argument_files(line, words, tree))
+    if references:
+        _state_overrides(builder, words)
+    return tuple(builder.claims), references
+
+
+def _state_settings(builder: ClaimBuilder, words: Sequence[Word]) -> None:
+    """State every argument of the trainer on the line as `setting.transformers.NAME`, converted as its parser does."""
+    last: dict[str, GivenOption] = {}
+    for given in scan(words, _ALL).given:
+        last[given.dest] = given
+    # Of a line with several of the trainer's arguments, a name that it does not have: an error where nothing else
+    # parses the line.
+    for word in words if len(last) >= _TYPICAL_OPTIONS else ():
+        name = (text_of(word) or "").partition("=")[0]
+        dest = name[2:].replace("-", "_")
+        if name.startswith("--") and dest.isidentifier() and dest not in _OTHERS and not is_secret(dest):
+            builder.add(f"{SETTING_PREFIX}transformers.{dest}", Known(name), word.span, name)
+    for name, given in last.items():
+        if not is_secret(name):
+            kind = _KINDS.get(name)
+            value = lift(lambda item, kind=kind: _converted(item, kind), given.value)
+            builder.add(f"{SETTING_PREFIX}transformers.{name}", value, given.span, given.spelling)
+
+
+def _state_paddle(builder: ClaimBuilder, words: Sequence[Word]) -> None:
+    """State the arguments of Paddle's trainers on the line; one without a value is a switch that is on."""
+    found: dict[str, tuple[Value, Word, Word]] = {}
+    for index, word in enumerate(words):
+        name, equals, text_after = (text_of(word) or "").partition("=")
+        if not name.startswith("--") or name[2:] not in FIELDS:
+            continue
+        following = words[index + 1] if index + 1 < len(words) and not equals else None
+        if following is not None and not known_prefix(following).startswith("--") and not following.many:
+            found[name[2:]] = (following.value, word, following)
+        else:
+            found[name[2:]] = (Known(text_after if equals else True), word, word)
+    for dest, (value, word, last) in found.items():
+        span = join_spans(word.span, last.span) if last is not word else word.span
+        spelling = word.spelling if last is word else f"{word.spelling} {last.spelling}"
+        read = lift(lambda item, dest=dest: converted(dest, item), value)
+        builder.add(f"{SETTING_PREFIX}{FRAMEWORK}.{dest}", read, span, spelling)
+
+
+def _converted(item: Plain, kind: str | None) -> Plain:
+    """The string as a number, or unchanged if it is not one, because a rule will quote it."""
+    try:
+        return int(str(item)) if kind == "int" else float(str(item)) if kind == "float" else item
+    except ValueError:
+        return item
+
+
+def _state_switches(builder: ClaimBuilder, words: Sequence[Word]) -> None:
+    found: dict[str, tuple[Value, Word, Word]] = {}
+    for index, word in enumerate(words):
+        text = text_of(word) or ""
+        name, equals, text_after = text.partition("=")
+        dest = name[2:].replace("-", "_") if name.startswith("--") else ""
+        if dest not in _SWITCHES and dest not in _PLAIN_SWITCHES:
+            continue
+        value: Value = Known(text_after) if equals else Known(True)
+        last = word
+        if not equals and index + 1 < len(words):
+            following = words[index + 1]
+            unknown = isinstance(following.value, Unresolved) and not following.many
+            if (unknown and not following.spelling.startswith("-")) or (
+                text_of(following) or ""
+            ).lower() in _BOOLEAN_WORDS:
+                value, last = following.value, following
+        found[dest] = (value, word, last)
+    for dest, (value, word, last) in found.items():
+        setting = f"{SETTING_PREFIX}transformers.{dest}"
+        span = join_spans(word.span, last.span) if last is not word else word.span
+        spelling = word.spelling if last is word else f"{word.spelling} {last.spelling}"
+        builder.add(setting, as_bool(value), span, spelling)
+        if dest in _PLAIN_SWITCHES:
+            continue
+        if dest in PRECISIONS:
+            precision = precision_of(dest, value)
+            if precision is not None:
+                builder.add("mixed_precision", precision, span, spelling)
+        else:
+            quantity, reader = SETTINGS[dest]
+            builder.add(quantity, reader(value), span, spelling)
+
+
+def _state_sharding(builder: ClaimBuilder, words: Sequence[Word]) -> None:
+    """State `--deepspeed FILE` and `--fsdp "full_shard auto_wrap"`; without a value, flags of another program."""
+    for word, following in itertools.pairwise(words):
+        name, equals, value = (text_of(word) or "").partition("=")
+        value_text = value if equals else text_of(following) or ""
+        if name == "--deepspeed" and value_text.endswith((".json", ".jsonc", ".hjson")):
+            builder.add("sharding_library", Known("deepspeed"), word.span, word.spelling)
+        elif name == "--fsdp" and value_text.split()[:1] and value_text.split()[0] in _FSDP_WORDS:
+            builder.add("sharding_library", Known("fsdp"), word.span, word.spelling)
+
+
+#: Programs whose argument is a file of training arguments, and the words in which they stand.
+_TAKES_FILE = re.compile(r"(?:^|/)(?:llamafactory|axolotl)(?:-cli$|\.cli\b|$)|^lmf$")
+_MAX_PROGRAM = 24
+
+
+def _argument_files(line: LaunchLine, words: Sequence[Word], tree: Tree) -> Iterator[Reference]:
+    """Yield references to the files on the line that hold training arguments."""
+    source = TrainerConfigSource()
+    # These take such a file for certain, whatever keys are in it.
+    certain = any(_TAKES_FILE.search(text_of(word) or "") for word in line.words[:_MAX_PROGRAM])
+    for word in words:
+        path = (text_of(word) or "").rpartition("=")[2]
+        if not path.lower().endswith(_ARGUMENT_FILES):
+            continue
+        target = relative(path, line, tree)
+        file = tree.read(target) if target is not None else None
+        if target is not None and isinstance(file, SourceFile) and (certain or source.recognises(file)):
+            yield Reference(target, TRAINER_ROLE, word.span, line.scope)
+
+
+def _state_overrides(builder: ClaimBuilder, words: Sequence[Word]) -> None:
+    """State `learning_rate=1e-5` after a file of arguments."""
+    for word in words:
+        name, equals, text_after = (text_of(word) or "").partition("=")
+        if equals and name in SETTINGS:
+            quantity, reader = SETTINGS[name]
+            builder.add(quantity, reader(Known(text_after)), word.span, word.spelling)
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentFramework:
+    """One framework that is configured by arguments: a row of `argument_frameworks.toml`, whose head describes the
+    fields.
+    """
+
+    name: str
+    programs: str
+    table: Table
+    roles: tuple[str, ...]
+    numbers: dict[str, str]
+    switches: dict[str, str]
+    defaults: dict[str, int]
+    needs: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
+
+
+def _argument_framework(row: dict[str, Any]) -> ArgumentFramework:
+    options = table(**row.pop("options"), abbreviations=False, interleaved=True)
+    return ArgumentFramework(table=options, **toml.with_tuples(row))
+
+
+ARGUMENT_FRAMEWORKS = tuple(
+    _argument_framework(row) for row in toml.load(Path(__file__).with_name("argument_frameworks.toml"))["framework"]
+)
+
+
+def argument_framework(program: str, words: Sequence[Word]) -> ArgumentFramework | None:
+    """The framework whose program this is; None for any other."""
+    name = program.removesuffix(".py").strip("./").replace("/", ".")
+    for framework in ARGUMENT_FRAMEWORKS:
+        if re.compile(framework.programs, re.DOTALL).fullmatch(name):
+            scanned = scan(words, framework.table)
+            if not framework.needs or any(scanned.last(need) is not None for need in framework.needs):
+                return framework
+    return None
+
+
+def rl_claims(framework: ArgumentFramework, line: LaunchLine, words: Sequence[Word]) -> tuple[Claim, ...]:
+    """The claims of the arguments of such a program, in the scope of the launch; groups of GPUs in the scopes of roles.
+
+    Args:
+        framework: the framework of the program.
+        line: the launch line.
+        words: the arguments; the first word is the program.
+    """
+    builder = ClaimBuilder("arguments", line.scope, line.command.condition)
+    scanned = scan(words[1:], framework.table)
+    builder.add(
+        "training_framework", Known(framework.name), words[0].span, words[0].spelling, strength=Strength.DEFAULT
+    )
+    for option, quantity in framework.numbers.items():
+        builder.add_setting(quantity, scanned.last(option), as_int)
+    for option, quantity in framework.switches.items():
+        # In asynchronous training the groups share no GPUs, whatever the other options are.
+        if scanned.last("async") is None:
+            builder.add_setting(quantity, scanned.last(option))
+    for role in framework.roles:
+        _state_group(builder, framework, role, scanned, words[0])
+    return tuple(builder.claims)
+
+
+def _state_group(
+    builder: ClaimBuilder, framework: ArgumentFramework, role: str, scanned: ScannedLine, word: Word
+) -> None:
+    """State a role's nodes and GPUs; those of the trained role are the launch's own."""
+    scope = builder.scope if role == framework.roles[0] else replace(builder.scope, role=role)
+    sides = list(_sides(framework, role, scanned, word))
+    if len(sides) < 2:
+        return
+    claims: list[Claim] = []
+    for quantity, value, span_of, spelling, strength in sides:
+        claims.append(builder.add(quantity, value, span_of.span, spelling, strength=strength, scope=scope))
+    world = lift(product, claims[0].value, claims[1].value)
+    spelling = f"{claims[0].spelling} x {claims[1].spelling}"
+    builder.add(
+        "world_size",
+        world,
+        claims[1].span,
+        spelling,
+        strength=max(claim.strength for claim in claims),
+        scope=scope,
+        because=tuple(claims),
+    )
+
+
+def _sides(
+    framework: ArgumentFramework, role: str, scanned: ScannedLine, word: Word
+) -> Iterator[tuple[str, Value, Word, str, Strength]]:
+    for quantity, option in (("nodes", f"{role}_num_nodes"), ("processes_per_node", f"{role}_num_gpus_per_node")):
+        given = scanned.last(option)
+        if given is not None:
+            place = replace(word, span=given.span)
+            yield quantity, as_int(given.value), place, given.spelling, Strength.FLAG
+        elif option in framework.defaults and not scanned.incomplete:
+            shown = f"{word.spelling} (without --{option})"
+            yield quantity, Known(framework.defaults[option]), word, shown, Strength.DEFAULT
+
 
 #: The role in which a launch refers to such a file.
 ROLE = "configuration"
@@ -59,8 +367,6 @@ _FILE = "config_registry.py"
 #: Frameworks that state the settings of their files themselves.
 _WITH_SETTINGS = ("torchtitan",)
 _SUFFIXES = (".toml", ".yaml", ".yml", ".json")
-#: Arguments of a program that are searched for files; more words than this are data.
-_MAX_WORDS = 400
 
 
 def framework_claims(

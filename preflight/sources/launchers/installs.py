@@ -1,17 +1,216 @@
-"""Packages that a script installs before it launches: `pip install ...`, `uv pip install ...`, `conda install ...`."""
+"""What surrounds a launch on its line: the resources of a container, and packages that are installed before.
+
+Options: Docker 27 `docker run` reference; Podman 5 manual; Apptainer 1.3 user guide. Claims about a container that runs
+a launch line have the scope of that launch; any other container has its own scope.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from preflight._util.budget import note_skipped
-from preflight.model.job import WHOLE_JOB, Claim, Known, Reference, Strength, Unresolved
+from preflight.model.job import (
+    WHOLE_JOB,
+    Claim,
+    Known,
+    Plain,
+    Reference,
+    Scope,
+    Span,
+    Strength,
+    Unresolved,
+    Value,
+    is_whole_number,
+    lift,
+)
+from preflight.model.job.value import Symbol
 from preflight.sources.base import Command, Reading, Tree, Word
 from preflight.sources.configs.packages import claims, conda_package_of, cuda_of, package_of
-from preflight.sources.launchers.option_parser import known_prefix, text_of
-from preflight.sources.launchers.python_program import is_python
-from preflight.sources.launchers.wrappers import program_name, strip_wrappers
+from preflight.sources.launchers.claim_builder import ClaimBuilder
+from preflight.sources.launchers.option_parser import ScannedLine, is_python, known_prefix, known_text, text_of
+from preflight.sources.launchers.wrappers import Wrapper, program_name, strip_wrappers
+
+#: Engines that share the host's network, memory and devices, but the driver's libraries only on request.
+_HPC_ENGINES = frozenset(("apptainer", "singularity"))
+_NV_VARIABLES = ("APPTAINER_NV", "SINGULARITY_NV", "APPTAINER_NVCCLI", "APPTAINER_ROCM")
+ENGINES = frozenset(("docker", "podman", "nvidia-docker")) | _HPC_ENGINES
+#: Devices that provide accelerators without `--gpus`: NVIDIA device files or CDI, ROCm, Habana.
+_GPU_DEVICE = re.compile(r"/dev/nvidia|nvidia\.com/gpu|amd\.com/gpu|/dev/kfd|/dev/dri|/dev/accel|/dev/davinci")
+_SHM_MOUNT = re.compile(r"(?:^|[:=,])/dev/shm(?=$|[:,/])|^/dev:/dev")
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([bkmgt]?)(?:i?b)?", re.IGNORECASE)
+_UNITS = {"": 1 / 1024**2, "b": 1 / 1024**2, "k": 1 / 1024, "m": 1.0, "g": 1024.0, "t": 1024.0**2}
+_UNKNOWN_OPTIONS = Unresolved(Symbol.CONTAINER_OPTIONS.value)
+_UNKNOWN_DEVICES = Unresolved("devices that are known only at run time")
+_MAX_WORDS = 12
+_MAX_COMMAND_LENGTH = 1000
+
+
+def container_starts(command: Command) -> Iterator[Wrapper]:
+    """Yield the containers that a command starts, outermost first, after those of the commands around it."""
+    for wrapper in strip_wrappers(command).wrappers:
+        if wrapper.name in ENGINES and wrapper.image is not None and _starts_container(wrapper):
+            yield wrapper
+
+
+def _starts_container(wrapper: Wrapper) -> bool:
+    """Whether this is `run`, not `exec` in a running container: only a new container gets resources."""
+    words = wrapper.command.words
+    at = next((index for index, word in enumerate(words) if word.span == wrapper.word.span), None)
+    if at is None:
+        return False
+    allowed = ("run", "exec") if wrapper.name in _HPC_ENGINES else ("run", "create")
+    return any(text_of(word) in allowed for word in words[at + 1 : at + 6])
+
+
+def state_containers(commands: Sequence[Command], launches: Mapping[Span, Sequence[Scope]]) -> tuple[Claim, ...]:
+    """State the resources of every container.
+
+    Args:
+        commands: the commands of a script.
+        launches: the scopes of the launches inside a container, by the location of the engine's word.
+    """
+    claims: list[Claim] = []
+    seen: set[Span] = set()
+    for command in commands:
+        if program_name(command.words) in _ONLY_MENTIONS or not _names_engine(command):
+            continue
+        for wrapper in container_starts(command):
+            if wrapper.word.span in seen:
+                continue
+            seen.add(wrapper.word.span)
+            own = Scope(launch=f"{wrapper.word.span.path}:{wrapper.word.span.line}")
+            for scope in launches.get(wrapper.word.span, (own,)):
+                builder = ClaimBuilder("container", scope, command.condition)
+                _state_container(builder, wrapper)
+                claims.extend(builder.claims)
+    return tuple(claims)
+
+
+def _names_engine(command: Command) -> bool:
+    names = [(text_of(word) or "").rpartition("/")[2] for word in command.words[:60]]
+    return not ENGINES.isdisjoint(names)
+
+
+_ONLY_MENTIONS = frozenset(("echo", "printf", "which", "type"))
+
+
+def _state_container(builder: ClaimBuilder, wrapper: Wrapper) -> None:
+    image = wrapper.image
+    assert image is not None
+    given = wrapper.scanned
+    subcommand = "exec" if wrapper.name in _HPC_ENGINES else "run"
+    spelling = f"{wrapper.word.spelling} {subcommand} ... {image.spelling}"
+    builder.add("container_run", image.value, wrapper.word.span, spelling)
+    words = _container_words(wrapper)
+    if words:
+        builder.add("container_command", _joined_text(words), words[0].span, " ".join(w.spelling for w in words))
+    if wrapper.name in _HPC_ENGINES:
+        _state_hpc_container(builder, wrapper)
+        return
+    _state_gpus(builder, wrapper)
+    _state_shm(builder, given)
+    builder.add_setting("container_network", given.last("network"))
+    for ulimit in given.every("ulimit"):
+        if known_text(ulimit).startswith("memlock"):
+            builder.add_setting("container_memlock", ulimit)
+    if given.last("privileged") is not None:
+        builder.add_setting("pod_capability", given.last("privileged"), lambda _: Known("privileged"))
+    for added in given.every("cap_add"):
+        builder.add_setting("pod_capability", added)
+    for device in given.every("device"):
+        if "/dev/infiniband" in known_text(device):
+            builder.add_setting("host_path", device)
+    for volume in given.every("volume"):
+        if "/dev/infiniband" in known_text(volume):
+            builder.add_setting("host_path", volume)
+    if given.incomplete:
+        builder.add("host_path", _UNKNOWN_OPTIONS, wrapper.word.span, spelling)
+        # `docker run $OPTIONS image`: the variable may hold any option that is missing on the line.
+        if not any(claim.quantity == "container_gpus" for claim in builder.claims):
+            builder.add("container_gpus", _UNKNOWN_OPTIONS, wrapper.word.span, spelling)
+        builder.add("shm_mib", _UNKNOWN_OPTIONS, wrapper.word.span, spelling)
+        builder.add("container_network", _UNKNOWN_OPTIONS, wrapper.word.span, spelling)
+
+
+def _state_hpc_container(builder: ClaimBuilder, wrapper: Wrapper) -> None:
+    given, word = wrapper.scanned, wrapper.word
+    builder.add_setting("container_gpus", given.last("nv"), lambda _: Known("nv"))
+    for name in _NV_VARIABLES:
+        variable = wrapper.command.environment.get(name)
+        if variable is not None:
+            builder.add("container_gpus", variable.value, variable.span, variable.spelling)
+    if given.incomplete:
+        builder.add("container_gpus", _UNKNOWN_OPTIONS, word.span, word.spelling)
+    builder.add("container_network", Known("host"), word.span, word.spelling)
+    builder.add("shm_mib", Unresolved("the /dev/shm of the host"), word.span, word.spelling)
+
+
+def _state_gpus(builder: ClaimBuilder, wrapper: Wrapper) -> None:
+    given = wrapper.scanned
+    option = given.last("gpus")
+    if option is not None:
+        builder.add_setting("container_gpus", option)
+        count = lift(_gpu_count, option.value)
+        if not isinstance(count, Unresolved):
+            builder.add_setting("gpus_per_node", option, lambda _: count, strength=Strength.SCHEDULER)
+        return
+    runtime = given.last("runtime")
+    devices = [option for option in given.every("device") if _GPU_DEVICE.search(known_text(option))]
+    mounts = [option for option in given.every("volume") if _GPU_DEVICE.search(known_text(option))]
+    if runtime is not None and known_text(runtime) != "runc":
+        builder.add_setting("container_gpus", runtime)
+    elif devices or mounts:
+        builder.add_setting("container_gpus", (devices or mounts)[0])
+    elif given.last("privileged") is not None:
+        builder.add_setting("container_gpus", given.last("privileged"), lambda _: Known("privileged"))
+    elif wrapper.word.spelling.strip("\"'").endswith("nvidia-docker"):
+        builder.add("container_gpus", Known("nvidia-docker"), wrapper.word.span, wrapper.word.spelling)
+    elif any(isinstance(option.value, Unresolved) for option in (*given.every("device"), *given.every("hooks"))):
+        builder.add("container_gpus", _UNKNOWN_DEVICES, wrapper.word.span, wrapper.word.spelling)
+
+
+def _gpu_count(item: Plain) -> Plain:
+    """The number of GPUs in `4`, `"device=0,1"` or `device=2`; ValueError for `all`."""
+    text = str(item).strip("\"'")
+    if is_whole_number(text):
+        return int(text)
+    if text.startswith("device="):
+        return len([part for part in text.removeprefix("device=").strip("\"'").split(",") if part])
+    raise ValueError(f"{text}: as many as the host has")
+
+
+def _state_shm(builder: ClaimBuilder, given: ScannedLine) -> None:
+    size, ipc = given.last("shm_size"), given.last("ipc")
+    if size is not None:
+        builder.add_setting("shm_mib", size, lambda value: lift(mebibytes, value))
+    if ipc is not None and known_text(ipc) not in ("private", "none", "shareable"):
+        builder.add_setting("shm_mib", ipc, lambda _: Unresolved("the /dev/shm of the host, or of another container"))
+    for mount in (*given.every("volume"), *given.every("tmpfs")):
+        if _SHM_MOUNT.search(known_text(mount)) or (isinstance(mount.value, Unresolved) and "shm" in mount.spelling):
+            builder.add_setting("shm_mib", mount, lambda _: Unresolved("a volume mounted there"))
+
+
+def mebibytes(item: Plain) -> Plain:
+    """Convert `8g`, `512m`, `1gb` or a number of bytes to MiB; ValueError for anything else."""
+    match = _SIZE.fullmatch(str(item).strip())
+    if match is None:
+        raise ValueError(f"{item!r} is not a size")
+    return int(float(match[1]) * _UNITS[match[2].lower()])
+
+
+def _container_words(wrapper: Wrapper) -> tuple[Word, ...]:
+    """The words after the image."""
+    words = wrapper.command.words
+    for index, word in enumerate(words):
+        if wrapper.image is not None and word.span == wrapper.image.span:
+            return tuple(words[index + 1 :][:_MAX_WORDS])
+    return ()
+
+
+def _joined_text(words: Sequence[Word]) -> Value:
+    return Known(" ".join(text_of(word) or known_prefix(word) or "?" for word in words)[:_MAX_COMMAND_LENGTH])
+
 
 #: Options of `pip install` and `conda install` that take the next word, from their own help (pip 25.0, conda 24.11).
 _WITH_VALUE = frozenset(

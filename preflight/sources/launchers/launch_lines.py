@@ -13,15 +13,13 @@ from preflight.model.job import Claim, Known, Note, NoteKind, Scope, Span
 from preflight.model.job.job import SUBMISSION
 from preflight.sources.base import Command, LauncherReader, LaunchLine, Reading, SourceFile, Tree, Variable, Word
 from preflight.sources.containers.sources import is_container_file
-from preflight.sources.hydra.frameworks import FRAMEWORKS
+from preflight.sources.hydra.configuration import FRAMEWORKS
 from preflight.sources.hydra.run_config import framework_of_line, framework_of_program
 from preflight.sources.launchers import mpi, slurm
-from preflight.sources.launchers.accelerate import AccelerateReader
+from preflight.sources.launchers.accelerate import AccelerateReader, DeepSpeedReader
 from preflight.sources.launchers.claim_builder import ClaimBuilder, with_origins
-from preflight.sources.launchers.containers import state_containers
-from preflight.sources.launchers.deepspeed import DeepSpeedReader
-from preflight.sources.launchers.framework_arguments import starts_ranks
-from preflight.sources.launchers.installs import read_installs
+from preflight.sources.launchers.framework_arguments import ARGUMENT_FRAMEWORKS, argument_framework, starts_ranks
+from preflight.sources.launchers.installs import read_installs, state_containers
 from preflight.sources.launchers.launch_context import (
     MAX_VARIABLES,
     state_context,
@@ -31,10 +29,15 @@ from preflight.sources.launchers.launch_context import (
     wrappers_reach_nodes,
 )
 from preflight.sources.launchers.mpi import ProgramReader, app_contexts, is_program
-from preflight.sources.launchers.option_parser import known_prefix, relative, text_of
-from preflight.sources.launchers.paddle import PaddleReader, PaddleWrapperReader, is_wrapper
-from preflight.sources.launchers.paddle_v2 import PaddleV2Reader
-from preflight.sources.launchers.program_arguments import gives_rank
+from preflight.sources.launchers.option_parser import (
+    PythonProgram,
+    is_python,
+    known_prefix,
+    python_program,
+    relative,
+    text_of,
+)
+from preflight.sources.launchers.paddle import PaddleReader, PaddleV2Reader, PaddleWrapperReader, is_wrapper
 from preflight.sources.launchers.python import (
     PythonReader,
     UnknownReader,
@@ -43,20 +46,17 @@ from preflight.sources.launchers.python import (
     spawns_ranks,
     unknown_launcher,
 )
-from preflight.sources.launchers.python_program import PythonProgram, is_python, python_program
-from preflight.sources.launchers.ray import RayReader
-from preflight.sources.launchers.script_arguments import is_one_of_several
+from preflight.sources.launchers.script_arguments import gives_rank, is_one_of_several
 from preflight.sources.launchers.steps import state_waits
-from preflight.sources.launchers.submissions import XpkReader, applied_clusters, submitted_task
+from preflight.sources.launchers.submissions import RayReader, XpkReader, applied_clusters, submitted_task
 from preflight.sources.launchers.torch_launchers import (
     ColossalReader,
     ComposerReader,
     DeterminedReader,
     FabricReader,
+    TorchrunReader,
     TorchxReader,
 )
-from preflight.sources.launchers.torchrun import TorchrunReader
-from preflight.sources.launchers.trainer_arguments import ARGUMENT_FRAMEWORKS, argument_framework
 from preflight.sources.launchers.training_clis import (
     AxolotlReader,
     LlamaFactoryReader,

@@ -15,7 +15,7 @@ from dataclasses import replace
 from preflight._util.budget import truncate
 from preflight.model.job import Known, Plain, Reference, Strength, Unresolved, Value, as_int, lift
 from preflight.sources.base import LaunchLine, Reading, Tree, Word
-from preflight.sources.launchers.claim_builder import ClaimBuilder, product_of, sum_of
+from preflight.sources.launchers.claim_builder import ClaimBuilder, product_of, state_options, sum_of
 from preflight.sources.launchers.option_parser import (
     GivenOption,
     Option,
@@ -30,7 +30,6 @@ from preflight.sources.launchers.option_parser import (
 from preflight.sources.launchers.slurm import HARMLESS
 from preflight.sources.launchers.started_program import read_program
 from preflight.sources.tables import load_table
-from preflight.sources.value_readers import as_text
 
 #: Characters of a host list that are repeated in the claim about each host.
 _MAX_LIST_LENGTH = 300
@@ -183,7 +182,6 @@ def _state_program(builder: ClaimBuilder, scanned: ScannedLine, word: Word) -> N
     if mapped is not None and any("oversubscribe" in text.lower() for text in texts(mapped.value)):
         oversubscribed = mapped
     builder.add_setting("oversubscribe", oversubscribed, lambda _: Known(True))
-    builder.add_setting("runs_as_root", scanned.last("root"), lambda _: Known(True))
     for given in scanned.every("mca"):
         for text in texts(given.value):
             parameter, _, value = text.partition(" ")
@@ -191,13 +189,9 @@ def _state_program(builder: ClaimBuilder, scanned: ScannedLine, word: Word) -> N
         named = re.match(r"\S+\s+(\w+)\s", given.spelling)
         if isinstance(given.value, Unresolved) and named is not None:
             builder.add_setting(f"env.OMPI_MCA_{named[1]}", given)
-    builder.add_setting("min_tasks", scanned.last("min_np"), as_int)
-    builder.add_setting("max_tasks", scanned.last("max_np"), as_int)
-    builder.add_setting("host_discovery", scanned.last("host_discovery_script"), as_text)
+    state_options(builder, "mpirun", scanned.last)
     for controller in ("gloo", "mpi", "jsrun"):
         builder.add_setting("controller", scanned.last(f"use_{controller}"), _constant(controller))
-    # horovodrun passes the list to NCCL as well as to Gloo.
-    builder.add_setting("env.NCCL_SOCKET_IFNAME", scanned.last("nics"), as_text)
 
 
 def _passed_variables(scanned: ScannedLine) -> Value:

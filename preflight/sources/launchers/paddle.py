@@ -1,4 +1,7 @@
-"""`python -m paddle.distributed.launch` and `fleetrun`: collective and parameter-server mode, all generations.
+"""Launchers of Paddle, all generations: `python -m paddle.distributed.launch` and `fleetrun`, and `paddle` of 0.x.
+
+Sources: paddle/scripts/submit_local.sh.in, paddle/utils/Flags.cpp and paddle/scripts/cluster_train/paddle.py of
+PaddlePaddle 0.8 to 0.11. Options are gflags: `--use_gpu=0`, `--use_gpu 0`, and a flag alone or with a `no` prefix.
 
 The options are generated (preflight/sources/tables). Other sources: paddle/distributed/launch/context/args_envs.py and
 controllers/{collective,ps}.py (PaddlePaddle 3.x), and paddle/distributed/fleet/launch.py (2.0 to 2.2), whose flags 3.x
@@ -12,11 +15,25 @@ launches have the launcher `paddle`.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from preflight._util.budget import truncate
-from preflight.model.job import Claim, Known, Plain, Relation, Strength, Unresolved, Value, alternatives, as_int, lift
+from preflight.model.job import (
+    Claim,
+    Known,
+    Plain,
+    Reference,
+    Relation,
+    Strength,
+    Unresolved,
+    Value,
+    alternatives,
+    as_int,
+    lift,
+)
 from preflight.model.job.quantities import SETTING_PREFIX
 from preflight.sources.base import LaunchLine, Reading, SourceFile, Tree, Word
 from preflight.sources.configs.setting_claims import state_settings
@@ -25,10 +42,10 @@ from preflight.sources.launchers.claim_builder import (
     ClaimBuilder,
     Setting,
     endpoint,
-    first_of,
     node_range,
     option_setting,
     state_all_gpus,
+    state_options,
     state_single_start,
     variable_setting,
 )
@@ -37,16 +54,129 @@ from preflight.sources.launchers.option_parser import (
     ScannedLine,
     Table,
     declared_table,
+    file_references,
     generated_table,
     known_prefix,
+    paths_of,
     relative,
     scan,
     table,
+    text_of,
     texts,
 )
 from preflight.sources.launchers.started_program import read_program
 from preflight.sources.tables import load_table
-from preflight.sources.value_readers import as_strings, as_text, count_of
+from preflight.sources.value_readers import as_gflag, as_strings, as_text, count_of, first_of
+
+_V2_OPTIONS = declared_table("paddle-v2")
+
+
+class PaddleV2Reader:
+    """Reads the command line of a server, a trainer, or the tool that starts all of them over ssh."""
+
+    name: str = "paddle-v2"
+    names: tuple[str, ...] = ("paddle", "paddle_trainer", "paddle_pserver_main", "paddle_pserver2", "paddle.py")
+
+    def read(self, line: LaunchLine, tree: Tree) -> Reading:
+        """State ports, counts, role and index; the other subcommands launch nothing."""
+        name = posixpath.basename(text_of(line.words[0]) or "")
+        words = line.words[1:]
+        if name == "paddle.py":
+            return _read_cluster_train(line, words, tree)
+        if name == "paddle":
+            command = text_of(words[0]) if words else None
+            if command not in ("pserver", "train"):
+                return Reading()
+            words = words[1:]
+        else:
+            command = "train" if name == "paddle_trainer" else "pserver"
+        return _read_process(line, words, tree, server=command == "pserver")
+
+
+def _scan_gflags(words: tuple[Word, ...]) -> ScannedLine:
+    """Parse the options of a line, skipping words that may stand for several; those make the result incomplete."""
+    plain = [word for word in words if not word.many]
+    found = scan(plain, _V2_OPTIONS)
+    return replace(found, incomplete=found.incomplete or len(plain) < len(words))
+
+
+def _read_process(line: LaunchLine, words: tuple[Word, ...], tree: Tree, *, server: bool) -> Reading:
+    """Read one server or one trainer."""
+    scanned = _scan_gflags(words)
+    builder = ClaimBuilder("paddle", line.scope, line.command.condition)
+    word = line.words[0]
+    remote = server or scanned.last("pservers") is not None
+    config = scanned.last("config")
+    program = read_program(line, "paddle-v2", _config_word(config, words), tree) if not server else None
+    launch = read_program(line, "paddle-v2", (), tree).launch if program is None else program.launch
+    if remote:
+        role = "PSERVER" if server else "TRAINER"
+        builder.add("ps_mode", Known(True), word.span, word.spelling)
+        builder.add("ps_role", Known(role), word.span, f"{word.spelling} {text_of(line.words[1]) or ''}".strip())
+        state_options(builder, "paddle-v2-server", scanned.last, word, hidden=scanned.incomplete)
+    if not server:
+        local = scanned.last("local")
+        if local is not None:
+            builder.add_setting("trains_locally", local, as_gflag)
+        elif remote and not scanned.incomplete:
+            builder.add_default("trains_locally", Known(True), word, "--local=0")
+        state_options(builder, "paddle-v2-trainer", scanned.last)
+    claims = (*builder.claims, *(program.claims if program is not None else ()))
+    return Reading(claims=claims, launches=(launch,), references=program.references if program is not None else ())
+
+
+def _config_word(config: GivenOption | None, words: tuple[Word, ...]) -> tuple[Word, ...]:
+    """The configuration file that a trainer runs, as if it were its program."""
+    if config is None:
+        return ()
+    place = next((word for word in words if word.span == config.span), None)
+    return (Word(config.value, config.span, config.spelling, parts=config.parts),) if place is not None else ()
+
+
+def _read_cluster_train(line: LaunchLine, words: tuple[Word, ...], tree: Tree) -> Reading:
+    """Read `python paddle.py`, which reads conf.py beside it and starts a server and a trainer on every host."""
+    scanned = _scan_gflags(words)
+    given = {item.dest for item in scanned.given}
+    if not given & {"job_workspace", "job_dispatch_package", "trainer_count", "ports_num_for_sparse", "config"}:
+        return Reading()
+    builder = ClaimBuilder("cluster_train", line.scope, line.command.condition)
+    launch = read_program(line, "cluster_train", (), tree).launch
+    word = line.words[0]
+    builder.add("ps_mode", Known(True), word.span, word.spelling)
+    state_options(builder, "paddle-v2-cluster", scanned.last)
+    local = scanned.last("local")
+    if local is not None:
+        builder.add_setting("trains_locally", local, as_gflag)
+    elif not scanned.incomplete and not scanned.unknown:
+        builder.add_default("trains_locally", Known(True), word, "--local=0")
+    references = []
+    conf = relative(posixpath.join(posixpath.dirname(text_of(word) or ""), "conf.py"), line, tree)
+    if conf is not None:
+        references.append(Reference(conf, "script", word.span, line.scope))
+    sent = _sent_files(line, scanned, tree)
+    references.extend(sent)
+    if all(reference.role != "script" for reference in sent):
+        references.extend(file_references(scanned.last("config"), "script", line, tree))
+    return Reading(claims=tuple(builder.claims), launches=(launch,), references=tuple(references))
+
+
+def _sent_files(line: LaunchLine, scanned: ScannedLine, tree: Tree) -> list[Reference]:
+    """Refer to the configuration and `train.list` in the package that is sent to all hosts, when it is in the tree."""
+    package, config = scanned.last("job_dispatch_package"), scanned.last("config")
+    if package is None:
+        return []
+    wanted = [(name, "script", config) for name in (paths_of(config.value, config.parts) if config else ())]
+    wanted += [(name, "index", package) for name in ("train.list", "data/train.list")]
+    found = []
+    for path in paths_of(package.value, package.parts):
+        # An absolute path is that of a checkout on the host where the job is started.
+        for folder in (path, posixpath.basename(path.rstrip("/"))):
+            for name, role, given in wanted:
+                target = relative(posixpath.join(folder, name), line, tree)
+                if given is not None and target is not None and isinstance(tree.read(target), SourceFile):
+                    found.append(Reference(target, role, given.span, line.scope))
+    return list(dict.fromkeys(found))
+
 
 _OPTIONS = generated_table(
     load_table("paddle_launch"),
@@ -151,9 +281,7 @@ class PaddleReader:
             _state_settings(builder, line, hidden=scanned.incomplete)
         tuner = scanned.last("auto_tuner_json")
         builder.claims.extend(_tuner_settings(tuner, line, tree) if tuner is not None else ())
-        builder.add_setting("rendezvous_id", settings.get("job_id"), as_text)
-        builder.add_setting("max_restarts", settings.get("max_restart"), as_int)
-        builder.add_setting("backend", settings.get("backend"), as_text)
+        state_options(builder, self.name, settings.get)
         return program.reading(builder.claims)
 
 
@@ -353,7 +481,7 @@ def _state_master(builder: ClaimBuilder, settings: dict[str, Setting]) -> None:
         return
     ips = settings.get("ips")
     if ips is not None:
-        builder.add_setting("master_addr", ips, lambda value: lift(first_of, as_strings(value)))
+        builder.add_setting("master_addr", ips, first_of)
     builder.add_setting("master_port", settings.get("start_port"), as_int)
 
 
@@ -450,13 +578,9 @@ class PaddleWrapperReader:
         builder = ClaimBuilder(self.name, line.scope, line.command.condition)
         program = read_program(line, self.name, scanned.rest, tree)
         ips = option_setting(scanned.last("node_ips"))
-        builder.add_setting("hosts", ips, as_strings)
-        builder.add_setting("nodes", ips, lambda value: count_of(as_strings(value)), relation=Relation.REQUIRES)
-        builder.add_setting("master_addr", ips, lambda value: lift(first_of, as_strings(value)))
-        rank = option_setting(scanned.last("node_id"))
-        builder.add_setting("node_rank", rank, as_int)
-        state_address(builder, option_setting(scanned.last("current_node_ip")), ips, numbered=rank is not None)
-        builder.add_setting("master_port", option_setting(scanned.last("started_port")), as_int)
+        state_options(builder, "paddle-wrapper", scanned.last)
+        numbered = scanned.last("node_id") is not None
+        state_address(builder, option_setting(scanned.last("current_node_ip")), ips, numbered=numbered)
         processes = option_setting(scanned.last("nproc_per_node"))
         if processes is not None:
             builder.add_setting("processes_per_node", processes, as_int)

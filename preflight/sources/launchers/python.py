@@ -31,9 +31,14 @@ from preflight.model.job import (
 from preflight.model.job.quantities import SETTING_PREFIX
 from preflight.model.job.value import numbers
 from preflight.sources.base import Command, LaunchLine, Reading, SourceFile, Tree, Variable, Word
-from preflight.sources.launchers.claim_builder import ClaimBuilder, endpoint, variable_setting
-from preflight.sources.launchers.option_parser import module_path, relative, text_of, texts
-from preflight.sources.launchers.python_program import is_python, python_program
+from preflight.sources.launchers.claim_builder import (
+    ClaimBuilder,
+    endpoint,
+    state_options,
+    variable_setting,
+    variables_of,
+)
+from preflight.sources.launchers.option_parser import is_python, module_path, python_program, relative, text_of, texts
 from preflight.sources.launchers.started_program import read_program
 from preflight.sources.launchers.wrappers import strip_wrappers
 from preflight.sources.value_readers import as_strings, as_text, count_of
@@ -90,18 +95,8 @@ class PythonReader:
             _state_parameter_server(builder, environment)
         elif any(name in environment for name in _PADDLE_COLLECTIVE_VARIABLES):
             _state_paddle(builder, environment)
-        _state_torch(builder, environment)
+        state_options(builder, self.name, variables_of(environment))
         return program.reading(builder.claims)
-
-
-def _state_torch(builder: ClaimBuilder, environment: Mapping[str, Variable]) -> None:
-    add = _Variables(builder, environment)
-    add("MASTER_ADDR", "master_addr", as_text)
-    add("MASTER_PORT", "master_port", as_int)
-    add("WORLD_SIZE", "world_size", as_int, relation=Relation.REQUIRES)
-    add("RANK", "rank", as_int)
-    add("LOCAL_RANK", "local_rank", as_int)
-    add("NODE_RANK", "node_rank", as_int)
 
 
 #: The list of servers, as Paddle's role maker reads it and as scripts of its 1.x models read it themselves.

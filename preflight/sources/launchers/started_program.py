@@ -10,15 +10,24 @@ from dataclasses import dataclass, replace
 
 from preflight.model.job import Claim, Known, Launch, Reference, one_of
 from preflight.sources.base import OWN_SETTINGS, SETTINGS, LaunchLine, Reading, SourceFile, Tree, Word
-from preflight.sources.hydra.framework_claims import claims_of
-from preflight.sources.hydra.run_config import run_config
+from preflight.sources.hydra.run_config import claims_of, run_config
 from preflight.sources.launchers.claim_builder import ClaimBuilder
-from preflight.sources.launchers.framework_arguments import framework_claims, model_references
-from preflight.sources.launchers.option_parser import known_prefix, module_path, paths_of, relative, text_of
-from preflight.sources.launchers.program_arguments import megatron_claims, option_claims, program_claims
-from preflight.sources.launchers.python_program import python_program
-from preflight.sources.launchers.script_arguments import argument_claims
-from preflight.sources.launchers.trainer_arguments import argument_framework, rl_claims, trainer_claims
+from preflight.sources.launchers.framework_arguments import (
+    argument_framework,
+    framework_claims,
+    model_references,
+    rl_claims,
+    trainer_claims,
+)
+from preflight.sources.launchers.option_parser import (
+    known_prefix,
+    module_path,
+    paths_of,
+    python_program,
+    relative,
+    text_of,
+)
+from preflight.sources.launchers.script_arguments import argument_claims, megatron_claims, option_claims, program_claims
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,7 @@ from preflight.model.job import (
 from preflight.sources.base import Command, Variable
 from preflight.sources.launchers import slurm
 from preflight.sources.launchers.claim_builder import ClaimBuilder, option_setting, state_launcher, variable_setting
-from preflight.sources.launchers.option_parser import join_spans, text_of
-from preflight.sources.launchers.python_program import is_python, python_program
+from preflight.sources.launchers.option_parser import is_python, join_spans, python_program, text_of
 from preflight.sources.launchers.wrappers import Wrapper, program_name, strip_wrappers
 
 #: Steps read from one script.

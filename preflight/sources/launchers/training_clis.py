@@ -27,14 +27,16 @@ from preflight.sources.launchers.claim_builder import (
     ClaimBuilder,
     node_range,
     state_all_gpus,
+    state_options,
     state_single_start,
     variable_setting,
+    variables_of,
 )
 from preflight.sources.launchers.option_parser import known_prefix, scan, table, text_of, texts
 from preflight.sources.launchers.started_program import read_program
-from preflight.sources.launchers.torchrun import TorchrunReader
+from preflight.sources.launchers.torch_launchers import TorchrunReader
 from preflight.sources.tables import load_table
-from preflight.sources.value_readers import as_strings, as_text, count_of
+from preflight.sources.value_readers import as_text
 
 _FALSE_TEXTS = ("", "0", "false", "no", "n")
 
@@ -83,18 +85,11 @@ def _state_torchrun(builder: ClaimBuilder, line: LaunchLine, environment: Mappin
         builder.add_setting("nodes", nodes, as_int, relation=Relation.REQUIRES)
     else:
         builder.add_default("nodes", Known(1), word, "NNODES", relation=Relation.REQUIRES)
-    builder.add_setting("processes_per_node", settings.get("NPROC_PER_NODE"), as_int)
+    state_options(builder, "llamafactory-cli", settings.get)
     if "NPROC_PER_NODE" not in settings and "CUDA_VISIBLE_DEVICES" not in settings:
         state_all_gpus(builder, word, "NPROC_PER_NODE")
-    # Until 0.9.2 the variable was RANK, and scripts still set it to the rank of the node.
-    rank = settings.get("NODE_RANK") or settings.get("RANK")
-    builder.add_setting("node_rank", rank, as_int)
-    if rank is None and not elastic and "srun" in line.wrappers:
+    if not {"NODE_RANK", "RANK"} & settings.keys() and not elastic and "srun" in line.wrappers:
         builder.add_default("node_rank", Known(0), word, "NODE_RANK")
-    builder.add_setting("master_addr", settings.get("MASTER_ADDR"), as_text)
-    builder.add_setting("master_port", settings.get("MASTER_PORT"), as_int)
-    builder.add_setting("rendezvous_id", settings.get("RDZV_ID"), as_text)
-    builder.add_setting("max_restarts", settings.get("MAX_RESTARTS"), as_int)
     builder.add(
         "rendezvous_backend",
         Known("c10d" if elastic else "static"),
@@ -105,9 +100,9 @@ def _state_torchrun(builder: ClaimBuilder, line: LaunchLine, environment: Mappin
     state_single_start(builder, line)
 
 
-def _inserted_word(text: str, at: Word) -> Word:
+def _inserted_word(text: str, at: Word, spelling: str = "") -> Word:
     """A word that the command itself adds to the line that it builds."""
-    return Word(Known(text), at.span, at.spelling)
+    return Word(Known(text), at.span, spelling or at.spelling)
 
 
 class AxolotlReader:
@@ -341,7 +336,7 @@ class PrimusReader:
             return Reading()
         options = scan(own, _DIRECT)
         word = line.words[0]
-        module = (_inserted_word_as("-m", word), _inserted_word_as("primus.cli.main", word))
+        module = (_inserted_word("-m", word), _inserted_word("primus.cli.main", word))
         if options.last("single") is not None:
             one = read_program(line, self.name, (module[1], *program), tree, module=True)
             builder = ClaimBuilder(self.name, line.scope, line.command.condition)
@@ -356,26 +351,26 @@ class PrimusReader:
             variable = line.command.environment.get(name)
             if name == "NNODES" and nodes is not None:
                 words += [
-                    _inserted_word_as(option, word),
+                    _inserted_word(option, word),
                     Word(nodes.value, nodes.span, nodes.spelling, parts=nodes.parts),
                 ]
             elif name in given:
                 value, span, spelling = given[name]
-                words += [_inserted_word_as(option, word), Word(Known(value), span, spelling)]
+                words += [_inserted_word(option, word), Word(Known(value), span, spelling)]
             elif variable is not None:
                 spelled = variable.spelling if name in variable.spelling else f"{name}={variable.spelling}"
-                words += [_inserted_word_as(option, word), Word(variable.value, variable.span, spelled)]
+                words += [_inserted_word(option, word), Word(variable.value, variable.span, spelled)]
             elif name in _SLURM_SYMBOLS and (slurm is not None or "srun" in line.wrappers or name != "NNODES"):
                 # primus-cli takes it from the allocation that it runs in, and it may run in one.
                 shown = f"{word.spelling} (without {name})"
                 words += [
-                    _inserted_word_as(option, word),
+                    _inserted_word(option, word),
                     Word(Unresolved(_SLURM_SYMBOLS[name].value), word.span, shown),
                 ]
             else:
                 words += [
-                    _inserted_word_as(option, word),
-                    _inserted_word_as(default, word, f"{word.spelling} (without {name})"),
+                    _inserted_word(option, word),
+                    _inserted_word(default, word, f"{word.spelling} (without {name})"),
                 ]
         built = (word, *words, *module, *program)
         return TorchrunReader().read(replace(line, words=built), tree)
@@ -398,11 +393,6 @@ def _env_variables(options: Sequence[object]) -> dict[str, tuple[str, Span, str]
     return found
 
 
-def _inserted_word_as(text: str, at: Word, spelling: str = "") -> Word:
-    """A word that the command itself adds to the line that it builds."""
-    return Word(Known(text), at.span, spelling or at.spelling)
-
-
 class NemoReader:
     """Reads `nemo llm pretrain|finetune --factory RECIPE trainer.num_nodes=2 ...`."""
 
@@ -416,7 +406,7 @@ class NemoReader:
         if len(commands) < 2 or commands[0] not in ("llm", "vlm", "diffusion") or commands[1] not in self._COMMANDS:
             return Reading()
         word = line.words[0]
-        module = _inserted_word_as("nemo.collections.llm", word)
+        module = _inserted_word("nemo.collections.llm", word)
         program = read_program(line, self.name, (module, *line.words[3:]), tree, module=True).of_package()
         claims = tuple(
             # The trainer itself starts the processes of its node.
@@ -437,26 +427,13 @@ class PaddleFormersReader:
         if len(line.words) < 3 or text_of(line.words[1]) != "train" or known_prefix(line.words[2]).startswith("-"):
             return Reading()
         word = line.words[0]
-        module = _inserted_word_as("paddleformers.cli.launcher", word)
+        module = _inserted_word("paddleformers.cli.launcher", word)
         program = read_program(line, self.name, (module, *line.words[2:]), tree, module=True).of_package()
         builder = ClaimBuilder(self.name, line.scope, line.command.condition)
-        _state_paddle(builder, word, line.command.environment)
+        variables = variables_of(line.command.environment)
+        state_options(builder, self.name, variables, word)
+        if variables("CUDA_VISIBLE_DEVICES") is None:
+            state_all_gpus(builder, word, "CUDA_VISIBLE_DEVICES")
         file = line.words[2]
         builder.add(f"{SETTING_PREFIX}paddlenlp.file", lift(str, file.value), file.span, file.spelling)
         return program.reading(builder.claims)
-
-
-def _state_paddle(builder: ClaimBuilder, word: Word, environment: Mapping[str, Variable]) -> None:
-    settings = {name: variable_setting(variable) for name, variable in environment.items()}
-    nodes = settings.get("NNODES")
-    if nodes is not None:
-        builder.add_setting("nodes", nodes, as_int, relation=Relation.REQUIRES)
-    else:
-        builder.add_default("nodes", Known(1), word, "NNODES", relation=Relation.REQUIRES)
-    devices = settings.get("CUDA_VISIBLE_DEVICES")
-    builder.add_setting("processes_per_node", devices, lambda value: count_of(as_strings(lift(str, value))))
-    if devices is None:
-        state_all_gpus(builder, word, "CUDA_VISIBLE_DEVICES")
-    builder.add_setting("node_rank", settings.get("NODE_RANK"), as_int)
-    builder.add_setting("master_addr", settings.get("MASTER_ADDR"), as_text)
-    builder.add_setting("master_port", settings.get("MASTER_PORT"), as_int)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from preflight._util import toml
 from preflight.model.job import Known, Unresolved, Value
 from preflight.sources.base import Command, LaunchLine, SourceFile, Tree, Variable, Word
-from preflight.sources.configs.dotenv import variables_in
+from preflight.sources.configs.line_files import variables_in
 from preflight.sources.launchers import mpi, slurm
 from preflight.sources.launchers.mpi import app_contexts, merged_contexts
 from preflight.sources.launchers.option_parser import (
@@ -24,14 +24,15 @@ from preflight.sources.launchers.option_parser import (
     ScannedLine,
     Table,
     concatenate,
+    is_python,
     known_prefix,
     paths_of,
+    python_program,
     relative,
     scan,
     table,
     text_of,
 )
-from preflight.sources.launchers.python_program import is_python, python_program
 from preflight.sources.shell.lookup import MPI_ALTERNATIVES
 
 

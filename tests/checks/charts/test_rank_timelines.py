@@ -13,7 +13,7 @@ from preflight.model.findings import Status
 from preflight.model.recording import EventRecord, FactRecord, Facts, Unavailable
 from preflight.model.requests import Request, probe_name
 from preflight_checks.charts.rank_timelines import MAX_LANES, step_times, steps, stragglers
-from preflight_checks.smoke.stragglers import straggler
+from preflight_checks.smoke.collective_speed import straggler
 from reference_trainer.collective.rank import RankReport, rank
 from reference_trainer.ps.run_report import WorkerReport
 from reference_trainer.ps.server import server

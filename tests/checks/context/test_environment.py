@@ -7,12 +7,12 @@ import pytest
 from preflight.model.findings import Severity, Status
 from preflight.model.job import Unresolved
 from preflight.model.recording import FactRecord, Unavailable
+from preflight_checks.comparison import group_of, groups
 from preflight_checks.context.environment import (
     communication_variables_differ,
     node_identities_collide,
     protocol_differences,
 )
-from preflight_checks.data_tables import group_of, groups
 from preflight_checks.probes.environment import COLLECTED, Environment, SettingsFile, environment
 from tests.checks.check_builders import claim, fact, facts, fleet, job, judge, local_fleet, one, plan, statuses
 

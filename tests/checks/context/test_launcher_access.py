@@ -7,8 +7,13 @@ from dataclasses import replace
 from preflight.model.findings import Severity, Status
 from preflight.model.job import Claim, Job
 from preflight.model.recording import FactRecord, Unavailable
-from preflight_checks.context.forwarded_variables import accounts_differ, variables_not_handed_on
-from preflight_checks.context.launcher_access import launcher_cannot_log_in, launcher_tool_missing, remote_launches
+from preflight_checks.context.launcher_access import (
+    accounts_differ,
+    launcher_cannot_log_in,
+    launcher_tool_missing,
+    remote_launches,
+    variables_not_handed_on,
+)
 from preflight_checks.probes.environment import Environment, SettingsFile, environment
 from preflight_checks.probes.launcher_tools import Login, Logins, Tool, Tools, logins, tools
 from tests.checks.check_builders import (

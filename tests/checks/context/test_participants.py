@@ -11,7 +11,7 @@ from preflight.model.recording import FactRecord, Unavailable
 from preflight_checks.context.environment import communication_variables_differ
 from preflight_checks.context.participants import roles_of_nodes_do_not_fit, tf_configs_do_not_fit
 from preflight_checks.probes.environment import Environment, SettingsFile, environment
-from preflight_checks.software.libraries import library_paths_differ, settings_file_misread
+from preflight_checks.software.packages import library_paths_differ, settings_file_misread
 from tests.checks.check_builders import TIMEOUT, fact, facts, fleet, job, judge, local_fleet, one, statuses
 
 LISTS = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from preflight_checks.data_tables import table
+from preflight_checks.comparison import table
 from preflight_checks.gpus.expected_speed import (
     expected_speeds,
     host_floor,

@@ -11,13 +11,20 @@ from preflight.model.findings import Severity, Status
 from preflight.model.job import Job
 from preflight.model.recording import FactRecord, Facts
 from preflight.plugins.authoring import Check
-from preflight_checks.data_tables import table
+from preflight_checks.comparison import table
 from preflight_checks.probes.devices import DeviceNodes, device_nodes
 from preflight_checks.probes.libraries import DriverLibrary, LibraryLookup
 from preflight_checks.probes.stack import Build, DeepSpeedOps, HorovodBuild, Stack, Toolkit, stack
-from preflight_checks.software.compiled import compiled_at_start, horovod_lacks_feature, toolkit_mismatch
-from preflight_checks.software.driver_access import container_loses_gpus, gpu_driver_library
-from preflight_checks.software.wheels import cudnn_mismatch, nccl_library_differs, runs_on, wheel_lacks_gpu
+from preflight_checks.software.frameworks import container_loses_gpus, gpu_driver_library
+from preflight_checks.software.wheels import (
+    compiled_at_start,
+    cudnn_mismatch,
+    horovod_lacks_feature,
+    nccl_library_differs,
+    runs_on,
+    toolkit_mismatch,
+    wheel_lacks_gpu,
+)
 from tests.checks.cards import JOB, healthy, node_with
 from tests.checks.check_builders import TIMEOUT, fact, facts, fleet, job, judge, one, plan, statuses
 

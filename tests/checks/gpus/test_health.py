@@ -9,10 +9,17 @@ import pytest
 from preflight.model.findings import Severity, Status
 from preflight.model.recording import FactRecord, Facts, Unavailable
 from preflight.plugins.authoring import Check
-from preflight_checks.gpus.connections import gpu_nvlink_down, gpu_pcie_narrow
-from preflight_checks.gpus.driver import gpu_driver_slow
-from preflight_checks.gpus.health import gpu_memory_uncorrectable, gpu_repair_pending, gpu_throttled, gpu_wants_recovery
-from preflight_checks.gpus.modes import gpu_busy, gpu_compute_mode, gpu_mig_enabled, gpu_settings_differ
+from preflight_checks.gpus.connections import gpu_driver_slow, gpu_nvlink_down, gpu_pcie_narrow
+from preflight_checks.gpus.health import (
+    gpu_busy,
+    gpu_compute_mode,
+    gpu_memory_uncorrectable,
+    gpu_mig_enabled,
+    gpu_repair_pending,
+    gpu_settings_differ,
+    gpu_throttled,
+    gpu_wants_recovery,
+)
 from preflight_checks.gpus.presence import gpu_count, gpu_peers_differ
 from preflight_checks.probes.gpus import Gpu, GpuProcess, ToolAnswer, gpus, management_tool
 from tests.checks.cards import JOB, faulty, node_with

@@ -6,8 +6,7 @@ import pytest
 
 from preflight.model.findings import Severity, Status
 from preflight.model.recording import FactRecord, Facts, Unavailable
-from preflight_checks.gpus.connections import gpu_fabric_not_ready
-from preflight_checks.gpus.driver import classes, gpu_xid_logged
+from preflight_checks.gpus.connections import classes, gpu_fabric_not_ready, gpu_xid_logged
 from preflight_checks.probes.devices import Fabric, fabric
 from preflight_checks.probes.kernel_log import DriverMessage, KernelLog, kernel_log
 from tests.checks.cards import JOB, faulty, node_with
@@ -48,7 +47,7 @@ def test_a_message_counts_by_class_and_age(complaint: DriverMessage, severity: S
 
 
 def test_each_code_has_one_class() -> None:
-    from preflight_checks.data_tables import table
+    from preflight_checks.comparison import table
 
     listed = [code for row in table("xid")["xid"] for code in row["codes"]]
     assert len(listed) == len(set(listed)) == len(classes())

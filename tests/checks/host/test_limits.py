@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from preflight.model.findings import Severity, Status
 from preflight.model.recording import FactRecord, Unavailable
-from preflight_checks.host.limits import memlock_limited, open_files, shm_too_small
+from preflight_checks.host.memory import memlock_limited, open_files, shm_too_small
 from preflight_checks.probes.limits import Limits, limits
 from tests.checks.check_builders import fact, facts, fleet, job, judge, one, plan, statuses
 

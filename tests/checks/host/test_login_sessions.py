@@ -10,11 +10,11 @@ import pytest
 from preflight.model.findings import Severity, Status
 from preflight.model.recording import FactRecord
 from preflight.model.requests import Request, probe_name
-from preflight_checks.host.login_sessions import network_mount_hangs, session_ends_processes
+from preflight_checks.host.machines import network_mount_hangs, session_ends_processes
 from preflight_checks.probes import liveness
+from preflight_checks.probes.cgroups import Mount
 from preflight_checks.probes.liveness import Liveness, is_network, network_mounts
 from preflight_checks.probes.machine import Machine, machine
-from preflight_checks.probes.mounts import Mount
 from tests.checks.check_builders import TIMEOUT, fact, facts, fleet, job, judge, one, statuses
 
 

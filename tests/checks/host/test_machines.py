@@ -9,8 +9,7 @@ import pytest
 
 from preflight.model.findings import Severity, Status
 from preflight.model.recording import FactRecord
-from preflight_checks.host.load import node_busy
-from preflight_checks.host.machines import slow_processor_setting, system_differs
+from preflight_checks.host.machines import node_busy, slow_processor_setting, system_differs
 from preflight_checks.host.memory import host_memory_differs, host_memory_short
 from preflight_checks.probes.activity import Activity, Busy, activity
 from preflight_checks.probes.cgroups import Cgroups

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from preflight.model.findings import Severity, Status
 from preflight.model.recording import FactRecord
-from preflight_checks.host.processes import process_size, processes_allowed, time_and_priority
+from preflight_checks.host.processors import process_size, processes_allowed, time_and_priority
 from preflight_checks.probes.cgroups import Cgroups
 from preflight_checks.probes.limits import Limits, limits
 from tests.checks.check_builders import TIMEOUT, fact, facts, fleet, job, judge, one, statuses

@@ -5,8 +5,8 @@ from __future__ import annotations
 from preflight.model.findings import Severity, Status
 from preflight.model.recording import Facts
 from preflight_checks.links.dial_requests import FREE
-from preflight_checks.links.losses import carrier_lost
 from preflight_checks.links.reachability import port_unreachable
+from preflight_checks.links.slow_links import carrier_lost
 from preflight_checks.probes.interfaces import Address, Interface, Interfaces, interfaces
 from preflight_checks.probes.links import Dialled, Target, dial
 from preflight_checks.probes.nic_state import Carriers, NicState, NicStates, carriers, nic_states

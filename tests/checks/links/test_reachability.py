@@ -11,8 +11,7 @@ from preflight.model.findings import Severity, Status
 from preflight.model.recording import EventRecord, FactRecord, Facts
 from preflight.model.requests import probe_name
 from preflight_checks.links.dial_requests import FREE, SPREAD, knock_id
-from preflight_checks.links.payloads import large_payload_stalls
-from preflight_checks.links.reachability import port_unreachable
+from preflight_checks.links.reachability import large_payload_stalls, port_unreachable
 from preflight_checks.probes.environment import Environment, environment
 from preflight_checks.probes.interfaces import Address, Interface, Interfaces, interfaces
 from preflight_checks.probes.link_listener import listen

@@ -7,7 +7,7 @@ from dataclasses import replace
 from preflight.model.findings import Status
 from preflight.model.recording import Facts
 from preflight_checks.links.dial_requests import FREE
-from preflight_checks.links.return_paths import return_path_differs
+from preflight_checks.links.reachability import return_path_differs
 from preflight_checks.probes.interfaces import Address, Interface, Interfaces, interfaces
 from preflight_checks.probes.links import Dialled, Target, dial
 from tests.checks.check_builders import fact, facts, fleet, job, judge, local_fleet, one, statuses

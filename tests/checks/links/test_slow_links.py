@@ -13,8 +13,7 @@ from preflight.model.requests import Request
 from preflight.plugins.authoring import Verdict
 from preflight_checks.links.dial_requests import FREE
 from preflight_checks.links.fleet_comparison import PARTNERS, plan_measurements
-from preflight_checks.links.losses import full_frames_lost, link_loses_packets
-from preflight_checks.links.slow_links import fabric_slow, link_late, link_slow
+from preflight_checks.links.slow_links import fabric_slow, full_frames_lost, link_late, link_loses_packets, link_slow
 from preflight_checks.probes.interfaces import Address, Interface, Interfaces, interfaces
 from preflight_checks.probes.link_quality import Direction, Quality, measure
 from preflight_checks.probes.links import Dialled, Target, dial

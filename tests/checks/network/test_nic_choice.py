@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from preflight.model.findings import Severity, Status
 from preflight.model.recording import FactRecord, Facts
-from preflight_checks.network.interface_used import used
-from preflight_checks.network.nic_choice import (
+from preflight_checks.network.nics import (
     address_on_several_nodes,
     default_interface,
     interface_in_another_network,
     no_route_to_peer,
+    used,
 )
 from preflight_checks.probes.interfaces import Address, Interface, Interfaces, Route, Routes, interfaces, routes
 from preflight_checks.probes.machine import Identity, identity

@@ -6,8 +6,13 @@ from dataclasses import replace
 
 from preflight.model.findings import Severity, Status
 from preflight.model.recording import FactRecord
-from preflight_checks.network.names import hostname_loopback
-from preflight_checks.network.peer_names import name_differs, published_name, slow_lookups, two_names_of_one_machine
+from preflight_checks.network.names import (
+    hostname_loopback,
+    name_differs,
+    published_name,
+    slow_lookups,
+    two_names_of_one_machine,
+)
 from preflight_checks.probes.machine import Identity, identity
 from preflight_checks.probes.names import Lookup, Lookups, resolve, resolve_many
 from tests.checks.check_builders import (

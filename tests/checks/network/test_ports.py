@@ -8,7 +8,7 @@ from preflight.model.findings import Status
 from preflight.model.job import Job, Strength
 from preflight.model.recording import FactRecord, Fleet
 from preflight.model.requests import probe_name
-from preflight_checks.network.ports import port_in_use
+from preflight_checks.network.kernel_network import port_in_use
 from preflight_checks.probes.ports import OTHER_RUN, Holder, PortState, bindable, free_ports
 from tests.checks.check_builders import (
     TIMEOUT,

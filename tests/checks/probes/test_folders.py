@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from preflight_checks.probes.cgroups import Mount
 from preflight_checks.probes.folders import (
     Quota,
     Target,
@@ -16,7 +17,6 @@ from preflight_checks.probes.folders import (
     quotas_of,
     write_trial,
 )
-from preflight_checks.probes.mounts import Mount
 
 QUOTA = """\
 Disk quotas for user alice (uid 1001):

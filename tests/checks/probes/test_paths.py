@@ -8,10 +8,17 @@ from pathlib import Path
 import pytest
 
 from preflight_checks.probes import paths
-from preflight_checks.probes.content import FULL_READ_BYTES, MAX_FILES, chosen, digest_of, sampled
-from preflight_checks.probes.mounts import mount_of, mounted, mounts
-from preflight_checks.probes.paths import path_state
-from preflight_checks.probes.patterns import expanded, has_braces
+from preflight_checks.probes.cgroups import mount_of, mounted, mounts
+from preflight_checks.probes.paths import (
+    FULL_READ_BYTES,
+    MAX_FILES,
+    chosen,
+    digest_of,
+    expanded,
+    has_braces,
+    path_state,
+    sampled,
+)
 
 MOUNTS = """/dev/sda1 / ext4 rw 0 0
 tmpfs /dev/shm tmpfs rw,nosuid,noexec 0 0

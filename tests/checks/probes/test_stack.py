@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from preflight_checks.probes import built, devices, elf, libraries, stack
+from preflight_checks.probes import built, devices, libraries, stack
+from preflight_checks.probes import libraries as elf
 from tests.cluster.faults.stack import Torch
 
 CUDNN = "long cudnnGetVersion(void) { return %d; }\n"

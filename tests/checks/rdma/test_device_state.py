@@ -11,17 +11,23 @@ from preflight.model.findings import Severity, Status
 from preflight.model.job import Job
 from preflight.model.recording import FactRecord
 from preflight.plugins.authoring import Check
-from preflight_checks.host.limits import memlock_limited
+from preflight_checks.host.memory import memlock_limited
 from preflight_checks.probes.interfaces import Interface, Interfaces, interfaces
 from preflight_checks.probes.limits import Limits, limits
 from preflight_checks.probes.pci import Pci, pci
 from preflight_checks.probes.rdma import Gid, RdmaDevice, RdmaDevices, RdmaPort, rdma
 from preflight_checks.probes.rdma_access import GpuDirect, RdmaAccess, gpudirect, rdma_access
-from preflight_checks.rdma.devices import rdma_closed_to_ranks, rdma_device_absent, rdma_port_down
-from preflight_checks.rdma.gids import automatic, gid_unusable
-from preflight_checks.rdma.gpudirect import acs_redirects, gpudirect_missing, iommu_translates
-from preflight_checks.rdma.port_choice import HcaFilter, demand
-from preflight_checks.rdma.port_health import firmware_differs, link_errors, rate_differs
+from preflight_checks.rdma.devices import HcaFilter, demand, rdma_closed_to_ranks, rdma_device_absent, rdma_port_down
+from preflight_checks.rdma.port_health import (
+    acs_redirects,
+    automatic,
+    firmware_differs,
+    gid_unusable,
+    gpudirect_missing,
+    iommu_translates,
+    link_errors,
+    rate_differs,
+)
 from tests.checks.check_builders import (
     TIMEOUT,
     fact,

@@ -9,7 +9,7 @@ from preflight.model.recording import FactRecord
 from preflight.plugins.authoring import Verdict
 from preflight_checks.probes.pci import Pci, pci
 from preflight_checks.probes.rdma import RdmaDevice, RdmaDevices, RdmaPort, rdma
-from preflight_checks.rdma.gpudirect import hca_far
+from preflight_checks.rdma.port_health import hca_far
 from tests.checks.check_builders import fact, facts, fleet, job, judge, one, statuses
 
 UP = RdmaPort(1, "ACTIVE", "LinkUp", 400.0, "400 Gb/sec (4X NDR)", "InfiniBand")

@@ -10,7 +10,7 @@ from preflight.model.findings import Severity, Status
 from preflight.model.job import Unresolved
 from preflight.model.recording import Cluster, ClusterNode, Facts, Fleet
 from preflight_checks.probes.packages import Packages, packages
-from preflight_checks.scheduler.ray_cluster import bundle_fits_no_node, ray_nodes_differ
+from preflight_checks.scheduler.room import bundle_fits_no_node, ray_nodes_differ
 from tests.checks.check_builders import TIMEOUT, claim, fact, facts, fleet, job, judge, one, plan, statuses
 
 JOB = job(ray_role="worker")

@@ -7,7 +7,7 @@ import pytest
 from preflight.model.findings import Severity, Status
 from preflight.model.recording import FactRecord
 from preflight_checks.probes.packages import Packages, packages
-from preflight_checks.servers.capacity import paddle_without_parameter_server as check
+from preflight_checks.servers import paddle_without_parameter_server as check
 from tests.checks.check_builders import TIMEOUT, fact, facts, fleet, job, judge, one, plan, statuses
 
 SERVERS = job(ps_mode=True)

@@ -12,8 +12,10 @@ from preflight.model.job import Claim, Job
 from preflight.model.recording import FactRecord
 from preflight_checks.probes.environment import Environment, environment
 from preflight_checks.probes.server_place import ResolvedHost, ServerPlace, server_place
-from preflight_checks.servers.capacity import server_cores_too_few, server_memory_too_small, server_network_too_slow
-from preflight_checks.servers.placement import (
+from preflight_checks.servers import (
+    server_cores_too_few,
+    server_memory_too_small,
+    server_network_too_slow,
     server_port_ephemeral,
     servers_beside_some_trainers,
     servers_on_few_nodes,

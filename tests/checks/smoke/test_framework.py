@@ -11,7 +11,7 @@ from preflight.model.recording import FactRecord, Facts, Fleet, SmokeOptions
 from preflight_checks.probes.packages import Framework, Packages, packages
 from preflight_checks.smoke.completion import rank_did_not_finish
 from preflight_checks.smoke.ranks import framework_of, trains_with_paddle
-from preflight_checks.smoke.server_end import server_or_worker_did_not_finish
+from preflight_checks.smoke.server_results import server_or_worker_did_not_finish
 from preflight_checks.smoke.transport import backend_unusable
 from reference_trainer.collective.rank import RankReport
 from tests.checks.check_builders import LAUNCH, claim, fact, facts, fleet, job, one, plan

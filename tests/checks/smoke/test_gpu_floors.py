@@ -14,8 +14,7 @@ from preflight.model.recording import FactRecord
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict
 from preflight_checks.smoke.gpu_floors import gpu_copies_slow, gpu_slow, gpu_wrong
-from reference_trainer.collective.exact_compute import ExactCompute, WrongProduct
-from reference_trainer.collective.gpu_speed import GpuReport, Speed
+from reference_trainer.collective.gpu_speed import ExactCompute, GpuReport, Speed, WrongProduct
 from reference_trainer.collective.rank import RankReport, rank
 from reference_trainer.common.gpu_state import GpuState, OtherUse
 from tests.checks.check_builders import facts, fleet, job, judge, one, statuses

@@ -14,9 +14,9 @@ from preflight.model.requests import Request, probe_name
 from preflight_checks.probes.gpus import Gpu, Gpus, gpus
 from preflight_checks.probes.packages import Framework, Packages, packages
 from preflight_checks.smoke.completion import rank_did_not_finish
-from preflight_checks.smoke.pipeline_results import pipeline_stage_slow, wrong_pipeline_result
+from preflight_checks.smoke.results import pipeline_stage_slow, wrong_pipeline_result
 from reference_trainer.collective.rank import RankReport, rank
-from reference_trainer.pipeline.expected_values import StageFault
+from reference_trainer.pipeline.schedule import StageFault
 from reference_trainer.pipeline.stage import PipelineReport
 from tests.checks.check_builders import fact, facts, fleet, job, judge, one, plan, statuses
 

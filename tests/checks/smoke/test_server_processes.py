@@ -12,7 +12,7 @@ from preflight.model.recording import FactRecord, Facts, Fleet
 from preflight_checks.probes.environment import Environment, environment
 from preflight_checks.probes.ports import FreePorts, free_ports
 from preflight_checks.probes.server_place import ResolvedHost, ServerPlace, server_place
-from preflight_checks.smoke.server_processes import Process, processes
+from preflight_checks.smoke.server_run import Process, processes
 from tests.checks.check_builders import claim, fact, fleet, job, local_fleet
 
 SERVERS = ("10.0.0.1:6170", "10.0.0.2:6170")

@@ -12,9 +12,13 @@ from preflight.agent.child import plain
 from preflight.model.findings import Severity, Status
 from preflight.model.recording import EventRecord, FactRecord, Facts, Fleet, InjectedFault, SmokeOptions, Unavailable
 from preflight.plugins.authoring import Verdict
-from preflight_checks.smoke.injected_fault_report import injected_fault_not_named
-from preflight_checks.smoke.server_end import server_or_worker_did_not_finish, worker_replaced
-from preflight_checks.smoke.server_results import updates_lost_doubled_or_stale, wrong_server_result
+from preflight_checks.smoke.completion import injected_fault_not_named
+from preflight_checks.smoke.server_results import (
+    server_or_worker_did_not_finish,
+    updates_lost_doubled_or_stale,
+    worker_replaced,
+    wrong_server_result,
+)
 from reference_trainer.ps.run_report import Replacement, ServerReport, WorkerReport, WorkerStats
 from tests.checks.check_builders import fleet, job, one, plan, statuses
 

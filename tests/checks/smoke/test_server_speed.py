@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from preflight.agent.child import plain
+from preflight.model.configuration import SmokeOptions
 from preflight.model.findings import Status
 from preflight.model.job import Job, Span, Unresolved
-from preflight.model.options import SmokeOptions
 from preflight.model.recording import FactRecord, Facts, Fleet
 from preflight.model.requests import Request
 from preflight_checks.probes.link_quality import Direction, Quality, measure

@@ -9,9 +9,9 @@ import pytest
 
 from preflight.agent import rank_events
 from preflight.agent.child import plain
+from preflight.model.configuration import SmokeOptions
 from preflight.model.findings import Status
 from preflight.model.job import Job
-from preflight.model.options import SmokeOptions
 from preflight.model.recording import EventRecord, FactRecord, Facts, Fleet, Recording, Unavailable
 from preflight.model.recording_io import load, save
 from preflight.model.requests import Request
@@ -19,12 +19,10 @@ from preflight.plugins.authoring import Check, Verdict
 from preflight_checks.probes.gpus import Gpu, Gpus, gpus
 from preflight_checks.probes.packages import Framework, Packages, packages
 from preflight_checks.smoke.completion import rank_did_not_finish
-from preflight_checks.smoke.server_end import (
+from preflight_checks.smoke.server_results import (
     process_settings_differ,
     server_endpoint_unusable,
     server_or_worker_did_not_finish,
-)
-from preflight_checks.smoke.server_results import (
     servers_trained_nothing,
     updates_lost_doubled_or_stale,
     wrong_server_result,

@@ -13,8 +13,8 @@ from preflight.model.recording import FactRecord, Facts
 from preflight.model.requests import Request, probe_name
 from preflight_checks.probes.copies import Copies, Copy, copies
 from preflight_checks.probes.paths import Entry, PathState, path_state
-from preflight_checks.smoke.stragglers import straggler, unequal_work
-from reference_trainer.collective.pace import Window, partner_of
+from preflight_checks.smoke.collective_speed import straggler, unequal_work
+from reference_trainer.collective.bandwidth import Window, partner_of
 from reference_trainer.collective.rank import RankReport, rank
 from tests.checks.check_builders import LAUNCH, claim, fact, facts, fleet, job, judge, one, statuses
 

@@ -14,7 +14,7 @@ from preflight.model.findings import Status
 from preflight.model.job import Claim, Unresolved
 from preflight.model.recording import FactRecord
 from preflight_checks.probes.packages import Importable, importable
-from preflight_checks.software.imports import imported_framework_missing
+from preflight_checks.software.packages import imported_framework_missing
 from tests.checks.check_builders import TIMEOUT, claim, fact, facts, fleet, job, judge, one, plan
 
 PYTHON = "/opt/venv/bin/python3"

@@ -15,7 +15,7 @@ from preflight_checks.storage.checkpoints import (
     checkpoint_folder_not_shared,
     checkpoint_folder_unusable,
 )
-from preflight_checks.storage.destinations import checkpoint_size, destinations
+from preflight_checks.storage.scratch_folders import checkpoint_size, destinations
 from tests.checks.check_builders import (
     LAUNCH,
     TIMEOUT,

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from preflight.model.findings import Severity, Status
 from preflight.model.recording import FactRecord, Unavailable
-from preflight_checks.probes.content import Sample
-from preflight_checks.probes.paths import Entry, PathState, path_state
+from preflight_checks.probes.paths import Entry, PathState, Sample, path_state
 from preflight_checks.storage.paths import data_content_differs, data_path_missing, shard_list_differs
 from tests.checks.check_builders import (
     TIMEOUT,

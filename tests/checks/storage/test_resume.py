@@ -8,7 +8,7 @@ from preflight.model.findings import Severity, Status
 from preflight.model.job import Unresolved
 from preflight.model.recording import FactRecord, Unavailable
 from preflight_checks.probes.checkpoints import CheckpointState, checkpoint_state
-from preflight_checks.storage.resume import resume_topology
+from preflight_checks.storage.checkpoints import resume_topology
 from tests.checks.check_builders import TIMEOUT, claim, fact, facts, fleet, job, judge, one, plan, statuses
 
 PATH = "/ckpt/run"

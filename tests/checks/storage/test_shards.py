@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from preflight.model.findings import Severity, Status
 from preflight.model.recording import FactRecord
 from preflight_checks.probes.paths import Entry, PathState, path_state
-from preflight_checks.storage.shards import too_few_data_files
+from preflight_checks.storage.paths import too_few_data_files
 from tests.checks.check_builders import claim, fact, facts, fleet, job, judge, local_fleet, one, statuses
 
 PATH = "/data/{000..005}.tar"

@@ -9,7 +9,7 @@ import pytest
 from preflight.commands.as_launched.execution import exclude_each_other
 from preflight.commands.as_launched.plan import Relaunch, backends_of, plan, refuse_servers, spawned_by
 from preflight.commands.as_launched.script_edits import Refusal
-from preflight.config.selection import jobs_in
+from preflight.config.resolve import jobs_in
 from preflight.model.job import Job
 
 TRAINER = "/out/preflight_trainer.py"

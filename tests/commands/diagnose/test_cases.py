@@ -10,7 +10,7 @@ import pytest
 from preflight import api
 from preflight.commands.diagnose.diagnosis import Answer, Certainty, Diagnosis, Pointer
 from preflight.commands.diagnose.pipeline import diagnose
-from preflight.commands.diagnose.symptoms import Table, known
+from preflight.commands.diagnose.scan import Table, known
 from tests.commands.diagnose.cases import FOLDER, Case, cases
 
 CASES = cases()

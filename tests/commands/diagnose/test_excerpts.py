@@ -16,7 +16,7 @@ import pytest
 from preflight._util import toml
 from preflight.commands.diagnose.diagnosis import Diagnosis
 from preflight.commands.diagnose.pipeline import diagnose
-from preflight.commands.diagnose.symptoms import Table, known
+from preflight.commands.diagnose.scan import Table, known
 
 FOLDER = Path(__file__).parent / "excerpts"
 #: Share of excerpts with the right cause or without any, and of logs without an invented cause.

@@ -11,7 +11,7 @@ import pytest
 from preflight import api
 from preflight.cli import main
 from preflight.commands.diagnose.diagnosis import Answer
-from preflight.commands.diagnose.symptoms import known
+from preflight.commands.diagnose.scan import known
 
 #: Lines of everyday systems that look like the fault of a training run.
 OTHERS = {

@@ -11,9 +11,9 @@ import pytest
 from preflight._util.usage_error import UsageError
 from preflight.commands.diagnose.diagnosis import Kind
 from preflight.commands.diagnose.log_lines import MAX_LENGTH, Finder
-from preflight.commands.diagnose.symptoms import known, needles_of, parse
+from preflight.commands.diagnose.scan import known, needles_of, parse
 from preflight.commands.rule_docs import explanation
-from preflight.config.selection import all_items
+from preflight.config.resolve import all_items
 from preflight.plugins import registry
 
 TABLE = known()

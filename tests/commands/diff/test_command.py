@@ -18,7 +18,7 @@ from preflight.commands.diff import difference
 from preflight.commands.diff.difference import Answer
 from preflight.commands.diff.difference_text import page
 from preflight.engine.report import to_json
-from preflight.model.options import RunOptions
+from preflight.model.configuration import RunOptions
 from preflight.model.recording import Recording, Unavailable
 from preflight.model.recording_io import load, save
 from preflight.reporters.base import Style

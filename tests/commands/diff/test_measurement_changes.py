@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
+from preflight.commands.diff.compare import Limits, compare_measurements, compare_tables, noise_of
 from preflight.commands.diff.difference import Measured
-from preflight.commands.diff.measurement_changes import Limits, compare_measurements, compare_tables, noise_of
 from preflight.model.charts import Bar, Bars, Cell, Column, Lane, Mark, Matrix, Row, Span, Table, Timeline
 
 LIMITS = Limits(1.25, 2.0)

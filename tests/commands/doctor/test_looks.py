@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from preflight._util.cache import Cache
-from preflight.commands.doctor import local_items
+from preflight.commands.doctor import examination as local_items
 from preflight.commands.doctor.examination import interpreters
 from preflight.executors.base import Executor, ExecutorError, Usable
 from preflight.executors.local import LocalExecutor

@@ -20,8 +20,7 @@ from preflight import api
 from preflight._util.usage_error import UsageError
 from preflight.commands.history.account import to_json
 from preflight.commands.history.database import open_database
-from preflight.commands.history.past import load_past, measured_in, names_in
-from preflight.commands.history.writer import add_run, check_keep, why_not_kept
+from preflight.commands.history.past import add_run, check_keep, load_past, measured_in, names_in, why_not_kept
 from preflight.engine.report import Report
 from preflight.model.measurements import Measurements, NodeProperties, Quantity
 from preflight.model.recording import InjectedFault, SmokeOptions
@@ -117,7 +116,7 @@ _FOREVER = """
 import sys
 from dataclasses import replace
 from preflight.commands.history.database import open_database
-from preflight.commands.history.writer import add_run
+from preflight.commands.history.past import add_run
 from tests.commands.history.fleet import Fleet
 report = next(iter(Fleet(400, 1, 1).reports()))
 database = open_database(sys.argv[1])
@@ -238,7 +237,7 @@ def test_migrations_lead_to_the_tables_of_today(address: str) -> None:
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
 
-    from preflight.commands.history.tables import METADATA
+    from preflight.commands.history.database import METADATA
 
     database = open_database(address)
     with database.engine.connect() as connection:

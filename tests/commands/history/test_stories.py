@@ -11,8 +11,7 @@ import pytest
 from preflight import api
 from preflight.commands.history.account import account_of, concerning, to_json
 from preflight.commands.history.database import open_database
-from preflight.commands.history.past import Past, load_past
-from preflight.commands.history.writer import add_run
+from preflight.commands.history.past import Past, add_run, load_past
 from preflight_checks.charts import node_tables as node_values
 from preflight_checks.charts import rank_timelines as ranks
 from tests.builders import assert_follows_schema

@@ -11,8 +11,7 @@ import pytest
 from preflight import api
 from preflight._util.toml import parse
 from preflight.cli import main
-from preflight.commands.init.first_config import FirstConfig, make_first_config
-from preflight.commands.init.project_scan import MANY_FINDINGS, Folder, ProjectScan, chosen
+from preflight.commands.init import MANY_FINDINGS, FirstConfig, Folder, ProjectScan, chosen, make_first_config
 from preflight.config.document import Settings, load_named, validated
 from preflight.config.resolve import Choices
 from preflight.model.configuration import Site

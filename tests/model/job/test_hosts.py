@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from preflight.config.selection import jobs_in
+from preflight.config.resolve import jobs_in
 from preflight.model.job import Job, Known
 from preflight.model.job.derive import deepspeed_slots, host_slots
 

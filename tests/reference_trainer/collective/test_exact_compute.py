@@ -9,13 +9,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from reference_trainer.collective import exact_compute  # noqa: E402
-from reference_trainer.collective.exact_compute import DEPTH, LARGEST, PERIOD, check, operands  # noqa: E402
+from reference_trainer.collective import gpu_speed  # noqa: E402
+from reference_trainer.collective.gpu_speed import DEPTH, LARGEST, PERIOD, check, operands  # noqa: E402
 
 CPU = torch.device("cpu")
 
 
-def run(monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Any, int], Any] | None = None) -> exact_compute.ExactCompute:
+def run(monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Any, int], Any] | None = None) -> gpu_speed.ExactCompute:
     """The check on a processor, with each product altered by `spoil`."""
     real, calls = torch.mm, [0]
 
@@ -42,7 +42,7 @@ def test_every_partial_sum_is_exact_in_any_order() -> None:
 def test_right_products_match(monkeypatch: pytest.MonkeyPatch) -> None:
     found = run(monkeypatch)
     assert found.turns == {"fp32": 3, "tf32": 3, "bf16": 3, "fp16": 3} and not found.wrong and not found.notes
-    assert found.elements == 12 * exact_compute.CPU_SIZE**2
+    assert found.elements == 12 * gpu_speed.CPU_SIZE**2
 
 
 def test_a_single_flipped_bit_in_one_repetition_is_found_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from reference_trainer.collective import exact_compute, gpu_speed  # noqa: E402
+from reference_trainer.collective import gpu_speed  # noqa: E402
 from reference_trainer.collective.gpu_speed import GpuReport, turns  # noqa: E402
 from reference_trainer.common.gpu_state import OtherUse  # noqa: E402
 from reference_trainer.common.progress import Progress  # noqa: E402
@@ -67,7 +67,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         monkeypatch.setattr(gpu_speed, name, value)
     monkeypatch.setattr(gpu_speed, "_address", lambda index: "")
-    monkeypatch.setattr(gpu_speed, "check", functools.partial(exact_compute.check, budget_s=0.0))
+    monkeypatch.setattr(gpu_speed, "check", functools.partial(gpu_speed.check, budget_s=0.0))
 
 
 def measured(fake: FakeTorch, **more: Any) -> GpuReport:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from reference_trainer.collective import pace
+from reference_trainer.collective import bandwidth as pace
 
 Ranks = Callable[..., list[dict[str, Any]]]
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from preflight.agent import rank_events
-from reference_trainer.collective import sharded, steps
+from reference_trainer.collective import steps
+from reference_trainer.collective import steps as sharded
 
 pytestmark = pytest.mark.thorough
 

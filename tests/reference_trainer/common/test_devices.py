@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from preflight.agent.wire import ProbeUnavailable
-from reference_trainer.collective import bandwidth, group, pace
+from reference_trainer.collective import bandwidth, group
+from reference_trainer.collective import bandwidth as pace
 from reference_trainer.common import framework
 
 #: torch 2.11.0 with NCCL 2.28.9 on an H100, recorded on 2026-11-27: two ranks on one GPU.
@@ -209,7 +210,7 @@ def test_gpus_are_told_apart_by_their_identifier() -> None:
 
 def test_digest_keeps_the_copy_that_a_gpu_makes(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
-    from reference_trainer.ps import memory
+    from reference_trainer.ps import store as memory
 
     copies: list[Any] = []
 

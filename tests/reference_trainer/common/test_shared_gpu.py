@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from reference_trainer.collective import sharded
+from reference_trainer.collective import steps as sharded
 from reference_trainer.common.framework import environment
 
 Ranks = Callable[..., list[dict[str, Any]]]

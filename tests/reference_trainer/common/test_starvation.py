@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from reference_trainer.common import starvation
+from reference_trainer.common import progress as starvation
 
 
 def test_throttled_time_is_read_in_both_cgroup_versions(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_a_thread_that_competes_for_one_processor_is_starved_and_a_sleeping_one_
     one = str(min(os.sched_getaffinity(0)))
     program = f"""
 import os, threading, time
-from reference_trainer.common.starvation import StarvationClock
+from reference_trainer.common.progress import StarvationClock
 os.sched_setaffinity(0, {{{one}}})
 ends = time.monotonic() + 2.0
 if not os.fork():

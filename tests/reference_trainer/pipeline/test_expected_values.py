@@ -6,16 +6,20 @@ import random
 
 import pytest
 
-from reference_trainer.pipeline import expected_values
-from reference_trainer.pipeline.expected_values import (
+from reference_trainer.pipeline import schedule as expected_values
+from reference_trainer.pipeline.schedule import (
+    BACKWARD,
     ELEMENTS,
+    FORWARD,
+    GPIPE,
     LEARNING_RATE,
     MAX_MICROBATCHES,
     MAX_STAGES,
     MAX_UPDATES,
+    ONE_F_ONE_B,
     ExpectedValues,
+    Slot,
 )
-from reference_trainer.pipeline.schedule import BACKWARD, FORWARD, GPIPE, ONE_F_ONE_B, Slot
 
 torch = pytest.importorskip("torch")
 

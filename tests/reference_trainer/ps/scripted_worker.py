@@ -11,8 +11,8 @@ from reference_trainer.ps import frames
 from reference_trainer.ps import settings as told_settings
 from reference_trainer.ps.connection import ConnectionHandler
 from reference_trainer.ps.frames import Channel, Header, PeerError
-from reference_trainer.ps.injected_server_faults import ProcessFault
 from reference_trainer.ps.server_state import ConnectedWorker, ServerState
+from reference_trainer.ps.settings import ProcessFault
 
 MODEL = {"dense": [["a", [64]]], "tables": [["t", 10, 4]]}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from reference_trainer.ps.fair_lock import FairLock, NoLock, Released
+from reference_trainer.ps.frames import FairLock, NoLock, Released
 
 
 def _elsewhere(turn: FairLock) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from preflight.agent import rank_events
 from reference_trainer.collective import steps as training
 from reference_trainer.common import oracle
-from reference_trainer.ps.fair_lock import LARGE_BYTES
+from reference_trainer.ps.frames import LARGE_BYTES
 from tests.reference_trainer.conftest import Ranks
 from tests.reference_trainer.ps.conftest import Answers
 
@@ -78,7 +78,7 @@ def digest_of_one_process(workers: int, steps: int) -> str:
     """The SHA-256 of the weights of one process, and of every collective rank, after exact steps."""
     import torch
 
-    from reference_trainer.ps.memory import digest
+    from reference_trainer.ps.store import digest
 
     kept: list[Any] = []
 

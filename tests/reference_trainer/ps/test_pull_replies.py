@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from reference_trainer.ps import frames, store
+from reference_trainer.ps.connection import versions_bytes
 from reference_trainer.ps.frames import Channel, Header, PeerError
-from reference_trainer.ps.memory import bytes_of
 from reference_trainer.ps.partition import Shard
-from reference_trainer.ps.pull_replies import versions_bytes
-from reference_trainer.ps.store import PIECE, Source, Store, piece_of
+from reference_trainer.ps.store import PIECE, Source, Store, bytes_of, piece_of
 from tests.reference_trainer.ps.scripted_worker import ScriptedWorker, connected
 
 pytestmark = pytest.mark.thorough

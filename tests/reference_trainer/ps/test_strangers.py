@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from reference_trainer.common import rendezvous
-from reference_trainer.ps import admission, frames, handshake
+from reference_trainer.ps import frames, handshake
+from reference_trainer.ps import server as admission
 from reference_trainer.ps import settings as told_settings
-from reference_trainer.ps.admission import ConnectionAcceptor
 from reference_trainer.ps.frames import Channel, Header, PeerError
-from reference_trainer.ps.injected_server_faults import ProcessFault
+from reference_trainer.ps.server import ConnectionAcceptor
 from reference_trainer.ps.server_state import ServerState
+from reference_trainer.ps.settings import ProcessFault
 from tests.ports import free_ports
 from tests.waiting import LIMIT_S
 

@@ -27,21 +27,20 @@ from preflight.model.charts import (
     Table,
     Timeline,
 )
-from preflight.reporters.html.drawing.draw import bars_view, drawings_of, layout_view, timeline_view
-from preflight.reporters.html.drawing.heat import heat_view
-from preflight.reporters.html.drawing.row_table import table_view
-from preflight.reporters.html.drawing.scales import (
+from preflight.reporters.html.drawing.draw import bars_view, drawings_of, heat_view, layout_view, timeline_view
+from preflight.reporters.html.drawing.shapes import (
     BAD,
     BAND,
     DARK,
     LEVELS,
     LIGHT,
+    Picture,
     format_number,
     format_range,
     scale_of,
     share,
+    table_view,
 )
-from preflight.reporters.html.drawing.shapes import Picture
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 from preflight.engine.report import Report, crashed
 from preflight.model.charts import Cell, Column, Row, Table
+from preflight.model.configuration import InjectedFault
 from preflight.model.findings import Edit, Fix, Location, Severity
-from preflight.model.options import InjectedFault
 from preflight.model.recording import SmokeOptions
 from preflight.plugins.authoring import Rule, Verdict, failed, passed, unknown
 from preflight.plugins.registry import Broken
 from preflight.reporters.html.page import page_of
-from preflight.reporters.html.sections import finding_view, place_of
+from preflight.reporters.html.view import finding_view, place_of
 from tests.builders import job, judged, make_check, make_recording, make_rule, reached, seen, span
 from tests.reporters.html.stories import SCRIPT, story
 

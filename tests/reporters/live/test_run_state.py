@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from preflight.model.progress import Step
-from preflight.reporters.live.run_state import Stage, Watch
+from preflight.reporters.live.display import Stage, Watch
 
 
 def watch_after(*steps: tuple[float, Step]) -> tuple[Watch, list[Stage]]:

@@ -11,7 +11,7 @@ from preflight.model.findings import Severity
 from preflight.plugins.authoring import failed, passed, unknown
 from preflight.reporters.base import Style
 from preflight.reporters.text import REPORTER
-from preflight.reporters.text.sheet import rows
+from preflight.reporters.text.full_report import rows
 from tests.builders import job, judged, make_check, make_recording, make_rule, reached, seen, span
 
 REST = "less /home/someone/.local/state/preflight/last-lint.txt"

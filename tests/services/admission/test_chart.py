@@ -13,7 +13,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from preflight.cli.kubernetes import admission_check, webhook
+from preflight.cli.servers import admission_check, webhook
 from preflight.services.admission.judgement import RESOURCES
 from preflight.services.admission.review import JUDGED_OWNERS
 from preflight.sources.formats.tree import MemoryTree

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from preflight.services.admission.cluster import Cluster, ClusterError
+from preflight.services.admission.cluster import WORKLOADS, Cluster, ClusterError
 from preflight.services.admission.judgement import Reference
-from preflight.services.admission.kueue import WORKLOADS
 from tests.services.admission.objects import local_queue
 
 _GROUPS = {"groups": [{"name": "kueue.x-k8s.io", "preferredVersion": {"version": "v1beta2"}}]}

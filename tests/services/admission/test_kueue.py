@@ -10,10 +10,9 @@ import anyio
 import pytest
 
 from preflight.services.admission import judgement as judging
-from preflight.services.admission.cluster import ClusterError
+from preflight.services.admission.cluster import CHECKS, WORKLOADS, ClusterError, Controller
 from preflight.services.admission.judgement import Judgement, Policy, Resource
-from preflight.services.admission.kueue import CHECKS, WORKLOADS, Controller
-from preflight.services.admission.workers import Workers
+from preflight.services.admission.review import Workers
 from tests.services.admission.objects import broken, good
 from tests.waiting import becomes
 

@@ -18,10 +18,10 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from preflight._util.usage_error import UsageError
-from preflight.cli.kubernetes import webhook as command
+from preflight.cli.servers import webhook as command
 from preflight.services.admission.judgement import Policy
+from preflight.services.admission.review import Workers
 from preflight.services.admission.webhook import Webhook
-from preflight.services.admission.workers import Workers
 from tests.processes import all_gone
 from tests.services.admission.objects import UID, broken, good, review
 from tests.services.admission.served import Served, make_certificate, webhook

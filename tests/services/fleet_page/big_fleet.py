@@ -11,7 +11,7 @@ import math
 import random
 from typing import Any
 
-from preflight.commands.history import tables
+from preflight.commands.history import database as tables
 from preflight.commands.history.database import open_database
 
 #: The first night, in seconds since the epoch: 2026-06-01 03:00 UTC.

@@ -13,8 +13,7 @@ from urllib.parse import quote
 import pytest
 
 from preflight.commands.history.database import HistoryUnavailable, open_database, open_read_only
-from preflight.commands.history.past import load_past
-from preflight.commands.history.writer import add_run
+from preflight.commands.history.past import add_run, load_past
 from preflight.services.access import COOKIE
 from preflight.services.fleet_page import application
 from tests.commands.history.fleet import Fleet

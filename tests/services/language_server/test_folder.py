@@ -14,8 +14,7 @@ from preflight import api
 from preflight._util.usage_error import UsageError
 from preflight.config.resolve import Choices
 from preflight.services.language_server.diagnostics import RulePages, diagnostics_of
-from preflight.services.language_server.folder import Folder, Superseded, Watch
-from preflight.services.language_server.positions import path_of
+from preflight.services.language_server.folder import Folder, Superseded, Watch, path_of
 from tests.hostile.tree import misleading_names, odd_files
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

@@ -8,7 +8,7 @@ from lsprotocol import types
 from pygls.workspace import PositionCodec
 
 from preflight._util.spans import Places
-from preflight.services.language_server.positions import Text
+from preflight.services.language_server.folder import Text
 
 _TEXTS = st.text(st.sampled_from("ab \n\r\t\x0b\x0c\x85\u2028é🚀"), max_size=40)
 _ENCODINGS = st.sampled_from(list(types.PositionEncodingKind))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from preflight.model.job import Known, Scope, Strength, Unresolved
 from preflight.sources.base import SourceFile
-from preflight.sources.configs.dotenv import DotenvSource
+from preflight.sources.configs.line_files import DotenvSource
 from preflight.sources.configs.recipes import MakefileSource
 from preflight.sources.discovery.assemble import assemble
 from preflight.sources.formats.tree import MemoryTree

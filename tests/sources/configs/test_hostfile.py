@@ -10,7 +10,7 @@ from preflight._util.hostnames import is_hostname, split_endpoint
 from preflight.model.job import Claim, Known, NoteKind, Relation, Scope, Strength
 from preflight.model.job.quantities import is_known
 from preflight.sources.base import Reading, SourceFile
-from preflight.sources.configs.hostfile import HostfileSource
+from preflight.sources.configs.line_files import HostfileSource
 from preflight.sources.formats.tree import MemoryTree
 
 

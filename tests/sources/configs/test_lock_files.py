@@ -4,7 +4,7 @@ import pytest
 
 from preflight.model.job import Known, Plain
 from preflight.sources.base import SourceFile
-from preflight.sources.configs.dotenv import DotenvSource
+from preflight.sources.configs.line_files import DotenvSource
 from preflight.sources.configs.packages import LockFileSource
 from preflight.sources.formats.tree import MemoryTree
 

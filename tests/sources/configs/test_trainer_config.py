@@ -7,7 +7,7 @@ import pytest
 from preflight.model.job import Claim, Known, NoteKind, Scope, Unresolved
 from preflight.model.job.quantities import QUANTITIES, is_known
 from preflight.sources.base import Reading, SourceFile
-from preflight.sources.configs.trainer_config import TrainerConfigSource
+from preflight.sources.configs.hugging_face import TrainerConfigSource
 from preflight.sources.formats.tree import MemoryTree
 
 LLAMA_FACTORY = """\

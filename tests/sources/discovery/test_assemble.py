@@ -9,7 +9,7 @@ from preflight.sources.base import Reading, Source, SourceFile, Tree
 from preflight.sources.configs.accelerate_config import AccelerateSource
 from preflight.sources.configs.deepspeed import DeepSpeedSource
 from preflight.sources.configs.frameworks.framework_files import FRAMEWORKS, FrameworkSource
-from preflight.sources.configs.hostfile import HostfileSource
+from preflight.sources.configs.line_files import HostfileSource
 from preflight.sources.configs.training_settings import TrainingSettingsSource
 from preflight.sources.discovery.assemble import assemble
 from preflight.sources.discovery.snapshot import TreeSnapshot

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from preflight.sources.base import SourceFile
-from preflight.sources.formats import located_text as module
+from preflight.sources.formats import structured as module
 from preflight.sources.formats.lenient_yaml import parse
-from preflight.sources.formats.located_text import (
+from preflight.sources.formats.structured import (
     Origin,
     Piece,
     TooLong,

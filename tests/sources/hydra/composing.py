@@ -7,8 +7,7 @@ from preflight.sources.base import Word
 from preflight.sources.formats.tree import MemoryTree
 from preflight.sources.hydra.composition import Composition, compose_config
 from preflight.sources.hydra.configuration import ConfigFolders, ListSetting, Section, Setting, is_missing
-from preflight.sources.hydra.interpolation import Unreadable
-from preflight.sources.hydra.overrides import from_word
+from preflight.sources.hydra.overrides import Unreadable, from_word
 
 _PLACE = Span("run.sh", 1, 1, 1, 1)
 

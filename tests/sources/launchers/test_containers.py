@@ -7,7 +7,7 @@ import pytest
 from preflight.model.job import Claim, Known, Unresolved
 from preflight.sources.base import SourceFile
 from preflight.sources.formats.tree import MemoryTree
-from preflight.sources.launchers.containers import mebibytes
+from preflight.sources.launchers.installs import mebibytes
 from preflight.sources.shell.shell_source import ShellSource
 
 

@@ -48,3 +48,12 @@ def test_the_configuration_of_hugging_faces_trainer() -> None:
     assert ("zero3.json", "config") in {(r.target, r.role) for r in reading.references}
     found = values(reading)
     assert (found["micro_batch_size_per_gpu"], found["gradient_accumulation_steps"]) == (4, 2)
+
+
+def test_options_are_stated_in_the_order_of_the_line() -> None:
+    options = ("num_gpus", "master_port", "hostfile", "num_nodes", "master_addr", "node_rank", "include")
+    line = " ".join(f"--{name} {number}" for number, name in enumerate(options))
+    found = [claim.quantity for claim in read(f"deepspeed {line} train.py\n").claims]
+    prefix = "setting.deepspeed_launcher."
+    stated = [name.removeprefix(prefix) for name in found if name.startswith(prefix)]
+    assert [name for name in stated if name in options] == list(options)

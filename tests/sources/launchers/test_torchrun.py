@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from preflight.model.job import Known, OneOf, Relation, Strength
-from preflight.sources.launchers.torchrun import _OPTIONS
+from preflight.sources.launchers.torch_launchers import _OPTIONS
 from tests.sources.launchers.reading_lines import is_default, only, read, values, why
 
 

@@ -8,7 +8,7 @@ from preflight.model.job import Known, NoteKind, Plain
 from preflight.model.job.quantities import is_known
 from preflight.sources.base import Reading, SourceFile
 from preflight.sources.formats.tree import MemoryTree
-from preflight.sources.orchestrators.task_files import AZURE_ML_SOURCE
+from preflight.sources.orchestrators import SOURCES
 
 JOB = """\
 $schema: https://azuremlschemas.azureedge.net/latest/commandJob.schema.json
@@ -37,8 +37,8 @@ FILES = {"jobs/src/train.py": "import torch\n"}
 
 def _read(text: str) -> Reading:
     file = SourceFile("jobs/job.yml", text, "", len(text))
-    assert AZURE_ML_SOURCE.recognises(file)
-    reading = AZURE_ML_SOURCE.read(file, MemoryTree({"jobs/job.yml": text, **FILES}))
+    assert SOURCES[2].recognises(file)
+    reading = SOURCES[2].read(file, MemoryTree({"jobs/job.yml": text, **FILES}))
     assert all(is_known(claim.quantity) for claim in reading.claims)
     return reading
 
@@ -118,11 +118,11 @@ def test_defaults_of_a_component_reach_the_command() -> None:
     ],
 )
 def test_other_files_are_not_recognised(text: str) -> None:
-    assert not AZURE_ML_SOURCE.recognises(SourceFile("a.yml", text, "", len(text)))
+    assert not SOURCES[2].recognises(SourceFile("a.yml", text, "", len(text)))
 
 
 @pytest.mark.parametrize("end", range(40, len(JOB), 37))
 def test_a_damaged_file_is_still_read(end: int) -> None:
     file = SourceFile("jobs/job.yml", JOB[:end], "", end)
-    notes = AZURE_ML_SOURCE.read(file, MemoryTree({})).notes
+    notes = SOURCES[2].read(file, MemoryTree({})).notes
     assert NoteKind.CRASHED not in {note.kind for note in notes}

@@ -8,7 +8,7 @@ from preflight.model.job import Known, Plain
 from preflight.model.job.quantities import is_known
 from preflight.sources.base import Reading, SourceFile
 from preflight.sources.formats.tree import MemoryTree
-from preflight.sources.orchestrators.task_files import DETERMINED_SOURCE
+from preflight.sources.orchestrators import SOURCES
 
 EXPERIMENT = """\
 name: images
@@ -32,8 +32,8 @@ entrypoint: >-
 
 def _read(text: str) -> Reading:
     file = SourceFile("const.yaml", text, "", len(text))
-    assert DETERMINED_SOURCE.recognises(file)
-    reading = DETERMINED_SOURCE.read(file, MemoryTree({"const.yaml": text, "train.py": "import torch\n"}))
+    assert SOURCES[4].recognises(file)
+    reading = SOURCES[4].read(file, MemoryTree({"const.yaml": text, "train.py": "import torch\n"}))
     assert all(is_known(claim.quantity) for claim in reading.claims)
     return reading
 
@@ -82,4 +82,4 @@ def test_a_single_process_is_not_a_launch() -> None:
     ["apiVersion: v1\nentrypoint: a\nresources: {}\n", "entrypoint: a\n", "services: {}\nentrypoint: a\nproject: b\n"],
 )
 def test_other_files_are_left_alone(text: str) -> None:
-    assert not DETERMINED_SOURCE.recognises(SourceFile("a.yaml", text, "", len(text)))
+    assert not SOURCES[4].recognises(SourceFile("a.yaml", text, "", len(text)))

@@ -7,8 +7,10 @@ import pytest
 from preflight.model.job import Known, Plain, Strength, Unresolved
 from preflight.sources.base import Reading, SourceFile
 from preflight.sources.formats.tree import MemoryTree
-from preflight.sources.orchestrators.task_files import DSTACK_SOURCE, MCLI_SOURCE, SKYPILOT_SOURCE, TaskFileSource
+from preflight.sources.orchestrators import SOURCES, TaskFileSource
 from tests.sources.launchers.reading_lines import read as read_script
+
+SKYPILOT_SOURCE, DSTACK_SOURCE, _, MCLI_SOURCE, _ = SOURCES
 
 SKY = """name: train
 num_nodes: 2

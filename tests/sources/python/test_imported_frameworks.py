@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from preflight.config.selection import jobs_in
+from preflight.config.resolve import jobs_in
 
 
 def imported(folder: Path, script: str, *files: str) -> dict[str, str]:

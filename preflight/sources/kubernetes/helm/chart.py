@@ -19,9 +19,18 @@ from dataclasses import dataclass, field
 from preflight._util.budget import truncate
 from preflight.model.job import Note, NoteKind
 from preflight.sources.base import SourceFile, Tree
-from preflight.sources.formats.located_text import Origin, Piece
-from preflight.sources.kubernetes.helm.data import Data, Gap, Series, Table, Written, data_of, merge_tables
-from preflight.sources.kubernetes.helm.functions import FUNCTIONS, to_yaml
+from preflight.sources.formats.structured import Origin, Piece
+from preflight.sources.kubernetes.helm.functions import (
+    FUNCTIONS,
+    Data,
+    Gap,
+    Series,
+    Table,
+    Written,
+    data_of,
+    merge_tables,
+    to_yaml,
+)
 from preflight.sources.kubernetes.helm.go_template import Part, TemplateFault, parse
 from preflight.sources.kubernetes.helm.rendering import Defined, Rendering, Source
 from preflight.sources.shell.shell_document import FileText

@@ -11,9 +11,20 @@ from dataclasses import dataclass, field, replace
 
 from preflight._util.budget import spend
 from preflight.model.job import Note, NoteKind, Span
-from preflight.sources.formats.located_text import Origin, Piece
-from preflight.sources.kubernetes.helm.data import Data, Gap, Series, Table, Written
-from preflight.sources.kubernetes.helm.functions import FUNCTIONS, SHOW, gap_text, is_true, printf, shown
+from preflight.sources.formats.structured import Origin, Piece
+from preflight.sources.kubernetes.helm.functions import (
+    FUNCTIONS,
+    SHOW,
+    Data,
+    Gap,
+    Series,
+    Table,
+    Written,
+    gap_text,
+    is_true,
+    printf,
+    shown,
+)
 from preflight.sources.kubernetes.helm.go_template import (
     Block,
     Call,

@@ -1,0 +1,673 @@
+"""Checks of parameter servers: how they are spread over the nodes, and whether memory, cores and network suffice."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from packaging.version import Version
+
+from preflight._util.hostnames import split_endpoint
+from preflight._util.sequences import grouped
+from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.job import Claim, Job, Known, is_whole_number
+from preflight.model.recording import Facts, Fleet
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
+from preflight_checks.comparison import size, split
+from preflight_checks.context.environment import bare, plan_logins
+from preflight_checks.plans import combined, known_facts, missing_facts, on_every_node
+from preflight_checks.probes.packages import packages
+from preflight_checks.probes.server_place import ResolvedHost, ServerPlace, server_place
+from preflight_checks.requirements import (
+    Endpoint,
+    fold,
+    is_ps,
+    known_int,
+    named,
+    nodes_share_machine,
+    scopes,
+    server_endpoints,
+)
+from reference_trainer.ps.partition import FLOAT_BYTES, MIN_BLOCK, OPTIMIZER_SLOTS, bytes_held, product
+
+#: Kinds of processes of a parameter-server run.
+SERVER, WORKER = "server", "worker"
+_VARIABLES = {"server": "PADDLE_PSERVERS_IP_PORT_LIST", "trainer": "PADDLE_TRAINER_ENDPOINTS"}
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Servers and trainers, and their nodes; `unplaced` are endpoints whose host belongs to no known node.
+
+    `stated` is False if the endpoints come from the nodes' environment instead of the job's files.
+    """
+
+    servers: tuple[Endpoint, ...]
+    trainers: tuple[Endpoint, ...]
+    node_of: Mapping[Endpoint, str]
+    stated: bool
+
+    @property
+    def unplaced(self) -> tuple[Endpoint, ...]:
+        """Endpoints on no known node."""
+        return tuple(endpoint for endpoint in (*self.servers, *self.trainers) if endpoint not in self.node_of)
+
+    def by_node(self, endpoints: Sequence[Endpoint]) -> dict[str, list[Endpoint]]:
+        """Endpoints grouped by node."""
+        return grouped((self.node_of[endpoint], endpoint) for endpoint in endpoints if endpoint in self.node_of)
+
+
+def endpoints_of(job: Job, facts: Facts) -> tuple[tuple[Endpoint, ...], bool]:
+    """Servers and trainers that the files list, else those that all nodes' environments agree on."""
+    stated = server_endpoints(job)
+    if stated or not is_ps(job):
+        return stated, True
+    found: list[Endpoint] = []
+    for kind, variable in _VARIABLES.items():
+        lists = split({n: seen.variables[variable] for n, seen in bare(facts).items() if variable in seen.variables})
+        if lists is None or lists.odd:
+            continue
+        for index, spelled in enumerate(part.strip() for part in lists.common.split(",")):
+            parts = split_endpoint(spelled)
+            if parts is not None and parts[1]:
+                what = f"parameter server {index}" if kind == "server" else f"trainer {index}"
+                found.append(Endpoint(what, kind, parts[0], parts[1]))
+    return tuple(found), False
+
+
+def layout(job: Job, fleet: Fleet, facts: Facts) -> Layout:
+    """The placement of servers and trainers, by the nodes' own addresses, or by name if those are unknown."""
+    endpoints, stated = endpoints_of(job, facts)
+    seen = {node: {host.host: host for host in place.hosts} for node, place in facts.observed(server_place).items()}
+    node_of: dict[Endpoint, str] = {}
+    for endpoint in endpoints:
+        here = [node for node, hosts in seen.items() if endpoint.host in hosts and hosts[endpoint.host].local]
+        by_name = named(fleet, endpoint.host)
+        if len(here) == 1:
+            node_of[endpoint] = here[0]
+        elif not here and by_name is not None and by_name.name not in seen:
+            node_of[endpoint] = by_name.name
+    servers = tuple(endpoint for endpoint in endpoints if endpoint.kind == "server")
+    return Layout(servers, tuple(endpoint for endpoint in endpoints if endpoint.kind == "trainer"), node_of, stated)
+
+
+def speed_mbps(place: ServerPlace, endpoint: Endpoint) -> int | None:
+    """The speed of the interface with the endpoint's address."""
+    found: ResolvedHost | None = next((host for host in place.hosts if host.host == endpoint.host), None)
+    return found.speed_mbps if found is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """The bytes that each server will hold, and those that every trainer exchanges with it per step, with claims."""
+
+    held: tuple[int, ...]
+    exchanged_bytes: tuple[int, ...]
+    claims: tuple[Claim, ...]
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """The sizes of the job's parameters: shapes of dense ones, rows and width of tables that are divided by row.
+
+    `claims` names the largest one.
+    """
+
+    dense: tuple[tuple[int, ...], ...]
+    tables: tuple[tuple[int, int], ...]
+    claims: tuple[Claim, ...]
+
+
+def parameters_of(job: Job) -> Parameters | None:
+    """The parameters that the files state, or None if they do not state the size of each.
+
+    Tables that grow while training start empty and are left out.
+    """
+    stated = (*job.about("embedding_shape"), *job.about("parameter_shape"))
+    known = [claim for claim in stated if isinstance(claim.value, Known)]
+    if not known or len(known) < len(stated):
+        return None
+    growing = {r.span for c in job.about("embedding_sparse") if "sparse_embedding" in c.spelling for r in c.because}
+    sparse = {r.span for c in job.about("embedding_sparse") if True in c.alternatives for r in c.because}
+    dense: list[tuple[int, ...]] = []
+    tables: list[tuple[int, int]] = []
+    for claim in known:
+        shape = _shape(claim)
+        if shape is None or claim.span in growing:
+            continue
+        if claim.span in sparse and len(shape) == 2:
+            tables.append((shape[0], shape[1]))
+        else:
+            dense.append(shape)
+    if not dense and not tables:
+        return None
+    largest = max(known, key=lambda claim: product(_shape(claim) or (0,)))
+    return Parameters(tuple(dense), tuple(tables), (largest,))
+
+
+def shares(job: Job, servers: int) -> Shares | None:
+    """What the servers hold, if the files state the sizes of parameters, else None.
+
+    Dense parameters are partitioned as the job configures (Paddle's slice_var_up, min_block_size, split_method); tables
+    with sparse gradients are divided by row. What a step exchanges is the dense part: of a table only the rows of a
+    batch travel, and their number is not known.
+    """
+    stated = parameters_of(job)
+    if servers < 1 or stated is None:
+        return None
+    policy, least = assignment_policy(job)
+    optimizers = {str(value) for claim in job.about("optimizer") for value in claim.alternatives}
+    slots = max((OPTIMIZER_SLOTS.get(name, 0) for name in optimizers), default=0)
+    held = bytes_held(stated.dense, stated.tables, servers, min_elements=least, policy=policy, slots=slots)
+    exchanged = bytes_held(stated.dense, (), servers, min_elements=least, policy=policy)
+    return Shares(tuple(held), tuple(exchanged), stated.claims, slots)
+
+
+def assignment_policy(job: Job) -> tuple[str, int | None]:
+    """The policy that assigns blocks to servers, and the smallest block (None if parameters are not split)."""
+    policy = {"RoundRobin": "round-robin", "HashName": "hash"}.get(_text(job, "split_method"), "round-robin")
+    return policy, _smallest_block(job)
+
+
+def _smallest_block(job: Job) -> int | None:
+    """The smallest block, or None if parameters are not split."""
+    if any(False in claim.alternatives for claim in job.about("slice_var_up")):
+        return None
+    return next((value for scope in scopes(job) if (value := known_int(job, "min_block_size", scope))), MIN_BLOCK)
+
+
+def _text(job: Job, quantity: str) -> str:
+    return next((str(value) for claim in job.about(quantity) for value in claim.alternatives), "")
+
+
+def _shape(claim: Claim) -> tuple[int, ...] | None:
+    """The shape of a parameter; None if it is not positive or larger than any machine."""
+    for value in claim.alternatives:
+        if isinstance(value, tuple) and all(is_whole_number(str(item)) for item in value):
+            shape = tuple(int(str(item)) for item in value)
+            return shape if 0 < product(shape) * FLOAT_BYTES < 2**60 else None
+    return None
+
+
+def layout_claims(layout: Layout) -> tuple[Claim, ...]:
+    """The claims that name the servers."""
+    return tuple(dict.fromkeys(claim for endpoint in layout.servers for claim in endpoint.claims))
+
+
+COST = "looks up the hosts of the servers, 3 seconds at most, and reads four files of /proc"
+
+
+def _applies(job: Job, fleet: Fleet) -> bool:
+    return is_ps(job) and len(fleet.nodes) > 1 and not nodes_share_machine(fleet)
+
+
+def _endpoint_claims(job: Job) -> tuple[Claim, ...]:
+    return tuple(dict.fromkeys(claim for endpoint in server_endpoints(job) for claim in endpoint.claims))
+
+
+plan_placement = combined(
+    plan_logins,
+    on_every_node(
+        server_place,
+        params=lambda job: {"hosts": sorted({endpoint.host for endpoint in server_endpoints(job)})},
+        because=_endpoint_claims,
+    ),
+    when=_applies,
+)
+
+
+def known_layout(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Iterator[Layout | Verdict]:
+    """The layout, or the verdicts if there is none to judge."""
+    if not _applies(job, fleet):
+        yield not_applicable(subject, "the job has no parameter servers, or one node")
+        return
+    blind = tuple(missing_facts(facts, server_place, subject))
+    yield from blind
+    if not facts.observed(server_place):
+        if not blind:
+            yield unknown(subject, "no node reported its addresses")
+        return
+    found = layout(job, fleet, facts)
+    if not found.servers:
+        yield unknown(subject, "neither the files nor the environments of all nodes list the servers")
+    else:
+        yield found
+
+
+def _as_written(endpoints: list[Endpoint]) -> str:
+    return fold((f"{endpoint.host}:{endpoint.port}" for endpoint in endpoints), 4)
+
+
+#: A check that judges where parameter servers run.
+placement_check = functools.partial(check, plan=plan_placement, cost=COST)
+
+
+@placement_check(
+    "PLC001",
+    "servers-on-few-nodes",
+    severity=Severity.WARNING,
+    evidence=("tensorflow/tensorflow#3762", "PaddlePaddle/Paddle#10398"),
+)
+def servers_on_few_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """Parameter servers are spread over the nodes, as the nodes' own addresses show.
+
+    What it checks: the host of each server is looked up on every node, and belongs to the node that has the address.
+    Two or more servers are not all on one node while trainers are on several, and no server node has two servers more
+    than another.
+
+    Why it matters: all parameters of all trainers go through one network card and one memory, so further servers add
+    nothing; the node with more servers than the others sets the speed.
+
+    Example: ps-a and ps-b are two names of one machine.
+
+    Fix: give the servers addresses on different nodes, one or equally many on each.
+
+    Known limits: if the files name one host for all servers, PPS007 reports it without any node.
+    """
+    for item in known_layout(job, fleet, facts, "places of servers"):
+        if isinstance(item, Verdict):
+            yield item
+            continue
+        yield from _judge_spread(item)
+
+
+def _judge_spread(found: Layout) -> Iterator[Verdict]:
+    for endpoint in found.unplaced:
+        yield unknown(f"{endpoint.what} {endpoint.host}", "its address belongs to no node, or to several")
+    held = found.by_node(found.servers)
+    trainers = found.by_node(found.trainers)
+    hosts = {endpoint.host for endpoint in found.servers}
+    if sum(len(own) for own in held.values()) < len(found.servers):
+        return
+    if len(found.servers) > 1 and len(held) == 1 and len(trainers) > 1:
+        (node, own), *_ = held.items()
+        if len(hosts) > 1 or not found.stated:
+            yield failed(
+                "all servers on one node",
+                f"all {len(own)} servers ({_as_written(own)}) are on {node}, while the trainers are on "
+                f"{len(trainers)} nodes",
+                at=Evidence(
+                    "addresses", f"{_as_written(own)} on {node}", "several nodes", f"getent hosts {own[0].host}", node
+                ),
+                also=layout_claims(found),
+                remedy="Give the servers addresses on different nodes.",
+            )
+            return
+    counts = {node: len(own) for node, own in held.items()}
+    most, fewest = max(counts.values()), min(counts.values())
+    if len(counts) > 1 and most - fewest > 1:
+        full = tuple(node for node, count in counts.items() if count == most)
+        yield failed(
+            f"servers on {fold(full)}",
+            f"servers are spread unevenly: {fold(f'{node}: {count}' for node, count in counts.items())}",
+            at=Evidence(
+                "addresses",
+                f"{most} servers on {full[0]}",
+                f"about {len(found.servers) / len(counts):.1f}",
+                "",
+                full[0],
+            ),
+            also=layout_claims(found),
+            nodes=full,
+            remedy=f"Move servers from {fold(full)} to the others.",
+            confidence=Confidence.MEDIUM,
+        )
+    else:
+        yield passed(f"{len(found.servers)} servers on {len(counts)} nodes")
+
+
+@placement_check(
+    "PLC002",
+    "servers-beside-some-trainers",
+    severity=Severity.INFO,
+    confidence=Confidence.MEDIUM,
+    evidence=("tensorflow/tensorflow#3762", "PaddlePaddle/Paddle#30524"),
+)
+def servers_beside_some_trainers(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """Servers share their nodes with all trainers, or with none.
+
+    What it checks: which nodes run a server and a trainer, by the nodes' own addresses.
+
+    Why it matters: a trainer that shares cores and network with a server is slower than the others, and in synchronous
+    training all wait for it.
+
+    Example: two servers on two of eight trainer nodes.
+
+    Fix: put servers on separate nodes, or one on every node.
+
+    Known limits: information only; with spare cores it costs little.
+    """
+    for item in known_layout(job, fleet, facts, "neighbours of servers"):
+        if isinstance(item, Verdict):
+            yield item
+            continue
+        servers, trainers = item.by_node(item.servers), item.by_node(item.trainers)
+        both = tuple(node for node in trainers if node in servers)
+        if both and len(both) < len(trainers):
+            yield failed(
+                f"servers beside trainers on {fold(both)}",
+                f"trainers on {fold(both)} share their node with servers, and those on the other "
+                f"{len(trainers) - len(both)} nodes do not",
+                at=Evidence("addresses", f"server and trainer on {both[0]}", "one of them", "", both[0]),
+                also=layout_claims(item),
+                nodes=both,
+                remedy="Put the servers on separate nodes, or one on every node.",
+            )
+        else:
+            yield passed("neighbours of servers")
+
+
+@placement_check(
+    "PLC006",
+    "server-port-ephemeral",
+    severity=Severity.INFO,
+    confidence=Confidence.HIGH,
+    evidence=(
+        ("the kernel's ip-sysctl documentation", "https://docs.kernel.org/networking/ip-sysctl.html#ip-variables"),
+        "PaddlePaddle/Paddle#16138",
+    ),
+)
+def server_port_ephemeral(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """Servers and trainers listen on ports that the kernel gives to no other connection.
+
+    What it checks: the ports of parameter servers and trainers compared with the node's range of ephemeral ports and
+    the ports reserved in it.
+
+    Why it matters: any outgoing connection of the node may get such a port; then the server cannot listen, perhaps
+    once in a hundred starts.
+
+    Example: a server on port 36001 with the range 32768 to 60999.
+
+    Fix: choose ports below the range, or reserve them with net.ipv4.ip_local_reserved_ports.
+
+    Known limits: how likely it is depends on what else runs on the node.
+    """
+    for item in known_layout(job, fleet, facts, "ports of servers"):
+        if isinstance(item, Verdict):
+            yield item
+            continue
+        within: dict[tuple[int, int], dict[str, list[Endpoint]]] = {}
+        has_finding = False
+        for node, own in item.by_node((*item.servers, *item.trainers)).items():
+            place = facts.observed(server_place).get(node)
+            if place is None or place.first_ephemeral_port is None or place.last_ephemeral_port is None:
+                yield unknown(f"ports of {node}", "its range of ephemeral ports is unknown")
+                continue
+            has_finding = True
+            first, last = place.first_ephemeral_port, place.last_ephemeral_port
+            used = [e for e in own if first <= e.port <= last and not _reserved(place.reserved_ports, e.port)]
+            if used:
+                within.setdefault((first, last), {})[node] = used
+        for (first, last), by_node in within.items():
+            ports = sorted({endpoint.port for own in by_node.values() for endpoint in own})
+            node = next(iter(by_node))
+            yield failed(
+                f"ports of {fold(by_node)}",
+                f"{'ports' if len(ports) > 1 else 'port'} {fold(map(str, ports))} of servers and trainers on "
+                f"{fold(by_node)} {'lie' if len(ports) > 1 else 'lies'} in the range that the kernel uses for "
+                f"outgoing connections ({first} to {last})",
+                at=Evidence(
+                    "ephemeral ports", f"{first}-{last}", "a port outside", "sysctl net.ipv4.ip_local_port_range", node
+                ),
+                also=layout_claims(item),
+                nodes=tuple(by_node),
+                remedy=f"Choose ports below {first}, or reserve them on those nodes: `sysctl "
+                f"net.ipv4.ip_local_reserved_ports={','.join(map(str, ports[:8]))}`.",
+                run=(
+                    root_command(
+                        "sysctl", "-w", f"net.ipv4.ip_local_reserved_ports={','.join(map(str, ports))}", on=by_node
+                    ),
+                ),
+            )
+        if has_finding and not within:
+            yield passed("ports of servers")
+
+
+def _reserved(ranges: str, port: int) -> bool:
+    """Whether a port is in the kernel's list of reserved ones: `8080,9148-9150`."""
+    for part in ranges.split(","):
+        first, _, last = part.strip().partition("-")
+        if is_whole_number(first) and int(first) <= port <= int(last if is_whole_number(last) else first):
+            return True
+    return False
+
+
+#: A synchronous step that takes this long just to exchange dense parameters is too slow.
+SLOW_STEP_S = 1.0
+
+
+@placement_check(
+    "PLC003",
+    "server-memory-too-small",
+    severity=Severity.ERROR,
+    evidence=("PaddlePaddle/Paddle#10398", "PaddlePaddle/Paddle#30524"),
+)
+def server_memory_too_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The nodes of the servers have enough memory for the parameters.
+
+    What it checks: dense parameters, partitioned as the job configures, and tables by rows, each with optimizer
+    states, summed over the servers of a node and compared with the memory of that node or its control group.
+
+    Why it matters: a server allocates its share when the first parameters arrive, and fails with "bad alloc" after the
+    whole job has been placed and started.
+
+    Example: a table of 1e9 rows x 64 with Adam is 715 GiB; four servers on nodes of 64 GiB.
+
+    Fix: more servers on more nodes, nodes with more memory, or a table that stores only the rows in use.
+
+    Known limits: sizes that the script does not state and trainers on a server's node are not counted. Exceeding the
+    total memory is an error, exceeding the free memory a warning.
+    """
+    for item in known_layout(job, fleet, facts, "memory of servers"):
+        if isinstance(item, Verdict):
+            yield item
+            continue
+        wanted = shares(job, len(item.servers))
+        if wanted is None:
+            yield not_applicable("memory of servers", "the files do not state the sizes of the parameters")
+            continue
+        missing: dict[bool, dict[str, tuple[int, int]]] = {}
+        for node, own in item.by_node(item.servers).items():
+            place = facts.observed(server_place).get(node)
+            need = sum(wanted.held[item.servers.index(endpoint)] for endpoint in own)
+            if place is None or place.memory_bytes is None:
+                yield unknown(f"memory of {node}", "it is unknown")
+            elif need > place.memory_bytes:
+                missing.setdefault(True, {})[node] = (need, place.memory_bytes)
+            elif place.memory_free_bytes is not None and need > place.memory_free_bytes:
+                missing.setdefault(False, {})[node] = (need, place.memory_free_bytes)
+        for certain, nodes in missing.items():
+            yield _memory(item, wanted, nodes, certain=certain)
+        if not missing:
+            yield passed("memory of servers")
+
+
+def _memory(found: Layout, wanted: Shares, nodes: dict[str, tuple[int, int]], *, certain: bool) -> Verdict:
+    node, (need, has) = next(iter(nodes.items()))
+    kept = f", with {wanted.slots} further values for each" if wanted.slots else ""
+    free = "" if certain else " free"
+    return failed(
+        f"memory of {fold(nodes)}",
+        f"the servers on {fold(nodes)} will hold {size(need)} a node{kept}, and {node} has {size(has)}{free}",
+        at=Evidence("memory", size(has), size(need), "free -h", node),
+        also=(*wanted.claims, *layout_claims(found)),
+        nodes=tuple(nodes),
+        remedy="Spread the servers over more nodes, or use a table that stores only the rows in use.",
+        certain=certain,
+    )
+
+
+@placement_check(
+    "PLC004",
+    "server-cores-too-few",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("PaddlePaddle/Paddle#10398", "PaddlePaddle/Paddle#30524"),
+)
+def server_cores_too_few(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """Each server and trainer of a node has its own core.
+
+    What it checks: cores that a process may use on the node (affinity and quota) compared with servers and trainers
+    there.
+
+    Why it matters: servers answer many trainers at once; one that shares a core with a trainer delays every step of
+    all trainers.
+
+    Example: two servers and two trainers in a container with 2 cores.
+
+    Fix: fewer processes on the node, or more cores.
+
+    Known limits: one core for each process is the minimum; servers use as many as there are trainers.
+    """
+    for item in known_layout(job, fleet, facts, "cores of servers"):
+        if isinstance(item, Verdict):
+            yield item
+            continue
+        crowded: dict[tuple[float, int], list[str]] = {}
+        everything = item.by_node((*item.servers, *item.trainers))
+        for node in item.by_node(item.servers):
+            place = facts.observed(server_place).get(node)
+            if place is None or place.cores is None:
+                yield unknown(f"cores of {node}", "they are unknown")
+            elif place.cores < len(everything[node]):
+                crowded.setdefault((place.cores, len(everything[node])), []).append(node)
+        for (cores, processes), nodes in crowded.items():
+            yield failed(
+                f"cores of {fold(nodes)}",
+                f"a process may use {cores:g} cores on {fold(nodes)}, and {processes} servers and trainers run there",
+                at=Evidence("cores", f"{cores:g}", str(processes), "nproc", nodes[0]),
+                also=layout_claims(item),
+                nodes=nodes,
+                remedy=f"Run fewer processes on {fold(nodes)}, or give it more cores.",
+            )
+        if not crowded:
+            yield passed("cores of servers")
+
+
+@placement_check(
+    "PLC005",
+    "server-network-too-slow",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("tensorflow/tensorflow#3762",),
+)
+def server_network_too_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """A server's network card moves the data of one step in less than a second.
+
+    What it checks: the dense parameters on the servers of a node, sent to and from every trainer on another node,
+    divided by the speed that the card of the server's address reports.
+
+    Why it matters: with parameter servers every byte of every trainer goes through the servers' cards; below this speed
+    the job waits for the network at each step.
+
+    Example: 500 MiB of dense parameters on one server, 8 trainers and 1 Gbit/s: over 30 seconds a step.
+
+    Fix: more servers on more nodes, a faster network, or fewer exchanges (k_steps, half-asynchronous, geo).
+
+    Known limits: rows of tables are not counted, because their number depends on the data; virtual cards report no
+    speed, and it is then unknown.
+    """
+    for item in known_layout(job, fleet, facts, "network of servers"):
+        if isinstance(item, Verdict):
+            yield item
+            continue
+        wanted = shares(job, len(item.servers))
+        if wanted is None or not sum(wanted.exchanged_bytes) or not item.trainers:
+            yield not_applicable("network of servers", "the files do not state what a step exchanges")
+            continue
+        slow: dict[tuple[int, int, int], list[str]] = {}
+        for node, own in item.by_node(item.servers).items():
+            place = facts.observed(server_place).get(node)
+            speed = speed_mbps(place, own[0]) if place is not None else None
+            if not speed:
+                yield unknown(f"network of {node}", f"the card of {own[0].host} reports no speed")
+                continue
+            remote = [endpoint for endpoint in item.trainers if item.node_of.get(endpoint) != node]
+            share = sum(wanted.exchanged_bytes[item.servers.index(endpoint)] for endpoint in own)
+            if _seconds_each_way(share, len(remote), speed) > SLOW_STEP_S:
+                slow.setdefault((share, len(remote), speed), []).append(node)
+        for (share, trainers, speed), nodes in slow.items():
+            needed = f"{share * trainers * 8 / 1e6 / SLOW_STEP_S:.0f} Mbit/s"
+            yield failed(
+                f"network of {fold(nodes)}",
+                f"each step {trainers} trainers exchange {size(share)} with the servers on {fold(nodes)}, which takes "
+                f"{_seconds_each_way(share, trainers, speed):.1f} s each way at the {speed} Mbit/s of its card",
+                at=Evidence("network", f"{speed} Mbit/s", needed, "ethtool", nodes[0]),
+                also=(*wanted.claims, *layout_claims(item)),
+                nodes=nodes,
+                remedy="Spread the servers over more nodes, or exchange less often.",
+            )
+        if not slow:
+            yield passed("network of servers")
+
+
+def _seconds_each_way(share_bytes: int, trainers: int, speed_mbps: int) -> float:
+    """Seconds for one direction: gradients arrive while values are sent."""
+    return share_bytes * trainers * 8 / (speed_mbps * 1e6)
+
+
+#: The first release whose wheels have no parameter server (PaddlePaddle/Paddle#73999).
+FIRST_WITHOUT = Version("3.1.1")
+
+
+@check(
+    "VER009",
+    "paddle-without-parameter-server",
+    plan=on_every_node(packages, when=lambda job, fleet: is_ps(job), context=True, deadline_s=8.0),
+    cost="reads the metadata of installed packages in the ranks' interpreter",
+    severity=Severity.ERROR,
+    evidence=(
+        ("the build options were dropped", "PaddlePaddle/Paddle#73999"),
+        ("the sources too", "PaddlePaddle/Paddle#77412"),
+    ),
+)
+def paddle_without_parameter_server(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The Paddle of a parameter-server job is a release whose wheels include the parameter server.
+
+    What it checks: the version of paddlepaddle where servers and workers will run, read from package metadata, where
+    the job starts parameter servers.
+
+    Why it matters: wheels from 3.1.1 on lack it. The launcher still accepts the options and starts all processes, and
+    the job dies in `minimize` with an import error or wrong arguments to `clone()`, which do not mention the cause.
+
+    Example: node-a has paddlepaddle 3.3.1, and the job starts two parameter servers with fleetrun --server_num=2.
+
+    Fix: install paddlepaddle 3.0.0 or older for this job (2.6.2 with numpy below 2), or build it with the parameter
+    server.
+
+    Known limits: your own build with the parameter server passes only if its version has a local part (3.2.0+ps).
+    """
+    if not is_ps(job):
+        yield not_applicable("paddle's parameter server", "the job has no parameter servers")
+        return
+    observed = yield from known_facts(facts, packages, "paddle's parameter server")
+    versions = {
+        node: value.versions["paddlepaddle"] for node, value in observed.items() if "paddlepaddle" in value.versions
+    }
+    without = {node: version for node, version in versions.items() if _is_without(version)}
+    if without:
+        node, version = next(iter(without.items()))
+        has = "has" if len(without) == 1 else "have"
+        yield failed(
+            "paddle's parameter server",
+            f"{fold(without)} {has} paddlepaddle {fold(dict.fromkeys(without.values()))}, whose wheels have no "
+            f"parameter server (since {FIRST_WITHOUT}), and this job needs it",
+            at=Evidence("packages", f"paddlepaddle {version}", f"below {FIRST_WITHOUT}", node=node),
+            nodes=tuple(without),
+            remedy=f"Install paddlepaddle 3.0.0 or older on {fold(without)}, or build it with the parameter server.",
+        )
+    elif versions:
+        yield passed(f"paddle's parameter server: {fold(dict.fromkeys(versions.values()))} on {len(versions)} nodes")
+    elif observed:
+        yield not_applicable("paddle's parameter server", "no node has paddlepaddle in the ranks' interpreter")
+
+
+def _is_without(text: str) -> bool:
+    try:
+        version = Version(text)
+    # `int` also refuses thousands of digits.
+    except ValueError:
+        return False
+    return version >= FIRST_WITHOUT and not version.local

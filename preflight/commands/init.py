@@ -1,0 +1,530 @@
+"""Scans a project, chooses the settings of a first configuration and writes it: chosen keys are set, all others are
+comments.
+
+A line that begins with `#` and a space is explanation; a line that begins with only `#` is a key that could be set.
+"""
+
+from __future__ import annotations
+
+import configparser
+import json
+import os
+import re
+import typing
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path, PurePosixPath
+from typing import Annotated
+
+from preflight import __version__
+from preflight._util.sanitize import clean, neutralize_commands
+from preflight._util.toml import parse
+from preflight._util.usage_error import UsageError
+from preflight.config.baseline import DEFAULT_NAME
+from preflight.config.document import Settings, load_found, validated
+from preflight.config.resolve import NAMES, jobs_in
+from preflight.engine.judge import judge
+from preflight.engine.report import Report
+from preflight.model.configuration import Configuration, Site
+from preflight.model.findings import PROFILES, Finding
+from preflight.model.job import Job, Known, OneOf
+from preflight.model.recording import Recording
+from preflight.reporters.text.groups import count
+from preflight.sources.base import SourceFile
+from preflight.sources.discovery.git_files import problem
+from preflight.sources.formats.tree import DirectoryTree
+
+#: Folders whose jobs are often not the project's own: examples, tests, copies. Third-party code under a common
+#: name (`third_party`, `vendor`) is always left out.
+FOREIGN_FOLDERS = frozenset(
+    (
+        *("examples", "example", "samples", "demo", "demos", "tutorials", "docs", "doc", "tests", "test", "benchmarks"),
+        *(
+            "external",
+            "externals",
+            "extern",
+            "deps",
+            "submodules",
+            "subprojects",
+            "legacy",
+            "archive",
+            "old",
+            "deprecated",
+        ),
+    )
+)
+#: Variables that name interfaces, by the library that reads them.
+INTERFACES = (
+    *("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_IB_HCA", "UCX_NET_DEVICES"),
+    *("FLAGS_SOCKET_IFNAME", "OMPI_MCA_btl_tcp_if_include", "HOROVOD_GLOO_IFACE"),
+)
+_MAX_NAMED = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A folder with jobs that may not belong to the project; `others`: it is a submodule, maintained elsewhere."""
+
+    path: str
+    jobs: int
+    findings: int = 0
+    others: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NamedInterface:
+    """A variable that names interfaces or devices, its value, and its first location."""
+
+    variable: str
+    value: str
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectScan:
+    """The result of scanning a folder.
+
+    Args:
+        jobs: names of the jobs; `files` is the number of files they were read from.
+        launchers: the launchers that start ranks there, the most frequent first.
+        counts: findings under each profile; `errors` and `warnings` under each.
+        worst: ids of the rules with most findings under the widest profile, the most frequent first.
+        systems: the systems that files are written for (`slurm`, `kubernetes`, `ray`, `hostfile`), each with its first
+            job.
+    """
+
+    jobs: tuple[str, ...]
+    files: int
+    launchers: tuple[str, ...]
+    systems: Mapping[str, str]
+    folders: tuple[Folder, ...]
+    interfaces: tuple[NamedInterface, ...]
+    counts: Mapping[str, int]
+    errors: Mapping[str, int]
+    warnings: Mapping[str, int]
+    worst: tuple[str, ...]
+
+
+def scan_project(jobs: Sequence[Job], reports: Mapping[str, Report], others: Sequence[Folder] = ()) -> ProjectScan:
+    """Scan these jobs and the reports on them by profile; paths are relative to the folder.
+
+    `others` are folders whose jobs were excluded.
+    """
+    findings = {profile: report.findings for profile, report in reports.items()}
+    widest = max(findings.values(), key=len, default=())
+    launchers = Counter(launch.launcher for job in jobs for launch in job.launches)
+    return ProjectScan(
+        jobs=tuple(job.name for job in jobs),
+        files=len({file.path for job in jobs for file in job.files}),
+        launchers=_by_frequency(launchers),
+        systems=_systems(jobs),
+        folders=(*others, *_folders(jobs, widest)),
+        interfaces=_interfaces(jobs),
+        counts={profile: len(found) for profile, found in findings.items()},
+        errors={profile: _count_severity(found, "error") for profile, found in findings.items()},
+        warnings={profile: _count_severity(found, "warning") for profile, found in findings.items()},
+        worst=_by_frequency(Counter(finding.id for finding in widest)),
+    )
+
+
+def _by_frequency(counts: Counter[str]) -> tuple[str, ...]:
+    return tuple(sorted(counts, key=lambda name: (-counts[name], name)))
+
+
+def _count_severity(findings: Iterable[Finding], severity: str) -> int:
+    return sum(finding.severity.value == severity for finding in findings)
+
+
+def _systems(jobs: Iterable[Job]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for job in jobs:
+        kinds = {file.kind for file in job.files}
+        sources = {claim.source for claim in job.claims}
+        started = {"ray"} & {launch.launcher for launch in job.launches}
+        for system in sorted(kinds & {"kubernetes", "hostfile"} | sources & {"slurm"} | started):
+            found.setdefault(system, job.name)
+    return found
+
+
+def _folders(jobs: Sequence[Job], findings: Iterable[Finding]) -> tuple[Folder, ...]:
+    """Return the folders with such a name that contain files of jobs, unless all jobs are in them."""
+    at = [_foreign_folder(job.name) for job in jobs]
+    held = Counter(path for path in at if path)
+    counts = Counter(_foreign_folder(finding.locations[0].path) for finding in findings if finding.locations)
+    if sum(held.values()) == len(jobs):
+        return ()
+    return tuple(Folder(path, held[path], counts[path]) for path in sorted(held))
+
+
+def _foreign_folder(path: str) -> str:
+    """Return the outermost folder above a file that may not belong to the project; empty if there is none."""
+    for folder in reversed(PurePosixPath(path).parents):
+        if folder.name.lower() in FOREIGN_FOLDERS:
+            return folder.as_posix()
+    return ""
+
+
+def _interfaces(jobs: Iterable[Job]) -> tuple[NamedInterface, ...]:
+    found: dict[tuple[str, str], NamedInterface] = {}
+    for job in jobs:
+        for variable in INTERFACES:
+            for claim in job.about(f"env.{variable}"):
+                value = claim.value
+                values = (
+                    (value.value,) if isinstance(value, Known) else value.values if isinstance(value, OneOf) else ()
+                )
+                for one in values:
+                    if isinstance(one, str) and one:
+                        place = f"{claim.span.path}:{claim.span.line}"
+                        found.setdefault((variable, one), NamedInterface(variable, one, place))
+    return tuple(found[key] for key in sorted(found))[:_MAX_NAMED]
+
+
+#: With more findings than this at the start, the ones that stop a job are easily overlooked.
+MANY_FINDINGS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One decision: its subject, the choice, and the reason."""
+
+    about: str
+    choice: str
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendations:
+    """The keys to set, the keys to offer as comments, and the decisions to print.
+
+    `excluded` folders are excluded, `offered` ones could be; `job` is a job that `executor` can run.
+    """
+
+    profile: str
+    fail_on: str
+    excluded: tuple[Folder, ...]
+    offered: tuple[Folder, ...]
+    accepts: bool
+    executor: str
+    job: str
+    decisions: tuple[Decision, ...]
+
+
+def chosen(scan: ProjectScan, *, executor: str, because: str, accept: bool) -> Recommendations:
+    """Return the choices for a folder.
+
+    Args:
+        executor: the one that a check from here would use; empty if the environment gives none. `because` is the
+            reason.
+        accept: today's findings will be accepted by a baseline.
+    """
+    profile, why_profile = _profile(scan)
+    fail_on, why_fail_on = _fail_on(scan, profile, accept=accept)
+    excluded = tuple(folder for folder in scan.folders if folder.others)
+    offered = tuple(folder for folder in scan.folders if not folder.others)
+    executor_name, why_executor = (executor, because) if executor else _executor(scan)
+    written_for = {"ssh": "hostfile"}.get(executor_name, executor_name)
+    job = scan.systems.get(written_for, next(iter(scan.jobs), ""))
+    findings = scan.counts.get(profile, 0)
+    decisions = [
+        Decision("profile", profile, why_profile),
+        Decision("fail-on", fail_on, why_fail_on),
+        *(
+            Decision("exclude", f"{folder.path}/", f"a submodule, with {count(folder.jobs, 'job')}")
+            for folder in excluded
+        ),
+        *(
+            Decision("exclude?", f"{folder.path}/", f"{_content_of(folder)}; not skipped by default")
+            for folder in offered
+        ),
+    ]
+    if accept:
+        decisions.append(Decision("baseline", "written", f"{count(findings, 'finding')} of this run do not count"))
+    elif findings:
+        why = f"{count(findings, 'finding')} in this run; `init --accept` or `preflight baseline write` accepts them"
+        decisions.append(Decision("baseline?", "none", why))
+    decisions.append(Decision("executor", executor_name, why_executor))
+    return Recommendations(profile, fail_on, excluded, offered, accept, executor_name, job, tuple(decisions))
+
+
+def _profile(scan: ProjectScan) -> tuple[str, str]:
+    gate, default = scan.counts.get("gate", 0), scan.counts.get("default", 0)
+    if default > MANY_FINDINGS and gate < default:
+        return (
+            "gate",
+            f"{default} findings under `default` are too many to start with; `gate` has only the {gate} that stop jobs",
+        )
+    more = scan.counts.get("pedantic", 0) - default
+    also = f"; `pedantic` would find {more} more" if more > 0 else ""
+    return "default", f"{count(default, 'finding')}{also}"
+
+
+def _fail_on(scan: ProjectScan, profile: str, *, accept: bool) -> tuple[str, str]:
+    errors, warnings = scan.errors.get(profile, 0), scan.warnings.get(profile, 0)
+    if not scan.jobs:
+        return "error", "the default"
+    if not errors and not warnings:
+        return "warning", "there are no warnings now, so new ones can fail"
+    if accept:
+        return "warning", "today's findings are accepted, so only new ones count"
+    return (
+        "error",
+        f"{count(errors, 'error')} and {count(warnings, 'warning')} now; use `warning` once they are fixed",
+    )
+
+
+def _executor(scan: ProjectScan) -> tuple[str, str]:
+    """Choose the executor by the scheduler that the files are written for, if this machine's environment gives none."""
+    for system, executor, why in (
+        ("slurm", "slurm", "the files have Slurm headers"),
+        ("kubernetes", "kubernetes", "the files contain Kubernetes manifests"),
+        ("ray", "ray", "the files start Ray"),
+        ("hostfile", "ssh", "a hostfile names the nodes: --hostfile"),
+    ):
+        if system in scan.systems:
+            return executor, why
+    return "ssh", "no file names a scheduler; name the nodes with --hosts"
+
+
+def _content_of(folder: Folder) -> str:
+    return f"{count(folder.jobs, 'job')}, {count(folder.findings, 'finding')}"
+
+
+NAME = NAMES[0]
+
+
+@dataclass(frozen=True, slots=True)
+class FirstConfig:
+    """A first configuration: its text, the reasons for its choices, and the report under the chosen profile."""
+
+    text: str
+    scan: ProjectScan
+    chosen: Recommendations
+    report: Report
+
+
+def make_first_config(
+    folder: Path, *, environment: Mapping[str, str], created: str, accept: bool = False
+) -> FirstConfig:
+    """Make the configuration for a folder. Nothing is written.
+
+    Args:
+        environment: the variables of this process, which may reveal a scheduler.
+        created: the current time, in ISO 8601.
+        accept: a baseline of today's findings will be written.
+
+    Raises:
+        UsageError: the folder does not exist.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder; expected the one that contains the jobs")
+    jobs = jobs_in([folder], root=folder)
+    held = {path: sum(job.name.startswith(f"{path}/") for job in jobs) for path in _submodules(folder)}
+    others = tuple(Folder(path, count, others=True) for path, count in sorted(held.items()) if count)
+    if others:
+        jobs = jobs_in([folder], root=folder, exclude=[pattern(item) for item in others])
+    reports: dict[str, Report] = {}
+    for profile in PROFILES:
+        configuration = Configuration(profile=profile)
+        reports[profile] = judge(Recording(jobs, created, __version__, configuration=configuration))
+    scan = scan_project(jobs, reports, others)
+    executor, because = _surroundings(environment)
+    choices = chosen(scan, executor=executor, because=because, accept=accept)
+    text = page(scan, choices, year=int(created[:4]))
+    problems = validated(parse(text))
+    if isinstance(problems, list):
+        raise AssertionError(f"the generated configuration is invalid: {problems[0].message}")
+    return FirstConfig(text, scan, choices, reports[choices.profile])
+
+
+def refuse_to_replace(folder: Path) -> None:
+    """Raise UsageError if the folder already has a configuration, in either file."""
+    if os.path.lexists(folder / NAME):
+        raise UsageError(f"{folder / NAME} already exists; --force replaces it, --print shows the new content")
+    project = folder / NAMES[1]
+    if project.is_file() and _has_our_table(project, folder):
+        raise UsageError(f"{project} contains [tool.preflight], which {NAME} would override; --force writes it anyway")
+
+
+def _has_our_table(project: Path, folder: Path) -> bool:
+    try:
+        return load_found(project, folder, folder, Site()) is not None
+    except UsageError:
+        # It has the table, although with mistakes.
+        return True
+
+
+def _surroundings(environment: Mapping[str, str]) -> tuple[str, str]:
+    """Return the executor that recognises the environment, and the reason; empty if none does."""
+    from preflight.runner.preparation import recognising_executors
+
+    return next(((executor.name, reason) for executor, reason in recognising_executors(environment)), ("", ""))
+
+
+def _submodules(folder: Path) -> tuple[str, ...]:
+    """Return the folders of git submodules from `.gitmodules`; none if it cannot be read."""
+    read = DirectoryTree(folder).read(".gitmodules")
+    if not isinstance(read, SourceFile):
+        return ()
+    parser = configparser.ConfigParser(strict=False, interpolation=None)
+    try:
+        parser.read_string(read.text)
+    except configparser.Error:
+        return ()
+    named = (parser.get(section, "path", fallback="") for section in parser.sections())
+    return tuple(PurePosixPath(path).as_posix() for path in named if path)
+
+
+_WIDTH = 110
+_MAX_JOBS = 8
+#: Characters with a meaning in a .gitignore pattern.
+_SIGNS = re.compile(r"([\\*?\[\]!# ])")
+
+
+def page(scan: ProjectScan, chosen: Recommendations, *, year: int) -> str:
+    """Return the whole file; `year` is the current one, for the example of a waiver that expires."""
+    lines = [
+        "# Configuration of preflight. Every key: docs/configuration.md, or `preflight schema config`.",
+        '# To set a commented key, remove the "#" before it.',
+        "",
+        *_found_jobs(scan, chosen),
+        "",
+    ]
+    for block in _keys(scan, chosen):
+        lines.extend((*block, ""))
+    lines.extend(_tables(scan, chosen, year))
+    return "\n".join(map(_without_commands, lines)).rstrip("\n") + "\n"
+
+
+def _without_commands(line: str) -> str:
+    """Return the line without CI commands, which names of folders may contain; a pattern keeps its meaning."""
+    return neutralize_commands(line) if line.startswith("#") else line.replace("##", r"#\u0023")
+
+
+def _found_jobs(scan: ProjectScan, chosen: Recommendations) -> Iterator[str]:
+    if not scan.jobs:
+        yield "# No job found here yet; these are the defaults."
+        return
+    by = f", started by {', '.join(scan.launchers[:6])}" if scan.launchers else ""
+    jobs = "1 job" if len(scan.jobs) == 1 else f"{len(scan.jobs)} jobs"
+    yield from _comment(f"Found: {jobs} in {scan.files} files{by}:")
+    for name in scan.jobs[:_MAX_JOBS]:
+        yield f"#   {clean(name)}"
+    if len(scan.jobs) > _MAX_JOBS:
+        yield f"#   and {len(scan.jobs) - _MAX_JOBS} more (`preflight lint --list-files`)"
+    yield "#"
+    yield from _comment(f"To check the nodes of one: preflight check {chosen.job} --on {chosen.executor}")
+    if scan.interfaces:
+        yield "#"
+        yield from _comment(
+            "Interfaces and devices that the files name. If every node of the site has the same ones, a site rule can"
+        )
+        yield from _comment('require them of all jobs (docs/configuration.md, "Site rules"):')
+        for item in scan.interfaces:
+            yield f"#   {clean(item.variable)}={clean(item.value)}   {clean(item.place)}"
+
+
+def _keys(scan: ProjectScan, chosen: Recommendations) -> Iterator[Sequence[str]]:
+    """Return the keys above all tables, each with its meaning."""
+    reasons = {decision.about: decision.because for decision in chosen.decisions}
+    example = scan.worst[0] if scan.worst else "ENV003"
+    yield _key("profile", _text(chosen.profile), f"gate, default or pedantic. Now: {reasons['profile']}")
+    yield _key("fail-on", _text(chosen.fail_on), f"error, warning or info. Now: {reasons['fail-on']}")
+    yield _exclude(chosen)
+    yield _baseline(chosen, reasons)
+    yield _key("select", f"[{_text(example[:3])}]", "", offered=True)
+    yield _key("ignore", f"[{_text(example)}]", "", offered=True)
+    yield _key("mandatory", f"[{_text(example[:3])}]", "", offered=True)
+    yield _key("allow-incomplete", "true", "", offered=True)
+    yield _key("output", _text("json"), "`preflight lint --help` lists them.", offered=True)
+    yield _key("site-rules", f"[{_text('site-rules.toml')}]", "", offered=True)
+    yield _key("price-per-gpu-hour", "2.5", "", offered=True)
+
+
+def _exclude(chosen: Recommendations) -> Sequence[str]:
+    """Return the exclude patterns: folders with third-party code are excluded; the others are listed with their
+    content.
+    """
+    explanation = (
+        "Third-party code (third_party, vendor, node_modules ...) and files that .gitignore names are always skipped."
+    )
+    lines = _key("exclude", _patterns(chosen.excluded or chosen.offered), explanation, offered=not chosen.excluded)
+    if chosen.offered and chosen.excluded:
+        more = [f"Could be skipped as well: {', '.join(pattern(folder) for folder in chosen.offered)}"]
+        return [*lines[:-1], *(line for item in more for line in _comment(item)), lines[-1]]
+    return lines
+
+
+def _patterns(folders: Iterable[Folder]) -> str:
+    patterns = [written for folder in folders if not problem(written := pattern(folder))] or ["examples/"]
+    return f"[{', '.join(map(_text, patterns))}]"
+
+
+def pattern(folder: Folder) -> str:
+    """Return the .gitignore pattern that excludes a folder."""
+    escaped = _SIGNS.sub(r"\\\1", folder.path)
+    return f"/{escaped}/"
+
+
+def _baseline(chosen: Recommendations, reasons: dict[str, str]) -> Sequence[str]:
+    why = reasons.get("baseline") or reasons.get("baseline?") or ""
+    return _key("baseline", _text(DEFAULT_NAME), f"Now: {why}" if why else "", offered=not chosen.accepts)
+
+
+def _tables(scan: ProjectScan, chosen: Recommendations, year: int) -> Iterator[str]:
+    example = scan.worst[0] if scan.worst else "ENV003"
+    folder = pattern(chosen.offered[0]) if chosen.offered else "examples/"
+    yield from _meant("severity")
+    yield from ("#[severity]", f'#{example} = "info"', "")
+    yield from _meant("per-file-ignores")
+    yield from ("#[per-file-ignores]", f"#{_text(folder)} = [{_text(example[:3])}]", "")
+    yield from _meant("waive")
+    yield "#[[waive]]"
+    yield f"#rule = {_text(example)}"
+    yield '#reason = "why it is accepted; shown in every report"'
+    yield f"#paths = [{_text(folder)}]"
+    yield '#hosts = ["node[1-4]"]'
+    yield '#owner = "who is responsible"'
+    yield f"#expires = {year + 1}-12-31"
+
+
+def _key(name: str, value: str, explanation: str, *, offered: bool = False) -> list[str]:
+    """Return the lines of a key, its description first; an `offered` key is commented out."""
+    return [*_meant(name, explanation), f"{'#' if offered else ''}{name} = {value}"]
+
+
+def _meant(name: str, explanation: str = "") -> list[str]:
+    """Return the description of a key, followed by the explanation if there is one."""
+    return [*_comment(_MEANINGS[name]), *(_comment(explanation) if explanation else ())]
+
+
+def _comment(text: str) -> list[str]:
+    """Return text as comment lines of a readable width."""
+    lines: list[str] = []
+    line = "#"
+    for word in clean(text).split():
+        if len(line) + 1 + len(word) > _WIDTH and line != "#":
+            lines.append(line)
+            line = "#"
+        line += f" {word}"
+    return [*lines, line]
+
+
+def _text(text: str) -> str:
+    """Return a TOML string: as in JSON, but characters beyond the first plane have no surrogate escapes."""
+    written = json.dumps(text, ensure_ascii=False)
+    return re.sub("[\x7f-\x9f\ud800-\udfff\u2028\u2029]", lambda match: f"\\u{ord(match[0]):04x}", written)
+
+
+def _meanings() -> dict[str, str]:
+    hints = typing.get_type_hints(Settings, include_extras=True)
+    named = {field.name: hints[field.name] for field in fields(Settings)}
+    return {
+        name.replace("_", "-"): typing.get_args(hint)[1]
+        for name, hint in named.items()
+        if typing.get_origin(hint) is Annotated
+    }
+
+
+_MEANINGS = _meanings()
