@@ -58,6 +58,20 @@ def parse(
         the words are not.
     """
     real = _Real(add_help=False, allow_abbrev=parser.abbreviates)
+    try:
+        return _parsed(real, parser, words, convert, region)
+    finally:
+        # It refers to itself, and to the run through its converters.
+        vars(real).clear()
+
+
+def _parsed(
+    real: argparse.ArgumentParser,
+    parser: Parser,
+    words: Sequence[str | None] | None,
+    convert: Callable[[Any, str], Any],
+    region: object,
+) -> tuple[DictValue, str, ast.Call | None]:
     calls: dict[str, ast.Call] = {}
     unsure: set[str] = set()
     valued: set[str] = set()

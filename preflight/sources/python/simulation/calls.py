@@ -193,6 +193,7 @@ class Calls(Expressions):
             self.record("", node, frame, arguments, keywords)
             return UNKNOWN
         inner = Frame(function.frame.module, function.frame, region=self.region, function=function)
+        self._frames.append(inner)
         self._bind(function, inner, arguments, keywords, is_open=is_open)
         if isinstance(function.node, ast.Lambda):
             return self.value(function.node.body, inner)

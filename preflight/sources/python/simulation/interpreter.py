@@ -60,14 +60,11 @@ class Interpreter(Calls):
         """Run a script; where it certainly stops with an error, None if it does not."""
         module = ModuleValue(script)
         self._modules[script.path] = module
-        tree = self._parse(script)
-        if tree is None:
-            raise OutOfSteps
-        self._watch(script, tree)
+        statements = self._read(script)
         module.frame.names["__name__"] = "__main__"
         module.frame.names["__file__"] = UNKNOWN
         try:
-            self.block(tree.body, module.frame)
+            self.block(statements, module.frame)
         except Stopped as stopped:
             return stopped.failure if stopped.failure is not None and stopped.failure.is_certain else None
         except Signal:
@@ -79,13 +76,10 @@ class Interpreter(Calls):
         if file.path not in self._modules:
             module = self._modules[file.path] = ModuleValue(file)
             module.frame.names["__name__"] = file.path.removesuffix(".py").replace("/", ".")
-            tree = self._parse(file)
-            if tree is None:
-                raise OutOfSteps
-            self._watch(file, tree)
+            statements = self._read(file)
             module.frame.region = self.region
             with contextlib.suppress(Returned, LeftLoop):
-                self.block(tree.body, module.frame)
+                self.block(statements, module.frame)
         return self._modules[file.path]
 
     def block(self, statements: Sequence[ast.stmt], frame: Frame) -> None:
@@ -215,7 +209,7 @@ class Interpreter(Calls):
                     self.block(block, frame)
                     ends.append((frame.names, None))
                 except Signal as signal:
-                    ends.append((frame.names, signal))
+                    ends.append((frame.names, signal.again()))
         live = [names for names, signal in ends if signal is None]
         signals = [signal for _, signal in ends if signal is not None]
         frame.names = live[0] if live else ends[0][0]
@@ -270,7 +264,7 @@ class Interpreter(Calls):
             for other in returned[1:]:
                 value = merged(value, other)
             raise Returned(value, next(each.node for each in leaving if isinstance(each, Returned)))
-        raise (leaving or signals)[0]
+        raise (leaving or signals)[0].again()
 
     def _do_For(self, node: ast.For, frame: Frame) -> None:
         iterable = self.value(node.iter, frame)
@@ -402,7 +396,7 @@ class Interpreter(Calls):
         try:
             self.block(node.body, frame)
         except Signal as signal:
-            ended = signal
+            ended = signal.again()
         finally:
             self._tries -= bool(node.handlers)
         is_caught = isinstance(ended, Stopped) and bool(node.handlers) and not ended.is_exit
@@ -410,12 +404,12 @@ class Interpreter(Calls):
             try:
                 self._after_body(node, frame, before, is_caught=is_caught)
             except Signal as signal:
-                ended = signal
+                ended = signal.again()
             else:
                 ended = None
         self.block(node.finalbody, frame)
         if ended is not None:
-            raise ended
+            raise ended.again()
 
     _do_TryStar = _do_Try
 

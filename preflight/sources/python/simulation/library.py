@@ -91,7 +91,7 @@ _SPAWNS = ("torch.multiprocessing.spawn", "torch.multiprocessing.spawn.spawn", "
 EQUAL = frozenset(
     (
         *("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "parameters", "named_parameters", "buffers"),
-        *("size", "dim", "numel", "zeros_like", "ones_like", "empty_like", "full_like"),
+        *("size", "dim", "zeros_like", "ones_like", "empty_like", "full_like"),
     )
 )
 #: Calls whose result is this rank's own: a number out of its tensors, or whether they hold one.
@@ -385,6 +385,8 @@ class Library:
         if found is not AGREED and function.owner is not None:
             # A model is the same on every rank: what it makes of the same data is so, too.
             found = mixed(found, function.owner) if given else mixed(function.owner)
+        if short in ("isnan", "isinf", "isfinite") and found is UNKNOWN and package in ("torch", "paddle"):
+            return OWN
         if short in OWN_RESULTS and found is UNKNOWN and LOSS.search(ast.unparse(node)):
             return OWN
         if KEEPS.search(name) and function.owner is not None and isinstance(found, Own):

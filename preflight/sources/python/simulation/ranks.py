@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import difflib
-import functools
+import gc
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,7 +20,7 @@ from preflight.sources.python.simulation import call_settings, resolution
 from preflight.sources.python.simulation.argument_parser import OPEN
 from preflight.sources.python.simulation.interpreter import Interpreter
 from preflight.sources.python.simulation.library import OF_RANK_NAMES, ROOT, Library, World, table
-from preflight.sources.python.simulation.run_state import Event, ExpressionPlace, Failure, Run
+from preflight.sources.python.simulation.run_state import Event, ExpressionPlace, Failure, Parsed, Run
 from preflight.sources.python.simulation.values import OutOfSteps
 
 #: The kind of variables that a launcher sets.
@@ -42,8 +43,16 @@ _WAITING = (
     *("guarded_collective", "guarded_gather", "guarded_trainer_save", "collective_order_differs"),
     *("collective_unmatched", "collective_in_rank_loop"),
 )
+#: Claims that show that a script is for several ranks.
+_OF_SEVERAL_RANKS = frozenset(("uses_ddp", "uses_fsdp", "training_framework", "backend"))
 #: Launchers that pass the local rank as an option (torch/distributed/launch.py, deepspeed/launcher/launch.py).
 _GIVING_LOCAL_RANK = ("torch.distributed.launch", "deepspeed")
+#: What shows that a file does something when it is started.
+_IS_PROGRAM = re.compile(r"__main__|^(?:for|while|with|try)\b", re.MULTILINE)
+#: Bytes of the modules that are kept parsed, which takes some thirty times as much memory.
+_MAX_PARSED = 768 * 1024
+#: Attributes that a text sets, or sets with others.
+_STORED = re.compile(r"\.(\w+)[ \t]*(?:(?::[^=\n]+)?(?://|\*\*|<<|>>|[-+*/|&^%@])?=(?!=)|,| in )")
 #: Programs with the same lines are run once; of others, so many.
 _MAX_PROGRAMS = 8
 
@@ -87,7 +96,7 @@ def simulated(job: Job, derived: Job, files_of: Callable[[Launch], Files]) -> Jo
 def _unlaunched(job: Job) -> Iterator[Launch]:
     """A stand-in for the launch of a script that no file starts; its line and its ranks are not known."""
     for file in job.files[:1]:
-        if file.path.endswith(".py"):
+        if file.path.endswith(".py") and any(claim.quantity in _OF_SEVERAL_RANKS for claim in job.claims):
             yield Launch("", "", Span(file.path, 1, 1, 1, 1), program=file.path)
 
 
@@ -102,7 +111,7 @@ def runs_of(job: Job, launches: Sequence[Launch], files_of: Callable[[Launch], F
         worlds, files = _worlds(job, launch), files_of(launch)
         script = files.tree.read(launch.program)
         key = (launch.program, launch.launcher, launch.arguments, worlds[0].world_size, launch.started_at)
-        if not isinstance(script, SourceFile):
+        if not isinstance(script, SourceFile) or not (launch.launcher or _IS_PROGRAM.search(script.text)):
             continue
         if key not in made and len(made) < _MAX_PROGRAMS:
             *single, of_any = [replace(world, read=files.opened, names=files.entries) for world in worlds]
@@ -204,8 +213,8 @@ def _is_known(job: Job, launch: Launch) -> bool:
 
 
 def _start(script: SourceFile) -> ast.AST:
-    tree = _parsed_file(script)
-    return tree.body[0] if tree is not None and tree.body else ast.Pass(lineno=1, col_offset=0)
+    parsed = _MODULES.parsed(script)
+    return parsed.tree.body[0] if parsed is not None and parsed.tree.body else ast.Pass(lineno=1, col_offset=0)
 
 
 def _outcome(failure: Failure, launch: Launch) -> Claim:
@@ -238,7 +247,18 @@ def run(
     Args:
         wanted: the expressions whose values are to be kept, by their files.
     """
+    # What a run makes is in cycles, which fill the memory of this process: they are freed at once, and only they are
+    # searched.
+    gc.freeze()
+    try:
+        found = _run(script, world, tree, wanted or {})
+        gc.collect()
+        return found
+    finally:
+        gc.unfreeze()
 
+
+def _run(script: SourceFile, world: World, tree: Tree, wanted: Mapping[str, Collection[ExpressionPlace]]) -> Run:
     def find(importing: SourceFile, name: str, level: int) -> SourceFile | None:
         path = imports.file_of(tree, importing, name, level)
         found = tree.read(path) if path is not None else None
@@ -253,12 +273,13 @@ def run(
         return found.text if isinstance(found, SourceFile) else None
 
     library = Library(replace(world, read=read))
-    interpreter = Interpreter(library, find, _parsed_file, wanted or {})
+    interpreter = Interpreter(library, find, _MODULES.parsed, wanted)
     failure, is_complete = None, True
     try:
         failure = interpreter.run(script)
     except (OutOfSteps, RecursionError):
         is_complete = False
+    interpreter.free()
     outcomes = {place: frozenset(found) for place, found in interpreter.outcomes.items()}
     variables = frozenset(library.given)
     is_of_any = world.rank is None
@@ -278,16 +299,32 @@ def run(
     )
 
 
-def _parsed_file(file: SourceFile) -> ast.Module | None:
-    return _parsed(file.text)
+class _Modules:
+    """The modules that were parsed last: all ranks, and most launches of a tree, run the same ones."""
+
+    def __init__(self) -> None:
+        self._parsed: dict[str, Parsed | None] = {}
+        self._size = 0
+
+    def parsed(self, file: SourceFile) -> Parsed | None:
+        """The statements of a module; None if it cannot be parsed."""
+        if file.text not in self._parsed:
+            if self._size > _MAX_PARSED:
+                self._parsed, self._size = {}, 0
+            self._parsed[file.text] = _parse(file.text)
+            self._size += file.size_bytes
+        return self._parsed[file.text]
 
 
-@functools.lru_cache(maxsize=128)
-def _parsed(text: str) -> ast.Module | None:
+_MODULES = _Modules()
+
+
+def _parse(text: str) -> Parsed | None:
     try:
-        return parse_silently(text)
+        tree = parse_silently(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+    return Parsed(tree, frozenset(_STORED.findall(text)))
 
 
 def _worlds(job: Job, launch: Launch) -> list[World]:

@@ -17,6 +17,7 @@ from preflight.sources.python.simulation.values import (
     AGREED,
     OF_RANK,
     UNKNOWN,
+    ClassValue,
     External,
     Frame,
     FunctionValue,
@@ -33,6 +34,8 @@ from preflight.sources.python.simulation.values import (
 
 #: Nodes that are followed in one run.
 MAX_STEPS = 40_000
+#: Bytes of the modules of one run.
+_MAX_TEXT = 2 * 1024 * 1024
 #: Calls that are kept of one run.
 _MAX_EVENTS = 5_000
 #: Characters of a value in a message.
@@ -109,6 +112,13 @@ class Run(NamedTuple):
     is_wrapped: bool = False
 
 
+class Parsed(NamedTuple):
+    """The statements of a module, and the names of the attributes that it sets."""
+
+    tree: ast.Module
+    stored: frozenset[str]
+
+
 class Failure(NamedTuple):
     """Where the program certainly stops with an error.
 
@@ -127,6 +137,12 @@ class Failure(NamedTuple):
 
 class Signal(Exception):
     """What ends a block before its last statement."""
+
+    def again(self) -> Signal:
+        """The same without a traceback, whose frames would keep all that the run has made."""
+        made = type(self).__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        return made
 
 
 class Returned(Signal):
@@ -165,7 +181,7 @@ class RunState:
         self,
         functions: Any,
         find_module: FindModule,
-        parse: Callable[[SourceFile], ast.Module | None],
+        parse: Callable[[SourceFile], Parsed | None],
         wanted: Mapping[str, Collection[ExpressionPlace]],
     ) -> None:
         self.functions = functions
@@ -179,6 +195,8 @@ class RunState:
         self._find_module = find_module
         self._parse = parse
         self._modules: dict[str, ModuleValue] = {}
+        self._read_bytes = 0
+        self._frames: list[Frame] = []
         self._steps = 0
         self._regions: list[object] = []
         self._maybe = 0
@@ -329,17 +347,31 @@ class RunState:
             place = (frame.module.file.path, test.lineno, test.col_offset)
             self.outcomes.setdefault(place, set()).add(outcome)
 
-    def _watch(self, file: SourceFile, tree: ast.Module) -> None:
-        """Remember the expressions of a module whose values are wanted, and the attributes that it sets."""
+    def free(self) -> None:
+        """Break the cycles of what the run made, so that little of it is kept with its events."""
+        for frame in (*self._frames, *(module.frame for module in self._modules.values())):
+            for value in frame.names.values():
+                if isinstance(value, ClassValue):
+                    value.names.clear()
+            frame.names.clear()
+
+    def _read(self, file: SourceFile) -> Sequence[ast.stmt]:
+        """The statements of a module. Raises OutOfSteps if it cannot be parsed."""
+        parsed = self._parse(file)
+        if parsed is None:
+            raise OutOfSteps
+        self._stored |= parsed.stored
+        self._read_bytes += file.size_bytes
+        if self._read_bytes > _MAX_TEXT:
+            raise OutOfSteps
         wanted = self._wanted.get(file.path, ())
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
-                self._stored.add(node.attr)
-            if isinstance(node, ast.expr) and wanted:
+        for node in ast.walk(parsed.tree) if wanted else ():
+            if isinstance(node, ast.expr):
                 end = (node.end_lineno or 0, node.end_col_offset or 0)
                 place = (file.path, node.lineno, node.col_offset, *end)
                 if place in wanted:
                     self._watched[id(node)] = place
+        return parsed.tree.body
 
     def _end_early(self, early: Sequence[Early], start: int, depth: int) -> None:
         """Note what a rank missed that left a loop or function early; `start` is where the loop began."""
