@@ -549,7 +549,7 @@ _DISTRIBUTED = re.compile(
 )
 #: Calls that make all ranks agree on a value, by their last names.
 AGREEING = re.compile(
-    r"reduce|gather|broadcast|sync(?!hronize$)|trigger|consensus|agree|all_ranks|global|across|is_last|barrier|compute"
+    r"reduce|gather|aggregat|broadcast|sync(?!hronize$)|trigger|consensus|agree|all_ranks|global|across|is_last|barrier|compute"
     r"|average_over|from_rank|any_rank|scaler|overflow|get_last_lr|token|train_batch|eval_batch",
     re.IGNORECASE,
 )

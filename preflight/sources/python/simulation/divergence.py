@@ -91,7 +91,11 @@ def only_in_one(blocks: Sequence[Sequence[Any]], depth: int) -> Any:
     """The first collective of two branches that the other one lacks; None if there is none."""
     for block, other in zip(blocks, reversed(blocks), strict=True):
         names = names_of(other)
+        # What takes all parameters of a layer, times nothing, uses it.
+        touches = any(event.name.endswith(".parameters") for event in other)
         for event in block:
+            if event.is_layer and touches:
+                continue
             if _is_needed(event) and event.depth <= depth and not names[_name(event)]:
                 return event
     return None

@@ -98,7 +98,7 @@ EQUAL = frozenset(
 OWN_RESULTS = frozenset(("item", "isnan", "isinf", "isfinite"))
 #: Names of what a rank computes from its data.
 LOSS = re.compile(
-    r"(?:^|[._(])(?:loss|losses|acc|acc1|accuracy|metrics?|score|f1|bleu|wer|psnr|ppl)(?:$|[._()\[])", re.I
+    r"(?:^|[._(])(?:loss|losses|acc|acc1|accuracy|metrics?|score|f1|bleu|wer|psnr|ppl)(?:$|[.()\[])", re.I
 )
 _CLOCKS = frozenset(("time.time", "time.perf_counter", "time.monotonic", "time.process_time", "datetime.datetime.now"))
 _RANDOM = ("random", "numpy", "torch", "paddle")
