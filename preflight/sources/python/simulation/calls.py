@@ -14,7 +14,6 @@ from preflight.sources.python.simulation.library import EQUAL, KEEPS, LOSS, OWN_
 from preflight.sources.python.simulation.run_state import LeftLoop, Returned, Signal
 from preflight.sources.python.simulation.values import (
     AGREED,
-    OF_RANK,
     OWN,
     UNKNOWN,
     Bound,
@@ -135,7 +134,7 @@ class Calls(Expressions):
                     self._assign(argument, AGREED, frame)
 
     def _agree_on(self, value: Any) -> None:
-        if isinstance(value, Own) and value not in (OWN, OF_RANK):
+        if isinstance(value, Own):
             value.agree()
         elif isinstance(value, External):
             value.origin = AGREED

@@ -42,7 +42,8 @@ class Own(Unknown):
 
     def agree(self) -> None:
         """Take it, and what it may be, for agreed."""
-        self.is_agreed = True
+        # OWN and OF_RANK stand for any such value.
+        self.is_agreed = self not in (OWN, OF_RANK)
         for part in self.parts:
             part.agree()
 
