@@ -49,8 +49,6 @@ from preflight.sources.python.simulation.values import (
 if TYPE_CHECKING:
     from preflight.sources.python.simulation.interpreter import Interpreter
 
-#: Stands for the root of the tree in the path of a module.
-ROOT = "/(root)/"
 _MAX_NAME = 200
 _MAX_RANGE = 10_000
 #: Functions of Python that are computed where all that they get is known.

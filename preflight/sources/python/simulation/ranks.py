@@ -19,7 +19,7 @@ from preflight.sources.python.module import Positions, last, parse_silently
 from preflight.sources.python.simulation import call_settings, resolution
 from preflight.sources.python.simulation.argument_parser import OPEN
 from preflight.sources.python.simulation.interpreter import Interpreter
-from preflight.sources.python.simulation.library import OF_RANK_NAMES, ROOT, Library, World, table
+from preflight.sources.python.simulation.library import OF_RANK_NAMES, Library, World, table
 from preflight.sources.python.simulation.run_state import Event, ExpressionPlace, Failure, Parsed, Run
 from preflight.sources.python.simulation.values import OutOfSteps
 
@@ -264,15 +264,7 @@ def _run(script: SourceFile, world: World, tree: Tree, wanted: Mapping[str, Coll
         found = tree.read(path) if path is not None else None
         return found if isinstance(found, SourceFile) else None
 
-    opened = world.read
-
-    def read(path: str) -> str | None:
-        if not path.startswith(ROOT):
-            return opened(path)
-        found = tree.read(path[len(ROOT) :])
-        return found.text if isinstance(found, SourceFile) else None
-
-    library = Library(replace(world, read=read))
+    library = Library(world)
     interpreter = Interpreter(library, find, _MODULES.parsed, wanted)
     failure, is_complete = None, True
     try:
