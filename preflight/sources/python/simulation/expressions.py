@@ -13,6 +13,7 @@ from preflight.sources.python.simulation.assignments import ERRORS, Assignments
 from preflight.sources.python.simulation.run_state import Failure
 from preflight.sources.python.simulation.values import (
     AGREED,
+    OWN,
     UNKNOWN,
     Bound,
     ClassValue,
@@ -230,14 +231,19 @@ class Expressions(Assignments):
     def _compared(self, sign: type[ast.AST], left: Any, right: Any) -> Any:
         if sign in (ast.Is, ast.IsNot):
             same = self._is_same(left, right)
-            return mixed(left, right) if same is None else same is (sign is ast.Is)
+            return self._of_form(left, right) if same is None else same is (sign is ast.Is)
         if sign in (ast.In, ast.NotIn):
             inside = self._is_in(left, right)
-            return mixed(left, right) if inside is None else inside is (sign is ast.In)
+            return self._of_form(left, right) if inside is None else inside is (sign is ast.In)
         try:
             return _COMPARE[sign](native(left), native(right))
         except ERRORS:
             return mixed(left, right)
+
+    def _of_form(self, left: Any, right: Any) -> Unknown:
+        """Whether data are there, and with what keys: on all ranks or on none, unless that depends on the rank."""
+        found = mixed(left, right)
+        return found if found is not OWN else UNKNOWN
 
     def _is_same(self, left: Any, right: Any) -> bool | None:
         for one, other in ((left, right), (right, left)):

@@ -272,9 +272,9 @@ class Interpreter(Calls):
             if (found := iterable.owner.lookup(name)) is not None:
                 self.maybe_called(Bound(found[0], (iterable,)), node.iter, frame)
         items = self.items(iterable)
-        if items is not None and not self._muted:
+        if not self._muted:
             place = (frame.module.file.path, node.lineno, node.col_offset)
-            self.rounds.setdefault(place, set()).add(len(items))
+            self.rounds.setdefault(place, set()).add(len(items) if items is not None else -1)
         if items is None or len(items) > _MAX_ITEMS:
             one = one_of(items or ()) if items is not None else _item_of(iterable, node.iter)
             self._loop(node, frame, lambda: self._assign(node.target, one, frame))

@@ -50,7 +50,7 @@ _GIVING_LOCAL_RANK = ("torch.distributed.launch", "deepspeed")
 #: What shows that a file does something when it is started.
 _IS_PROGRAM = re.compile(r"__main__|^(?:for|while|with|try)\b", re.MULTILINE)
 #: Bytes of the modules that are kept parsed, which takes some thirty times as much memory.
-_MAX_PARSED = 768 * 1024
+_MAX_PARSED = 1280 * 1024
 #: Attributes that a text sets, or sets with others.
 _STORED = re.compile(r"\.(\w+)[ \t]*(?:(?::[^=\n]+)?(?://|\*\*|<<|>>|[-+*/|&^%@])?=(?!=)|,| in )")
 #: Programs with the same lines are run once; of others, so many.

@@ -93,7 +93,7 @@ class Run(NamedTuple):
         variables: the variables that it sets.
         values: what expressions at some places gave, each time.
         outcomes: what conditions were, by file, line and column; None where that is not known.
-        rounds: how many items loops had, by file, line and column.
+        rounds: how many items loops had, by file, line and column; -1 where that is not known.
         divergences: the collectives that some ranks may not come to.
         is_wrapped: whether it has come to what makes ranks exchange their gradients.
     """
