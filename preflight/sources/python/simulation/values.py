@@ -64,6 +64,8 @@ _MAX_PARTS = 10_000
 _MAX_NESTING = 6
 
 
+#: Bars of progress, which give what they are given; one rank alone often shows one.
+_BARS = frozenset(("tqdm()", "track()", "progress_bar()"))
 #: Bases whose constructor takes the annotated names of a class.
 _RECORDS = frozenset(("NamedTuple", "BaseModel", "BaseSettings", "Struct"))
 
@@ -363,6 +365,9 @@ def merged(one: Any, other: Any) -> Any:
         return tuple(map(merged, one, other))
     if isinstance(one, External) and isinstance(other, External) and one.name == other.name:
         return one
+    for inner, outer in ((one, other), (other, one)):
+        if isinstance(outer, External) and outer.last in _BARS and outer.arguments[:1] == (inner,):
+            return inner
     found, origin = one_of((one, other)), mixed(one, other)
     if origin is AGREED and not found.aliases:
         return AGREED
