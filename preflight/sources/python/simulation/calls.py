@@ -10,7 +10,7 @@ from typing import Any
 
 from preflight.sources.python.collectives import AGREEING
 from preflight.sources.python.simulation.expressions import Expressions
-from preflight.sources.python.simulation.library import EQUAL, KEEPS, LOSS, OWN_RESULTS
+from preflight.sources.python.simulation.known_functions import EQUAL, KEEPS, LOSS, OWN_RESULTS
 from preflight.sources.python.simulation.run_state import LeftLoop, Returned, Signal
 from preflight.sources.python.simulation.values import (
     AGREED,
@@ -57,9 +57,10 @@ class Calls(Expressions):
             known = isinstance(above, ClassValue) and isinstance(receiver, Instance)
             return Super(receiver, above) if known else UNKNOWN
         callee = self.value(node.func, frame)
-        arguments: list[Any] | None = self._spread(node.args, frame)
+        spread = self._spread(node.args, frame)
         keywords: dict[str, Any] = {}
-        is_open = arguments is None
+        is_open = isinstance(spread, Unknown)
+        arguments = (spread,) if isinstance(spread, Own) else () if isinstance(spread, Unknown) else tuple(spread)
         for keyword in node.keywords:
             given = self.value(keyword.value, frame)
             if keyword.arg is not None:
@@ -68,7 +69,7 @@ class Calls(Expressions):
                 keywords.update({str(name): item for name, item in given.items.items()})
             else:
                 is_open = True
-        return self.call(callee, tuple(arguments or ()), keywords, node, frame, is_open=is_open)
+        return self.call(callee, arguments, keywords, node, frame, is_open=is_open)
 
     def _super(self, frame: Frame) -> Any:
         function = frame.function
@@ -198,7 +199,7 @@ class Calls(Expressions):
             return self.value(function.node.body, inner)
         assumed = self._assumed
         self._calls.append((function, node, frame.module.file))
-        start, depth = len(self.events), self._maybe
+        start, depth, waited = len(self.events), self._maybe, self._waited
         loops, self._early = self._early, []
         try:
             if _yields(function.node):
@@ -222,7 +223,8 @@ class Calls(Expressions):
         self._assumed = assumed
         for other in inner.returned:
             result = self._merged(result, other, inner.own)
-        if isinstance(result, Own) and AGREEING.search(getattr(function.node, "name", "")):
+        name = getattr(function.node, "name", "")
+        if isinstance(result, Own) and AGREEING.search(name) and self._waited > waited:
             # It returns what it got where there is one rank alone.
             return AGREED
         return result
@@ -240,12 +242,13 @@ class Calls(Expressions):
         given = function.node.args
         positional = [each.arg for each in (*given.posonlyargs, *given.args)]
         names = [*positional, *(each.arg for each in given.kwonlyargs)]
+        unknown = mixed(*arguments) if isinstance(mixed(*arguments), Own) else UNKNOWN
         for name in names:
-            inner.names[name] = UNKNOWN if is_open else function.defaults.get(name, UNKNOWN)
+            inner.names[name] = unknown if is_open else function.defaults.get(name, UNKNOWN)
         inner.names.update(zip(positional, arguments, strict=False))
         inner.names.update({name: value for name, value in keywords.items() if name in names})
         if given.vararg is not None:
-            inner.names[given.vararg.arg] = UNKNOWN if is_open else tuple(arguments[len(positional) :])
+            inner.names[given.vararg.arg] = unknown if is_open else tuple(arguments[len(positional) :])
         if given.kwarg is not None:
             rest = {name: value for name, value in keywords.items() if name not in names}
             inner.names[given.kwarg.arg] = DictValue(None if is_open else rest, self.region)

@@ -38,6 +38,7 @@ from preflight.sources.python.simulation.values import (
     one_of,
     part_of,
     truth,
+    truth_origin,
 )
 
 #: A number with more bits is not computed with.
@@ -115,26 +116,27 @@ class Expressions(Assignments):
 
     def _of_Tuple(self, node: ast.Tuple, frame: Frame) -> Any:
         items = self._spread(node.elts, frame)
-        return tuple(items) if items is not None else UNKNOWN
+        return items if isinstance(items, Unknown) else tuple(items)
 
     def _of_List(self, node: ast.List | ast.Set, frame: Frame) -> Any:
         items = self._spread(node.elts, frame)
-        return ListValue(
-            _distinct(items) if isinstance(node, ast.Set) else items, self.region, isinstance(node, ast.Set)
-        )
+        is_set = isinstance(node, ast.Set)
+        if isinstance(items, Unknown):
+            return ListValue(None, self.region, is_set, origin=items)
+        return ListValue(_distinct(items) if is_set else items, self.region, is_set)
 
     _of_Set = _of_List
 
-    def _spread(self, nodes: Sequence[ast.expr], frame: Frame) -> list[Any] | None:
-        found: list[Any] | None = []
+    def _spread(self, nodes: Sequence[ast.expr], frame: Frame) -> list[Any] | Unknown:
+        """The values of expressions of which some may be `*values`; one unknown value if their number is not known."""
+        found: list[Any] = []
+        is_known = True
         for node in nodes:
-            if isinstance(node, ast.Starred):
-                items = self.items(self.value(node.value, frame))
-                found = [*found, *items] if found is not None and items is not None else None
-            else:
-                value = self.value(node, frame)
-                found = [*found, value] if found is not None else None
-        return found
+            value = self.value(node.value if isinstance(node, ast.Starred) else node, frame)
+            items = self.items(value) if isinstance(node, ast.Starred) else [value]
+            is_known &= items is not None
+            found += items if items is not None else [value]
+        return found if is_known else mixed(*found)
 
     def _of_Dict(self, node: ast.Dict, frame: Frame) -> Any:
         made = DictValue({}, self.region)
@@ -175,14 +177,14 @@ class Expressions(Assignments):
                 unknown += [value] if outcome is None else []
                 if outcome is None and not is_open:
                     is_open = True
-                    stack.enter_context(self._in_region(maybe=True, own=mixed(value)))
-        return (merged(UNKNOWN, mixed(*unknown)) if is_open else value) if unknown else value
+                    stack.enter_context(self._in_region(maybe=True, own=truth_origin(value)))
+        return (merged(UNKNOWN, mixed(*map(truth_origin, unknown))) if is_open else value) if unknown else value
 
     def _of_UnaryOp(self, node: ast.UnaryOp, frame: Frame) -> Any:
         value = self.value(node.operand, frame)
         if isinstance(node.op, ast.Not):
             outcome = truth(value)
-            return mixed(value) if outcome is None else not outcome
+            return truth_origin(value) if outcome is None else not outcome
         try:
             return _UNARY[type(node.op)](native(value))
         except ERRORS:
@@ -279,7 +281,7 @@ class Expressions(Assignments):
 
     def _of_IfExp(self, node: ast.IfExp, frame: Frame) -> Any:
         test = self.value(node.test, frame)
-        outcome, own = truth(test), mixed(test)
+        outcome, own = truth(test), truth_origin(test)
         self._note_outcome(node.test, outcome, frame)
         if outcome is not None:
             return self.value(node.body if outcome else node.orelse, frame)

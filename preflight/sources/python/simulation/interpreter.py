@@ -18,10 +18,9 @@ from preflight.sources.base import SourceFile
 from preflight.sources.python.simulation.calls import Calls
 from preflight.sources.python.simulation.divergence import Divergence, Early, names_of, only_in_one
 from preflight.sources.python.simulation.expressions import end_of_decorator
-from preflight.sources.python.simulation.library import gives_own_data, is_list_of_layers
+from preflight.sources.python.simulation.known_functions import gives_own_data, is_list_of_layers, loaded_origin
 from preflight.sources.python.simulation.run_state import Event, Failure, Guard, LeftLoop, Returned, Signal, Stopped
 from preflight.sources.python.simulation.values import (
-    AGREED,
     OWN,
     UNKNOWN,
     Bound,
@@ -41,6 +40,7 @@ from preflight.sources.python.simulation.values import (
     mixed,
     one_of,
     truth,
+    truth_origin,
 )
 
 #: Names of what a loop takes the data of a rank from.
@@ -109,6 +109,7 @@ class Interpreter(Calls):
         before, more = self.value(node.target, frame), self.value(node.value, frame)
         if isinstance(before, ListValue):
             added = self.items(more)
+            before.size_origin = mixed(before.size_origin, self.own)
             known = (
                 before.items is not None and added is not None and isinstance(node.op, ast.Add) and not before.is_set
             )
@@ -173,7 +174,7 @@ class Interpreter(Calls):
         self._note_check((*node.body, *node.orelse), outcome)
         if outcome is None:
             maybe = not self._comes_round(node.test, frame)
-            self._either([node.body, node.orelse], frame, maybe=maybe, test=node.test, own=mixed(value))
+            self._either([node.body, node.orelse], frame, maybe=maybe, test=node.test, own=truth_origin(value))
             return
         guards = len(self._guards)
         self._guards.append(Guard(frame.module.file, node.test, outcome, frame))
@@ -303,7 +304,7 @@ class Interpreter(Calls):
             return
         start, depth = len(self.events), self._maybe
         self._loop(node, frame, lambda: self.value(node.test, frame))
-        own = mixed(self.value(node.test, frame))
+        own = truth_origin(self.value(node.test, frame))
         event = next((each for each in self.events[start:] if each.waits and each.depth <= depth), None)
         if isinstance(own, Own) and event is not None and not self._muted:
             self.divergences.append(Divergence("while", node.test, node.test, frame.module.file, event))
@@ -564,7 +565,7 @@ def _item_of(iterable: Any, written: ast.expr) -> Any:
             return External(f"{iterable.name}[]", owner=iterable)
         if gives_own_data(iterable):
             return OWN
-        return AGREED if iterable.last == "DataLoader()" else mixed(iterable)
+        return loaded_origin(iterable) if iterable.last == "DataLoader()" else mixed(iterable)
     counts = isinstance(written, ast.Call) and ast.unparse(written.func).endswith(_COUNTS)
     if mixed(iterable) is UNKNOWN and not counts and _DATA.search(ast.unparse(written)):
         return OWN

@@ -19,7 +19,7 @@ from preflight.sources.python.module import Positions, last, parse_silently
 from preflight.sources.python.simulation import call_settings, resolution
 from preflight.sources.python.simulation.argument_parser import OPEN
 from preflight.sources.python.simulation.interpreter import Interpreter
-from preflight.sources.python.simulation.library import OF_RANK_NAMES, Library, World, table
+from preflight.sources.python.simulation.known_functions import OF_RANK_NAMES, Library, World, table
 from preflight.sources.python.simulation.run_state import Event, ExpressionPlace, Failure, Parsed, Run
 from preflight.sources.python.simulation.values import OutOfSteps
 
@@ -248,14 +248,17 @@ def run(
         wanted: the expressions whose values are to be kept, by their files.
     """
     # What a run makes is in cycles, which fill the memory of this process: they are freed at once, and only they are
-    # searched.
-    gc.freeze()
+    # searched. What a program that calls this one has frozen stays so.
+    is_frozen = gc.get_freeze_count() > 0
+    if not is_frozen:
+        gc.freeze()
     try:
         found = _run(script, world, tree, wanted or {})
         gc.collect()
         return found
     finally:
-        gc.unfreeze()
+        if not is_frozen:
+            gc.unfreeze()
 
 
 def _run(script: SourceFile, world: World, tree: Tree, wanted: Mapping[str, Collection[ExpressionPlace]]) -> Run:

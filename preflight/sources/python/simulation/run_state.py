@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, TypeAlias
 from preflight._util.budget import spend
 from preflight._util.redaction import scrub
 from preflight.sources.base import SourceFile
-from preflight.sources.python.collectives import comes_round
+from preflight.sources.python.collectives import comes_round, is_collective_event
+from preflight.sources.python.imports import is_foreign
 from preflight.sources.python.simulation.divergence import LAYER, WRAPS, Divergence, Early, missed, waits
 from preflight.sources.python.simulation.values import (
     AGREED,
@@ -206,7 +207,9 @@ class RunState:
         self._left = 0
         self._muted = 0
         #: Where the conditions come from under which a value is given now.
-        self._own: Unknown = UNKNOWN
+        self.own: Unknown = UNKNOWN
+        #: How many calls have been made in which a rank may wait for the others.
+        self._waited = 0
         self._loops = 0
         self._tries = 0
         self._calls: list[tuple[FunctionValue, ast.expr, SourceFile]] = []
@@ -253,21 +256,21 @@ class RunState:
         """
         self._regions.append(object())
         self._maybe += maybe
-        guards, before = len(self._guards), self._own
-        self._own = mixed(before, own)
+        guards, before = len(self._guards), self.own
+        self.own = mixed(before, own)
         try:
             yield
         finally:
             self._regions.pop()
             self._maybe -= maybe
-            self._own = before
+            self.own = before
             del self._guards[guards:]
 
     def _merged(self, one: Any, other: Any, own: Unknown = UNKNOWN) -> Any:
         """What a value is that is one of two, where the condition that decides it comes from somewhere."""
         if one is other:
             return one
-        found, origin = merged(one, other), mixed(own, self._own)
+        found, origin = merged(one, other), mixed(own, self.own)
         if origin is OF_RANK and mixed(one, other) is AGREED:
             return AGREED
         return merged(found, origin) if isinstance(found, Unknown) and isinstance(origin, Own) else found
@@ -333,7 +336,7 @@ class RunState:
     def _replaced(self, before: Any, value: Any) -> Any:
         """What an attribute or item is after it was given a value in an uncertain region."""
         found = self._merged(before, value)
-        if isinstance(found, Own) and not isinstance(mixed(value, self._own), Own):
+        if isinstance(found, Own) and not isinstance(mixed(value, self.own), Own):
             return AGREED if mixed(value) is AGREED else Unknown(found.aliases)
         return found
 
@@ -394,7 +397,10 @@ class RunState:
         keywords: dict[str, Any] | None = None,
     ) -> None:
         """Note a call of something that is not the user's own."""
-        if self._muted or not isinstance(node, ast.Call):
+        if not isinstance(node, ast.Call):
+            return
+        self._waited += not is_foreign(name) or is_collective_event(name, node)
+        if self._muted:
             return
         if len(self.events) >= _MAX_EVENTS:
             raise OutOfSteps

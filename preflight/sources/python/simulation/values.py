@@ -243,6 +243,8 @@ class ListValue:
     is_set: bool = False
     #: Where what was put into it comes from; None if nothing was.
     origin: Unknown | None = None
+    #: Where the conditions come from under which something was put into it.
+    size_origin: Unknown = UNKNOWN
 
 
 @dataclass(eq=False, slots=True)
@@ -355,6 +357,11 @@ def truth(value: Any) -> bool | None:
     if isinstance(value, (Unknown, External, Method, Super)):
         return None
     return bool(value)
+
+
+def truth_origin(value: Any) -> Unknown:
+    """Where it comes from whether a value counts as true: of a list, whether there is anything in it."""
+    return value.size_origin if isinstance(value, ListValue) else mixed(value)
 
 
 def merged(one: Any, other: Any) -> Any:

@@ -9,7 +9,7 @@ import tomllib
 
 from preflight.sources.base import SourceFile
 from preflight.sources.formats.tree import DirectoryTree
-from preflight.sources.python.simulation.library import World
+from preflight.sources.python.simulation.known_functions import World
 from preflight.sources.python.simulation.ranks import alone, run
 from preflight.sources.python.simulation.run_state import Run
 

@@ -44,6 +44,8 @@ from preflight.sources.python.simulation.values import (
     native,
     of_native,
     one_of,
+    truth,
+    truth_origin,
 )
 
 if TYPE_CHECKING:
@@ -113,6 +115,7 @@ _WRAPPERS = re.compile(
     r"|to_static)\(\)$"
 )
 #: Wrappers that wait for the gradients of all parameters.
+_SEARCHES = ("find_unused_parameters", "static_graph")
 _NEEDS_ALL = re.compile(r"^torch\..*\bDistributedDataParallel\(\)$|^paddle\..*\bDataParallel\(\)$")
 #: Lists of layers.
 _LAYERS = re.compile(r"^(?:torch|paddle)\.nn\..*(?:ModuleList|LayerList|Sequential)\(\)$")
@@ -331,8 +334,9 @@ class Library:
                 run.maybe_called(given, node, frame)
         model = wrapped_model(function)
         if model is not None:
-            searches = {"find_unused_parameters", "static_graph"} & function.keywords.keys()
-            needs_all = bool(_NEEDS_ALL.search(name)) and not searches
+            # A search whose value is not known may be made.
+            searches = [truth(function.keywords.get(each, False)) for each in _SEARCHES]
+            needs_all = bool(_NEEDS_ALL.search(name)) and not any(each is not False for each in searches)
             run.unsearched += needs_all
             try:
                 run.call(model, arguments, keywords, node, frame, is_open=is_open)
@@ -427,7 +431,7 @@ class Library:
 
     def _call_builtins_len(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
         items = run.items(arguments[0]) if arguments else None
-        return len(items) if items is not None else UNKNOWN
+        return len(items) if items is not None else truth_origin(arguments[0]) if arguments else UNKNOWN
 
     def _call_builtins_range(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
         try:
@@ -749,6 +753,7 @@ class Library:
         receiver, name = method.receiver, method.name
         if isinstance(receiver, ListValue) and name in ("append", "extend", "insert", "add", "update"):
             receiver.origin = mixed(*arguments) if receiver.origin is None else mixed(receiver.origin, *arguments)
+            receiver.size_origin = mixed(receiver.size_origin, run.own)
         if isinstance(receiver, Parser):
             return self._method_of_parser(run, receiver, name, arguments, keywords, node, frame)
         if isinstance(receiver, OpenFile):
@@ -866,8 +871,23 @@ def gives_own_data(value: Any) -> bool:
     if not isinstance(value, External):
         return isinstance(mixed(value), Own)
     if value.last == "DataLoader()":
-        return any(value.keywords.get(name) not in (None, False) for name in _DIVIDING)
+        divides = any(value.keywords.get(name) not in (None, False) for name in _DIVIDING)
+        return divides or isinstance(_stream_origin(value), Own)
     return bool(_DATA.search(value.name)) or any(map(gives_own_data, value.arguments))
+
+
+def loaded_origin(loader: External) -> Unknown:
+    """What a `DataLoader` that divides nothing gives: the same on every rank, unless its data are a stream."""
+    origin = _stream_origin(loader)
+    return AGREED if origin is None else origin
+
+
+def _stream_origin(loader: External) -> Unknown | None:
+    """OWN for a stream of data that a rank makes by its number, UNKNOWN for any other; None for data with indices."""
+    data = loader.arguments[0] if loader.arguments else loader.keywords.get("dataset")
+    if not isinstance(data, Instance) or data.owner.foreign is None or data.owner.foreign.last != "IterableDataset":
+        return None
+    return OWN if isinstance(mixed(*data.attributes.values()), Own) else UNKNOWN
 
 
 def _yaml(text: str) -> Any:
