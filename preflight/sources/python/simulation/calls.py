@@ -118,6 +118,8 @@ class Calls(Expressions):
                 return UNKNOWN
             return self.functions.method(self, callee, arguments, keywords, node, frame)
         self.record("", node, frame, arguments, keywords)
+        # A method of data waits for no rank.
+        self._waited += not isinstance(callee, Own)
         for given in (callee, *arguments, *keywords.values()):
             forget(given)
         return self._of_unknown(callee, (*arguments, *keywords.values()), node, frame)

@@ -399,7 +399,7 @@ class RunState:
         """Note a call of something that is not the user's own."""
         if not isinstance(node, ast.Call):
             return
-        self._waited += not is_foreign(name) or is_collective_event(name, node)
+        self._waited += bool(name and not is_foreign(name)) or is_collective_event(name, node)
         if self._muted:
             return
         if len(self.events) >= _MAX_EVENTS:
