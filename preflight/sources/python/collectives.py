@@ -28,6 +28,7 @@ from preflight.sources.python.rank_conditions import (
     ranks_of,
     ranks_where_true,
 )
+from preflight.sources.python.simulation.libraries import pattern
 
 #: What a call inside may not be reached in. A loop is not among them: a training loop runs.
 _MAY_SKIP = (ast.If, ast.IfExp, ast.While, ast.Try, ast.Match, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -548,11 +549,7 @@ _DISTRIBUTED = re.compile(
     r"|horovod|deepspeed|init_process_group|init_parallel_env|DDPStrategy"
 )
 #: Calls that make all ranks agree on a value, by their last names.
-AGREEING = re.compile(
-    r"reduce|gather|aggregat|broadcast|sync(?!hronize$)|trigger|consensus|agree|all_ranks|global|across|is_last|barrier|compute"
-    r"|average_over|from_rank|any_rank|scaler|overflow|get_last_lr|token|train_batch|eval_batch",
-    re.IGNORECASE,
-)
+AGREEING = pattern("agreeing")
 #: Failures that affect one rank alone: out of memory, a bad sample, a lost connection.
 _FAILURES = frozenset(("Exception", "BaseException", "RuntimeError", "OutOfMemoryError", "ValueError"))
 

@@ -70,7 +70,9 @@ class Assignments(RunState):
             return
         for position, target in enumerate(targets):
             part: Any = value if isinstance(value, Unknown) else UNKNOWN
-            if isinstance(value, External):
+            if isinstance(value, External) and value.last == "shape":
+                part = self.functions.item(self, value, position)
+            elif isinstance(value, External):
                 # The first of several results is the one that the others belong to.
                 part = value if position == 0 else External(f"{value.name}[{position}]", self.region, owner=value)
             self._assign(target, part, frame)

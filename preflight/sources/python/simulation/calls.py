@@ -10,7 +10,8 @@ from typing import Any
 
 from preflight.sources.python.collectives import AGREEING
 from preflight.sources.python.simulation.expressions import Expressions
-from preflight.sources.python.simulation.known_functions import EQUAL, KEEPS, LOSS, OWN_RESULTS
+from preflight.sources.python.simulation.known_functions import EQUAL, KEEPS, LOSS, OWN_RESULTS, size_of
+from preflight.sources.python.simulation.libraries import names
 from preflight.sources.python.simulation.run_state import LeftLoop, Returned, Signal
 from preflight.sources.python.simulation.values import (
     AGREED,
@@ -37,8 +38,7 @@ from preflight.sources.python.simulation.values import (
 _MAX_DEPTH = 40
 #: Calls of one function that may be under way at the same time.
 _MAX_RECURSION = 2
-#: Decorators that keep what a function returns.
-_KEEPING = frozenset(("cache", "lru_cache", "cached_property"))
+_CACHING = names("caching_decorators")
 
 #: Methods that run where an object is used in an expression; calls, loops, contexts are followed by themselves.
 _OPERATOR = re.compile(
@@ -150,6 +150,8 @@ class Calls(Expressions):
         """Whether what a call of something unknown returns differs between ranks, by its name."""
         written = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
         short = written.rpartition(".")[2]
+        if short == "size" and given:
+            return size_of(callee, given[0])
         if short in EQUAL:
             return AGREED
         if AGREEING.search(short):
@@ -210,7 +212,7 @@ class Calls(Expressions):
                     self.block(function.node.body, inner)
                 return UNKNOWN
             # What is kept of an earlier call is not called again.
-            is_kept = bool(_KEEPING & function.decorators)
+            is_kept = bool(_CACHING & function.decorators)
             with self._in_region(maybe=True) if is_kept else contextlib.nullcontext():
                 self.block(function.node.body, inner)
             result: Any = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -11,20 +10,12 @@ from typing import Any, NamedTuple
 from preflight.sources.base import SourceFile
 from preflight.sources.python.collectives import is_collective_event
 from preflight.sources.python.module import last
+from preflight.sources.python.simulation.libraries import pattern
 from preflight.sources.python.simulation.values import Own
 
-#: What makes `backward` exchange gradients: torch 2.13, Paddle 3.3, DeepSpeed 0.19, Accelerate 1.14, Horovod 0.28.
-WRAPS = re.compile(
-    r"DistributedDataParallel|FullyShardedDataParallel|fully_shard|paddle\.(?:distributed\.)?DataParallel"
-    r"|distributed_model|DistributedOptimizer|distributed_optimizer|deepspeed\.initialize|Accelerator$|Fabric$"
-)
-#: A call of a layer that may have parameters.
-LAYER = re.compile(
-    r"^(?:torch|paddle)\.nn\.(?:\w+\.)*(?:Linear|Conv\w+|Embedding\w*|\w*Norm\w*|LSTM|GRU|Transformer\w+"
-    r"|Multi[Hh]eadAttention|Bilinear|Sequential|(?:ModuleList|LayerList)\(\)\[\])(?:\(\))?$"
-)
-#: The forward pass of a sharded model gathers its parameters.
-_SHARDED = re.compile(r"FullyShardedDataParallel\(\)(?:\.generate)?$")
+WRAPS = pattern("exchanging")
+LAYER = pattern("layers")
+_SHARDED = pattern("sharded")
 
 
 class Early(NamedTuple):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from preflight.sources.python.simulation.assignments import ERRORS, Assignments
+from preflight.sources.python.simulation.libraries import names
 from preflight.sources.python.simulation.run_state import Failure
 from preflight.sources.python.simulation.values import (
     AGREED,
@@ -45,8 +46,7 @@ from preflight.sources.python.simulation.values import (
 _MAX_BITS = 256
 #: A width that fills memory.
 _WIDE = re.compile(r"%[^a-zA-Z]*\d{4}")
-#: What tensors of a kind have in common, whatever they hold.
-_SHARED = frozenset(("shape", "dtype", "device", "ndim", "requires_grad", "grad_fn", "is_cuda", "training", "module"))
+_SHARED = names("shared_attributes")
 #: Characters of a text that is computed, and items of a sequence.
 _MAX_SIZE = 10_000
 
@@ -416,6 +416,9 @@ class Expressions(Assignments):
                 return receiver.frame.names[name]
             part = self._find_module(receiver.file, name, 1)
             return self.import_module(part) if part is not None and part.path in self._modules else UNKNOWN
+        if name == "shape" and isinstance(receiver, (Unknown, External)):
+            full = f"{receiver.name}.shape" if isinstance(receiver, External) else "builtins.shape"
+            return External(full, origin=UNKNOWN, arguments=(receiver,))
         if isinstance(receiver, External):
             if name in receiver.attributes:
                 return receiver.attributes[name]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import functools
-import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from preflight.sources.python.simulation.calls import Calls
 from preflight.sources.python.simulation.divergence import Divergence, Early, names_of, only_in_one
 from preflight.sources.python.simulation.expressions import end_of_decorator
 from preflight.sources.python.simulation.known_functions import gives_own_data, is_list_of_layers, loaded_origin
+from preflight.sources.python.simulation.libraries import names, pattern
 from preflight.sources.python.simulation.run_state import Event, Failure, Guard, LeftLoop, Returned, Signal, Stopped
 from preflight.sources.python.simulation.values import (
     OWN,
@@ -43,14 +43,12 @@ from preflight.sources.python.simulation.values import (
     truth_origin,
 )
 
-#: Names of what a loop takes the data of a rank from.
-_DATA = re.compile(r"loader|reader|batches|dataset", re.IGNORECASE)
+_DATA = pattern("data_names")
 #: Calls whose result has no data in it.
 _COUNTS = ("range", "len", ".items", ".keys", ".values")
 #: A known sequence is followed item by item up to this length.
 _MAX_ITEMS = 8
-#: Contexts that keep an exception from the rest.
-_KEEPING = frozenset(("suppress", "raises", "assertRaises"))
+_SUPPRESSING = names("suppressing")
 
 
 class Interpreter(Calls):
@@ -366,7 +364,7 @@ class Interpreter(Calls):
             entered = context
             # What is left of it may keep an exception from the rest.
             may_keep |= isinstance(context, (Instance, Unknown))
-            may_keep |= isinstance(context, External) and context.last.removesuffix("()") in _KEEPING
+            may_keep |= isinstance(context, External) and context.last.removesuffix("()") in _SUPPRESSING
             unsynced += isinstance(context, External) and context.last == "no_sync()"
             if isinstance(context, Instance) and (found := context.owner.lookup("__enter__")) is not None:
                 entered = self.call(Bound(found[0], (context,)), (), {}, item.context_expr, frame)

@@ -5,21 +5,19 @@ from __future__ import annotations
 import ast
 import builtins
 import fnmatch
-import functools
 import json
 import math
 import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from preflight._util import toml
 from preflight.sources.python.collectives import AGREEING, is_collective_event
 from preflight.sources.python.imports import is_foreign
 from preflight.sources.python.simulation import argument_parser
 from preflight.sources.python.simulation.argument_parser import Parser
+from preflight.sources.python.simulation.libraries import names, pattern, symbol_of
 from preflight.sources.python.simulation.values import (
     AGREED,
     OF_RANK,
@@ -64,20 +62,9 @@ _PURE: dict[str, Callable[..., Any]] = {
 _TEXT = frozenset(name for name in dir(str) if not name.startswith("_")) - frozenset(
     ("format_map", "translate", "maketrans", "ljust", "rjust", "center", "zfill", "expandtabs", "replace", "format")
 )
-#: What gives the keys of a dictionary as attributes.
-_WRAPS = ("EasyDict", "AttrDict", "Box", "Munch", "DotMap", "SimpleNamespace", "Namespace", "edict")
-#: Functions that may change what they are given.
-_CHANGES = re.compile(
-    r"update|merge|set_|load_|override|patch|apply|add_|extend|fill|parse_known|register_config|broadcast"
-    r"|all_gather|gather|scatter|recv|shuffle|heap|readinto"
-)
-#: Calls after which nothing is certain: other code is run, any name is changed, or paths are those of another folder.
-_ANYTHING = frozenset(
-    (
-        *("os.chdir", "importlib.import_module", "builtins.exec", "builtins.globals", "builtins.locals"),
-        *("builtins.__import__", "runpy.run_path", "runpy.run_module"),
-    )
-)
+_WRAPS = names("attribute_dictionaries")
+_CHANGES = pattern("changing")
+_UNFOLLOWED = names("unfollowed")
 _ERRORS = (
     *(TypeError, ValueError, ArithmeticError, LookupError, NotKnown, AttributeError, RecursionError, MemoryError),
 )
@@ -85,44 +72,22 @@ _ERRORS = (
 _ADDS_OPTIONS = ("deepspeed.add_config_arguments", ".add_argparse_args")
 #: Methods after which some file has another text.
 _WRITING = (".write_text", ".write_bytes", ".unlink", ".rename", ".symlink_to", ".save_to_disk")
-#: Calls that start the processes of a job with a function.
-_SPAWNS = ("torch.multiprocessing.spawn", "torch.multiprocessing.spawn.spawn", "paddle.distributed.spawn")
-#: What the ranks have in common: the norm of gradients that were reduced, lengths, sizes.
-EQUAL = frozenset(
-    (
-        *("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "parameters", "named_parameters", "buffers"),
-        *("size", "dim", "zeros_like", "ones_like", "empty_like", "full_like"),
-    )
-)
-#: Calls whose result is this rank's own: a number out of its tensors, or whether they hold one.
-OWN_RESULTS = frozenset(("item", "isnan", "isinf", "isfinite"))
-#: Names of what a rank computes from its data.
-LOSS = re.compile(
-    r"(?:^|[._(])(?:loss|losses|acc|acc1|accuracy|metrics?|score|f1|bleu|wer|psnr|ppl)(?:$|[.()\[])", re.I
-)
-_CLOCKS = frozenset(("time.time", "time.perf_counter", "time.monotonic", "time.process_time", "datetime.datetime.now"))
+_SPAWNS = names("spawning")
+EQUAL = names("equal")
+OWN_RESULTS = names("own_results")
+LOSS = pattern("losses")
+_CLOCKS = names("clocks")
 _RANDOM = ("random", "numpy", "torch", "paddle")
-_SEEDS = frozenset(("seed", "manual_seed", "manual_seed_all", "set_seed", "seed_everything"))
-_DRAWS = re.compile(
-    r"^(?:random|numpy\.random|torch|paddle)\.(?:rand\w*|random|uniform\w*|choices?|normal|bernoulli|multinomial|sample)$"
-)
-#: What gives the data of a rank, and arguments of a loader that divide them among the ranks or draw them.
-_DATA = re.compile(r"loader|feeder|prepare\(|\.reader\b", re.IGNORECASE)
-_DIVIDING = frozenset(("sampler", "batch_sampler", "shuffle"))
-#: What calls a model that it is given: torch 2.13, Paddle 3.3, DeepSpeed 0.19.
-_WRAPPERS = re.compile(
-    r"^(?:torch|paddle|deepspeed|apex)\.(?:[\w.]*\.)?(?:\w*DataParallel|fully_shard|compile|distributed_model|initialize"
-    r"|to_static)\(\)$"
-)
-#: Wrappers that wait for the gradients of all parameters.
+_SEEDS = names("seeds")
+_DRAWS = pattern("draws")
+_DATA = pattern("data_sources")
+_DIVIDING = names("dividing_arguments")
+_WRAPPERS = pattern("model_wrappers")
+_NEEDS_ALL = pattern("needing_all")
 _SEARCHES = ("find_unused_parameters", "static_graph")
-_NEEDS_ALL = re.compile(r"^torch\..*\bDistributedDataParallel\(\)$|^paddle\..*\bDataParallel\(\)$")
-#: Lists of layers.
-_LAYERS = re.compile(r"^(?:torch|paddle)\.nn\..*(?:ModuleList|LayerList|Sequential)\(\)$")
-#: Objects that keep what they are given: an early stopper, a meter.
-KEEPS = re.compile(r"stop|meter|metric|monitor|tracker|average|patience|plateau", re.IGNORECASE)
-#: Variables that differ between ranks, or nodes.
-OF_RANK_NAMES = re.compile(r"RANK|TRAINER_ID|PROCID|LOCALID|NODEID|ENDPOINT|CURRENT|HOST|POD_|INDEX|VISIBLE_DEVICES")
+_LAYERS = pattern("layer_lists")
+KEEPS = pattern("keepers")
+OF_RANK_NAMES = pattern("of_rank")
 #: What no rank waits in.
 _SILENT = ("builtins.", "math.", "os.path.", "json.", "typing.", "functools.", "copy.", "re.", "logging.", "warnings.")
 
@@ -166,19 +131,6 @@ class World:
             return False if not self.rank else self.rank + 1 == self.world_size or UNKNOWN
         value = True if name == "is_available" else getattr(self, name, None)
         return UNKNOWN if value is None else value
-
-
-@functools.cache
-def table() -> dict[str, Any]:
-    """The contents of `libraries.toml`."""
-    return toml.load(Path(__file__).with_name("libraries.toml"))
-
-
-@functools.lru_cache(maxsize=4096)
-def _symbol_of(kind: str, name: str) -> str:
-    """What a function or attribute gives, by its full name; empty for any other."""
-    rows = table()[kind].items()
-    return next((symbol for symbol, names in rows if any(fnmatch.fnmatchcase(name, each) for each in names)), "")
 
 
 class Library:
@@ -229,7 +181,7 @@ class Library:
     def attribute(self, run: Interpreter, owner: External, name: str) -> Any:
         """An attribute of something of a library."""
         full = f"{owner.name}.{name}"
-        symbol = _symbol_of("attributes", full)
+        symbol = symbol_of("attributes", full)
         if symbol:
             return self.world.symbol(symbol)
         if full == "sys.argv":
@@ -244,6 +196,8 @@ class Library:
         """An item of something of a library."""
         if owner.name == "os.environ":
             return self._variable(key)
+        if owner.last == "shape":
+            return size_of(owner.arguments[0], key) if owner.arguments else UNKNOWN
         if is_list_of_layers(owner):
             return External(f"{owner.name}[]", owner.region, owner=owner)
         if owner.is_result and key == 0:
@@ -296,7 +250,7 @@ class Library:
             return None
         if name in ("builtins.eval", "builtins.compile"):
             return UNKNOWN
-        symbol = _symbol_of("calls", name)
+        symbol = symbol_of("calls", name)
         if symbol == "is_initialized":
             return (
                 True if any(_STARTS.intersection((each.name.rpartition(".")[2],)) for each in run.events) else UNKNOWN
@@ -375,6 +329,8 @@ class Library:
         if name.endswith(".distributed.reduce"):
             # One rank alone has the result.
             return OWN
+        if short == "size" and arguments:
+            return size_of(function.owner, arguments[0])
         if AGREEING.search(short) or short in EQUAL:
             if isinstance(node, ast.Call) and is_collective_event(name, node):
                 run.agree(node, frame)
@@ -397,7 +353,7 @@ class Library:
 
     def _note_moved(self, run: Interpreter, name: str, arguments: Sequence[Any]) -> None:
         """Remember the files that a call may change. Raises OutOfSteps where it may change anything."""
-        if name in _ANYTHING or name.endswith(".exec_module"):
+        if name in _UNFOLLOWED or name.endswith(".exec_module"):
             raise OutOfSteps
         if name.startswith(("subprocess.", "os.system", "os.popen")) or name.endswith(_WRITING):
             self._written.add("*")
@@ -825,28 +781,10 @@ class Library:
         return None
 
 
-#: Decorators that leave a function, and what it is given, as it is.
-_PLAIN = frozenset(
-    (
-        *("record", "no_grad", "inference_mode", "cache", "lru_cache", "wraps", "dataclass", "enable_grad", "property"),
-        *(
-            "staticmethod",
-            "classmethod",
-            "abstractmethod",
-            "cached_property",
-            "contextmanager",
-            "to_static",
-            "override",
-        ),
-    )
-)
+_PLAIN = names("plain_decorators")
 _PROPERTIES = frozenset(("property", "cached_property"))
-#: Loaders that give plain values.
-_LOADERS = frozenset(f"yaml.{each}" for each in ("SafeLoader", "CSafeLoader", "FullLoader", "Loader", "UnsafeLoader"))
-#: What starts the group of processes.
-_STARTS = frozenset(
-    ("init_process_group", "init_parallel_env", "init_distributed", "Accelerator", "init", "initialize")
-)
+_LOADERS = names("yaml_loaders")
+_STARTS = names("group_starts")
 
 
 def wrapped_model(value: Any) -> Instance | None:
@@ -859,6 +797,11 @@ def wrapped_model(value: Any) -> Instance | None:
         if isinstance(each, Instance):
             return each
     return None
+
+
+def size_of(value: Any, axis: Any) -> Unknown:
+    """Where one of the sizes of a tensor comes from: each rank has its own, but for that of the batch."""
+    return UNKNOWN if axis == 0 else mixed(value)
 
 
 def is_list_of_layers(value: External) -> bool:

@@ -19,7 +19,8 @@ from preflight.sources.python.module import Positions, last, parse_silently
 from preflight.sources.python.simulation import call_settings, resolution
 from preflight.sources.python.simulation.argument_parser import OPEN
 from preflight.sources.python.simulation.interpreter import Interpreter
-from preflight.sources.python.simulation.known_functions import OF_RANK_NAMES, Library, World, table
+from preflight.sources.python.simulation.known_functions import OF_RANK_NAMES, Library, World
+from preflight.sources.python.simulation.libraries import table
 from preflight.sources.python.simulation.run_state import Event, ExpressionPlace, Failure, Parsed, Run
 from preflight.sources.python.simulation.values import OutOfSteps
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from preflight.sources.base import SourceFile
+from preflight.sources.python.simulation.libraries import names
 
 
 class Unknown:
@@ -64,10 +65,8 @@ _MAX_PARTS = 10_000
 _MAX_NESTING = 6
 
 
-#: Bars of progress, which give what they are given; one rank alone often shows one.
-_BARS = frozenset(("tqdm()", "track()", "progress_bar()"))
-#: Bases whose constructor takes the annotated names of a class.
-_RECORDS = frozenset(("NamedTuple", "BaseModel", "BaseSettings", "Struct"))
+_BARS = names("bars")
+_RECORDS = names("records")
 
 
 class NotKnown(Exception):
