@@ -25,6 +25,7 @@ from preflight_rules.scripts.script_facts import (
 _HOW_LEFT = {
     "break": "leaves the loop",
     "while": "leaves the loop",
+    "for": "runs the loop as often as its own data last",
     "continue": "skips the rest of the step",
     "return": "leaves the function",
     "if": "comes to a collective or not",
@@ -72,24 +73,32 @@ def rank_local_exit_from_loop(job: Job) -> Iterator[Verdict]:
                 yield unknown(launch.id, followed.value.why, at=followed)
     for subject, leaving in stated(job, "rank_local_exit"):
         step = leaving.because[0] if leaving.because else leaving
-        kind = joined(leaving.alternatives)
+        kind, _, some = joined(leaving.alternatives).partition(" of ")
         early = not_on_several_ranks(job, subject, leaving, "no launch runs this loop")
         if early is not None:
             yield early
             continue
+        if kind == "for" and (joined_by := job.about("joins_uneven", leaving.scope)):
+            yield unknown(subject, f"{quoted(joined_by[0])} may let the ranks end together", at=joined_by[0])
+            continue
         is_layer = "layer" in texts(step.value)
         what = "leaves out a layer" if is_layer else _HOW_LEFT.get(kind, "leaves the loop")
+        what += "" if kind == "for" else " depending on its own value"
         waiting = "the exchange of gradients waits for the parameters of" if is_layer else "the others wait for it in"
-        under = quoted(leaving) if kind in ("while", "if") else f"`{kind}` under {quoted(leaving)}"
+        under = quoted(leaving) if kind in ("while", "for", "if") else f"`{kind}` under {quoted(leaving)}"
         is_here = step.span.path == leaving.span.path
         place = f"line {step.span.line}" if is_here else f"{step.span.path}:{step.span.line}"
         yield failed(
             subject,
-            f"{under}: each rank {what} depending on its own value, and {waiting} {quoted(step)} ({place}).",
+            f"{under}: {'only some ranks come to it' if some else f'each rank {what}'}, and {waiting} {quoted(step)}"
+            f" ({place}).",
             at=leaving,
             also=((step, "the others wait here"),),
             remedy="Wrap the model with find_unused_parameters=True, or use the layer in every step."
             if is_layer
+            else "Let all ranks take as many steps as the one with the fewest data (all-reduce the minimum), or train"
+            " within torch.distributed.algorithms.Join."
+            if kind == "for"
             else "Let all ranks decide together: all-reduce or broadcast the condition before it is tested"
             " (Accelerate: set_trigger() and check_trigger()).",
         )

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from preflight.sources.python.collectives import AGREEING
+from preflight.sources.python.simulation.data_origins import size_of
 from preflight.sources.python.simulation.expressions import Expressions
-from preflight.sources.python.simulation.known_functions import EQUAL, KEEPS, LOSS, OWN_RESULTS, size_of
+from preflight.sources.python.simulation.known_functions import EQUAL, KEEPS, LOSS, OWN_RESULTS
 from preflight.sources.python.simulation.libraries import names
 from preflight.sources.python.simulation.run_state import LeftLoop, Returned, Signal
 from preflight.sources.python.simulation.values import (
@@ -197,6 +198,7 @@ class Calls(Expressions):
             self.record("", node, frame, arguments, keywords)
             return UNKNOWN
         inner = Frame(function.frame.module, function.frame, region=self.region, function=function)
+        inner.own_of_call = self.own
         self._frames.append(inner)
         self._bind(function, inner, arguments, keywords, is_open=is_open)
         if isinstance(function.node, ast.Lambda):
@@ -210,7 +212,8 @@ class Calls(Expressions):
                 # It runs only as far as something takes its values.
                 with self._in_region(maybe=False), contextlib.suppress(Signal):
                     self.block(function.node.body, inner)
-                return UNKNOWN
+                size = mixed(inner.size_origin, inner.own)
+                return ListValue(None, self.region, origin=mixed(*inner.yielded), size_origin=size)
             # What is kept of an earlier call is not called again.
             is_kept = bool(_CACHING & function.decorators)
             with self._in_region(maybe=True) if is_kept else contextlib.nullcontext():

@@ -11,7 +11,6 @@ from preflight.sources.base import SourceFile
 from preflight.sources.python.collectives import is_collective_event
 from preflight.sources.python.module import last
 from preflight.sources.python.simulation.libraries import pattern
-from preflight.sources.python.simulation.values import Own
 
 WRAPS = pattern("exchanging")
 LAYER = pattern("layers")
@@ -25,15 +24,16 @@ class Early(NamedTuple):
         kind: `break`, `continue` or `return`.
         start: how many calls the run had made before.
         done: the collectives that the rank has made in the branch, which the others make later.
+        of_rank: whether only some ranks come to the condition, which is not known.
     """
 
     kind: str
     node: ast.AST
     test: ast.expr
-    own: Own
     file: SourceFile
     start: int
     done: Counter[str]
+    of_rank: bool = False
 
 
 class Divergence(NamedTuple):
@@ -43,6 +43,7 @@ class Divergence(NamedTuple):
         kind: `break`, `continue`, `return`, `while`, or `if` for a branch that holds the collective.
         node: where the ranks part.
         event: the collective.
+        of_rank: whether the number of the rank decides, and something else besides that is not known.
     """
 
     kind: str
@@ -50,6 +51,7 @@ class Divergence(NamedTuple):
     test: ast.expr
     file: SourceFile
     event: Any
+    of_rank: bool = False
 
 
 def waits(name: str, node: ast.Call, given: Sequence[Any], *, is_wrapped: bool, is_collective: bool) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from preflight.sources.python.simulation.assignments import ERRORS, Assignments
+from preflight.sources.python.simulation.data_origins import item_of, size_origin
 from preflight.sources.python.simulation.libraries import names
 from preflight.sources.python.simulation.run_state import Failure
 from preflight.sources.python.simulation.values import (
@@ -312,19 +313,22 @@ class Expressions(Assignments):
         return self.value(node.value, frame)
 
     def _of_Yield(self, node: ast.Yield, frame: Frame) -> Any:
-        if node.value is not None:
-            self.value(node.value, frame)
+        frame.yielded.append(self.value(node.value, frame) if node.value is not None else None)
+        frame.size_origin = mixed(frame.size_origin, self.own)
         return UNKNOWN
 
     def _of_YieldFrom(self, node: ast.YieldFrom, frame: Frame) -> Any:
-        self.value(node.value, frame)
+        value = self.value(node.value, frame)
+        frame.yielded.append(item_of(value, node.value))
+        frame.size_origin = mixed(frame.size_origin, size_origin(value))
         return UNKNOWN
 
     def _of_ListComp(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp, frame: Frame) -> Any:
-        found = self._comprehended(node.generators, frame, lambda inner: self.value(node.elt, inner))
-        return ListValue(
-            _distinct(found) if isinstance(node, ast.SetComp) else found, self.region, isinstance(node, ast.SetComp)
-        )
+        is_set = isinstance(node, ast.SetComp)
+        made = ListValue(None, self.region, is_set)
+        found = self._comprehended(node.generators, frame, lambda inner: self.value(node.elt, inner), made)
+        made.items = _distinct(found) if is_set else found
+        return made
 
     _of_SetComp = _of_ListComp
     _of_GeneratorExp = _of_ListComp
@@ -339,33 +343,44 @@ class Expressions(Assignments):
         return made if pairs is not None else DictValue(None, self.region)
 
     def _comprehended(
-        self, generators: Sequence[ast.comprehension], frame: Frame, element: Callable[[Frame], Any]
+        self,
+        generators: Sequence[ast.comprehension],
+        frame: Frame,
+        element: Callable[[Frame], Any],
+        made: ListValue | None = None,
     ) -> list[Any] | None:
-        """The elements of a comprehension; None if they are not all known."""
+        """The elements of a comprehension; None if they are not all known: then where they come from is noted."""
         inner = Frame(frame.module, frame, region=self.region)
         first = generators[0]
-        items = self.items(self.value(first.iter, frame))
+        whole = self.value(first.iter, frame)
+        items = self.items(whole)
         if items is None or len(items) > _MAX_SIZE or len(generators) > 1:
             with self._in_region(maybe=False):
                 self._loops += 1
                 try:
+                    sizes: list[Unknown] = []
                     for each in generators:
-                        self._assign(each.target, UNKNOWN, inner)
-                        for test in each.ifs:
-                            self.value(test, inner)
-                    element(inner)
+                        iterable = self.value(each.iter, inner if sizes else frame) if each is not first else whole
+                        self._assign(each.target, item_of(iterable, each.iter), inner)
+                        sizes += [size_origin(iterable), *(truth_origin(self.value(test, inner)) for test in each.ifs)]
+                    found = element(inner)
+                    if made is not None:
+                        made.origin, made.size_origin = mixed(found), mixed(*sizes)
                 finally:
                     self._loops -= 1
             return None
-        found: list[Any] = []
+        elements: list[Any] = []
         for item in items:
             self._assign(first.target, item, inner)
-            outcomes = [truth(self.value(test, inner)) for test in first.ifs]
+            tests = [self.value(test, inner) for test in first.ifs]
+            outcomes = [truth(test) for test in tests]
             if None in outcomes:
+                if made is not None:
+                    made.origin, made.size_origin = mixed(element(inner)), mixed(*map(truth_origin, tests))
                 return None
             if all(outcomes):
-                found.append(element(inner))
-        return found
+                elements.append(element(inner))
+        return elements
 
     def _of_Attribute(self, node: ast.Attribute, frame: Frame) -> Any:
         return self.attribute(self.value(node.value, frame), node.attr, node, frame)

@@ -10,18 +10,19 @@ from __future__ import annotations
 import ast
 import contextlib
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from preflight.sources.base import SourceFile
 from preflight.sources.python.simulation.calls import Calls
+from preflight.sources.python.simulation.data_origins import item_of, size_origin
 from preflight.sources.python.simulation.divergence import Divergence, Early, names_of, only_in_one
 from preflight.sources.python.simulation.expressions import end_of_decorator
-from preflight.sources.python.simulation.known_functions import gives_own_data, is_list_of_layers, loaded_origin
-from preflight.sources.python.simulation.libraries import names, pattern
+from preflight.sources.python.simulation.libraries import names
 from preflight.sources.python.simulation.run_state import Event, Failure, Guard, LeftLoop, Returned, Signal, Stopped
 from preflight.sources.python.simulation.values import (
-    OWN,
+    OF_RANK,
     UNKNOWN,
     Bound,
     ClassValue,
@@ -43,9 +44,6 @@ from preflight.sources.python.simulation.values import (
     truth_origin,
 )
 
-_DATA = pattern("data_names")
-#: Calls whose result has no data in it.
-_COUNTS = ("range", "len", ".items", ".keys", ".values")
 #: A known sequence is followed item by item up to this length.
 _MAX_ITEMS = 8
 _SUPPRESSING = names("suppressing")
@@ -214,9 +212,12 @@ class Interpreter(Calls):
         frame.names = live[0] if live else ends[0][0]
         for other in live[1:]:
             self._merge_names(frame, other, own)
-        if test is not None and isinstance(own, Own) and not self._muted:
+        # What is not known may still be a condition that some ranks alone come to.
+        is_behind = not isinstance(own, Own) and self.own is OF_RANK and frame.own_of_call is not OF_RANK
+        if test is not None and (isinstance(own, Own) or is_behind) and not self._muted:
             called = [self.events[starts[0] : starts[1]], self.events[starts[1] :]]
-            self._note_parting(test, own, [signal for _, signal in ends], called, frame)
+            deciding = own if isinstance(own, Own) else OF_RANK
+            self._note_parting(test, deciding, [signal for _, signal in ends], called, frame, is_behind=is_behind)
         leaving = [each for each in signals if not (isinstance(each, Stopped) and each.failure is not None)]
         if not live:
             self._end_together(signals, leaving)
@@ -235,24 +236,30 @@ class Interpreter(Calls):
         signals: Sequence[Signal | None],
         called: Sequence[Sequence[Event]],
         frame: Frame,
+        *,
+        is_behind: bool,
     ) -> None:
-        """Note the collectives that only some ranks come to after a condition that each decides for itself."""
+        """Note the collectives that only some ranks come to after a condition that each decides for itself.
+
+        Args:
+            is_behind: whether only some ranks come to the condition.
+        """
         if any(isinstance(each, Stopped) for each in signals):
             # Its launcher ends the other ranks, too.
             return
         file, depth = frame.module.file, self._maybe + 1
         left = next((each for each in signals if isinstance(each, (Returned, LeftLoop))), None)
         if left is None or None not in signals:
-            event = only_in_one(called, depth) if not own.of_rank else None
-            if event is not None:
-                self.divergences.append(Divergence("if", test, test, file, event))
+            event = only_in_one(called, depth)
+            if event is not None and not is_behind:
+                self.divergences.append(Divergence("if", test, test, file, event, own.of_rank))
             return
         number = signals.index(left)
         done = names_of(called[number]) - names_of(called[1 - number])
-        early = Early(type(left.node).__name__.lower(), left.node, test, own, file, len(self.events), done)
+        early = Early(type(left.node).__name__.lower(), left.node, test, file, len(self.events), done, is_behind)
         if isinstance(left, LeftLoop) and self._early:
             self._early[-1].append(early)
-        elif isinstance(left, Returned) and not own.of_rank:
+        elif isinstance(left, Returned) and (is_behind or not own.of_rank):
             frame.early.append(early)
 
     def _end_together(self, signals: Sequence[Signal], leaving: Sequence[Signal]) -> None:
@@ -275,8 +282,12 @@ class Interpreter(Calls):
             place = (frame.module.file.path, node.lineno, node.col_offset)
             self.rounds.setdefault(place, set()).add(len(items) if items is not None else -1)
         if items is None or len(items) > _MAX_ITEMS:
-            one = one_of(items or ()) if items is not None else _item_of(iterable, node.iter)
-            self._loop(node, frame, lambda: self._assign(node.target, one, frame))
+            one = one_of(items or ()) if items is not None else item_of(iterable, node.iter)
+            # Where the loop may be left, the ranks may have agreed on when.
+            own = UNKNOWN if _may_leave(node) else size_origin(iterable)
+            start, depth = len(self.events), self._maybe
+            self._loop(node, frame, lambda: self._assign(node.target, one, frame), own)
+            self._note_rounds("for", node.iter, own, start, depth, frame)
             return
         for number, item in enumerate(items):
             left = self._left
@@ -302,10 +313,13 @@ class Interpreter(Calls):
             return
         start, depth = len(self.events), self._maybe
         self._loop(node, frame, lambda: self.value(node.test, frame))
-        own = truth_origin(self.value(node.test, frame))
+        self._note_rounds("while", node.test, truth_origin(self.value(node.test, frame)), start, depth, frame)
+
+    def _note_rounds(self, kind: str, node: ast.expr, own: Unknown, start: int, depth: int, frame: Frame) -> None:
+        """Note the collective of a loop that each rank runs as often as a value of its own says."""
         event = next((each for each in self.events[start:] if each.waits and each.depth <= depth), None)
-        if isinstance(own, Own) and event is not None and not self._muted:
-            self.divergences.append(Divergence("while", node.test, node.test, frame.module.file, event))
+        if isinstance(own, Own) and not own.of_rank and event is not None and not self._muted:
+            self.divergences.append(Divergence(kind, node, node, frame.module.file, event))
 
     @contextlib.contextmanager
     def _round(self) -> Iterator[None]:
@@ -319,8 +333,14 @@ class Interpreter(Calls):
             self._early.pop()
             self._end_early(early, start, depth)
 
-    def _loop(self, node: ast.For | ast.AsyncFor | ast.While, frame: Frame, begin: Callable[[], Any]) -> None:
-        """Follow the body of a loop once that runs an unknown number of times."""
+    def _loop(
+        self,
+        node: ast.For | ast.AsyncFor | ast.While,
+        frame: Frame,
+        begin: Callable[[], Any],
+        own: Unknown = UNKNOWN,
+    ) -> None:
+        """Follow the body of a loop once that runs an unknown number of times, which may come from somewhere."""
         assumed = self._assumed
         if self._loops:
             for name in _assigned(node):
@@ -330,17 +350,17 @@ class Interpreter(Calls):
             self._loops += 1
             before = dict(frame.names)
             try:
-                with self._in_region(maybe=False), contextlib.suppress(Signal):
+                with self._in_region(maybe=False, own=own), contextlib.suppress(Signal):
                     begin()
                     self.block(node.body, frame)
             finally:
                 self._muted -= 1
                 self._loops -= 1
-            self._merge_names(frame, before)
+            self._merge_names(frame, before, own)
         before = dict(frame.names)
         self._loops += 1
         try:
-            with self._in_region(maybe=False), self._round():
+            with self._in_region(maybe=False, own=own), self._round():
                 begin()
                 self.block(node.body, frame)
         except Returned as signal:
@@ -353,7 +373,7 @@ class Interpreter(Calls):
         finally:
             self._loops -= 1
         self._assumed = assumed
-        self._merge_names(frame, before)
+        self._merge_names(frame, before, own)
         self.block(node.orelse, frame)
 
     def _do_With(self, node: ast.With, frame: Frame) -> None:
@@ -392,12 +412,15 @@ class Interpreter(Calls):
         before = dict(frame.names)
         ended: Signal | None = None
         self._tries += bool(node.handlers)
+        exhausted, self.exhausted = self.exhausted, UNKNOWN
         try:
             self.block(node.body, frame)
         except Signal as signal:
             ended = signal.again()
         finally:
             self._tries -= bool(node.handlers)
+        self._note_end_of_data(node, frame)
+        self.exhausted = exhausted
         is_caught = isinstance(ended, Stopped) and bool(node.handlers) and not ended.is_exit
         if ended is None or is_caught:
             try:
@@ -411,6 +434,17 @@ class Interpreter(Calls):
             raise ended.again()
 
     _do_TryStar = _do_Try
+
+    def _note_end_of_data(self, node: ast.Try, frame: Frame) -> None:
+        """Note that a rank leaves its loop where its own data end: `except StopIteration: break`."""
+        own = self.exhausted
+        if not isinstance(own, Own) or not self._early or self._muted:
+            return
+        for handler in node.handlers:
+            leaving = next((each for each in handler.body if isinstance(each, ast.Break)), None)
+            if leaving is not None and handler.type is not None and "StopIteration" in ast.unparse(handler.type):
+                early = Early("break", leaving, handler.type, frame.module.file, len(self.events), Counter())
+                self._early[-1].append(early)
 
     def _after_body(self, node: ast.Try, frame: Frame, before: dict[str, Any], *, is_caught: bool) -> None:
         if not is_caught:
@@ -548,26 +582,9 @@ class Interpreter(Calls):
             self._assign_name(alias.asname or alias.name, found, frame)
 
 
-def _item_of(iterable: Any, written: ast.expr) -> Any:
-    """What a loop over something unknown gives in one of its rounds."""
-    if isinstance(iterable, External):
-        inner = iterable.arguments[0] if iterable.arguments and not is_list_of_layers(iterable) else None
-        if iterable.name == "builtins.enumerate()":
-            return UNKNOWN, _item_of(inner, written)
-        if iterable.name == "builtins.zip()":
-            return tuple(_item_of(each, ast.Constant(None)) for each in iterable.arguments)
-        if isinstance(inner, External) and inner.name == "builtins.enumerate()":
-            # A bar that shows the progress.
-            return _item_of(inner, written)
-        if is_list_of_layers(iterable):
-            return External(f"{iterable.name}[]", owner=iterable)
-        if gives_own_data(iterable):
-            return OWN
-        return loaded_origin(iterable) if iterable.last == "DataLoader()" else mixed(iterable)
-    counts = isinstance(written, ast.Call) and ast.unparse(written.func).endswith(_COUNTS)
-    if mixed(iterable) is UNKNOWN and not counts and _DATA.search(ast.unparse(written)):
-        return OWN
-    return iterable if isinstance(iterable, Unknown) else UNKNOWN
+def _may_leave(node: ast.For | ast.AsyncFor) -> bool:
+    """Whether something in a loop may end it before its last item."""
+    return any(isinstance(each, (ast.Break, ast.Return)) for each in ast.walk(node))
 
 
 def _without(key: Any, items: dict[Any, Any]) -> dict[Any, Any]:

@@ -17,6 +17,13 @@ from preflight.sources.python.collectives import AGREEING, is_collective_event
 from preflight.sources.python.imports import is_foreign
 from preflight.sources.python.simulation import argument_parser
 from preflight.sources.python.simulation.argument_parser import Parser
+from preflight.sources.python.simulation.data_origins import (
+    gives_own_data,
+    is_list_of_layers,
+    size_of,
+    size_origin,
+    wrapped_model,
+)
 from preflight.sources.python.simulation.libraries import names, pattern, symbol_of
 from preflight.sources.python.simulation.values import (
     AGREED,
@@ -43,7 +50,6 @@ from preflight.sources.python.simulation.values import (
     of_native,
     one_of,
     truth,
-    truth_origin,
 )
 
 if TYPE_CHECKING:
@@ -79,13 +85,10 @@ LOSS = pattern("losses")
 _CLOCKS = names("clocks")
 _RANDOM = ("random", "numpy", "torch", "paddle")
 _SEEDS = names("seeds")
+_ADDING = names("adding_methods")
 _DRAWS = pattern("draws")
-_DATA = pattern("data_sources")
-_DIVIDING = names("dividing_arguments")
-_WRAPPERS = pattern("model_wrappers")
 _NEEDS_ALL = pattern("needing_all")
 _SEARCHES = ("find_unused_parameters", "static_graph")
-_LAYERS = pattern("layer_lists")
 KEEPS = pattern("keepers")
 OF_RANK_NAMES = pattern("of_rank")
 #: What no rank waits in.
@@ -337,7 +340,7 @@ class Library:
             return AGREED
         if _DRAWS.search(name):
             return self._random.get(package, OWN)
-        if name in _CLOCKS or (short == "next" and arguments and gives_own_data(arguments[0])):
+        if name in _CLOCKS:
             return OWN
         found = mixed(*given)
         if found is not AGREED and function.owner is not None:
@@ -345,9 +348,11 @@ class Library:
             found = mixed(found, function.owner) if given else mixed(function.owner)
         if short in ("isnan", "isinf", "isfinite") and found is UNKNOWN and package in ("torch", "paddle"):
             return OWN
-        if short in OWN_RESULTS and found is UNKNOWN and LOSS.search(ast.unparse(node)):
+        is_fetched = short in OWN_RESULTS or name.endswith("Executor().run")
+        if is_fetched and found is UNKNOWN and LOSS.search(ast.unparse(node)):
             return OWN
-        if KEEPS.search(name) and function.owner is not None and isinstance(found, Own):
+        keeps = KEEPS.search(name) or short in _ADDING
+        if keeps and function.owner is not None and isinstance(found, Own):
             function.owner.origin = found
         return found
 
@@ -387,15 +392,21 @@ class Library:
 
     def _call_builtins_len(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
         items = run.items(arguments[0]) if arguments else None
-        return len(items) if items is not None else truth_origin(arguments[0]) if arguments else UNKNOWN
+        return len(items) if items is not None else size_origin(arguments[0]) if arguments else UNKNOWN
 
     def _call_builtins_range(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
         try:
             found = range(*map(native, arguments))
         except _ERRORS:
-            return UNKNOWN
+            return ListValue(None, run.region, size_origin=mixed(*arguments))
         # The length of a large range has no number in C.
         return tuple(found) if not found[_MAX_RANGE : _MAX_RANGE + 1] else UNKNOWN
+
+    def _call_builtins_next(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
+        if not arguments:
+            return UNKNOWN
+        run.exhausted = mixed(run.exhausted, size_origin(arguments[0]))
+        return OWN if gives_own_data(arguments[0]) else mixed(arguments[0])
 
     def _call_builtins_isinstance(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
         if len(arguments) != 2:
@@ -460,7 +471,10 @@ class Library:
     _call_builtins_object___setattr__ = _call_builtins_setattr
 
     def _call_builtins_list(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
-        return ListValue(run.items(arguments[0]) if arguments else [], run.region)
+        if not arguments:
+            return ListValue([], run.region)
+        given = arguments[0]
+        return ListValue(run.items(given), run.region, origin=mixed(given), size_origin=size_origin(given))
 
     def _call_builtins_set(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
         items = run.items(arguments[0]) if arguments else []
@@ -707,7 +721,7 @@ class Library:
     ) -> Any:
         """What a method of a known value returns."""
         receiver, name = method.receiver, method.name
-        if isinstance(receiver, ListValue) and name in ("append", "extend", "insert", "add", "update"):
+        if isinstance(receiver, ListValue) and name in _ADDING:
             receiver.origin = mixed(*arguments) if receiver.origin is None else mixed(receiver.origin, *arguments)
             receiver.size_origin = mixed(receiver.size_origin, run.own)
         if isinstance(receiver, Parser):
@@ -785,52 +799,6 @@ _PLAIN = names("plain_decorators")
 _PROPERTIES = frozenset(("property", "cached_property"))
 _LOADERS = names("yaml_loaders")
 _STARTS = names("group_starts")
-
-
-def wrapped_model(value: Any) -> Instance | None:
-    """The model of the user's own that a wrapper calls: DataParallel, a compiler."""
-    if not (isinstance(value, External) and value.is_result and _WRAPPERS.search(value.name)):
-        return None
-    for each in (*value.arguments, *value.keywords.values()):
-        if isinstance(each, External):
-            each = wrapped_model(each)
-        if isinstance(each, Instance):
-            return each
-    return None
-
-
-def size_of(value: Any, axis: Any) -> Unknown:
-    """Where one of the sizes of a tensor comes from: each rank has its own, but for that of the batch."""
-    return UNKNOWN if axis == 0 else mixed(value)
-
-
-def is_list_of_layers(value: External) -> bool:
-    """Whether each item of a value is a layer."""
-    return _LAYERS.search(value.name) is not None
-
-
-def gives_own_data(value: Any) -> bool:
-    """Whether a loop over a value gives the data of one rank."""
-    if not isinstance(value, External):
-        return isinstance(mixed(value), Own)
-    if value.last == "DataLoader()":
-        divides = any(value.keywords.get(name) not in (None, False) for name in _DIVIDING)
-        return divides or isinstance(_stream_origin(value), Own)
-    return bool(_DATA.search(value.name)) or any(map(gives_own_data, value.arguments))
-
-
-def loaded_origin(loader: External) -> Unknown:
-    """What a `DataLoader` that divides nothing gives: the same on every rank, unless its data are a stream."""
-    origin = _stream_origin(loader)
-    return AGREED if origin is None else origin
-
-
-def _stream_origin(loader: External) -> Unknown | None:
-    """OWN for a stream of data that a rank makes by its number, UNKNOWN for any other; None for data with indices."""
-    data = loader.arguments[0] if loader.arguments else loader.keywords.get("dataset")
-    if not isinstance(data, Instance) or data.owner.foreign is None or data.owner.foreign.last != "IterableDataset":
-        return None
-    return OWN if isinstance(mixed(*data.attributes.values()), Own) else UNKNOWN
 
 
 def _yaml(text: str) -> Any:

@@ -46,6 +46,8 @@ _WAITING = (
 )
 #: Claims that show that a script is for several ranks.
 _OF_SEVERAL_RANKS = frozenset(("uses_ddp", "uses_fsdp", "training_framework", "backend"))
+#: How a condition is shown on which ranks part, by its kind.
+_WORDS = {"while": "while", "for": "for ... in"}
 #: Launchers that pass the local rank as an option (torch/distributed/launch.py, deepspeed/launcher/launch.py).
 _GIVING_LOCAL_RANK = ("torch.distributed.launch", "deepspeed")
 #: What shows that a file does something when it is started.
@@ -133,7 +135,7 @@ def _of_launch(job: Job, launch: Launch, runs: Sequence[Run], tree: Tree) -> Ite
     if not runs:
         yield _not_followed(script, launch, f"of the programs of this job, {_MAX_PROGRAMS} others are followed")
         return
-    yield from _partings(launch, next((each for each in runs if each.is_of_any), runs[0]))
+    yield from _partings(job, launch, runs)
     if not launch.launcher:
         return
     failure = next((each.failure for each in runs if each.failure is not None), None)
@@ -190,20 +192,22 @@ def _not_followed(script: SourceFile, launch: Launch, why: str) -> Claim:
     return replace(_claim("program_outcome", "", script, _start(script), launch), value=Unresolved(why))
 
 
-def _partings(launch: Launch, run: Run) -> Iterator[Claim]:
+def _partings(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
     """The collectives that some ranks may not come to, each place once."""
     seen: set[tuple[str, int, int]] = set()
-    for each in run.divergences:
+    for each in next((each for each in runs if each.is_of_any), runs[0]).divergences:
         place = (each.file.path, getattr(each.node, "lineno", 0), getattr(each.node, "col_offset", 0))
-        if place in seen:
+        is_said = each.of_rank and _is_known(job, launch)
+        if place in seen or is_said or (each.of_rank and each.kind == "if" and not _is_of_one(runs, each.event)):
             continue
         seen.add(place)
-        claim = _claim("rank_local_exit", each.kind, each.file, each.node, launch)
+        kind = f"{each.kind} of some ranks" if each.of_rank else each.kind
+        claim = _claim("rank_local_exit", kind, each.file, each.node, launch)
         kind = "layer" if each.event.is_layer else "step"
         step = _claim("guarded_collective", kind, each.event.file, each.event.node, launch)
-        written = (
-            f"{'while' if each.kind == 'while' else 'if'} {Positions(each.file.path, each.file.text).text(each.test)}"
-        )
+        text = Positions(each.file.path, each.file.text).text(each.test)
+        words = "except" if text == "StopIteration" else _WORDS.get(each.kind, "if")
+        written = f"{words} {text}"
         yield replace(claim, spelling=written, because=(step,))
 
 
@@ -423,6 +427,18 @@ def alone(first: Run, other: Run) -> Event | None:
         if kind in ("delete", "insert") and found is not None:
             return found
     return None
+
+
+def _is_of_one(runs: Sequence[Run], event: Event) -> bool:
+    """Whether only one of two ranks may come to a call, which otherwise wait for each other in the same ones."""
+    single = [each for each in runs if not each.is_of_any and each.role == runs[0].role]
+    calls = [[each for each in run.events if _may_wait(each)] for run in single if run.is_complete]
+    for other in calls[1:]:
+        sides = [[each for each in side if each.path == event.path] for side in (calls[0], other)]
+        rest = [sorted(last(each.name) for each in side if each.path != event.path) for side in (calls[0], other)]
+        if bool(sides[0]) != bool(sides[1]) and rest[0] == rest[1]:
+            return True
+    return False
 
 
 def _may_wait(event: Event) -> bool:

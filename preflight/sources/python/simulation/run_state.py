@@ -210,6 +210,8 @@ class RunState:
         self.own: Unknown = UNKNOWN
         #: How many calls have been made in which a rank may wait for the others.
         self._waited = 0
+        #: Where the lengths come from of what `next` was called with.
+        self.exhausted: Unknown = UNKNOWN
         self._loops = 0
         self._tries = 0
         self._calls: list[tuple[FunctionValue, ast.expr, SourceFile]] = []
@@ -381,7 +383,7 @@ class RunState:
         for each in early:
             event = missed(each, self.events[start if each.kind == "break" else each.start :], depth)
             if event is not None:
-                self.divergences.append(Divergence(each.kind, each.node, each.test, each.file, event))
+                self.divergences.append(Divergence(each.kind, each.node, each.test, each.file, event, each.of_rank))
 
     def _merge_names(self, frame: Frame, other: dict[str, Any], own: Unknown = UNKNOWN) -> None:
         for name in frame.names.keys() | other.keys():

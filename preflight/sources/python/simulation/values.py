@@ -98,6 +98,11 @@ class Frame:
     outside: set[str] = field(default_factory=set)
     #: Where the conditions come from under which it may have returned.
     own: Unknown = UNKNOWN
+    #: What it yields, and the conditions that decide how often.
+    yielded: list[Any] = field(default_factory=list)
+    size_origin: Unknown = UNKNOWN
+    #: Where the conditions come from under which it was called.
+    own_of_call: Unknown = UNKNOWN
     #: What ends it early on some ranks.
     early: list[Any] = field(default_factory=list)
     is_class: bool = False

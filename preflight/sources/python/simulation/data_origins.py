@@ -1,0 +1,114 @@
+"""Where the data of a simulated rank come from: what loops give, how often they run, which sizes tensors have."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from preflight.sources.python.simulation.libraries import names, pattern
+from preflight.sources.python.simulation.values import (
+    AGREED,
+    OWN,
+    UNKNOWN,
+    External,
+    Instance,
+    ListValue,
+    Own,
+    Unknown,
+    mixed,
+)
+
+_DATA = pattern("data_sources")
+_NAMES = pattern("data_names")
+_DIVIDING = names("dividing_arguments")
+_WRAPPERS = pattern("model_wrappers")
+_LAYERS = pattern("layer_lists")
+_SIZED = names("sized")
+#: Calls whose result has no data in it.
+_COUNTS = ("range", "len", ".items", ".keys", ".values")
+
+
+def wrapped_model(value: Any) -> Instance | None:
+    """The model of the user's own that a wrapper calls: DataParallel, a compiler."""
+    if not (isinstance(value, External) and value.is_result and _WRAPPERS.search(value.name)):
+        return None
+    for each in (*value.arguments, *value.keywords.values()):
+        if isinstance(each, External):
+            each = wrapped_model(each)
+        if isinstance(each, Instance):
+            return each
+    return None
+
+
+def size_of(value: Any, axis: Any) -> Unknown:
+    """Where one of the sizes of a tensor comes from: each rank has its own, but for that of the batch."""
+    return UNKNOWN if axis == 0 else mixed(value)
+
+
+def is_list_of_layers(value: External) -> bool:
+    """Whether each item of a value is a layer."""
+    return _LAYERS.search(value.name) is not None
+
+
+def gives_own_data(value: Any) -> bool:
+    """Whether a loop over a value gives the data of one rank."""
+    if not isinstance(value, External):
+        return isinstance(mixed(value), Own)
+    if value.last == "DataLoader()":
+        divides = any(value.keywords.get(name) not in (None, False) for name in _DIVIDING)
+        return divides or isinstance(_stream_origin(value), Own)
+    return bool(_DATA.search(value.name)) or any(map(gives_own_data, value.arguments))
+
+
+def _loaded_origin(loader: External) -> Unknown:
+    """What a `DataLoader` that divides nothing gives: the same on every rank, unless its data are a stream."""
+    origin = _stream_origin(loader)
+    return AGREED if origin is None else origin
+
+
+def _stream_origin(loader: External) -> Unknown | None:
+    """OWN for a stream of data that a rank makes by its number, UNKNOWN for any other; None for data with indices."""
+    data = loader.arguments[0] if loader.arguments else loader.keywords.get("dataset")
+    if not isinstance(data, Instance) or data.owner.foreign is None or data.owner.foreign.last != "IterableDataset":
+        return None
+    return OWN if isinstance(mixed(*data.attributes.values()), Own) else UNKNOWN
+
+
+def size_origin(value: Any) -> Unknown:
+    """Where the number of items of a value comes from: that of what it was made of, unless a sampler makes it equal."""
+    if isinstance(value, ListValue):
+        return value.size_origin
+    if not isinstance(value, External) or value.last not in _SIZED:
+        return UNKNOWN
+    if value.last == "DataLoader()" and value.keywords.keys() & {"sampler", "batch_sampler"}:
+        return UNKNOWN
+    found = [size_origin(each) for each in (*value.arguments, value.keywords.get("dataset"))]
+    if value.owner is not None and value.owner.is_result:
+        found.append(size_origin(value.owner))
+    if value.last == "zip()":
+        return OWN if all(isinstance(each, Own) for each in found[:-1]) else UNKNOWN
+    return mixed(*found) if isinstance(mixed(*found), Own) else UNKNOWN
+
+
+def item_of(iterable: Any, written: ast.expr) -> Any:
+    """What a loop over something unknown gives in one of its rounds."""
+    if isinstance(iterable, External):
+        inner = iterable.arguments[0] if iterable.arguments and not is_list_of_layers(iterable) else None
+        if iterable.name == "builtins.enumerate()":
+            return UNKNOWN, item_of(inner, written)
+        if iterable.name == "builtins.zip()":
+            return tuple(item_of(each, ast.Constant(None)) for each in iterable.arguments)
+        if isinstance(inner, External) and inner.name == "builtins.enumerate()":
+            # A bar that shows the progress.
+            return item_of(inner, written)
+        if is_list_of_layers(iterable):
+            return External(f"{iterable.name}[]", owner=iterable)
+        if gives_own_data(iterable):
+            return OWN
+        return _loaded_origin(iterable) if iterable.last == "DataLoader()" else mixed(iterable)
+    if isinstance(iterable, ListValue):
+        return mixed(iterable)
+    counts = isinstance(written, ast.Call) and ast.unparse(written.func).endswith(_COUNTS)
+    if mixed(iterable) is UNKNOWN and not counts and _NAMES.search(ast.unparse(written)):
+        return OWN
+    return iterable if isinstance(iterable, Unknown) else UNKNOWN
