@@ -16,12 +16,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 from preflight._util import toml
 from preflight.model.job import Claim
-from preflight.sources.python import imports
 from preflight.sources.python.module import Module, argument, last, value_of
 from preflight.sources.python.outline import Function, dotted, end_of
 from preflight.sources.python.rank_conditions import (
     RankSet,
-    complement,
     decorated,
     first_without,
     is_rank,
@@ -30,20 +28,12 @@ from preflight.sources.python.rank_conditions import (
 )
 from preflight.sources.python.simulation.libraries import pattern
 
-#: What a call inside may not be reached in. A loop is not among them: a training loop runs.
-_MAY_SKIP = (ast.If, ast.IfExp, ast.While, ast.Try, ast.Match, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _FIRST_RANKS = (RankSet.FIRST, RankSet.LOCAL_FIRST)
-#: Calls of these need no other rank.
-_ALONE = re.compile(r"(?:torch\.save|torch\.load|print|open|len|str|int|(?:os|shutil|json|logging|time|pathlib)\..+)$")
 #: Signs that a module may wait for other ranks.
 _COMMUNICATES = re.compile(
     r"\.distributed\b|tf\.distribute\b|DataParallel\b|\bdist\.|horovod|hvd\.|mpi4py|\bcomm\.|deepspeed|[Aa]ccelerator|[Ff]abric\b"
     r"|barrier|\bbroadcast(?!_to)\w*\(|(?:all|_)gather|gather_|all_?reduce|wait_for_everyone|synchronize|Trainer\b"
 )
-#: Functions that call each other are followed to this depth.
-_MAX_CALLERS = 5
-
-
 #: Stands for the name of an object that is called itself.
 _ITSELF = "(itself)"
 
@@ -227,10 +217,7 @@ def claims(module: Module) -> Iterator[Claim]:
     """All claims about collectives that hang."""
     word = _COMMUNICATES.search(module.file.text)
     if word is not None:
-        guards = (ranks_of(module).guard_of(call).who for call in module.named(*_calls()))
-        for_some = any(who is not RankSet.ALL for who in guards) or ranks_of(module).has_exits()
         yield module.claim("communicates", True, module.tree, spelling=word.group(), condition="")
-        yield module.claim("communicates_by_rank", for_some, module.tree, spelling=word.group(), condition="")
     yield from _guarded_collectives(module)
     yield from _in_loops_by_rank(module)
     yield from _orders_in_branches(module)
@@ -271,23 +258,6 @@ def _guarded_collectives(module: Module) -> Iterator[Claim]:
                 because = () if left_out is None else (module.claim("rank_left_out", left_out, test, condition=""),)
                 quantity = "guarded_gather" if row.divided else "guarded_collective"
                 yield module.claim(quantity, who.value, call, because=(guard, *because))
-                certain = _is_reached(module, call, test) if row.divided else _is_unmatched(module, call, test, who)
-                if certain and not _is_elsewhere(module, call):
-                    yield module.claim("collective_unmatched", True, call, condition="")
-
-
-def _is_elsewhere(module: Module, call: ast.Call) -> bool:
-    """Whether an unread module, or an unread function that is given the rank, may make the counterpart of a call."""
-    if not imports.texts_of_modules(module)[1]:
-        return True
-    unread = set(imports.libraries(module)) - imports.FRAMEWORKS
-    beside = module.outline.function_of(call)
-    return any(
-        module.called(other).partition(".")[0] in unread and any(is_rank(module, given) for given in other.args)
-        for other in module.calls
-        # A statement of its own is there for what it does, such as to wait.
-        if isinstance(module.parent(other), ast.Expr) and module.outline.function_of(other) is beside
-    )
 
 
 #: An operation that a session runs.
@@ -381,77 +351,11 @@ def _guarded_trainer_saves(module: Module) -> Iterator[Claim]:
         yield module.claim("guarded_trainer_save", guard_of.who.value, call, because=(guard,), condition="")
 
 
-def _is_unmatched(module: Module, call: ast.Call, test: ast.expr, who: RankSet) -> bool:
-    """Whether the call is certainly made under its one condition, and nothing can be its counterpart in other ranks."""
-    if not _is_of_ranks_alone(module, test) or ranks_of(module).has_exits(but=test):
-        return False
-    others = (other for other in module.named(last(module.called(call))) if other is not call)
-    if any(ranks_of(module).guard_of(other).who is not RankSet.ALL for other in others):
-        return False
-    if any(_may_hold_counterpart(module, node, who) for node in module.nodes(ast.If) if node.test is not test):
-        return False
-    return _is_reached(module, call, test)
-
-
-def _is_of_ranks_alone(module: Module, test: ast.expr) -> bool:
-    """Whether a condition is about the rank, and beside that only about what every rank finds true now and then."""
-    parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
-    about_rank = [part for part in parts if ranks_where_true(module, part) in _FIRST_RANKS or len(parts) == 1]
-    others = [part for part in parts if part not in about_rank]
-    return len(about_rank) == 1 and not isinstance(about_rank[0], ast.BoolOp) and all(map(comes_round, others))
-
-
-def _is_reached(module: Module, node: ast.AST, test: ast.expr | None, depth: int = 0) -> bool:
-    """Whether the script certainly comes to a node, given the one condition `test`, in every step or every few."""
-    for outer in module.outline.above(node):
-        if isinstance(outer, ast.If):
-            if outer.test is not test and not comes_round(outer.test) and not _is_main(outer.test):
-                return False
-        elif isinstance(outer, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            callers = [call for call in module.outline.calls_named(outer.name) if call is not node]
-            callers += _starts(module, outer.name)
-            return depth < _MAX_CALLERS and any(_is_reached(module, call, None, depth + 1) for call in callers)
-        elif isinstance(outer, _MAY_SKIP) and not (isinstance(outer, ast.While) and _is_training_loop(outer.test)):
-            return False
-    return True
-
-
-def _starts(module: Module, function: str) -> list[ast.Call]:
-    """The calls that start processes with a function: `mp.spawn(train, ...)`, `Process(target=train, ...)`."""
-    return [
-        call
-        for call in module.named("spawn", "start_processes", "Process", "launch", "notebook_launcher")
-        if any(dotted(given) == function for given in (*call.args[:1], *(each.value for each in call.keywords)))
-    ]
-
-
-def _is_training_loop(test: ast.expr) -> bool:
-    """Whether this is `while True` or `while step < steps`, which is true at first."""
-    return isinstance(test, ast.Compare) or (isinstance(test, ast.Constant) and bool(test.value))
-
-
 def comes_round(test: ast.expr) -> bool:
     """Whether every rank finds this true again and again: `step % 100 == 0`, or Accelerate's `sync_gradients`."""
     if isinstance(test, ast.Attribute) and test.attr == "sync_gradients":
         return True
     return isinstance(test, ast.Compare) and isinstance(test.left, ast.BinOp) and isinstance(test.left.op, ast.Mod)
-
-
-def _is_main(test: ast.expr) -> bool:
-    return isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__"
-
-
-def _may_hold_counterpart(module: Module, node: ast.If, who: RankSet) -> bool:
-    """Whether ranks other than these make a call here that may wait in a function that is not read."""
-    true = ranks_where_true(module, node.test)
-    if true in (RankSet.ALL, RankSet.UNDECIDED):
-        return False
-    of_others = [*(node.body if true is not who else ()), *(node.orelse if true is not complement(who) else ())]
-    return any(
-        isinstance(inner, ast.Call) and not _ALONE.match(module.called(inner))
-        for each in of_others
-        for inner in ast.walk(each)
-    )
 
 
 def _has_counterpart(module: Module, call: ast.Call) -> bool:

@@ -132,7 +132,6 @@ _MODULE_QUANTITIES = frozenset(
         "rank_local_exit",
         "step_failure_swallowed",
         "communicates",
-        "communicates_by_rank",
         "guarded_collective",
         "guarded_gather",
         "collective_order_differs",

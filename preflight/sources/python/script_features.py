@@ -47,7 +47,6 @@ _READERS: tuple[tuple[tuple[str, ...], Callable[[Module], Iterable[Claim]]], ...
     (("Plateau",), single_ranks.local_plateaus),
     (("DistributedDataParallel",), single_ranks.forward_on_one_rank),
     (("continue", "break"), single_ranks.skipped_collectives),
-    (("barrier", "reduce", "gather", "broadcast", "rank"), single_ranks.functions_on_one_rank),
     (("is_file", "exists", "isfile", "is_dir", "isdir"), single_ranks.returns_by_file),
     (("requires_grad",), model_features.frozen_while_training),
     (("DistributedDataParallel",), model_features.ddp_without_search),

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import ast
-import functools
-import itertools
 import re
 from collections.abc import Iterator
 
-from preflight._util.budget import spend
-from preflight.model.job import Claim, Known, alternatives
+from preflight.model.job import Claim, alternatives
 from preflight.sources.python.collectives import is_collective
-from preflight.sources.python.environment import is_left_before
 from preflight.sources.python.model_features import LAYER, LOOPS, MOVES, latest
 from preflight.sources.python.module import MAX_CALL_DEPTH, Module, argument, last, value_of
 from preflight.sources.python.outline import Function, dotted, end_of
 from preflight.sources.python.program import Program
-from preflight.sources.python.rank_conditions import RankSet, ranks_of, ranks_where_true, variable_read
+from preflight.sources.python.rank_conditions import RankSet, ranks_of, variable_read
 
 _BUFFERS = re.compile(r"BatchNorm|InstanceNorm|register_buffer|resnet|ResNet|mobilenet|efficientnet|densenet|vgg16_bn")
 _FIRST_RANKS = (RankSet.FIRST, RankSet.LOCAL_FIRST)
 _OTHER_RANKS = (RankSet.OTHERS, RankSet.LOCAL_OTHERS)
 #: Stands for any function in a set of names.
-_ANY = "*"
 _AGREED = re.compile(r"reduce|gather|broadcast|sync|mean_across|average_over", re.IGNORECASE)
 
 
@@ -140,93 +135,11 @@ def skipped_collectives(module: Module) -> Iterator[Claim]:
                     return
 
 
-def _is_kept(module: Module, function: Function) -> bool:
-    """Whether the result of an earlier call on every rank may be kept, so that a later call makes no collective."""
-    if not any("cache" in module.text(each) for each in function.decorator_list):
-        return False
-    uses = (node for node in module.nodes(ast.Name) if node.id == function.name and isinstance(node.ctx, ast.Load))
-    return any(ranks_of(module).inside(node).who is RankSet.ALL for node in uses)
-
-
-def functions_on_one_rank(module: Module) -> Iterator[Claim]:
-    """A function of the program that contains a collective, called where only one rank comes."""
-    program = module.program or Program(module)
-    calls_of_others = functools.cache(functools.partial(_calls_of_others, module))
-    for call in module.calls:
-        guard = ranks_of(module).inside(call)
-        if guard.who not in _FIRST_RANKS or guard.test is None or _has_other_branch(module, guard.test):
-            continue
-        if isinstance(guard.test, ast.BoolOp) and not isinstance(guard.test.op, ast.And):
-            continue
-        # The other ranks may call the same function, or come to a collective of their own.
-        if calls_of_others(module.outline.function_of(call)) & {_ANY, module.called(call)}:
-            continue
-        for other, function in program.called(module, call):
-            found = _collective_of(program, other, function)
-            if found is not None and not _is_kept(other, function):
-                because = (
-                    found[0].claim("script_feature", "part of collective_called_on_one_rank", found[1], condition=""),
-                )
-                yield module.claim(
-                    "script_feature", "collective_called_on_one_rank", call, because=because, condition=""
-                )
-                break
-
-
-def _calls_of_others(module: Module, function: Function | None) -> frozenset[str]:
-    """What ranks other than the first call in a function, where a collective counts as any function."""
-    others = [c for c in module.outline.calls_in(function) if ranks_of(module).inside(c).who in _OTHER_RANKS]
-    return frozenset(_ANY if is_collective(module, call) else module.called(call) for call in others)
-
-
 def _has_other_branch(module: Module, test: ast.expr) -> bool:
     branch = module.parent(test)
     while isinstance(branch, ast.BoolOp):
         branch = module.parent(branch)
     return isinstance(branch, ast.If) and bool(branch.orelse)
-
-
-def _collective_of(
-    program: Program, module: Module, function: Function, depth: int = 0
-) -> tuple[Module, ast.Call] | None:
-    """A collective that the first rank comes to whenever it calls a function; None if that is not certain."""
-    spend()
-    for call in module.outline.calls_in(function):
-        if is_collective(module, call):
-            certain = all(
-                child is outer.test or (child in outer.body and _is_of_first(module, outer.test))
-                for child, outer in itertools.pairwise((call, *module.outline.above(call)))
-                if isinstance(outer, ast.If)
-            )
-            blocked = any(
-                isinstance(outer, (ast.Try, ast.While, ast.Lambda, ast.IfExp)) for outer in module.outline.above(call)
-            )
-            if certain and not blocked and not is_left_before(module, call):
-                return module, call
-        elif depth < MAX_CALL_DEPTH and not module.condition(call):
-            for other, inner in program.called(module, call):
-                found = _collective_of(program, other, inner, depth + 1) if inner is not function else None
-                if found is not None:
-                    return found
-    return None
-
-
-def _is_of_first(module: Module, test: ast.expr) -> bool:
-    """Whether a test holds for the first rank: it is `rank == 0`, or asks whether there are several ranks at all."""
-    if isinstance(test, ast.BoolOp):
-        return isinstance(test.op, ast.And) and all(_is_of_first(module, each) for each in test.values)
-    if ranks_where_true(module, test) in _FIRST_RANKS:
-        return True
-    if isinstance(test, ast.Call):
-        return last(module.called(test)) in ("is_initialized", "is_available")
-    if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.Gt) or len(test.ops) > 1:
-        return False
-    left = module.definition(test.left)
-    return (
-        module.fold(test.comparators[0]) == Known(1)
-        and isinstance(left, ast.Call)
-        and last(module.called(left)) == "get_world_size"
-    )
 
 
 def returns_by_file(module: Module) -> Iterator[Claim]:

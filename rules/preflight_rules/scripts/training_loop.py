@@ -132,8 +132,7 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
     Fix: Move the call out of the branch, and keep only work of a single rank in it.
 
     Known limits: Collectives over their own group (`group=...`) are not reported. Another function may contain the
-    counterpart: it is an error only where the script certainly comes to the call, several ranks certainly run it, it
-    has no other call of that name, and the job has no other module.
+    counterpart: it is an error only where the program was followed on several ranks, and one of them came to it alone.
     """
     for subject, call in (*stated(job, "guarded_collective"), *stated(job, "guarded_gather")):
         divided = _divided(job, call) if call.quantity == "guarded_gather" else True
@@ -153,7 +152,7 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
         elif not runs_program(job):
             yield unknown(subject, "no launch runs this; the caller may contain the counterpart", at=call)
         else:
-            sure = _definitely_waits(job, call)
+            sure = _certainly_waits(job, call)
             yield failed(
                 subject,
                 f"{quoted(call)} waits for every rank, but is under {quoted(guard)} (line {guard.span.line}), which"
@@ -216,18 +215,10 @@ def _divided(job: Job, call: Claim) -> bool | None:
     return False if kinds and set(kinds) <= {"MULTI_GPU", "NO"} else None
 
 
-def _definitely_waits(job: Job, call: Claim) -> bool:
-    """Whether several ranks certainly run the script, and nothing in the job can be the counterpart of the call."""
+def _certainly_waits(job: Job, call: Claim) -> bool:
+    """Whether several ranks certainly run the script, and one of them alone comes to the call."""
     places = {claim.span for _, claim in stated(job, "collective_unmatched")}
-    several = any(
-        # A program that starts its ranks itself is its own launch.
-        call.span.path in (launch.program, launch.span.path) and _starts_several(job, launch)
-        for launch in launches_of(job, call)
-    )
-    # Another module of the job may contain the counterpart, if it has calls of only some ranks.
-    by_rank = [claim for claim in job.about("communicates_by_rank") if claim.span.path != call.span.path]
-    alone = all(claim.alternatives == (False,) for claim in by_rank)
-    return call.span in places and several and alone
+    return call.span in places and any(_starts_several(job, launch) for launch in launches_of(job, call))
 
 
 def _starts_several(job: Job, launch: Launch) -> bool:

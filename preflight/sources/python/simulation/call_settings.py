@@ -58,7 +58,7 @@ def seen(runs: Sequence[Run]) -> Iterator[Seen]:
     for run in runs:
         for event in run.events if run.is_of_any else ():
             others.setdefault(event.path[-1], []).append(event)
-    runs = [run for run in runs if not run.is_of_any]
+    runs = [run for run in runs if not run.is_of_any] or runs
     for rank, run in enumerate(runs):
         for number, event in enumerate(run.events):
             if event.name and event.doubt < 2:

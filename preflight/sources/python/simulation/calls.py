@@ -215,7 +215,9 @@ class Calls(Expressions):
                 size = mixed(inner.size_origin, inner.own)
                 return ListValue(None, self.region, origin=mixed(*inner.yielded), size_origin=size)
             # What is kept of an earlier call is not called again.
-            is_kept = bool(_CACHING & function.decorators)
+            keeps = bool(_CACHING & function.decorators)
+            is_kept = keeps and function in self._kept
+            self._kept += [function] * keeps
             with self._in_region(maybe=True) if is_kept else contextlib.nullcontext():
                 self.block(function.node.body, inner)
             result: Any = None

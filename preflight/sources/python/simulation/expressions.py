@@ -15,6 +15,7 @@ from preflight.sources.python.simulation.libraries import names
 from preflight.sources.python.simulation.run_state import Failure
 from preflight.sources.python.simulation.values import (
     AGREED,
+    OF_RANK,
     OWN,
     UNKNOWN,
     Bound,
@@ -241,7 +242,9 @@ class Expressions(Assignments):
         try:
             return _COMPARE[sign](native(left), native(right))
         except ERRORS:
-            return mixed(left, right)
+            found = mixed(left, right)
+            self.named_ranks |= {each for each in (left, right) if found is OF_RANK and isinstance(each, int)}
+            return found
 
     def _of_form(self, left: Any, right: Any) -> Unknown:
         """Whether data are there, and with what keys: on all ranks or on none, unless that depends on the rank."""

@@ -142,6 +142,8 @@ class Library:
     def __init__(self, world: World) -> None:
         self.world = world
         self._variables: dict[str, Any] = dict(world.variables)
+        #: Whether the program asks for the number of its rank.
+        self.is_asked = False
         #: The variables that the program sets.
         self.given: set[str] = set()
         self._written: set[str] = set()
@@ -150,6 +152,11 @@ class Library:
         #: Where the next random numbers come from, by the package.
         self._random: dict[str, Unknown] = {}
         self._line = ListValue([UNKNOWN, *(words or ())] if known else None)
+
+    def _symbol(self, name: str) -> Any:
+        found = self.world.symbol(name)
+        self.is_asked |= found is OF_RANK
+        return found
 
     def builtin(self, name: str) -> Any:
         """One of Python's own names."""
@@ -176,7 +183,8 @@ class Library:
     def _variable(self, name: Any) -> Any:
         if not isinstance(name, str):
             return UNKNOWN
-        of_rank = self.world.rank is None and OF_RANK_NAMES.search(name)
+        of_rank = self.world.rank is None and OF_RANK_NAMES.search(name) is not None
+        self.is_asked |= of_rank
         return self._variables.get(name, OF_RANK if of_rank else UNKNOWN)
 
     # --- attributes and items ------------------------------------------------------------------------------------
@@ -186,7 +194,7 @@ class Library:
         full = f"{owner.name}.{name}"
         symbol = symbol_of("attributes", full)
         if symbol:
-            return self.world.symbol(symbol)
+            return self._symbol(symbol)
         if full == "sys.argv":
             return self._line
         if name in ("module", "_layers") and (model := wrapped_model(owner)) is not None:
@@ -220,6 +228,7 @@ class Library:
     def decorated(self, run: Interpreter, function: Any, decorator: External) -> Any:
         """A function under a decorator of a library."""
         if decorator.last.startswith("rank_zero_only"):
+            self.is_asked = True
             return function if not self.world.rank else External("preflight.nothing")
         if isinstance(function, FunctionValue) and not _PLAIN & {decorator.last.partition("(")[0]}:
             return replace(function, is_open=True)
@@ -260,7 +269,7 @@ class Library:
             )
         if symbol:
             is_own = any("world_size" in each.keywords for each in run.events)
-            return self.world.symbol(symbol) if not (arguments or keywords or is_own) else UNKNOWN
+            return self._symbol(symbol) if not (arguments or keywords or is_own) else UNKNOWN
         if name in ("sys.exit", "builtins.exit", "builtins.quit", "os._exit"):
             run.stop(node, frame, arguments[0] if arguments else None)
         if name.startswith("os.exec"):
@@ -270,6 +279,8 @@ class Library:
         if name.startswith("builtins.") and name != "builtins.isinstance":
             for given in (*arguments, *keywords.values()):
                 run.operated(given, node, frame)
+                if isinstance(given, (FunctionValue, Bound)) and name in _PURE:
+                    run.maybe_called(given, node, frame)
         if not is_open and name in _PURE:
             return self._computed(_PURE[name], arguments, keywords, run)
         handler = getattr(self, f"_call_{name.replace('.', '_')}", None) if not is_open else None
@@ -386,7 +397,7 @@ class Library:
         target = arguments[0] if arguments else keywords.get("fn", keywords.get("func", UNKNOWN))
         given = keywords.get("args", arguments[1] if len(arguments) > 1 else ())
         items = run.items(given) or []
-        number = self.world.symbol("local_rank")
+        number = self._symbol("local_rank")
         first = () if name.startswith("paddle") else (number,)
         return run.call(target, (*first, *items), {}, node, frame, is_open=run.items(given) is None)
 

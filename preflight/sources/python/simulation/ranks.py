@@ -42,7 +42,7 @@ _OF_ONE_RANK = frozenset(
 )
 _WAITING = (
     *("guarded_collective", "guarded_gather", "guarded_trainer_save", "collective_order_differs"),
-    *("collective_unmatched", "collective_in_rank_loop"),
+    "collective_in_rank_loop",
 )
 #: Claims that show that a script is for several ranks.
 _OF_SEVERAL_RANKS = frozenset(("uses_ddp", "uses_fsdp", "training_framework", "backend"))
@@ -56,6 +56,8 @@ _IS_PROGRAM = re.compile(r"__main__|^(?:for|while|with|try)\b", re.MULTILINE)
 _MAX_PARSED = 1280 * 1024
 #: Attributes that a text sets, or sets with others.
 _STORED = re.compile(r"\.(\w+)[ \t]*(?:(?::[^=\n]+)?(?://|\*\*|<<|>>|[-+*/|&^%@])?=(?!=)|,| in )")
+#: Ranks that a program names and that are run besides.
+_MAX_NAMED = 2
 #: Programs with the same lines are run once; of others, so many.
 _MAX_PROGRAMS = 8
 
@@ -111,20 +113,32 @@ def runs_of(job: Job, launches: Sequence[Launch], files_of: Callable[[Launch], F
     for launch in launches:
         if not launch.program.endswith(".py") or {"-h", "--help", "--version"} & set(launch.arguments):
             continue
-        worlds, files = _worlds(job, launch), files_of(launch)
+        files = files_of(launch)
         script = files.tree.read(launch.program)
-        key = (launch.program, launch.launcher, launch.arguments, worlds[0].world_size, launch.started_at)
+        key = (launch.program, launch.launcher, launch.arguments, _world_size(job, launch), launch.started_at)
         if not isinstance(script, SourceFile) or not (launch.launcher or _IS_PROGRAM.search(script.text)):
             continue
         if key not in made and len(made) < _MAX_PROGRAMS:
-            *single, of_any = [replace(world, read=files.opened, names=files.entries) for world in worlds]
-            runs = [run(script, of_any, files.tree, wanted)]
-            # A program that is too long for one run is so for the others.
-            if launch.launcher and runs[0].is_complete:
-                runs = [*(run(script, world, files.tree, wanted) for world in single), *runs]
-            made[key] = runs
+            made[key] = _runs(job, launch, script, files, wanted)
         found[launch.id] = made.get(key, [])
     return found
+
+
+def _runs(
+    job: Job, launch: Launch, script: SourceFile, files: Files, wanted: Mapping[str, Collection[ExpressionPlace]]
+) -> list[Run]:
+    """What the program of a launch does on a few ranks, and last on any rank."""
+    of_any, singles = _worlds(job, launch)
+
+    def follow(world: World) -> Run:
+        return run(script, replace(world, read=files.opened, names=files.entries), files.tree, wanted)
+
+    found = follow(of_any)
+    # A program that is too long for one run is so for the others.
+    if not launch.launcher or not found.is_complete:
+        return [found]
+    is_same = not found.asks_for_rank and launch.launcher not in _GIVING_LOCAL_RANK and not of_any.has_servers
+    return [found] if is_same else [*map(follow, singles(found.named_ranks)), found]
 
 
 def _of_launch(job: Job, launch: Launch, runs: Sequence[Run], tree: Tree) -> Iterator[Claim]:
@@ -160,8 +174,7 @@ def _of_launch(job: Job, launch: Launch, runs: Sequence[Run], tree: Tree) -> Ite
         setter = _claim("rank_setter", "", script, _start(script), launch)
         yield replace(setter, value=Unresolved(f"{launch.program} sets RANK"))
     yield from _of_calls(job, launch, runs)
-    if not _is_known(job, launch):
-        yield from _of_lone_rank(launch, runs)
+    yield from _of_lone_rank(job, launch, runs)
 
 
 def _of_calls(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
@@ -177,11 +190,16 @@ def _of_calls(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
     return call_settings.claims(runs, list(modules.values()), stated, new)
 
 
-def _of_lone_rank(launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
-    """The collective that some ranks do not come to."""
+def _of_lone_rank(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
+    """The collective that some ranks do not come to: what the text of the script shows of it becomes certain."""
     for other in [each for each in runs[1:] if each.role == runs[0].role and not each.is_of_any]:
-        event = alone(runs[0], other)
-        if event is not None:
+        gathers = {claim.span for claim in job.about("guarded_gather")}
+        event = alone(runs[0], other) or alone(runs[0], other, {(at.path, at.line, at.column) for at in gathers})
+        shown = _claim("collective_unmatched", "", event.file, event.node, launch) if event is not None else None
+        if shown is not None and shown.span in gathers | {claim.span for claim in job.about("guarded_collective")}:
+            yield replace(shown, value=Known(True))
+            return
+        if event is not None and not _is_known(job, launch):
             guard = next(iter(event.guards), None)
             because = (_claim("script_feature", f"part of {ALONE}", guard.file, guard.test, launch),) if guard else ()
             yield replace(_claim("script_feature", ALONE, event.file, event.node, launch), because=because)
@@ -296,6 +314,8 @@ def _run(script: SourceFile, world: World, tree: Tree, wanted: Mapping[str, Coll
         interpreter.rounds,
         interpreter.divergences,
         interpreter.is_wrapped,
+        frozenset(interpreter.named_ranks),
+        library.is_asked,
     )
 
 
@@ -327,46 +347,56 @@ def _parse(text: str) -> Parsed | None:
     return Parsed(tree, frozenset(_STORED.findall(text)))
 
 
-def _worlds(job: Job, launch: Launch) -> list[World]:
-    """What the launch gives the ranks that are run."""
+def _world_size(job: Job, launch: Launch) -> int | None:
     world, local = _count(job, "world_size", launch), _count(job, "processes_per_node", launch)
     nodes = _count(job, "nodes", launch)
     if world is None and nodes is not None and local is not None:
         world = nodes * local
-    if _differ(job, launch):
-        world = None
+    return None if _differ(job, launch) else world
+
+
+def _worlds(job: Job, launch: Launch) -> tuple[World, Callable[[Collection[int]], list[World]]]:
+    """What the launch gives any rank, and the ranks that are run by themselves: also those which the program names."""
+    world, local = _world_size(job, launch), _count(job, "processes_per_node", launch)
     names = table()["variables"].get(_KINDS.get(launch.launcher, ""), {})
     given = {
         claim.quantity.removeprefix("env."): str(claim.value.value)
         for claim in job.environment(launch.scope)
         if isinstance(claim.value, Known) and claim.source != "python"
     }
-    # The last rank, and the first one of the last node, differ from the first in every condition on ranks.
-    places = [(0, 0)]
-    if names and (local is None or local > 1) and (world is None or world > 1):
-        places.append(((world or local) - 1, local - 1) if local is not None else (1, 1))
-    if names and local is not None and world is not None and world > local:
-        places.append((world - local, 0))
-    roles = [("worker", place) for place in places]
     has_servers = job.value("ps_mode", launch.scope) == Known(True)
     if has_servers:
         world, local = _count(job, "ps_workers", launch), None
-        roles = [("worker", (0, 0)), *([("worker", (1, 1))] if world is None or world > 1 else []), ("server", (0, 0))]
-    worlds = []
-    for role, (rank, local_rank) in roles:
-        words = _words(launch, str(local_rank))
-        each = World(rank, local_rank, world, local, words, role=role if "paddle" in launch.launcher else "")
-        each = replace(each, has_servers=has_servers)
-        variables = {name: each.symbol(symbol) for symbol, found in names.items() for name in found}
-        known = {name: str(value) for name, value in variables.items() if isinstance(value, int)}
-        if each.role:
-            known["TRAINING_ROLE"] = "TRAINER" if role == "worker" else "PSERVER"
-        worlds.append(replace(each, variables={**given, **known}))
     size = {name: str(world) for name in names.get("world_size", ()) if world is not None}
     local_size = {name: str(local) for name in names.get("local_world_size", ()) if local is not None}
     shared = {name: value for name, value in given.items() if not OF_RANK_NAMES.search(name)}
-    any_rank = World(None, None, world, local, _words(launch, OPEN), {**shared, **size, **local_size})
-    return [*worlds, replace(any_rank, has_servers=has_servers)]
+    variables = {**shared, **size, **local_size}
+    of_any = World(None, None, world, local, _words(launch, OPEN), variables, has_servers=has_servers)
+
+    def single(role: str, rank: int, local_rank: int) -> World:
+        shown = role if "paddle" in launch.launcher else ""
+        made = replace(of_any, rank=rank, local_rank=local_rank, arguments=_words(launch, str(local_rank)), role=shown)
+        numbers = {name: made.symbol(symbol) for symbol, found in names.items() for name in found}
+        known = {name: str(value) for name, value in numbers.items() if isinstance(value, int)}
+        if shown:
+            known["TRAINING_ROLE"] = "TRAINER" if role == "worker" else "PSERVER"
+        return replace(made, variables={**given, **known})
+
+    def singles(named: Collection[int]) -> list[World]:
+        is_several = (local is None or local > 1) and (world is None or world > 1)
+        if has_servers:
+            places = [("worker", 0, 0), *([("worker", 1, 1)] if is_several else []), ("server", 0, 0)]
+            return [single(*place) for place in places]
+        # The last rank, and the first one of the last node, differ from the first in most conditions on ranks.
+        ranks = [0]
+        if is_several and (names or local is not None):
+            ranks.append((world or local or 2) - 1)
+        if local is not None and world is not None and world > local and names:
+            ranks.append(world - local)
+        ranks += [rank for rank in sorted(named) if 0 < rank < ranks[-1]][:_MAX_NAMED]
+        return [single("worker", rank, rank if local is None else rank % local) for rank in dict.fromkeys(ranks)]
+
+    return of_any, singles
 
 
 def _words(launch: Launch, local_rank: str) -> tuple[str | None, ...] | None:
@@ -394,8 +424,12 @@ def _count(job: Job, quantity: str, launch: Launch) -> int | None:
     return int(value.value) if isinstance(value, Known) and isinstance(value.value, (int, float)) else None
 
 
-def alone(first: Run, other: Run) -> Event | None:
-    """A collective that one of two ranks calls and the other does not, in whatever part of the program."""
+def alone(first: Run, other: Run, gathers: Collection[tuple[str, int, int]] = ()) -> Event | None:
+    """A collective that one of two ranks calls and the other does not, in whatever part of the program.
+
+    Args:
+        gathers: the places of further calls in which a rank waits for the others.
+    """
     if not (first.is_complete and other.is_complete):
         return None
     started = [
@@ -407,9 +441,13 @@ def alone(first: Run, other: Run) -> Event | None:
     if any(rounds != first.rounds[place] for place, rounds in other.rounds.items() if place in first.rounds):
         # Long loops are not counted: the ranks may take turns.
         return None
-    sides = [[each for each in one.events if _may_wait(each)] for one in (first, other)]
+    sides = [
+        [event._replace(waits=event.waits or _place_of(event) in gathers) for event in one.events]
+        for one in (first, other)
+    ]
+    sides = [[each for each in side if _may_wait(each)] for side in sides]
     # What cannot be read may hold a counterpart.
-    unread = [{(each.name, each.path) for each in side if not each.waits} for side in sides]
+    unread = [{(each.name, each.path, _ranks_given(each)) for each in side if not each.waits} for side in sides]
     if unread[0] != unread[1]:
         return None
     called = [[each for each in side if each.waits] for side in sides]
@@ -427,6 +465,16 @@ def alone(first: Run, other: Run) -> Event | None:
         if kind in ("delete", "insert") and found is not None:
             return found
     return None
+
+
+def _place_of(event: Event) -> tuple[str, int, int]:
+    return event.file.path, event.node.lineno, event.node.col_offset + 1
+
+
+def _ranks_given(event: Event) -> tuple[int, ...]:
+    """The numbers that a function of a library gets, which may be those of ranks."""
+    given = (*event.arguments, *event.keywords.values()) if event.name else ()
+    return tuple(each for each in given if isinstance(each, int))
 
 
 def _is_of_one(runs: Sequence[Run], event: Event) -> bool:

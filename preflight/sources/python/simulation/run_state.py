@@ -97,6 +97,8 @@ class Run(NamedTuple):
         rounds: how many items loops had, by file, line and column; -1 where that is not known.
         divergences: the collectives that some ranks may not come to.
         is_wrapped: whether it has come to what makes ranks exchange their gradients.
+        named_ranks: the ranks that it compares its own with.
+        asks_for_rank: whether what it does may depend on its rank.
     """
 
     events: Sequence[Event]
@@ -111,6 +113,8 @@ class Run(NamedTuple):
     rounds: Mapping[tuple[str, int, int], set[int]] = {}
     divergences: Sequence[Divergence] = ()
     is_wrapped: bool = False
+    named_ranks: frozenset[int] = frozenset()
+    asks_for_rank: bool = True
 
 
 class Parsed(NamedTuple):
@@ -213,6 +217,8 @@ class RunState:
         #: Where the lengths come from of what `next` was called with.
         self.exhausted: Unknown = UNKNOWN
         self._loops = 0
+        #: Functions that were called, which may keep what they returned.
+        self._kept: list[FunctionValue] = []
         self._tries = 0
         self._calls: list[tuple[FunctionValue, ast.expr, SourceFile]] = []
         self._guards: list[Guard] = []
@@ -230,6 +236,8 @@ class RunState:
         self._unsynced = 0
         #: Names of attributes that some module gives a value.
         self._stored: set[str] = set()
+        #: Ranks that the program compares its own with.
+        self.named_ranks: set[int] = set()
         #: Whether checks of the program were decided.
         self.checks: set[bool] = set()
 
