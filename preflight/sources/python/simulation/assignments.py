@@ -11,6 +11,7 @@ from preflight.sources.python.simulation.run_state import RunState
 from preflight.sources.python.simulation.values import (
     OF_RANK,
     OWN,
+    OWN_PART,
     UNKNOWN,
     ClassValue,
     DictValue,
@@ -47,8 +48,8 @@ class Assignments(RunState):
         # An unknown value is told apart from what the name was before, and from others.
         if value is UNKNOWN:
             value = Unknown()
-        elif value in (OWN, OF_RANK):
-            value = Own(of_rank=value.of_rank)
+        elif value in (OWN, OWN_PART, OF_RANK):
+            value = Own(of_rank=value.of_rank, of_part=value.of_part)
         if isinstance(target, ast.Name):
             self._assign_name(target.id, value, frame)
         elif isinstance(target, (ast.Tuple, ast.List)):

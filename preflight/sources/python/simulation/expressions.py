@@ -17,6 +17,7 @@ from preflight.sources.python.simulation.values import (
     AGREED,
     OF_RANK,
     OWN,
+    OWN_PART,
     UNKNOWN,
     Bound,
     ClassValue,
@@ -244,12 +245,13 @@ class Expressions(Assignments):
         except ERRORS:
             found = mixed(left, right)
             self.named_ranks |= {each for each in (left, right) if found is OF_RANK and isinstance(each, int)}
-            return found
+            # What is in the parts of the ranks is compared because it differs.
+            return OWN if found is OWN_PART else found
 
     def _of_form(self, left: Any, right: Any) -> Unknown:
         """Whether data are there, and with what keys: on all ranks or on none, unless that depends on the rank."""
         found = mixed(left, right)
-        return found if found is not OWN else UNKNOWN
+        return found if not isinstance(found, Own) or found.of_rank else UNKNOWN
 
     def _is_same(self, left: Any, right: Any) -> bool | None:
         for one, other in ((left, right), (right, left)):

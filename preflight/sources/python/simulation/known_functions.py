@@ -29,6 +29,7 @@ from preflight.sources.python.simulation.values import (
     AGREED,
     OF_RANK,
     OWN,
+    OWN_PART,
     UNKNOWN,
     Bound,
     ClassValue,
@@ -409,7 +410,8 @@ class Library:
         try:
             found = range(*map(native, arguments))
         except _ERRORS:
-            return ListValue(None, run.region, size_origin=mixed(*arguments))
+            size = mixed(*arguments)
+            return ListValue(None, run.region, size_origin=UNKNOWN if size is OWN_PART else size)
         # The length of a large range has no number in C.
         return tuple(found) if not found[_MAX_RANGE : _MAX_RANGE + 1] else UNKNOWN
 

@@ -20,7 +20,7 @@ from preflight.sources.python.simulation import call_settings, resolution
 from preflight.sources.python.simulation.argument_parser import OPEN
 from preflight.sources.python.simulation.interpreter import Interpreter
 from preflight.sources.python.simulation.known_functions import OF_RANK_NAMES, Library, World
-from preflight.sources.python.simulation.libraries import table
+from preflight.sources.python.simulation.libraries import names, table
 from preflight.sources.python.simulation.run_state import Event, ExpressionPlace, Failure, Parsed, Run
 from preflight.sources.python.simulation.values import OutOfSteps
 
@@ -33,6 +33,7 @@ _KINDS = {
 }
 #: The feature of a script with a collective that some ranks do not come to.
 ALONE = "collective_called_on_one_rank"
+_METHODS_OF_DATA = names("methods_of_data")
 #: Features, and other claims, that say the same of what is written in a script.
 _OF_ONE_RANK = frozenset(
     (
@@ -484,14 +485,17 @@ def _is_of_one(runs: Sequence[Run], event: Event) -> bool:
     for other in calls[1:]:
         sides = [[each for each in side if each.path == event.path] for side in (calls[0], other)]
         rest = [sorted(last(each.name) for each in side if each.path != event.path) for side in (calls[0], other)]
-        if bool(sides[0]) != bool(sides[1]) and rest[0] == rest[1]:
+        is_doubtful = all(each.doubt > 1 for side in sides for each in side)
+        if bool(sides[0]) != bool(sides[1]) and is_doubtful and rest[0] == rest[1]:
             return True
     return False
 
 
 def _may_wait(event: Event) -> bool:
     """Whether other ranks may be needed in a call: in a collective, and in what is not there to be read."""
-    return event.waits or not imports.is_foreign(event.name)
+    function = event.node.func
+    is_of_data = not event.name and isinstance(function, ast.Attribute) and function.attr in _METHODS_OF_DATA
+    return event.waits or not (is_of_data or imports.is_foreign(event.name))
 
 
 def _claim(quantity: str, value: str, file: SourceFile, node: ast.AST, launch: Launch) -> Claim:

@@ -33,24 +33,34 @@ class Own(Unknown):
 
     Args:
         of_rank: whether only the number of the rank makes it differ; the rank's own data do otherwise.
+        of_part: whether it is in the part of something that the rank takes by its number: the parts may be alike.
         parts: the values of which it is one.
     """
 
-    def __init__(self, aliases: tuple[Any, ...] = (), *, of_rank: bool = False, parts: tuple[Own, ...] = ()) -> None:
+    def __init__(
+        self,
+        aliases: tuple[Any, ...] = (),
+        *,
+        of_rank: bool = False,
+        of_part: bool = False,
+        parts: tuple[Own, ...] = (),
+    ) -> None:
         super().__init__(aliases)
         self.of_rank = of_rank
+        self.of_part = of_part
         self.parts = parts
 
     def agree(self) -> None:
         """Take it, and what it may be, for agreed."""
-        # OWN and OF_RANK stand for any such value.
-        self.is_agreed = self not in (OWN, OF_RANK)
+        # These stand for any such value.
+        self.is_agreed = self not in (OWN, OWN_PART, OF_RANK)
         for part in self.parts:
             part.agree()
 
 
 UNKNOWN = Unknown()
 OWN = Own()
+OWN_PART = Own(of_part=True)
 OF_RANK = Own(of_rank=True)
 #: What the ranks have agreed on.
 AGREED = Unknown()
@@ -384,22 +394,24 @@ def merged(one: Any, other: Any) -> Any:
         return AGREED
     if isinstance(origin, Own):
         parts = tuple(each for each in (one, other) if isinstance(each, Own))
-        return Own(found.aliases, of_rank=origin.of_rank, parts=parts)
+        return Own(found.aliases, of_rank=origin.of_rank, of_part=origin.of_part, parts=parts)
     return found
 
 
 def mixed(*values: Any) -> Unknown:
-    """An unknown value that comes from others: OWN, OF_RANK, AGREED or UNKNOWN."""
+    """An unknown value that comes from others: OWN, OWN_PART, OF_RANK, AGREED or UNKNOWN."""
     origins = [_origin(each) for each in values]
     own = [each for each in origins if isinstance(each, Own)]
     if own:
-        return OF_RANK if all(each.of_rank for each in own) else OWN
+        if all(each.of_rank for each in own):
+            return OF_RANK
+        return OWN_PART if all(each.of_rank or each.of_part for each in own) else OWN
     return AGREED if AGREED in origins and UNKNOWN not in origins else UNKNOWN
 
 
 def part_of(value: Any, *keys: Any) -> Unknown:
     """What an item of an unknown value is: the part that a rank takes by its number is its own."""
-    return OWN if any(isinstance(each, Own) for each in keys) else mixed(value)
+    return OWN_PART if any(isinstance(each, Own) for each in keys) else mixed(value)
 
 
 def _origin(value: Any) -> Unknown | None:
@@ -407,7 +419,7 @@ def _origin(value: Any) -> Unknown | None:
     if isinstance(value, Unknown) and value.is_agreed:
         return AGREED
     if isinstance(value, Own):
-        return OF_RANK if value.of_rank else OWN
+        return OF_RANK if value.of_rank else OWN_PART if value.of_part else OWN
     if isinstance(value, External):
         return value.origin or (_origin(value.owner) if value.owner is not None else UNKNOWN)
     if isinstance(value, tuple):
