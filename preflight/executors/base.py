@@ -1,11 +1,8 @@
-"""The executor protocol, its channels and optional protocols; runs the tools of schedulers with a deadline.
-
-Every executor opens channels (`Executor`). An executor that belongs to a scheduler or a cluster also lists its nodes
-(`Gatherer`), has options (`Configurable`) and detects that preflight runs inside it (`Detector`).
-"""
+"""The base of executors, and their channels; runs the tools of schedulers with a deadline."""
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import contextlib
 import functools
@@ -23,6 +20,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import anyio
 
 from preflight._util import toml
+from preflight._util.hostnames import is_hostname
 from preflight._util.log import command_text
 from preflight.agent import process
 from preflight.agent.wire import UNAVAILABLE_KINDS
@@ -93,29 +91,6 @@ class Channel(Protocol):
         ...
 
 
-@runtime_checkable
-class Executor(Protocol):
-    """Starts agents on nodes by one method."""
-
-    @property
-    def name(self) -> str:
-        """Return the value of `--on`."""
-        ...
-
-    async def open(self, node: Node, *, deadline_s: float, bundle: Bundle) -> Channel:
-        """Start an agent on `node` from `bundle`.
-
-        Raises ExecutorError, at the latest after `deadline_s` plus the time spent waiting for the bundle.
-        """
-        ...
-
-    async def aclose(self) -> None:
-        """Release the resources shared by channels, and those allocated by `gather`. Called last, possibly more than
-        once.
-        """
-        ...
-
-
 def _accept_any(value: str) -> str:
     return ""
 
@@ -148,20 +123,6 @@ class Option:
     meaning: str
     example: str = ""
     problem_of: Callable[[str], str] = field(default=_accept_any, compare=False)
-
-
-@runtime_checkable
-class Configurable(Protocol):
-    """An executor with options."""
-
-    @property
-    def options(self) -> tuple[Option, ...]:
-        """Return its options."""
-        ...
-
-    def configured(self, settings: Mapping[str, str]) -> Executor:
-        """Return a copy with these options; names and values were validated before."""
-        ...
 
 
 def _ignore_note(note: str) -> None:
@@ -209,9 +170,42 @@ class GatheredNodes:
     cluster: Cluster | None = None
 
 
-@runtime_checkable
-class Gatherer(Protocol):
-    """An executor that can list nodes."""
+class Executor(abc.ABC):
+    """Starts agents on nodes by one method. Only `open` is required.
+
+    An executor that belongs to a scheduler or a cluster also lists its nodes (`gather`) and detects that preflight runs
+    inside it (`detect`).
+    """
+
+    __slots__ = ()
+
+    #: The value of `--on`.
+    name: str
+    options: tuple[Option, ...] = ()
+    #: Whether it can open named nodes without a job, so that it may start before the job is read.
+    opens_named: bool = False
+
+    def configured(self, settings: Mapping[str, str]) -> Executor:
+        """Return a copy with these values of its options; names and values were validated before.
+
+        Raises UsageError for options that contradict each other.
+        """
+        return self
+
+    def detect(self, environment: Mapping[str, str]) -> str:
+        """Return why this process counts as inside, such as `SLURM_JOB_ID=71 is set`; empty if it does not.
+
+        Uses little more than `environment`, and never waits.
+        """
+        return ""
+
+    async def usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
+        """Return what it would use on this machine, such as `OpenSSH_9.2p1`; empty if it cannot tell.
+
+        Nothing is requested, started or changed. Raises ExecutorError that says what is missing and, after its last
+        semicolon, what to do.
+        """
+        return ""
 
     async def gather(self, request: NodeRequest) -> GatheredNodes | None:
         """Return the nodes of its allocation or cluster; None if it has none here.
@@ -223,41 +217,27 @@ class Gatherer(Protocol):
             ExecutorError: nodes should exist but are not available (kind and message as for a node).
             UsageError: an option or a name is impossible.
         """
-        ...
+        return None
 
+    @abc.abstractmethod
+    async def open(self, node: Node, *, deadline_s: float, bundle: Bundle) -> Channel:
+        """Start an agent on `node` from `bundle`.
 
-@runtime_checkable
-class OpensNamed(Protocol):
-    """An executor that can open named nodes without a job, so it may start before the job is read."""
-
-    @property
-    def opens_named(self) -> bool:
-        """Return whether `gather` needs only the names of named nodes."""
-        ...
-
-
-@runtime_checkable
-class Usable(Protocol):
-    """An executor that can report whether it is usable from this machine, before there is a job."""
-
-    async def usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
-        """Return what it would use, such as `OpenSSH_9.2p1`. Nothing is requested, started or changed.
-
-        Raises ExecutorError that says what is missing and, after its last semicolon, what to do.
+        Raises ExecutorError, at the latest after `deadline_s` plus the time spent waiting for the bundle.
         """
-        ...
 
-
-@runtime_checkable
-class Detector(Protocol):
-    """An executor that detects whether preflight runs inside its cluster or allocation."""
-
-    def detect(self, environment: Mapping[str, str]) -> str:
-        """Return why this process counts as inside, such as `SLURM_JOB_ID=71 is set`; empty if it does not.
-
-        Uses little more than `environment`, and never waits.
+    async def aclose(self) -> None:  # noqa: B027
+        """Release the resources shared by channels, and those allocated by `gather`. Called last, possibly more than
+        once.
         """
-        ...
+
+
+def target_of(node: Node) -> str:
+    """Return the address at which a node is reached, else its name. Raises ExecutorError for an invalid host name."""
+    target = node.address or node.name
+    if not is_hostname(target):
+        raise ExecutorError("denied", f"{node.name}: {target!r} is not a valid host name")
+    return target
 
 
 _log = logging.getLogger(__name__)

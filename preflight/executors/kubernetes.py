@@ -10,6 +10,7 @@ What a Kubernetes cluster could provide to pods, from the lists of its nodes and
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 import secrets
@@ -27,6 +28,7 @@ from preflight._util.usage_error import UsageError
 from preflight.agent import bootstrap
 from preflight.executors.base import (
     Bundle,
+    Executor,
     ExecutorError,
     GatheredNodes,
     NodeRequest,
@@ -51,10 +53,40 @@ _POLL_S = 0.5
 _UNSCHEDULABLE_S = 2.0
 #: Roles in the order in which their pods hold the ranks.
 _ROLES = ("master", "launcher", "leader", "head", "chief", "")
+#: The longest lifetime of our own pods, in case they are not deleted.
+LIFETIME_S = 900
+#: Names of pods, jobs and namespaces.
+NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)
+
+
+def _name_problem(value: str) -> str:
+    return (
+        "" if NAME.fullmatch(value) else f"{value!r} is not a Kubernetes name: use lower-case letters, digits, - and ."
+    )
+
+
+def _number_problem(value: str) -> str:
+    return "" if is_whole_number(value) and 0 < int(value) <= 100_000 else "expected a number above 0"
+
+
+OPTIONS = (
+    Option("job", "use the pods of this job (of any controller)", "train", _name_problem),
+    Option("selector", "use the pods that this label selector matches", "app=train"),
+    Option("namespace", "the namespace of the pods; default: the manifest's, else the context's", "ml", _name_problem),
+    Option("container", "the container of each pod; default: the one with devices, else the first", "trainer"),
+    Option("manifest", "the manifest that names the job, and whose pods `create` copies", "job.yaml", file_problem),
+    Option("object", "the object of the manifest, if it contains several jobs", "train"),
+    Option("create", "make pods like the manifest's, one per node, and delete them at the end", "yes", yes_no_problem),
+    Option("pods", "the number of pods to make; default: that of the manifest's job", "4", _number_problem),
+    Option("lifetime", "the maximum lifetime of created pods, in seconds", str(LIFETIME_S), _number_problem),
+    Option("kubeconfig", "the configuration to use instead of kubectl's", "~/.kube/other", file_problem),
+    Option("context", "the context of the configuration to use", "cluster-a"),
+    Option("interpreter", "a local Python that has the Kubernetes client", "/opt/k8s/bin/python", interpreter_problem),
+)
 
 
 @dataclass(slots=True)
-class KubernetesExecutor:
+class KubernetesExecutor(Executor):
     """Runs agents in pods. `settings` are the options; `environment` is added to that of the client process."""
 
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -67,10 +99,7 @@ class KubernetesExecutor:
     #: Why a pod that should exist does not.
     _missing_pods: dict[str, str] = field(default_factory=dict)
 
-    @property
-    def options(self) -> tuple[Option, ...]:
-        """Return its options."""
-        return OPTIONS
+    options = OPTIONS
 
     def configured(self, settings: Mapping[str, str]) -> KubernetesExecutor:
         """Return a copy with these options. Raises UsageError for options that contradict each other."""
@@ -315,10 +344,7 @@ class KubernetesExecutor:
             except ExecutorError as error:
                 raise ExecutorError(error.kind, f"{node.name}: {error.message}", error.detail) from None
             left = max(0.5, deadline_s - (anyio.current_time() - began))
-
-            def diagnose(code: int | None, error_text: str) -> ExecutorError:
-                return explain(node.name, what, code, error_text, deadline_s=deadline_s)
-
+            diagnose = functools.partial(explain, node.name, what, deadline_s=deadline_s)
             await start_agent(channel, node.name, nonce, bundle=bundle, diagnose=diagnose, deadline_s=left)
             return channel
         raise ExecutorError(
@@ -418,38 +444,6 @@ def _name(claim: Claim) -> str:
 
 
 EXECUTOR = KubernetesExecutor()
-
-
-#: The longest lifetime of our own pods, in case they are not deleted.
-LIFETIME_S = 900
-#: Names of pods, jobs and namespaces.
-NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)
-
-
-def _name_problem(value: str) -> str:
-    return (
-        "" if NAME.fullmatch(value) else f"{value!r} is not a Kubernetes name: use lower-case letters, digits, - and ."
-    )
-
-
-def _number_problem(value: str) -> str:
-    return "" if is_whole_number(value) and 0 < int(value) <= 100_000 else "expected a number above 0"
-
-
-OPTIONS = (
-    Option("job", "use the pods of this job (of any controller)", "train", _name_problem),
-    Option("selector", "use the pods that this label selector matches", "app=train"),
-    Option("namespace", "the namespace of the pods; default: the manifest's, else the context's", "ml", _name_problem),
-    Option("container", "the container of each pod; default: the one with devices, else the first", "trainer"),
-    Option("manifest", "the manifest that names the job, and whose pods `create` copies", "job.yaml", file_problem),
-    Option("object", "the object of the manifest, if it contains several jobs", "train"),
-    Option("create", "make pods like the manifest's, one per node, and delete them at the end", "yes", yes_no_problem),
-    Option("pods", "the number of pods to make; default: that of the manifest's job", "4", _number_problem),
-    Option("lifetime", "the maximum lifetime of created pods, in seconds", str(LIFETIME_S), _number_problem),
-    Option("kubeconfig", "the configuration to use instead of kubectl's", "~/.kube/other", file_problem),
-    Option("context", "the context of the configuration to use", "cluster-a"),
-    Option("interpreter", "a local Python that has the Kubernetes client", "/opt/k8s/bin/python", interpreter_problem),
-)
 
 
 #: For one list; a run should not wait for a cluster that takes longer.

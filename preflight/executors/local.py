@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from preflight._util.usage_error import UsageError
 from preflight.agent import bootstrap
-from preflight.executors.base import Bundle, ExecutorError, GatheredNodes, NodeRequest, Option
+from preflight.executors.base import Bundle, Executor, ExecutorError, GatheredNodes, NodeRequest, Option
 from preflight.executors.pipe import PipeChannel, make_nonce, start_agent
 from preflight.model.recording import Node
 
@@ -20,7 +20,7 @@ _NOT_FOUND = 127
 
 
 @dataclass(frozen=True, slots=True)
-class LocalExecutor:
+class LocalExecutor(Executor):
     """Runs agents on this machine, for single-node jobs and for experiments.
 
     `interpreter` runs the agents; `environment` is added to that of this process.
@@ -30,10 +30,7 @@ class LocalExecutor:
     environment: Mapping[str, str] = field(default_factory=dict)
     name: str = "local"
 
-    @property
-    def options(self) -> tuple[Option, ...]:
-        """Return its options."""
-        return (Option("python", "Interpreter that runs the agents, instead of preflight's own.", "/usr/bin/python3"),)
+    options = (Option("python", "Interpreter that runs the agents, instead of preflight's own.", "/usr/bin/python3"),)
 
     def configured(self, settings: Mapping[str, str]) -> LocalExecutor:
         """Return a copy with these options."""
@@ -95,9 +92,6 @@ class LocalExecutor:
 
         await start_agent(channel, node.name, nonce, bundle=bundle, diagnose=diagnose, deadline_s=deadline_s)
         return channel
-
-    async def aclose(self) -> None:
-        """Do nothing; no resource is shared."""
 
 
 EXECUTOR = LocalExecutor()

@@ -7,16 +7,26 @@ of `mpirun --version`. Their messages were recorded from Open MPI 4.1.4 and MPIC
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from preflight._util.hostnames import is_hostname
 from preflight.agent import bootstrap
 from preflight.executors import ssh as nodefiles
-from preflight.executors.base import Bundle, ExecutorError, GatheredNodes, NodeRequest, Option, find_meaning, run_tool
+from preflight.executors.base import (
+    Bundle,
+    Executor,
+    ExecutorError,
+    GatheredNodes,
+    NodeRequest,
+    Option,
+    find_meaning,
+    run_tool,
+    target_of,
+)
 from preflight.executors.pipe import PipeChannel, make_nonce, no_python, start_agent
 from preflight.executors.ssh import ssh_error
 from preflight.model.recording import Node
@@ -49,7 +59,7 @@ def _family_problem(value: str) -> str:
 
 
 @dataclass(slots=True)
-class MpiExecutor:
+class MpiExecutor(Executor):
     """Runs agents by mpirun. `program` and `family` are known after `gather`."""
 
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -57,23 +67,14 @@ class MpiExecutor:
     _program: str = ""
     _family: str = ""
 
-    @property
-    def options(self) -> tuple[Option, ...]:
-        """Return its options."""
-        return (
-            Option(
-                "program",
-                "The mpirun to use, instead of the first on the PATH.",
-                "/opt/mpi/bin/mpirun",
-                _program_problem,
-            ),
-            Option(
-                "family",
-                "openmpi or hydra (MPICH, Intel MPI), if --version does not show it.",
-                "hydra",
-                _family_problem,
-            ),
-        )
+    options = (
+        Option(
+            "program", "The mpirun to use, instead of the first on the PATH.", "/opt/mpi/bin/mpirun", _program_problem
+        ),
+        Option(
+            "family", "openmpi or hydra (MPICH, Intel MPI), if --version does not show it.", "hydra", _family_problem
+        ),
+    )
 
     def configured(self, settings: Mapping[str, str]) -> MpiExecutor:
         """Return a copy with these options."""
@@ -125,9 +126,7 @@ class MpiExecutor:
 
     async def open(self, node: Node, *, deadline_s: float, bundle: Bundle) -> PipeChannel:
         """Start an agent as the only rank of an mpirun. Raises ExecutorError with the messages of mpirun and ssh."""
-        target = node.address or node.name
-        if not is_hostname(target):
-            raise ExecutorError("denied", f"{node.name}: {target!r} is not a valid host name")
+        target = target_of(node)
         await self._find()
         nonce = make_nonce()
         try:
@@ -139,15 +138,9 @@ class MpiExecutor:
             )
         except OSError as error:
             raise ExecutorError("missing", f"{node.name}: `{self._program}` cannot be run: {error.strerror}") from error
-
-        def diagnose(code: int | None, error_text: str) -> ExecutorError:
-            return explain(node.name, target, code, error_text, deadline_s=deadline_s)
-
+        diagnose = functools.partial(explain, node.name, target, deadline_s=deadline_s)
         await start_agent(channel, node.name, nonce, bundle=bundle, diagnose=diagnose, deadline_s=deadline_s)
         return channel
-
-    async def aclose(self) -> None:
-        """Do nothing; no resource is shared."""
 
 
 def mpi_family(version: str) -> str:

@@ -6,6 +6,7 @@ driver to have the cluster's own Ray and Python, so the driver is a separate pro
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from preflight._util.sequences import join_some
 from preflight.agent import bootstrap
 from preflight.executors.base import (
     Bundle,
+    Executor,
     ExecutorError,
     GatheredNodes,
     NodeRequest,
@@ -50,7 +52,7 @@ _OPTIONS = (
 
 
 @dataclass(slots=True)
-class RayExecutor:
+class RayExecutor(Executor):
     """Runs agents below actors. `settings` are the options; `environment` is added to that of the driver."""
 
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -61,10 +63,7 @@ class RayExecutor:
     _ids: dict[str, str] = field(default_factory=dict)
     _lost: dict[str, str] = field(default_factory=dict)
 
-    @property
-    def options(self) -> tuple[Option, ...]:
-        """Return its options."""
-        return _OPTIONS
+    options = _OPTIONS
 
     def configured(self, settings: Mapping[str, str]) -> RayExecutor:
         """Return a copy with these options."""
@@ -168,10 +167,7 @@ class RayExecutor:
         except ExecutorError as error:
             raise ExecutorError(error.kind, f"{node.name}: {error.message}", error.detail) from None
         left = max(0.5, deadline_s - (anyio.current_time() - began))
-
-        def diagnose(code: int | None, error_text: str) -> ExecutorError:
-            return explain(node.name, code, error_text, deadline_s=deadline_s)
-
+        diagnose = functools.partial(explain, node.name, deadline_s=deadline_s)
         await start_agent(channel, node.name, nonce, bundle=bundle, diagnose=diagnose, deadline_s=left)
         return channel
 

@@ -31,7 +31,7 @@ from preflight.agent.wire import (
     Signal,
     encode,
 )
-from preflight.executors.base import Bundle, ExecutorError, GatheredNodes, NodeRequest, Option, file_problem
+from preflight.executors.base import Bundle, Executor, ExecutorError, GatheredNodes, NodeRequest, Option, file_problem
 from preflight.model.recording import EventRecord, FactRecord, Node, NodeRecord, Recording
 from preflight.model.recording_io import MAX_BYTES, load
 
@@ -41,13 +41,8 @@ _RUN_PARAMETERS = frozenset(("listening", "unheard", "run_id", "run_key", "timeo
 _MAX_TRIP_S = 1.0
 
 
-_OPTIONS = (
-    Option("recording", "the recording to replay, as `preflight check --save` writes it", "run.json", file_problem),
-)
-
-
 @dataclass(slots=True)
-class ReplayExecutor:
+class ReplayExecutor(Executor):
     """Replays the nodes of `recording`."""
 
     recording: Recording | None = None
@@ -55,10 +50,9 @@ class ReplayExecutor:
     name: str = "replay"
     _recorded: _RecordedFacts | None = None
 
-    @property
-    def options(self) -> tuple[Option, ...]:
-        """Return its options."""
-        return _OPTIONS
+    options = (
+        Option("recording", "the recording to replay, as `preflight check --save` writes it", "run.json", file_problem),
+    )
 
     def configured(self, settings: Mapping[str, str]) -> ReplayExecutor:
         """Return a copy that replays the named recording.
@@ -109,9 +103,6 @@ class ReplayExecutor:
                     raise ExecutorError(record.problem_kind or "unreachable", record.problem, "\n".join(record.notes))
                 return ReplayedChannel(record, self._index())
         raise ExecutorError("missing", f"{node.name}: not recorded in {self.path}")
-
-    async def aclose(self) -> None:
-        """Do nothing; only parsed data is shared."""
 
     def _loaded(self) -> Recording:
         if self.recording is None:

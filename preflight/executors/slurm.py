@@ -30,7 +30,17 @@ from preflight._util.hostnames import expand_hosts, is_hostname
 from preflight._util.sequences import join_some
 from preflight._util.usage_error import UsageError
 from preflight.agent import bootstrap
-from preflight.executors.base import Bundle, ExecutorError, GatheredNodes, NodeRequest, Option, find_meaning, run_tool
+from preflight.executors.base import (
+    Bundle,
+    Executor,
+    ExecutorError,
+    GatheredNodes,
+    NodeRequest,
+    Option,
+    find_meaning,
+    run_tool,
+    target_of,
+)
 from preflight.executors.pipe import PipeChannel, make_nonce, no_python, start_agent
 from preflight.model.job import Known, is_whole_number
 from preflight.model.recording import Cluster, ClusterNode, Node, Partition
@@ -442,7 +452,7 @@ def _job_problem(value: str) -> str:
 
 
 @dataclass(slots=True)
-class SlurmExecutor:
+class SlurmExecutor(Executor):
     """Runs agents as steps of one job. `job` is that job after `gather`."""
 
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -455,10 +465,7 @@ class SlurmExecutor:
     _step: str = field(default_factory=lambda: f"preflight-{secrets.token_hex(3)}")
     _unfinished: int = 0
 
-    @property
-    def options(self) -> tuple[Option, ...]:
-        """Return its options."""
-        return (Option("jobid", "A running job of your own, whose nodes are checked.", "71", _job_problem),)
+    options = (Option("jobid", "A running job of your own, whose nodes are checked.", "71", _job_problem),)
 
     def configured(self, settings: Mapping[str, str]) -> SlurmExecutor:
         """Return a copy with these options."""
@@ -545,9 +552,7 @@ class SlurmExecutor:
 
     async def open(self, node: Node, *, deadline_s: float, bundle: Bundle) -> PipeChannel:
         """Start an agent as a step on `node`. Raises ExecutorError with the messages of srun and Slurm."""
-        target = node.address or node.name
-        if not is_hostname(target):
-            raise ExecutorError("denied", f"{node.name}: {target!r} is not a valid host name")
+        target = target_of(node)
         if self._job is None:
             raise ExecutorError("blocked", f"{node.name}: no Slurm job is known that could run a step there")
         state = self._states.get(target)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import os
 import re
 import shutil
@@ -27,7 +28,16 @@ from stat import S_IMODE, S_ISDIR
 from preflight._util import regular_file
 from preflight._util.hostnames import is_hostname
 from preflight.agent import bootstrap
-from preflight.executors.base import Bundle, ExecutorError, GatheredNodes, NodeRequest, Option, find_meaning, run_tool
+from preflight.executors.base import (
+    Bundle,
+    Executor,
+    ExecutorError,
+    GatheredNodes,
+    NodeRequest,
+    Option,
+    find_meaning,
+    run_tool,
+)
 from preflight.executors.pipe import PipeChannel, make_nonce, start_agent, tried_interpreters
 from preflight.model.job import is_whole_number
 from preflight.model.recording import Node
@@ -110,7 +120,7 @@ def _seconds_problem(value: str) -> str:
 
 
 @dataclass(slots=True)
-class SshExecutor:
+class SshExecutor(Executor):
     """Runs agents over `ssh`, one connection per node.
 
     `program` is the client; `arguments` are further ones for it, such as `("-F", path)`. With `keep_s` connections stay
@@ -121,14 +131,17 @@ class SshExecutor:
     arguments: tuple[str, ...] = ()
     keep_s: int = 0
     name: str = "ssh"
-    opens_named: bool = True
     _folder: PrivateFolder | KeptFolder | None = None
 
-    @property
-    def options(self) -> tuple[Option, ...]:
-        """Return its options."""
-        meaning = "keep connections open for this many seconds after a run, and reuse those of an earlier run"
-        return (Option("keep", meaning, "60", _seconds_problem),)
+    options = (
+        Option(
+            "keep",
+            "keep connections open for this many seconds after a run, and reuse those of an earlier run",
+            "60",
+            _seconds_problem,
+        ),
+    )
+    opens_named = True
 
     def configured(self, settings: Mapping[str, str]) -> SshExecutor:
         """Return a copy with these options."""
@@ -177,10 +190,7 @@ class SshExecutor:
                 "missing",
                 f"{node.name}: `{self.program}` cannot be run here: {error.strerror}; install an OpenSSH client",
             ) from error
-
-        def diagnose(code: int | None, error_text: str) -> ExecutorError:
-            return explain(node.name, target, code, error_text, deadline_s=deadline_s)
-
+        diagnose = functools.partial(explain, node.name, target, deadline_s=deadline_s)
         await start_agent(channel, node.name, nonce, bundle=bundle, diagnose=diagnose, deadline_s=deadline_s)
         return channel
 

@@ -29,12 +29,9 @@ from preflight.agent.wire import Context
 from preflight.config.resolve import rules_for
 from preflight.engine.evaluate import judged, selected
 from preflight.executors.base import (
-    Configurable,
-    Detector,
     Executor,
     ExecutorError,
     GatheredNodes,
-    Gatherer,
     NodeRequest,
 )
 from preflight.executors.bundle import ExtractionError, extract
@@ -342,7 +339,7 @@ async def _choice(
 def recognising_executors(environment: Mapping[str, str]) -> Iterator[tuple[Executor, str]]:
     """The executors that recognise their own environment here, in order of preference, each with the reason."""
     for found in registry.load(registry.EXECUTORS).items:
-        reason = found.detect(environment) if isinstance(found, Detector) else ""
+        reason = found.detect(environment)
         if reason:
             yield found, reason
 
@@ -389,8 +386,6 @@ async def find(choice: ExecutorChoice, wanted: NodeRequest) -> FoundNodes:
 
 
 async def _gathered(executor: Executor, wanted: NodeRequest) -> GatheredNodes | None:
-    if not isinstance(executor, Gatherer):
-        return None
     # Executors enforce the deadline themselves and give a better reason; this is for one that does not.
     with anyio.move_on_after(wanted.deadline_s + LATE_S):
         return await executor.gather(wanted)
@@ -408,7 +403,7 @@ def _find_executor(name: str) -> Executor:
 
 def _configured(executor: Executor, options: Sequence[str]) -> Executor:
     """The executor with its options set. Raises UsageError for an invalid option."""
-    declared = {option.name: option for option in executor.options} if isinstance(executor, Configurable) else {}
+    declared = {option.name: option for option in executor.options}
     given: dict[str, str] = {}
     for text in options:
         name, equals, value = text.partition("=")
@@ -423,7 +418,7 @@ def _configured(executor: Executor, options: Sequence[str]) -> Executor:
         if wrong:
             raise UsageError(f"--on-option {text}: {wrong}")
         given[name] = value
-    return executor.configured(given) if isinstance(executor, Configurable) else executor
+    return executor.configured(given)
 
 
 def _unknown_option(executor: str, name: str, declared: Mapping[str, object]) -> str:

@@ -24,7 +24,7 @@ import anyio.to_thread
 from preflight.config.resolve import rules_for
 from preflight.engine.evaluate import outcomes_of
 from preflight.engine.suppress import apply_suppressions
-from preflight.executors.base import NodeRequest, OpensNamed
+from preflight.executors.base import NodeRequest
 from preflight.model.configuration import SMOKE, RunOptions
 from preflight.model.findings import Severity
 from preflight.model.progress import Progress, Step, ignore
@@ -212,7 +212,7 @@ class _LiveRun:
             environment=os.environ,
         )
         self._executor = choice.executor.name
-        if choice.named and isinstance(choice.executor, OpensNamed) and choice.executor.opens_named:
+        if choice.named and choice.executor.opens_named:
             start_loading()
         else:
             await self._preparation.load()

@@ -19,7 +19,7 @@ from preflight.runner.session import AgentSession
 
 
 @dataclass
-class SelectiveExecutor:
+class SelectiveExecutor(Executor):
     """Reaches every node on this machine except those in `against`."""
 
     against: dict[str, Callable[[], None]]
@@ -45,7 +45,6 @@ def test_each_node_is_reached_or_has_a_reason() -> None:
     async def main() -> None:
         told: list[NodeRecord] = []
         executor = SelectiveExecutor({"n1": refuse, "n3": lambda: None})
-        assert isinstance(executor, Executor)
         nodes = [Node(f"n{i}", i) for i in range(4)]
         async with open_fleet(executor, nodes, deadline_s=2.0, on_progress=told.append) as fleet:
             assert list(fleet.sessions) == ["n0", "n2"]

@@ -13,12 +13,9 @@ from preflight._util.usage_error import UsageError
 from preflight.executors.base import (
     Bundle,
     Channel,
-    Configurable,
-    Detector,
     Executor,
     ExecutorError,
     GatheredNodes,
-    Gatherer,
     NodeRequest,
     Option,
 )
@@ -38,7 +35,7 @@ def _a_number(value: str) -> str:
 
 
 @dataclass(frozen=True)
-class FakeScheduler:
+class FakeScheduler(Executor):
     """A scheduler whose allocation has a, b and c if PRETENDED is set."""
 
     given: Mapping[str, str] = field(default_factory=dict)
@@ -104,17 +101,11 @@ def found(choice: node_selection.ExecutorChoice, wanted: NodeRequest | None = No
     return tuple(node.name for node in there.nodes), there.origin
 
 
-def test_an_executor_of_a_scheduler_follows_the_protocols() -> None:
-    executor = FakeScheduler()
-    for protocol in (Executor, Configurable, Gatherer, Detector):
-        assert isinstance(executor, protocol)
-
-
 @pytest.mark.parametrize("group", [registry.EXECUTORS])
 def test_every_executor_declares_valid_options(group: str) -> None:
     for executor in registry.load(group).items:
         assert isinstance(executor, Executor)
-        for option in executor.options if isinstance(executor, Configurable) else ():
+        for option in executor.options:
             assert option.name == option.name.lower() and option.meaning
             wrong = option.problem_of(option.example)
             assert wrong in ("", f"the file {option.example} does not exist"), option

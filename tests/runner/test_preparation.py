@@ -15,7 +15,7 @@ import pytest
 
 from preflight import api
 from preflight._util.usage_error import UsageError
-from preflight.executors.base import Bundle, Channel, ExecutorError, GatheredNodes, NodeRequest
+from preflight.executors.base import Bundle, Channel, Executor, ExecutorError, GatheredNodes, NodeRequest
 from preflight.executors.bundle import build_bundle
 from preflight.executors.local import LocalExecutor
 from preflight.model.configuration import RunOptions
@@ -32,7 +32,7 @@ SOON_S = 20.0
 
 
 @dataclass
-class RecordingExecutor:
+class RecordingExecutor(Executor):
     """Reaches no node, and records when it was called."""
 
     opens_named: bool = True

@@ -19,7 +19,7 @@ from preflight._util.cache import Cache, default_cache
 from preflight._util.json_output import schema_of
 from preflight._util.validation import type_adapter
 from preflight.engine.report import ExitCode
-from preflight.executors.base import Executor, ExecutorError, Usable, run_tool
+from preflight.executors.base import Executor, ExecutorError, run_tool
 from preflight.model.doctor_items import Capability, DoctorItem, Surroundings
 from preflight.model.recording import Node, NodeRecord
 from preflight.plugins import registry
@@ -174,10 +174,6 @@ async def executor_item(executor: Executor, environment: Mapping[str, str], *, d
     lost = f"nodes cannot be reached with {about}"
     here = {found.name: reason for found, reason in recognising_executors(environment)}.get(executor.name, "")
     try:
-        if not isinstance(executor, Usable):
-            return DoctorItem(
-                f"way.{executor.name}", about, Capability.UNKNOWN, "it does not report whether it can be used", "", ""
-            )
         with anyio.fail_after(deadline_s):
             usable = await executor.usable(environment, deadline_s=deadline_s)
     except TimeoutError:
@@ -191,6 +187,9 @@ async def executor_item(executor: Executor, environment: Mapping[str, str], *, d
     finally:
         with anyio.CancelScope(shield=True), anyio.move_on_after(_REQUEST_S):
             await executor.aclose()
+    if not usable:
+        about_use = "it does not report whether it can be used"
+        return DoctorItem(f"way.{executor.name}", about, Capability.UNKNOWN, about_use, "", "")
     return DoctorItem(
         f"way.{executor.name}", about, Capability.YES, f"{usable}; chosen by default: {here}" if here else usable
     )
