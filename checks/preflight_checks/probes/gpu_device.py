@@ -9,6 +9,7 @@ import ctypes
 import functools
 import os
 import pwd
+import re
 import time
 from typing import Any, Callable, Dict, List, Optional
 
@@ -297,6 +298,12 @@ def _process_owner(pid: int) -> "tuple[str, str]":
         return name, pwd.getpwuid(owner).pw_name
     except KeyError:
         return name, str(owner)
+
+
+def kernel_driver(text: str) -> str:
+    """Parse the version in /proc/driver/nvidia/version; empty if there is none."""
+    match = re.search(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
+    return match.group(1) if match else ""
 
 
 def pci_address(bus_id: str) -> str:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import functools
 import glob
 import os
-import re
 from dataclasses import dataclass, field, fields
 from typing import Any, Dict, List, Optional
 
 from preflight.agent import command
-from preflight.agent.process import read_text
+from preflight.agent.process import read_number, read_text
 from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes import gpu_device, libraries
 from preflight_checks.probes.isolated import Send, TaskResult, run_isolated
@@ -51,7 +50,7 @@ def devices() -> List[Device]:
                 values.get("unique_id", ""),
                 architecture(int(values.get("gfx_target_version", "0"))),
                 pci,
-                _whole_number(read_text(os.path.join(PCI, pci, "mem_info_vram_total"))),
+                read_number(os.path.join(PCI, pci, "mem_info_vram_total")),
             )
         )
     return found
@@ -80,11 +79,6 @@ def location(domain: int, place: int) -> str:
 def _number(path: str) -> int:
     name = os.path.basename(path)
     return int(name) if name.isdecimal() else -1
-
-
-def _whole_number(text: str) -> Optional[int]:
-    text = text.strip()
-    return int(text) if text.isdecimal() else None
 
 
 #: Initialising NVML and counting takes milliseconds; a driver that wakes the devices first takes seconds.
@@ -204,7 +198,7 @@ def gpus(params: Dict[str, Any]) -> Gpus:
         import pynvml
     except ImportError as error:
         raise ProbeUnavailable("missing", "the Python binding of NVML is not installed: %s" % error) from None
-    kernel = kernel_driver(read_text(KERNEL_DRIVER))
+    kernel = gpu_device.kernel_driver(read_text(KERNEL_DRIVER))
     files = len([path for path in glob.glob("/dev/nvidia[0-9]*") if path[len("/dev/nvidia") :].isdecimal()])
     (system,) = run_isolated([functools.partial(_system, pynvml)], SYSTEM_S)
     problem, detail = _system_problem(system)
@@ -301,12 +295,6 @@ def _cuda(pynvml: Any) -> str:
     except pynvml.NVMLError:
         return ""
     return "%d.%d" % (version // 1000, version % 1000 // 10)
-
-
-def kernel_driver(text: str) -> str:
-    """Parse the version in /proc/driver/nvidia/version; empty if there is none."""
-    match = re.search(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
-    return match.group(1) if match else ""
 
 
 #: The cheapest query of each tool; the second is used if the first does not exist.

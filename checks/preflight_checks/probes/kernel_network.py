@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Optional
 
 from preflight.agent.cheap import cheap
-from preflight.agent.process import read_text
+from preflight.agent.process import read_number, read_text
 from preflight.agent.wire import ProbeUnavailable
 
 SYSCTL = "/proc/sys/net"
@@ -58,11 +58,19 @@ def kernel_network(params: Dict[str, Any]) -> KernelNetwork:
         _whole_number(ports[0]) if len(ports) == 2 else None,
         _whole_number(ports[1]) if len(ports) == 2 else None,
         _text("ipv4/ip_local_reserved_ports"),
-        _number("core/somaxconn"),
-        _number("netfilter/nf_conntrack_count"),
-        _number("netfilter/nf_conntrack_max"),
-        _number("ipv4/neigh/default/gc_thresh3"),
+        read_number(os.path.join(SYSCTL, "core/somaxconn")),
+        read_number(os.path.join(SYSCTL, "netfilter/nf_conntrack_count")),
+        read_number(os.path.join(SYSCTL, "netfilter/nf_conntrack_max")),
+        read_number(os.path.join(SYSCTL, "ipv4/neigh/default/gc_thresh3")),
     )
+
+
+def visible_network() -> KernelNetwork:
+    """The same settings; all of them unknown if /proc/sys/net cannot be read."""
+    try:
+        return kernel_network({})
+    except ProbeUnavailable:
+        return KernelNetwork()
 
 
 def reserved(text: str) -> List[int]:
@@ -74,10 +82,6 @@ def reserved(text: str) -> List[int]:
         if low is not None and high is not None and 0 < low <= high <= 65535:
             found.extend(range(low, high + 1))
     return found
-
-
-def _number(name: str) -> Optional[int]:
-    return _whole_number(_text(name))
 
 
 def _whole_number(text: str) -> Optional[int]:

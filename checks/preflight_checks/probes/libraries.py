@@ -115,11 +115,9 @@ def cached() -> Dict[str, str]:
         return {}
     found: Dict[str, str] = {}
     for line in text.splitlines():
-        match = re.match(r"\s+(\S+) \(.*x86-64|aarch64.*\) => (\S+)", line) or re.match(
-            r"\s+(\S+) \(.*\) => (\S+)", line
-        )
-        if match and match.group(2):
-            found.setdefault(match.group(1), match.group(3))
+        match = re.match(r"\s+(\S+) \(.*(?:x86-64|AArch64|64bit).*\) => (\S+)", line)
+        if match:
+            found.setdefault(match.group(1), match.group(2))
     return found
 
 

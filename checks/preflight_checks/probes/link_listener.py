@@ -16,8 +16,9 @@ import struct
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import AbstractSet, Any, Callable, Dict, List, Optional, Tuple
 
+from preflight_checks.probes.kernel_network import reserved, visible_network
 from preflight_checks.probes.link_wire import (
     COMMAND,
     DATAGRAM,
@@ -93,8 +94,10 @@ def listen(params: Dict[str, Any], emit: Callable[[Dict[str, Any]], None]) -> Li
                 ports[str(port)] = error.strerror or str(error)
                 if any(holder.command == OTHER_RUN for holder in holders_of(int(port))):
                     ports[str(port)] += " by %s" % OTHER_RUN
-        ephemeral = ephemeral_range()
-        spread = _spread(ephemeral, min(int(params.get("spread", 0)), MAX_SPREAD), reserved_ports())
+        network = visible_network()
+        ephemeral = [port for port in (network.first_port, network.last_port) if port]
+        taken = frozenset(reserved(network.reserved_ports))
+        spread = _spread(ephemeral, min(int(params.get("spread", 0)), MAX_SPREAD), taken)
         listeners.extend(spread)
         server = _Server(token, _datagrams(), emit)
         across = [item.getsockname()[1] for item in spread]
@@ -108,30 +111,7 @@ def listen(params: Dict[str, Any], emit: Callable[[Dict[str, Any]], None]) -> Li
             item.close()
 
 
-def ephemeral_range(path: str = "/proc/sys/net/ipv4/ip_local_port_range") -> List[int]:
-    """First and last of the ports that the kernel picks; empty if that is unknown."""
-    try:
-        with open(path) as file:
-            first, last = (int(word) for word in file.read().split())
-    except (OSError, ValueError):
-        return []
-    return [first, last] if 0 < first <= last < 65536 else []
-
-
-def reserved_ports(path: str = "/proc/sys/net/ipv4/ip_local_reserved_ports") -> List[Tuple[int, int]]:
-    """First and last of each range that the kernel never picks; empty if there are none, or that is unknown."""
-    found = []  # type: List[Tuple[int, int]]
-    try:
-        with open(path) as file:
-            for part in file.read().replace(",", " ").split():
-                first, _, last = part.partition("-")
-                found.append((int(first), int(last or first)))
-    except (OSError, ValueError):
-        return []
-    return found
-
-
-def _spread(ephemeral: List[int], count: int, reserved: Sequence[Tuple[int, int]] = ()) -> List[socket.socket]:
+def _spread(ephemeral: List[int], count: int, reserved_ports: AbstractSet[int] = frozenset()) -> List[socket.socket]:
     """Listeners on about `count` ports of the range, one near the upper end of each of as many equal parts.
 
     A part without a free port near its end has none. No job is given a reserved port, so none is tried.
@@ -143,7 +123,7 @@ def _spread(ephemeral: List[int], count: int, reserved: Sequence[Tuple[int, int]
     size = (last - first + 1) // count
     for part in range(count if size >= _SPREAD_TRIES else 0):
         end = last if part == count - 1 else first + size * (part + 1) - 1
-        allowed = (port for port in range(end, end - size, -1) if not any(a <= port <= b for a, b in reserved))
+        allowed = (port for port in range(end, end - size, -1) if port not in reserved_ports)
         for port in itertools.islice(allowed, _SPREAD_TRIES):
             try:
                 found.append(_listener(port, 0.0))

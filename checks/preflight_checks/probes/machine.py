@@ -126,7 +126,8 @@ def parse_meminfo(text: str) -> Memory:
         words = rest.split()
         if words and words[0].isdecimal():
             found[name] = int(words[0]) * 1024
-    return Memory(*(found.get(name) for name in ("MemTotal", "MemAvailable", "SwapTotal", "SwapFree")))
+    available = found.get("MemAvailable", found.get("MemFree"))
+    return Memory(found.get("MemTotal"), available, found.get("SwapTotal"), found.get("SwapFree"))
 
 
 def parse_os_release(text: str) -> str:

@@ -121,11 +121,8 @@ def _exists(name: str) -> Optional[bool]:
 def _state(name: str) -> NicState:
     folder = os.path.join(NET, name)
     driver, firmware = driver_of(name)
-    counters = {}  # type: Dict[str, int]
-    for counter in _COUNTERS:
-        value = read_number(os.path.join(folder, "statistics", counter))
-        if value is not None:
-            counters[counter] = value
+    counts = {counter: read_number(os.path.join(folder, "statistics", counter)) for counter in _COUNTERS}
+    counters = {counter: count for counter, count in counts.items() if count is not None}
     mode, members = _bond(folder)
     return NicState(
         name,

@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Set
 
-from preflight.agent.process import read_text
+from preflight.agent.process import read_number, read_text
 from preflight.agent.wire import ProbeUnavailable
 
 DEVICES = "/sys/bus/pci/devices"
@@ -74,12 +74,8 @@ def pci(params: Dict[str, Any]) -> Pci:
         elif control & _REDIRECT:
             redirecting.append(name)
     types = {_text_of(name, "iommu_group/type") for name in gpus + cards} - {""}
-    numa = {}  # type: Dict[str, int]
-    for name in gpus + cards:
-        try:
-            numa[name] = int(_text_of(name, "numa_node"))
-        except ValueError:
-            pass
+    places = {name: read_number(os.path.join(DEVICES, name, "numa_node")) for name in gpus + cards}
+    numa = {name: place for name, place in places.items() if place is not None}
     return Pci(gpus, cards, bridges, redirecting, unreadable, sorted(types), _virtual(), _options(), numa)
 
 

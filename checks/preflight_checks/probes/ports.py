@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterator, List, Set, Tuple
 
 from preflight.agent.cheap import cheap
 from preflight.agent.wire import ProbeUnavailable
-from preflight_checks.probes.kernel_network import KernelNetwork, kernel_network, reserved
+from preflight_checks.probes.kernel_network import KernelNetwork, reserved, visible_network
 
 _LISTEN = 0x0A
 #: The command of a holder that is an agent of preflight, and how its last argument begins.
@@ -230,11 +230,7 @@ def free_ports(params: Dict[str, Any]) -> FreePorts:
     Raises ProbeUnavailable if none is found.
     """
     count = int(params["count"])
-    try:
-        network = kernel_network({})
-    except ProbeUnavailable:
-        network = KernelNetwork()
-    known = candidates(network)
+    known = candidates(visible_network())
     found = []  # type: List[int]
     for port in random.sample(known, min(len(known), _TRIES * count)):
         try:

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional
 
-from preflight.agent.process import list_folder, read_text
+from preflight.agent.process import list_folder, read_number, read_text
 from preflight.agent.wire import ProbeUnavailable
 
 INFINIBAND = "/sys/class/infiniband"
@@ -135,12 +135,8 @@ def _link_target(link: str) -> str:
 
 def _port(folder: str, number: int) -> RdmaPort:
     rate = read_text(os.path.join(folder, "rate"))
-    counters = {}  # type: Dict[str, int]
-    for name in _COUNTERS:
-        try:
-            counters[name] = int(read_text(os.path.join(folder, "counters", name)))
-        except ValueError:
-            pass
+    counts = {name: read_number(os.path.join(folder, "counters", name)) for name in _COUNTERS}
+    counters = {name: count for name, count in counts.items() if count is not None}
     return RdmaPort(
         number,
         after_number(read_text(os.path.join(folder, "state"))),

@@ -8,7 +8,8 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, Dict, List
 
-from preflight.agent.process import list_folder
+from preflight.agent.process import list_folder, read_text
+from preflight_checks.probes.gpu_device import kernel_driver
 
 NODES = "/dev/infiniband"
 VERBS = "libibverbs.so.1"
@@ -72,22 +73,6 @@ class GpuDirect:
 
 def gpudirect(params: Dict[str, Any]) -> GpuDirect:
     """The parts of GPUDirect RDMA on this node."""
-    try:
-        with open(DRIVER, "rb") as file:
-            text = file.read(4096).decode("utf-8", "replace")
-    except OSError:
-        text = ""
+    text = read_text(DRIVER)
     found = [path for path in PEER_MEMORY if os.path.exists(path)]
-    return GpuDirect(driver_version(text), "Open Kernel Module" in text, found[0] if found else "", os.uname().release)
-
-
-def driver_version(text: str) -> str:
-    """`535.183.01` from /proc/driver/nvidia/version; empty if it does not exist.
-
-    The first line ends, after `Kernel Module` and perhaps an architecture, in the version and a date.
-    """
-    for word in text.splitlines()[0].split() if text else []:
-        parts = word.split(".")
-        if len(parts) > 1 and all(part.isdecimal() for part in parts):
-            return word
-    return ""
+    return GpuDirect(kernel_driver(text), "Open Kernel Module" in text, found[0] if found else "", os.uname().release)

@@ -13,10 +13,11 @@ from preflight.agent.process import read_text
 from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes.cgroups import cgroups
 from preflight_checks.probes.interfaces import interfaces
+from preflight_checks.probes.kernel_network import visible_network
+from preflight_checks.probes.machine import parse_meminfo
 from preflight_checks.probes.names import Lookup, lookup
 
 MEMINFO = "/proc/meminfo"
-PORT_RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
 #: All lookups together take as long as one, because they are made at the same time.
 LOOKUPS_WITHIN_S = 3.0
 MAX_HOSTS = 256
@@ -50,19 +51,20 @@ def server_place(params: Dict[str, Any]) -> ServerPlace:
     """Resolve every one of `params["hosts"]`, and find which are this node's, on which of its interfaces."""
     wanted = [str(host) for host in params.get("hosts", [])][:MAX_HOSTS]
     groups = cgroups()
-    total, free = parse_meminfo(read_text(MEMINFO))
+    memory = parse_meminfo(read_text(MEMINFO))
+    total, free = memory.total_bytes, memory.available_bytes
     if groups.memory_limit_bytes is not None:
         total = min(total or groups.memory_limit_bytes, groups.memory_limit_bytes)
         if free is not None and groups.memory_used_bytes is not None:
             free = min(free, max(0, groups.memory_limit_bytes - groups.memory_used_bytes))
-    low, high = parse_range(read_text(PORT_RANGE))
     cores = (
         float(len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else float(os.cpu_count() or 0) or None
     )
     if cores is not None and groups.cpu_quota_cores is not None:
         cores = min(cores, groups.cpu_quota_cores)
-    reserved = read_text("/proc/sys/net/ipv4/ip_local_reserved_ports")
-    return ServerPlace(_resolved_hosts(wanted), total, free, cores, low, high, reserved[:500])
+    network = visible_network()
+    hosts, reserved = _resolved_hosts(wanted), network.reserved_ports[:500]
+    return ServerPlace(hosts, total, free, cores, network.first_port, network.last_port, reserved)
 
 
 def _resolved_hosts(hosts: List[str]) -> List[ResolvedHost]:
@@ -110,22 +112,3 @@ def _speeds() -> Dict[str, Optional[int]]:
     except ProbeUnavailable:
         return {}
     return {address.address: item.speed_mbps for item in listed for address in item.addresses}
-
-
-def parse_meminfo(text: str) -> "tuple[Optional[int], Optional[int]]":
-    """Parse MemTotal and MemAvailable in bytes from /proc/meminfo."""
-    values: Dict[str, int] = {}
-    for line in text.splitlines():
-        name, _, rest = line.partition(":")
-        words = rest.split()
-        if words and words[0].isdecimal():
-            values[name] = int(words[0]) * 1024
-    return values.get("MemTotal"), values.get("MemAvailable", values.get("MemFree"))
-
-
-def parse_range(text: str) -> "tuple[Optional[int], Optional[int]]":
-    """Parse first and last port from ip_local_port_range."""
-    words = text.split()
-    if len(words) == 2 and all(word.isdecimal() for word in words):
-        return int(words[0]), int(words[1])
-    return None, None

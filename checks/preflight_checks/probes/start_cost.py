@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import time
 from dataclasses import dataclass
 from typing import Any, Dict, Iterator, List, Optional
 
 from preflight.agent.wire import ProbeUnavailable
+from preflight_checks.probes import built
 
 #: Limits on the number of modules, the bytes of the largest libraries, and the time.
 MAX_FILES, MAX_BYTES, WITHIN_S = 120, 8 * 1024 * 1024, 2.5
@@ -38,19 +38,10 @@ def read_cost(params: Dict[str, Any]) -> ReadCost:
     differs between nodes.
     """
     for name in params["packages"]:
-        folder = _folder(str(name))
+        folder = built.package(str(name))
         if folder:
             return _read(str(name), folder)
     raise ProbeUnavailable("missing", "none of %s is installed" % ", ".join(map(str, params["packages"])))
-
-
-def _folder(package: str) -> str:
-    try:
-        spec = importlib.util.find_spec(package)
-    except (ImportError, ValueError):
-        return ""
-    places = list(spec.submodule_search_locations or []) if spec is not None else []
-    return places[0] if places else ""
 
 
 def _read(package: str, folder: str) -> ReadCost:
@@ -109,7 +100,7 @@ class ImportCost:
 def import_cost(params: Dict[str, Any]) -> ImportCost:
     """Import the first of `params["packages"]` that is installed, in this process, and return how long it took."""
     for name in params["packages"]:
-        if not _folder(str(name)):
+        if not built.package(str(name)):
             continue
         began = time.monotonic()
         try:

@@ -348,22 +348,18 @@ def test_ports_across_the_ephemeral_range_are_dialled_together() -> None:
 
 
 def test_a_range_too_small_to_divide_has_no_ports() -> None:
-    assert link_listener._spread([50000, 50031], 8) == [] and link_listener.ephemeral_range("/nonexistent") == []
+    assert link_listener._spread([50000, 50031], 8) == []
 
 
-def test_reserved_ports_are_not_listened_on(tmp_path: Path) -> None:
-    table = tmp_path / "ip_local_reserved_ports"
-    table.write_text("8080,50050-50063\n")
-    reserved = link_listener.reserved_ports(str(table))
-    assert reserved == [(8080, 8080), (50050, 50063)] and link_listener.reserved_ports("/nonexistent") == []
-    waiting = link_listener._spread([50000, 50063], 2, reserved)
+def test_reserved_ports_are_not_listened_on() -> None:
+    waiting = link_listener._spread([50000, 50063], 2, frozenset(range(50050, 50064)))
     try:
         ports = [item.getsockname()[1] for item in waiting]
         assert ports and ports[-1] <= 50049
     finally:
         for item in waiting:
             item.close()
-    assert link_listener._spread([50000, 50063], 1, [(50000, 50063)]) == []
+    assert link_listener._spread([50000, 50063], 1, frozenset(range(50000, 50064))) == []
 
 
 def test_an_unanswered_hardware_address_is_no_rejection(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes import built
-from preflight_checks.probes.gpus import gpus, kernel_driver
+from preflight_checks.probes.gpu_device import kernel_driver
+from preflight_checks.probes.gpus import gpus
 from preflight_checks.probes.limits import limits
 from preflight_checks.probes.packages import packages
 from preflight_checks.probes.paths import path_state
@@ -23,7 +24,9 @@ PROPRIETARY = (
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (dvs-builder@U22)\n"
 
 
-@pytest.mark.parametrize(("text", "version"), [(PROPRIETARY, "535.104.05"), (OPEN, "580.65.06"), ("", "")])
+@pytest.mark.parametrize(
+    ("text", "version"), [(PROPRIETARY, "535.104.05"), (OPEN, "580.65.06"), ("", ""), ("NVRM", "")]
+)
 def test_the_loaded_kernel_module(text: str, version: str) -> None:
     assert kernel_driver(text) == version
 

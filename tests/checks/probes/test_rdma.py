@@ -14,7 +14,6 @@ from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes import pci, rdma, rdma_access
 from preflight_checks.probes.pci import acs_control
 from preflight_checks.probes.rdma import Gid, after_number, parse_rate
-from preflight_checks.probes.rdma_access import driver_version
 from tests.cluster.rdma import Hca, files_of, hcas, roce_gids
 
 
@@ -122,11 +121,6 @@ def test_devices_that_a_rank_may_open(tmp_path: Path, monkeypatch: pytest.Monkey
 
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build  (dvs-builder@U16)"
 CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024\nGCC version: 12.3.0"
-
-
-@pytest.mark.parametrize(("text", "version"), [(OPEN, "570.86.15"), (CLOSED, "535.183.01"), ("", ""), ("NVRM", "")])
-def test_the_driver_version(text: str, version: str) -> None:
-    assert driver_version(text) == version
 
 
 def test_gpudirect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

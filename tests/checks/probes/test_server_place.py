@@ -7,16 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from preflight_checks.probes import kernel_network
 from preflight_checks.probes import server_place as probe
-from preflight_checks.probes.server_place import is_own, parse_meminfo, parse_range, server_place
-
-
-def test_parsing_kernel_texts() -> None:
-    assert parse_meminfo("MemTotal:  100 kB\nMemFree: 10 kB\nMemAvailable:   40 kB\nodd\n") == (102400, 40960)
-    assert parse_meminfo("MemTotal:  100 kB\nMemFree: 10 kB\n") == (102400, 10240)
-    assert parse_meminfo("") == (None, None)
-    assert parse_range("32768\t60999\n") == (32768, 60999)
-    assert parse_range("x y") == parse_range("1") == (None, None)
+from preflight_checks.probes.server_place import is_own, server_place
 
 
 def test_loopback_and_other_addresses_are_not_own() -> None:
@@ -43,6 +36,6 @@ def test_an_own_address_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_node_without_proc_reports_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "MEMINFO", str(tmp_path / "none"))
-    monkeypatch.setattr(probe, "PORT_RANGE", str(tmp_path / "none"))
+    monkeypatch.setattr(kernel_network, "SYSCTL", str(tmp_path / "none"))
     seen = server_place({})
     assert seen.first_ephemeral_port is None and seen.hosts == []

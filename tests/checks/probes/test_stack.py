@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from preflight.agent.command import CommandResult
 from preflight_checks.probes import built, devices, libraries, stack
 from preflight_checks.probes import libraries as elf
 from tests.cluster.faults.stack import Torch
@@ -250,3 +251,18 @@ def test_device_nodes_and_cgroup_driver(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "cdi" / "nvidia.yaml").touch()
     found = devices.device_nodes({})
     assert (found.unlinked, found.cdi) == ([], True)
+
+
+def test_the_loader_s_cache_gives_the_first_64_bit_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (
+        "3 libs found in cache `/etc/ld.so.cache'\n"
+        "\tlibnccl.so.2 (libc6) => /lib/i386-linux-gnu/libnccl.so.2\n"
+        "\tlibnccl.so.2 (libc6,x86-64) => /lib/x86_64-linux-gnu/libnccl.so.2\n"
+        "\tlibcudnn.so.9 (libc6,AArch64, OS ABI: Linux 3.7.0) => /lib/aarch64-linux-gnu/libcudnn.so.9\n"
+    )
+    monkeypatch.setattr(libraries.command, "run", lambda *_, **__: CommandResult(("ldconfig",), 0, text, "", 0.0))
+    libraries.cached.cache_clear()
+    found = libraries.locate("libnccl.so.2", None)
+    assert (found.path, found.via) == ("/lib/x86_64-linux-gnu/libnccl.so.2", "the loader's cache (ldconfig)")
+    assert libraries.cached()["libcudnn.so.9"] == "/lib/aarch64-linux-gnu/libcudnn.so.9"
+    libraries.cached.cache_clear()
