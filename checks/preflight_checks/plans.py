@@ -1,7 +1,8 @@
-"""The plans that most checks share: which facts to request from which nodes, and how missing ones are reported."""
+"""What most checks share: which facts they request from which nodes, and when they cannot or need not judge them."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
@@ -10,10 +11,13 @@ from preflight._util.sequences import grouped
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet, Observed, Unavailable
 from preflight.model.requests import Request, probe_name
-from preflight.plugins.authoring import PlanRequests, Verdict, not_applicable, unknown
-from preflight_checks.requirements import fold, is_multi_node
+from preflight.plugins.authoring import JudgeFacts, PlanRequests, Verdict, not_applicable, unknown
+from preflight_checks.requirements import fold, gpu_claims, is_multi_node
 
 T = TypeVar("T")
+#: Returns what a judgement needs; else yields the verdicts that say why there is nothing to judge, and returns None.
+Gate: TypeAlias = Callable[[Job, Fleet, Facts], Generator[Verdict, None, "T | None"]]
+JudgeGiven: TypeAlias = Callable[[Job, Fleet, Facts, T], Iterable[Verdict]]
 Condition: TypeAlias = Callable[[Job, Fleet], object]
 ClaimsOf: TypeAlias = Callable[[Job], tuple[Claim, ...]]
 Params: TypeAlias = Mapping[str, Any]
@@ -49,6 +53,11 @@ def several_nodes(job: Job, fleet: Fleet) -> bool:
 def has_launches(job: Job, fleet: Fleet) -> bool:
     """The condition that the job's files start ranks."""
     return bool(job.launches)
+
+
+def requests_gpus(job: Job, fleet: Fleet) -> bool:
+    """The condition that the job needs GPUs."""
+    return bool(gpu_claims(job))
 
 
 def all_of(*conditions: Condition) -> Condition:
@@ -114,6 +123,40 @@ def combined(*plans: Plan, when: Condition | None = None) -> Plan:
                 yield from part(job, fleet, facts)
 
     return Plan(tuple(dict.fromkeys(probe for part in plans for probe in part.probes)), plan)
+
+
+def given(gate: Gate[T]) -> Callable[[JudgeGiven[T]], JudgeFacts]:
+    """Decorator of a judgement that gets what `gate` returns as its last argument.
+
+    Without it, the verdicts of the gate are all.
+    """
+
+    def decorate(judge: JudgeGiven[T]) -> JudgeFacts:
+        def judge_if_given(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+            value = yield from gate(job, fleet, facts)
+            if value is not None:
+                yield from judge(job, fleet, facts, value)
+
+        judge_if_given.__name__, judge_if_given.__doc__ = judge.__name__, judge.__doc__
+        return judge_if_given
+
+    return decorate
+
+
+def only_if(condition: Condition, subject: str, otherwise: str) -> Callable[[JudgeFacts], JudgeFacts]:
+    """Decorator of a judgement that applies if this condition holds; `otherwise` says why it does not."""
+
+    def decorate(judge: JudgeFacts) -> JudgeFacts:
+        @functools.wraps(judge)
+        def judge_if_applicable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+            if condition(job, fleet):
+                yield from judge(job, fleet, facts)
+            else:
+                yield not_applicable(subject, otherwise)
+
+        return judge_if_applicable
+
+    return decorate
 
 
 def missing_facts(facts: Facts, probe: Callable[..., object], subject: str) -> Iterator[Verdict]:

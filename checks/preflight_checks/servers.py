@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from packaging.version import Version
@@ -16,7 +16,8 @@ from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
 from preflight_checks.comparison import size, split
 from preflight_checks.context.environment import bare, plan_logins
-from preflight_checks.plans import combined, known_facts, missing_facts, on_every_node
+from preflight_checks.plans import Gate, combined, given, known_facts, missing_facts, on_every_node
+from preflight_checks.probes.kernel_network import reserved
 from preflight_checks.probes.packages import packages
 from preflight_checks.probes.server_place import ResolvedHost, ServerPlace, server_place
 from preflight_checks.requirements import (
@@ -218,22 +219,26 @@ plan_placement = combined(
 )
 
 
-def known_layout(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Iterator[Layout | Verdict]:
+def known_layout(subject: str) -> Gate[Layout]:
     """The layout, or the verdicts if there is none to judge."""
-    if not _applies(job, fleet):
-        yield not_applicable(subject, "the job has no parameter servers, or one node")
-        return
-    blind = tuple(missing_facts(facts, server_place, subject))
-    yield from blind
-    if not facts.observed(server_place):
-        if not blind:
-            yield unknown(subject, "no node reported its addresses")
-        return
-    found = layout(job, fleet, facts)
-    if not found.servers:
-        yield unknown(subject, "neither the files nor the environments of all nodes list the servers")
-    else:
-        yield found
+
+    def gate(job: Job, fleet: Fleet, facts: Facts) -> Generator[Verdict, None, Layout | None]:
+        if not _applies(job, fleet):
+            yield not_applicable(subject, "the job has no parameter servers, or one node")
+            return None
+        blind = tuple(missing_facts(facts, server_place, subject))
+        yield from blind
+        if not facts.observed(server_place):
+            if not blind:
+                yield unknown(subject, "no node reported its addresses")
+            return None
+        found = layout(job, fleet, facts)
+        if not found.servers:
+            yield unknown(subject, "neither the files nor the environments of all nodes list the servers")
+            return None
+        return found
+
+    return gate
 
 
 def _as_written(endpoints: list[Endpoint]) -> str:
@@ -250,7 +255,8 @@ placement_check = functools.partial(check, plan=plan_placement, cost=COST)
     severity=Severity.WARNING,
     evidence=("tensorflow/tensorflow#3762", "PaddlePaddle/Paddle#10398"),
 )
-def servers_on_few_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+@given(known_layout("places of servers"))
+def servers_on_few_nodes(job: Job, fleet: Fleet, facts: Facts, found: Layout) -> Iterator[Verdict]:
     """Parameter servers are spread over the nodes, as the nodes' own addresses show.
 
     What it checks: the host of each server is looked up on every node, and belongs to the node that has the address.
@@ -266,14 +272,6 @@ def servers_on_few_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
 
     Known limits: if the files name one host for all servers, PPS007 reports it without any node.
     """
-    for item in known_layout(job, fleet, facts, "places of servers"):
-        if isinstance(item, Verdict):
-            yield item
-            continue
-        yield from _judge_spread(item)
-
-
-def _judge_spread(found: Layout) -> Iterator[Verdict]:
     for endpoint in found.unplaced:
         yield unknown(f"{endpoint.what} {endpoint.host}", "its address belongs to no node, or to several")
     held = found.by_node(found.servers)
@@ -325,7 +323,8 @@ def _judge_spread(found: Layout) -> Iterator[Verdict]:
     confidence=Confidence.MEDIUM,
     evidence=("tensorflow/tensorflow#3762", "PaddlePaddle/Paddle#30524"),
 )
-def servers_beside_some_trainers(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+@given(known_layout("neighbours of servers"))
+def servers_beside_some_trainers(job: Job, fleet: Fleet, facts: Facts, found: Layout) -> Iterator[Verdict]:
     """Servers share their nodes with all trainers, or with none.
 
     What it checks: which nodes run a server and a trainer, by the nodes' own addresses.
@@ -339,24 +338,20 @@ def servers_beside_some_trainers(job: Job, fleet: Fleet, facts: Facts) -> Iterat
 
     Known limits: information only; with spare cores it costs little.
     """
-    for item in known_layout(job, fleet, facts, "neighbours of servers"):
-        if isinstance(item, Verdict):
-            yield item
-            continue
-        servers, trainers = item.by_node(item.servers), item.by_node(item.trainers)
-        both = tuple(node for node in trainers if node in servers)
-        if both and len(both) < len(trainers):
-            yield failed(
-                f"servers beside trainers on {fold(both)}",
-                f"trainers on {fold(both)} share their node with servers, and those on the other "
-                f"{len(trainers) - len(both)} nodes do not",
-                at=Evidence("addresses", f"server and trainer on {both[0]}", "one of them", "", both[0]),
-                also=layout_claims(item),
-                nodes=both,
-                remedy="Put the servers on separate nodes, or one on every node.",
-            )
-        else:
-            yield passed("neighbours of servers")
+    servers, trainers = found.by_node(found.servers), found.by_node(found.trainers)
+    both = tuple(node for node in trainers if node in servers)
+    if both and len(both) < len(trainers):
+        yield failed(
+            f"servers beside trainers on {fold(both)}",
+            f"trainers on {fold(both)} share their node with servers, and those on the other "
+            f"{len(trainers) - len(both)} nodes do not",
+            at=Evidence("addresses", f"server and trainer on {both[0]}", "one of them", "", both[0]),
+            also=layout_claims(found),
+            nodes=both,
+            remedy="Put the servers on separate nodes, or one on every node.",
+        )
+    else:
+        yield passed("neighbours of servers")
 
 
 @placement_check(
@@ -369,7 +364,8 @@ def servers_beside_some_trainers(job: Job, fleet: Fleet, facts: Facts) -> Iterat
         "PaddlePaddle/Paddle#16138",
     ),
 )
-def server_port_ephemeral(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+@given(known_layout("ports of servers"))
+def server_port_ephemeral(job: Job, fleet: Fleet, facts: Facts, found: Layout) -> Iterator[Verdict]:
     """Servers and trainers listen on ports that the kernel gives to no other connection.
 
     What it checks: the ports of parameter servers and trainers compared with the node's range of ephemeral ports and
@@ -384,54 +380,42 @@ def server_port_ephemeral(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
 
     Known limits: how likely it is depends on what else runs on the node.
     """
-    for item in known_layout(job, fleet, facts, "ports of servers"):
-        if isinstance(item, Verdict):
-            yield item
+    within: dict[tuple[int, int], dict[str, list[Endpoint]]] = {}
+    has_finding = False
+    for node, own in found.by_node((*found.servers, *found.trainers)).items():
+        place = facts.observed(server_place).get(node)
+        if place is None or place.first_ephemeral_port is None or place.last_ephemeral_port is None:
+            yield unknown(f"ports of {node}", "its range of ephemeral ports is unknown")
             continue
-        within: dict[tuple[int, int], dict[str, list[Endpoint]]] = {}
-        has_finding = False
-        for node, own in item.by_node((*item.servers, *item.trainers)).items():
-            place = facts.observed(server_place).get(node)
-            if place is None or place.first_ephemeral_port is None or place.last_ephemeral_port is None:
-                yield unknown(f"ports of {node}", "its range of ephemeral ports is unknown")
-                continue
-            has_finding = True
-            first, last = place.first_ephemeral_port, place.last_ephemeral_port
-            used = [e for e in own if first <= e.port <= last and not _reserved(place.reserved_ports, e.port)]
-            if used:
-                within.setdefault((first, last), {})[node] = used
-        for (first, last), by_node in within.items():
-            ports = sorted({endpoint.port for own in by_node.values() for endpoint in own})
-            node = next(iter(by_node))
-            yield failed(
-                f"ports of {fold(by_node)}",
-                f"{'ports' if len(ports) > 1 else 'port'} {fold(map(str, ports))} of servers and trainers on "
-                f"{fold(by_node)} {'lie' if len(ports) > 1 else 'lies'} in the range that the kernel uses for "
-                f"outgoing connections ({first} to {last})",
-                at=Evidence(
-                    "ephemeral ports", f"{first}-{last}", "a port outside", "sysctl net.ipv4.ip_local_port_range", node
+        has_finding = True
+        first, last = place.first_ephemeral_port, place.last_ephemeral_port
+        taken = set(reserved(place.reserved_ports))
+        used = [e for e in own if first <= e.port <= last and e.port not in taken]
+        if used:
+            within.setdefault((first, last), {})[node] = used
+    for (first, last), by_node in within.items():
+        ports = sorted({endpoint.port for own in by_node.values() for endpoint in own})
+        node = next(iter(by_node))
+        yield failed(
+            f"ports of {fold(by_node)}",
+            f"{'ports' if len(ports) > 1 else 'port'} {fold(map(str, ports))} of servers and trainers on "
+            f"{fold(by_node)} {'lie' if len(ports) > 1 else 'lies'} in the range that the kernel uses for "
+            f"outgoing connections ({first} to {last})",
+            at=Evidence(
+                "ephemeral ports", f"{first}-{last}", "a port outside", "sysctl net.ipv4.ip_local_port_range", node
+            ),
+            also=layout_claims(found),
+            nodes=tuple(by_node),
+            remedy=f"Choose ports below {first}, or reserve them on those nodes: `sysctl "
+            f"net.ipv4.ip_local_reserved_ports={','.join(map(str, ports[:8]))}`.",
+            run=(
+                root_command(
+                    "sysctl", "-w", f"net.ipv4.ip_local_reserved_ports={','.join(map(str, ports))}", on=by_node
                 ),
-                also=layout_claims(item),
-                nodes=tuple(by_node),
-                remedy=f"Choose ports below {first}, or reserve them on those nodes: `sysctl "
-                f"net.ipv4.ip_local_reserved_ports={','.join(map(str, ports[:8]))}`.",
-                run=(
-                    root_command(
-                        "sysctl", "-w", f"net.ipv4.ip_local_reserved_ports={','.join(map(str, ports))}", on=by_node
-                    ),
-                ),
-            )
-        if has_finding and not within:
-            yield passed("ports of servers")
-
-
-def _reserved(ranges: str, port: int) -> bool:
-    """Whether a port is in the kernel's list of reserved ones: `8080,9148-9150`."""
-    for part in ranges.split(","):
-        first, _, last = part.strip().partition("-")
-        if is_whole_number(first) and int(first) <= port <= int(last if is_whole_number(last) else first):
-            return True
-    return False
+            ),
+        )
+    if has_finding and not within:
+        yield passed("ports of servers")
 
 
 #: A synchronous step that takes this long just to exchange dense parameters is too slow.
@@ -444,7 +428,8 @@ SLOW_STEP_S = 1.0
     severity=Severity.ERROR,
     evidence=("PaddlePaddle/Paddle#10398", "PaddlePaddle/Paddle#30524"),
 )
-def server_memory_too_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+@given(known_layout("memory of servers"))
+def server_memory_too_small(job: Job, fleet: Fleet, facts: Facts, found: Layout) -> Iterator[Verdict]:
     """The nodes of the servers have enough memory for the parameters.
 
     What it checks: dense parameters, partitioned as the job configures, and tables by rows, each with optimizer
@@ -460,28 +445,24 @@ def server_memory_too_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
     Known limits: sizes that the script does not state and trainers on a server's node are not counted. Exceeding the
     total memory is an error, exceeding the free memory a warning.
     """
-    for item in known_layout(job, fleet, facts, "memory of servers"):
-        if isinstance(item, Verdict):
-            yield item
-            continue
-        wanted = shares(job, len(item.servers))
-        if wanted is None:
-            yield not_applicable("memory of servers", "the files do not state the sizes of the parameters")
-            continue
-        missing: dict[bool, dict[str, tuple[int, int]]] = {}
-        for node, own in item.by_node(item.servers).items():
-            place = facts.observed(server_place).get(node)
-            need = sum(wanted.held[item.servers.index(endpoint)] for endpoint in own)
-            if place is None or place.memory_bytes is None:
-                yield unknown(f"memory of {node}", "it is unknown")
-            elif need > place.memory_bytes:
-                missing.setdefault(True, {})[node] = (need, place.memory_bytes)
-            elif place.memory_free_bytes is not None and need > place.memory_free_bytes:
-                missing.setdefault(False, {})[node] = (need, place.memory_free_bytes)
-        for certain, nodes in missing.items():
-            yield _memory(item, wanted, nodes, certain=certain)
-        if not missing:
-            yield passed("memory of servers")
+    wanted = shares(job, len(found.servers))
+    if wanted is None:
+        yield not_applicable("memory of servers", "the files do not state the sizes of the parameters")
+        return
+    missing: dict[bool, dict[str, tuple[int, int]]] = {}
+    for node, own in found.by_node(found.servers).items():
+        place = facts.observed(server_place).get(node)
+        need = sum(wanted.held[found.servers.index(endpoint)] for endpoint in own)
+        if place is None or place.memory_bytes is None:
+            yield unknown(f"memory of {node}", "it is unknown")
+        elif need > place.memory_bytes:
+            missing.setdefault(True, {})[node] = (need, place.memory_bytes)
+        elif place.memory_free_bytes is not None and need > place.memory_free_bytes:
+            missing.setdefault(False, {})[node] = (need, place.memory_free_bytes)
+    for certain, nodes in missing.items():
+        yield _memory(found, wanted, nodes, certain=certain)
+    if not missing:
+        yield passed("memory of servers")
 
 
 def _memory(found: Layout, wanted: Shares, nodes: dict[str, tuple[int, int]], *, certain: bool) -> Verdict:
@@ -506,7 +487,8 @@ def _memory(found: Layout, wanted: Shares, nodes: dict[str, tuple[int, int]], *,
     confidence=Confidence.MEDIUM,
     evidence=("PaddlePaddle/Paddle#10398", "PaddlePaddle/Paddle#30524"),
 )
-def server_cores_too_few(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+@given(known_layout("cores of servers"))
+def server_cores_too_few(job: Job, fleet: Fleet, facts: Facts, found: Layout) -> Iterator[Verdict]:
     """Each server and trainer of a node has its own core.
 
     What it checks: cores that a process may use on the node (affinity and quota) compared with servers and trainers
@@ -521,29 +503,25 @@ def server_cores_too_few(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
 
     Known limits: one core for each process is the minimum; servers use as many as there are trainers.
     """
-    for item in known_layout(job, fleet, facts, "cores of servers"):
-        if isinstance(item, Verdict):
-            yield item
-            continue
-        crowded: dict[tuple[float, int], list[str]] = {}
-        everything = item.by_node((*item.servers, *item.trainers))
-        for node in item.by_node(item.servers):
-            place = facts.observed(server_place).get(node)
-            if place is None or place.cores is None:
-                yield unknown(f"cores of {node}", "they are unknown")
-            elif place.cores < len(everything[node]):
-                crowded.setdefault((place.cores, len(everything[node])), []).append(node)
-        for (cores, processes), nodes in crowded.items():
-            yield failed(
-                f"cores of {fold(nodes)}",
-                f"a process may use {cores:g} cores on {fold(nodes)}, and {processes} servers and trainers run there",
-                at=Evidence("cores", f"{cores:g}", str(processes), "nproc", nodes[0]),
-                also=layout_claims(item),
-                nodes=nodes,
-                remedy=f"Run fewer processes on {fold(nodes)}, or give it more cores.",
-            )
-        if not crowded:
-            yield passed("cores of servers")
+    crowded: dict[tuple[float, int], list[str]] = {}
+    everything = found.by_node((*found.servers, *found.trainers))
+    for node in found.by_node(found.servers):
+        place = facts.observed(server_place).get(node)
+        if place is None or place.cores is None:
+            yield unknown(f"cores of {node}", "they are unknown")
+        elif place.cores < len(everything[node]):
+            crowded.setdefault((place.cores, len(everything[node])), []).append(node)
+    for (cores, processes), nodes in crowded.items():
+        yield failed(
+            f"cores of {fold(nodes)}",
+            f"a process may use {cores:g} cores on {fold(nodes)}, and {processes} servers and trainers run there",
+            at=Evidence("cores", f"{cores:g}", str(processes), "nproc", nodes[0]),
+            also=layout_claims(found),
+            nodes=nodes,
+            remedy=f"Run fewer processes on {fold(nodes)}, or give it more cores.",
+        )
+    if not crowded:
+        yield passed("cores of servers")
 
 
 @placement_check(
@@ -553,7 +531,8 @@ def server_cores_too_few(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
     confidence=Confidence.MEDIUM,
     evidence=("tensorflow/tensorflow#3762",),
 )
-def server_network_too_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+@given(known_layout("network of servers"))
+def server_network_too_slow(job: Job, fleet: Fleet, facts: Facts, found: Layout) -> Iterator[Verdict]:
     """A server's network card moves the data of one step in less than a second.
 
     What it checks: the dense parameters on the servers of a node, sent to and from every trainer on another node,
@@ -569,38 +548,34 @@ def server_network_too_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
     Known limits: rows of tables are not counted, because their number depends on the data; virtual cards report no
     speed, and it is then unknown.
     """
-    for item in known_layout(job, fleet, facts, "network of servers"):
-        if isinstance(item, Verdict):
-            yield item
+    wanted = shares(job, len(found.servers))
+    if wanted is None or not sum(wanted.exchanged_bytes) or not found.trainers:
+        yield not_applicable("network of servers", "the files do not state what a step exchanges")
+        return
+    slow: dict[tuple[int, int, int], list[str]] = {}
+    for node, own in found.by_node(found.servers).items():
+        place = facts.observed(server_place).get(node)
+        speed = speed_mbps(place, own[0]) if place is not None else None
+        if not speed:
+            yield unknown(f"network of {node}", f"the card of {own[0].host} reports no speed")
             continue
-        wanted = shares(job, len(item.servers))
-        if wanted is None or not sum(wanted.exchanged_bytes) or not item.trainers:
-            yield not_applicable("network of servers", "the files do not state what a step exchanges")
-            continue
-        slow: dict[tuple[int, int, int], list[str]] = {}
-        for node, own in item.by_node(item.servers).items():
-            place = facts.observed(server_place).get(node)
-            speed = speed_mbps(place, own[0]) if place is not None else None
-            if not speed:
-                yield unknown(f"network of {node}", f"the card of {own[0].host} reports no speed")
-                continue
-            remote = [endpoint for endpoint in item.trainers if item.node_of.get(endpoint) != node]
-            share = sum(wanted.exchanged_bytes[item.servers.index(endpoint)] for endpoint in own)
-            if _seconds_each_way(share, len(remote), speed) > SLOW_STEP_S:
-                slow.setdefault((share, len(remote), speed), []).append(node)
-        for (share, trainers, speed), nodes in slow.items():
-            needed = f"{share * trainers * 8 / 1e6 / SLOW_STEP_S:.0f} Mbit/s"
-            yield failed(
-                f"network of {fold(nodes)}",
-                f"each step {trainers} trainers exchange {size(share)} with the servers on {fold(nodes)}, which takes "
-                f"{_seconds_each_way(share, trainers, speed):.1f} s each way at the {speed} Mbit/s of its card",
-                at=Evidence("network", f"{speed} Mbit/s", needed, "ethtool", nodes[0]),
-                also=(*wanted.claims, *layout_claims(item)),
-                nodes=nodes,
-                remedy="Spread the servers over more nodes, or exchange less often.",
-            )
-        if not slow:
-            yield passed("network of servers")
+        remote = [endpoint for endpoint in found.trainers if found.node_of.get(endpoint) != node]
+        share = sum(wanted.exchanged_bytes[found.servers.index(endpoint)] for endpoint in own)
+        if _seconds_each_way(share, len(remote), speed) > SLOW_STEP_S:
+            slow.setdefault((share, len(remote), speed), []).append(node)
+    for (share, trainers, speed), nodes in slow.items():
+        needed = f"{share * trainers * 8 / 1e6 / SLOW_STEP_S:.0f} Mbit/s"
+        yield failed(
+            f"network of {fold(nodes)}",
+            f"each step {trainers} trainers exchange {size(share)} with the servers on {fold(nodes)}, which takes "
+            f"{_seconds_each_way(share, trainers, speed):.1f} s each way at the {speed} Mbit/s of its card",
+            at=Evidence("network", f"{speed} Mbit/s", needed, "ethtool", nodes[0]),
+            also=(*wanted.claims, *layout_claims(found)),
+            nodes=nodes,
+            remedy="Spread the servers over more nodes, or exchange less often.",
+        )
+    if not slow:
+        yield passed("network of servers")
 
 
 def _seconds_each_way(share_bytes: int, trainers: int, speed_mbps: int) -> float:

@@ -11,8 +11,8 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.model.requests import Request, probe_name
-from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
-from preflight_checks.plans import has_launches, known_facts, on_every_node, requests_for
+from preflight.plugins.authoring import Verdict, check, failed, passed, unknown
+from preflight_checks.plans import has_launches, known_facts, on_every_node, only_if, requests_for
 from preflight_checks.probes.installed import installed
 from preflight_checks.probes.start_cost import ReadCost, import_cost, read_cost
 from preflight_checks.requirements import fold, scopes, unreached
@@ -60,6 +60,7 @@ def plan_installed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     severity=Severity.ERROR,
     evidence=("deepspeedai/DeepSpeed#1603", "deepspeedai/DeepSpeed#4370", "https://peps.python.org/pep-0011/"),
 )
+@only_if(has_launches, "the ranks' interpreter", "the job starts no ranks")
 def ranks_cannot_start(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The ranks' interpreter can be started on every node, in their directory and after their setup lines.
 
@@ -76,9 +77,6 @@ def ranks_cannot_start(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
     not entered: the verdict is then incomplete, or with --python the host is examined, which is stated.
     What fails on every node alike after setup lines or in a container may still work when the scheduler starts it.
     """
-    if not job.launches:
-        yield not_applicable("the ranks' interpreter", "the job starts no ranks")
-        return
     everywhere = list(facts.each(installed))
     silent = unreached(fleet)
     if silent:
@@ -167,6 +165,7 @@ LONG_IMPORT_S = 30.0
     confidence=Confidence.MEDIUM,
     evidence=("openvinotoolkit/stable-diffusion-webui#88", "horovod/horovod#824"),
 )
+@only_if(has_launches, "start of the framework", "the job starts no ranks")
 def framework_comes_slowly(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The framework's files load equally fast on all nodes, and fast enough to import it.
 
@@ -184,9 +183,6 @@ def framework_comes_slowly(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
     Known limits: cached files load fast now and slowly after a restart. A busy node is slow, too, so this is only a
     warning.
     """
-    if not job.launches:
-        yield not_applicable("start of the framework", "the job starts no ranks")
-        return
     observed = yield from known_facts(facts, read_cost, "start of the framework")
     if not observed:
         return
@@ -243,6 +239,7 @@ def _slow_nodes(observed: Mapping[str, ReadCost]) -> dict[str, ReadCost]:
     confidence=Confidence.MEDIUM,
     evidence=("openvinotoolkit/stable-diffusion-webui#88", "horovod/horovod#824"),
 )
+@only_if(has_launches, "import of the framework", "the job starts no ranks")
 def framework_imports_slowly(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Importing the framework works on every node, and takes about equally long.
 
@@ -257,9 +254,6 @@ def framework_imports_slowly(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
 
     Known limits: takes seconds of CPU time on each node, so it runs only in the `pedantic` profile.
     """
-    if not job.launches:
-        yield not_applicable("import of the framework", "the job starts no ranks")
-        return
     observed = yield from known_facts(facts, import_cost, "import of the framework")
     if not observed:
         return

@@ -16,11 +16,20 @@ from preflight._util.sequences import grouped, join_some
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job, Known, Strength, Unresolved
 from preflight.model.recording import Facts, Fleet, Observed, Unavailable
-from preflight.plugins.authoring import Verdict, check, failed, memoize, not_applicable, passed, unknown
+from preflight.plugins.authoring import Verdict, check, failed, memoize, passed, unknown
 from preflight_checks.comparison import Group, default_of, group_of, split
-from preflight_checks.plans import all_of, combined, has_launches, missing_facts, on_every_node, several_nodes
+from preflight_checks.plans import (
+    all_of,
+    combined,
+    has_launches,
+    missing_facts,
+    multi_node,
+    on_every_node,
+    only_if,
+    several_nodes,
+)
 from preflight_checks.probes.environment import Environment, environment
-from preflight_checks.requirements import backends, fold, gpu_claims, nodes_share_machine, scopes
+from preflight_checks.requirements import backends, fold, gpu_claims, scopes
 
 #: Compared without regard to case, as NCCL does.
 _CASELESS = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_NET")
@@ -247,6 +256,7 @@ class _Difference:
     severity=Severity.ERROR,
     evidence=("NVIDIA/nccl#626", "NVIDIA/nccl#1136", "NVIDIA/nccl#1328", "snowflakedb/ArcticTraining#316"),
 )
+@only_if(all_of(several_nodes, has_launches), "variables", "the job has one node, or no launch")
 def communication_variables_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Variables that all ranks must agree on have one value on every node.
 
@@ -264,9 +274,6 @@ def communication_variables_differ(job: Job, fleet: Fleet, facts: Facts) -> Iter
     Known limits: variables that a program sets itself are not seen. Values that look secret are compared by hash and
     not shown. Variables that the job's files set are the same everywhere and are skipped.
     """
-    if len(fleet.nodes) < 2 or not job.launches:
-        yield not_applicable("variables", "the job has one node, or no launch")
-        return
     yield from missing_facts(facts, environment, "variables")
     seen = observed_environments(facts)
     if seen is None:
@@ -359,6 +366,7 @@ def _finding(
         ("torchrun's handling of --node-rank", "https://github.com/pytorch/pytorch/blob/main/torch/distributed/run.py"),
     ),
 )
+@only_if(all_of(multi_node, has_launches), "identities", "the job has one node, no launch, or runs on one machine")
 def node_identities_collide(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Values that must be unique to each node do not occur on two nodes.
 
@@ -374,9 +382,6 @@ def node_identities_collide(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
 
     Known limits: a variable that the job's files set, or that a flag overrides, is skipped.
     """
-    if len(fleet.nodes) < 2 or not job.launches or nodes_share_machine(fleet):
-        yield not_applicable("identities", "the job has one node, no launch, or runs on one machine")
-        return
     yield from missing_facts(facts, environment, "identities")
     seen = observed_environments(facts)
     if seen is None:

@@ -15,7 +15,7 @@ from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import split
 from preflight_checks.context.environment import bare, plan_logins, set_by_job, unseen_bare
-from preflight_checks.plans import all_of, combined, has_launches, missing_facts, multi_node
+from preflight_checks.plans import all_of, combined, has_launches, missing_facts, multi_node, only_if
 from preflight_checks.probes.launcher_tools import Login, Tool, logins, tools
 from preflight_checks.requirements import fold, known_int, known_text, named, nodes_share_machine
 
@@ -490,6 +490,7 @@ def _not_forwarded_finding(by: str, nodes: tuple[str, ...], names: list[str], cl
     confidence=Confidence.MEDIUM,
     evidence=(("Open MPI FAQ on rsh", "https://www.open-mpi.org/faq/?category=rsh"), "deepspeedai/DeepSpeed#1603"),
 )
+@only_if(all_of(multi_node, has_launches), "accounts", "the job has one node, or starts no ranks")
 def accounts_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The job's user is the same account with the same id on every node.
 
@@ -504,9 +505,6 @@ def accounts_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: a container may map ids.
     """
-    if len(fleet.nodes) < 2 or not job.launches or nodes_share_machine(fleet):
-        yield not_applicable("accounts", "the job has one node, or starts no ranks")
-        return
     blind = tuple(unseen_bare(facts, "accounts"))
     yield from blind
     observed = bare(facts)

@@ -20,7 +20,14 @@ from preflight_checks.gpus.presence import (
     most_common_by_model,
     plan_gpus,
 )
-from preflight_checks.plans import combined, known_facts, missing_facts, on_every_node
+from preflight_checks.plans import (
+    combined,
+    known_facts,
+    missing_facts,
+    on_every_node,
+    only_if,
+    requests_gpus,
+)
 from preflight_checks.probes.devices import Fabric, fabric
 from preflight_checks.probes.gpus import Gpus, ToolAnswer, gpus, management_tool
 from preflight_checks.probes.kernel_log import DriverMessage, KernelLog, kernel_log
@@ -144,6 +151,7 @@ _COMPLETED = 3
         ),
     ),
 )
+@only_if(requests_gpus, "NVSwitch fabric", "nothing in the job requests GPUs")
 def gpu_fabric_not_ready(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """On nodes with NVSwitches the Fabric Manager runs, matches the driver's version, and has set up every GPU.
 
@@ -160,9 +168,6 @@ def gpu_fabric_not_ready(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
     outside, only NVML's state is judged.
     """
     claims = gpu_claims(job)
-    if not claims:
-        yield not_applicable("NVSwitch fabric", "nothing in the job requests GPUs")
-        return
     states: dict[str, list[tuple[int, int, int | None, str]]] = {}
     for item in all_devices(job, facts):
         state = item.gpu.fabric_state
@@ -290,6 +295,7 @@ SLOW_S = 5.0
         ),
     ),
 )
+@only_if(requests_gpus, "driver latency", "nothing in the job requests GPUs")
 def gpu_driver_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The driver and the vendor's tool respond at once, for every GPU.
 
@@ -306,9 +312,6 @@ def gpu_driver_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     the tool is judged by NVML alone.
     """
     claims = gpu_claims(job)
-    if not claims:
-        yield not_applicable("driver latency", "nothing in the job requests GPUs")
-        return
     silent: dict[str, tuple[str, str]] = {}
     for node, value in facts.observed(gpus).items():
         if value.problem == "timeout":
@@ -403,6 +406,7 @@ def _meanings() -> dict[int, str]:
         "a sample log of Azure's node health checks (Xid 119)",
     ),
 )
+@only_if(requests_gpus, "driver messages", "nothing in the job requests GPUs")
 def gpu_xid_logged(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The driver has not recently logged a fault of a GPU or NVSwitch.
 
@@ -421,9 +425,6 @@ def gpu_xid_logged(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     is not known. Unlisted codes are noted only.
     """
     claims = gpu_claims(job)
-    if not claims:
-        yield not_applicable("driver messages", "nothing in the job requests GPUs")
-        return
     observed = yield from known_facts(facts, kernel_log, "driver messages")
     grouped: dict[tuple[str, int, Severity], list[tuple[str, KernelLog, DriverMessage]]] = {}
     quiet = []

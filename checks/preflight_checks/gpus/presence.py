@@ -15,7 +15,7 @@ from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet, Observed, Unavailable
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
 from preflight_checks.comparison import split, table
-from preflight_checks.plans import missing_facts, on_every_node
+from preflight_checks.plans import missing_facts, on_every_node, only_if, requests_gpus
 from preflight_checks.probes.gpus import DEADLINE_S, Gpu, Gpus, gpus
 from preflight_checks.requirements import asked_backend, fold, gpu_claims, known_text, largest, scopes
 
@@ -293,6 +293,7 @@ gpu_check = functools.partial(check, plan=plan_gpus, probes=(gpus,), cost=COST, 
     severity=Severity.ERROR,
     evidence=("NVIDIA/aicr#1858", "pytorch/pytorch#28257", "deepspeedai/DeepSpeed#1481"),
 )
+@only_if(requests_gpus, "GPUs", "nothing in the job requests GPUs")
 def gpu_count(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every node has as many working GPUs as the job uses on it.
 
@@ -309,9 +310,6 @@ def gpu_count(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     kernel lists them.
     """
     needed = gpu_claims(job)
-    if not needed:
-        yield not_applicable("GPUs", "nothing in the job requests GPUs")
-        return
     if runs_without_gpus(job, facts):
         yield not_applicable("GPUs", "no node has any, and the job falls back to another backend")
         return
@@ -376,6 +374,7 @@ def gpu_count(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     confidence=Confidence.MEDIUM,
     evidence=("NVIDIA/aicr#1858",),
 )
+@only_if(requests_gpus, "GPU models", "nothing in the job requests GPUs")
 def gpu_model(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """All nodes have GPUs of one model and memory size.
 
@@ -389,9 +388,6 @@ def gpu_model(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: clocks and connections of GPUs are not compared.
     """
-    if not gpu_claims(job):
-        yield not_applicable("GPU models", "nothing in the job requests GPUs")
-        return
     blind = tuple(missing_facts(facts, gpus, "GPU models"))
     yield from blind
     models = {
@@ -445,6 +441,7 @@ _PEER = {
         "nvmlDeviceGetP2PStatus in NVIDIA's documentation",
     ),
 )
+@only_if(requests_gpus, "peer access", "nothing in the job requests GPUs")
 def gpu_peers_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The GPUs of all nodes are connected in the same way.
 
@@ -460,9 +457,6 @@ def gpu_peers_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: a different order of the cards shows as a different topology, so that is only noted. Access itself is
     not tested. A single node, or nodes without a majority, cannot be compared.
     """
-    if not gpu_claims(job):
-        yield not_applicable("peer access", "nothing in the job requests GPUs")
-        return
     yield from missing_facts(facts, gpus, "peer access")
     reads: dict[str, dict[str, tuple[int, ...]]] = {}
     distances: dict[str, dict[str, tuple[int, ...]]] = {}

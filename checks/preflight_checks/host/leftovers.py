@@ -11,7 +11,7 @@ from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Observed, Unavailable
 from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import size
-from preflight_checks.plans import combined, has_launches, missing_facts, on_every_node
+from preflight_checks.plans import combined, has_launches, missing_facts, on_every_node, only_if
 from preflight_checks.probes.leftovers import Leftovers, Process, leftovers, locks
 from preflight_checks.requirements import endpoints, fold, gpu_claims, nodes_share_machine
 
@@ -71,6 +71,7 @@ def _belongs_to_run(process: Process) -> bool:
     confidence=Confidence.MEDIUM,
     evidence=("pytorch/pytorch#4293", "microsoft/pai#3372", "PaddlePaddle/PaddleScience#1195", "apache/mxnet#4242"),
 )
+@only_if(has_launches, "processes", "the job starts nothing")
 def processes_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No process of an earlier run of this job is still running.
 
@@ -87,9 +88,6 @@ def processes_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     Known limits: an intended second run of the same user looks the same. preflight never ends processes. PRT011
     reports ports in use.
     """
-    if not job.launches:
-        yield not_applicable("processes", "the job starts nothing")
-        return
     yield from missing_facts(facts, leftovers, "processes of earlier runs")
     observed = _of_machines(fleet, facts)
     found: dict[tuple[str, str], list[tuple[str, Process]]] = {}
@@ -141,6 +139,7 @@ def _leftover_finding(kind: str, name: str, processes: list[tuple[str, Process]]
     confidence=Confidence.MEDIUM,
     evidence=("pytorch/pytorch#4293", ("proc(5)", "https://www.kernel.org/doc/html/latest/filesystems/proc.html")),
 )
+@only_if(has_launches, "processes", "the job starts nothing")
 def processes_stuck(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No process of an earlier run is stuck in the kernel or stopped.
 
@@ -155,9 +154,6 @@ def processes_stuck(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: processes of other users are distinguished only as root.
     """
-    if not job.launches:
-        yield not_applicable("processes", "the job starts nothing")
-        return
     yield from missing_facts(facts, leftovers, "states of processes")
     observed = _of_machines(fleet, facts)
     found: dict[str, list[tuple[str, Process]]] = {}
@@ -194,6 +190,7 @@ def processes_stuck(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     confidence=Confidence.MEDIUM,
     evidence=("NVIDIA/nccl#290", "fal-ai-community/video-diffusion-speedrun#2"),
 )
+@only_if(has_launches, "shared memory", "the job starts nothing")
 def shared_memory_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Killed runs left little in shared memory.
 
@@ -209,9 +206,6 @@ def shared_memory_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
 
     Known limits: without root, unused files of other users cannot be distinguished from used ones, and are ignored.
     """
-    if not job.launches:
-        yield not_applicable("shared memory", "the job starts nothing")
-        return
     yield from missing_facts(facts, leftovers, "shared memory")
     observed = _of_machines(fleet, facts)
     remaining = {node: value for node, value in observed.items() if _own_bytes(value) >= MIB}
@@ -313,6 +307,7 @@ def extension_lock_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
     confidence=Confidence.LOW,
     evidence=("pytorch/pytorch#4293", "microsoft/pai#3372"),
 )
+@only_if(has_launches, "other users", "the job starts nothing")
 def node_shared_with_others(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No other user computes on the nodes.
 
@@ -326,9 +321,6 @@ def node_shared_with_others(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
 
     Known limits: information only, because sharing may be intended.
     """
-    if not job.launches:
-        yield not_applicable("other users", "the job starts nothing")
-        return
     yield from missing_facts(facts, leftovers, "other users")
     observed = _of_machines(fleet, facts)
     shared = {node: value for node, value in observed.items() if value.strangers}

@@ -12,7 +12,15 @@ from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, NodeRecord
 from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, root_command, unknown
 from preflight_checks.comparison import Split, size, split, table
-from preflight_checks.plans import combined, known_facts, multi_node, no_requests, on_every_node, several_nodes
+from preflight_checks.plans import (
+    combined,
+    known_facts,
+    multi_node,
+    no_requests,
+    on_every_node,
+    only_if,
+    several_nodes,
+)
 from preflight_checks.probes.activity import Activity, Busy, activity
 from preflight_checks.probes.clock import clock
 from preflight_checks.probes.kernel_settings import kernel_settings
@@ -40,6 +48,7 @@ C10D_BACKENDS = ("c10d", "etcd-v2")
     severity=Severity.ERROR,
     evidence=("awslabs/awsome-distributed-ai#180", "pytorch/pytorch#56538"),
 )
+@only_if(several_nodes, "clocks", "the job has one node")
 def clock_spread(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The clocks of all nodes agree to within a second.
 
@@ -57,9 +66,6 @@ def clock_spread(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: differences of milliseconds, which matter to traces, are not detected.
     """
-    if len(fleet.nodes) < 2:
-        yield not_applicable("clocks", "the job has one node")
-        return
     offsets: dict[str, float] = {}
     doubt: dict[str, float] = {}
     for record in fleet.records:
@@ -123,6 +129,8 @@ def _uncertainty(record: NodeRecord) -> float:
         "awslabs/awsome-distributed-ai#180",
     ),
 )
+@only_if(several_nodes, "time daemons", "the job has one node")
+@only_if(multi_node, "time daemons", "the nodes are one machine, with one clock")
 def clock_not_kept(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The clock of every node is synchronized, if those of the others are.
 
@@ -138,12 +146,6 @@ def clock_not_kept(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: if no node is synchronized, this is only information: some clouds synchronize the clock in the
     hypervisor.
     """
-    if len(fleet.nodes) < 2:
-        yield not_applicable("time daemons", "the job has one node")
-        return
-    if nodes_share_machine(fleet):
-        yield not_applicable("time daemons", "the nodes are one machine, with one clock")
-        return
     observed = yield from known_facts(facts, clock, "time daemons")
     kept = {node: value for node, value in observed.items() if value.synchronised}
     free = {node: value for node, value in observed.items() if value.synchronised is False}
@@ -353,6 +355,7 @@ def _offline(value: Machine) -> str:
         ),
     ),
 )
+@only_if(multi_node, "kernel settings", "the job has one machine")
 def kernel_settings_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The kernel settings that affect jobs are the same on all nodes.
 
@@ -370,9 +373,6 @@ def kernel_settings_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
     Known limits: information only, because it may be intended. Containers have their own network settings.
     """
     observed = yield from known_facts(facts, kernel_settings, "kernel settings")
-    if len(fleet.nodes) < 2 or nodes_share_machine(fleet):
-        yield not_applicable("kernel settings", "the job has one machine")
-        return
     has_finding = False
     effects = table("kernel_settings")
     for name, noticed in (*effects["settings"].items(), *effects["modules"].items()):

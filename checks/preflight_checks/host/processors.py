@@ -11,7 +11,7 @@ from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import GIB, processes_of_node, ranks_of_node, size
-from preflight_checks.plans import has_launches, known_facts, on_every_node
+from preflight_checks.plans import has_launches, known_facts, on_every_node, only_if
 from preflight_checks.probes.limits import Limits, limits
 from preflight_checks.requirements import fold, gpu_claims
 
@@ -34,6 +34,7 @@ _limits_plan = on_every_node(limits, when=has_launches, because=lambda job: proc
     severity=Severity.ERROR,
     evidence=("MIC-DKFZ/nnUNet#1343", "OpenMathLib/OpenBLAS#1668", "vladmandic/sdnext#2642"),
 )
+@only_if(has_launches, "processes", "the files start nothing on the nodes")
 def processes_allowed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The user may start as many processes and threads on each node as the job needs.
 
@@ -52,9 +53,6 @@ def processes_allowed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     Known limits: the number of library threads is an estimate. For root only control groups apply.
     """
     observed = yield from known_facts(facts, limits, "processes")
-    if not job.launches:
-        yield not_applicable("processes", "the files start nothing on the nodes")
-        return
     processes, claims = processes_of_node(job)
     room = {node: _remaining(value) for node, value in observed.items()}
     short = {
@@ -110,6 +108,7 @@ def _remaining(value: Limits) -> tuple[int, int, str, str] | None:
     confidence=Confidence.MEDIUM,
     evidence=(("getrlimit(2)", "https://man7.org/linux/man-pages/man2/getrlimit.2.html"), "OpenMathLib/OpenBLAS#1668"),
 )
+@only_if(has_launches, "process size", "the files start nothing on the nodes")
 def process_size(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No limit on address space or file size blocks a rank.
 
@@ -125,9 +124,6 @@ def process_size(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: without GPUs an address-space limit is not judged, because it may be intended.
     """
     observed = yield from known_facts(facts, limits, "process size")
-    if not job.launches:
-        yield not_applicable("process size", "the files start nothing on the nodes")
-        return
     tight: dict[tuple[str, str, int], list[str]] = {}
     for node, value in observed.items():
         space, file = value.address_space_soft_bytes, value.file_size_soft_bytes
@@ -165,6 +161,7 @@ _SHORT_JOB_S = 24 * 3600
         ("sched(7), SCHED_IDLE and niceness", "https://man7.org/linux/man-pages/man7/sched.7.html"),
     ),
 )
+@only_if(has_launches, "time and priority", "the files start nothing on the nodes")
 def time_and_priority(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No rank is ended after some CPU time, or runs behind everything else on its node.
 
@@ -181,9 +178,6 @@ def time_and_priority(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     Known limits: a niceness that all nodes share is assumed to be intended.
     """
     observed = yield from known_facts(facts, limits, "time and priority")
-    if not job.launches:
-        yield not_applicable("time and priority", "the files start nothing on the nodes")
-        return
     usual = median_low(value.niceness for value in observed.values()) if observed else 0
     tight: dict[tuple[str, str, str, str], list[str]] = {}
     for node, value in observed.items():
@@ -248,6 +242,7 @@ _plan = on_every_node(limits, when=has_launches, because=lambda job: ranks_of_no
     confidence=Confidence.MEDIUM,
     evidence=("NVIDIA/enroot#175", "facebookresearch/vissl#254", "onyx-dot-app/onyx#12351"),
 )
+@only_if(has_launches, "usable cores", "the files start nothing on the nodes")
 def too_few_cores(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The ranks of a node may use enough cores for themselves and their loader workers.
 
@@ -267,9 +262,6 @@ def too_few_cores(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     the launcher is not seen.
     """
     observed = yield from known_facts(facts, limits, "usable cores")
-    if not job.launches:
-        yield not_applicable("usable cores", "the files start nothing on the nodes")
-        return
     ranks, claims = ranks_of_node(job)
     processes, more = processes_of_node(job)
     gpus = gpu_claims(job)

@@ -9,9 +9,9 @@ from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
-from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.plugins.authoring import Verdict, check, failed, passed, unknown
 from preflight_checks.links.dial_requests import addresses_of, cells, partners
-from preflight_checks.plans import known_facts, no_requests
+from preflight_checks.plans import known_facts, multi_node, no_requests, only_if, several_nodes
 from preflight_checks.probes.links import dial
 from preflight_checks.probes.neighbours import Card, Neighbours, neighbours
 from preflight_checks.requirements import fold, is_literal, nodes_share_machine
@@ -127,6 +127,8 @@ def disputed_pairs(facts: Facts) -> set[frozenset[str]]:
         ),
     ),
 )
+@only_if(several_nodes, "hardware addresses", "the job has one node")
+@only_if(multi_node, "hardware addresses", "all nodes are this machine")
 def address_answered_twice(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No other machine answers for the address of a node.
 
@@ -143,12 +145,6 @@ def address_answered_twice(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
     Known limits: requests are sent for IPv4 only; a hardware address that answers for several nodes is assumed to be a
     router's.
     """
-    if len(fleet.nodes) < 2:
-        yield not_applicable("hardware addresses", "the job has one node")
-        return
-    if nodes_share_machine(fleet):
-        yield not_applicable("hardware addresses", "all nodes are this machine")
-        return
     found = arp_conflicts(facts)
     for item in found:
         yield _finding(item, facts)
@@ -198,6 +194,7 @@ def _finding(item: ArpConflict, facts: Facts) -> Verdict:
         ("VMware's note on duplicate hardware addresses", "https://kb.vmware.com/s/article/219"),
     ),
 )
+@only_if(multi_node, "hardware addresses", "all nodes are one machine")
 def hardware_address_twice(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No two nodes have one hardware address on the network of the job.
 
@@ -214,9 +211,6 @@ def hardware_address_twice(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
     Known limits: a node that cannot be reached because of this is not among those compared. Containers of one machine
     may share an address on purpose (ipvlan).
     """
-    if len(fleet.nodes) < 2 or nodes_share_machine(fleet):
-        yield not_applicable("hardware addresses", "all nodes are one machine")
-        return
     observed = yield from known_facts(facts, neighbours, "hardware addresses")
     failing = {name for cell in cells(facts) if cell.result.status not in _NOT_FAILED for name in cell.pair}
     twins = shared_hardware(facts)

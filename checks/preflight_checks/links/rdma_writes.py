@@ -14,7 +14,7 @@ from preflight.plugins.authoring import Verdict, check, failed, not_applicable, 
 from preflight_checks.gpus.expected_speed import expected_speeds
 from preflight_checks.links.dial_requests import addresses_of, listeners
 from preflight_checks.links.fleet_comparison import format_rate
-from preflight_checks.plans import no_requests
+from preflight_checks.plans import no_requests, only_if
 from preflight_checks.probes.link_listener import listen
 from preflight_checks.probes.pci import pci
 from preflight_checks.probes.rdma import rdma
@@ -118,6 +118,7 @@ class Rail:
     cost="a gigabyte of RDMA writes over each pair of ports with two partners, one at a time; about a second each, at "
     "most 4 s for one partner",
 )
+@only_if(applies, "RDMA writes", "the job uses no RDMA, or one machine")
 def rdma_writes_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """RDMA writes over each pair of ports reach three quarters of the rate that the slower port reports.
 
@@ -134,9 +135,6 @@ def rdma_writes_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: between memories of hosts, each pair of ports by itself; traffic of other jobs lowers the figure.
     Without perftest nothing is known. A port is blamed alone only if its partners' ports are fast with others.
     """
-    if applies(job, fleet) is None:
-        yield not_applicable("RDMA writes", "the job uses no RDMA, or one machine")
-        return
     seen = list(facts.each(rdma_speed))
     if not seen:
         yield not_applicable("RDMA writes", "no two nodes have RDMA ports that are active")

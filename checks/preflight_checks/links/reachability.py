@@ -9,7 +9,7 @@ from preflight.analysis.link_matrix import Cell, Shape, shapes
 from preflight.model.findings import Command, Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import FactRow, Facts, Fleet, Unavailable
-from preflight.plugins.authoring import Verdict, check, failed, memoize, not_applicable, passed, root_command, unknown
+from preflight.plugins.authoring import Verdict, check, failed, memoize, passed, root_command, unknown
 from preflight_checks.links.arp_conflicts import disputed_pairs
 from preflight_checks.links.dial_requests import (
     FREE,
@@ -28,10 +28,11 @@ from preflight_checks.links.fleet_comparison import direction, pair_list, subjec
 from preflight_checks.links.slow_links import nodes_without_steady_carrier
 from preflight_checks.network.interface_filter import subnet
 from preflight_checks.network.names import misresolved
+from preflight_checks.plans import multi_node, only_if, several_nodes
 from preflight_checks.probes.interfaces import Interface, Interfaces, interfaces
 from preflight_checks.probes.link_listener import listen
 from preflight_checks.probes.links import Dialled, Target, dial
-from preflight_checks.requirements import fold, is_literal, nodes_share_machine, unreached
+from preflight_checks.requirements import fold, is_literal, unreached
 
 
 @check(
@@ -44,6 +45,7 @@ from preflight_checks.requirements import fold, is_literal, nodes_share_machine,
     severity=Severity.ERROR,
     evidence=("NVIDIA/nccl#1524", "NVIDIA/nccl#1957", "NVIDIA/nccl-tests#236"),
 )
+@only_if(several_nodes, "links", "the job has one node")
 def large_payload_stalls(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Payloads larger than one frame arrive between all nodes.
 
@@ -59,9 +61,6 @@ def large_payload_stalls(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
 
     Known limits: TCP only; a path of RDMA traffic may have another MTU. Under 200 kbit/s is reported as slow.
     """
-    if len(fleet.nodes) < 2:
-        yield not_applicable("links", "the job has one node")
-        return
     tried = [cell for cell in cells(facts) if cell.result.status in ("ok", "stalled", "slow")]
     if not tried:
         yield unknown("large payloads", "no connection was established")
@@ -157,6 +156,8 @@ def _networks(observed: Mapping[str, Interfaces], node: str, address: str) -> se
     severity=Severity.INFO,
     evidence=("NVIDIA/nccl#1105", "marin-community/marin#7018"),
 )
+@only_if(several_nodes, "ways back", "the job has one node")
+@only_if(multi_node, "ways back", "all nodes are this machine")
 def return_path_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Connections of a node come from the network at which it is dialled, and from its own address.
 
@@ -174,12 +175,6 @@ def return_path_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     Known limits: only TCP on ports that the kernel picks. Connections succeed, so this is only a hint; NIC002 and
     NIC007 judge the routes themselves.
     """
-    if len(fleet.nodes) < 2:
-        yield not_applicable("ways back", "the job has one node")
-        return
-    if nodes_share_machine(fleet):
-        yield not_applicable("ways back", "all nodes are this machine")
-        return
     tried = [cell for cell in cells(facts) if cell.label == FREE and cell.result.source]
     if not tried:
         yield unknown("ways back", "no connection was established")
@@ -274,6 +269,7 @@ def _translation_finding(group: list[Cell[Target]]) -> Verdict:
     severity=Severity.ERROR,
     evidence=("NVIDIA/nccl#388", "NVIDIA/nccl#1956", "huggingface/trl#4737", "horovod/horovod#1408"),
 )
+@only_if(several_nodes, "links", "the job has one node")
 def port_unreachable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every node opens the job's ports, and freely chosen ones, on every other node.
 
@@ -292,9 +288,6 @@ def port_unreachable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: above 64 nodes a sample of pairs is tried, and from every node the rendezvous ports. Connections are
     made by this user outside the container; UDP and RDMA are not tried.
     """
-    if len(fleet.nodes) < 2:
-        yield not_applicable("links", "the job has one node")
-        return
     grouped_results = reach(facts)
     yield from _untried(facts, grouped_results)
     if grouped_results.other_machine:

@@ -10,7 +10,7 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.model.requests import Request, probe_name
-from preflight.plugins.authoring import Verdict, check, failed, memoize, not_applicable, passed, unknown
+from preflight.plugins.authoring import Verdict, check, failed, memoize, passed, unknown
 from preflight_checks.links.dial_requests import cells
 from preflight_checks.links.fleet_comparison import (
     BEYOND_DOUBT,
@@ -34,12 +34,12 @@ from preflight_checks.links.fleet_comparison import (
     times,
 )
 from preflight_checks.network.nic_health import states_in_use
-from preflight_checks.plans import missing_facts, multi_node, no_requests
+from preflight_checks.plans import missing_facts, multi_node, no_requests, only_if
 from preflight_checks.probes.interfaces import interfaces
 from preflight_checks.probes.link_quality import STREAMS
 from preflight_checks.probes.links import dial
 from preflight_checks.probes.nic_state import carriers, nic_states
-from preflight_checks.requirements import backends, fold, is_multi_node
+from preflight_checks.requirements import backends, fold
 
 
 @link_check(
@@ -242,6 +242,7 @@ def _outward(facts: Facts) -> dict[str, set[str]]:
     severity=Severity.ERROR,
     evidence=("NVIDIA/nccl#1957", ("Linux interface statistics", "https://docs.kernel.org/networking/statistics.html")),
 )
+@only_if(multi_node, "carriers", "all nodes are one machine")
 def carrier_lost(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The interface in use keeps its carrier between the first and the last look of the run.
 
@@ -258,9 +259,6 @@ def carrier_lost(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: a loss before or after these seconds is not seen; NIC010 compares the counters since the driver was
     loaded.
     """
-    if not is_multi_node(fleet):
-        yield not_applicable("carriers", "all nodes are one machine")
-        return
     yield from missing_facts(facts, carriers, "carriers")
     later = {seen.node: seen for seen in facts.each(carriers) if isinstance(seen.fact, Observed)}
     began = {seen.node: seen.finished_s for seen in facts.each(nic_states)}

@@ -13,7 +13,7 @@ from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import split
 from preflight_checks.network.interface_filter import is_link_local
-from preflight_checks.plans import missing_facts, multi_node, multi_node_facts, on_every_node
+from preflight_checks.plans import missing_facts, multi_node, multi_node_facts, on_every_node, only_if
 from preflight_checks.probes.interfaces import Interfaces, interfaces
 from preflight_checks.probes.machine import Identity, identity
 from preflight_checks.probes.names import MAX_NAMES, Lookup, Lookups, resolve, resolve_many
@@ -605,6 +605,7 @@ def _plan_published(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     probes=(identity, resolve),
     cost="resolves one name on every node; at most 3 s",
 )
+@only_if(_uses_c10d, "the published name", "no c10d rendezvous between machines")
 def published_name(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The name under which torchrun's c10d rendezvous publishes rank 0's node resolves to it on the other nodes.
 
@@ -620,9 +621,6 @@ def published_name(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: after a restart with other nodes another name may come first.
     """
-    if not _uses_c10d(job, fleet):
-        yield not_applicable("the published name", "no c10d rendezvous between machines")
-        return
     yield from missing_facts(facts, identity, "the published name")
     master = _published(job, fleet, facts)
     if master is None:

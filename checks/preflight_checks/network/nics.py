@@ -49,7 +49,16 @@ from preflight_checks.network.interface_filter import (
     unusable_reason,
 )
 from preflight_checks.network.names import lookups
-from preflight_checks.plans import combined, missing_facts, multi_node, multi_node_facts, on_every_node, requests_for
+from preflight_checks.plans import (
+    combined,
+    missing_facts,
+    multi_node,
+    multi_node_facts,
+    on_every_node,
+    only_if,
+    requests_for,
+    several_nodes,
+)
 from preflight_checks.probes.environment import environment
 from preflight_checks.probes.interfaces import Address, Interface, Route, interfaces, route, routes
 from preflight_checks.probes.machine import identity
@@ -349,6 +358,7 @@ def interface_route(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     confidence=Confidence.MEDIUM,
     evidence=("NVIDIA/nccl#1524", "NVIDIA/nccl#1957"),
 )
+@only_if(several_nodes, "MTU", "the job has one node")
 def interface_mtu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The chosen interfaces of all nodes have one MTU.
 
@@ -363,9 +373,6 @@ def interface_mtu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: TCP between two hosts negotiates the smaller MTU, so a difference alone can be harmless.
     """
-    if len(fleet.nodes) < 2:
-        yield not_applicable("MTU", "the job has one node")
-        return
     blind = tuple(missing_facts(facts, interfaces, "MTU"))
     yield from blind
     choices = used_interfaces(job, facts)
@@ -420,6 +427,7 @@ def _nodes_with_own_filter(job: Job, facts: Facts) -> set[str]:
     evidence=("uccl-project/uccl#1034", "NVIDIA/nccl#913", "NVIDIA/nccl#1053", "NCCL, ncclFindInterfaces"),
     cost="queries the kernel for its interfaces; milliseconds",
 )
+@only_if(_chooses_by_default, "NCCL's own choice", "one machine, no NCCL, or a filter chooses the interface")
 def default_interface(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Without NCCL_SOCKET_IFNAME, NCCL's default interface reaches the other nodes.
 
@@ -436,9 +444,6 @@ def default_interface(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     Known limits: NCCL's choice also depends on the order in which the kernel lists interfaces; NCCL before 2.28 takes
     an interface without a carrier, later versions do not.
     """
-    if not _chooses_by_default(job, fleet):
-        yield not_applicable("NCCL's own choice", "one machine, no NCCL, or a filter chooses the interface")
-        return
     yield from missing_facts(facts, interfaces, "NCCL's own choice")
     filtered = _nodes_with_own_filter(job, facts)
     observed = {node: fact for node, fact in facts.observed(interfaces).items() if node not in filtered}

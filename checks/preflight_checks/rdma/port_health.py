@@ -12,7 +12,7 @@ from preflight.model.job import Claim, Job, is_whole_number
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, memoize, not_applicable, passed, root_command, unknown
 from preflight_checks.comparison import minor_of, split, version_of
-from preflight_checks.plans import combined, missing_facts, on_every_node
+from preflight_checks.plans import combined, missing_facts, on_every_node, only_if
 from preflight_checks.probes.pci import Pci, pci
 from preflight_checks.probes.rdma import Gid, rdma
 from preflight_checks.probes.rdma_access import GpuDirect, gpudirect
@@ -42,6 +42,7 @@ DMABUF_DRIVER, DMABUF_KERNEL = 515, (5, 12)
     evidence=("NVIDIA/nccl#1676", "NVIDIA/nccl#897", "NVIDIA/nccl#1537", "NVIDIA/nccl#1939", "NCCL, net_ib/gdr.cc"),
     cost="looks for three files of /sys and reads the driver's version; milliseconds",
 )
+@only_if(applies, "GPUDirect RDMA", "the job uses no RDMA, or one machine")
 def gpudirect_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """RDMA cards can read and write GPU memory, on all nodes or on none.
 
@@ -59,9 +60,6 @@ def gpudirect_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     Known limits: whether the card's driver accepts dma-bufs, and whether NCCL uses them between this GPU and this
     card (NCCL_NET_GDR_LEVEL), is not tested. AMD's driver has its own method and is not judged.
     """
-    if applies(job, fleet) is None:
-        yield not_applicable("GPUDirect RDMA", "the job uses no RDMA, or one machine")
-        return
     yield from missing_facts(facts, gpudirect, "GPUDirect RDMA")
     ports = ports_by_node(job, facts)
     seen = {
@@ -233,6 +231,7 @@ _plan_memory_nodes = on_every_node(pci, when=lambda job, fleet: "nccl" in backen
     ),
     cost="reads the memory node of each GPU and card below /sys; milliseconds",
 )
+@only_if(applies, "distance of RDMA cards", "the job uses no RDMA, or one machine")
 def hca_far(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The job's filter of RDMA devices leaves each GPU a card on its own socket, where the node has one.
 
@@ -250,9 +249,6 @@ def hca_far(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: virtual machines often name no memory node; then it is unknown. Cards behind other switches of the
     same socket count as near. A node without a card on that socket is not judged: the job cannot change it.
     """
-    if applies(job, fleet) is None:
-        yield not_applicable("distance of RDMA cards", "the job uses no RDMA, or one machine")
-        return
     yield from missing_facts(facts, rdma, "distance of RDMA cards")
     bad: dict[str, tuple[int, list[str], list[str]]] = {}
     judged = 0

@@ -16,13 +16,14 @@ from preflight_checks.context.copies import odd_sizes
 from preflight_checks.gpus.expected_speed import expected_speeds, model_of
 from preflight_checks.host.processors import usable_cores
 from preflight_checks.links.fleet_comparison import format_rate, format_time, slowest_direction
+from preflight_checks.plans import given
 from preflight_checks.probes.interfaces import interfaces
 from preflight_checks.probes.limits import limits
 from preflight_checks.probes.rdma import rdma
 from preflight_checks.rdma.devices import ports_by_node
 from preflight_checks.requirements import fold, is_multi_node, known_int, scopes
 from preflight_checks.smoke.gpu_floors import gpus_of
-from preflight_checks.smoke.plan import FACT, complete_run, count, smoke_check
+from preflight_checks.smoke.plan import FACT, SmokeRun, complete_run, count, smoke_check
 from preflight_checks.smoke.ranks import may_fail_by_injection
 from preflight_checks.smoke.transport import by_sockets
 from preflight_checks.storage.paths import too_few_data_files
@@ -95,7 +96,8 @@ def paces_of(reports: Iterable[tuple[str, RankReport]]) -> Paces:
     ),
 )
 @may_fail_by_injection("delay")
-def straggler(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+@given(complete_run)
+def straggler(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[Verdict]:
     """No rank computes or communicates far more slowly than the others.
 
     What it checks: before and after the training steps every rank times local work, less the wait for a processor that
@@ -114,9 +116,6 @@ def straggler(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: a short test of one size; three ranks or more. If most ranks wait for a processor, exchanges are
     inconclusive.
     """
-    run = yield from complete_run(job, fleet, facts)
-    if run is None:
-        return
     paces = paces_of(run.reports)
     reports, found = paces.reports, paces.named
     if len(reports) < MIN_RANKS:
@@ -295,7 +294,8 @@ class CollectiveSpeed:
         ("the formula is that of nccl-tests", "https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md"),
     ),
 )
-def collectives_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+@given(complete_run)
+def collectives_slow(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[Verdict]:
     """Collectives reach the bandwidth of the links between the nodes.
 
     What it checks: bus bandwidth (by nccl-tests' formula) of all-reduce, all-gather, reduce-scatter, all-to-all and
@@ -313,9 +313,6 @@ def collectives_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: a short test of one message size; with more ranks than cores, or on busy nodes, it is inconclusive.
     Without a measurement between nodes, and for groups too large for the message, the numbers are only reported.
     """
-    run = yield from complete_run(job, fleet, facts)
-    if run is None:
-        return
     measured = [(node, report) for node, report in run.reports if report.sweep.timed]
     speeds = speeds_of(measured)
     if not speeds:
@@ -454,7 +451,8 @@ class Fabric:
         ("the formula is that of nccl-tests", "https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md"),
     ),
 )
-def collectives_below_fabric(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+@given(complete_run)
+def collectives_below_fabric(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[Verdict]:
     """An all-reduce over NCCL reaches a share of what NVSwitch or the network cards carry.
 
     What it checks: bus bandwidth of a large all-reduce. On one node it is compared with the NVLinks of each GPU to its
@@ -471,9 +469,6 @@ def collectives_below_fabric(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
     Known limits: one short message. GPUs joined without NVSwitch, groups too large for the message, and virtual cards
     that report no speed are not judged.
     """
-    run = yield from complete_run(job, fleet, facts)
-    if run is None:
-        return
     measured = [(node, report) for node, report in run.reports if report.sweep.timed]
     if not measured or {report.backend for _, report in measured} != {"nccl"}:
         yield not_applicable("fabric of the collectives", "no collective was timed over NCCL")

@@ -14,7 +14,7 @@ from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
-from preflight_checks.plans import requests_for
+from preflight_checks.plans import given, requests_for
 from preflight_checks.probes.machine import machine
 from preflight_checks.requirements import fold
 from preflight_checks.smoke.collective_speed import BUSY_SHARE, ON_CPU, ON_GPU
@@ -254,7 +254,8 @@ _LEARNING_STEPS = 5
     ),
 )
 @may_fail_by_injection("loss", "double", "flip")
-def wrong_collective_result(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+@given(complete_run)
+def wrong_collective_result(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[Verdict]:
     """Sums with exactly known results are correct on every rank.
 
     What it checks: all-reduce of 1 element to 1 MiB, broadcast, all-gather, reduce-scatter, the gradients and weights
@@ -270,9 +271,6 @@ def wrong_collective_result(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
 
     Known limits: faults that appear only under heat or in large transfers may not show here.
     """
-    run = yield from complete_run(job, fleet, facts)
-    if run is None:
-        return
     wrong = [(node, m) for node, report in run.reports for m in report.mismatches]
     if not wrong:
         operations = sum(report.operations for _, report in run.reports)
@@ -360,7 +358,8 @@ def _mismatch_evidence(node: str, mismatch: Mismatch) -> Evidence:
     ),
 )
 @may_fail_by_injection("loss", "double", "flip")
-def ranks_disagree(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+@given(complete_run)
+def ranks_disagree(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[Verdict]:
     """After a few training steps every rank holds the same weights, and the model has learned.
 
     What it checks: with DistributedDataParallel, or FSDP if the job shards the model (FSDP, ZeRO-3) and the backend
@@ -378,9 +377,6 @@ def ranks_disagree(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: a small model of two layers; the comparison with one process is left out above ten steps and
     above 64 ranks.
     """
-    run = yield from complete_run(job, fleet, facts)
-    if run is None:
-        return
     processors = {node: seen.processor for node, seen in facts.observed(machine).items()}
     faults = list(_training_faults(run, processors))
     yield from faults

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterator
 
@@ -13,7 +14,7 @@ from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Unavailable
 from preflight.model.requests import Request
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
-from preflight_checks.plans import requests_for
+from preflight_checks.plans import given, requests_for
 from preflight_checks.requirements import fold
 from preflight_checks.smoke.plan import details, observed, remedy_for_dead
 from preflight_checks.smoke.ranks import framework_of, may_fail_by_injection
@@ -340,7 +341,8 @@ TOLERANCE = 1e-6
     ),
 )
 @may_fail_by_injection("loss", "double", "flip")
-def wrong_server_result(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+@given(functools.partial(complete_server_run, counted="known parameters"))
+def wrong_server_result(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> Iterator[Verdict]:
     """Parameters with exactly known values are correct from every server to every worker.
 
     What it checks: in a first phase workers push gradients that are known in advance (integers times powers of two, so
@@ -356,9 +358,6 @@ def wrong_server_result(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
 
     Known limits: faults that appear only under heat or in large transfers may not show here.
     """
-    run = yield from complete_server_run(job, fleet, facts, counted="known parameters")
-    if run is None:
-        return
     wrong = [(f"server {r.index}", node, m) for node, r in run.servers for m in r.mismatches]
     wrong += [(f"worker {r.index}", node, m) for node, r in run.workers for m in r.mismatches]
     if wrong:
@@ -434,7 +433,8 @@ def _odd_workers(digests: dict[str, tuple[str, str]]) -> tuple[str, str, str, st
     evidence=(("bounded staleness as in Ho et al., NIPS 2013", _STALE_SYNCHRONOUS),),
 )
 @may_fail_by_injection("loss", "double", "flip")
-def updates_lost_doubled_or_stale(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+@given(functools.partial(complete_server_run, counted="updates"))
+def updates_lost_doubled_or_stale(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> Iterator[Verdict]:
     """Every push of every worker is applied once, and no worker reads parameters older than the mode allows.
 
     What it checks: each server compares the pushes of each worker with the steps taken, and keeps a histogram of
@@ -449,9 +449,6 @@ def updates_lost_doubled_or_stale(job: Job, fleet: Fleet, facts: Facts) -> Itera
 
     Known limits: asynchronous modes have no bound; the histogram is reported anyway.
     """
-    run = yield from complete_server_run(job, fleet, facts, counted="updates")
-    if run is None:
-        return
     faults = [verdict for node, report in run.servers for verdict in _count_findings(run, node, report)]
     yield from faults
     if not faults:
@@ -516,7 +513,8 @@ def _staleness(run: ServerRun) -> str:
     ),
 )
 @may_fail_by_injection("loss", "double", "flip")
-def servers_trained_nothing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+@given(complete_server_run)
+def servers_trained_nothing(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> Iterator[Verdict]:
     """After a few training steps all workers read the same parameters, and the model has learned.
 
     What it checks: SHA-256 of all parameters as each worker pulls them at the end; that every tensor moved and the loss
@@ -532,9 +530,6 @@ def servers_trained_nothing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
 
     Known limits: a small model with one table; the comparison with one process is left out above 1280 pushes.
     """
-    run = yield from complete_server_run(job, fleet, facts)
-    if run is None:
-        return
     faults = list(_parity_findings(run))
     for node, report in run.workers:
         faults += _untrained_findings(run, node, report)

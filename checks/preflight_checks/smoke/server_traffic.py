@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,7 @@ from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import size
 from preflight_checks.links.fleet_comparison import format_rate, format_time, slowest_direction
+from preflight_checks.plans import given
 from preflight_checks.probes.server_place import server_place
 from preflight_checks.requirements import fold, is_multi_node
 from preflight_checks.smoke.ranks import may_fail_by_injection
@@ -69,7 +71,8 @@ def loads_of(run: ServerRun) -> tuple[Load, ...]:
     evidence=("tensorflow/tensorflow#3762", "PaddlePaddle/Paddle#10398"),
 )
 @may_fail_by_injection("delay", "loss", "double", "flip")
-def server_load_uneven(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+@given(functools.partial(complete_server_run, counted="load of servers"))
+def server_load_uneven(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> Iterator[Verdict]:
     """The traffic of each server matches its share of the parameters, and none keeps all workers waiting.
 
     What it checks: the bytes that each server received and sent, compared with its share of the parameters; and how
@@ -85,9 +88,6 @@ def server_load_uneven(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
     Known limits: the model is a small one of our own; the placement of the job's own parameters is judged from its
     files. A single server, or servers that are all slow, have nothing to be compared with.
     """
-    run = yield from complete_server_run(job, fleet, facts, counted="load of servers")
-    if run is None:
-        return
     if len(run.servers) < 2:
         yield not_applicable("load of servers", "there is one server")
         return
@@ -191,7 +191,8 @@ def step_time(run: ServerRun, shape: JobShape) -> StepTime | None:
     evidence=("bytedance/byteps#52", ("servers' bandwidth limits the whole job", "apache/mxnet#10017")),
 )
 @may_fail_by_injection("delay", "loss")
-def servers_slower_than_links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+@given(complete_server_run)
+def servers_slower_than_links(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> Iterator[Verdict]:
     """A step with the job's own sizes exchanges parameters as fast as the links allow.
 
     What it checks: with `--profile-model`, the run trains parameters of the job's sizes, divided by a number if memory
@@ -209,9 +210,6 @@ def servers_slower_than_links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[
     with more processes than cores on a node, or with all of them on one machine, the time is reported and not judged.
     The arithmetic of the job is not run.
     """
-    run = yield from complete_server_run(job, fleet, facts)
-    if run is None:
-        return
     what = "communication of a step"
     if not fleet.smoke_options.profile_model:
         yield not_applicable(what, "the run trains a small model of its own; --profile-model gives it the job's sizes")

@@ -11,6 +11,7 @@ from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
 from preflight_checks.network.nics import used_interfaces
+from preflight_checks.plans import given
 from preflight_checks.probes.interfaces import Interface, interfaces
 from preflight_checks.rdma.devices import Demand, applies, ports_by_node
 from preflight_checks.requirements import fold, is_multi_node
@@ -77,7 +78,8 @@ def _carriers(transport: Transport, verb: str, index: int, part: float) -> Carri
     severity=Severity.WARNING,
     evidence=("NVIDIA/nccl#952", ("no device found, NET/Socket instead", "NVIDIA/nccl-tests#166")),
 )
-def sockets_instead_of_rdma(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+@given(complete_run)
+def sockets_instead_of_rdma(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[Verdict]:
     """Ranks use RDMA if every node has working RDMA devices that the job may use.
 
     What it checks: NCCL's log of its network on each rank (kept in memory, not in a file), and the counters of RDMA
@@ -93,9 +95,6 @@ def sockets_instead_of_rdma(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
 
     Known limits: only for NCCL; a smoke run without GPUs cannot show it. Use of GPU Direct is reported, not judged.
     """
-    run = yield from complete_run(job, fleet, facts)
-    if run is None:
-        return
     demand = applies(job, fleet)
     if demand is None:
         yield not_applicable("transport of the ranks", "the job uses no RDMA, or runs on one machine")
@@ -219,7 +218,8 @@ class _Expected:
     confidence=Confidence.MEDIUM,
     evidence=("pytorch/gloo#367", ("the service network instead of the fast one", "pytorch/gloo#70")),
 )
-def traffic_on_another_network(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+@given(complete_run)
+def traffic_on_another_network(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[Verdict]:
     """The ranks' data goes over the chosen network card, and not over a slow one next to a fast one.
 
     What it checks: the counters of all interfaces and RDMA ports of each node before and after the timed collectives,
@@ -236,9 +236,6 @@ def traffic_on_another_network(job: Job, fleet: Fleet, facts: Facts) -> Iterator
     Known limits: counters are those of the node, so other traffic of the same half second counts as well; a container
     with its own network sees only its own interfaces.
     """
-    run = yield from complete_run(job, fleet, facts)
-    if run is None:
-        return
     counted = [(node, r) for node, r in run.reports if r.transport.counted and r.transport.crossing_bytes]
     if not is_multi_node(fleet) or not counted:
         yield not_applicable("network cards of the ranks", "no data had to leave a machine")

@@ -19,6 +19,8 @@ from preflight_checks.plans import (
     known_facts,
     missing_facts,
     on_every_node,
+    only_if,
+    requests_gpus,
     several_nodes,
 )
 from preflight_checks.probes.devices import DeviceNodes, device_nodes
@@ -95,6 +97,7 @@ def minimum_driver(cuda: str) -> str | None:
         ("NVIDIA's guide to CUDA compatibility", "https://docs.nvidia.com/deploy/cuda-compatibility/index.html"),
     ),
 )
+@only_if(requests_gpus, "driver", "nothing in the job requests GPUs")
 def driver_too_old(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The driver of every node is new enough for the CUDA runtime of the ranks' framework.
 
@@ -113,9 +116,6 @@ def driver_too_old(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     compared with ROCm.
     """
     claims = gpu_claims(job)
-    if not claims:
-        yield not_applicable("driver", "nothing in the job requests GPUs")
-        return
     if runs_without_gpus(job, facts):
         yield not_applicable("driver", "no node has a GPU, and the job falls back to another backend")
         return
@@ -217,6 +217,7 @@ def _missing_build_finding(
     confidence=Confidence.MEDIUM,
     evidence=("NVIDIA/nccl#1328", "NVIDIA/nccl#969"),
 )
+@only_if(requests_gpus, "drivers", "nothing in the job requests GPUs")
 def driver_skew(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """All nodes have one driver version.
 
@@ -230,9 +231,6 @@ def driver_skew(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: most differences are harmless; this is a hint.
     """
-    if not gpu_claims(job):
-        yield not_applicable("drivers", "nothing in the job requests GPUs")
-        return
     blind = tuple(missing_facts(facts, gpus, "drivers"))
     yield from blind
     drivers = {node: value.driver for node, value in facts.observed(gpus).items() if value.driver}
@@ -262,6 +260,7 @@ def driver_skew(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     severity=Severity.ERROR,
     evidence=("NVIDIA/nccl#286", "NVIDIA/nccl#1328", "Unakar/Logic-RL#30", "deepspeedai/DeepSpeed#3011"),
 )
+@only_if(all_of(several_nodes, has_launches), "framework versions", "the job has one node, or no launch")
 def framework_skew(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The ranks of all nodes run the same framework, NCCL and Python versions.
 
@@ -278,9 +277,6 @@ def framework_skew(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: a different patch version or Python is only warned about; an NCCL outside Python packages is not
     seen.
     """
-    if len(fleet.nodes) < 2 or not job.launches:
-        yield not_applicable("framework versions", "the job has one node, or no launch")
-        return
     observed = yield from known_facts(facts, packages, "framework versions")
     if len(observed) < 2:
         return

@@ -12,7 +12,16 @@ from preflight.plugins.authoring import Verdict, check, command, failed, not_app
 from preflight_checks.comparison import split, table
 from preflight_checks.context.entry import computed_in_step, plan_installed
 from preflight_checks.context.environment import observed_environments, plan_both, set_by_job, unseen_bare
-from preflight_checks.plans import Plan, combined, has_launches, known_facts, missing_facts, several_nodes
+from preflight_checks.plans import (
+    Plan,
+    all_of,
+    combined,
+    has_launches,
+    known_facts,
+    missing_facts,
+    only_if,
+    several_nodes,
+)
 from preflight_checks.probes.environment import environment
 from preflight_checks.probes.installed import Installed, installed
 from preflight_checks.probes.packages import DISTRIBUTIONS, Importable, importable
@@ -163,6 +172,7 @@ _PATHS = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH")
     confidence=Confidence.MEDIUM,
     evidence=("NVIDIA/nccl#286", "PaddlePaddle/Paddle#23922", "PaddlePaddle/Paddle#26954"),
 )
+@only_if(all_of(several_nodes, has_launches), "library paths", "the job has one node, or starts no ranks")
 def library_paths_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """LD_LIBRARY_PATH, LD_PRELOAD and PYTHONPATH of the ranks are the same on every node.
 
@@ -178,9 +188,6 @@ def library_paths_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
     Known limits: folders of /etc/ld.so.conf are not seen; a different order, and folders missing on the node, are
     reported.
     """
-    if len(fleet.nodes) < 2 or not job.launches:
-        yield not_applicable("library paths", "the job has one node, or starts no ranks")
-        return
     yield from missing_facts(facts, environment, "library paths")
     seen = observed_environments(facts)
     if seen is None:
@@ -520,6 +527,7 @@ def source_trees_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
         ),
     ),
 )
+@only_if(has_launches, "packages", "the job starts no ranks")
 def packages_overwrite_each_other(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No two installed distributions provide the same import package, and none is installed in two versions.
 
@@ -535,9 +543,6 @@ def packages_overwrite_each_other(job: Job, fleet: Fleet, facts: Facts) -> Itera
 
     Known limits: only pairs known from training jobs are checked.
     """
-    if not job.launches:
-        yield not_applicable("packages", "the job starts no ranks")
-        return
     observed = yield from known_facts(facts, installed, "packages")
     doubled: dict[tuple[str, ...], list[str]] = {}
     for node, value in observed.items():

@@ -14,7 +14,7 @@ from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed
 from preflight_checks.comparison import MIB, size, split
-from preflight_checks.plans import facts_about, has_launches, missing_facts, on_every_node
+from preflight_checks.plans import facts_about, has_launches, missing_facts, on_every_node, only_if
 from preflight_checks.probes.cgroups import SHARED
 from preflight_checks.probes.folders import FolderState, Scratch, folder_state, hub_model, scratch, usable
 from preflight_checks.requirements import fold, gpu_claims, known_int, scopes
@@ -149,6 +149,7 @@ _WORDS = {
     severity=Severity.ERROR,
     evidence=("huggingface/open-r1#488", "NVIDIA/pix2pixHD#67", "pytorch/pytorch#171411"),
 )
+@only_if(has_launches, "temporary files", "the files start nothing on the nodes")
 def temporary_folder(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every node has a writable folder for temporary files.
 
@@ -167,9 +168,6 @@ def temporary_folder(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """
     observed, missing = facts_about(facts, scratch, what="temporary")
     yield from missing_facts(facts, scratch, "folders for temporary files") if missing else ()
-    if not job.launches:
-        yield not_applicable("temporary files", "the files start nothing on the nodes")
-        return
     compiles = bool(gpu_claims(job))
     groups: dict[tuple[str, bool], list[str]] = {}
     for node, value in observed.items():
