@@ -184,20 +184,3 @@ def facts_about(facts: Facts, probe: Callable[..., T], **params: object) -> tupl
         else:
             missing[seen.node] = seen.fact
     return observed, missing
-
-
-def multi_node_facts(
-    fleet: Fleet, facts: Facts, probe: Callable[..., object], subject: str
-) -> Generator[Verdict, None, bool]:
-    """The verdicts that every comparison between machines begins with; returns whether the comparison applies.
-
-    Yields `not_applicable` and returns False on one machine. Otherwise yields `missing_facts` and returns True:
-
-        if not (yield from multi_node_facts(fleet, facts, clock, "clocks")):
-            return
-    """
-    if not is_multi_node(fleet):
-        yield not_applicable(subject, "the job runs on one machine")
-        return False
-    yield from missing_facts(facts, probe, subject)
-    return True

@@ -1,11 +1,14 @@
-"""Shared plans: the requested nodes, the conditions, and the verdict on one machine."""
+"""Shared plans: the requested nodes, the conditions, and judgements with a condition."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from preflight.model.findings import Status
-from preflight.model.recording import Facts
-from preflight.plugins.authoring import Verdict
-from preflight_checks.plans import combined, multi_node, multi_node_facts, on_every_node, several_nodes
+from preflight.model.job import Job
+from preflight.model.recording import Facts, Fleet
+from preflight.plugins.authoring import Verdict, passed
+from preflight_checks.plans import combined, multi_node, on_every_node, only_if, several_nodes
 from preflight_checks.probes.clock import clock
 from preflight_checks.probes.machine import identity
 from preflight_checks.requirements import gpu_claims
@@ -32,17 +35,10 @@ def test_a_condition_or_missing_claims_request_nothing() -> None:
     assert needed[0].because
 
 
-def test_one_machine_is_not_compared() -> None:
-    verdicts: list[Verdict] = []
+def test_a_judgement_is_asked_only_if_its_condition_holds() -> None:
+    @only_if(multi_node, "clocks", "the job runs on one machine")
+    def judge(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+        yield passed("clocks")
 
-    def judge(nodes: int) -> bool:
-        steps = multi_node_facts(fleet(nodes), Facts(), clock, "clocks")
-        while True:
-            try:
-                verdicts.append(next(steps))
-            except StopIteration as end:
-                return bool(end.value)
-
-    assert judge(1) is False and [verdict.status for verdict in verdicts] == [Status.NOT_APPLICABLE]
-    verdicts.clear()
-    assert judge(2) is True and verdicts == []
+    assert [verdict.status for verdict in judge(job(), fleet(1), Facts())] == [Status.NOT_APPLICABLE]
+    assert [verdict.status for verdict in judge(job(), fleet(2), Facts())] == [Status.PASS]

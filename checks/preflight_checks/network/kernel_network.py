@@ -15,7 +15,7 @@ from preflight.model.recording import FactRow, Facts, Fleet, Node, Observed, Una
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
 from preflight_checks.comparison import ranks_of_node, world_of
-from preflight_checks.plans import combined, multi_node, multi_node_facts, on_every_node
+from preflight_checks.plans import combined, known_facts, missing_facts, multi_node, on_every_node, only_if
 from preflight_checks.probes.kernel_network import KernelNetwork, kernel_network
 from preflight_checks.probes.ports import OTHER_RUN, PortState, bindable, free_ports
 from preflight_checks.requirements import (
@@ -49,6 +49,7 @@ _plan = on_every_node(kernel_network, when=multi_node, because=lambda job: ranks
     evidence=(("Primus guide (large clusters)", "https://github.com/AMD-AGI/Primus"), "ai4d-iasc/trixie#77"),
     cost=_COST,
 )
+@only_if(multi_node, "local ports", "the job runs on one machine")
 def ephemeral_ports_few(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The range of local ports is large enough for the connections of all ranks of a node.
 
@@ -64,7 +65,7 @@ def ephemeral_ports_few(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     Known limits: an estimate, and a warning; below two ports for each rank it is an error. Firewall rules are not
     known here; the link checks try real ports.
     """
-    yield from multi_node_facts(fleet, facts, kernel_network, "local ports")
+    yield from missing_facts(facts, kernel_network, "local ports")
     ranks, claims = ranks_of_node(job)
     needed = ranks * (PORTS_PER_RANK + world_of(job, fleet)[0])
     observed = {node: fact for node, fact in facts.observed(kernel_network).items() if fact.ports is not None}
@@ -95,6 +96,14 @@ def ephemeral_ports_few(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
 _RANGE = "sysctl net.ipv4.ip_local_port_range net.ipv4.ip_local_reserved_ports"
 
 
+def _fixed_ports(job: Job) -> dict[int, Endpoint]:
+    return {endpoint.port: endpoint for endpoint in endpoints(job) if endpoint.port}
+
+
+def _has_fixed_port(job: Job, fleet: Fleet) -> bool:
+    return bool(_fixed_ports(job))
+
+
 @check(
     "NET002",
     "fixed-port-given-out-by-kernel",
@@ -106,6 +115,8 @@ _RANGE = "sysctl net.ipv4.ip_local_port_range net.ipv4.ip_local_reserved_ports"
     ),
     cost=_COST,
 )
+@only_if(_has_fixed_port, "fixed ports", "the job has no fixed port")
+@only_if(multi_node, "fixed ports", "the job runs on one machine")
 def fixed_port_taken_by_kernel(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The kernel does not give the job's fixed ports to outgoing connections.
 
@@ -119,12 +130,8 @@ def fixed_port_taken_by_kernel(job: Job, fleet: Fleet, facts: Facts) -> Iterator
 
     Known limits: collisions are rare, so this is only information.
     """
-    fixed = {endpoint.port: endpoint for endpoint in endpoints(job) if endpoint.port}
-    if not fixed:
-        yield not_applicable("fixed ports", "the job has no fixed port")
-        return
-    yield from multi_node_facts(fleet, facts, kernel_network, "fixed ports")
-    seen = facts.observed(kernel_network)
+    fixed = _fixed_ports(job)
+    seen = yield from known_facts(facts, kernel_network, "fixed ports")
     some = False
     for port, endpoint in fixed.items():
         nodes = [node for node, fact in seen.items() if fact.may_assign(port)]
@@ -159,6 +166,7 @@ def fixed_port_taken_by_kernel(job: Job, fleet: Fleet, facts: Facts) -> Iterator
     ),
     cost=_COST,
 )
+@only_if(multi_node, "connection tracking", "the job runs on one machine")
 def connection_tracking_full(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The kernel's table of tracked connections has room.
 
@@ -174,8 +182,7 @@ def connection_tracking_full(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
 
     Known limits: the count is that of this moment; from nine tenths on it is a warning.
     """
-    yield from multi_node_facts(fleet, facts, kernel_network, "connection tracking")
-    seen = facts.observed(kernel_network)
+    seen = yield from known_facts(facts, kernel_network, "connection tracking")
     shares = {node: share for node, fact in seen.items() if (share := _tracked(fact)) is not None}
     if seen and not shares:
         yield not_applicable("connection tracking", "no node tracks connections, or reports it")
@@ -221,6 +228,7 @@ def _tracked(fact: KernelNetwork) -> float | None:
     evidence=(("arp(7)", "https://man7.org/linux/man-pages/man7/arp.7.html"), "kubernetes/kops#4533"),
     cost=_COST,
 )
+@only_if(multi_node, "neighbours", "the job runs on one machine")
 def neighbour_table_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The kernel's neighbour table has room for all nodes of the job.
 
@@ -235,7 +243,7 @@ def neighbour_table_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
 
     Known limits: nodes behind a router need no entry each; other hosts of the network need some, too.
     """
-    yield from multi_node_facts(fleet, facts, kernel_network, "neighbours")
+    yield from missing_facts(facts, kernel_network, "neighbours")
     seen = {n: f.most_neighbours for n, f in facts.observed(kernel_network).items() if f.most_neighbours is not None}
     small = {node: most for node, most in seen.items() if most < len(fleet.nodes) - 1}
     if small:
@@ -276,6 +284,7 @@ _NEIGHBOURS = "sysctl net.ipv4.neigh.default.gc_thresh3"
     evidence=("pytorch/pytorch#76913", "pytorch/pytorch#107878", "pytorch/pytorch#128739"),
     cost=_COST,
 )
+@only_if(multi_node, "listen backlog", "the job runs on one machine")
 def listen_backlog_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The listen backlog of rank 0's store has room for all ranks.
 
@@ -290,7 +299,7 @@ def listen_backlog_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
 
     Known limits: a store that accepts quickly needs less.
     """
-    yield from multi_node_facts(fleet, facts, kernel_network, "listen backlog")
+    yield from missing_facts(facts, kernel_network, "listen backlog")
     master = fleet.master.name if fleet.master else ""
     fact = facts.observed(kernel_network).get(master)
     if fact is None or fact.listen_backlog is None:

@@ -13,7 +13,7 @@ from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import split
 from preflight_checks.network.interface_filter import is_link_local
-from preflight_checks.plans import missing_facts, multi_node, multi_node_facts, on_every_node, only_if
+from preflight_checks.plans import known_facts, missing_facts, multi_node, on_every_node, only_if
 from preflight_checks.probes.interfaces import Interfaces, interfaces
 from preflight_checks.probes.machine import Identity, identity
 from preflight_checks.probes.names import MAX_NAMES, Lookup, Lookups, resolve, resolve_many
@@ -422,6 +422,7 @@ def _plan_names(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     probes=(resolve_many,),
     cost="resolves the nodes' names, at most 64 on each node, in parallel; at most 3 s",
 )
+@only_if(multi_node, "names of the nodes", "the job runs on one machine")
 def name_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The names of the job's nodes and parameter servers resolve to the same addresses on every node.
 
@@ -439,8 +440,7 @@ def name_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Above 64 names each node looks up 16 of them, above 1024 only 4. Names that occur only in the node list are a
     warning: not every launcher uses them.
     """
-    if not (yield from multi_node_facts(fleet, facts, resolve_many, "names of the nodes")):
-        return
+    yield from missing_facts(facts, resolve_many, "names of the nodes")
     spelled = _names_as_written(job)
     answers: dict[str, dict[str, Lookup]] = {}
     files: dict[str, Mapping[str, list[str]]] = {}
@@ -500,6 +500,7 @@ def _answer(lookup: Lookup) -> str:
     evidence=("deepspeedai/DeepSpeed#1481", "Lightning-AI/pytorch-lightning#8139"),
     cost="reads the boot id and namespaces, and resolves its own name; as long as that takes, at most 3 s",
 )
+@only_if(multi_node, "machines", "the job runs on one machine")
 def two_names_of_one_machine(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The names in the node list belong to different machines.
 
@@ -516,9 +517,7 @@ def two_names_of_one_machine(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
     Known limits: pods and containers on one machine count as different nodes. The same host name on different machines
     is a warning, the same machine id (a cloned image) is information.
     """
-    if not (yield from multi_node_facts(fleet, facts, identity, "machines")):
-        return
-    seen = facts.observed(identity)
+    seen = yield from known_facts(facts, identity, "machines")
     places = _shared({node: fact.place for node, fact in seen.items()})
     for nodes in places.values():
         yield failed(
@@ -674,6 +673,7 @@ def published_name(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     probes=(resolve_many, identity),
     cost="the look-ups of NAM003 and NAM004, timed",
 )
+@only_if(multi_node, "look-ups", "the job runs on one machine")
 def slow_lookups(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Look-ups do not wait for a dead name server.
 
@@ -688,8 +688,7 @@ def slow_lookups(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: a very busy node looks the same; check again.
     """
-    if not (yield from multi_node_facts(fleet, facts, resolve_many, "look-ups")):
-        return
+    yield from missing_facts(facts, resolve_many, "look-ups")
     slow: dict[str, tuple[str, float]] = {}
     for node, who in facts.observed(identity).items():
         if who.fqdn_took_s > SLOW_S:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from functools import partial
 from statistics import median
 
 from preflight.model.findings import Confidence, Evidence, Severity
@@ -12,10 +13,10 @@ from preflight.plugins.authoring import Verdict, check, failed, not_applicable, 
 from preflight_checks.comparison import split
 from preflight_checks.network.interface_filter import subnet
 from preflight_checks.network.nics import UsedInterface, used_interfaces
-from preflight_checks.plans import multi_node, multi_node_facts, on_every_node
+from preflight_checks.plans import given, known_facts, multi_node, on_every_node, only_if
 from preflight_checks.probes.interfaces import interfaces
 from preflight_checks.probes.nic_state import NicState, NicStates, nic_states
-from preflight_checks.requirements import backend_claims, fold, is_multi_node
+from preflight_checks.requirements import backend_claims, fold
 
 #: Below this share of all packets, errors are normal for long cables; above it TCP visibly slows down
 #: (pytorch runs measured at 1 % loss go on, at 5 % they take five times as long).
@@ -29,10 +30,14 @@ EXTRA_CHANGES = 20
 _plan = on_every_node(interfaces, nic_states, when=multi_node, because=backend_claims)
 
 
-def states_in_use(job: Job, facts: Facts) -> dict[str, tuple[UsedInterface, NicState]]:
+#: The interface in use and its state, by node.
+InUse = dict[str, tuple[UsedInterface, NicState]]
+
+
+def states_in_use(job: Job, facts: Facts) -> InUse:
     """The interface in use and its state, for each node where both are known."""
     seen = facts.observed(nic_states)
-    found: dict[str, tuple[UsedInterface, NicState]] = {}
+    found: InUse = {}
     for node, use in used_interfaces(job, facts).items():
         for state in seen[node].interfaces if node in seen else ():
             if state.name == use.interface.name:
@@ -40,12 +45,13 @@ def states_in_use(job: Job, facts: Facts) -> dict[str, tuple[UsedInterface, NicS
     return found
 
 
-def _known(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Iterator[Verdict]:
-    """The verdicts if nothing can be compared; none if the comparison applies."""
-    if not (yield from multi_node_facts(fleet, facts, nic_states, subject)):
-        return
-    if facts.observed(nic_states) and not states_in_use(job, facts):
+def _known(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Generator[Verdict, None, InUse | None]:
+    """Gate: what `states_in_use` finds, if that is anything."""
+    seen = yield from known_facts(facts, nic_states, subject)
+    found = states_in_use(job, facts)
+    if seen and not found:
         yield unknown(subject, "which interface the job will use is not known, or /sys does not show it")
+    return found or None
 
 
 @check(
@@ -57,7 +63,9 @@ def _known(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Iterator[Verdi
     evidence=("NVIDIA/nccl#1957", ("gcm, ethlink", "https://github.com/facebookresearch/gcm")),
     cost="reads /sys/class/net and queries the kernel for its interfaces; milliseconds",
 )
-def interface_speed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+@only_if(multi_node, "speed", "the job runs on one machine")
+@given(partial(_known, subject="speed"))
+def interface_speed(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterator[Verdict]:
     """The interfaces in use run at one speed, in full duplex.
 
     What it checks: speed and duplex mode of each node's interface in use, as its driver reports them.
@@ -71,8 +79,6 @@ def interface_speed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: virtual machines' drivers often report no speed, or a meaningless one; the link stage measures the
     real rate.
     """
-    yield from _known(job, fleet, facts, "speed")
-    found = states_in_use(job, facts) if is_multi_node(fleet) else {}
     speeds = {node: s.speed_mbps for node, (_use, s) in found.items() if s.speed_mbps is not None}
     half = [node for node, (_use, state) in found.items() if state.duplex == "half"]
     parts = split(speeds)
@@ -102,7 +108,7 @@ def interface_speed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             remedy=f"Let both ends negotiate: `ethtool -s {use.interface.name} autoneg on` on {fold(half)}.",
             run=(root_command("ethtool", "-s", use.interface.name, "autoneg", "on", on=half),),
         )
-    if found and not speeds:
+    if not speeds:
         yield unknown("speed", "no driver of an interface in use reports one")
     elif speeds and not slower and not half:
         yield passed(f"speed of {len(speeds)} nodes")
@@ -123,7 +129,9 @@ def _speed_text(mbps: int) -> str:
     ),
     cost="reads /sys/class/net and queries the kernel for its interfaces; milliseconds",
 )
-def bond_degraded(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+@only_if(multi_node, "bonds", "the job runs on one machine")
+@given(partial(_known, subject="bonds"))
+def bond_degraded(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterator[Verdict]:
     """Every member of a bond in use has a link, and bonds have one mode on all nodes.
 
     What it checks: where the interface in use is a bond, the link state of its members, and mode and number of
@@ -137,10 +145,8 @@ def bond_degraded(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: in an active-backup bond a dead member costs nothing until the other one fails.
     """
-    yield from _known(job, fleet, facts, "bonds")
-    found = states_in_use(job, facts) if is_multi_node(fleet) else {}
     bonds = {node: (use, state) for node, (use, state) in found.items() if state.bond_mode}
-    if found and not bonds:
+    if not bonds:
         yield not_applicable("bonds", "no interface in use is a bond")
     dead = {node: [m.name for m in state.members if m.up is False] for node, (_use, state) in bonds.items()}
     dead = {node: names for node, names in dead.items() if names}
@@ -181,7 +187,9 @@ def bond_degraded(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     evidence=("NVIDIA/nccl#1957", ("Linux interface statistics", "https://docs.kernel.org/networking/statistics.html")),
     cost="reads /sys/class/net and queries the kernel for its interfaces; milliseconds",
 )
-def interface_errors(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+@only_if(multi_node, "errors", "the job runs on one machine")
+@given(partial(_known, subject="errors"))
+def interface_errors(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterator[Verdict]:
     """The interface in use has not lost its link, or packets, far more often than those of the other nodes.
 
     What it checks: receive and transmit errors as a share of all packets, and carrier changes since the driver was
@@ -197,8 +205,6 @@ def interface_errors(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: counters have no date, so an old incident counts like a new one. Dropped packets are not judged,
     because a full socket buffer counts as well.
     """
-    yield from _known(job, fleet, facts, "errors")
-    found = states_in_use(job, facts) if is_multi_node(fleet) else {}
     # With fewer than three nodes, none can be called the odd one.
     shares = {node: _error_share(state) for node, (_use, state) in found.items()}
     noisy = _outliers_above(shares, lambda value, usual: value > ERROR_SHARE and value > 10 * usual)
@@ -227,7 +233,7 @@ def interface_errors(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             also=use.claims,
             remedy=f"Reseat or replace cable and transceiver of {state.name} on {node}.",
         )
-    if found and not noisy and not loose:
+    if not noisy and not loose:
         yield passed(f"errors of {len(found)} nodes")
 
 
@@ -263,7 +269,9 @@ def _outliers_above(values: Mapping[str, float], is_far: Callable[[float, float]
     ),
     cost="reads /sys/class/net and queries each driver for its version (ethtool); milliseconds",
 )
-def nic_driver(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+@only_if(multi_node, "drivers", "the job runs on one machine")
+@given(partial(_known, subject="drivers"))
+def nic_driver(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterator[Verdict]:
     """The network cards in use have one driver and one firmware version.
 
     What it checks: driver and firmware of each node's interface in use; firmware is compared among equal drivers.
@@ -278,8 +286,6 @@ def nic_driver(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: without a clear majority nothing is reported: mixed hardware may be intended. Bonds and bridges have
     no firmware of their own.
     """
-    yield from _known(job, fleet, facts, "drivers")
-    found = states_in_use(job, facts) if is_multi_node(fleet) else {}
     drivers = {node: state.driver for node, (_use, state) in found.items() if state.driver}
     parts = split(drivers)
     odd = parts.odd if parts is not None and parts.has_majority else {}
@@ -302,7 +308,7 @@ def nic_driver(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         )
     if drivers and not odd and not (firmware is not None and firmware.odd and firmware.has_majority):
         yield passed(f"drivers of {len(drivers)} nodes")
-    elif found and not drivers:
+    elif not drivers:
         yield unknown("drivers", "no driver of an interface in use reports its name")
 
 
@@ -318,7 +324,9 @@ def nic_driver(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     ),
     cost="reads /sys/class/net and /proc/sys/net, and queries the kernel for its routing rules; milliseconds",
 )
-def two_interfaces_in_one_network(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+@only_if(multi_node, "interfaces of one network", "the job runs on one machine")
+@given(partial(_known, subject="interfaces of one network"))
+def two_interfaces_in_one_network(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterator[Verdict]:
     """No second interface is in the network of the one in use, unless kernel rules separate them.
 
     What it checks: on each node whether another interface that is up has an address in the network of the one in use,
@@ -335,8 +343,6 @@ def two_interfaces_in_one_network(job: Job, fleet: Fleet, facts: Facts) -> Itera
     Known limits: clouds that attach several cards to one subnet set such rules themselves; any existing rule is
     assumed to be right.
     """
-    yield from _known(job, fleet, facts, "interfaces of one network")
-    found = states_in_use(job, facts) if is_multi_node(fleet) else {}
     observed, seen = facts.observed(interfaces), facts.observed(nic_states)
     twins: dict[tuple[str, str, bool], list[str]] = {}
     for node, (use, state) in found.items():
@@ -368,7 +374,7 @@ def two_interfaces_in_one_network(job: Job, fleet: Fleet, facts: Facts) -> Itera
             remedy=f"Put {other} into a separate network, or `sysctl -w net.ipv4.conf.all.arp_ignore=1 "
             "net.ipv4.conf.all.arp_announce=2` and a routing rule and table for each interface.",
         )
-    if found and not twins:
+    if not twins:
         yield passed(f"interfaces of {len(found)} nodes")
 
 

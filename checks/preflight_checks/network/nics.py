@@ -53,7 +53,6 @@ from preflight_checks.plans import (
     combined,
     missing_facts,
     multi_node,
-    multi_node_facts,
     on_every_node,
     only_if,
     requests_for,
@@ -503,6 +502,7 @@ def _best_interface(observed: Sequence[Interface]) -> Interface | None:
     evidence=("uccl-project/uccl#1034", "NVIDIA/nccl#913"),
     cost="queries the kernel for its interfaces; milliseconds",
 )
+@only_if(multi_node, "addresses", "the job runs on one machine")
 def address_on_several_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No two nodes use the same address.
 
@@ -516,8 +516,7 @@ def address_on_several_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
 
     Known limits: only the interface in use is compared, if it is known.
     """
-    if not (yield from multi_node_facts(fleet, facts, interfaces, "addresses")):
-        return
+    yield from missing_facts(facts, interfaces, "addresses")
     uses = usable_interfaces(job, facts)
     # Two names of one machine share its address, which NAM004 reports.
     places = {node: who.place for node, who in facts.observed(identity).items() if who.place}
@@ -553,6 +552,7 @@ def address_on_several_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
     evidence=("horovod/horovod#1969", "horovod/horovod#2421", "marin-community/marin#7018"),
     cost="queries the kernel for its interfaces; milliseconds",
 )
+@only_if(multi_node, "networks", "the job runs on one machine")
 def interface_in_another_network(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The interfaces in use are in one network, if all nodes have an interface in it.
 
@@ -569,8 +569,7 @@ def interface_in_another_network(job: Job, fleet: Fleet, facts: Facts) -> Iterat
     Known limits: nodes of routed fabrics are in different networks by design; without a clear majority nothing is
     reported, and the routes decide (NIC007).
     """
-    if not (yield from multi_node_facts(fleet, facts, interfaces, "networks")):
-        return
+    yield from missing_facts(facts, interfaces, "networks")
     uses = usable_interfaces(job, facts)
     observed = facts.observed(interfaces)
     found = split({node: use.network for node, use in uses.items()})
@@ -629,6 +628,7 @@ def _claims(job: Job, use: UsedInterface) -> tuple[Claim, ...]:
     probes=(interfaces, routes),
     cost="queries the kernel for its interfaces and for up to 16 routes; milliseconds",
 )
+@only_if(multi_node, "routes between nodes", "the job runs on one machine")
 def no_route_to_peer(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The kernel of every node has a route to the addresses that the other nodes publish, over the interface in use.
 
@@ -644,8 +644,7 @@ def no_route_to_peer(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: a route is not a connection; the link stage tries those. Rails of one fabric may route through each
     other, so another interface is at most a warning.
     """
-    if not (yield from multi_node_facts(fleet, facts, routes, "routes between nodes")):
-        return
+    yield from missing_facts(facts, routes, "routes between nodes")
     uses = usable_interfaces(job, facts)
     if not uses:
         yield unknown("routes between nodes", "which interface the job will use is not known on any node")
