@@ -245,10 +245,7 @@ def _of_pairs(quantity: Quantity, values: Mapping[Pair, float]) -> Iterator[Meas
 
 
 def _of_nodes(quantity: Quantity, values: Mapping[Pair, float]) -> Iterator[Measurements]:
-    of_node: dict[str, list[float]] = {}
-    for pair, value in values.items():
-        for node in pair:
-            of_node.setdefault(node, []).append(value)
+    of_node = grouped((node, value) for pair, value in values.items() for node in pair)
     if of_node:
         nodes = sorted(of_node)
         yield Measurements(quantity, tuple(nodes), tuple(statistics.median(of_node[node]) for node in nodes))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from preflight._util.sequences import grouped
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job, Known
 from preflight.model.recording import Facts, Fleet, Observed
@@ -101,10 +102,7 @@ def imported_framework_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator
                 yield unknown(name, text, nodes=nodes)
             else:
                 yield _finding(name, nodes, values, wanted[name])
-    undecided: dict[tuple[str, str], list[str]] = {}
-    for node, value in values.items():
-        for item in value.undecided.items():
-            undecided.setdefault(item, []).append(node)
+    undecided = grouped((item, node) for node, value in values.items() for item in value.undecided.items())
     for (name, why), nodes_of in undecided.items():
         yield unknown(name, f"whether {name} is found on {fold(nodes_of)} could not be decided: {why}", nodes=nodes_of)
     if values and not lacking and not undecided:

@@ -148,10 +148,7 @@ def _locations_text(findings: Sequence[Finding], room: int) -> str:
     nodes = tuple(dict.fromkeys(node for finding in findings for node in finding.nodes))
     if nodes:
         return f"on {fold_nodes(nodes)}"
-    by_file: dict[str, list[str]] = {}
-    for finding in findings:
-        for place in finding.locations[:1]:
-            by_file.setdefault(clean(place.path), []).append(str(place.line))
+    by_file = grouped((clean(place.path), str(place.line)) for finding in findings for place in finding.locations[:1])
     places = [f"{path}:{','.join(dict.fromkeys(lines))}" for path, lines in by_file.items()]
     joined = "; ".join(places)
     if len(places) > 1 and cell_len(joined) > room:

@@ -13,6 +13,7 @@ from pathlib import Path
 from preflight._util import toml
 from preflight._util.budget import BudgetExceeded, current, free_memory_after, running
 from preflight._util.hostnames import is_loopback
+from preflight._util.sequences import grouped
 from preflight.model.job import WHOLE_JOB, Job, Known, Note, NoteDetail, NoteKind, Scope, Span
 from preflight.model.job.derive import with_derived
 from preflight.model.job.value import items
@@ -340,10 +341,7 @@ def companions(entries: Sequence[str], built: Mapping[str, Sequence[Job]]) -> di
     """
     joined: dict[str, tuple[str, ...]] = {}
     for kind, signs in _LAUNCHER_SIGNS.items():
-        folders: dict[str, list[str]] = {}
-        for path in entries:
-            if path not in joined:
-                folders.setdefault(path.rpartition("/")[0], []).append(path)
+        folders = grouped((path.rpartition("/")[0], path) for path in entries if path not in joined)
         for here in folders.values():
             configurations = [path for path in here if _is_configuration(built[path], kind)]
             launching = [path for path in here if any(job.launches for job in built[path])]

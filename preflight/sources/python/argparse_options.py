@@ -12,45 +12,11 @@ from preflight.model.job.quantities import QUANTITIES
 from preflight.model.job.value import Plain
 from preflight.sources.python.module import Module, argument, value_of
 from preflight.sources.python.outline import dotted
+from preflight.sources.python.words import OPTIONS
 
 #: Option names (without dashes, `-` as `_`) with the same meaning in every known script. `--batch-size` and
 #: `--world-size` are not among them: their meaning differs between scripts.
-OPTION_QUANTITY: dict[str, str] = {
-    "micro_batch_size": "micro_batch_size_per_gpu",
-    "train_micro_batch_size_per_gpu": "micro_batch_size_per_gpu",
-    "per_device_train_batch_size": "micro_batch_size_per_gpu",
-    "per_gpu_train_batch_size": "micro_batch_size_per_gpu",
-    "global_batch_size": "train_batch_size",
-    "gradient_accumulation_steps": "gradient_accumulation_steps",
-    "grad_accum_steps": "gradient_accumulation_steps",
-    "gradient_accumulation": "gradient_accumulation_steps",
-    "accumulation_steps": "gradient_accumulation_steps",
-    "tensor_model_parallel_size": "tensor_parallel_size",
-    "tensor_parallel_size": "tensor_parallel_size",
-    "tp_size": "tensor_parallel_size",
-    "pipeline_model_parallel_size": "pipeline_parallel_size",
-    "pipeline_parallel_size": "pipeline_parallel_size",
-    "pp_size": "pipeline_parallel_size",
-    "context_parallel_size": "context_parallel_size",
-    "expert_model_parallel_size": "expert_parallel_size",
-    "expert_parallel_size": "expert_parallel_size",
-    "distributed_backend": "backend",
-    "dist_backend": "backend",
-    "ddp_backend": "backend",
-    "master_port": "master_port",
-    "master_addr": "master_addr",
-    "ddp_timeout": "process_group_timeout_s",
-    "num_workers": "dataloader_workers",
-    "data_path": "data_path",
-    "data_dir": "data_path",
-    "data_root": "data_path",
-    "dataset_path": "data_path",
-    "train_file": "data_path",
-    "output_dir": "checkpoint_path",
-    "out_dir": "checkpoint_path",
-    "save_dir": "checkpoint_path",
-    "save_total_limit": "checkpoints_kept",
-}
+OPTION_QUANTITY = {name: quantity for quantity, names in OPTIONS.items() for name in names}
 _LOCAL_RANK = ("--local_rank", "--local-rank")
 
 

@@ -15,6 +15,7 @@ from preflight.model.job import Claim, Known, OneOf, Strength, Unresolved, alter
 from preflight.sources.python.module import Module, argument, is_none, last, value_of
 from preflight.sources.python.outline import dotted, end_of
 from preflight.sources.python.rank_conditions import RankSet, is_local, is_rank, ranks_where_true
+from preflight.sources.python.words import WORDS
 
 _Loop: TypeAlias = "ast.For | ast.AsyncFor"
 #: Sampler to (position of `shuffle`, its default): torch shuffles by default, Paddle does not.
@@ -33,21 +34,7 @@ _LOADER_QUANTITY = {
     "drop_last": "dataloader_drop_last",
 }
 #: Calls whose first argument is a data file or directory, by the last two parts of the name.
-_READERS = {
-    "numpy.load",
-    "numpy.memmap",
-    "glob.glob",
-    "glob.iglob",
-    "pandas.read_csv",
-    "pandas.read_parquet",
-    "h5py.File",
-    "datasets.load_from_disk",
-    "datasets.ImageFolder",
-    "webdataset.WebDataset",
-    "tensorflow.data.TFRecordDataset",
-    "data.TFRecordDataset",
-    "lmdb.open",
-}
+_READERS = frozenset(WORDS["data_readers"])
 #: Names of data that is not for training, as whole words.
 _EVALUATION_DATA = re.compile(
     r"(?:^|_)(?:val|valid|validation|test|eval|evaluation|dev|predict|infer)(?:_?(?:set|data|dataset|ds|dst))?(?:$|_)",

@@ -24,6 +24,7 @@ from preflight.model.job import WHOLE_JOB, Claim, Reference, Scope, Span, Unreso
 from preflight.sources.base import SourceFile, Tree
 from preflight.sources.python.environment import always_reached
 from preflight.sources.python.module import Module, last
+from preflight.sources.python.words import WORDS
 
 Statement: TypeAlias = "ast.Import | ast.ImportFrom"
 
@@ -34,44 +35,7 @@ _MAX_FOLDERS = 8
 #: The role of a reference by the role in which the importing file is read.
 NEXT_ROLE = {"module": "submodule", "submodule": ""}
 #: Top-level packages that are never files of the job; saves a lookup.
-_FOREIGN = frozenset(
-    (
-        "PIL",
-        "accelerate",
-        "apex",
-        "cv2",
-        "datasets",
-        "deepspeed",
-        "einops",
-        "flax",
-        "horovod",
-        "hydra",
-        "jax",
-        "lightning",
-        "matplotlib",
-        "numpy",
-        "omegaconf",
-        "paddle",
-        "paddlenlp",
-        "pandas",
-        "peft",
-        "pytorch_lightning",
-        "ray",
-        "scipy",
-        "sklearn",
-        "tensorboard",
-        "tensorflow",
-        "timm",
-        "torch",
-        "torchaudio",
-        "torchvision",
-        "tqdm",
-        "transformers",
-        "trl",
-        "wandb",
-        "yaml",
-    )
-)
+_FOREIGN = frozenset(WORDS["foreign_packages"])
 
 
 def references(module: Module, role: str) -> Iterator[Reference]:

@@ -32,6 +32,7 @@ from preflight.sources.python.module import (
 )
 from preflight.sources.python.outline import dotted, end_of
 from preflight.sources.python.rank_conditions import RankSet, is_of_rank, ranks_of
+from preflight.sources.python.words import WORDS
 
 _WRAPPERS = ("DistributedDataParallel", "DataParallel")
 _OPTIMIZER = re.compile(r"(?:\w*Adam\w*|SGD|Momentum|Lion|Adagrad|RMSprop|Adafactor|LAMB|Lamb|Muon)(?:8bit)?")
@@ -47,20 +48,7 @@ _UNNAMED_ACCESS = re.compile(r"getattr\(|children\(|_modules|modules\(|sublayers
 #: Settings of DDP that spare it the search for unused parameters, made after its constructor.
 _STATIC = re.compile(r"_set_static_graph|_params_and_buffers_to_ignore")
 #: Attributes of a module that change none of its layers.
-_HARMLESS = frozenset(
-    (
-        "cuda",
-        "eval",
-        "float",
-        "load_state_dict",
-        "module",
-        "named_parameters",
-        "parameters",
-        "state_dict",
-        "to",
-        "train",
-    )
-)
+_HARMLESS = frozenset(WORDS["harmless_attributes"])
 #: A policy that gives the adapters units of their own.
 _NAMES_ADAPTERS = re.compile(r"lora|peft|adapter", re.IGNORECASE)
 #: Policies of torch that give each layer a unit, whatever of it is frozen.

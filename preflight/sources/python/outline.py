@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from preflight._util.budget import note_skipped, spend
+from preflight._util.sequences import grouped
 
 Function: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef"
 
@@ -137,11 +138,9 @@ class Outline:
 
     @functools.cached_property
     def _calls(self) -> dict[str, list[ast.Call]]:
-        found: dict[str, list[ast.Call]] = {}
-        for node in self._walked.by_kind.get(ast.Call, ()):
-            if isinstance(node, ast.Call):
-                found.setdefault(end_of(node.func), []).append(node)
-        return found
+        return grouped(
+            (end_of(node.func), node) for node in self._walked.by_kind.get(ast.Call, ()) if isinstance(node, ast.Call)
+        )
 
     @functools.cached_property
     def _assigned(self) -> dict[int, dict[str, list[ast.expr]]]:

@@ -22,6 +22,7 @@ from preflight.sources.python.module import Module, argument, last, value_of
 from preflight.sources.python.outline import dotted
 from preflight.sources.python.process_group import spawned_processes
 from preflight.sources.python.rank_conditions import RankSet, ranks_where_true
+from preflight.sources.python.words import WORDS
 
 
 class OwnLaunch(NamedTuple):
@@ -199,17 +200,7 @@ def _launch(module: Module, call: ast.Call, launcher: str, claims: list[Claim]) 
 
 
 #: Calls with which modules set themselves up; they start nothing.
-_SETUP_CALLS = (
-    "log",
-    "warn",
-    "sys.path",
-    "torch.backends",
-    "torch.set_",
-    "os.environ",
-    "register",
-    "load_dotenv",
-    "add_argument",
-)
+_SETUP_CALLS = WORDS["setup_calls"]
 _EFFECTFUL_NODES = (ast.For, ast.While, ast.With, ast.AsyncFor)
 
 

@@ -13,10 +13,12 @@ import re
 from collections.abc import Iterator
 
 from preflight._util.budget import note_skipped, spend
+from preflight._util.sequences import grouped
 from preflight.model.job import Claim, Known, Unresolved, Value, alternatives, lift
 from preflight.model.job.value import Plain
 from preflight.sources.python.module import Module, argument, enclosing, is_none, last, value_of
 from preflight.sources.python.outline import Function, dotted
+from preflight.sources.python.words import WORDS
 
 #: Variables that differ from trainer to trainer, by their last name.
 _RANK = re.compile(
@@ -32,9 +34,7 @@ _DIVIDING = re.compile(
 
 def claims(module: Module) -> Iterator[Claim]:
     """All claims about programs, loops over batches and data sets."""
-    calls: dict[str, list[ast.Call]] = {}
-    for call in module.calls:
-        calls.setdefault(last(module.called(call)), []).append(call)
+    calls = grouped((last(module.called(call)), call) for call in module.calls)
     minimized = calls.get("minimize", [])
     first: dict[int, ast.Call] = {}
     for call in minimized:
@@ -386,29 +386,7 @@ def _sources(module: Module, item: ast.expr) -> Iterator[tuple[ast.expr, Functio
 
 _FLUID = ("fluid.", "paddle.")
 #: Layers with parameters whose shape is not followed; with one of them the list of parameters is incomplete.
-_UNFOLLOWED_LAYERS = frozenset(
-    (
-        "conv2d",
-        "conv3d",
-        "conv2d_transpose",
-        "batch_norm",
-        "layer_norm",
-        "lstm",
-        "dynamic_lstm",
-        "dynamic_gru",
-        "dynamic_lstmp",
-        "gru_unit",
-        "lstm_unit",
-        "sequence_conv",
-        "linear_chain_crf",
-        "nce",
-        "hsigmoid",
-        "row_conv",
-        "prelu",
-        "spectral_norm",
-        "bilinear_tensor_product",
-    )
-)
+_UNFOLLOWED_LAYERS = frozenset(WORDS["unfollowed_layers"])
 _SIZED = frozenset(("embedding", "sparse_embedding", "fc", "create_parameter", *_UNFOLLOWED_LAYERS))
 #: Layers of one script that are read; code written by hand has fewer.
 _MAX_LAYERS = 1000

@@ -16,6 +16,7 @@ from preflight.model.job.value import Plain
 from preflight.sources.formats.structured import value_of
 from preflight.sources.python.listed_items import setting_of
 from preflight.sources.python.module import Assigned, Module, attributes, enclosing
+from preflight.sources.python.words import WORDS
 
 _HYBRID = {
     "dp_degree": "data_parallel_size",
@@ -26,22 +27,7 @@ _HYBRID = {
 }
 _PIPELINE = {"accumulate_steps": "pipeline_micro_batches", "micro_batch_size": "pipeline_micro_batch_size"}
 #: Booleans of the strategy whose optimizer only applies to certain inner optimizers, or in collective training.
-SWITCHES = frozenset(
-    (
-        "amp",
-        "recompute",
-        "gradient_merge",
-        "sharding",
-        "dgc",
-        "lamb",
-        "lars",
-        "localsgd",
-        "adaptive_localsgd",
-        "pipeline",
-        "fp16_allreduce",
-        "heter_ccl_mode",
-    )
-)
+SWITCHES = frozenset(WORDS["paddle_switches"])
 
 
 #: Dictionaries within each other that are read.

@@ -19,24 +19,13 @@ from preflight.sources.python.imports import libraries
 from preflight.sources.python.module import Module, argument, is_none, last, value_of
 from preflight.sources.python.outline import Function, dotted
 from preflight.sources.python.rank_conditions import RankSet, ranks_of
+from preflight.sources.python.words import WORDS
 
 #: Positions of torch.distributed.init_process_group's arguments (torch 2.1 to 2.9).
 _TORCH = {"backend": 0, "init_method": 1, "timeout": 2, "world_size": 3, "rank": 4}
 #: deepspeed.init_distributed has other names for them (deepspeed/comm/comm.py).
 _DEEPSPEED = {"dist_backend": 0, "distributed_port": 2, "timeout": 4, "init_method": 5}
-_PROCESS_GROUP_STARTERS = (
-    "init_process_group",
-    "init_distributed",
-    "InitProcessGroupKwargs",
-    "init_rpc",
-    "spawn",
-    "DistributedReadingService",
-    "DistributedDataParallel",
-    "DataParallel",
-    "distributed_model",
-    "FullyShardedDataParallel",
-    "fully_shard",
-)
+_PROCESS_GROUP_STARTERS = WORDS["process_group_starters"]
 #: A script that queries these expects that a launcher may have started it.
 _LAUNCHED = re.compile(r"LOCAL_RANK|WORLD_SIZE|TORCHELASTIC|is_torchelastic_launched|local_rank")
 _TIMEDELTA = ("days", "seconds", "microseconds", "milliseconds", "minutes", "hours", "weeks")

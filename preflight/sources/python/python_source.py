@@ -1,7 +1,4 @@
-"""Reads training scripts in Python from their syntax trees; they are never executed or imported.
-
-They are plain strings, searched one by one, which is several times faster than one regular expression.
-"""
+"""Reads training scripts in Python from their syntax trees; they are never executed or imported."""
 
 from __future__ import annotations
 
@@ -54,6 +51,7 @@ from preflight.sources.python import (
 )
 from preflight.sources.python.module import Module, Positions, parse_silently
 from preflight.sources.python.program import Program
+from preflight.sources.python.words import WORDS
 from preflight.sources.shell.shell_document import cover
 
 _READERS: tuple[Callable[[Module], Iterable[Claim | Reference]], ...] = (
@@ -113,64 +111,7 @@ _NOTEBOOK_READERS: tuple[Callable[[Module], Iterable[Claim]], ...] = (
 #: Characters. Scripts written by people stay below 300,000; parsing costs some ten times the size in time and memory.
 MAX_SCRIPT_BYTES = 512 * 1024
 #: The claims of an imported module that count; its others concern the scripts that use it differently.
-_MODULE_QUANTITIES = frozenset(
-    (
-        "stream_dataset_shuffled",
-        "global_shuffle_alone",
-        "backend",
-        "process_group_timeout_s",
-        "master_addr",
-        "master_port",
-        "uses_ddp",
-        "uses_fsdp",
-        "set_epoch_called",
-        "serial_work",
-        "training_framework",
-        "waits_for_servers",
-        "parallel_environment",
-        "rank_dependent_steps",
-        "rank_local_exit",
-        "step_failure_swallowed",
-        "communicates",
-        "guarded_collective",
-        "guarded_gather",
-        "collective_order_differs",
-        "guarded_trainer_save",
-        "device_of_local_rank",
-        "sampler_of_local_rank",
-        "group_left_on_failure",
-        "device_of_masked_list",
-        "device_index",
-        "spawned_processes",
-        "spawned_by_option",
-        "host_name_transport",
-        "device_of_global_rank",
-        "uneven_shards",
-        "divided_items",
-        "shard_order",
-        "checkpoint_written",
-        "variable_read",
-        "ddp_device_count",
-        "sync_batchnorm_late",
-        "early_optimizer",
-        "script_feature",
-        "device_not_chosen",
-        "gradients_exchanged",
-        "gradients_taken",
-        "gradient_exchange_bypassed",
-        "exchange_libraries",
-        "ranks_joined",
-        "data_unsplit",
-        "folder_made",
-        "shared_path",
-        "horovod_started",
-        "saves_while_training",
-        "profiles_every_step",
-        "elastic_state",
-        "horovod_optimizer",
-        "horovod_broadcasts",
-    )
-)
+_MODULE_QUANTITIES = frozenset(WORDS["quantities_of_modules"])
 
 #: How Python's messages about indentation start that is wrong in every version.
 _INDENTATION_FAULTS = ("unexpected indent", "expected an indented block")
@@ -493,121 +434,9 @@ def _is_python(lines: list[str]) -> bool:
 
 
 #: A module without any of these states nothing that matters to the scripts that import it.
-_MODULE_WORDS = (
-    "rank",
-    "process_group",
-    "InitProcessGroup",
-    "init_distributed",
-    "DataParallel",
-    "distributed_model",
-    "fully_shard",
-    "set_epoch",
-    "barrier",
-    "wait_for_everyone",
-    "broadcast",
-    "process_first",
-    "zero_first",
-    "Trainer",
-    "Accelerator",
-    "Fabric",
-    "Runner",
-    "TrainingArguments",
-    "MASTER_",
-    "master_addr",
-    "master-addr",
-    "master_port",
-    "master-port",
-    "dist_backend",
-    "dist-backend",
-    "ddp_backend",
-    "ddp-backend",
-    "distributed_backend",
-    "distributed-backend",
-    "ddp_timeout",
-    "fleet",
-    "transpile",
-    "parallel_env",
-    "prepare_context",
-    "CUDA_VISIBLE_DEVICES",
-    "set_device",
-    "torch.save",
-    "paddle.save",
-    "heckpoint",
-    "save_pretrained",
-    "SLURM_",
-    "OMPI_",
-    "all_reduce",
-    "allreduce",
-    "gather",
-    "synchronize",
-    "horovod",
-    "byteps",
-    "mpi4py",
-    "worker_id",
-    "worker_num",
-    "trainer_id",
-    "pipe_command",
-    "dist.",
-    "DistributedOptimizer",
-    "eepspeed",
-    "init_parallel_env",
-    "backward(",
-    "get_peft_model",
-    "requires_grad_(",
-    "def forward(",
-    "model.",
-    "RANK",
-    "DataLoader(",
-    "lambda",
-)
+_MODULE_WORDS = WORDS["module_words"]
 #: A script in a folder that nothing starts states nothing without one of these, or one of those above.
-_SCRIPT_WORDS = (
-    "DataLoader",
-    "Sampler",
-    "load_dataset",
-    "load(",
-    "memmap",
-    "glob(",
-    "read_csv",
-    "read_parquet",
-    "h5py",
-    "load_from_disk",
-    "ImageFolder",
-    "WebDataset",
-    "TFRecordDataset",
-    "lmdb",
-    "environ",
-    "putenv",
-    "add_argument",
-    "click",
-    "epoch",
-    "eepspeed",
-    "eepSpeed",
-    "RoleMaker",
-    "minimize",
-    "ParallelExecutor",
-    "placement_group",
-    "PADDLE_PORT",
-    "py_data_sources2",
-    "gradient_servers",
-    "sparse_update",
-    "TF_CONFIG",
-    "Strategy",
-    "horovod",
-    "hugectr",
-    "nemo_run",
-    "nemo.lightning",
-    "megatron.bridge",
-    "torchtitan",
-    "torchrun",
-    "multiprocessing",
-    "profiler",
-    "torch.distributed",
-    "accelerate",
-    "mpirun",
-    "srun",
-    "fleetrun",
-)
+_SCRIPT_WORDS = WORDS["script_words"]
 _BY_ROLE = {"": (*_MODULE_WORDS, *_SCRIPT_WORDS), "module": _MODULE_WORDS, "submodule": _MODULE_WORDS}
 
 

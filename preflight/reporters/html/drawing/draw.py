@@ -354,12 +354,10 @@ def bad_pairs(matrix: Matrix) -> TableView | None:
     bad = [mark for mark in matrix.marks if mark.state != "ok"]
     if not bad:
         return None
-    grouped: dict[tuple[int, str, str], list[Mark]] = {}
-    for mark in bad:
-        grouped.setdefault((mark.row, mark.state, mark.why), []).append(mark)
-    rows = tuple(_pairs(matrix, same) for same in list(grouped.values())[:_MAX_PAIRS])
+    alike = grouped(((mark.row, mark.state, mark.why), mark) for mark in bad)
+    rows = tuple(_pairs(matrix, same) for same in list(alike.values())[:_MAX_PAIRS])
     title = f"{matrix.title}: {len(bad):,} pairs that are bad or not known"
-    more = len(grouped) - len(rows)
+    more = len(alike) - len(rows)
     note = f"{more:,} more rows are not shown." if more else ""
     columns = (ColumnView("to"), ColumnView("state"), ColumnView("value", numeric=True), ColumnView("why"))
     return TableView(f"{matrix.id}.bad", title, note, "from", columns, rows)
