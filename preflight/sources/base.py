@@ -208,6 +208,7 @@ class Command:
         positional: the parameters `1`, `2`, ... of the function or script around it, each with the location of its
             argument.
         number: the number of commands that ran before it.
+        is_elsewhere: whether it runs in a directory that is not known, after a `cd`.
     """
 
     words: tuple[Word, ...]
@@ -224,6 +225,7 @@ class Command:
     started_at: tuple[Span, ...] = ()
     positional: Mapping[str, Variable] = field(default_factory=dict)
     number: int = 0
+    is_elsewhere: bool = False
 
     @property
     def concurrent(self) -> bool:

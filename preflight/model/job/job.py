@@ -111,12 +111,14 @@ class Reference:
 
     Args:
         span: the location of the name.
+        is_elsewhere: whether the name counts from a directory that is not known.
     """
 
     target: str
     role: str
     span: Span
     scope: Scope = WHOLE_JOB
+    is_elsewhere: bool = False
 
 
 #: Stands among the wrappers of a launch for an unknown program that submits it: it may add options, and expands what

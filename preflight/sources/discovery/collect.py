@@ -315,7 +315,7 @@ class JobCollector:
     def _meant(self, step: _Step) -> str:
         """The file that is meant by a path that does not exist: of a similar name, or the only one in other folders."""
         # Lists of packages are copied into images under paths of their own.
-        if step.role in (*_ASIDE, "requirements") or step.reference is None:
+        if step.role in (*_ASIDE, "requirements") or step.reference is None or step.reference.is_elsewhere:
             return ""
         tree, (folder, name) = self._tree(), posixpath.split(step.path)
         beside = [n for n in tree.names(folder) if posixpath.splitext(n)[1] == posixpath.splitext(name)[1]]

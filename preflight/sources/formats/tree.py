@@ -129,7 +129,11 @@ class DirectoryTree:
                     break
             else:
                 return _in_a_container(path, relative_to, self.exists)
-        return _resolve(inside, relative_to, self.exists)
+        found = _resolve(inside, relative_to, self.exists)
+        first, _, rest = inside.partition("/")
+        # A command may run in the folder above, where the root has its own name.
+        is_from_above = first == self.root.absolute().name and self.exists(rest)
+        return rest if is_from_above and found is not None and not self.exists(found) else found
 
     def exists(self, path: str) -> bool:
         """Whether `path` (relative to the root) exists and is inside the root."""

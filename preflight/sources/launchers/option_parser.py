@@ -456,7 +456,7 @@ def file_references(given: GivenOption | None, role: str, line: LaunchLine, tree
     for path in paths_of(given.value, given.parts) if given is not None else ():
         target = relative(path, line, tree)
         if given is not None and target is not None:
-            yield Reference(target, role, given.span, line.scope)
+            yield Reference(target, role, given.span, line.scope, line.command.is_elsewhere)
 
 
 def module_path(name: str, line: LaunchLine, tree: Tree) -> str:

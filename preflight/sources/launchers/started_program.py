@@ -77,7 +77,7 @@ def read_program(
         found = [_program(text, line, tree, module=module) for text in paths_of(word.value, word.parts) if text]
         for path, inside in found:
             if inside and (len(found) == 1 or isinstance(tree.read(path), SourceFile)):
-                references.append(Reference(path, "script", word.span, line.scope))
+                references.append(Reference(path, "script", word.span, line.scope, line.command.is_elsewhere))
         program = found[0][0] if len(found) == 1 else ""
         value = one_of(path for path, _ in found) if found else word.value
         builder.add("script", value, word.span, word.spelling)

@@ -185,6 +185,8 @@ def is_collective_event(name: str, call: ast.Call) -> bool:
     if _SUBGROUP.search(name):
         return False
     owner, _, short = name.rpartition(".")
+    if not name and isinstance(call.func, ast.Attribute):
+        short = call.func.attr
     if name.endswith("()"):
         # The object that a call made is called itself.
         owner, short = name, _ITSELF

@@ -221,6 +221,7 @@ class Machine:
             tuple(self.starts),
             state.positional.variables(),
             len(self.commands),
+            state.is_elsewhere,
         )
         self.commands.append(command)
         return command

@@ -41,6 +41,7 @@ def inner_state(
         state.directory,
         prelude=state.prelude,
         batch=batch,
+        is_elsewhere=state.is_elsewhere,
     )
 
 

@@ -175,7 +175,7 @@ def change_directory(machine: Machine, state: State, path: str | None) -> str | 
     if path is None or path.startswith(("~", "/")) or path == "-":
         if path is None or not path.startswith("/"):
             return None
-        return machine.tree.resolve(path, relative_to=machine.main_file.path)
+        return machine.tree.resolve(path, relative_to=machine.main_file.path) or _folder_of_tree(machine, path)
     here = machine.open_files[-1] if machine.open_files else machine.main_file.path
     if state.directory is not None:
         joined = posixpath.normpath(posixpath.join(state.directory or ".", path))
@@ -192,6 +192,13 @@ def change_directory(machine: Machine, state: State, path: str | None) -> str | 
     if joined.startswith(".."):
         return None
     return "" if joined == "." else joined
+
+
+def _folder_of_tree(machine: Machine, path: str) -> str | None:
+    """The folder of the tree that a folder elsewhere holds: the one with the longest end of its path."""
+    parts = [part for part in path.split("/") if part]
+    ends = ("/".join(parts[start:]) for start in range(1, len(parts)))
+    return next((end for end in ends if machine.tree.names(end)), None)
 
 
 #: Python code that prints the path of a torch launcher: `torch.distributed.run.__file__`, or a composed path.

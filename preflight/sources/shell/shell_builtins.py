@@ -62,6 +62,7 @@ def _cd(invocation: Invocation) -> Result:
     invocation.state.directory = lookup.change_directory(
         invocation.machine, invocation.state, rest[0].known if rest else None
     )
+    invocation.state.is_elsewhere = invocation.state.directory is None
     return Flow.NEXT, True
 
 

@@ -153,6 +153,8 @@ class State:
     batch: bool = False
     #: Whether the whole environment is known, so that a variable that was not assigned is unset.
     closed: bool = False
+    #: Whether it has changed to a directory that is not known.
+    is_elsewhere: bool = False
     locals: list[dict[str, Slot | None]] = field(default_factory=list)
     _snapshot: tuple[dict[str, Variable], dict[str, Variable]] | None = None
     #: Cache of converted variables, shared by all copies. It holds the slot, so that its id is not reused.
@@ -169,6 +171,7 @@ class State:
             self.prelude,
             self.batch,
             self.closed,
+            self.is_elsewhere,
             [dict(frame) for frame in self.locals],
             self._snapshot,
             self._converted,
@@ -180,6 +183,7 @@ class State:
         self.functions = other.functions
         self.positional = other.positional
         self.directory = other.directory
+        self.is_elsewhere = other.is_elsewhere
         self.export_all = other.export_all
         self.prelude = other.prelude
         self.locals = other.locals
@@ -283,6 +287,7 @@ def join_states(states: Sequence[State], into: State, condition: str) -> None:
         positions = None
     into.positional = Positional(positions, first.positional.owner)
     into.directory = first.directory if all(s.directory == first.directory for s in states) else None
+    into.is_elsewhere = into.directory is None and any(s.is_elsewhere or s.directory is not None for s in states)
     into.export_all = any(state.export_all for state in states)
     longest = max(states, key=lambda state: len(state.prelude))
     into.prelude = longest.prelude

@@ -90,6 +90,7 @@ class Interpreter(Calls):
             del self._guards[guards:]
 
     def _do_Expr(self, node: ast.Expr, frame: Frame) -> None:
+        self._statement = node.value
         self.value(node.value, frame)
 
     def _do_Assign(self, node: ast.Assign, frame: Frame) -> None:
@@ -173,7 +174,7 @@ class Interpreter(Calls):
             self._either([node.body, node.orelse], frame, maybe=maybe, test=node.test, own=truth_origin(value))
             return
         guards = len(self._guards)
-        self._guards.append(Guard(frame.module.file, node.test, outcome, frame))
+        self._guards.append(Guard(frame.module.file, node.test, outcome, frame, len(self._calls)))
         try:
             self.block(node.body if outcome else node.orelse, frame)
         finally:

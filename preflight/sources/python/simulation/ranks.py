@@ -21,7 +21,7 @@ from preflight.sources.python.simulation.argument_parser import OPEN
 from preflight.sources.python.simulation.interpreter import Interpreter
 from preflight.sources.python.simulation.known_functions import OF_RANK_NAMES, Library, World
 from preflight.sources.python.simulation.libraries import names, table
-from preflight.sources.python.simulation.run_state import Event, ExpressionPlace, Failure, Parsed, Run
+from preflight.sources.python.simulation.run_state import Event, ExpressionPlace, Failure, Guard, Parsed, Run
 from preflight.sources.python.simulation.values import OutOfSteps
 
 #: The kind of variables that a launcher sets.
@@ -201,10 +201,25 @@ def _of_lone_rank(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Cla
             yield replace(shown, value=Known(True))
             return
         if event is not None and not _is_known(job, launch):
-            guard = next(iter(event.guards), None)
-            because = (_claim("script_feature", f"part of {ALONE}", guard.file, guard.test, launch),) if guard else ()
-            yield replace(_claim("script_feature", ALONE, event.file, event.node, launch), because=because)
+            yield _of_guard(event, next(iter(_deciding(event, runs[0], other)), None), launch)
             return
+
+
+def _deciding(event: Event, *runs: Run) -> Iterator[Guard]:
+    """The conditions around a call that hold on one of some ranks only."""
+    for guard in event.guards:
+        place = (guard.file.path, guard.test.lineno, guard.test.col_offset)
+        if len({run.outcomes.get(place) for run in runs}) > 1:
+            yield guard
+
+
+def _of_guard(event: Event, guard: Guard | None, launch: Launch) -> Claim:
+    """The claim that a rank makes a collective alone, at the call under the condition that lets it come to it."""
+    if guard is None:
+        return _claim("script_feature", ALONE, event.file, event.node, launch)
+    file, call = event.calls[min(guard.depth, len(event.calls) - 1)]
+    because = _claim("script_feature", f"part of {ALONE}", event.file, event.node, launch)
+    return replace(_claim("script_feature", ALONE, file, call, launch), because=(because,))
 
 
 def _not_followed(script: SourceFile, launch: Launch, why: str) -> Claim:
@@ -395,7 +410,7 @@ def _worlds(job: Job, launch: Launch) -> tuple[World, Callable[[Collection[int]]
         if local is not None and world is not None and world > local and names:
             ranks.append(world - local)
         ranks += [rank for rank in sorted(named) if 0 < rank < ranks[-1]][:_MAX_NAMED]
-        return [single("worker", rank, rank if local is None else rank % local) for rank in dict.fromkeys(ranks)]
+        return [single("worker", rank, rank % local if local else rank) for rank in dict.fromkeys(ranks)]
 
     return of_any, singles
 
@@ -449,8 +464,6 @@ def alone(first: Run, other: Run, gathers: Collection[tuple[str, int, int]] = ()
     sides = [[each for each in side if _may_wait(each)] for side in sides]
     # What cannot be read may hold a counterpart.
     unread = [{(each.name, each.path, _ranks_given(each)) for each in side if not each.waits} for side in sides]
-    if unread[0] != unread[1]:
-        return None
     called = [[each for each in side if each.waits] for side in sides]
     names = [[last(each.name) for each in side] for side in called]
     if sorted(names[0]) == sorted(names[1]):
@@ -463,6 +476,9 @@ def alone(first: Run, other: Run, gathers: Collection[tuple[str, int, int]] = ()
         lone = [*(each for each in (*lone, *called[0], *called[1]) if each.path not in places), *lone]
         doubtful = {last(each.name) for side in called for each in side if each.doubt > 1}
         found = next((each for each in lone if each.doubt < 2 and last(each.name) not in doubtful), None)
+        with_it, without = (0, 1) if kind == "delete" else (1, 0)
+        if unread[without] - unread[with_it]:
+            continue
         if kind in ("delete", "insert") and found is not None:
             return found
     return None
@@ -473,8 +489,8 @@ def _place_of(event: Event) -> tuple[str, int, int]:
 
 
 def _ranks_given(event: Event) -> tuple[int, ...]:
-    """The numbers that a function of a library gets, which may be those of ranks."""
-    given = (*event.arguments, *event.keywords.values()) if event.name else ()
+    """The numbers, maybe of ranks, that a function of a library gets which is called to do something."""
+    given = (*event.arguments, *event.keywords.values()) if event.name and event.is_statement else ()
     return tuple(each for each in given if isinstance(each, int))
 
 

@@ -48,12 +48,13 @@ ExpressionPlace: TypeAlias = tuple[str, int, int, int, int]
 
 
 class Guard(NamedTuple):
-    """A condition that was known when the program came to it."""
+    """A condition that was known when the program came to it, in a function that so many calls led to."""
 
     file: SourceFile
     test: ast.expr
     outcome: bool
     frame: Frame
+    depth: int
 
 
 class Event(NamedTuple):
@@ -61,19 +62,20 @@ class Event(NamedTuple):
 
     Args:
         name: the dotted name of what is called; empty if it is not known.
-        path: the calls through which the program came to it, itself last, each with its file.
+        calls: the calls through which the program came to it, itself last, each with its file.
         doubt: 0 where the program certainly comes to it, 1 in a loop, or after it may have ended, 2 under a condition
             that is not known.
         guards: the known conditions around it, outermost first.
         depth: how many conditions around it are not known.
         waits: whether a rank waits for the others in it.
         is_layer: whether it is a layer for whose gradients the ranks wait, as no search for unused ones is made.
+        is_statement: whether nothing takes what it returns.
     """
 
     name: str
     file: SourceFile
     node: ast.Call
-    path: tuple[tuple[str, int, int], ...]
+    calls: tuple[tuple[SourceFile, ast.expr], ...]
     doubt: int
     guards: tuple[Guard, ...]
     arguments: tuple[Any, ...] = ()
@@ -81,6 +83,12 @@ class Event(NamedTuple):
     depth: int = 0
     waits: bool = False
     is_layer: bool = False
+    is_statement: bool = False
+
+    @property
+    def path(self) -> tuple[tuple[str, int, int], ...]:
+        """The places of its calls."""
+        return tuple((file.path, node.lineno, node.col_offset) for file, node in self.calls)
 
 
 class Run(NamedTuple):
@@ -217,6 +225,8 @@ class RunState:
         #: Where the lengths come from of what `next` was called with.
         self.exhausted: Unknown = UNKNOWN
         self._loops = 0
+        #: The expression that is a statement of its own.
+        self._statement: ast.expr | None = None
         #: Functions that were called, which may keep what they returned.
         self._kept: list[FunctionValue] = []
         self._tries = 0
@@ -415,8 +425,7 @@ class RunState:
         if len(self.events) >= _MAX_EVENTS:
             raise OutOfSteps
         doubt = 2 if self._maybe else 1 if self._assumed or self._loops or self._may_have_exited else 0
-        path = (*((file.path, call.lineno, call.col_offset) for _, call, file in self._calls),)
-        path += ((frame.module.file.path, node.lineno, node.col_offset),)
+        calls = (*((file, call) for _, call, file in self._calls), (frame.module.file, node))
         guards = tuple(self._guards)
         self.has_evaluated = self.has_evaluated or name.endswith(".eval")
         self.is_wrapped = self.is_wrapped or bool(WRAPS.search(name))
@@ -427,7 +436,10 @@ class RunState:
         is_waiting = waits(name, node, given, is_wrapped=is_wrapped, is_collective=self._is_collective)
         is_layer = bool(self.unsearched and LAYER.search(name))
         self.events.append(
-            Event(name, file, node, path, doubt, guards, arguments, named, self._maybe, is_waiting, is_layer)
+            Event(
+                *(name, file, node, calls, doubt, guards, arguments, named, self._maybe, is_waiting, is_layer),
+                is_statement=node is self._statement,
+            )
         )
 
     def value(self, node: ast.expr, frame: Frame) -> Any:
