@@ -11,7 +11,6 @@ from preflight.model.job import Claim, Strength, Unresolved, Value, alternatives
 from preflight.model.job.quantities import QUANTITIES
 from preflight.model.job.value import Plain
 from preflight.sources.python.module import Module, argument, value_of
-from preflight.sources.python.outline import dotted
 from preflight.sources.python.words import OPTIONS
 
 #: Option names (without dashes, `-` as `_`) with the same meaning in every known script. `--batch-size` and
@@ -27,79 +26,6 @@ def claims(module: Module) -> Iterator[Claim]:
             continue
         if call.func.attr == "add_argument" or module.called(call) == "click.option":
             yield from _option(module, call)
-    yield from _strict_parser(module)
-
-
-def _strict_parser(module: Module) -> Iterator[Claim]:
-    """State that the script's only parser declares all options itself by name, and accepts no others."""
-    parsers = {node.name: node for node in module.nodes(ast.ClassDef) if _is_parser(module, node)}
-    makers = [call for call in module.calls if module.called(call) in ("argparse.ArgumentParser", *parsers)]
-    methods = {id(call): call.func.attr for call in module.calls if isinstance(call.func, ast.Attribute)}
-    if len(makers) != 1 or "parse_known_args" in methods.values() or argument(makers[0], "parents") is not None:
-        return
-    if "REMAINDER" in module.file.text or "sys.argv" in module.file.text:
-        # The rest of the line goes to a positional, or the script changes the line before it is parsed.
-        return
-    if isinstance(module.parent(makers[0]), (ast.Call, ast.Return)):
-        return
-    if any(_is_passed_on(module, name) for name in _parsers(module, makers[0], list(parsers.values()))):
-        return
-    parses: list[ast.Call] = []
-    for call in module.calls:
-        method = methods.get(id(call))
-        if method == "add_argument" and not all(isinstance(item, ast.Constant) for item in call.args):
-            return
-        # `super().parse_args(argv)` in a class of parsers
-        if method == "parse_args" and not any(outer in parsers.values() for outer in module.outline.above(call)):
-            parses.append(call)
-    if len(parses) == 1 and not parses[0].args and not parses[0].keywords:
-        yield module.claim("strict_arguments", True, parses[0])
-        names = [
-            str(item.value)
-            for call in module.calls
-            if methods.get(id(call)) == "add_argument"
-            for item in call.args
-            if isinstance(item, ast.Constant) and str(item.value).startswith("-")
-        ]
-        helps = argument(makers[0], "add_help")
-        if helps is None:
-            names += ["-h", "--help"]
-        if "BooleanOptionalAction" in module.file.text:
-            names += [f"--no-{name[2:]}" for name in names if name.startswith("--")]
-        yield module.claim("declared_options", tuple(dict.fromkeys(names)), parses[0])
-
-
-def _parsers(module: Module, maker: ast.Call, classes: list[ast.ClassDef]) -> set[str]:
-    """The names of a parser and of the groups of its options; `self` in a class of parsers."""
-    groups = module.named("add_argument_group", "add_mutually_exclusive_group", "add_subparsers")
-    return {module.bound_to(maker), *map(module.bound_to, groups), "self" if classes else ""} - {""}
-
-
-def _is_passed_on(module: Module, name: str) -> bool:
-    """Whether a parser is used in another way than by its methods, so that others may add options."""
-    nodes: list[ast.Name | ast.Attribute] = [*module.nodes(ast.Name), *module.nodes(ast.Attribute)]
-    for node in nodes:
-        if dotted(node) != name or not isinstance(node.ctx, ast.Load):
-            continue
-        outer = module.parent(node)
-        if not isinstance(outer, ast.Attribute):
-            # `super(Parser, self)` in a class of parsers
-            if not (isinstance(outer, ast.Call) and dotted(outer.func) == "super"):
-                return True
-        elif outer.attr == "add_argument" and not (
-            isinstance(above := module.parent(outer), ast.Call) and above.func is outer
-        ):
-            return True
-    return False
-
-
-def _is_parser(module: Module, node: ast.ClassDef) -> bool:
-    return [module.name(base) for base in node.bases] == ["argparse.ArgumentParser"]
-
-
-def declared_options(module: Module) -> Iterator[Claim]:
-    """The options of the only parser of a module that a script imports."""
-    return (claim for claim in _strict_parser(module) if claim.quantity == "declared_options")
 
 
 def _option(module: Module, call: ast.Call) -> Iterator[Claim]:

@@ -17,7 +17,6 @@ from typing import NamedTuple
 from preflight.model.job import WHOLE_JOB, Claim, Strength
 from preflight.sources.base import SourceFile
 from preflight.sources.python import (
-    argparse_options,
     called_settings,
     dataset_devices,
     imports,
@@ -44,7 +43,6 @@ _READERS = (
     called_settings.claims,
     called_settings.torch_claims,
     dataset_devices.claims,
-    argparse_options.declared_options,
     written_files.folders_of_module,
     paddle_strategy.claims,
 )
@@ -110,10 +108,7 @@ def claims(module: Module) -> Iterator[Claim]:
     for unit in _followed(script, script.names(names), methods, module, set(), 1):
         for claim in unit.claims:
             weaker = replace(claim, strength=Strength.CONFIG)
-            if claim.quantity == "declared_options":
-                if not _changes_line(module):
-                    yield replace(weaker, because=(module.claim("script", module.file.path, module.tree),))
-            elif claim.quantity != "folder_made" or _makes_one_folder(module, unit):
+            if claim.quantity != "folder_made" or _makes_one_folder(module, unit):
                 yield weaker
 
 
@@ -126,12 +121,6 @@ def _makes_one_folder(module: Module, unit: Unit) -> bool:
     given = [*(item for call in calls for item in call.args), *(item for call in calls for item in call.keywords)]
     of_rank = any(_OF_RANK.search(module.text(item)) for item in given)
     return written_files.is_for_ranks(module) and not unit.owner and not of_rank
-
-
-def _changes_line(module: Module) -> bool:
-    """Whether the script, or a module of it, reads or changes the command line beside the parser."""
-    texts = imports.texts_of_modules(module)[0]
-    return _PARSES.search(module.file.text) is not None or any(_CHANGES_LINE.search(each.text) for each in texts)
 
 
 def _followed(

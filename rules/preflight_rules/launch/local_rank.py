@@ -140,7 +140,9 @@ def local_rank_option_not_declared(job: Job) -> Iterator[Verdict]:
         added = [c for c in job.about("rank_argument", launch.scope) if c.scope.launch == launch.id]
         if not passing or (launch.launcher == "deepspeed" and not added):
             continue
-        if job.about("local_rank_argument", launch.scope):
+        lists = [value for claim in job.about("declared_options", launch.scope) for value in claim.alternatives]
+        declared = {name for value in lists if isinstance(value, tuple) for name in value}
+        if job.about("local_rank_argument", launch.scope) or declared & {"--local_rank", "--local-rank"}:
             yield passed(launch.id)
             continue
         if not strict:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from preflight.model.findings import Confidence, Severity
-from preflight.model.job import Job, Known, Launch, Unresolved
+from preflight.model.job import Job, Launch, Unresolved
 from preflight.model.job.claim import distinct
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
@@ -180,8 +180,7 @@ def program_option_unknown(job: Job) -> Iterator[Verdict]:
     """A program is given an option that its own parser does not declare, and stops.
 
     What it checks: Every option after the program is one that the program's parser declares, or the beginning of one,
-    where the script, or a module to which it certainly comes, declares all options of its only parser by name and
-    parses them strictly.
+    where the program is followed to its only parser, which declares all options by name and takes no others.
 
     Why it matters: argparse ends every rank with `unrecognized arguments` before training begins. Often the option is
     the launcher's and stands on the wrong side of the program.
@@ -195,9 +194,7 @@ def program_option_unknown(job: Job) -> Iterator[Verdict]:
     """
     for launch in job.launches:
         declared = distinct(job.about("declared_options", launch.scope))
-        # A parser in a module is that of the script which comes to it.
-        parsed_for = {place.span.path for claim in declared for place in (claim, *claim.because)}
-        if len(declared) != 1 or not parsed_for & _places_of(job, launch):
+        if len(declared) != 1:
             continue
         known = {str(name) for value in declared[0].alternatives if isinstance(value, tuple) for name in value}
         given = [text.partition("=")[0] for text in _words(launch)]
@@ -260,13 +257,6 @@ def program_refuses_launch(job: Job) -> Iterator[Verdict]:
                     also=((claim, "checked here"),),
                     remedy="Give options, and start a number of ranks, that it accepts.",
                 )
-
-
-def _places_of(job: Job, launch: Launch) -> set[str]:
-    """The file that holds the program: its own, or the script or notebook that writes it first."""
-    written = {claim.span.path for claim in job.about("script") if Known(launch.program) == claim.value}
-    # A Python program that starts another one parses its own arguments.
-    return {launch.program, *(path for path in written if path != launch.span.path or not path.endswith(".py"))}
 
 
 def _words(launch: Launch) -> Iterator[str]:

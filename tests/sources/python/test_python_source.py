@@ -489,23 +489,6 @@ def test_a_module_without_relevant_words_still_leads_to_its_imports() -> None:
 # Other libraries.
 
 
-@pytest.mark.parametrize(
-    ("text", "strict"),
-    [
-        ("import argparse\nargparse.ArgumentParser().parse_args()", True),
-        ("import argparse\np = argparse.ArgumentParser()\np.add_argument('--a')\np.parse_args()", True),
-        ("import argparse\np = argparse.ArgumentParser()\np.parse_known_args()", False),
-        ("import argparse\np = argparse.ArgumentParser(parents=[common])\np.parse_args()", False),
-        ("import argparse\np = argparse.ArgumentParser()\nadd_more(p)\np.parse_args()", False),
-        ("import argparse\np = argparse.ArgumentParser()\np.add_argument(*names)\np.parse_args()", False),
-        ("import argparse\np = argparse.ArgumentParser()\np.parse_args(['--a'])", False),
-        ("p = other_parser()\np.parse_args()", False),
-    ],
-)
-def test_a_parser_is_strict_only_if_all_its_options_are_known(text: str, strict: bool) -> None:
-    assert bool(_of(_read(text), "strict_arguments")) is strict
-
-
 def test_none_of_several_deepspeed_dicts_is_in_force() -> None:
     reading = _read(
         """

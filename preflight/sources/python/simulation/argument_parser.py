@@ -9,7 +9,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from preflight.sources.python.simulation.values import UNKNOWN, DictValue, External, ListValue, NotKnown, native
+from preflight.sources.python.simulation.values import (
+    UNKNOWN,
+    DictValue,
+    External,
+    Growing,
+    ListValue,
+    NotKnown,
+    native,
+)
 
 #: Stands for a word that is not known.
 OPEN = "\0"
@@ -21,8 +29,8 @@ class Refused(Exception):
     """The parser refuses the line; the argument says why."""
 
 
-@dataclass(eq=False, slots=True)
-class Parser:
+@dataclass(eq=False)
+class Parser(Growing):
     """An `argparse.ArgumentParser`, or a group of one.
 
     Args:
@@ -33,6 +41,30 @@ class Parser:
     defaults: dict[str, Any] = field(default_factory=dict)
     is_open: bool = False
     abbreviates: bool = True
+    has_help: bool = True
+
+    def spellings(self) -> tuple[str, ...]:
+        """Every option that it declares, in all its spellings."""
+        found = ["-h", "--help"] if self.has_help else []
+        for names, given, _ in self.options:
+            spelled = [name for name in names if name.startswith("-")]
+            found += spelled
+            action = given.get("action")
+            if isinstance(action, External) and action.last == "BooleanOptionalAction":
+                found += [f"--no-{name[2:]}" for name in spelled if name.startswith("--")]
+        return tuple(dict.fromkeys(found))
+
+    @property
+    def takes_rest(self) -> bool:
+        """Whether a positional takes all words that are left."""
+        return any(given.get("nargs") in ("...", "A...") for _, given, _ in self.options)
+
+
+#: The options that `deepspeed.add_config_arguments` adds (deepspeed/__init__.py of 0.19).
+CONFIG_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
+    *((("--deepspeed",), {"action": "store_true"}), (("--deepspeed_config",), {"default": None})),
+    *((("--deepscale",), {"action": "store_true"}), (("--deepscale_config",), {"default": None})),
+)
 
 
 class _Real(argparse.ArgumentParser):

@@ -286,6 +286,8 @@ class Calls(Expressions):
             self.record("", node, frame, arguments, keywords)
             return UNKNOWN
         instance = Instance(owner, self.region)
+        if foreign is not None and foreign.name == "argparse.ArgumentParser":
+            instance.parser = self.functions.called(self, foreign, (), {}, node, frame)
         found = owner.lookup("__init__")
         if found is not None and (not owner.is_dataclass or "__init__" in owner.names):
             self.call(found[0], (instance, *arguments), keywords, node, frame, is_open=is_open)
@@ -301,7 +303,7 @@ class Calls(Expressions):
             instance.attributes.update({name: value for name, value in keywords.items() if name in fields})
             if (after := owner.lookup("__post_init__")) is not None:
                 self.call(after[0], (instance,), {}, node, frame)
-        elif foreign is not None:
+        elif foreign is not None and instance.parser is None:
             # Its constructor may set any attribute.
             instance.is_open = True
             self.functions.called(self, foreign, arguments, keywords, node, frame, is_open=is_open)

@@ -396,6 +396,8 @@ class Expressions(Assignments):
             found = receiver.receiver.owner.lookup(name, above=receiver.above)
             if found is not None:
                 return self._of_class(found[0], receiver.receiver, node, frame)
+            if receiver.receiver.parser is not None:
+                return Method(receiver.receiver.parser, name)
             return External(f"{self._foreign_name(receiver.receiver.owner)}().{name}")
         if isinstance(receiver, Instance):
             if receiver.owner.lookup("__getattribute__") or receiver.owner.lookup("__setattr__"):
@@ -415,6 +417,8 @@ class Expressions(Assignments):
                 return self._of_class(found[0], receiver, node, frame)
             if name == "__class__":
                 return receiver.owner
+            if receiver.parser is not None:
+                return Method(receiver.parser, name)
             foreign = receiver.owner.foreign
             if name == "training" and foreign is not None and foreign.last in ("Module", "Layer"):
                 # It is true until something evaluates a model.

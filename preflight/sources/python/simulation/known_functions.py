@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from preflight.sources.python.collectives import AGREEING, is_collective_event
 from preflight.sources.python.imports import is_foreign
 from preflight.sources.python.simulation import argument_parser
-from preflight.sources.python.simulation.argument_parser import Parser
+from preflight.sources.python.simulation.argument_parser import CONFIG_OPTIONS, Parser
 from preflight.sources.python.simulation.data_origins import (
     gives_own_data,
     is_list_of_layers,
@@ -153,6 +153,7 @@ class Library:
         #: Where the next random numbers come from, by the package.
         self._random: dict[str, Unknown] = {}
         self._line = ListValue([UNKNOWN, *(words or ())] if known else None)
+        self._is_line_changed = False
 
     def _symbol(self, name: str) -> Any:
         found = self.world.symbol(name)
@@ -176,6 +177,7 @@ class Library:
     def set_line(self, value: Any) -> None:
         """`sys.argv = value`."""
         self._line = value if isinstance(value, ListValue) else ListValue(None)
+        self._is_line_changed = True
 
     def has_variable(self, run: Interpreter, name: Any) -> bool | None:
         """Whether a variable is set; None if that is not known."""
@@ -276,6 +278,10 @@ class Library:
         if name.startswith("os.exec"):
             run.stop(node, frame, None)
         if name.endswith(_ADDS_OPTIONS) and arguments and isinstance(arguments[0], Parser):
+            if name.startswith("deepspeed.") and isinstance(node, ast.Call):
+                arguments[0].options += [(*option, node) for option in CONFIG_OPTIONS]
+            else:
+                arguments[0].is_open = True
             return arguments[0]
         if name.startswith("builtins.") and name != "builtins.isinstance":
             for given in (*arguments, *keywords.values()):
@@ -655,7 +661,11 @@ class Library:
     ) -> Any:
         strange = {"parents", "argument_default", "fromfile_prefix_chars", "prefix_chars", "conflict_handler"}
         abbreviates = keywords.get("allow_abbrev", True)
-        return Parser(is_open=bool(strange & keywords.keys()), abbreviates=abbreviates is not False)
+        return Parser(
+            is_open=bool(strange & keywords.keys()),
+            abbreviates=abbreviates is not False,
+            has_help=keywords.get("add_help", True) is not False,
+        )
 
     def _method_of_parser(
         self,
@@ -680,12 +690,17 @@ class Library:
         if name == "set_defaults":
             parser.defaults.update(keywords)
             return None
+        if name == "__init__":
+            return None
         if name == "error":
             run.stop(node, frame, 2)
         if name not in ("parse_args", "parse_known_args"):
             parser.is_open = parser.is_open or name != "print_help"
             return UNKNOWN
         given = arguments[0] if arguments else keywords.get("args")
+        is_line = given is None and not arguments[1:] and "namespace" not in keywords and not self._is_line_changed
+        is_strict = name == "parse_args" and is_line and not parser.is_open and not parser.takes_rest
+        run.note_parser(node, frame, parser.spellings() if is_strict else ())
         words: Sequence[str | None] | None = self.world.arguments
         if "namespace" in keywords or len(arguments) > 1:
             words = None

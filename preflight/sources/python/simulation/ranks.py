@@ -151,6 +151,7 @@ def _of_launch(job: Job, launch: Launch, runs: Sequence[Run], tree: Tree) -> Ite
         yield _not_followed(script, launch, f"of the programs of this job, {_MAX_PROGRAMS} others are followed")
         return
     yield from _partings(job, launch, runs)
+    yield from _of_parser(launch, runs[-1])
     if not launch.launcher:
         return
     failure = next((each.failure for each in runs if each.failure is not None), None)
@@ -220,6 +221,15 @@ def _of_guard(event: Event, guard: Guard | None, launch: Launch) -> Claim:
     file, call = event.calls[min(guard.depth, len(event.calls) - 1)]
     because = _claim("script_feature", f"part of {ALONE}", event.file, event.node, launch)
     return replace(_claim("script_feature", ALONE, file, call, launch), because=(because,))
+
+
+def _of_parser(launch: Launch, run: Run) -> Iterator[Claim]:
+    """What the only parser of a program takes."""
+    parser = run.parsers[0] if len(run.parsers) == 1 else None
+    if parser is not None and parser.options:
+        strict = _claim("strict_arguments", "", parser.file, parser.node, launch)
+        yield replace(strict, value=Known(True))
+        yield replace(strict, quantity="declared_options", value=Known(parser.options))
 
 
 def _not_followed(script: SourceFile, launch: Launch, why: str) -> Claim:
@@ -332,6 +342,7 @@ def _run(script: SourceFile, world: World, tree: Tree, wanted: Mapping[str, Coll
         interpreter.is_wrapped,
         frozenset(interpreter.named_ranks),
         library.is_asked,
+        interpreter.parsers,
     )
 
 

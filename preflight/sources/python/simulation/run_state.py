@@ -107,6 +107,7 @@ class Run(NamedTuple):
         is_wrapped: whether it has come to what makes ranks exchange their gradients.
         named_ranks: the ranks that it compares its own with.
         asks_for_rank: whether what it does may depend on its rank.
+        parsers: the calls that parse a line.
     """
 
     events: Sequence[Event]
@@ -123,6 +124,19 @@ class Run(NamedTuple):
     is_wrapped: bool = False
     named_ranks: frozenset[int] = frozenset()
     asks_for_rank: bool = True
+    parsers: Sequence[ParserCall] = ()
+
+
+class ParserCall(NamedTuple):
+    """A call that parses a line.
+
+    Args:
+        options: every option that the parser declares; empty if it may take others, or parses another line.
+    """
+
+    file: SourceFile
+    node: ast.expr
+    options: tuple[str, ...]
 
 
 class Parsed(NamedTuple):
@@ -248,6 +262,7 @@ class RunState:
         self._stored: set[str] = set()
         #: Ranks that the program compares its own with.
         self.named_ranks: set[int] = set()
+        self.parsers: list[ParserCall] = []
         #: Whether checks of the program were decided.
         self.checks: set[bool] = set()
 
@@ -306,6 +321,11 @@ class RunState:
         """End the program with a status."""
         is_failure = not isinstance(status, (Unknown, External)) and status not in (None, 0, False)
         raise self._stopped(self._failure(node, frame) if is_failure else None, is_exit=True)
+
+    def note_parser(self, node: ast.expr, frame: Frame, options: tuple[str, ...]) -> None:
+        """Note a call that parses a line."""
+        if not self._muted:
+            self.parsers.append(ParserCall(frame.module.file, node, () if self._is_doubtful else options))
 
     def refuse(self, node: ast.AST, frame: Frame, why: str) -> None:
         """End the program because its parser refuses the line."""

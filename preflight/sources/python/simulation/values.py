@@ -192,6 +192,12 @@ class ClassValue:
         return next((each for each in self.order() if not isinstance(each, ClassValue)), None)
 
 
+class Growing:
+    """What code that is not known may add to."""
+
+    is_open: bool
+
+
 @dataclass(eq=False, slots=True)
 class Instance:
     """An object of a class of the user's own."""
@@ -201,6 +207,8 @@ class Instance:
     attributes: dict[str, Any] = field(default_factory=dict)
     #: Whether it may have further attributes, which are not known.
     is_open: bool = False
+    #: What it is beside, if its class is one of parsers of argparse.
+    parser: Any = None
 
 
 @dataclass(eq=False, slots=True)
@@ -351,6 +359,8 @@ def forget(value: Any, depth: int = 0) -> None:
     elif isinstance(value, Instance):
         inner = list(value.attributes.values())
         value.attributes = dict.fromkeys(value.attributes, UNKNOWN)
+        value.is_open = True
+    if isinstance(value, Growing):
         value.is_open = True
     if isinstance(value, (ListValue, DictValue)):
         value.items = None

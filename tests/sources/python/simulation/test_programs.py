@@ -162,3 +162,20 @@ def test_ranks_that_meet(name: str, tmp_path: Path) -> None:
     text = _START + _TOGETHER[name]
 
     assert alone(*(_run(tmp_path, {"train.py": text}, rank=rank) for rank in (0, 1))) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "strict"),
+    [
+        ("import argparse\nargparse.ArgumentParser().parse_args()", True),
+        ("import argparse\np = argparse.ArgumentParser()\np.add_argument('--a')\np.parse_args()", True),
+        ("import argparse\np = argparse.ArgumentParser()\np.parse_known_args()", False),
+        ("import argparse\np = argparse.ArgumentParser(parents=[common])\np.parse_args()", False),
+        ("import argparse\np = argparse.ArgumentParser()\nadd_more(p)\np.parse_args()", False),
+        ("import argparse\np = argparse.ArgumentParser()\np.add_argument(*names)\np.parse_args()", False),
+        ("import argparse\np = argparse.ArgumentParser()\np.parse_args(['--a'])", False),
+        ("p = other_parser()\np.parse_args()", False),
+    ],
+)
+def test_a_parser_is_strict_only_if_all_its_options_are_known(text: str, strict: bool, tmp_path: Path) -> None:
+    assert any(each.options for each in _run(tmp_path, {"train.py": text}).parsers) is strict
