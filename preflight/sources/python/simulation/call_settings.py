@@ -7,8 +7,10 @@ modules and methods, and in the order in which the calls are made.
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from preflight._util.secret_names import is_secret
@@ -24,6 +26,8 @@ from preflight.sources.python.simulation.values import DictValue, External, Inst
 
 #: Arguments within arguments.
 _MAX_DEPTH = 2
+#: Uses of one object that are stated.
+_MAX_USES = 60
 #: Dots in the name of an argument: `setting.paddle_init.strategy`; more are in that of a key in it.
 _DEPTH_OF_ARGUMENT = 2
 
@@ -106,7 +110,7 @@ def claims(
             "function": (Known(event.name), at),
             "reached_by": (Known(each.reached_by.value), at),
         }
-        owner = event.name.rpartition(".")[0]
+        owner = _owner_of(event)
         if owner.endswith("()"):
             facts["owner"] = (Known(last(owner.removesuffix("()"))), at)
         # What comes in another role, or in another order, is missing here.
@@ -118,6 +122,8 @@ def claims(
         if each.row.looks_for:
             named = [name for name in each.row.looks_for if any(f"{name}(" in text for text in texts)]
             facts["found"] = (Known(tuple(named)), at)
+        if each.row.uses:
+            facts.update(_uses(each, at))
         for name, node, values in _arguments(each):
             for key, value, where in _facts_of(name, values, Place(event.file, node), 0):
                 facts[key] = (value, where)
@@ -126,6 +132,57 @@ def claims(
             known = stated.get(place_of(claim.quantity, claim.span)) or _within(stated, claim.quantity, event)
             if known is None or _is_better(name, value, known, texts):
                 yield replace(claim, source=SOURCE, because=(replace(place, source=SOURCE),))
+
+
+def _owner_of(event: Event) -> str:
+    """The name of what a method is called on; for the model within a wrapper that of the wrapper."""
+    function = event.function
+    if function is not None and function.of is not None and function.of.wrapped_by:
+        return function.of.wrapped_by
+    return event.name.rpartition(".")[0].removesuffix(".module")
+
+
+def _uses(each: Seen, at: Place) -> Iterator[tuple[str, tuple[Value, Place]]]:
+    """What the program does with what a call makes, and with its arguments: `.half()`, `clip_grad_norm_(_`.
+
+    The name of the object is left out where a method of it is called, and is `_` in the arguments of another call.
+    """
+    event = each.events[0]
+    number = next(n for n, other in enumerate(each.around) if other is event)
+    parts: dict[str, tuple[Sequence[Event], Callable[[Any], bool]]] = {
+        "then": (each.around[number + 1 :], lambda value: isinstance(value, External) and value.call is event.node)
+    }
+    for name, _, values in _arguments(each):
+        if isinstance(values[0], (External, Instance)):
+            parts[f"{name}.before"] = (each.around[:number], partial(operator.is_, values[0]))
+            parts[f"{name}.after"] = (each.around[number + 1 :], partial(operator.is_, values[0]))
+    for key, (events, is_meant) in parts.items():
+        found = tuple(dict.fromkeys(use for other in events for use in _use(other, is_meant)))
+        if found:
+            yield key, (Known(found[:_MAX_USES]), at)
+
+
+def _use(event: Event, is_meant: Callable[[Any], bool]) -> Iterator[str]:
+    """How a call uses an object; nothing if it does not."""
+    given = ", ".join(map(ast.unparse, (*event.node.args, *(each.value for each in event.node.keywords))))
+    owner = _owner(event.function, is_meant)
+    if owner is not None:
+        yield f"{event.name.removeprefix(owner)}({given})"
+    elif any(_owner(value, is_meant) is not None for value in (*event.arguments, *event.keywords.values())):
+        yield f"{event.name}(_"
+
+
+def _owner(value: Any, is_meant: Callable[[Any], bool]) -> str | None:
+    """The name of the object of which something is a method, or the result of one; None for another object."""
+    if is_meant(value):
+        return value.name if isinstance(value, External) else ""
+    while isinstance(value, External):
+        if is_meant(value):
+            return value.name
+        if value.of is not None and is_meant(value.of):
+            return value.name.partition("().")[0] + "()"
+        value = value.owner
+    return None
 
 
 def _within(stated: Mapping[tuple[str, str, int, int], Claim], quantity: str, event: Event) -> Claim | None:
@@ -143,6 +200,9 @@ def _is_better(name: str, value: Value, known: Claim, texts: Collection[str]) ->
     """Whether a run shows something better than the text does."""
     if isinstance(value, Unresolved):
         return False
+    if name == "then" or name.endswith((".before", ".after")):
+        # The text shows one function, the run all of them.
+        return True
     if name.endswith(f".{MAKER}") and known.value != value:
         # The text shows the function of the user's own that returns an object, the run the class that it is of.
         return isinstance(known.value, Known) and any(f"def {known.value.value}(" in text for text in texts)

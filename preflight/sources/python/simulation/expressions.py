@@ -423,7 +423,7 @@ class Expressions(Assignments):
             if name == "training" and foreign is not None and foreign.last in ("Module", "Layer"):
                 # It is true until something evaluates a model.
                 return True if self.unsearched or not self.has_evaluated else UNKNOWN
-            return External(f"{foreign.name}().{name}") if foreign is not None else UNKNOWN
+            return External(f"{foreign.name}().{name}", of=receiver) if foreign is not None else UNKNOWN
         if isinstance(receiver, ClassValue):
             found = receiver.lookup(name)
             if found is not None and not isinstance(found[0], FunctionValue) and _is_enumeration(receiver):

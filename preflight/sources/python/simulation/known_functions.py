@@ -201,6 +201,7 @@ class Library:
         if full == "sys.argv":
             return self._line
         if name in ("module", "_layers") and (model := wrapped_model(owner)) is not None:
+            model.wrapped_by = owner.name
             return model
         if full == "sys.modules":
             raise OutOfSteps
@@ -298,7 +299,7 @@ class Library:
         if name.rpartition(".")[2] in _WRAPS and not is_open:
             return _with_attributes(_dictionary(arguments, keywords, run.region))
         if not name.startswith(_SILENT):
-            run.record(name, node, frame, arguments, keywords)
+            run.record(name, node, frame, arguments, keywords, function)
         is_known = is_foreign(name)
         for given in (*arguments, *keywords.values()):
             if isinstance(given, Parser):
@@ -322,7 +323,9 @@ class Library:
         if len(name) >= _MAX_NAME:
             return origin
         call = node if isinstance(node, ast.Call) else None
-        made = External(f"{name}()", run.region, {}, call, frame.module.file, arguments, keywords, origin=origin)
+        made = External(
+            f"{name}()", run.region, {}, call, frame.module.file, arguments, keywords, function.owner, origin
+        )
         if name.startswith("dataclasses.field") or name == "builtins.SystemExit":
             made.attributes.update(keywords)
         if name in ("pathlib.Path", "pathlib.PurePath"):

@@ -70,6 +70,7 @@ class Event(NamedTuple):
         waits: whether a rank waits for the others in it.
         is_layer: whether it is a layer for whose gradients the ranks wait, as no search for unused ones is made.
         is_statement: whether nothing takes what it returns.
+        function: what is called, if it is of a library.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Event(NamedTuple):
     waits: bool = False
     is_layer: bool = False
     is_statement: bool = False
+    function: External | None = None
 
     @property
     def path(self) -> tuple[tuple[str, int, int], ...]:
@@ -435,6 +437,7 @@ class RunState:
         frame: Frame,
         arguments: tuple[Any, ...] = (),
         keywords: dict[str, Any] | None = None,
+        function: External | None = None,
     ) -> None:
         """Note a call of something that is not the user's own."""
         if not isinstance(node, ast.Call):
@@ -459,6 +462,7 @@ class RunState:
             Event(
                 *(name, file, node, calls, doubt, guards, arguments, named, self._maybe, is_waiting, is_layer),
                 is_statement=node is self._statement,
+                function=function,
             )
         )
 

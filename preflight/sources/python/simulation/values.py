@@ -207,6 +207,8 @@ class Instance:
     attributes: dict[str, Any] = field(default_factory=dict)
     #: Whether it may have further attributes, which are not known.
     is_open: bool = False
+    #: The wrapper that it was taken out of again: DataParallel, an engine.
+    wrapped_by: str = ""
     #: What it is beside, if its class is one of parsers of argparse.
     parser: Any = None
 
@@ -227,6 +229,8 @@ class External:
     owner: External | None = None
     #: OWN, OF_RANK or AGREED where that is known of its value.
     origin: Unknown | None = None
+    #: The object of the user's own whose class has it from a library.
+    of: Instance | None = None
 
     @property
     def last(self) -> str:
