@@ -135,14 +135,17 @@ _NAMED = re.compile(r"(?P<kind>[A-Za-z][\w.+ -]*?)(?::(?P<count>\d+(?:\.\d+)?))?
 
 
 def _sky(root: Node) -> Accelerators | None:
-    """`A100:8`, `{A100: 8}`, `[A100:8, H100:8]` or a set of them, from which SkyPilot may choose."""
+    """`A100:8`, `{A100: 8}`, `[A100:8, H100:8]` or a set of them, from which SkyPilot may choose.
+
+    `gpus` is another name of `accelerators`.
+    """
     resources = root.at("resources")
-    member = resources.member("accelerators") if resources is not None else None
+    member = (resources.member("accelerators") or resources.member("gpus")) if resources is not None else None
     listed = [member] if member is not None else []
     for key in ("any_of", "ordered"):
         choice = resources.at(key) if resources is not None else None
         for item in choice.items if choice is not None else ():
-            found = item.member("accelerators") if item.kind is Kind.OBJECT else None
+            found = (item.member("accelerators") or item.member("gpus")) if item.kind is Kind.OBJECT else None
             listed.extend([found] if found is not None else [])
     offers = [offer for found in listed for offer in _sky_offers(found.node)]
     if not listed or not offers:
@@ -229,10 +232,12 @@ _MAX_VARIABLES = 300
 class TaskFileSource:
     """Reads the task files of one orchestrator."""
 
+    #: A line that submits the file tells whose it is, whatever its keys.
+    decided_by_role = True
+
     def __init__(self, orchestrator: Orchestrator) -> None:
         self.orchestrator = orchestrator
         self.name = orchestrator.name
-        #: A line that submits the file tells whose it is, whatever its keys.
         self.roles = (task_role(orchestrator.name),)
 
     def recognises(self, file: SourceFile) -> bool:

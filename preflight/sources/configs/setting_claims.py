@@ -23,6 +23,8 @@ _MAX_DEPTH = 4
 #: Sections of a list whose keys are claimed, as `datasets.item0.type`.
 _MAX_LISTED = 8
 _FLOAT_WITHOUT_DOT = re.compile(r"[-+]?\d{1,40}[eE][-+]?\d{1,4}")
+#: What stands under a key with a secret's name, and is none: a list of names of secrets.
+_NAME_OF_SECRET = re.compile(r"(?:[a-z]{1,20}:)?[A-Z][A-Z_]{2,40}")
 #: A name; as a key of SkyPilot's mounts also a path.
 _KEY = re.compile(r"[A-Za-z0-9_-]{1,80}|[/~][A-Za-z0-9_/-]{0,80}")
 
@@ -77,7 +79,7 @@ def state_settings(
 def _state(node_claims: NodeClaims, member: Member, path: str, reader: _Reader, left: list[int]) -> None:
     node = member.node
     hidden = is_secret(member.key)
-    if left[0] <= 0 or not _KEY.fullmatch(reader.key_of(member.key)) or (hidden and node.kind is not Kind.OBJECT):
+    if left[0] <= 0 or not _KEY.fullmatch(reader.key_of(member.key)) or (hidden and _may_be_secret(node)):
         return
     left[0] -= 1
     spend(1)
@@ -112,6 +114,19 @@ def _state(node_claims: NodeClaims, member: Member, path: str, reader: _Reader, 
     elif inner and path.count(".") < _MAX_DEPTH and not stops:
         for below in node.in_force:
             _state(node_claims, below, f"{path}.{reader.key_of(below.key)}", reader, left)
+
+
+def _may_be_secret(node: Node) -> bool:
+    """Whether the value of a key with a secret's name may be one.
+
+    A section, a truth value, null, and a list of names of secrets are not.
+    """
+    if node.kind is Kind.ARRAY:
+        names = [item.value if item.kind is Kind.SCALAR else None for item in node.items]
+        return not all(isinstance(name, str) and _NAME_OF_SECRET.fullmatch(name) for name in names)
+    return node.kind is not Kind.OBJECT and not (
+        node.kind is Kind.SCALAR and (node.value is None or isinstance(node.value, bool))
+    )
 
 
 def _together(*items: Plain) -> Plain:

@@ -146,10 +146,15 @@ class RecognisedFiles:
         return isinstance(file, SourceFile) and _TEST_WORDS.search(file.text) is not None
 
     def source_of(self, file: SourceFile, role: str) -> Source | None:
-        """The source of `file`: the one that recognises it, otherwise the one that reads files in that role."""
+        """The source of `file`: the one that recognises it, otherwise the one that reads files in that role.
+
+        A line that submits a task file tells whose it is, whatever its keys look like.
+        """
         if file.path not in self._kinds:
             self._kinds[file.path] = self._recognise(file)
         by_role = next((s for s in self.sources if role and role in getattr(s, "roles", ())), None)
+        if by_role is not None and getattr(by_role, "decided_by_role", False):
+            return by_role
         return self._kinds[file.path] or by_role
 
     def _recognise(self, file: SourceFile) -> Source | None:

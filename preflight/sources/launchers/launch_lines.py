@@ -165,8 +165,9 @@ def read_commands(
         if line is None:
             plain = plain_program(command, tree)
             claims.extend(plain.claims)
-            submitted = submitted_task(command, tree).references
-            result = replace(result, references=(*result.references, *plain.references, *submitted))
+            submitted = submitted_task(command, tree)
+            claims.extend(submitted.claims)
+            result = replace(result, references=(*result.references, *plain.references, *submitted.references))
             continue
         reading = _read_line(line, dict(header) if batch else {}, tree, elsewhere=elsewhere, scheduler=scheduler)
         if not reading.launches:

@@ -246,7 +246,9 @@ _SUFFIXES = (".yaml", ".yml")
 
 
 def submitted_task(command: Command, tree: Tree) -> Reading:
-    """A reference to the task file that a line submits; empty for any other line."""
+    """A reference to the task file that a line submits, which counts as it stands if each word is known; empty for any
+    other line.
+    """
     stripped = strip_wrappers(command)
     words = [text_of(word) or "" for word in stripped.words[:4]]
     program = posixpath.basename(words[0]) if words else ""
@@ -260,7 +262,11 @@ def submitted_task(command: Command, tree: Tree) -> Reading:
         for text in texts(word.value):
             target = relative(text, line, tree) if text.lower().endswith(_SUFFIXES) else None
             if target is not None and isinstance(tree.read(target), SourceFile):
-                return Reading(references=(Reference(target, task_role(_ORCHESTRATORS[program]), word.span),))
+                builder = ClaimBuilder(program, condition=command.condition)
+                if all(text_of(word) is not None for word in stripped.words):
+                    builder.add("submitted_task", Known(target), word.span, word.spelling)
+                reference = Reference(target, task_role(_ORCHESTRATORS[program]), word.span)
+                return Reading(claims=tuple(builder.claims), references=(reference,))
     return Reading()
 
 

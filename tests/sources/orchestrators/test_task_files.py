@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from preflight import api
 from preflight.model.job import Known, Plain, Strength, Unresolved
 from preflight.sources.base import Reading, SourceFile
 from preflight.sources.formats.tree import MemoryTree
@@ -207,3 +210,21 @@ def test_a_line_that_submits_a_file_tells_whose_it_is() -> None:
     found = read_script("sky launch -c train task.yaml\n", **{"task.yaml": "num_nodes: 2\nrn: python train.py\n"})
     (reference,) = found.references
     assert reference.role in SKYPILOT_SOURCE.roles
+    assert [claim.value for claim in found.claims if claim.quantity == "submitted_task"] == [Known("task.yaml")]
+    # What stands behind the variable may be an option that changes the task.
+    assert not read_script("sky launch task.yaml $MORE\n", **{"task.yaml": SKY}).claims
+
+
+def test_a_line_that_submits_a_file_counts_more_than_the_look_of_its_keys(tmp_path: Path) -> None:
+    (tmp_path / "task.yaml").write_text("num_nodes: 2\nresources:\n  gpus: H100:8\ncommand: torchrun train.py\n")
+    (tmp_path / "run.sh").write_text("#!/bin/bash\nsky launch task.yaml\n")
+    assert "CFG007" in {finding.id for finding in api.lint([tmp_path], root=tmp_path).findings}
+
+
+@pytest.mark.parametrize(
+    ("secrets", "stated"),
+    [("[secrets:HF_TOKEN]", True), ("[HF_TOKEN]", True), ("true", True), ("[hf_abc1]", False), ("hf_abc1", False)],
+)
+def test_names_of_secrets_are_stated_and_secrets_are_not(secrets: str, stated: bool) -> None:
+    claims = read(SKYPILOT_SOURCE, f"{SKY}secrets: {secrets}\n").claims
+    assert ("setting.skypilot.secrets" in {claim.quantity for claim in claims}) is stated
