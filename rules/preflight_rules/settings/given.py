@@ -87,10 +87,21 @@ class Given:
         return self.keys.get(key)
 
     def others(self, section: str, known: Sequence[str]) -> list[Claim]:
-        """The claims of the keys directly in a section (`config.*`) that are not among the known ones."""
+        """The claims of the keys directly in a section (`config.*`) that are not among the known ones.
+
+        A known one that begins with `^` is a pattern.
+        """
         prefix = section.removesuffix("*")
         inside = {key.removeprefix(prefix): claim for key, claim in self.keys.items() if key.startswith(prefix)}
-        return [claim for key, claim in inside.items() if key.isidentifier() and key not in known and key not in FACTS]
+        forms = [re.compile(each) for each in known if each.startswith("^")]
+        return [
+            claim
+            for key, claim in inside.items()
+            if (key.isidentifier() or (forms and "." not in key))
+            and key not in known
+            and key not in FACTS
+            and not any(form.fullmatch(key) for form in forms)
+        ]
 
     def value(self, key: str) -> Any:
         """The value of a key, None if it is not given. Raises UnknownValue if that is not known."""

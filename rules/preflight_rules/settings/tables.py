@@ -39,7 +39,8 @@ class Refusal(NamedTuple):
         until: the last release that does; empty for the newest.
         package: the distribution that `since` and `until` are about; empty for the framework's own.
         severity: "warning" where the framework continues, but without what is set, or slowly; empty for an error.
-        known: the keys of the section that the only key of `at` names (`config.*`): any other one is to blame.
+        known: the keys of the section that the only key of `at` names (`config.*`), or patterns of them, which begin
+            with `^`: any other one is to blame.
         pinned: whether it is only said where the files pin a release.
         later: whether its settings are read without complaint, and the job fails or is wrong after that.
 

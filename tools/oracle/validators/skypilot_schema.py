@@ -80,8 +80,14 @@ for row in made:
     if row["key"].startswith("file_mounts.*.") and row["key"].count(".") == 2:
         # The validation passes over keys of the top that are null.
         row["nullable"] = True
+    if row["key"].endswith(".accelerators"):
+        row["alias"] = row["key"].replace(".accelerators", ".gpus")
     if row["key"].endswith(".accelerators.*"):
-        # Checked after the schema.
+        # Checked after the schema, unless the items of any_of or ordered replace it.
         row["above"] = 0
+        if row["key"] == "resources.accelerators.*":
+            row["when"] = "resources.any_of.item0.accelerators is None and resources.ordered.item0.accelerators is None"
     row["types"] = [name for name in row.get("types", ()) if name != "null"]
+# Names of the user's: only null is refused, and only where no option of the line may set it.
+made.append({"key": "envs.*", "kind": "json", "when": "job.submitted_task is not None"})
 json.dump([row for row in made if row["key"].rpartition(".")[2][:1] != "_"], sys.stdout)
