@@ -61,7 +61,9 @@ def _model_ranks(job: Job, launch: Launch) -> tuple[list[int], tuple[Claim, ...]
 
 
 def on_one_node(job: Job, launch: Launch) -> bool:
-    """Whether the files give one node; scripts for many nodes often have it as a placeholder."""
+    """Whether the files give one node as a number: scripts for many nodes often have it as a placeholder."""
+    if job.setting("standalone", launch.scope):
+        return False
     nodes = job.requiring("nodes", launch.scope) or job.setting("nodes", launch.scope)
     return bool(nodes) and certainly_one(job_value(nodes))
 
@@ -91,8 +93,9 @@ def ranks_not_divisible_by_model_parallel_size(job: Job) -> Iterator[Verdict]:
 
     Fix: Choose sizes whose product divides the ranks, or start a multiple of the product.
 
-    Known limits: Sizes in a configuration file of another framework are not read. If the number of nodes is 1 and more
-    nodes would make the sizes fit, it is a warning: scripts are published with placeholder numbers.
+    Known limits: Sizes in a configuration file of another framework are not read. If the number of nodes is 1 without
+    `--standalone`, and more nodes would make the sizes fit, it is a warning: scripts are published with placeholder
+    numbers.
     """
     for launch in job.launches:
         if not _is_megatron(launch):
