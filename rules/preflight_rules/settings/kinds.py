@@ -43,6 +43,7 @@ class Setting(NamedTuple):
         added: of the releases that the table was read from, the first that has it; empty if all have it.
         gone: the last release that has it; empty if the newest has it.
         since: the first release that rejects other values; empty for all known releases.
+        until: the last release that is known to reject them; empty for the newest.
         types: of the kind `json`: the names of its types; any if there are none.
         pattern: of the kind `json`: what a text has to contain; choices count in upper and lower case.
     """
@@ -59,6 +60,7 @@ class Setting(NamedTuple):
     alias: str = ""
     replaced_by: str = ""
     since: str = ""
+    until: str = ""
     when: str = ""
     former: tuple[Plain, ...] = ()
     words: tuple[Plain, ...] = ()

@@ -112,7 +112,7 @@ def _judged(place: Given, setting: Setting, claim: Claim, version: str) -> Verdi
     unresolved = why_unresolved((claim,), place.launch)
     if unresolved is not None:
         return unknown(place.subject, f"{quoted(claim)} is unknown: {unresolved[1]}", at=claim)
-    applies = in_range(version, setting.since, "")
+    applies = in_range(version, setting.since, setting.until)
     expected = [_refused(setting, item, version) for item in claim.alternatives if item != AUTO]
     if applies is False or not any(expected):
         return passed(place.subject)

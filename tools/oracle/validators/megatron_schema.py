@@ -5,6 +5,8 @@ import sys
 
 import megatron_validator
 
+#: Options that have more choices in 0.18.2 or 0.19.0.
+EXTENDED = ("position_embedding_type", "optimizer", "moe_router_load_balancing_type")
 KINDS = {int: "whole", float: "decimal"}
 
 
@@ -22,8 +24,12 @@ def main():
                 row["kind"] = KINDS.get(action.type, "given")
                 choices = [getattr(item, "name", str(item)) for item in action.choices or ()]
                 if choices:
-                    # Other releases have others, so only a job that pins this one gets an error.
-                    row.update(kind="given", choices=choices, since="0.16")
+                    row.update(kind="given", choices=choices)
+            elif action.nargs == "+" and action.type is str and action.choices:
+                row.update(kind="words", choices=list(action.choices))
+            if "choices" in row:
+                # Earlier releases have others, so only a job that pins this one or a newer one gets an error.
+                row.update({"since": "0.16"} | ({"until": "0.16"} if row["key"] in EXTENDED else {}))
             if not any(other["key"] == row["key"] for other in made):
                 made.append(row)
     json.dump(made, sys.stdout)
