@@ -28,7 +28,7 @@ _BEYOND_OF = {
     # What DeepSpeed refuses when the program gives it what the launcher has accepted.
     "accelerate": ("BAT002",),
     "paddle": ("PPS002", "PPS006", "PPS008", "PPS009", "PPS018"),
-    "paddle2": ("PPS002", "PPS006", "PPS018"),
+    "paddle2": ("PPS002", "PPS006", "PPS009", "PPS018"),
     "megatron": ("PAR010", "PAR028"),
     # What its workers divide later.
     "verl": ("RLT001",),
