@@ -45,7 +45,9 @@ SOURCE = "call"
 #: Stands for the call itself: true where all its arguments are written out.
 CALL = "(call)"
 #: What is stated of a call itself, beside its arguments.
-FACTS = frozenset(("function", "early", "late", "last", "owner", "found", "unused", "again", "reached_by", "then"))
+FACTS = frozenset(
+    ("function", "early", "late", "last", "owner", "wrapper", "found", "unused", "again", "reached_by", "then")
+)
 
 
 #: Those of them that depend on the rest of the file.

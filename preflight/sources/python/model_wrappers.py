@@ -226,11 +226,11 @@ def _is_key(module: Module, name: ast.expr | None, key: object) -> bool:
 _OPTIMIZER = re.compile(
     r"(?:\w*Adam\w*|SGD\w*|Lion\w*|Adagrad\w*|RMSprop|Adafactor|LAMB|Lamb|LARS|Muon|ASGD|Rprop|Adadelta)(?:8bit)?"
 )
-_DIVIDING = re.compile(r"FullyShardedDataParallel|fully_shard|Accelerator|configure_optimizers")
+_DIVIDING = re.compile(r"Accelerator|configure_optimizers")
 
 
 def early_optimizer_claims(module: Module) -> Iterator[Claim]:
-    """Each optimizer of a model that is divided later: `fsdp`, `prepare` (by Accelerate) or `lightning`."""
+    """Each optimizer of a model that is divided later: `prepare` (by Accelerate) or `lightning`."""
     if not _DIVIDING.search(module.file.text):
         return
     optimizers = [
@@ -242,11 +242,6 @@ def early_optimizer_claims(module: Module) -> Iterator[Claim]:
         if function is not None and function.name == "configure_optimizers" and re.match(r"self\b", model):
             yield module.claim("early_optimizer", "lightning", call)
             continue
-        for divided in module.named("FullyShardedDataParallel", "fully_shard"):
-            if _takes(divided, model) and not _keeps_parameters(divided) and _follows(module, call, divided):
-                because = module.claim("uses_fsdp", True, divided)
-                yield module.claim("early_optimizer", "fsdp", call, because=(because,))
-                break
         for prepared in module.named("prepare"):
             owner = prepared.func.value if isinstance(prepared.func, ast.Attribute) else None
             if owner is None or dotted(owner) not in accelerators:
@@ -282,16 +277,6 @@ def _moved(expression: ast.expr) -> ast.expr:
     ):
         expression = expression.func.value
     return expression
-
-
-def _keeps_parameters(call: ast.Call) -> bool:
-    """Whether the wrapper may keep the parameters that the optimizer knows."""
-    for keyword in call.keywords:
-        if keyword.arg is None:
-            return True
-        if keyword.arg == "use_orig_params":
-            return not (isinstance(keyword.value, ast.Constant) and keyword.value.value is False)
-    return False
 
 
 def _follows(module: Module, optimizer: ast.Call, divided: ast.Call) -> bool:

@@ -110,9 +110,11 @@ def claims(
             "function": (Known(event.name), at),
             "reached_by": (Known(each.reached_by.value), at),
         }
-        owner = _owner_of(event)
+        owner = event.name.rpartition(".")[0]
         if owner.endswith("()"):
             facts["owner"] = (Known(last(owner.removesuffix("()"))), at)
+        if wrapper := _wrapper_of(event):
+            facts["wrapper"] = (Known(last(wrapper.removesuffix("()"))), at)
         # What comes in another role, or in another order, is missing here.
         missing = each.row.after and not _called_before(each, doubt=2) & set(each.row.after)
         if missing and called & set(each.row.after):
@@ -134,12 +136,13 @@ def claims(
                 yield replace(claim, source=SOURCE, because=(replace(place, source=SOURCE),))
 
 
-def _owner_of(event: Event) -> str:
-    """The name of what a method is called on; for the model within a wrapper that of the wrapper."""
-    function = event.function
-    if function is not None and function.of is not None and function.of.wrapped_by:
-        return function.of.wrapped_by
-    return event.name.rpartition(".")[0].removesuffix(".module")
+def _wrapper_of(event: Event) -> str:
+    """The name of the wrapper out of which the model was taken that has the called method; empty if it has none."""
+    model = event.function.of if event.function is not None else None
+    if model is not None:
+        return model.wrapped_by
+    owner, _, taken = event.name.rpartition(".")[0].rpartition(".")
+    return owner if taken == "module" else ""
 
 
 def _uses(each: Seen, at: Place) -> Iterator[tuple[str, tuple[Value, Place]]]:

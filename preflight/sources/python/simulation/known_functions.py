@@ -80,6 +80,7 @@ _ADDS_OPTIONS = ("deepspeed.add_config_arguments", ".add_argparse_args")
 #: Methods after which some file has another text.
 _WRITING = (".write_text", ".write_bytes", ".unlink", ".rename", ".symlink_to", ".save_to_disk")
 _SPAWNS = names("spawning")
+_SAME_MODULE = names("methods_that_return_the_module")
 EQUAL = names("equal")
 OWN_RESULTS = names("own_results")
 LOSS = pattern("losses")
@@ -323,9 +324,10 @@ class Library:
         if len(name) >= _MAX_NAME:
             return origin
         call = node if isinstance(node, ast.Call) else None
-        made = External(
-            f"{name}()", run.region, {}, call, frame.module.file, arguments, keywords, function.owner, origin
-        )
+        if function.last in _SAME_MODULE and (module := _module_of(function)) is not None:
+            return module
+        places = (call, frame.module.file, arguments, keywords, function.owner, origin, function.of)
+        made = External(f"{name}()", run.region, {}, *places)
         if name.startswith("dataclasses.field") or name == "builtins.SystemExit":
             made.attributes.update(keywords)
         if name in ("pathlib.Path", "pathlib.PurePath"):
@@ -830,6 +832,14 @@ _PLAIN = names("plain_decorators")
 _PROPERTIES = frozenset(("property", "cached_property"))
 _LOADERS = names("yaml_loaders")
 _STARTS = names("group_starts")
+
+
+def _module_of(method: External) -> Instance | External | None:
+    """The module of torch, or layer of Paddle, that something is a method of; None for other methods."""
+    if method.of is not None:
+        return method.of
+    owner = method.owner
+    return owner if owner is not None and owner.is_result and owner.last[:1].isupper() else None
 
 
 def _yaml(text: str) -> Any:
