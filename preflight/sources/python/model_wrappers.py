@@ -223,7 +223,7 @@ def _is_key(module: Module, name: ast.expr | None, key: object) -> bool:
 
 
 #: Names of optimizers of torch and of the libraries beside it.
-_OPTIMIZER = re.compile(
+OPTIMIZER = re.compile(
     r"(?:\w*Adam\w*|SGD\w*|Lion\w*|Adagrad\w*|RMSprop|Adafactor|LAMB|Lamb|LARS|Muon|ASGD|Rprop|Adadelta)(?:8bit)?"
 )
 _DIVIDING = re.compile(r"Accelerator|configure_optimizers")
@@ -252,7 +252,7 @@ def early_optimizer_claims(module: Module) -> Iterator[Claim]:
 
 
 def _is_optimizer(module: Module, call: ast.Call) -> bool:
-    return _OPTIMIZER.fullmatch(last(module.called(call))) is not None
+    return OPTIMIZER.fullmatch(last(module.called(call))) is not None
 
 
 def _models(call: ast.Call) -> Iterator[str]:

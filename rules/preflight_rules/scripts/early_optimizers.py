@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job
 from preflight.model.job.value import texts
-from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import placed, quoted
 from preflight_rules.scripts.script_facts import launches_of, stated
 from preflight_rules.sizes.fsdp import is_value, only_claim
@@ -34,22 +34,26 @@ from preflight_rules.sizes.fsdp import is_value, only_claim
 def optimizer_made_before_fsdp(job: Job) -> Iterator[Verdict]:
     """An optimizer takes the parameters of a model before FSDP divides them.
 
-    What it checks: Under Accelerate's FSDP with `fsdp_use_orig_params: false`, an optimizer made of
-    `model.parameters()` comes after the model's `prepare`. With Lightning's `fsdp_native`, `configure_optimizers` takes
-    `self.trainer.model.parameters()`. For FSDP itself see CFG002.
+    What it checks: In one function, an optimizer made of `model.parameters()` comes after
+    `FullyShardedDataParallel(model)` or `fully_shard(model)`. Under Accelerate's FSDP with `fsdp_use_orig_params:
+    false` it comes after the model's `prepare`. With Lightning's `fsdp_native`, `configure_optimizers` takes
+    `self.trainer.model.parameters()`.
 
     Why it matters: FSDP puts flat or divided parameters in the place of the ones that the optimizer holds, so it
     changes nothing that the model uses: the loss stays where it is. Lightning's `fsdp_native` notices it and stops.
 
-    Example: `optimizer = AdamW(model.parameters())`, then `accelerator.prepare(model, optimizer)`.
+    Example: `optimizer = AdamW(model.parameters())`, then `model = FSDP(model)`.
 
     Fix: Divide the model first, then make the optimizer from the divided model's parameters.
 
-    Known limits: An optimizer that another function makes is not seen.
+    Known limits: `use_orig_params=True` keeps the parameters, so nothing is reported there. An optimizer that another
+    function makes is not seen.
     """
     for subject, optimizer in stated(job, "early_optimizer"):
         kind = next(iter(texts(optimizer.value)), "")
-        if kind == "lightning":
+        if kind == "fsdp":
+            yield _judge_wrapped(subject, optimizer)
+        elif kind == "lightning":
             strategy = next((c for c in job.about("lightning_strategy") if c.span.path == optimizer.span.path), None)
             if strategy is not None and "fsdp_native" in strategy.spelling:
                 yield undecided(subject, (strategy,)) or failed(
@@ -62,6 +66,21 @@ def optimizer_made_before_fsdp(job: Job) -> Iterator[Verdict]:
                 )
         else:
             yield from _judge_prepared(job, subject, optimizer)
+
+
+def _judge_wrapped(subject: str, optimizer: Claim) -> Verdict:
+    divided = optimizer.because[0]
+    if optimizer.condition != divided.condition:
+        return unknown(subject, f"{quoted(divided)} depends on the branch `{divided.condition}`", at=divided)
+    return failed(
+        subject,
+        f"{quoted(optimizer)} takes the parameters before {placed(divided)} divides them: the optimizer changes"
+        " parameters that the model no longer uses.",
+        at=optimizer,
+        also=((divided, "divided here"),),
+        remedy="Make the optimizer after the model is divided, from the divided model's parameters.",
+        severity=Severity.WARNING,
+    )
 
 
 def _judge_prepared(job: Job, subject: str, optimizer: Claim) -> Iterator[Verdict]:

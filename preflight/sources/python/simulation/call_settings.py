@@ -18,6 +18,7 @@ from preflight.model.job import Claim, Known, Span, Strength, Unresolved, Value
 from preflight.model.job.quantities import SECTION, SETTING_PREFIX
 from preflight.sources.base import SourceFile
 from preflight.sources.python.called_settings import CALL, ITEMS, MAKER, SOURCE, Called, calls
+from preflight.sources.python.model_wrappers import OPTIMIZER
 from preflight.sources.python.module import last
 from preflight.sources.python.paddle_legacy import is_transpile
 from preflight.sources.python.rank_conditions import RankSet
@@ -153,7 +154,7 @@ def _uses(each: Seen, at: Place) -> Iterator[tuple[str, tuple[Value, Place]]]:
     event = each.events[0]
     number = next(n for n, other in enumerate(each.around) if other is event)
     parts: dict[str, tuple[Sequence[Event], Callable[[Any], bool]]] = {
-        "then": (each.around[number + 1 :], lambda value: isinstance(value, External) and value.call is event.node)
+        "then": (each.around[number + 1 :], partial(_is_result, event))
     }
     for name, _, values in _arguments(each):
         if isinstance(values[0], (External, Instance)):
@@ -173,6 +174,26 @@ def _use(event: Event, is_meant: Callable[[Any], bool]) -> Iterator[str]:
         yield f"{event.name.removeprefix(owner)}({given})"
     elif any(_owner(value, is_meant) is not None for value in (*event.arguments, *event.keywords.values())):
         yield f"{event.name}(_"
+
+
+def early_optimizers(events: Sequence[Event]) -> Iterator[tuple[Event, Event]]:
+    """Optimizers of models that FSDP divides later, each with the call that divides, which replaces the parameters."""
+    optimizers = [(number, event) for number, event in enumerate(events) if OPTIMIZER.fullmatch(last(event.name))]
+    for number, divided in enumerate(events) if optimizers else ():
+        if last(divided.name) not in ("FullyShardedDataParallel", "fully_shard") or not divided.arguments:
+            continue
+        if divided.keywords.get("use_orig_params", False) is not False:
+            continue
+        model = divided.arguments[0]
+        taking = [(n, event) for n, event in optimizers if any(_use(event, partial(operator.is_, model)))]
+        made = [n for n, event in optimizers if any(_use(event, partial(_is_result, divided)))]
+        early = [event for n, event in taking if n < number]
+        if early and not made and not any(n > number for n, _ in taking):
+            yield early[-1], divided
+
+
+def _is_result(event: Event, value: Any) -> bool:
+    return isinstance(value, External) and value.call is event.node
 
 
 def _owner(value: Any, is_meant: Callable[[Any], bool]) -> str | None:

@@ -47,6 +47,8 @@ _WAITING = (
 )
 #: Claims that show that a script is for several ranks.
 _OF_SEVERAL_RANKS = frozenset(("uses_ddp", "uses_fsdp", "training_framework", "backend"))
+#: Stands for a branch that may not be taken.
+_UNSURE = "a condition that is not known"
 #: How a condition is shown on which ranks part, by its kind.
 _WORDS = {"while": "while", "for": "for ... in"}
 #: Launchers that pass the local rank as an option (torch/distributed/launch.py, deepspeed/launcher/launch.py).
@@ -152,6 +154,11 @@ def _of_launch(job: Job, launch: Launch, runs: Sequence[Run], tree: Tree) -> Ite
         return
     yield from _partings(job, launch, runs)
     yield from _of_parser(launch, runs[-1])
+    for optimizer, divided in call_settings.early_optimizers(runs[-1].events):
+        because = _claim("uses_fsdp", "", divided.file, divided.node, launch)
+        because = replace(because, value=Known(True), condition=_UNSURE if divided.doubt > 1 else "")
+        early = _claim("early_optimizer", "fsdp", optimizer.file, optimizer.node, launch)
+        yield replace(early, because=(because,))
     if not launch.launcher:
         return
     failure = next((each.failure for each in runs if each.failure is not None), None)
