@@ -4,8 +4,6 @@
                               prod: X           value: |-            : X
                                                   X
 
-The module is sent to nodes: Python 3.8 and the standard library.
-
 Every repetition of a pattern is bounded, so that hostile text cannot make a search quadratic. The module is sent to
 nodes: Python 3.8 and the standard library.
 """

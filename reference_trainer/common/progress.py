@@ -194,6 +194,18 @@ class Progress:
         """Report that a requested fault is being injected."""
         self.send(rank_events.FAULT_INJECTED, phase=self.phase, **what)
 
+    def report_loss(self, text: str, because: List[int]) -> None:
+        """Report that this rank ends because the ranks `because` are gone."""
+        self.send(
+            rank_events.PROBLEM,
+            problem="failed",
+            phase=self.phase,
+            error=text,
+            consequence=True,
+            rank=self.rank,
+            because=because,
+        )
+
     def reached(self, phase: str, **details: Any) -> None:
         """Report that a phase is finished."""
         self.phase = phase

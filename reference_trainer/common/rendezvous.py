@@ -67,17 +67,21 @@ class MasterDialer:
         self._outcome = dial_until(self._host, self._port, timeout_s=self._timeout_s, on_dialled=self._on_dialled)
 
     def _on_dialled(self, dialled: DialResult) -> None:
-        self._progress.send(
-            rank_events.DIAL,
-            rank=self._progress.rank,
-            to=0,
-            endpoint="%s:%d" % (self._host, self._port),
-            result=dialled.result,
-            error=dialled.error,
-            address=dialled.address,
-            source=dialled.source,
-            seconds=round(dialled.seconds, 4),
-        )
+        report_dial(self._progress, dialled, to=0, endpoint="%s:%d" % (self._host, self._port))
+
+
+def report_dial(progress: Progress, dialled: DialResult, **target: Any) -> None:
+    """Report one attempt to reach a process: `to` is its number, `endpoint` its address."""
+    progress.send(
+        rank_events.DIAL,
+        rank=progress.rank,
+        result=dialled.result,
+        error=dialled.error,
+        address=dialled.address,
+        source=dialled.source,
+        seconds=round(dialled.seconds, 4),
+        **target,
+    )
 
 
 def await_master(params: Dict[str, Any], progress: Progress, dialling: MasterDialer) -> None:

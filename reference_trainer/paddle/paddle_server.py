@@ -80,7 +80,7 @@ def _train(config: Settings, progress: Progress, connections: ServerConnections,
         began = time.perf_counter()
         progress.entering("step %d" % step, brief=True, waiting_for=list(config.server_numbers))
         for phase in (settings.EXACT, settings.TRAINING):
-            # There is no phase with known gradients: faults for either phase are injected here.
+            # This run has no phase with known gradients, so faults for both phases are injected here.
             fault.before_step(phase, step)
         task.pull()
         pulled.append(time.perf_counter() - began)
@@ -248,15 +248,7 @@ def _arrived(what: str, number: int, at: Dict[str, List[int]], lines: Dict[int, 
 
 def _lost(progress: Progress, worker: int, number: int) -> None:
     text = "worker %d disconnected before the end" % worker
-    progress.send(
-        rank_events.PROBLEM,
-        problem="failed",
-        phase=progress.phase,
-        error=text,
-        consequence=True,
-        rank=progress.rank,
-        because=[number],
-    )
+    progress.report_loss(text, [number])
     raise ProbeUnavailable("blocked", text)
 
 

@@ -17,7 +17,6 @@ import threading
 import time
 from typing import Any, Dict, List, Tuple
 
-from preflight.agent import rank_events
 from preflight.agent.wire import ProbeUnavailable
 from reference_trainer.common import assembly, rendezvous
 from reference_trainer.common.assembly import JsonLines
@@ -107,17 +106,8 @@ class ServerConnections:
         )
 
     def _on_dialled(self, server: int, dialled: rendezvous.DialResult) -> None:
-        self._progress.send(
-            rank_events.DIAL,
-            rank=self._config.rank,
-            to=self._config.server_numbers[server],
-            endpoint=self._config.endpoints[server],
-            result=dialled.result,
-            error=dialled.error,
-            address=dialled.address,
-            source=dialled.source,
-            seconds=round(dialled.seconds, 4),
-        )
+        number, endpoint = self._config.server_numbers[server], self._config.endpoints[server]
+        rendezvous.report_dial(self._progress, dialled, to=number, endpoint=endpoint)
 
     def meet(self) -> None:
         """Report to every server, and wait until all workers have done so; afterwards the servers are watched."""
@@ -199,15 +189,7 @@ class ServerConnections:
     def _report_loss(self, server: int) -> str:
         text = "server %d disconnected" % server
         number = self._config.server_numbers[server]
-        self._progress.send(
-            rank_events.PROBLEM,
-            problem="failed",
-            phase=self._progress.phase,
-            error=text,
-            consequence=True,
-            rank=self._config.rank,
-            because=[number],
-        )
+        self._progress.report_loss(text, [number])
         return text
 
     def _gone(self, server: int) -> None:

@@ -270,19 +270,8 @@ class ServerDialer:
         item.channel = channel
 
     def _on_dialled(self, item: DialledServer) -> None:
-        dialled = item.dialled
-        self._progress.send(
-            rank_events.DIAL,
-            rank=self._progress.rank,
-            to=self._config.server_numbers[item.index],
-            server=item.index,
-            endpoint=item.endpoint,
-            result=dialled.result,
-            error=dialled.error,
-            address=dialled.address,
-            source=dialled.source,
-            seconds=round(dialled.seconds, 4),
-        )
+        number = self._config.server_numbers[item.index]
+        rendezvous.report_dial(self._progress, item.dialled, to=number, server=item.index, endpoint=item.endpoint)
 
 
 _RANK = {"mismatch": 0, "protocol_error": 1, "ended": 2, "silent": 3, "gone": 3}

@@ -288,15 +288,7 @@ def server(params: Dict[str, Any], emit: Emit) -> ServerReport:
         if why.mismatch:
             raise ProbeUnavailable("denied", why.text) from why
         who = numbers_of([why.worker] if why.worker is not None else [], config.worker_numbers)
-        progress.send(
-            rank_events.PROBLEM,
-            problem="failed",
-            phase=progress.phase,
-            error=why.text,
-            consequence=True,
-            rank=progress.rank,
-            because=who,
-        )
+        progress.report_loss(why.text, who)
         raise ProbeUnavailable("blocked", why.text) from why
     finally:
         progress.stop()

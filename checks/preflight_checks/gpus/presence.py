@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from preflight._util.sequences import grouped
 from preflight.model.findings import Command, Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet, Observed, Unavailable
-from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
+from preflight.plugins.authoring import Verdict, check, failed, memoize, not_applicable, passed, root_command, unknown
 from preflight_checks.comparison import split, table
 from preflight_checks.plans import missing_facts, on_every_node, only_if, requests_gpus
 from preflight_checks.probes.gpus import DEADLINE_S, Gpu, Gpus, gpus
@@ -84,25 +83,19 @@ def expected_gpus(job: Job) -> tuple[int, tuple[Claim, ...]] | None:
     return held if held is not None and held[0] > 0 else ranks
 
 
-#: Memoized: a dozen checks use these devices, and a large fleet has a hundred thousand.
-_LISTED: weakref.WeakKeyDictionary[Facts, dict[tuple[int | None, tuple[str, ...]], list[NodeGpu]]] = (
-    weakref.WeakKeyDictionary()
-)
-
-
+@memoize
 def all_devices(job: Job, facts: Facts) -> list[NodeGpu]:
-    """Every NVIDIA device that was found on any node, with or without a problem."""
-    wanted = expected_gpus(job)
-    key = (None if wanted is None else wanted[0], visible(job))
-    listed = _LISTED.setdefault(facts, {})
-    if key not in listed:
-        listed[key] = [
-            NodeGpu(node, gpu, _used(gpu, len(value.gpus), *key))
-            for node, value in facts.observed(gpus).items()
-            if value.vendor == "nvidia"
-            for gpu in value.gpus
-        ]
-    return listed[key]
+    """Every NVIDIA device that was found on any node, with or without a problem.
+
+    Memoized: a dozen checks use these devices, and a large fleet has a hundred thousand.
+    """
+    wanted, named = expected_gpus(job), visible(job)
+    return [
+        NodeGpu(node, gpu, _used(gpu, len(value.gpus), None if wanted is None else wanted[0], named))
+        for node, value in facts.observed(gpus).items()
+        if value.vendor == "nvidia"
+        for gpu in value.gpus
+    ]
 
 
 def _used(gpu: Gpu, device_count: int, wanted: int | None, named: tuple[str, ...]) -> bool:

@@ -59,7 +59,7 @@ def device_nodes(params: Dict[str, Any]) -> DeviceNodes:
         unlinked,
         driver,
         engine,
-        _toolkit(),
+        _version("nvidia-ctk", r"version (\d+\.\d+\.\d+)"),
         any(glob.glob(os.path.join(folder, "*nvidia*")) for folder in CDI),
         any(os.path.exists(mark) for mark in MARKS),
     )
@@ -83,12 +83,13 @@ def _containerd() -> "tuple[str, str]":
     return ("systemd" if match.group(1) == "true" else "cgroupfs", "containerd") if match else ("", "")
 
 
-def _toolkit() -> str:
+def _version(tool: str, pattern: str) -> str:
+    """The version in the output of `tool --version`; empty if it is not known."""
     try:
-        ran = command.run(["nvidia-ctk", "--version"], deadline_s=_TOOL_S)
+        ran = command.run([tool, "--version"], deadline_s=_TOOL_S)
     except ProbeUnavailable:
         return ""
-    match = re.search(r"version (\d+\.\d+\.\d+)", ran.output + ran.error)
+    match = re.search(pattern, ran.output + ran.error)
     return match.group(1) if match else ""
 
 
@@ -119,7 +120,7 @@ def fabric(params: Dict[str, Any]) -> Fabric:
     switches = len(glob.glob(os.path.join(SWITCHES, "*"))) or _switches_by_pci_class()
     if not switches:
         return Fabric(0)
-    return Fabric(switches, _running(), _service(), _version())
+    return Fabric(switches, _running(), _service(), _version("nv-fabricmanager", r"(\d+\.\d+(?:\.\d+)?)"))
 
 
 def _switches_by_pci_class() -> int:
@@ -144,12 +145,3 @@ def _service() -> str:
         return ""
     word = ran.output.strip()
     return word if re.match(r"(active|inactive|failed|activating|deactivating|reloading)$", word) else ""
-
-
-def _version() -> str:
-    try:
-        ran = command.run(["nv-fabricmanager", "--version"], deadline_s=_TOOL_S)
-    except ProbeUnavailable:
-        return ""
-    match = re.search(r"(\d+\.\d+(?:\.\d+)?)", ran.output + ran.error)
-    return match.group(1) if match else ""

@@ -1,4 +1,4 @@
-"""Plans the training run of a job in collective mode, and reads what became of it."""
+"""Plans the training run of a job in collective mode, and reads its result."""
 
 from __future__ import annotations
 

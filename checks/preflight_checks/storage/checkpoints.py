@@ -93,7 +93,7 @@ def resume_topology(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         if existing and not faults:
             yield passed(f"{item.path} on {len(existing)} nodes")
         elif observed and not existing and not faults:
-            yield not_applicable(item.path, "there is no checkpoint yet: the job starts from scratch")
+            yield not_applicable(item.path, "no checkpoint exists yet: the job starts from scratch")
 
 
 def _missing_findings(
@@ -106,7 +106,7 @@ def _missing_findings(
     nowhere = not existing
     verdict = failed(
         f"{item.path}: absent",
-        f"there is no checkpoint at {item.path} on {'any node' if nowhere and len(absent) > 1 else fold(absent)}"
+        f"no checkpoint exists at {item.path} on {'any node' if nowhere and len(absent) > 1 else fold(absent)}"
         + (f", but on {fold(existing, 4)}" if existing else "")
         + f" ({state.detail})",
         at=Evidence("checkpoint", state.detail or state.problem, "a checkpoint", f"ls -l {state.resolved}", node),

@@ -192,7 +192,7 @@ class Step:
 
 @dataclass
 class Workers:
-    """The processes that judge. `reader` is None if there is no access to a cluster."""
+    """The processes that judge. `reader` is None without access to a cluster."""
 
     policy: Policy
     reader: Reader | None = None
