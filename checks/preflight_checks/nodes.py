@@ -11,7 +11,8 @@ from preflight.model.job import Job
 from preflight.model.job.value import items, known_number
 from preflight.model.nodes import HEAD_PAUSED
 from preflight.model.recording import Facts, Fleet, NodeRecord, Unavailable
-from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
+from preflight_checks.cited import check
 from preflight_checks.plans import no_requests
 from preflight_checks.requirements import fold, is_literal, is_single_machine, named, nodes_share_machine, scopes
 
@@ -39,14 +40,7 @@ _NO_LOGIN_REMEDIES = {
 _DEFAULT_REMEDY = "Make `{command}` work from here, or remove {node} from the job's host list."
 
 
-@check(
-    "NOD001",
-    "node-unreachable",
-    plan=no_requests,
-    cost="nothing beyond reaching the node",
-    severity=Severity.ERROR,
-    evidence=("deepspeedai/DeepSpeed#1603", "deepspeedai/DeepSpeed#1481"),
-)
+@check("NOD001", "node-unreachable", plan=no_requests, cost="nothing beyond reaching the node", severity=Severity.ERROR)
 def node_unreachable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every node of the job can be reached.
 
@@ -102,7 +96,6 @@ _MIN_REQUESTS = 3
     plan=no_requests,
     cost="nothing beyond the requests of other checks",
     severity=Severity.ERROR,
-    evidence=("MIC-DKFZ/nnUNet#1343", "vladmandic/sdnext#2642"),
 )
 def node_not_examined(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """A node that was reached can be examined.
@@ -169,17 +162,7 @@ def node_not_examined(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
 
 
 @check(
-    "NOD002",
-    "node-count-differs",
-    plan=no_requests,
-    cost="nothing beyond reaching the node",
-    severity=Severity.ERROR,
-    evidence=(
-        (
-            "the documentation of torchrun: a launch waits for the number of nodes that it is given",
-            "https://docs.pytorch.org/docs/stable/elastic/run.html",
-        ),
-    ),
+    "NOD002", "node-count-differs", plan=no_requests, cost="nothing beyond reaching the node", severity=Severity.ERROR
 )
 def node_count_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The number of examined nodes is the number that the job runs on.
@@ -247,17 +230,7 @@ def _ranks(first: int, end: int) -> str:
 
 
 @check(
-    "NOD003",
-    "no-nodes-to-look-at",
-    plan=no_requests,
-    cost="nothing beyond finding the nodes",
-    severity=Severity.ERROR,
-    evidence=(
-        (
-            "Slurm's documentation of limits: a request beyond them waits in the queue without an error",
-            "https://slurm.schedmd.com/resource_limits.html",
-        ),
-    ),
+    "NOD003", "no-nodes-to-look-at", plan=no_requests, cost="nothing beyond finding the nodes", severity=Severity.ERROR
 )
 def no_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The scheduler, cluster or launcher provides a list of nodes.
@@ -286,12 +259,6 @@ def no_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     plan=no_requests,
     cost="nothing beyond finding the nodes",
     severity=Severity.WARNING,
-    evidence=(
-        (
-            "srun's documentation of --nodelist: within an allocation it can only choose among its nodes",
-            "https://slurm.schedmd.com/srun.html",
-        ),
-    ),
 )
 def named_node_absent(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every node that the job's own files name belongs to the allocation or cluster.

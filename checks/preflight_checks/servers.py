@@ -13,7 +13,8 @@ from preflight._util.sequences import grouped
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job, Known, is_whole_number
 from preflight.model.recording import Facts, Fleet
-from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, root_command, unknown
+from preflight_checks.cited import check
 from preflight_checks.comparison import size, split
 from preflight_checks.context.environment import bare, plan_logins
 from preflight_checks.plans import Gate, combined, given, known_facts, missing_facts, on_every_node
@@ -249,12 +250,7 @@ def _as_written(endpoints: list[Endpoint]) -> str:
 placement_check = functools.partial(check, plan=plan_placement, cost=COST)
 
 
-@placement_check(
-    "PLC001",
-    "servers-on-few-nodes",
-    severity=Severity.WARNING,
-    evidence=("tensorflow/tensorflow#3762", "PaddlePaddle/Paddle#10398"),
-)
+@placement_check("PLC001", "servers-on-few-nodes", severity=Severity.WARNING)
 @given(known_layout("places of servers"))
 def servers_on_few_nodes(job: Job, fleet: Fleet, facts: Facts, found: Layout) -> Iterator[Verdict]:
     """Parameter servers are spread over the nodes, as the nodes' own addresses show.
@@ -316,13 +312,7 @@ def servers_on_few_nodes(job: Job, fleet: Fleet, facts: Facts, found: Layout) ->
         yield passed(f"{len(found.servers)} servers on {len(counts)} nodes")
 
 
-@placement_check(
-    "PLC002",
-    "servers-beside-some-trainers",
-    severity=Severity.INFO,
-    confidence=Confidence.MEDIUM,
-    evidence=("tensorflow/tensorflow#3762", "PaddlePaddle/Paddle#30524"),
-)
+@placement_check("PLC002", "servers-beside-some-trainers", severity=Severity.INFO, confidence=Confidence.MEDIUM)
 @given(known_layout("neighbours of servers"))
 def servers_beside_some_trainers(job: Job, fleet: Fleet, facts: Facts, found: Layout) -> Iterator[Verdict]:
     """Servers share their nodes with all trainers, or with none.
@@ -354,16 +344,7 @@ def servers_beside_some_trainers(job: Job, fleet: Fleet, facts: Facts, found: La
         yield passed("neighbours of servers")
 
 
-@placement_check(
-    "PLC006",
-    "server-port-ephemeral",
-    severity=Severity.INFO,
-    confidence=Confidence.HIGH,
-    evidence=(
-        ("the kernel's ip-sysctl documentation", "https://docs.kernel.org/networking/ip-sysctl.html#ip-variables"),
-        "PaddlePaddle/Paddle#16138",
-    ),
-)
+@placement_check("PLC006", "server-port-ephemeral", severity=Severity.INFO, confidence=Confidence.HIGH)
 @given(known_layout("ports of servers"))
 def server_port_ephemeral(job: Job, fleet: Fleet, facts: Facts, found: Layout) -> Iterator[Verdict]:
     """Servers and trainers listen on ports that the kernel gives to no other connection.
@@ -422,12 +403,7 @@ def server_port_ephemeral(job: Job, fleet: Fleet, facts: Facts, found: Layout) -
 SLOW_STEP_S = 1.0
 
 
-@placement_check(
-    "PLC003",
-    "server-memory-too-small",
-    severity=Severity.ERROR,
-    evidence=("PaddlePaddle/Paddle#10398", "PaddlePaddle/Paddle#30524"),
-)
+@placement_check("PLC003", "server-memory-too-small", severity=Severity.ERROR)
 @given(known_layout("memory of servers"))
 def server_memory_too_small(job: Job, fleet: Fleet, facts: Facts, found: Layout) -> Iterator[Verdict]:
     """The nodes of the servers have enough memory for the parameters.
@@ -480,13 +456,7 @@ def _memory(found: Layout, wanted: Shares, nodes: dict[str, tuple[int, int]], *,
     )
 
 
-@placement_check(
-    "PLC004",
-    "server-cores-too-few",
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-    evidence=("PaddlePaddle/Paddle#10398", "PaddlePaddle/Paddle#30524"),
-)
+@placement_check("PLC004", "server-cores-too-few", severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 @given(known_layout("cores of servers"))
 def server_cores_too_few(job: Job, fleet: Fleet, facts: Facts, found: Layout) -> Iterator[Verdict]:
     """Each server and trainer of a node has its own core.
@@ -524,13 +494,7 @@ def server_cores_too_few(job: Job, fleet: Fleet, facts: Facts, found: Layout) ->
         yield passed("cores of servers")
 
 
-@placement_check(
-    "PLC005",
-    "server-network-too-slow",
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-    evidence=("tensorflow/tensorflow#3762",),
-)
+@placement_check("PLC005", "server-network-too-slow", severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 @given(known_layout("network of servers"))
 def server_network_too_slow(job: Job, fleet: Fleet, facts: Facts, found: Layout) -> Iterator[Verdict]:
     """A server's network card moves the data of one step in less than a second.
@@ -593,10 +557,6 @@ FIRST_WITHOUT = Version("3.1.1")
     plan=on_every_node(packages, when=lambda job, fleet: is_ps(job), context=True, deadline_s=8.0),
     cost="reads the metadata of installed packages in the ranks' interpreter",
     severity=Severity.ERROR,
-    evidence=(
-        ("the build options were dropped", "PaddlePaddle/Paddle#73999"),
-        ("the sources too", "PaddlePaddle/Paddle#77412"),
-    ),
 )
 def paddle_without_parameter_server(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The Paddle of a parameter-server job is a release whose wheels include the parameter server.

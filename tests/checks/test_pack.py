@@ -9,6 +9,7 @@ import preflight_checks
 from preflight.model.recording import Facts
 from preflight.plugins import registry
 from preflight.plugins.authoring import Check
+from preflight_checks.comparison import table
 from tests.checks.check_builders import fleet, job
 
 
@@ -25,6 +26,10 @@ def test_the_pack_holds_every_check_once() -> None:
 
 def test_every_title_of_an_area_has_a_check() -> None:
     assert {check.meta.area for check in registry.checks()} == set(preflight_checks.PACK.areas)
+
+
+def test_evidence_is_listed_for_the_checks_of_the_pack_alone() -> None:
+    assert set(table("evidence")) == {check.meta.id for check in registry.checks()}
 
 
 def test_an_empty_job_has_no_finding() -> None:

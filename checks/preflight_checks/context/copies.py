@@ -11,7 +11,8 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import InputFile, Job, is_whole_number
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
-from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
+from preflight_checks.cited import check
 from preflight_checks.comparison import Split, split
 from preflight_checks.context.entry import MAX_LISTED
 from preflight_checks.plans import missing_facts, requests_for
@@ -136,14 +137,7 @@ def differing_settings(item: Mapping[str, Copy], *, starts_ranks: bool) -> dict[
     return found
 
 
-@check(
-    "BAT030",
-    "sizes-differ-between-nodes",
-    plan=_plan,
-    cost=_COST,
-    severity=Severity.ERROR,
-    evidence=("deepspeedai/DeepSpeed#6914", "huggingface/accelerate#2818", "Lightning-AI/pytorch-lightning#13498"),
-)
+@check("BAT030", "sizes-differ-between-nodes", plan=_plan, cost=_COST, severity=Severity.ERROR)
 def sizes_differ_between_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Batch sizes, world sizes and the like are the same in every node's own copy of the job's files.
 
@@ -224,14 +218,7 @@ def _product(numbers: Mapping[str, str]) -> tuple[int, int] | None:
     return (int(micro), int(accumulation)) if is_whole_number(micro) and is_whole_number(accumulation) else None
 
 
-@check(
-    "CPY001",
-    "job-files-differ",
-    plan=_plan,
-    cost=_COST,
-    severity=Severity.ERROR,
-    evidence=("deepspeedai/DeepSpeed#1603", "deepspeedai/DeepSpeed#4370", "NVIDIA/Megatron-LM#35"),
-)
+@check("CPY001", "job-files-differ", plan=_plan, cost=_COST, severity=Severity.ERROR)
 def job_files_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The training script and its configuration exist on every node and are identical.
 
@@ -348,15 +335,7 @@ def _differs_from_linted(item: _Wanted, node: str, copy: Copy, count: int) -> Ve
     )
 
 
-@check(
-    "CPY002",
-    "code-differs",
-    plan=_plan,
-    cost=_COST,
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-    evidence=("deepspeedai/DeepSpeed#4370", "NVIDIA/nccl#1328"),
-)
+@check("CPY002", "code-differs", plan=_plan, cost=_COST, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 def code_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The code next to the training script is the same on every node.
 

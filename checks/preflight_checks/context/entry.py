@@ -11,7 +11,8 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.model.requests import Request, probe_name
-from preflight.plugins.authoring import Verdict, check, failed, passed, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, unknown
+from preflight_checks.cited import check
 from preflight_checks.plans import has_launches, known_facts, on_every_node, only_if, requests_for
 from preflight_checks.probes.installed import installed
 from preflight_checks.probes.start_cost import ReadCost, import_cost, read_cost
@@ -58,7 +59,6 @@ def plan_installed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     plan=plan_installed,
     cost="starts the ranks' interpreter once and lists its package folders; a tenth of a second",
     severity=Severity.ERROR,
-    evidence=("deepspeedai/DeepSpeed#1603", "deepspeedai/DeepSpeed#4370", "https://peps.python.org/pep-0011/"),
 )
 @only_if(has_launches, "the ranks' interpreter", "the job starts no ranks")
 def ranks_cannot_start(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -163,7 +163,6 @@ LONG_IMPORT_S = 30.0
     cost="reads 120 files and at most 8 MiB of the framework's own, hundredths of a second, 2.5 seconds at most",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("openvinotoolkit/stable-diffusion-webui#88", "horovod/horovod#824"),
 )
 @only_if(has_launches, "start of the framework", "the job starts no ranks")
 def framework_comes_slowly(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -237,7 +236,6 @@ def _slow_nodes(observed: Mapping[str, ReadCost]) -> dict[str, ReadCost]:
     profile="pedantic",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("openvinotoolkit/stable-diffusion-webui#88", "horovod/horovod#824"),
 )
 @only_if(has_launches, "import of the framework", "the job starts no ranks")
 def framework_imports_slowly(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:

@@ -16,7 +16,8 @@ from preflight._util.sequences import grouped, join_some
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job, Known, Strength, Unresolved
 from preflight.model.recording import Facts, Fleet, Observed, Unavailable
-from preflight.plugins.authoring import Verdict, check, failed, memoize, passed, unknown
+from preflight.plugins.authoring import Verdict, failed, memoize, passed, unknown
+from preflight_checks.cited import check
 from preflight_checks.comparison import Group, default_of, group_of, split
 from preflight_checks.plans import (
     all_of,
@@ -248,14 +249,7 @@ class _Difference:
         return f"{self.name} is {shown}, but {self.common} on {others}"
 
 
-@check(
-    "ENV020",
-    "communication-variables-differ",
-    plan=_plan,
-    cost=_COST,
-    severity=Severity.ERROR,
-    evidence=("NVIDIA/nccl#626", "NVIDIA/nccl#1136", "NVIDIA/nccl#1328", "snowflakedb/ArcticTraining#316"),
-)
+@check("ENV020", "communication-variables-differ", plan=_plan, cost=_COST, severity=Severity.ERROR)
 @only_if(all_of(several_nodes, has_launches), "variables", "the job has one node, or no launch")
 def communication_variables_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Variables that all ranks must agree on have one value on every node.
@@ -352,20 +346,7 @@ def _finding(
     )
 
 
-@check(
-    "ENV021",
-    "node-identities-collide",
-    plan=_plan,
-    cost=_COST,
-    severity=Severity.ERROR,
-    evidence=(
-        (
-            "NCCL's documentation of NCCL_HOSTID",
-            "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-hostid",
-        ),
-        ("torchrun's handling of --node-rank", "https://github.com/pytorch/pytorch/blob/main/torch/distributed/run.py"),
-    ),
-)
+@check("ENV021", "node-identities-collide", plan=_plan, cost=_COST, severity=Severity.ERROR)
 @only_if(all_of(multi_node, has_launches), "identities", "the job has one node, no launch, or runs on one machine")
 def node_identities_collide(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Values that must be unique to each node do not occur on two nodes.

@@ -12,7 +12,8 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job, Known, Launch
 from preflight.model.recording import Facts, Fleet, Node, Observed, Unavailable
 from preflight.model.requests import Request, probe_name
-from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
+from preflight_checks.cited import check
 from preflight_checks.comparison import split
 from preflight_checks.context.environment import bare, plan_logins, set_by_job, unseen_bare
 from preflight_checks.plans import all_of, combined, has_launches, missing_facts, multi_node, only_if
@@ -70,7 +71,6 @@ def _plan_logins(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     probes=(logins,),
     cost="one ssh to each other node from the first one, 8 at once, at most 7.5 seconds; runs `true` there",
     severity=Severity.ERROR,
-    evidence=("deepspeedai/DeepSpeed#1603", "deepspeedai/DeepSpeed#1481", "deepspeedai/DeepSpeed#4370"),
 )
 def launcher_cannot_log_in(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """A launcher that starts ranks over ssh can log in from the first node to all others without a prompt.
@@ -186,11 +186,6 @@ def _plan_tools(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     probes=(tools,),
     cost="looks for a few programs on PATH, and runs `pdsh -V`, `ssh -V` or `mpirun --version`, at most 3 seconds",
     severity=Severity.ERROR,
-    evidence=(
-        "deepspeedai/DeepSpeed#1481",
-        "deepspeedai/DeepSpeed#4370",
-        ("Open MPI FAQ on rsh and PATH", "https://www.open-mpi.org/faq/?category=rsh"),
-    ),
 )
 def launcher_tool_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The programs that start the ranks exist on the nodes that need them, and run.
@@ -398,7 +393,6 @@ _RELEVANT_VARIABLES = re.compile(
     cost="reads the environment and at most three small files, milliseconds",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("snowflakedb/ArcticTraining#316", "NVIDIA/nccl#626", "NVIDIA/nccl#260"),
 )
 def variables_not_handed_on(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Variables that the job's script exports reach the ranks that its launcher starts on other nodes.
@@ -488,7 +482,6 @@ def _not_forwarded_finding(by: str, nodes: tuple[str, ...], names: list[str], cl
     cost="queries the node for its user name and id; milliseconds",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=(("Open MPI FAQ on rsh", "https://www.open-mpi.org/faq/?category=rsh"), "deepspeedai/DeepSpeed#1603"),
 )
 @only_if(all_of(multi_node, has_launches), "accounts", "the job has one node, or starts no ranks")
 def accounts_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:

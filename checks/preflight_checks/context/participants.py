@@ -10,7 +10,8 @@ from preflight._util.hostnames import split_endpoint
 from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Job, is_whole_number
 from preflight.model.recording import Facts, Fleet
-from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
+from preflight_checks.cited import check
 from preflight_checks.comparison import split
 from preflight_checks.context.environment import bare, plan_logins, set_by_job, unseen_bare
 from preflight_checks.plans import combined
@@ -45,7 +46,6 @@ class _Fault:
     plan=combined(plan_logins, when=lambda job, fleet: _applies(job, fleet, "TRAINING_ROLE")),
     cost=_COST,
     severity=Severity.ERROR,
-    evidence=("PaddlePaddle/Paddle#4281", "PaddlePaddle/Paddle#3659", "PaddlePaddle/Paddle#9426"),
 )
 def roles_of_nodes_do_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Where nodes learn their role from their own environment, the roles make up one parameter-server job.
@@ -201,7 +201,6 @@ def _servers_without_node(
     plan=combined(plan_logins, when=lambda job, fleet: _applies(job, fleet, "TF_CONFIG")),
     cost=_COST,
     severity=Severity.ERROR,
-    evidence=("tensorflow/tensorflow#46169", "tensorflow/tensorflow#46827", "tensorflow/models#11143"),
 )
 def tf_configs_do_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The TF_CONFIG values in the nodes' own environments describe one cluster, with a distinct task each.

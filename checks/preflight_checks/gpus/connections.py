@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet, Observed
-from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, root_command, unknown
+from preflight_checks.cited import check
 from preflight_checks.comparison import table
 from preflight_checks.gpus.presence import (
     Fault,
@@ -34,15 +35,7 @@ from preflight_checks.probes.kernel_log import DriverMessage, KernelLog, kernel_
 from preflight_checks.requirements import fold, gpu_claims
 
 
-@gpu_check(
-    "GPU016",
-    "gpu-pcie-narrow",
-    severity=Severity.WARNING,
-    evidence=(
-        ("checks of imbue-ai/cluster-health and AMD-AGI/Primus", "https://github.com/imbue-ai/cluster-health"),
-        "AMD-AGI/Primus",
-    ),
-)
+@gpu_check("GPU016", "gpu-pcie-narrow", severity=Severity.WARNING)
 def gpu_pcie_narrow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every GPU has the PCIe lanes, and the fastest generation, that the others of its model have.
 
@@ -80,15 +73,7 @@ def _find_narrow_pcie(devices: list[NodeGpu]) -> Iterable[Fault]:
             yield known_fault("PCIe generation", item, f"at most generation {generation}", common=common)
 
 
-@gpu_check(
-    "GPU017",
-    "gpu-nvlink-down",
-    severity=Severity.ERROR,
-    evidence=(
-        ("Xid 74 in NVIDIA's catalogue", "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"),
-        "leptonai/gpud",
-    ),
-)
+@gpu_check("GPU017", "gpu-nvlink-down", severity=Severity.ERROR)
 def gpu_nvlink_down(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every GPU has the NVLinks up that the others of its model have.
 
@@ -140,16 +125,6 @@ _COMPLETED = 3
     plan=combined(plan_gpus, on_every_node(fabric, needed_by=gpu_claims, deadline_s=5.0)),
     cost="looks for NVSwitches in /proc and /sys and, if there are any, for the Fabric Manager and its version",
     severity=Severity.ERROR,
-    evidence=(
-        "pytorch/pytorch#35710",
-        "dstackai/dstack#2348",
-        "nanoporetech/dorado#1214",
-        "hiyouga/LLaMA-Factory#8968",
-        (
-            "NVIDIA's Fabric Manager user guide",
-            "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html",
-        ),
-    ),
 )
 @only_if(requests_gpus, "NVSwitch fabric", "nothing in the job requests GPUs")
 def gpu_fabric_not_ready(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -287,13 +262,6 @@ SLOW_S = 5.0
     plan=combined(plan_gpus, on_every_node(management_tool, needed_by=gpu_claims, deadline_s=8.0)),
     cost="queries NVML, and runs `nvidia-smi -L` or `rocm-smi -i` once; six seconds at most",
     severity=Severity.WARNING,
-    evidence=(
-        "AMD-AGI/Primus",
-        (
-            "the latency checks of AMD-AGI/Primus and imbue-ai/cluster-health",
-            "https://github.com/imbue-ai/cluster-health",
-        ),
-    ),
 )
 @only_if(requests_gpus, "driver latency", "nothing in the job requests GPUs")
 def gpu_driver_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -396,15 +364,6 @@ def _meanings() -> dict[int, str]:
     cost="reads the kernel messages since boot from the journal, else from /dev/kmsg; a second or two",
     without_root="the kernel's messages, if the user may read neither the journal nor /dev/kmsg",
     severity=Severity.ERROR,
-    evidence=(
-        ("NVIDIA's Xid catalogue", "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"),
-        "Azure/azurehpc-health-checks",
-        (
-            "Meta's Llama 3 report",
-            "https://www.datacenterdynamics.com/en/news/meta-report-details-hundreds-of-gpu-and-hbm3-related-interruptions-to-llama-3-training-run/",
-        ),
-        "a sample log of Azure's node health checks (Xid 119)",
-    ),
 )
 @only_if(requests_gpus, "driver messages", "nothing in the job requests GPUs")
 def gpu_xid_logged(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:

@@ -10,7 +10,8 @@ from dataclasses import replace
 from preflight.model.findings import Command, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
-from preflight.plugins.authoring import Verdict, check, root_command
+from preflight.plugins.authoring import Verdict, root_command
+from preflight_checks.cited import check
 from preflight_checks.comparison import table
 from preflight_checks.gpus.presence import (
     COST,
@@ -33,19 +34,7 @@ MAX_RETIRED_PAGES = 60
 HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x8, 0x20, 0x40, 0x80
 
 
-@gpu_check(
-    "GPU013",
-    "gpu-memory-uncorrectable",
-    severity=Severity.ERROR,
-    evidence=(
-        (
-            "NVIDIA's notes on memory error management and on debugging GPUs",
-            "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html",
-        ),
-        "https://docs.nvidia.com/deploy/gpu-debug-guidelines/index.html",
-        "Meta's Llama 3 report counts memory among the main causes of interruption",
-    ),
-)
+@gpu_check("GPU013", "gpu-memory-uncorrectable", severity=Severity.ERROR)
 def gpu_memory_uncorrectable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No GPU has had an uncorrectable memory error since its driver was loaded, or a failed repair.
 
@@ -71,18 +60,7 @@ def _find_memory_faults(devices: list[NodeGpu]) -> Iterable[Fault]:
             yield known_fault("row remapping failed", item, "reports failed remapping")
 
 
-@gpu_check(
-    "GPU014",
-    "gpu-repair-pending",
-    severity=Severity.WARNING,
-    evidence=(
-        "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html",
-        (
-            "NVIDIA's notes on memory error management (A100 and later) and on page retirement (before)",
-            "https://docs.nvidia.com/deploy/dynamic-page-retirement/index.html",
-        ),
-    ),
-)
+@gpu_check("GPU014", "gpu-repair-pending", severity=Severity.WARNING)
 def gpu_repair_pending(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No GPU waits for a reset to repair its memory.
 
@@ -111,18 +89,7 @@ def _find_pending_repairs(devices: list[NodeGpu]) -> Iterable[Fault]:
             yield known_fault("many retired pages", item, f"has {gpu.pages_retired}", limit=MAX_RETIRED_PAGES)
 
 
-@gpu_check(
-    "GPU015",
-    "gpu-throttled",
-    severity=Severity.ERROR,
-    evidence=(
-        "mlfoundations/open_clip#703",
-        (
-            "NVML's description of the reasons",
-            "https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html",
-        ),
-    ),
-)
+@gpu_check("GPU015", "gpu-throttled", severity=Severity.ERROR)
 def gpu_throttled(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No GPU is throttled by heat or by its power supply before the job starts.
 
@@ -171,17 +138,7 @@ RECOVERY_ACTIONS = {
 }
 
 
-@gpu_check(
-    "GPU028",
-    "gpu-wants-recovery",
-    severity=Severity.ERROR,
-    evidence=(
-        (
-            'Xid 154, "GPU recovery action changed", in NVIDIA\'s catalogue',
-            "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html",
-        ),
-    ),
-)
+@gpu_check("GPU028", "gpu-wants-recovery", severity=Severity.ERROR)
 def gpu_wants_recovery(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No GPU driver requests a reset or a reboot.
 
@@ -218,18 +175,7 @@ DAEMONS = ("nv-hostengine", "dcgm-exporter", "nvidia-cuda-mps-server", "nvidia-c
 EXCLUSIVE_THREAD, PROHIBITED, EXCLUSIVE_PROCESS = 1, 2, 3
 
 
-@gpu_check(
-    "GPU018",
-    "gpu-mig-enabled",
-    severity=Severity.ERROR,
-    evidence=(
-        (
-            "NVIDIA's MIG user guide (application considerations)",
-            "https://docs.nvidia.com/datacenter/tesla/mig-user-guide/index.html",
-        ),
-        "NVIDIA/nccl#431",
-    ),
-)
+@gpu_check("GPU018", "gpu-mig-enabled", severity=Severity.ERROR)
 def gpu_mig_enabled(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No GPU is partitioned into MIG instances if the job expects whole GPUs.
 
@@ -265,16 +211,7 @@ def gpu_mig_enabled(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     yield from judge_devices(job, facts, "MIG", ("mig_enabled",), find_partitioned)
 
 
-@gpu_check(
-    "GPU019",
-    "gpu-compute-mode",
-    severity=Severity.ERROR,
-    evidence=(
-        "https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html",
-        "pytorch/pytorch#4293",
-        "nvmlComputeMode_t in NVIDIA's documentation",
-    ),
-)
+@gpu_check("GPU019", "gpu-compute-mode", severity=Severity.ERROR)
 def gpu_compute_mode(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every GPU accepts as many compute processes as the job starts on it.
 
@@ -315,7 +252,6 @@ def gpu_compute_mode(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     cost=COST,
     without_root="names and owners of other users' processes where /proc hides them",
     severity=Severity.ERROR,
-    evidence=("pytorch/pytorch#4293", "apache/mxnet#4242", "microsoft/pai#3372", "PaddlePaddle/PaddleScience#1195"),
 )
 def gpu_busy(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Enough GPUs of every node are free: no foreign process, and no memory in use, before the job starts.
@@ -385,19 +321,7 @@ def _process_text(process: GpuProcess) -> str:
     return f"process {process.pid}" + (f" ({', '.join(known)})" if known else "")
 
 
-@gpu_check(
-    "GPU021",
-    "gpu-settings-differ",
-    severity=Severity.WARNING,
-    evidence=(
-        (
-            "checks of imbue-ai/cluster-health, Azure's node health checks and facebookresearch/gcm",
-            "https://github.com/imbue-ai/cluster-health",
-        ),
-        "Azure/azurehpc-health-checks",
-        "facebookresearch/gcm",
-    ),
-)
+@gpu_check("GPU021", "gpu-settings-differ", severity=Severity.WARNING)
 def gpu_settings_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """All GPUs of a model have the same settings.
 

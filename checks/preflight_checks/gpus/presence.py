@@ -12,7 +12,8 @@ from preflight._util.sequences import grouped
 from preflight.model.findings import Command, Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet, Observed, Unavailable
-from preflight.plugins.authoring import Verdict, check, failed, memoize, not_applicable, passed, root_command, unknown
+from preflight.plugins.authoring import Verdict, failed, memoize, not_applicable, passed, root_command, unknown
+from preflight_checks.cited import check
 from preflight_checks.comparison import split, table
 from preflight_checks.plans import missing_facts, on_every_node, only_if, requests_gpus
 from preflight_checks.probes.gpus import DEADLINE_S, Gpu, Gpus, gpus
@@ -280,12 +281,7 @@ _DRIVER_PROBLEMS = {
 gpu_check = functools.partial(check, plan=plan_gpus, probes=(gpus,), cost=COST, without_root=LOST_WITHOUT_ROOT)
 
 
-@gpu_check(
-    "GPU011",
-    "gpu-count-short",
-    severity=Severity.ERROR,
-    evidence=("NVIDIA/aicr#1858", "pytorch/pytorch#28257", "deepspeedai/DeepSpeed#1481"),
-)
+@gpu_check("GPU011", "gpu-count-short", severity=Severity.ERROR)
 @only_if(requests_gpus, "GPUs", "nothing in the job requests GPUs")
 def gpu_count(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every node has as many working GPUs as the job uses on it.
@@ -360,13 +356,7 @@ def gpu_count(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         )
 
 
-@gpu_check(
-    "GPU012",
-    "gpu-model-differs",
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-    evidence=("NVIDIA/aicr#1858",),
-)
+@gpu_check("GPU012", "gpu-model-differs", severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 @only_if(requests_gpus, "GPU models", "nothing in the job requests GPUs")
 def gpu_model(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """All nodes have GPUs of one model and memory size.
@@ -422,18 +412,7 @@ _PEER = {
 }
 
 
-@gpu_check(
-    "GPU027",
-    "gpu-peers-differ",
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-    evidence=(
-        "NVIDIA/nccl#606",
-        "NVIDIA/nccl#667",
-        "https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html",
-        "nvmlDeviceGetP2PStatus in NVIDIA's documentation",
-    ),
-)
+@gpu_check("GPU027", "gpu-peers-differ", severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 @only_if(requests_gpus, "peer access", "nothing in the job requests GPUs")
 def gpu_peers_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The GPUs of all nodes are connected in the same way.

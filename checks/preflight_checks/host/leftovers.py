@@ -9,7 +9,8 @@ from typing import Any
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Observed, Unavailable
-from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, unknown
+from preflight.plugins.authoring import Verdict, command, failed, not_applicable, passed, unknown
+from preflight_checks.cited import check
 from preflight_checks.comparison import size
 from preflight_checks.plans import combined, has_launches, missing_facts, on_every_node, only_if
 from preflight_checks.probes.leftovers import Leftovers, Process, leftovers, locks
@@ -69,7 +70,6 @@ def _belongs_to_run(process: Process) -> bool:
     without_root=_WITHOUT_ROOT,
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("pytorch/pytorch#4293", "microsoft/pai#3372", "PaddlePaddle/PaddleScience#1195", "apache/mxnet#4242"),
 )
 @only_if(has_launches, "processes", "the job starts nothing")
 def processes_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -137,7 +137,6 @@ def _leftover_finding(kind: str, name: str, processes: list[tuple[str, Process]]
     without_root=_WITHOUT_ROOT,
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("pytorch/pytorch#4293", ("proc(5)", "https://www.kernel.org/doc/html/latest/filesystems/proc.html")),
 )
 @only_if(has_launches, "processes", "the job starts nothing")
 def processes_stuck(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -188,7 +187,6 @@ def processes_stuck(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     without_root=_WITHOUT_ROOT,
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("NVIDIA/nccl#290", "fal-ai-community/video-diffusion-speedrun#2"),
 )
 @only_if(has_launches, "shared memory", "the job starts nothing")
 def shared_memory_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -252,7 +250,6 @@ def _compiles(job: Job) -> bool:
     cost="lists torch's folder of extensions, milliseconds",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("pytorch/pytorch#189245", "PASSIONLab/OpenEquivariance#207", "sgl-project/sglang#35989"),
 )
 def extension_lock_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No build of a torch extension has left its lock behind.
@@ -298,15 +295,7 @@ def extension_lock_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
         yield passed(f"extension locks on {len(locks_by_node)} nodes")
 
 
-@check(
-    "LFT005",
-    "node-shared-with-others",
-    plan=_plan,
-    cost=_COST,
-    severity=Severity.INFO,
-    confidence=Confidence.LOW,
-    evidence=("pytorch/pytorch#4293", "microsoft/pai#3372"),
-)
+@check("LFT005", "node-shared-with-others", plan=_plan, cost=_COST, severity=Severity.INFO, confidence=Confidence.LOW)
 @only_if(has_launches, "other users", "the job starts nothing")
 def node_shared_with_others(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No other user computes on the nodes.

@@ -10,7 +10,8 @@ from preflight._util.sequences import grouped
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, NodeRecord
-from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, root_command, unknown
+from preflight.plugins.authoring import Verdict, command, failed, not_applicable, passed, root_command, unknown
+from preflight_checks.cited import check
 from preflight_checks.comparison import Split, size, split, table
 from preflight_checks.plans import (
     combined,
@@ -46,7 +47,6 @@ C10D_BACKENDS = ("c10d", "etcd-v2")
     plan=no_requests,
     cost="nothing: the agent's own messages carry its time",
     severity=Severity.ERROR,
-    evidence=("awslabs/awsome-distributed-ai#180", "pytorch/pytorch#56538"),
 )
 @only_if(several_nodes, "clocks", "the job has one node")
 def clock_spread(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -124,10 +124,6 @@ def _uncertainty(record: NodeRecord) -> float:
     without_root="nothing, but containers often may not query the kernel",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=(
-        ("adjtimex(2)", "https://man7.org/linux/man-pages/man2/adjtimex.2.html"),
-        "awslabs/awsome-distributed-ai#180",
-    ),
 )
 @only_if(several_nodes, "time daemons", "the job has one node")
 @only_if(multi_node, "time daemons", "the nodes are one machine, with one clock")
@@ -188,13 +184,7 @@ _COST = "reads some files below /proc, /sys and /etc; milliseconds"
 
 
 @check(
-    "SYS001",
-    "system-differs",
-    plan=plan_machines,
-    cost=_COST,
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-    evidence=("PaddlePaddle/Paddle#17558", ("the node checks of Primus", "https://github.com/AMD-AGI/Primus")),
+    "SYS001", "system-differs", plan=plan_machines, cost=_COST, severity=Severity.WARNING, confidence=Confidence.MEDIUM
 )
 def system_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """All nodes run the same operating system on the same kind of processor.
@@ -271,12 +261,6 @@ def _differs(quantity: str, split: Split[str], how: str, severity: Severity | No
     cost=_COST,
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=(
-        ("the kernel's guide to CPU frequency scaling", "https://docs.kernel.org/admin-guide/pm/cpufreq.html"),
-        "scylladb/scylladb#1895",
-        "sozu-proxy/sozu#500",
-        "nanocurrency/nano-node#2844",
-    ),
 )
 def slow_processor_setting(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No single node has throttled or disabled processors, or a slow clock source.
@@ -347,13 +331,6 @@ def _offline(value: Machine) -> str:
     severity=Severity.INFO,
     confidence=Confidence.MEDIUM,
     profile="pedantic",
-    evidence=(
-        "https://docs.kernel.org/admin-guide/sysctl/",
-        (
-            "the kernel's documentation of /proc/sys, and of its network settings",
-            "https://docs.kernel.org/networking/ip-sysctl.html",
-        ),
-    ),
 )
 @only_if(multi_node, "kernel settings", "the job has one machine")
 def kernel_settings_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -419,10 +396,6 @@ _plan = combined(plan_machines, on_every_node(activity))
     without_root="if /proc hides other users' processes, only load and pressure show them",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=(
-        "intelligent-machine-learning/dlrover#678",
-        ("the kernel's documentation of pressure stall information", "https://docs.kernel.org/accounting/psi.html"),
-    ),
 )
 def node_busy(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No node is busy with other work while the rest are idle.
@@ -525,11 +498,6 @@ SLOW_S = 1.0
     cost="queries the free space of every network file system, each in a separate process; at most 2.5 s",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=(
-        ("GPFS listed as mounted, df: stale file handle; node check passed", "mej/nhc#77"),
-        ("the storage checks of nvidia-resiliency-ext and of gpud", "https://github.com/NVIDIA/nvidia-resiliency-ext"),
-        "https://github.com/leptonai/gpud",
-    ),
 )
 def network_mount_hangs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every network file system that a node has mounted responds.
@@ -592,7 +560,6 @@ def network_mount_hangs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     severity=Severity.INFO,
     confidence=Confidence.MEDIUM,
     profile="pedantic",
-    evidence=(("logind.conf(5)", "https://www.freedesktop.org/software/systemd/man/latest/logind.conf.html"),),
 )
 def session_ends_processes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Logging out does not end ranks that were started in the session.

@@ -11,7 +11,8 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
-from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, unknown
+from preflight.plugins.authoring import Verdict, command, failed, not_applicable, passed, unknown
+from preflight_checks.cited import check
 from preflight_checks.comparison import GIB, MIB, known, processes_of_node, size, workers_of_rank, world_of
 from preflight_checks.host.machines import plan_machines
 from preflight_checks.plans import combined, has_launches, known_facts, missing_facts, on_every_node, several_nodes
@@ -51,7 +52,6 @@ def _shm_users(job: Job) -> tuple[int, tuple[Claim, ...]]:
     ),
     cost="reads limits and the size of /dev/shm in the job context; milliseconds",
     severity=Severity.ERROR,
-    evidence=("NVIDIA/nccl#342", "NVIDIA/nccl#290", "NVIDIA/nccl#525"),
 )
 def shm_too_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Shared memory is larger than a container's default where several processes share a node.
@@ -121,7 +121,6 @@ def _shm_evidence(node: str, value: Limits) -> Evidence:
     plan=on_every_node(limits, when=several_nodes, needed_by=demand_claims, context=True),
     cost="reads limits and the list of RDMA devices in the job context; milliseconds",
     severity=Severity.ERROR,
-    evidence=("NVIDIA/nccl-tests#206", "openucx/ucx#8229", "openucx/ucx#8684"),
 )
 def memlock_limited(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Ranks may lock enough memory for RDMA.
@@ -180,7 +179,6 @@ def _plan_files(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     probes=(limits,),
     cost="reads limits in the job context; milliseconds",
     severity=Severity.ERROR,
-    evidence=("NVIDIA/nccl#550", "goodfire-ai/spd#957"),
 )
 def open_files(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """A rank may open enough files for its connections.
@@ -276,11 +274,6 @@ def _needs(job: Job, nodes: int) -> Iterator[_Need]:
     cost="reads /proc/meminfo, and the control groups in the job context; milliseconds",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=(
-        "deepspeedai/DeepSpeed#4239",
-        "deepspeedai/DeepSpeedExamples#498",
-        ("Ren et al., arXiv 2101.06840", "https://arxiv.org/abs/2101.06840"),
-    ),
 )
 def host_memory_short(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Each node has the memory that the job needs, and some of it is free.
@@ -342,14 +335,6 @@ def host_memory_short(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     cost="reads /proc/meminfo and the memory nodes in /sys; milliseconds",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=(
-        (
-            "server stopped recognising three memory modules; monitoring green, found by coincidence",
-            "dangmocrang/check_idrac#61",
-        ),
-        ("the DIMM check of facebookresearch/gcm", "https://github.com/facebookresearch/gcm"),
-        ("the kernel's guide to NUMA memory performance", "https://docs.kernel.org/admin-guide/mm/numaperf.html"),
-    ),
 )
 def host_memory_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No node has less memory than most, or less of it on one of its own memory nodes.

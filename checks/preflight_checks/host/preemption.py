@@ -10,7 +10,8 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
-from preflight.plugins.authoring import Verdict, check, command, failed, passed
+from preflight.plugins.authoring import Verdict, command, failed, passed
+from preflight_checks.cited import check
 from preflight_checks.plans import known_facts
 from preflight_checks.probes.maintenance import Reservation, cloud_events, signs, slurm_plans
 from preflight_checks.requirements import fold, largest
@@ -37,7 +38,6 @@ def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     cost="reads some files below /run; one node queries scontrol twice, at most 3 s each; with --allow metadata each "
     "node queries the cloud's metadata service, 1 s per query",
     severity=Severity.WARNING,
-    evidence=("facebookresearch/gcm#139", "GoogleCloudPlatform/cluster-toolkit#2987"),
 )
 def node_will_go_away(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No restart, drain or closure of a node is planned while the job runs.

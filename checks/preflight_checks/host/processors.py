@@ -9,7 +9,8 @@ from statistics import median_high, median_low
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet
-from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, unknown
+from preflight.plugins.authoring import Verdict, command, failed, not_applicable, passed, unknown
+from preflight_checks.cited import check
 from preflight_checks.comparison import GIB, processes_of_node, ranks_of_node, size
 from preflight_checks.plans import has_launches, known_facts, on_every_node, only_if
 from preflight_checks.probes.limits import Limits, limits
@@ -32,7 +33,6 @@ _limits_plan = on_every_node(limits, when=has_launches, because=lambda job: proc
     cost="reads limits and control groups, and counts the user's threads in /proc; milliseconds",
     without_root="nothing: only the user's own processes count",
     severity=Severity.ERROR,
-    evidence=("MIC-DKFZ/nnUNet#1343", "OpenMathLib/OpenBLAS#1668", "vladmandic/sdnext#2642"),
 )
 @only_if(has_launches, "processes", "the files start nothing on the nodes")
 def processes_allowed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -106,7 +106,6 @@ def _remaining(value: Limits) -> tuple[int, int, str, str] | None:
     cost="reads limits in the job context; milliseconds",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=(("getrlimit(2)", "https://man7.org/linux/man-pages/man2/getrlimit.2.html"), "OpenMathLib/OpenBLAS#1668"),
 )
 @only_if(has_launches, "process size", "the files start nothing on the nodes")
 def process_size(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -155,11 +154,6 @@ _SHORT_JOB_S = 24 * 3600
     cost="reads limits in the job context; milliseconds",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=(
-        ("long run killed twice: 'CPU time limit exceeded', account's CPU-seconds limit", "castorini/anserini#2778"),
-        ("getrlimit(2), RLIMIT_CPU", "https://man7.org/linux/man-pages/man2/getrlimit.2.html"),
-        ("sched(7), SCHED_IDLE and niceness", "https://man7.org/linux/man-pages/man7/sched.7.html"),
-    ),
 )
 @only_if(has_launches, "time and priority", "the files start nothing on the nodes")
 def time_and_priority(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -240,7 +234,6 @@ _plan = on_every_node(limits, when=has_launches, because=lambda job: ranks_of_no
     cost="reads the affinity mask and the control groups in the job context; milliseconds",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("NVIDIA/enroot#175", "facebookresearch/vissl#254", "onyx-dot-app/onyx#12351"),
 )
 @only_if(has_launches, "usable cores", "the files start nothing on the nodes")
 def too_few_cores(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -325,10 +318,6 @@ def _too_few_finding(
     cost="reads the affinity mask and the control groups in the job context; milliseconds",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=(
-        ("Slurm's guide to CPU management", "https://slurm.schedmd.com/cpu_management.html"),
-        "NVIDIA/enroot#175",
-    ),
 )
 def cores_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No node lets its ranks use fewer cores than most nodes do.

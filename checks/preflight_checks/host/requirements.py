@@ -8,7 +8,8 @@ from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Claim, Job, Known
 from preflight.model.nodes import NONE, NUMBERS, VERSIONS, Requirement, parse_requirement
 from preflight.model.recording import Facts, Fleet, NodeRecord
-from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
+from preflight_checks.cited import check
 from preflight_checks.comparison import GIB, version_of
 from preflight_checks.host.memory import MIN_SHARE
 from preflight_checks.plans import combined, on_every_node
@@ -111,10 +112,6 @@ def _is_examination(job: Job, fleet: Fleet) -> bool:
     plan=combined(on_every_node(machine, rdma), on_every_node(gpus, deadline_s=DEADLINE_S), when=_is_examination),
     cost="reads some files below /proc, /sys and /etc; asks NVML",
     severity=Severity.ERROR,
-    evidence=(
-        "https://github.com/mej/nhc",
-        "LBNL Node Health Check, whose configurations state the same values for each node",
-    ),
 )
 def node_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every node has what the user requires of all nodes.

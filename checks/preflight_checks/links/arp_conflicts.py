@@ -9,7 +9,8 @@ from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
-from preflight.plugins.authoring import Verdict, check, failed, passed, unknown
+from preflight.plugins.authoring import Verdict, failed, passed, unknown
+from preflight_checks.cited import check
 from preflight_checks.links.dial_requests import addresses_of, cells, partners
 from preflight_checks.plans import known_facts, multi_node, no_requests, only_if, several_nodes
 from preflight_checks.probes.links import dial
@@ -120,12 +121,6 @@ def disputed_pairs(facts: Facts) -> set[frozenset[str]]:
     without_root="a second machine that answers for an address is seen only by the nodes it answered first",
     when="link",
     severity=Severity.ERROR,
-    evidence=(
-        (
-            "RFC 5227 (the effects of an address that two hosts share, and how to detect one)",
-            "https://www.rfc-editor.org/rfc/rfc5227",
-        ),
-    ),
 )
 @only_if(several_nodes, "hardware addresses", "the job has one node")
 @only_if(multi_node, "hardware addresses", "all nodes are this machine")
@@ -189,10 +184,6 @@ def _finding(item: ArpConflict, facts: Facts) -> Verdict:
     cost="the same neighbour tables as LNK007",
     when="link",
     severity=Severity.ERROR,
-    evidence=(
-        ("RFC 5227", "https://www.rfc-editor.org/rfc/rfc5227"),
-        ("VMware's note on duplicate hardware addresses", "https://kb.vmware.com/s/article/219"),
-    ),
 )
 @only_if(multi_node, "hardware addresses", "all nodes are one machine")
 def hardware_address_twice(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:

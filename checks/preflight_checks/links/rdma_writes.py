@@ -10,7 +10,8 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Observed, Unavailable
 from preflight.model.requests import Request, probe_name
-from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
+from preflight_checks.cited import check
 from preflight_checks.gpus.expected_speed import expected_speeds
 from preflight_checks.links.dial_requests import addresses_of, listeners
 from preflight_checks.links.fleet_comparison import format_rate
@@ -108,11 +109,6 @@ class Rail:
     follow_up=plan_rdma_speed,
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=(
-        ("perftest", "https://github.com/linux-rdma/perftest"),
-        ("Azure's acceptance tests expect 90 to 97 % of the rate", "https://github.com/Azure/azurehpc-health-checks"),
-        ("392 of 400 Gbit/s by perftest", "NVIDIA/nccl#2409"),
-    ),
     probes=(rdma_speed, listen, rdma),
     when="link",
     cost="a gigabyte of RDMA writes over each pair of ports with two partners, one at a time; about a second each, at "

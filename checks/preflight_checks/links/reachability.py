@@ -9,7 +9,8 @@ from preflight.analysis.link_matrix import Cell, Shape, shapes
 from preflight.model.findings import Command, Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import FactRow, Facts, Fleet, Unavailable
-from preflight.plugins.authoring import Verdict, check, failed, memoize, passed, root_command, unknown
+from preflight.plugins.authoring import Verdict, failed, memoize, passed, root_command, unknown
+from preflight_checks.cited import check
 from preflight_checks.links.arp_conflicts import disputed_pairs
 from preflight_checks.links.dial_requests import (
     FREE,
@@ -43,7 +44,6 @@ from preflight_checks.requirements import fold, is_literal, unreached
     when="link",
     follow_up=plan_second_try,
     severity=Severity.ERROR,
-    evidence=("NVIDIA/nccl#1524", "NVIDIA/nccl#1957", "NVIDIA/nccl-tests#236"),
 )
 @only_if(several_nodes, "links", "the job has one node")
 def large_payload_stalls(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -154,7 +154,6 @@ def _networks(observed: Mapping[str, Interfaces], node: str, address: str) -> se
     cost="nothing beyond the other link checks",
     when="link",
     severity=Severity.INFO,
-    evidence=("NVIDIA/nccl#1105", "marin-community/marin#7018"),
 )
 @only_if(several_nodes, "ways back", "the job has one node")
 @only_if(multi_node, "ways back", "all nodes are this machine")
@@ -267,7 +266,6 @@ def _translation_finding(group: list[Cell[Target]]) -> Verdict:
     when="link",
     follow_up=plan_second_try,
     severity=Severity.ERROR,
-    evidence=("NVIDIA/nccl#388", "NVIDIA/nccl#1956", "huggingface/trl#4737", "horovod/horovod#1408"),
 )
 @only_if(several_nodes, "links", "the job has one node")
 def port_unreachable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:

@@ -10,7 +10,8 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.model.requests import Request, probe_name
-from preflight.plugins.authoring import Verdict, check, failed, memoize, passed, unknown
+from preflight.plugins.authoring import Verdict, failed, memoize, passed, unknown
+from preflight_checks.cited import check
 from preflight_checks.links.dial_requests import cells
 from preflight_checks.links.fleet_comparison import (
     BEYOND_DOUBT,
@@ -42,16 +43,7 @@ from preflight_checks.probes.nic_state import carriers, nic_states
 from preflight_checks.requirements import backends, fold
 
 
-@link_check(
-    "LNK005",
-    "link-loses-packets",
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-    evidence=(
-        "NVIDIA/nccl#489",
-        ("RFC 8085 (how many datagrams may be sent without harm)", "https://www.rfc-editor.org/rfc/rfc8085"),
-    ),
-)
+@link_check("LNK005", "link-loses-packets", severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 def link_loses_packets(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Packets are not lost between two nodes.
 
@@ -115,16 +107,7 @@ def _lossy(shape: Shape[JudgedDirection]) -> Verdict:
     )
 
 
-@link_check(
-    "LNK006",
-    "full-frames-lost",
-    severity=Severity.ERROR,
-    evidence=(
-        "NVIDIA/nccl#1524",
-        "NVIDIA/nccl#1957",
-        ("RFC 8899 (probing a path's size with datagrams)", "https://www.rfc-editor.org/rfc/rfc8899"),
-    ),
-)
+@link_check("LNK006", "full-frames-lost", severity=Severity.ERROR)
 def full_frames_lost(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """A frame as large as the sending interface allows arrives at the other node.
 
@@ -240,7 +223,6 @@ def _outward(facts: Facts) -> dict[str, set[str]]:
     cost="reads /sys/class/net once more after the links were tried; milliseconds",
     when="link",
     severity=Severity.ERROR,
-    evidence=("NVIDIA/nccl#1957", ("Linux interface statistics", "https://docs.kernel.org/networking/statistics.html")),
 )
 @only_if(multi_node, "carriers", "all nodes are one machine")
 def carrier_lost(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -302,16 +284,7 @@ def carrier_lost(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 FABRIC_SHARE, ALIKE_SHARE = 1 / 3, 0.4
 
 
-@link_check(
-    "LNK003",
-    "link-slow",
-    severity=Severity.ERROR,
-    evidence=(
-        "awslabs/awsome-distributed-ai#664",
-        "NVIDIA/nccl#489",
-        ("one TCP stream does not fill a fast card", "bytedance/byteps#68"),
-    ),
-)
+@link_check("LNK003", "link-slow", severity=Severity.ERROR)
 def link_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No link is far slower than those of the rest of the fleet, or than its network cards.
 
@@ -390,16 +363,7 @@ def _slow_evidence(cell: Cell[JudgedDirection], expected: str, found: LinkFaults
     return evidence_of("bandwidth", cell, seen, expected, f"iperf3 -c {look.quality.address} -t 2")
 
 
-@link_check(
-    "LNK004",
-    "link-late",
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-    evidence=(
-        "awslabs/awsome-distributed-ai#664",
-        ("arXiv 2407.21783 (latency across buildings decides the layout)", "https://arxiv.org/abs/2407.21783"),
-    ),
-)
+@link_check("LNK004", "link-late", severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 def link_late(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The latency of small messages is as low and as steady as in the rest of the fleet.
 
@@ -470,13 +434,7 @@ def _late_finding(shape: Shape[JudgedDirection], common: FleetValues) -> Verdict
     )
 
 
-@link_check(
-    "LNK009",
-    "fabric-slower-than-cards",
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-    evidence=("NVIDIA/nccl#489", "awslabs/awsome-distributed-ai#664"),
-)
+@link_check("LNK009", "fabric-slower-than-cards", severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 def fabric_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The links of a fleet together reach a third of what their cards and one process carry.
 

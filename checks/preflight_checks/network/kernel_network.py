@@ -13,7 +13,8 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import FactRow, Facts, Fleet, Node, Observed, Unavailable
 from preflight.model.requests import Request, probe_name
-from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, root_command, unknown
+from preflight_checks.cited import check
 from preflight_checks.comparison import ranks_of_node, world_of
 from preflight_checks.plans import combined, known_facts, missing_facts, multi_node, on_every_node, only_if
 from preflight_checks.probes.kernel_network import KernelNetwork, kernel_network
@@ -41,14 +42,7 @@ NEARLY_FULL = 0.9
 _plan = on_every_node(kernel_network, when=multi_node, because=lambda job: ranks_of_node(job)[1])
 
 
-@check(
-    "NET001",
-    "ephemeral-ports-few",
-    plan=_plan,
-    severity=Severity.ERROR,
-    evidence=(("Primus guide (large clusters)", "https://github.com/AMD-AGI/Primus"), "ai4d-iasc/trixie#77"),
-    cost=_COST,
-)
+@check("NET001", "ephemeral-ports-few", plan=_plan, severity=Severity.ERROR, cost=_COST)
 @only_if(multi_node, "local ports", "the job runs on one machine")
 def ephemeral_ports_few(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The range of local ports is large enough for the connections of all ranks of a node.
@@ -109,10 +103,6 @@ def _has_fixed_port(job: Job, fleet: Fleet) -> bool:
     "fixed-port-given-out-by-kernel",
     plan=combined(_plan, when=lambda job, fleet: any(endpoint.port for endpoint in endpoints(job))),
     severity=Severity.INFO,
-    evidence=(
-        "pytorch/pytorch#126510",
-        ("Linux, ip-sysctl (ip_local_reserved_ports)", "https://docs.kernel.org/networking/ip-sysctl.html"),
-    ),
     cost=_COST,
 )
 @only_if(_has_fixed_port, "fixed ports", "the job has no fixed port")
@@ -155,17 +145,7 @@ def fixed_port_taken_by_kernel(job: Job, fleet: Fleet, facts: Facts) -> Iterator
         yield passed(f"{len(fixed)} ports on {len(seen)} nodes")
 
 
-@check(
-    "NET003",
-    "connection-tracking-full",
-    plan=_plan,
-    severity=Severity.ERROR,
-    evidence=(
-        ("Linux, nf_conntrack-sysctl", "https://docs.kernel.org/networking/nf_conntrack-sysctl.html"),
-        "kubernetes/kubernetes#71261",
-    ),
-    cost=_COST,
-)
+@check("NET003", "connection-tracking-full", plan=_plan, severity=Severity.ERROR, cost=_COST)
 @only_if(multi_node, "connection tracking", "the job runs on one machine")
 def connection_tracking_full(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The kernel's table of tracked connections has room.
@@ -220,13 +200,7 @@ def _tracked(fact: KernelNetwork) -> float | None:
 
 
 @check(
-    "NET004",
-    "neighbour-table-small",
-    plan=_plan,
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-    evidence=(("arp(7)", "https://man7.org/linux/man-pages/man7/arp.7.html"), "kubernetes/kops#4533"),
-    cost=_COST,
+    "NET004", "neighbour-table-small", plan=_plan, severity=Severity.WARNING, confidence=Confidence.MEDIUM, cost=_COST
 )
 @only_if(multi_node, "neighbours", "the job runs on one machine")
 def neighbour_table_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -276,13 +250,7 @@ _NEIGHBOURS = "sysctl net.ipv4.neigh.default.gc_thresh3"
 
 
 @check(
-    "NET005",
-    "listen-backlog-small",
-    plan=_plan,
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-    evidence=("pytorch/pytorch#76913", "pytorch/pytorch#107878", "pytorch/pytorch#128739"),
-    cost=_COST,
+    "NET005", "listen-backlog-small", plan=_plan, severity=Severity.WARNING, confidence=Confidence.MEDIUM, cost=_COST
 )
 @only_if(multi_node, "listen backlog", "the job runs on one machine")
 def listen_backlog_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -360,7 +328,6 @@ def _port_plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     cost="binds each port of the job for an instant",
     without_root="the owner of a port, except for the user's own processes",
     severity=Severity.ERROR,
-    evidence=("pytorch/pytorch#126510", "pytorch/pytorch#85604", "NVIDIA/Megatron-LM#343"),
 )
 def port_in_use(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The ports that rank 0 and the parameter servers bind are free.

@@ -10,7 +10,8 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job, Launch
 from preflight.model.recording import FactRow, Facts, Fleet, Node, Observed, Unavailable
 from preflight.model.requests import Request, probe_name
-from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
+from preflight_checks.cited import check
 from preflight_checks.comparison import split
 from preflight_checks.network.interface_filter import is_link_local
 from preflight_checks.plans import known_facts, missing_facts, multi_node, on_every_node, only_if
@@ -72,7 +73,6 @@ def lookups(facts: Facts, *, own: bool) -> Iterator[FactRow[Lookup]]:
     probes=(resolve,),
     cost="one look-up of a name, up to its deadline",
     severity=Severity.ERROR,
-    evidence=("PaddlePaddle/Paddle#37951", "meta-pytorch/data#1142", "aws-samples/aws-do-eks#69"),
 )
 def hostname_loopback(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """A node's own name resolves to an address that other nodes can dial.
@@ -182,7 +182,6 @@ def plan_master(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     probes=(resolve, interfaces),
     cost="one look-up of each master's name, up to its deadline; reads /sys/class/net",
     severity=Severity.ERROR,
-    evidence=("pytorch/pytorch#73656", "pytorch/pytorch#76367", "pytorch/pytorch#79388"),
 )
 def master_name(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The rendezvous host resolves on every node, to an address of the node that listens there.
@@ -311,7 +310,6 @@ def _lookup_evidence(host: str, found: dict[str, Lookup]) -> Evidence:
     "master-name-of-another-family",
     plan=plan_master,
     severity=Severity.ERROR,
-    evidence=("NVIDIA/nccl#210", "pytorch/pytorch#73656"),
     probes=(resolve, interfaces),
     cost="the look-ups of NAM002, and the node's interfaces; milliseconds",
 )
@@ -418,7 +416,6 @@ def _plan_names(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     "name-differs-between-nodes",
     plan=_plan_names,
     severity=Severity.ERROR,
-    evidence=("PaddlePaddle/Paddle#37951", "pytorch/pytorch#150532", "tensorflow/tensorflow#12745"),
     probes=(resolve_many,),
     cost="resolves the nodes' names, at most 64 on each node, in parallel; at most 3 s",
 )
@@ -497,7 +494,6 @@ def _answer(lookup: Lookup) -> str:
     "two-names-of-one-machine",
     plan=on_every_node(identity, when=multi_node, because=store_claims),
     severity=Severity.ERROR,
-    evidence=("deepspeedai/DeepSpeed#1481", "Lightning-AI/pytorch-lightning#8139"),
     cost="reads the boot id and namespaces, and resolves its own name; as long as that takes, at most 3 s",
 )
 @only_if(multi_node, "machines", "the job runs on one machine")
@@ -600,7 +596,6 @@ def _plan_published(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     plan=_plan_published,
     when="link",
     severity=Severity.ERROR,
-    evidence=("pytorch/pytorch#150532", "pytorch/pytorch#73656", "pytorch/elastic#113", "torch, dynamic_rendezvous.py"),
     probes=(identity, resolve),
     cost="resolves one name on every node; at most 3 s",
 )
@@ -666,10 +661,6 @@ def published_name(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     plan=_plan_names,
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=(
-        "pytorch/pytorch#85300",
-        ("resolv.conf(5), timeout and attempts", "https://man7.org/linux/man-pages/man5/resolv.conf.5.html"),
-    ),
     probes=(resolve_many, identity),
     cost="the look-ups of NAM003 and NAM004, timed",
 )

@@ -9,7 +9,8 @@ from statistics import median
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
-from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, root_command, unknown
+from preflight_checks.cited import check
 from preflight_checks.comparison import split
 from preflight_checks.network.interface_filter import subnet
 from preflight_checks.network.nics import UsedInterface, used_interfaces
@@ -60,7 +61,6 @@ def _known(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Generator[Verd
     plan=_plan,
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("NVIDIA/nccl#1957", ("gcm, ethlink", "https://github.com/facebookresearch/gcm")),
     cost="reads /sys/class/net and queries the kernel for its interfaces; milliseconds",
 )
 @only_if(multi_node, "speed", "the job runs on one machine")
@@ -123,10 +123,6 @@ def _speed_text(mbps: int) -> str:
     "bond-degraded",
     plan=_plan,
     severity=Severity.WARNING,
-    evidence=(
-        ("Linux bonding documentation", "https://docs.kernel.org/networking/bonding.html"),
-        ("gcm", "https://github.com/facebookresearch/gcm"),
-    ),
     cost="reads /sys/class/net and queries the kernel for its interfaces; milliseconds",
 )
 @only_if(multi_node, "bonds", "the job runs on one machine")
@@ -184,7 +180,6 @@ def bond_degraded(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterato
     plan=_plan,
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("NVIDIA/nccl#1957", ("Linux interface statistics", "https://docs.kernel.org/networking/statistics.html")),
     cost="reads /sys/class/net and queries the kernel for its interfaces; milliseconds",
 )
 @only_if(multi_node, "errors", "the job runs on one machine")
@@ -262,11 +257,6 @@ def _outliers_above(values: Mapping[str, float], is_far: Callable[[float, float]
     plan=_plan,
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=(
-        ("nodes with older Mellanox firmware failed; updating it fixed them", "clustervision/trinity#219"),
-        ("Primus node-smoke (NIC firmware among its fingerprints)", "https://github.com/AMD-AGI/Primus"),
-        ("imbue cluster-health", "https://github.com/imbue-ai/cluster-health"),
-    ),
     cost="reads /sys/class/net and queries each driver for its version (ethtool); milliseconds",
 )
 @only_if(multi_node, "drivers", "the job runs on one machine")
@@ -318,10 +308,6 @@ def nic_driver(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterator[V
     plan=_plan,
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=(
-        "NVIDIA/nccl#1782",
-        ("Linux, ip-sysctl (arp_ignore, arp_announce, rp_filter)", "https://docs.kernel.org/networking/ip-sysctl.html"),
-    ),
     cost="reads /sys/class/net and /proc/sys/net, and queries the kernel for its routing rules; milliseconds",
 )
 @only_if(multi_node, "interfaces of one network", "the job runs on one machine")

@@ -17,17 +17,8 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job, Known
 from preflight.model.recording import Facts, Fleet, Observed, Unavailable
 from preflight.model.requests import Request, probe_name
-from preflight.plugins.authoring import (
-    Verdict,
-    check,
-    command,
-    failed,
-    memoize,
-    not_applicable,
-    passed,
-    root_command,
-    unknown,
-)
+from preflight.plugins.authoring import Verdict, command, failed, memoize, not_applicable, passed, root_command, unknown
+from preflight_checks.cited import check
 from preflight_checks.comparison import split
 from preflight_checks.context.environment import plan_both
 from preflight_checks.network.interface_filter import (
@@ -216,7 +207,6 @@ def _plan_filter(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     probes=(interfaces, environment),
     cost="queries the kernel for its interfaces, and the job context for its environment; milliseconds",
     severity=Severity.ERROR,
-    evidence=("NVIDIA/nccl#286", "marin-community/marin#6940", "aws/deep-learning-containers#6469"),
 )
 def interface_filter(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The interface that the job's filter variables name exists and is usable on every node.
@@ -298,7 +288,6 @@ def _choices(job: Job, facts: Facts) -> dict[str, Chosen]:
     cost="queries the kernel for its interfaces and for one route; milliseconds",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("marin-community/marin#7018", "NVIDIA/nccl#1105"),
 )
 def interface_route(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The chosen interface is the one the kernel uses towards rank 0.
@@ -355,7 +344,6 @@ def interface_route(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     cost="queries the kernel for its interfaces and for one route; milliseconds",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("NVIDIA/nccl#1524", "NVIDIA/nccl#1957"),
 )
 @only_if(several_nodes, "MTU", "the job has one node")
 def interface_mtu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -423,7 +411,6 @@ def _nodes_with_own_filter(job: Job, facts: Facts) -> set[str]:
     "nccl-default-interface-unsuitable",
     plan=combined(_plan, when=_chooses_by_default),
     severity=Severity.ERROR,
-    evidence=("uccl-project/uccl#1034", "NVIDIA/nccl#913", "NVIDIA/nccl#1053", "NCCL, ncclFindInterfaces"),
     cost="queries the kernel for its interfaces; milliseconds",
 )
 @only_if(_chooses_by_default, "NCCL's own choice", "one machine, no NCCL, or a filter chooses the interface")
@@ -499,7 +486,6 @@ def _best_interface(observed: Sequence[Interface]) -> Interface | None:
     "address-on-several-nodes",
     plan=combined(_plan, on_every_node(identity, when=multi_node)),
     severity=Severity.ERROR,
-    evidence=("uccl-project/uccl#1034", "NVIDIA/nccl#913"),
     cost="queries the kernel for its interfaces; milliseconds",
 )
 @only_if(multi_node, "addresses", "the job runs on one machine")
@@ -549,7 +535,6 @@ def address_on_several_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
     plan=_plan,
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("horovod/horovod#1969", "horovod/horovod#2421", "marin-community/marin#7018"),
     cost="queries the kernel for its interfaces; milliseconds",
 )
 @only_if(multi_node, "networks", "the job runs on one machine")
@@ -624,7 +609,6 @@ def _claims(job: Job, use: UsedInterface) -> tuple[Claim, ...]:
     plan=_plan_routes,
     when="link",
     severity=Severity.ERROR,
-    evidence=("horovod/horovod#1969", "horovod/horovod#994", "NVIDIA/nccl#1105"),
     probes=(interfaces, routes),
     cost="queries the kernel for its interfaces and for up to 16 routes; milliseconds",
 )

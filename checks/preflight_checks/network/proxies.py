@@ -11,7 +11,8 @@ from preflight.model.findings import Command, Evidence, Severity
 from preflight.model.job import Claim, Job, Known
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
-from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
+from preflight_checks.cited import check
 from preflight_checks.plans import known_facts
 from preflight_checks.probes.interfaces import Interfaces, interfaces
 from preflight_checks.probes.proxies import Proxies, proxies
@@ -67,12 +68,6 @@ _MAX_EXCLUDED = 64
     "proxy-captures-peers",
     plan=_plan,
     severity=Severity.ERROR,
-    evidence=(
-        "tensorflow/tensorflow#24887",
-        "tensorflow/tensorflow#50626",
-        "ray-project/ray#14350",
-        ("gRPC, environment variables", "https://github.com/grpc/grpc/blob/master/doc/environment_variables.md"),
-    ),
     probes=(proxies, interfaces),
     cost="reads a few variables in the job context; milliseconds",
 )

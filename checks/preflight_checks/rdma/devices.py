@@ -20,7 +20,8 @@ from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Claim, Job, Known, is_whole_number
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
-from preflight.plugins.authoring import Verdict, check, failed, memoize, not_applicable, passed, unknown
+from preflight.plugins.authoring import Verdict, failed, memoize, not_applicable, passed, unknown
+from preflight_checks.cited import check
 from preflight_checks.plans import combined, known_facts, missing_facts, on_every_node, requests_for
 from preflight_checks.probes.interfaces import interfaces
 from preflight_checks.probes.rdma import RdmaDevice, RdmaPort, rdma
@@ -250,14 +251,7 @@ def _plan_devices(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
             yield Request(probe_name(interfaces), node.name, because=chosen.claims)
 
 
-@check(
-    "RDM001",
-    "rdma-device-absent",
-    plan=_plan_devices,
-    severity=Severity.ERROR,
-    evidence=("NVIDIA/nccl#719", "NVIDIA/nccl#1277", "NVIDIA/nccl#2428", "areal-project/AReaL#639"),
-    cost=COST,
-)
+@check("RDM001", "rdma-device-absent", plan=_plan_devices, severity=Severity.ERROR, cost=COST)
 def rdma_device_absent(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The RDMA devices that the job names exist on every node.
 
@@ -348,17 +342,7 @@ def _none_found(wanted: Demand, nodes: list[str]) -> Iterator[Verdict]:
 rdma_check = functools.partial(check, plan=plan_rdma, cost=COST)
 
 
-@rdma_check(
-    "RDM002",
-    "rdma-port-down",
-    severity=Severity.ERROR,
-    evidence=(
-        "NVIDIA/nccl#719",
-        "NVIDIA/nccl#2428",
-        ("gcm, ibstat", "https://github.com/facebookresearch/gcm"),
-        "Primus node-smoke (7 of 8 cards)",
-    ),
-)
+@rdma_check("RDM002", "rdma-port-down", severity=Severity.ERROR)
 def rdma_port_down(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The ports that the job uses are active on every node where they exist.
 
@@ -432,7 +416,6 @@ def _remedy(state: str, name: str, nodes: list[str]) -> str:
     "rdma-closed-to-ranks",
     plan=combined(plan_rdma, on_every_node(rdma_access, when=applies, because=demand_claims, context=True)),
     severity=Severity.ERROR,
-    evidence=("NVIDIA/nccl#2428", "aws-samples/aws-do-eks#63", "areal-project/AReaL#639"),
     cost="opens each device node of /dev/infiniband in the job context; milliseconds",
     without_root="nothing: the check uses the ranks' own user",
 )

@@ -10,7 +10,8 @@ from statistics import median
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job, is_whole_number
 from preflight.model.recording import Facts, Fleet
-from preflight.plugins.authoring import Verdict, check, failed, memoize, not_applicable, passed, root_command, unknown
+from preflight.plugins.authoring import Verdict, failed, memoize, not_applicable, passed, root_command, unknown
+from preflight_checks.cited import check
 from preflight_checks.comparison import minor_of, split, version_of
 from preflight_checks.plans import combined, missing_facts, on_every_node, only_if
 from preflight_checks.probes.pci import Pci, pci
@@ -39,7 +40,6 @@ DMABUF_DRIVER, DMABUF_KERNEL = 515, (5, 12)
     "gpudirect-rdma-missing",
     plan=combined(plan_rdma, on_every_node(gpudirect, when=applies, because=demand_claims)),
     severity=Severity.ERROR,
-    evidence=("NVIDIA/nccl#1676", "NVIDIA/nccl#897", "NVIDIA/nccl#1537", "NVIDIA/nccl#1939", "NCCL, net_ib/gdr.cc"),
     cost="looks for three files of /sys and reads the driver's version; milliseconds",
 )
 @only_if(applies, "GPUDirect RDMA", "the job uses no RDMA, or one machine")
@@ -106,13 +106,6 @@ _plan_pci = on_every_node(pci, when=lambda job, fleet: "nccl" in backends(job)[0
     plan=_plan_pci,
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=(
-        "NVIDIA/nccl#2079",
-        "NVIDIA/nccl#606",
-        "NVIDIA/nccl#304",
-        "NVIDIA/nccl#257",
-        "NCCL user guide, troubleshooting",
-    ),
     cost="reads the configuration space of the bridges above GPUs and RDMA cards; milliseconds",
     without_root="the ACS bits: the extended configuration space of a bridge is readable only by root",
 )
@@ -163,7 +156,6 @@ def acs_redirects(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     plan=_plan_pci,
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("NVIDIA/nccl#667", "NVIDIA/nccl#304", "NCCL user guide, troubleshooting"),
     cost="reads the IOMMU type of GPUs and RDMA cards from /sys; milliseconds",
 )
 def iommu_translates(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -225,10 +217,6 @@ _plan_memory_nodes = on_every_node(pci, when=lambda job, fleet: "nccl" in backen
     plan=combined(_plan_memory_nodes, plan_rdma),
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=(
-        "NVIDIA/nccl#820",
-        ("NCCL's documentation of NCCL_IB_HCA", "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"),
-    ),
     cost="reads the memory node of each GPU and card below /sys; milliseconds",
 )
 @only_if(applies, "distance of RDMA cards", "the job uses no RDMA, or one machine")
@@ -403,12 +391,7 @@ def chosen_gids(job: Job, facts: Facts) -> dict[str, list[ChosenGid]]:
     return found
 
 
-@rdma_check(
-    "RDM006",
-    "roce-gid-unusable",
-    severity=Severity.ERROR,
-    evidence=("NVIDIA/nccl#426", "NVIDIA/nccl#769", "NVIDIA/nccl#1131", "pytorch/pytorch#81628", "openucx/ucx#7785"),
-)
+@rdma_check("RDM006", "roce-gid-unusable", severity=Severity.ERROR)
 def gid_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The GID that each RoCE port uses is a routable RoCE v2 address, and of one kind on all nodes.
 
@@ -485,15 +468,7 @@ def _interface(chosen: ChosenGid) -> str:
 MIN_ERRORS = {"link_downed": 5, "symbol_error": 1000, "local_link_integrity_errors": 1000, "link_error_recovery": 10}
 
 
-@rdma_check(
-    "RDM003",
-    "rdma-rate-differs",
-    severity=Severity.WARNING,
-    evidence=(
-        "https://github.com/AMD-AGI/Primus",
-        ("Primus node-smoke, Azure node health checks (ib link)", "https://github.com/Azure/azurehpc-health-checks"),
-    ),
-)
+@rdma_check("RDM003", "rdma-rate-differs", severity=Severity.WARNING)
 def rate_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """A port has the same rate and link layer on all nodes.
 
@@ -554,17 +529,7 @@ def _device(ports: list[str]) -> str:
     return ports[0].split(":")[0]
 
 
-@rdma_check(
-    "RDM004",
-    "rdma-link-errors",
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-    evidence=(
-        ("training stops with error 12; port errors, flapping link, check counters", "NVIDIA/nccl#905"),
-        ("Azure node health checks (ib link flapping)", "https://github.com/Azure/azurehpc-health-checks"),
-        ("gcm, ib counters", "https://github.com/facebookresearch/gcm"),
-    ),
-)
+@rdma_check("RDM004", "rdma-link-errors", severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 def link_errors(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No port in use has far more link losses or corrected errors than the ports of the other nodes.
 
@@ -609,17 +574,7 @@ def _counter(item: Port, counter: str) -> str:
     return f"/sys/class/infiniband/{item.device.name}/ports/{item.port.number}/counters/{counter}"
 
 
-@rdma_check(
-    "RDM005",
-    "rdma-firmware-differs",
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-    evidence=(
-        ("InfiniBand failed on some nodes only; older firmware, updated", "clustervision/trinity#219"),
-        ("Primus node-smoke (NIC firmware)", "https://github.com/AMD-AGI/Primus"),
-        ("imbue cluster-health (flint)", "https://github.com/imbue-ai/cluster-health"),
-    ),
-)
+@rdma_check("RDM005", "rdma-firmware-differs", severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 def firmware_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """RDMA cards of one kind that the job uses have one firmware version.
 

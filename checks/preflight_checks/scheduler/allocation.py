@@ -13,8 +13,9 @@ from difflib import get_close_matches
 from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Claim, Job, Known, is_whole_number
 from preflight.model.recording import Cluster, Facts, Fleet, Partition
-from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
 from preflight.sources.launchers.slurm import parse_seconds
+from preflight_checks.cited import check
 from preflight_checks.plans import no_requests
 from preflight_checks.requirements import fold
 
@@ -64,15 +65,7 @@ MIB = 2**20
 allocation_check = functools.partial(check, plan=no_requests, probes=(), cost=COST)
 
 
-@allocation_check(
-    "ALC004",
-    "node-out-of-service",
-    severity=Severity.ERROR,
-    evidence=(
-        ("sinfo's documentation of the states of nodes", "https://slurm.schedmd.com/sinfo.html"),
-        "https://slurm.schedmd.com/scontrol.html",
-    ),
-)
+@allocation_check("ALC004", "node-out-of-service", severity=Severity.ERROR)
 def node_out_of_service(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No node of the job is drained or down in Slurm.
 
@@ -114,15 +107,7 @@ def _named(fleet: Fleet) -> Iterator[str]:
         yield from fleet.origin.named
 
 
-@allocation_check(
-    "ALC005",
-    "too-few-fitting-nodes",
-    severity=Severity.ERROR,
-    evidence=(
-        ("sbatch's documentation of --nodes, --gres and --constraint", "https://slurm.schedmd.com/sbatch.html"),
-        "https://slurm.schedmd.com/gres.html",
-    ),
-)
+@allocation_check("ALC005", "too-few-fitting-nodes", severity=Severity.ERROR)
 def too_few_fitting_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The partition has as many suitable nodes as the job needs at once.
 
@@ -222,12 +207,7 @@ def _amount(name: str, amount: float) -> str:
     return f"{amount:.0f} {'GPU' if name == 'gpu' else 'core'}{'s' if amount != 1 else ''}"
 
 
-@allocation_check(
-    "ALC006",
-    "scheduler-refuses",
-    severity=Severity.ERROR,
-    evidence=(("sbatch's documentation of --test-only", "https://slurm.schedmd.com/sbatch.html"),),
-)
+@allocation_check("ALC006", "scheduler-refuses", severity=Severity.ERROR)
 def scheduler_refuses(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Slurm would accept the job.
 
@@ -265,18 +245,7 @@ def scheduler_refuses(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     )
 
 
-@allocation_check(
-    "ALC001",
-    "partition-unavailable",
-    severity=Severity.ERROR,
-    evidence=(
-        "https://slurm.schedmd.com/sbatch.html",
-        (
-            "sbatch's documentation of --partition, scontrol's of the state of partitions",
-            "https://slurm.schedmd.com/scontrol.html",
-        ),
-    ),
-)
+@allocation_check("ALC001", "partition-unavailable", severity=Severity.ERROR)
 def partition_unavailable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The partition that the job names exists and starts jobs.
 
@@ -323,18 +292,7 @@ def partition_unavailable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
         yield passed(job.name)
 
 
-@allocation_check(
-    "ALC002",
-    "beyond-partition-limits",
-    severity=Severity.ERROR,
-    evidence=(
-        (
-            "slurm.conf's documentation of MaxTime, MaxNodes and EnforcePartLimits",
-            "https://slurm.schedmd.com/slurm.conf.html",
-        ),
-        "https://slurm.schedmd.com/resource_limits.html",
-    ),
-)
+@allocation_check("ALC002", "beyond-partition-limits", severity=Severity.ERROR)
 def beyond_partition_limits(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The header's request is within the limits of its partition.
 
@@ -398,14 +356,7 @@ def _max_nodes(requested: dict[str, RequestedOption], count: int) -> int:
     return int(text) if is_whole_number(text) else count
 
 
-@allocation_check(
-    "ALC003",
-    "account-not-allowed",
-    severity=Severity.ERROR,
-    evidence=(
-        ("slurm.conf's documentation of AllowAccounts and AllowQos", "https://slurm.schedmd.com/slurm.conf.html"),
-    ),
-)
+@allocation_check("ALC003", "account-not-allowed", severity=Severity.ERROR)
 def account_not_allowed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The account and quality of service that the job names may use its partition.
 

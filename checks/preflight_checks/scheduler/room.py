@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job, Known, Scope
 from preflight.model.recording import Cluster, ClusterNode, Facts, Fleet
-from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
+from preflight_checks.cited import check
 from preflight_checks.comparison import short_version, split
 from preflight_checks.plans import known_facts, no_requests, on_every_node
 from preflight_checks.probes.packages import packages
@@ -38,7 +39,6 @@ def _compares_versions(job: Job, fleet: Fleet) -> bool:
     plan=on_every_node(packages, when=_compares_versions, context=True, deadline_s=8.0),
     cost="reads the metadata of installed packages in the ranks' interpreter",
     severity=Severity.ERROR,
-    evidence=("Unakar/Logic-RL#30", "ray-project/ray#47792", "gpustack/gpustack#5509"),
 )
 def ray_nodes_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """All nodes of a Ray job have exactly the same version of Ray, and the same minor version of Python.
@@ -96,13 +96,6 @@ def _differing(quantity: str, versions: Mapping[str, str], claims: tuple[Claim, 
     plan=no_requests,
     cost="nothing on the nodes; one list of the cluster's nodes",
     severity=Severity.ERROR,
-    evidence=(
-        "ray-project/ray#47792",
-        (
-            "Ray documentation, placement groups",
-            "https://docs.ray.io/en/latest/ray-core/scheduling/placement-group.html",
-        ),
-    ),
 )
 def bundle_fits_no_node(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Each bundle of the job fits on some node of the Ray cluster.
@@ -286,7 +279,6 @@ def _not_judged(job: Job, fleet: Fleet) -> Verdict | None:
     cost="nothing on the nodes; one list of the cluster's nodes while the pods are looked up",
     without_root="needs `list` on nodes, which not every account has",
     severity=Severity.ERROR,
-    evidence=("kubernetes-sigs/kueue#2796", "kubeflow/trainer#165", "kubeflow/pytorch-operator#186"),
 )
 def gang_does_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The cluster has room for all pods of the job at the same time.
@@ -366,7 +358,6 @@ def _evidence(need: PodNeed, room: Mapping[str, int]) -> Evidence:
     without_root="needs `list` on nodes and on pods of all namespaces, which not every account has",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("kubeflow/trainer#165", "kubernetes-sigs/kueue#2796"),
 )
 def gang_starts_in_part(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Either all pods of the job can be placed now, or none of them starts.

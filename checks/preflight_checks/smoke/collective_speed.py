@@ -89,11 +89,6 @@ def paces_of(reports: Iterable[tuple[str, RankReport]]) -> Paces:
     cost="times eight pieces of work of about ten milliseconds and eight exchanges, twice; about a second",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=(
-        "intelligent-machine-learning/dlrover#678",
-        ("two rounds with changed partners", "intelligent-machine-learning/dlrover#735"),
-        "NVIDIA's resiliency extension (score compared with the best rank)",
-    ),
 )
 @may_fail_by_injection("delay")
 @given(complete_run)
@@ -289,10 +284,6 @@ class CollectiveSpeed:
     cost="times five collectives at 4 KiB and at 1 to 16 MiB (256 MiB between GPUs); about half a second",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=(
-        ("all-reduce far below what the network carries", "NVIDIA/nccl#489"),
-        ("the formula is that of nccl-tests", "https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md"),
-    ),
 )
 @given(complete_run)
 def collectives_slow(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[Verdict]:
@@ -442,14 +433,6 @@ class Fabric:
     cost="times five collectives at 4 KiB and at 1 to 256 MiB between GPUs; about half a second",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=(
-        "NVIDIA/nccl#489",
-        (
-            "Azure's acceptance tests expect three quarters of NVLink in a node",
-            "https://github.com/Azure/azurehpc-health-checks",
-        ),
-        ("the formula is that of nccl-tests", "https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md"),
-    ),
 )
 @given(complete_run)
 def collectives_below_fabric(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[Verdict]:

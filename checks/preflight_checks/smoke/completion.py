@@ -16,7 +16,8 @@ from preflight.model.findings import Evidence, Severity, Status
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.model.requests import Request
-from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
+from preflight_checks.cited import check
 from preflight_checks.context.environment import protocol_differences
 from preflight_checks.links.dial_requests import addresses_of
 from preflight_checks.requirements import fold, nodes_share_machine
@@ -88,12 +89,6 @@ def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     cost="nothing besides the smoke run itself",
     when="smoke",
     severity=Severity.ERROR,
-    evidence=(
-        (
-            "arXiv 2407.21783 (section 3.3.4): most interruptions of a large training run are a single process or node",
-            "https://arxiv.org/abs/2407.21783",
-        ),
-    ),
 )
 def injected_fault_not_named(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """An injected fault is found and attributed to its target in time.
@@ -385,18 +380,7 @@ def _together(group: Group) -> str:
     return " with ".join(group) if len(group) == 2 else fold(group)
 
 
-@smoke_check(
-    "SMK001",
-    "rank-did-not-finish",
-    follow_up=plan_trials,
-    reads=PLAN_PROBES,
-    severity=Severity.ERROR,
-    evidence=(
-        "pytorch/pytorch#76287",
-        ("the rest runs on for hours after one rank died", "goodfire-ai/spd#552"),
-        ("all ranks hang in one all-reduce", "NVIDIA/nccl#257"),
-    ),
-)
+@smoke_check("SMK001", "rank-did-not-finish", follow_up=plan_trials, reads=PLAN_PROBES, severity=Severity.ERROR)
 @may_fail_by_injection("kill", "stop")
 def rank_did_not_finish(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every rank of a short training run on the job's nodes completes.
@@ -547,12 +531,7 @@ def _named(run: SmokeRun, culprit: Culprit, found: Answer | None) -> Verdict:
     )
 
 
-@smoke_check(
-    "SMK004",
-    "master-endpoint-unusable",
-    severity=Severity.ERROR,
-    evidence=("pytorch/pytorch#85604", "pytorch/pytorch#73656", "thu-coai/CDial-GPT#103"),
-)
+@smoke_check("SMK004", "master-endpoint-unusable", severity=Severity.ERROR)
 def master_endpoint_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Rank 0 can listen on the master port, and all ranks reach it there and through the process group.
 

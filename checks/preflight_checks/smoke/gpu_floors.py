@@ -79,25 +79,7 @@ class Shortfall:
     by_pcie: bool
 
 
-@smoke_check(
-    "SMK014",
-    "gpu-slower-than-its-model",
-    cost=_COST,
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-    evidence=(
-        ("GB300 capped at 500 of 1400 W: GEMM throughput less than half", "facebookexperimental/triton#2023"),
-        (
-            "arXiv 2407.21783 (section 3.3.4: clocks and power decide the throughput of thousands of GPUs)",
-            "https://arxiv.org/abs/2407.21783",
-        ),
-        (
-            "Stas Bekman's table of achieved products",
-            "https://github.com/stas00/ml-engineering/blob/master/compute/accelerator/README.md",
-        ),
-        ("Azure's acceptance tests, which hold floors by model", "https://github.com/Azure/azurehpc-health-checks"),
-    ),
-)
+@smoke_check("SMK014", "gpu-slower-than-its-model", cost=_COST, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 def gpu_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Each GPU multiplies matrices and moves its memory about as fast as its model can.
 
@@ -119,18 +101,7 @@ def gpu_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 @smoke_check(
-    "SMK015",
-    "gpu-copies-slower-than-link",
-    cost=_COST,
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-    evidence=(
-        (
-            "Azure's acceptance tests hold floors of both copies by model",
-            "https://github.com/Azure/azurehpc-health-checks",
-        ),
-        ("copies slowed by ACS", "NVIDIA/nccl#606"),
-    ),
+    "SMK015", "gpu-copies-slower-than-link", cost=_COST, severity=Severity.WARNING, confidence=Confidence.MEDIUM
 )
 def gpu_copies_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Copies between each GPU, its host and the next GPU are about as fast as the links between them.
@@ -400,16 +371,7 @@ def _ranges(devices: Sequence[RankGpu], kinds: Sequence[str]) -> str:
     return ", ".join(parts)
 
 
-@smoke_check(
-    "SMK016",
-    "gpu-computes-wrongly",
-    cost=_COST,
-    severity=Severity.ERROR,
-    evidence=(
-        ("arXiv 2407.21783 (silent data corruption in training, section 3.3.4)", "https://arxiv.org/abs/2407.21783"),
-        ("arXiv 2102.11245 (corruption by processors that pass their own tests)", "https://arxiv.org/abs/2102.11245"),
-    ),
-)
+@smoke_check("SMK016", "gpu-computes-wrongly", cost=_COST, severity=Severity.ERROR)
 def gpu_wrong(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Products of matrices on each GPU have the exactly known bits, each time.
 

@@ -13,7 +13,8 @@ from preflight.model.findings import Confidence, Evidence, Severity, Status
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request
-from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
+from preflight_checks.cited import check
 from preflight_checks.plans import given, requests_for
 from preflight_checks.probes.machine import machine
 from preflight_checks.requirements import fold
@@ -51,18 +52,7 @@ def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
         yield from plan_smoke(job, fleet, facts)
 
 
-@check(
-    "SMK006",
-    "wrong-pipeline-result",
-    plan=_plan,
-    cost=_COST,
-    when="smoke",
-    severity=Severity.ERROR,
-    evidence=(
-        ("PipeDream, arXiv 1806.03377 (weight stashing)", "https://arxiv.org/abs/1806.03377"),
-        ("Narayanan et al., arXiv 2104.04473 (schedules)", "https://arxiv.org/abs/2104.04473"),
-    ),
-)
+@check("SMK006", "wrong-pipeline-result", plan=_plan, cost=_COST, when="smoke", severity=Severity.ERROR)
 def wrong_pipeline_result(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every stage of a pipeline receives, computes and sends exactly the expected values.
 
@@ -121,11 +111,6 @@ def wrong_pipeline_result(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
     when="smoke",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=(
-        ("single slow node bottlenecks whole job; GPU micro-benchmarks name outlier ranks", "NVIDIA/Megatron-LM#4662"),
-        ("GPipe, arXiv 1811.06965 (balanced stages)", "https://arxiv.org/abs/1811.06965"),
-        ("Narayanan et al., arXiv 2104.04473, section 2.2 (the formula)", "https://arxiv.org/abs/2104.04473"),
-    ),
 )
 def pipeline_stage_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No stage of a pipeline takes far longer than the others for the same work.
@@ -240,19 +225,7 @@ _RANK = re.compile(r"[0-9]{1,10}")
 _LEARNING_STEPS = 5
 
 
-@smoke_check(
-    "SMK002",
-    "wrong-collective-result",
-    severity=Severity.ERROR,
-    evidence=(
-        (
-            "silent data corruption during training in arXiv 2407.21783 (section 3.3.4)",
-            "https://arxiv.org/abs/2407.21783",
-        ),
-        "NVIDIA/nccl-tests",
-        "NVIDIA/nccl-tests checks results for the same reason",
-    ),
-)
+@smoke_check("SMK002", "wrong-collective-result", severity=Severity.ERROR)
 @may_fail_by_injection("loss", "double", "flip")
 @given(complete_run)
 def wrong_collective_result(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[Verdict]:
@@ -346,17 +319,7 @@ def _mismatch_evidence(node: str, mismatch: Mismatch) -> Evidence:
     return Evidence(FACT, f"{observed} (bits {mismatch.flipped_bits} differ)", mismatch.expected, node=node)
 
 
-@smoke_check(
-    "SMK003",
-    "ranks-disagree-after-training",
-    severity=Severity.ERROR,
-    evidence=(
-        (
-            "the DDP design note (every rank keeps equal weights by construction)",
-            "https://pytorch.org/docs/stable/notes/ddp.html",
-        ),
-    ),
-)
+@smoke_check("SMK003", "ranks-disagree-after-training", severity=Severity.ERROR)
 @may_fail_by_injection("loss", "double", "flip")
 @given(complete_run)
 def ranks_disagree(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[Verdict]:

@@ -13,7 +13,8 @@ from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Unavailable
 from preflight.model.requests import Request
-from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
+from preflight_checks.cited import check
 from preflight_checks.plans import given, requests_for
 from preflight_checks.requirements import fold
 from preflight_checks.smoke.plan import details, observed, remedy_for_dead
@@ -49,13 +50,7 @@ _REMEDIES = {
 _REMEDY_FOR_NOBODY = "Check the path between the nodes; the link checks test each pair separately."
 
 
-@server_check(
-    "SMK021",
-    "server-or-worker-did-not-finish",
-    reads=PLAN_PROBES,
-    severity=Severity.ERROR,
-    evidence=(("a server's node was down, and the job hung", "PaddlePaddle/Paddle#17798"), "PaddlePaddle/Paddle#10153"),
-)
+@server_check("SMK021", "server-or-worker-did-not-finish", reads=PLAN_PROBES, severity=Severity.ERROR)
 @may_fail_by_injection("kill", "stop")
 def server_or_worker_did_not_finish(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every server and worker of a short training run with parameter servers completes.
@@ -117,15 +112,7 @@ def _named(run: ServerRun, culprit: Culprit, expected: str, remedy: str) -> Verd
     )
 
 
-@server_check(
-    "SMK022",
-    "server-endpoint-unusable",
-    severity=Severity.ERROR,
-    evidence=(
-        "PaddlePaddle/Paddle#13057",
-        ("connections that fail, each reported separately", "PaddlePaddle/Paddle#9893"),
-    ),
-)
+@server_check("SMK022", "server-endpoint-unusable", severity=Severity.ERROR)
 def server_endpoint_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every server can listen at its endpoint, and every worker opens every server's port there.
 
@@ -165,16 +152,7 @@ def server_endpoint_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
     yield _named(run, culprit, "every worker opens every server's port", remedy)
 
 
-@server_check(
-    "SMK023",
-    "servers-and-workers-told-differently",
-    severity=Severity.ERROR,
-    evidence=(
-        ("another number of trainers", "PaddlePaddle/Paddle#7422"),
-        "PaddlePaddle/Paddle#16138",
-        ("endpoints that are not the process's own", "PaddlePaddle/Paddle#15038"),
-    ),
-)
+@server_check("SMK023", "servers-and-workers-told-differently", severity=Severity.ERROR)
 def process_settings_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Servers and workers have consistent settings for themselves and each other.
 
@@ -222,21 +200,7 @@ def plan_with_backup(job: Job, fleet: Fleet, facts: Facts) -> list[Request]:
     return list(plan_servers(job, fleet, facts)) if fleet.smoke_options.backup else []
 
 
-@check(
-    "SMK028",
-    "worker-replaced",
-    plan=plan_with_backup,
-    cost=COST,
-    when="smoke",
-    severity=Severity.INFO,
-    evidence=(
-        ("failed worker restarts, cannot connect to ps-lite scheduler again", "apache/mxnet#2268"),
-        (
-            "ps-lite's van.cc gives the place of a dead node to one that comes later",
-            "https://github.com/dmlc/ps-lite/blob/master/src/van.cc",
-        ),
-    ),
-)
+@check("SMK028", "worker-replaced", plan=plan_with_backup, cost=COST, when="smoke", severity=Severity.INFO)
 @may_fail_by_injection("kill", "stop")
 def worker_replaced(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """With --backup, a worker that died or blocked the others was replaced, and the run completed.
@@ -322,24 +286,13 @@ def _phase_text(replacement: Replacement) -> str:
     return f"step {replacement.clock} of {phase}"
 
 
-_STALE_SYNCHRONOUS = "https://proceedings.neurips.cc/paper/2013/hash/b7bb35b9c6ca2aee2df08cf09d7016c2-Abstract.html"
 #: Steps after which a correct run has learned the built-in task to some degree.
 _LEARNING_STEPS = 5
 #: The largest allowed difference from one process that trained on all shards, in modes with such a reference.
 TOLERANCE = 1e-6
 
 
-@server_check(
-    "SMK024",
-    "wrong-server-result",
-    severity=Severity.ERROR,
-    evidence=(
-        (
-            "silent data corruption during training in arXiv 2407.21783 (section 3.3.4)",
-            "https://arxiv.org/abs/2407.21783",
-        ),
-    ),
-)
+@server_check("SMK024", "wrong-server-result", severity=Severity.ERROR)
 @may_fail_by_injection("loss", "double", "flip")
 @given(functools.partial(complete_server_run, counted="known parameters"))
 def wrong_server_result(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> Iterator[Verdict]:
@@ -430,7 +383,6 @@ def _odd_workers(digests: dict[str, tuple[str, str]]) -> tuple[str, str, str, st
     "SMK025",
     "updates-lost-doubled-or-stale",
     severity=Severity.ERROR,
-    evidence=(("bounded staleness as in Ho et al., NIPS 2013", _STALE_SYNCHRONOUS),),
 )
 @may_fail_by_injection("loss", "double", "flip")
 @given(functools.partial(complete_server_run, counted="updates"))
@@ -501,17 +453,7 @@ def _staleness(run: ServerRun) -> str:
     return f"reads at most {max(together)} steps ahead of the slowest worker"
 
 
-@server_check(
-    "SMK027",
-    "servers-trained-nothing",
-    severity=Severity.ERROR,
-    evidence=(
-        (
-            "executor.py of Paddle 2.6.2: only train_from_dataset pulls dense parameters in asynchronous mode",
-            "https://github.com/PaddlePaddle/Paddle/blob/v2.6.2/python/paddle/base/executor.py",
-        ),
-    ),
-)
+@server_check("SMK027", "servers-trained-nothing", severity=Severity.ERROR)
 @may_fail_by_injection("loss", "double", "flip")
 @given(complete_server_run)
 def servers_trained_nothing(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> Iterator[Verdict]:

@@ -63,13 +63,7 @@ def loads_of(run: ServerRun) -> tuple[Load, ...]:
     return tuple(found)
 
 
-@server_check(
-    "SMK026",
-    "server-load-uneven",
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-    evidence=("tensorflow/tensorflow#3762", "PaddlePaddle/Paddle#10398"),
-)
+@server_check("SMK026", "server-load-uneven", severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 @may_fail_by_injection("delay", "loss", "double", "flip")
 @given(functools.partial(complete_server_run, counted="load of servers"))
 def server_load_uneven(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> Iterator[Verdict]:
@@ -183,13 +177,7 @@ def step_time(run: ServerRun, shape: JobShape) -> StepTime | None:
     return StepTime(node, seconds, dense, seconds * shape.stated_bytes / dense)
 
 
-@server_check(
-    "SMK029",
-    "servers-slower-than-links",
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-    evidence=("bytedance/byteps#52", ("servers' bandwidth limits the whole job", "apache/mxnet#10017")),
-)
+@server_check("SMK029", "servers-slower-than-links", severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 @may_fail_by_injection("delay", "loss")
 @given(complete_server_run)
 def servers_slower_than_links(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> Iterator[Verdict]:

@@ -71,13 +71,7 @@ def _carriers(transport: Transport, verb: str, index: int, part: float) -> Carri
     return Carriers(verb, significant_bytes(transport.carried.interfaces), significant_bytes(transport.carried.ports))
 
 
-@smoke_check(
-    "SMK012",
-    "sockets-instead-of-rdma",
-    cost=_COST,
-    severity=Severity.WARNING,
-    evidence=("NVIDIA/nccl#952", ("no device found, NET/Socket instead", "NVIDIA/nccl-tests#166")),
-)
+@smoke_check("SMK012", "sockets-instead-of-rdma", cost=_COST, severity=Severity.WARNING)
 @given(complete_run)
 def sockets_instead_of_rdma(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[Verdict]:
     """Ranks use RDMA if every node has working RDMA devices that the job may use.
@@ -211,12 +205,7 @@ class _Expected:
 
 
 @smoke_check(
-    "SMK013",
-    "traffic-on-another-network",
-    cost=_COST,
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-    evidence=("pytorch/gloo#367", ("the service network instead of the fast one", "pytorch/gloo#70")),
+    "SMK013", "traffic-on-another-network", cost=_COST, severity=Severity.WARNING, confidence=Confidence.MEDIUM
 )
 @given(complete_run)
 def traffic_on_another_network(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[Verdict]:
@@ -325,17 +314,7 @@ def _finding(node: str, report: RankReport, carriers: Carriers, reason: str) -> 
     )
 
 
-@smoke_check(
-    "SMK008",
-    "backend-unusable",
-    reads=PLAN_PROBES,
-    severity=Severity.ERROR,
-    evidence=(
-        "NVIDIA/nccl#861",
-        "meta-llama/codellama#125",
-        ("ProcessGroupNCCL is only supported with GPUs", "tatsu-lab/stanford_alpaca#258"),
-    ),
-)
+@smoke_check("SMK008", "backend-unusable", reads=PLAN_PROBES, severity=Severity.ERROR)
 def backend_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every rank can use the backend that the job asks for, and all ranks use the same.
 

@@ -9,7 +9,8 @@ from preflight._util.sequences import grouped
 from preflight.model.findings import Command, Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet, Observed, Unavailable
-from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, root_command, unknown
+from preflight.plugins.authoring import Verdict, command, failed, not_applicable, passed, root_command, unknown
+from preflight_checks.cited import check
 from preflight_checks.comparison import minor_of, short_version, split, table, version_of
 from preflight_checks.gpus.presence import plan_gpus, runs_without_gpus
 from preflight_checks.plans import (
@@ -89,13 +90,6 @@ def minimum_driver(cuda: str) -> str | None:
     plan=plan_stack,
     cost="reads files of the installed framework and loads libcuda in the ranks' interpreter; queries NVML",
     severity=Severity.ERROR,
-    evidence=(
-        "pytorch/pytorch#920",
-        "NVIDIA/nccl#447",
-        "gpustack/gpustack#1254",
-        "zai-org/ChatGLM3#100",
-        ("NVIDIA's guide to CUDA compatibility", "https://docs.nvidia.com/deploy/cuda-compatibility/index.html"),
-    ),
 )
 @only_if(requests_gpus, "driver", "nothing in the job requests GPUs")
 def driver_too_old(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -215,7 +209,6 @@ def _missing_build_finding(
     cost="queries NVML; well under a second",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("NVIDIA/nccl#1328", "NVIDIA/nccl#969"),
 )
 @only_if(requests_gpus, "drivers", "nothing in the job requests GPUs")
 def driver_skew(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -258,7 +251,6 @@ def driver_skew(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     plan=on_every_node(packages, when=all_of(several_nodes, has_launches), context=True, deadline_s=8.0),
     cost="reads the metadata of installed packages in the ranks' interpreter",
     severity=Severity.ERROR,
-    evidence=("NVIDIA/nccl#286", "NVIDIA/nccl#1328", "Unakar/Logic-RL#30", "deepspeedai/DeepSpeed#3011"),
 )
 @only_if(all_of(several_nodes, has_launches), "framework versions", "the job has one node, or no launch")
 def framework_skew(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -356,21 +348,7 @@ _REMEDY = {
 }
 
 
-@check(
-    "GPU025",
-    "gpu-driver-library",
-    plan=plan_stack,
-    cost=COST,
-    severity=Severity.ERROR,
-    evidence=(
-        "nebius/soperator#2684",
-        (
-            "NVIDIA's guides to CUDA compatibility and to its container toolkit",
-            "https://docs.nvidia.com/deploy/cuda-compatibility/index.html",
-        ),
-        "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html",
-    ),
-)
+@check("GPU025", "gpu-driver-library", plan=plan_stack, cost=COST, severity=Severity.ERROR)
 def gpu_driver_library(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The ranks can load the CUDA driver's library, intact and of the kernel module's version.
 
@@ -463,12 +441,6 @@ def _container_claims(job: Job) -> tuple[Claim, ...]:
     without_root="docker's configuration, if its socket is closed to the user",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=(
-        "NVIDIA/nvidia-container-toolkit#48",
-        "NVIDIA/nvidia-container-toolkit#251",
-        "NVIDIA/nvidia-container-toolkit#1227",
-        "NVIDIA/gpu-operator#485",
-    ),
 )
 def container_loses_gpus(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """A reload of systemd does not take the GPUs away from the job's running containers.

@@ -9,7 +9,8 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job, Known
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.model.requests import Request, probe_name
-from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, unknown
+from preflight.plugins.authoring import Verdict, command, failed, not_applicable, passed, unknown
+from preflight_checks.cited import check
 from preflight_checks.comparison import split, table
 from preflight_checks.context.entry import computed_in_step, plan_installed
 from preflight_checks.context.environment import observed_environments, plan_both, set_by_job, unseen_bare
@@ -63,7 +64,6 @@ def _import_plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     probes=(importable,),
     cost="looks for the script's imports on the ranks' search path, some milliseconds; nothing is imported",
     severity=Severity.ERROR,
-    evidence=("hiyouga/LlamaFactory#3381", ("imports that fail on the other nodes", "deepspeedai/DeepSpeed#3489")),
 )
 def imported_framework_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The ranks' interpreter finds every framework that the job's script imports.
@@ -168,7 +168,6 @@ _PATHS = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH")
     cost="reads the environment of one process and looks for the folders it names, milliseconds",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("NVIDIA/nccl#286", "PaddlePaddle/Paddle#23922", "PaddlePaddle/Paddle#26954"),
 )
 @only_if(all_of(several_nodes, has_launches), "library paths", "the job has one node, or starts no ranks")
 def library_paths_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -242,13 +241,6 @@ def _reads_settings(job: Job) -> bool:
     cost="reads at most three small files, milliseconds",
     severity=Severity.WARNING,
     confidence=Confidence.HIGH,
-    evidence=(
-        "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
-        (
-            "NCCL's documentation of its configuration files, and src/misc/param.cc",
-            "https://github.com/NVIDIA/nccl/blob/master/src/misc/param.cc",
-        ),
-    ),
 )
 def settings_file_misread(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The settings files of NCCL and DeepSpeed contain only lines that these can parse.
@@ -319,15 +311,7 @@ def _applicable(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Iterator[
         yield unknown(subject, "the packages of fewer than two nodes are known")
 
 
-@check(
-    "PKG001",
-    "package-set-differs",
-    plan=_plan,
-    cost=_COST,
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-    evidence=("NVIDIA/nccl#286", "NVIDIA/nccl#1328", "Unakar/Logic-RL#30"),
-)
+@check("PKG001", "package-set-differs", plan=_plan, cost=_COST, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 def package_set_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The ranks of all nodes find the same packages in the same versions.
 
@@ -402,15 +386,7 @@ def _packages_finding(
     )
 
 
-@check(
-    "PKG002",
-    "interpreters-differ",
-    plan=_plan,
-    cost=_COST,
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-    evidence=("deepspeedai/DeepSpeed#1603", "deepspeedai/DeepSpeed#4370"),
-)
+@check("PKG002", "interpreters-differ", plan=_plan, cost=_COST, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 def interpreters_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The ranks of all nodes use one kind of interpreter on one kind of processor.
 
@@ -461,15 +437,7 @@ def _abi(value: Installed) -> str:
     return value.abi.partition(f"-{value.machine}")[0]
 
 
-@check(
-    "PKG003",
-    "source-trees-differ",
-    plan=_plan,
-    cost=_COST,
-    severity=Severity.WARNING,
-    confidence=Confidence.HIGH,
-    evidence=(("PEP 610 (direct_url.json)", "https://peps.python.org/pep-0610/"), "NVIDIA/nccl#1328"),
-)
+@check("PKG003", "source-trees-differ", plan=_plan, cost=_COST, severity=Severity.WARNING, confidence=Confidence.HIGH)
 def source_trees_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Packages installed from a source tree or repository have the same commit on every node.
 
@@ -517,13 +485,6 @@ def source_trees_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     cost=_COST,
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=(
-        "PaddlePaddle/Paddle#23922",
-        (
-            "the specification of recorded installs",
-            "https://packaging.python.org/en/latest/specifications/recording-installed-packages/",
-        ),
-    ),
 )
 @only_if(has_launches, "packages", "the job starts no ranks")
 def packages_overwrite_each_other(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:

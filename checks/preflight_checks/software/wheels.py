@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Claim, Job, Known
 from preflight.model.recording import Facts, Fleet, Observed
-from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
+from preflight_checks.cited import check
 from preflight_checks.comparison import minor_of, short_version, split, table, version_of
 from preflight_checks.plans import combined, known_facts, on_every_node
 from preflight_checks.probes.gpus import gpus
@@ -43,7 +44,6 @@ def compiled_at_start(job: Job) -> dict[str, tuple[Claim, ...]]:
     plan=combined(plan_software, when=lambda job, fleet: compiled_at_start(job)),
     cost=f"{COST}; runs `nvcc --version`",
     severity=Severity.ERROR,
-    evidence=("deepspeedai/DeepSpeed#3223", "deepspeedai/DeepSpeed#2902", "deepspeedai/DeepSpeed#3436"),
 )
 def toolkit_mismatch(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """If DeepSpeed compiles operators at start, the CUDA compiler has the framework's major version.
@@ -140,7 +140,6 @@ def _horovod_claims(job: Job) -> tuple[Claim, ...]:
     plan=on_every_node(stack, needed_by=_horovod_claims, context=True, deadline_s=9.0),
     cost=COST,
     severity=Severity.ERROR,
-    evidence=("horovod/horovod#2389", "horovod/horovod#314", "horovod/horovod#1831"),
 )
 def horovod_lacks_feature(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Horovod was built with the features that the job uses.
@@ -239,23 +238,7 @@ def runs_on(architectures: list[str], capability: str) -> str:
     return best
 
 
-@check(
-    "VER004",
-    "wheel-lacks-gpu",
-    plan=plan_stack,
-    cost=COST,
-    severity=Severity.ERROR,
-    evidence=(
-        "pytorch/pytorch#167244",
-        "pytorch/pytorch#31285",
-        "xtreme1-io/xtreme1#73",
-        "Comfy-Org/ComfyUI#16438",
-        (
-            "CUDA's programming guide on compute capabilities",
-            "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#compute-capabilities",
-        ),
-    ),
-)
+@check("VER004", "wheel-lacks-gpu", plan=plan_stack, cost=COST, severity=Severity.ERROR)
 def wheel_lacks_gpu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The installed framework has code for every GPU of its node.
 
@@ -341,20 +324,7 @@ def wheel_lacks_gpu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield passed(f"the framework's architectures on {well} nodes")
 
 
-@check(
-    "VER005",
-    "cudnn-mismatch",
-    plan=plan_software,
-    cost=COST,
-    severity=Severity.ERROR,
-    evidence=(
-        "PaddlePaddle/Paddle#23922",
-        "PaddlePaddle/Paddle#26954",
-        "PaddlePaddle/Paddle#46381",
-        "pytorch/pytorch#80637",
-        "bmaltais/kohya_ss#1096",
-    ),
-)
+@check("VER005", "cudnn-mismatch", plan=plan_software, cost=COST, severity=Severity.ERROR)
 def cudnn_mismatch(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The cuDNN that the loader finds first is the one the framework was built for, or a later minor version.
 
@@ -424,14 +394,7 @@ def cudnn_mismatch(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield not_applicable("cuDNN", "no installed framework loads it")
 
 
-@check(
-    "VER006",
-    "nccl-library-differs",
-    plan=plan_software,
-    cost=COST,
-    severity=Severity.ERROR,
-    evidence=("NVIDIA/nccl#286", "NVIDIA/nccl#1328", "NVIDIA/nccl#969"),
-)
+@check("VER006", "nccl-library-differs", plan=plan_software, cost=COST, severity=Severity.ERROR)
 def nccl_library_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The NCCL that the loader finds first has one version on all nodes, and is the one the framework was built for.
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Claim, Job, Known, Scope
 from preflight.model.recording import Facts, Fleet, Unavailable
-from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
+from preflight_checks.cited import check
 from preflight_checks.comparison import MIB, size
 from preflight_checks.plans import combined, facts_about
 from preflight_checks.probes.checkpoints import CheckpointState, checkpoint_state
@@ -58,7 +59,6 @@ def _resumed(job: Job) -> tuple[_Resumed, ...]:
     plan=for_each_path(checkpoint_state, _resumed),
     cost="lists the names in the newest checkpoint; no file of it is opened",
     severity=Severity.ERROR,
-    evidence=("deepspeedai/DeepSpeed#2898", "deepspeedai/DeepSpeed#3810", "deepspeedai/DeepSpeed#5405"),
 )
 def resume_topology(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The checkpoint to resume from is complete, and was written by as many ranks as will read it.
@@ -243,7 +243,6 @@ _NUMBERS = re.compile(r" \([^()]*\)")
     plan=combined(plan_destinations, for_each_path(write_trial, destinations, consent="write", required=False)),
     cost="reads the folder, its mount and its free space; with --allow write also writes, syncs and removes 4 KiB",
     severity=Severity.ERROR,
-    evidence=("mlfoundations/open_lm#154", "bghira/SimpleTuner#2353", "open-mmlab/mmdetection#12069"),
 )
 def checkpoint_folder_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The folder for checkpoints exists or can be created, is writable for the job's user, and is not full.
@@ -357,12 +356,6 @@ def _free_bytes(state: FolderState) -> float | None:
     plan=plan_destinations,
     cost="reads the free space of the folder; runs quota and lfs if the file system supports them; at most 1.5 s each",
     severity=Severity.ERROR,
-    evidence=(
-        "mlfoundations/open_lm#154",
-        "open-mmlab/mmdetection#12069",
-        "awslabs/awsome-distributed-ai#1225",
-        ("Rajbhandari et al., arXiv 1910.02054", "https://arxiv.org/abs/1910.02054"),
-    ),
 )
 def checkpoint_does_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """There is room for the first checkpoint, and for as many as the job keeps.
@@ -483,13 +476,6 @@ def _full_target_finding(item: Destination, full: Mapping[str, str], observed: M
     plan=plan_destinations,
     cost="looks up the mount of the folder",
     severity=Severity.ERROR,
-    evidence=(
-        "deepspeedai/DeepSpeed#5405",
-        (
-            "the documentation of torch.distributed.checkpoint",
-            "https://docs.pytorch.org/docs/stable/distributed.checkpoint.html",
-        ),
-    ),
 )
 def checkpoint_folder_not_shared(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """All nodes write their parts of a checkpoint to one file system.

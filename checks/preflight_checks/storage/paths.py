@@ -13,7 +13,8 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job, Known
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
-from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
+from preflight_checks.cited import check
 from preflight_checks.comparison import size, split, workers_of_rank, world_of
 from preflight_checks.plans import Plan, facts_about
 from preflight_checks.probes.cgroups import SHARED
@@ -113,7 +114,6 @@ _WORDS = {
     plan=plan_paths,
     cost="lists the data path in the job context, without reading files",
     severity=Severity.ERROR,
-    evidence=("NVIDIA/Megatron-LM#1355", "NVIDIA/Megatron-LM#907", "hiyouga/LlamaFactory#3065"),
 )
 def data_path_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every data path of the job exists, readable and of one kind, on every node.
@@ -202,7 +202,6 @@ def _judge_existence(item: Wanted, observed: dict[str, PathState]) -> Iterator[V
     plan=plan_paths,
     cost="lists the data path in the job context, without reading files",
     severity=Severity.ERROR,
-    evidence=("NVIDIA/Megatron-LM#1355", "EleutherAI/gpt-neox#919", "PaddlePaddle/Paddle#18956"),
 )
 def shard_list_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every node sees the same data files, with the same sizes, and can read them all.
@@ -348,7 +347,6 @@ def _sizes(state: PathState) -> dict[str, int]:
     cost="reads at most 8 files of each path (1 MiB whole, else head, middle and tail of 64 KiB), at most 1.5 s; "
     "nothing on a shared file system",
     severity=Severity.ERROR,
-    evidence=("NVIDIA/Megatron-LM#907", "EleutherAI/gpt-neox#1127", "NVIDIA/Megatron-LM#35"),
 )
 def data_content_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Data files with the same name and size have the same content on every node.
@@ -442,12 +440,7 @@ _MIN_SHARD_SHARE = 0.5
 
 
 @check(
-    "DAT014",
-    "too-few-data-files",
-    plan=plan_paths,
-    cost="nothing beyond what DAT012 lists",
-    severity=Severity.ERROR,
-    evidence=("PaddlePaddle/Paddle#18956", "PaddlePaddle/Paddle#18641", "webdataset/webdataset#188"),
+    "DAT014", "too-few-data-files", plan=plan_paths, cost="nothing beyond what DAT012 lists", severity=Severity.ERROR
 )
 def too_few_data_files(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every rank gets a data file, and no rank gets much more data than another.

@@ -12,7 +12,8 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job, Known, Launch, Scope
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
-from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed
+from preflight_checks.cited import check
 from preflight_checks.comparison import MIB, size, split
 from preflight_checks.plans import facts_about, has_launches, missing_facts, on_every_node, only_if
 from preflight_checks.probes.cgroups import SHARED
@@ -147,7 +148,6 @@ _WORDS = {
     plan=on_every_node(scratch, params={"what": "temporary"}, when=has_launches, context=True),
     cost="reads state and free space of the folder for temporary files; nothing is written",
     severity=Severity.ERROR,
-    evidence=("huggingface/open-r1#488", "NVIDIA/pix2pixHD#67", "pytorch/pytorch#171411"),
 )
 @only_if(has_launches, "temporary files", "the files start nothing on the nodes")
 def temporary_folder(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -241,7 +241,6 @@ def _kinds(job: Job) -> tuple[str, ...]:
     cost="reads the home directory and, with GPUs, the caches of Triton and torch; nothing is written",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("PrimeIntellect-ai/prime-rl#2305", "triton-lang/triton#11512", "deepspeedai/DeepSpeed#5323"),
 )
 def cache_folder(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The home directory and compiler caches are writable, and nodes do not share one cache.
@@ -327,7 +326,6 @@ def _plan_models(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     probes=(hub_model,),
     cost="lists two folders of Hugging Face's cache",
     severity=Severity.ERROR,
-    evidence=("huggingface/optimum-neuron#535", "Stability-AI/stablediffusion#412"),
 )
 def offline_model(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """In offline mode, the model that the job names is in the cache of every node.
