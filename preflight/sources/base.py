@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from preflight.model.job import (
@@ -77,6 +77,16 @@ class Reading:
     written: tuple[WrittenFile, ...] = ()
     #: The number of commands that ran before each launch, by the launch's id.
     numbers: Mapping[str, int] = field(default_factory=dict)
+
+    def joined(self, other: Reading) -> Reading:
+        """This reading with the claims, launches, references and notes of another one."""
+        return replace(
+            self,
+            claims=(*self.claims, *other.claims),
+            launches=(*self.launches, *other.launches),
+            references=(*self.references, *other.references),
+            notes=(*self.notes, *other.notes),
+        )
 
 
 class Source(Protocol):

@@ -267,12 +267,8 @@ class TaskFileSource:
             if document.root is not None and document.root.kind is Kind.OBJECT:
                 for task in truncate(list(self.orchestrator.tasks(document.root)), _MAX_TASKS, "tasks of a file"):
                     reader.read(task)
-        reading = replace(
-            reader.reading,
-            claims=(*reader.reading.claims, *reader.node_claims.claims),
-            notes=(*notes, *reader.reading.notes),
-            suppressions=suppressions(file),
-        )
+        reading = Reading(notes=tuple(notes), suppressions=suppressions(file)).joined(reader.reading)
+        reading = reading.joined(Reading(tuple(reader.node_claims.claims)))
         return without_secrets(reading, secrets_of(reader.commands))
 
 
@@ -317,13 +313,8 @@ class _Tasks:
             if ranks is not None and ranks.member is not None:
                 self._state_ranks(launch, ranks, ranks.member)
             self._parameters(root, launch)
-        self.reading = replace(
-            self.reading,
-            claims=(*self.reading.claims, *found.claims),
-            launches=(*self.reading.launches, *found.launches),
-            references=(*self.reading.references, *evaluated.references, *found.references),
-            notes=(*self.reading.notes, *evaluated.notes, *found.notes),
-        )
+        found = Reading(references=evaluated.references, notes=evaluated.notes).joined(found)
+        self.reading = self.reading.joined(found)
 
     def _state(
         self, launch: Launch, script: Member, nodes: Member | None, count: Value, gpus: Accelerators | None

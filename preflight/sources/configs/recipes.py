@@ -79,34 +79,20 @@ class RecipesSource:
                 break
             script = evaluate_code(file, tree, code, magics.variables, place)
             commands.extend(script.commands)
-            result = replace(
-                result, references=(*result.references, *script.references), notes=(*result.notes, *script.notes)
-            )
-        reading = read_commands(commands, {}, tree, batch=False)
+            result = result.joined(Reading(references=script.references, notes=script.notes))
+        read = read_commands(commands, {}, tree, batch=False)
         reading = replace(
-            reading,
-            claims=(*magics.claims, *reading.claims),
+            result.joined(replace(read, claims=(*magics.claims, *read.claims))),
             written=tuple(magics.written.values()),
-            references=(*result.references, *reading.references),
-            notes=(*result.notes, *reading.notes),
             suppressions=suppressions(file) if not _is_notebook(file) else (),
+            numbers=read.numbers,
         )
         reading = without_secrets(reading, secrets_of(commands))
-        return _joined(reading, read_notebook(file, tree)) if _is_notebook(file) else reading
+        return reading.joined(read_notebook(file, tree)) if _is_notebook(file) else reading
 
 
 def _is_notebook(file: SourceFile) -> bool:
     return file.path.lower().endswith(".ipynb")
-
-
-def _joined(first: Reading, second: Reading) -> Reading:
-    return replace(
-        first,
-        claims=(*first.claims, *second.claims),
-        launches=(*first.launches, *second.launches),
-        references=(*first.references, *second.references),
-        notes=(*first.notes, *second.notes),
-    )
 
 
 def _pieces(code: Text) -> Text:
@@ -237,16 +223,9 @@ class MakefileSource:
         for start, end, code in _recipes(text, values):
             script = evaluate_code(file, tree, code, exported, Place(text, start, end))
             commands.extend(script.commands)
-            result = replace(
-                result, references=(*result.references, *script.references), notes=(*result.notes, *script.notes)
-            )
-        reading = read_commands(commands, {}, tree, batch=False)
-        reading = replace(
-            reading,
-            references=(*result.references, *reading.references),
-            notes=(*result.notes, *reading.notes),
-            suppressions=suppressions(file),
-        )
+            result = result.joined(Reading(references=script.references, notes=script.notes))
+        read = read_commands(commands, {}, tree, batch=False)
+        reading = replace(result.joined(read), suppressions=suppressions(file), numbers=read.numbers)
         return without_secrets(reading, secrets_of(commands))
 
 

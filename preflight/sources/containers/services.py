@@ -94,10 +94,7 @@ def read_image(file: SourceFile, tree: Tree, scope: Scope) -> Reading:
         reading = replace(reading, references=(*script.references, *reading.references))
     if not reading.launches:
         reading = Reading(claims=tuple(_variables(stage, scope)))
-    installs = _installs(file, tree, text, stage)
-    reading = replace(
-        reading, claims=(*reading.claims, *installs.claims), references=(*reading.references, *installs.references)
-    )
+    reading = reading.joined(_installs(file, tree, text, stage))
     if reading.claims and stage.base is not None:
         reading = replace(reading, claims=(_base(text, stage.base, scope), *reading.claims))
     return without_secrets(replace(reading, suppressions=suppressions(file)), secrets_of(commands))
@@ -273,12 +270,8 @@ def read_services(file: SourceFile, tree: Tree) -> Reading:
         Note(NoteKind.MALFORMED, f"{file.path}: {fault.message}", places.span(fault.start, fault.end))
         for fault in document.faults[:_MAX_NOTES]
     ]
-    reading = replace(
-        services.reading,
-        claims=(*services.node_claims.claims, *services.reading.claims),
-        notes=(*notes, *services.reading.notes),
-        suppressions=suppressions(file),
-    )
+    reading = Reading(tuple(services.node_claims.claims), notes=tuple(notes), suppressions=suppressions(file))
+    reading = reading.joined(services.reading)
     return without_secrets(reading, secrets_of(services.commands))
 
 
@@ -327,13 +320,7 @@ class _Services:
                     *(Reference(target, "environment", span, scope) for target, span in files),
                 ),
             )
-        self.reading = replace(
-            self.reading,
-            claims=(*self.reading.claims, *found.claims),
-            launches=(*self.reading.launches, *found.launches),
-            references=(*self.reading.references, *found.references),
-            notes=(*self.reading.notes, *found.notes),
-        )
+        self.reading = self.reading.joined(found)
 
     def _environment_files(self, node: Node | None) -> Iterator[tuple[str, Span]]:
         """The paths of `env_file`: a path, a list of paths, or a list of `path` and `required`; the last one wins."""
@@ -351,7 +338,7 @@ class _Services:
                 self._note(Note(NoteKind.MISSING, message, span))
 
     def _note(self, note: Note) -> None:
-        self.reading = replace(self.reading, notes=(*self.reading.notes, note))
+        self.reading = self.reading.joined(Reading(notes=(note,)))
 
     def _of_files(self, files: Sequence[tuple[str, Span]]) -> dict[str, Slot]:
         found: dict[str, Slot] = {}

@@ -241,16 +241,8 @@ class Manifest:
             )
 
     def _add(self, reading: Reading) -> None:
-        mine = self.reading
-        written = {item.path: item for item in (*mine.written, *reading.written)}
-        self.reading = replace(
-            mine,
-            claims=(*mine.claims, *reading.claims),
-            launches=(*mine.launches, *reading.launches),
-            references=(*mine.references, *reading.references),
-            notes=(*mine.notes, *reading.notes),
-            written=tuple(written.values()),
-        )
+        written = {item.path: item for item in (*self.reading.written, *reading.written)}
+        self.reading = replace(self.reading.joined(reading), written=tuple(written.values()))
 
     def _state_object(self, workload: Workload, scope: Scope) -> None:
         node_claims = self._stating

@@ -158,7 +158,7 @@ def read_commands(
         if len(result.launches) >= _MAX_LAUNCHES:
             message = f"{_MAX_LAUNCHES} launches were read; later ones were not judged"
             note = Note(NoteKind.TOO_LARGE, message, command.span, required=True)
-            result = replace(result, notes=(*result.notes, note))
+            result = result.joined(Reading(notes=(note,)))
             break
         if line is None and spawns_ranks(command, tree):
             line = spawning_line(command, tree)
@@ -175,13 +175,8 @@ def read_commands(
         claims.extend(reading.claims)
         for wrapper in line.wrappers:
             scopes_by_word.setdefault(wrapper.word.span, []).append(line.line.scope)
-        result = replace(
-            result,
-            launches=(*result.launches, *reading.launches),
-            references=(*result.references, *reading.references),
-            notes=(*result.notes, *reading.notes),
-            numbers={**result.numbers, line.line.launch_id: command.number},
-        )
+        numbers = {**result.numbers, line.line.launch_id: command.number}
+        result = replace(result.joined(replace(reading, claims=())), numbers=numbers)
     claims.extend(state_containers(commands, scopes_by_word))
     if any(launch.concurrent for launch in result.launches):
         claims.extend(state_waits(commands))

@@ -231,17 +231,14 @@ class PythonSource:
 def _read_started_commands(module: Module, file: SourceFile, tree: Tree) -> Reading:
     """The launches of command lines that the script starts, and of jobs that it submits."""
     started = [_evaluate(each, file, tree) for each in started_commands.started_commands(module)]
-    readings = [_read_evaluated([command for commands in started for command in commands], tree)] if started else []
+    result = Reading()
+    if started:
+        result = result.joined(_read_evaluated([command for commands in started for command in commands], tree))
     for job in submitted_jobs.submitted_jobs(module):
         reading = _read_evaluated(_evaluate(job.start, file, tree), tree)
         sizes = tuple(replace(claim, scope=launch.scope) for launch in reading.launches for claim in job.claims)
-        readings.append(replace(reading, claims=(*reading.claims, *sizes)))
-    return Reading(
-        claims=tuple(claim for reading in readings for claim in reading.claims),
-        launches=tuple(launch for reading in readings for launch in reading.launches),
-        references=tuple(reference for reading in readings for reference in reading.references),
-        notes=tuple(note for reading in readings for note in reading.notes),
-    )
+        result = result.joined(reading).joined(Reading(sizes))
+    return result
 
 
 def _evaluate(each: started_commands.StartedCommand, file: SourceFile, tree: Tree) -> Sequence[Command]:
@@ -275,16 +272,12 @@ def read_notebook(file: SourceFile, tree: Tree) -> Reading:
     module = Module(code, parsed, tree, WHOLE_JOB)
     own = list(own_ranks.launches(module))
     started = _read_started_commands(module, code, tree)
-    return replace(
-        started,
-        claims=(
-            *started.claims,
-            *(claim for item in own for claim in item.claims),
-            *worker_processes.notebook_claims(module),
-            *(claim for reader in (_NOTEBOOK_READERS if own else ()) for claim in reader(module)),
-        ),
-        launches=(*started.launches, *(item.launch for item in own)),
+    claims = (
+        *(claim for item in own for claim in item.claims),
+        *worker_processes.notebook_claims(module),
+        *(claim for reader in (_NOTEBOOK_READERS if own else ()) for claim in reader(module)),
     )
+    return started.joined(Reading(claims, tuple(item.launch for item in own)))
 
 
 def _script(file: SourceFile) -> Claim:
