@@ -40,18 +40,8 @@ from preflight.sources.formats.tree import DirectoryTree
 FOREIGN_FOLDERS = frozenset(
     (
         *("examples", "example", "samples", "demo", "demos", "tutorials", "docs", "doc", "tests", "test", "benchmarks"),
-        *(
-            "external",
-            "externals",
-            "extern",
-            "deps",
-            "submodules",
-            "subprojects",
-            "legacy",
-            "archive",
-            "old",
-            "deprecated",
-        ),
+        *("external", "externals", "extern", "deps", "submodules", "subprojects"),
+        *("legacy", "archive", "old", "deprecated"),
     )
 )
 #: Variables that name interfaces, by the library that reads them.

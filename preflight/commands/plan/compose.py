@@ -5,8 +5,10 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
+from pathlib import Path
 
 from preflight import __version__
+from preflight._util import toml
 from preflight._util.redaction import redact
 from preflight.analysis.model_size import device_memory, is_megatron
 from preflight.commands.plan.job_plan import (
@@ -285,57 +287,13 @@ def span(start: int, count: int) -> str:
     return str(start) if count == 1 else f"{start}-{start + count - 1}"
 
 
-_INTERFACES = frozenset(
-    (
-        *("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_IB_HCA", "UCX_NET_DEVICES"),
-        *("RCCL_SOCKET_IFNAME", "HCCL_SOCKET_IFNAME", "MPI_INTERFACE", "NCCL_CROSS_NIC", "NCCL_IB_DISABLE"),
-        *("HOROVOD_GLOO_IFACE", "I_MPI_HYDRA_IFACE", "OMPI_MCA_btl_tcp_if_include", "BKCL_SOCKET_IFNAME"),
-    )
-)
-_PATHS = (
-    *("working_directory", "data_path", "index_files", "input_file", "checkpoint_path", "resume_path", "output_file"),
-    *("container", "interpreter", "cluster_workspace"),
-)
+_SHOWN = toml.with_tuples(toml.load(Path(__file__).with_name("quantities.toml")))
+_INTERFACES = frozenset(_SHOWN["interfaces"])
+_PATHS = _SHOWN["paths"]
 #: Quantities that the plan shows elsewhere, or that describe the program's text and not the ranks.
-_NOT_SETTINGS = frozenset(
-    (
-        *(*_PATHS, "nodes", "processes_per_node", "world_size", "script", "hosts", "host_slots", "batch_option"),
-        *("master_addr", "master_port", "rendezvous_endpoint", "rendezvous_backend", "ps_server_endpoints"),
-        *("ps_worker_endpoints", "argument_default", "declared_options", "strict_arguments", "entry_point"),
-        "program_followed",
-        "program_outcome",
-        "config_of_option",
-        *(
-            "variable_read",
-            "required_variable",
-            "rank_setter",
-            "dataloader",
-            "distributed_sampler",
-            "uses_ddp",
-            "loop_over_epochs",
-        ),
-        *("set_epoch_called", "step", "step_background", "sampler_shuffle", "dataloader_sampler", "plain_program"),
-        *("time_limit", "passed_variables", "local_rank_argument", "installing_line", "package", "prelude"),
-        "imported_framework",
-        *(
-            "prelude",
-            "rank_argument",
-            "starts_here",
-            "directory_made",
-            "folder_made",
-            "unexpanded_variable",
-            "trainer_argument",
-            "deepspeed_key",
-        ),
-    )
-)
+_NOT_SETTINGS = frozenset((*_PATHS, *_SHOWN["not_settings"]))
 #: Quantities that are listed as open if the files do not determine them.
-_DECISIVE = (
-    *("nodes", "processes_per_node", "world_size", "node_rank", "master_addr", "master_port", "rendezvous_endpoint"),
-    *("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size", "expert_parallel_size"),
-    *("train_batch_size", "micro_batch_size_per_gpu", "gradient_accumulation_steps", "ps_servers", "ps_workers"),
-    *("ps_server_endpoints", "ps_worker_endpoints", "data_path", "checkpoint_path", "time_limit_s", "hosts"),
-)
+_DECISIVE = _SHOWN["decisive"]
 #: A larger grid is not drawn: it would be unreadable, and a file may claim any number of stages.
 _MAX_REPLICAS, _MAX_STAGES = 16, 128
 _ELASTIC = ("torchrun", "torch.distributed.launch", "accelerate")
