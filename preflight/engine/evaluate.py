@@ -278,7 +278,7 @@ def judged(judge: Judge[T], fleet: Fleet, facts: Facts) -> tuple[list[T], dict[s
         if not isinstance(found, Exception):
             return
         if len(candidates) == 1:
-            problems[candidates[0]] = _error_text(found)
+            problems[candidates[0]] = f"{type(found).__name__}: {found!s:.200}"
             return
         half = len(candidates) // 2
         search(candidates[:half], [*candidates[half:], *other])
@@ -316,7 +316,3 @@ def _without_data(record: NodeRecord) -> NodeRecord:
 
 def _unavailable(why: str) -> Unavailable:
     return Unavailable("crashed", f"its facts cannot be judged: {why}" if why else "it was excluded")
-
-
-def _error_text(error: Exception) -> str:
-    return f"{type(error).__name__}: {error!s:.200}"

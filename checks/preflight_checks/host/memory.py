@@ -32,10 +32,6 @@ MEMLOCK_FLOOR, MEMLOCK_COMFORT = GIB, 32 * GIB
 FILES_BASE = 256
 
 
-def _request(node: str, claims: tuple[Claim, ...]) -> Request:
-    return Request(probe_name(limits), node, context=True, because=claims)
-
-
 def _shm_users(job: Job) -> tuple[int, tuple[Claim, ...]]:
     """The number of processes on one node that share memory (ranks and loader workers); 0 for a single rank."""
     users, claims = processes_of_node(job)
@@ -169,7 +165,7 @@ def _plan_files(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     world, claims = world_of(job, fleet)
     if world > 1:
         for node in fleet.reached:
-            yield _request(node.name, claims)
+            yield Request(probe_name(limits), node.name, context=True, because=claims)
 
 
 @check(

@@ -613,7 +613,7 @@ _HERE = frozenset(("localhost", "127.0.0.1"))
 
 def kept_variables(job: Job, launch: Launch, names: Sequence[str]) -> tuple[str, ...]:
     """The variables that the launcher does not pass to other machines; none if that is unknown."""
-    if not set(host_slots(job, launch) or _hosts(job, launch)) - _HERE:
+    if not set(host_slots(job, launch) or items(job.value("hosts", launch.scope))) - _HERE:
         return ()
     if launch.launcher == "deepspeed" and not job.value_claims("each_node_itself", launch.scope):
         claims = {name: job.value_claims(f"env.{name}", launch.scope) for name in names}
@@ -632,7 +632,3 @@ def kept_variables(job: Job, launch: Launch, names: Sequence[str]) -> tuple[str,
 def _is_exported_here(path: str) -> bool:
     """Whether it is set in the shell, and not in a file that DeepSpeed passes to all hosts."""
     return not path.endswith(".deepspeed_env")
-
-
-def _hosts(job: Job, launch: Launch) -> tuple[str, ...]:
-    return items(job.value("hosts", launch.scope))

@@ -52,7 +52,7 @@ def page_of(report: Report) -> Page:
     sections = [Section("findings", "Findings", str(len(findings)))]
     if nodes is not None:
         sections.append(Section("nodes", "Nodes", f"{len(hosts_of(report).passing)}/{len(report.nodes)}"))
-    sections.extend(Section(_anchor(heading), heading) for heading, _ in drawings)
+    sections.extend(Section(heading.lower().replace(" ", "-"), heading) for heading, _ in drawings)
     sections.append(Section("coverage", "Coverage", ""))
     if report.suppressed:
         sections.append(Section("suppressed", "Suppressed", str(len(report.suppressed))))
@@ -93,10 +93,6 @@ def _numbered(findings: Sequence[FindingView], before: str = "") -> tuple[Findin
         again = f"-{seen[finding.anchor]}" if seen[finding.anchor] > 1 else ""
         found.append(replace(finding, anchor=f"{before}{finding.anchor}{again}"))
     return tuple(found)
-
-
-def _anchor(heading: str) -> str:
-    return heading.lower().replace(" ", "-")
 
 
 def _job(report: Report) -> str:

@@ -81,15 +81,11 @@ class Framework:
 
 def _framework(row: dict[str, Any]) -> Framework:
     return Framework(
-        keys=tuple(_key(key) for key in row.pop("keys")),
+        keys=tuple(Key(read=READERS[key.pop("read", "int")], **toml.with_tuples(key)) for key in row.pop("keys")),
         recognised_by=tuple(tuple(keys) for keys in row.pop("recognised_by")),
         style=Style(row.pop("style", Style.HYDRA)),
         **toml.with_tuples(row),
     )
-
-
-def _key(row: dict[str, Any]) -> Key:
-    return Key(read=READERS[row.pop("read", "int")], **toml.with_tuples(row))
 
 
 #: In the order in which they are tried.
