@@ -41,7 +41,8 @@ class Section:
 
 Lookup = Callable[[str], Any]
 
-_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+#: What comparisons of Python's syntax mean.
+COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
     ast.Lt: operator.lt,
@@ -50,9 +51,8 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.GtE: operator.ge,
     ast.In: lambda item, group: item in group,
     ast.NotIn: lambda item, group: item not in group,
-    ast.Is: operator.is_,
-    ast.IsNot: operator.is_not,
 }
+_COMPARE = {**COMPARE, ast.Is: operator.is_, ast.IsNot: operator.is_not}
 _COMPUTE: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,

@@ -9,12 +9,11 @@ from __future__ import annotations
 import ast
 import enum
 import functools
-import operator
 import re
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from preflight._util.budget import spend
+from preflight.sources.conditions import COMPARE
 from preflight.sources.python.module import Module, argument, value_of
 from preflight.sources.python.outline import Function, end_of
 
@@ -131,16 +130,6 @@ def ranks_where_false(module: Module, test: ast.expr, depth: int = 0) -> RankSet
 
 #: Ranks for which a condition is tried.
 _TRIED = 64
-_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.In: lambda item, items: item in items,
-    ast.NotIn: lambda item, items: item not in items,
-}
 
 
 def first_without(module: Module, test: ast.expr, *, otherwise: bool) -> int | None:
@@ -157,11 +146,11 @@ def _truth(module: Module, test: ast.expr, rank: int) -> bool | None:
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         inner = _truth(module, test.operand, rank)
         return None if inner is None else not inner
-    if not isinstance(test, ast.Compare) or len(test.ops) != 1 or type(test.ops[0]) not in _COMPARE:
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1 or type(test.ops[0]) not in COMPARE:
         return None
     left, right = (_number(module, side, rank) for side in (test.left, test.comparators[0]))
     try:
-        return None if left is None or right is None else _COMPARE[type(test.ops[0])](left, right)
+        return None if left is None or right is None else COMPARE[type(test.ops[0])](left, right)
     except TypeError:
         return None
 
