@@ -6,8 +6,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from preflight._util.secret_names import is_secret
 from preflight.model.job import Claim, Known, Launch, Value
 from preflight.model.job.claim import Branch, BranchClaim
+from preflight.model.job.quantities import SECTION, SETTING_PREFIX
 from preflight.model.job.value import Computed, Plain, without_place
 from preflight.sources.python.simulation.run_state import ExpressionPlace, Run
 from preflight.sources.python.simulation.values import NotKnown, native
@@ -43,8 +45,27 @@ def resolved(
             origin = (
                 launches[launch].span if launch in launches and is_on_line(value, launches[launch]) else claim.origin
             )
-            claim = replace(claim, value=value, origin=origin)
+            entries = list(_entries(claim, complete))
+            yield from entries
+            claim = replace(claim, value=Known(SECTION) if entries else value, origin=origin)
         yield claim
+
+
+def _entries(claim: Claim, runs: Collection[Run]) -> Iterator[Claim]:
+    """The entries of a setting that is a dictionary when the program comes to it."""
+    if not claim.quantity.startswith(SETTING_PREFIX) or not isinstance(claim.value, Computed):
+        return
+    found = [each for run in runs for each in run.values.get(claim.value.at, ())]
+    try:
+        tables = [native(each) for each in found]
+    except NotKnown:
+        return
+    if not tables or not isinstance(tables[0], dict) or any(each != tables[0] for each in tables):
+        return
+    for key, item in tables[0].items():
+        plain = isinstance(item, (str, int, float, bool)) or item is None
+        if isinstance(key, str) and plain and not is_secret(key):
+            yield replace(claim, quantity=f"{claim.quantity}.{key}", value=Known(item))
 
 
 def is_on_line(value: Value, launch: Launch) -> bool:
