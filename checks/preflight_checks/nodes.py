@@ -11,8 +11,7 @@ from preflight.model.job import Job
 from preflight.model.job.value import items, known_number
 from preflight.model.nodes import HEAD_PAUSED
 from preflight.model.recording import Facts, Fleet, NodeRecord, Unavailable
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
-from preflight_checks.cited import check
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.plans import no_requests
 from preflight_checks.requirements import fold, is_literal, is_single_machine, named, nodes_share_machine, scopes
 

@@ -19,10 +19,13 @@ from __future__ import annotations
 import functools
 import re
 import shlex
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar, cast, overload
 
+from preflight._util import toml
 from preflight._util.spans import MAX_SNIPPET_LENGTH
 from preflight.model.configuration import STAGES
 from preflight.model.findings import PROFILES, Command, Confidence, Edit, Evidence, Fix, Location, Severity, Status
@@ -66,7 +69,7 @@ class _Metadata:
     since: str = "0.1"
     stage: str = "preview"
     fix: str = "none"
-    evidence: Sequence[Citation]
+    evidence: Sequence[Citation] = ()
 
     @property
     def area(self) -> str:
@@ -85,8 +88,6 @@ class _Metadata:
         for value, known in ((self.profile, PROFILES), (self.stage, _MATURITIES), (self.fix, _FIXES)):
             if value not in known:
                 raise ValueError(f"{self.id}: {value!r} is not one of {', '.join(known)}")
-        if not self.evidence:
-            raise ValueError(f"{self.id}: evidence is missing; name a public issue or document")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,12 +104,26 @@ class Meta(_Metadata):
 
 def _meta(described: _Metadata, function: Callable[..., object]) -> Meta:
     value = {item.name: getattr(described, item.name) for item in fields(_Metadata)}
-    value["needs"], value["evidence"] = tuple(described.needs), tuple(described.evidence)
+    listed = _listed_evidence(function.__module__.partition(".")[0]).get(described.id, ())
+    evidence = tuple(described.evidence) or listed
+    if not evidence:
+        raise ValueError(f"{described.id}: evidence is missing; name a public issue or document")
+    value["needs"], value["evidence"] = tuple(described.needs), evidence
     doc = function.__doc__ or ""
     # Before the closing quotes stands the indentation of the headings.
     indent = "\n" + doc[len(doc.rstrip()) :].rpartition("\n")[2]
-    citations = f";{indent}    ".join(map(_format_citation, described.evidence))
+    citations = f";{indent}    ".join(map(_format_citation, evidence))
     return Meta(**value, doc=f"{doc.rstrip()}\n{indent}Evidence:{indent}    {citations}\n" if doc else "")
+
+
+@functools.cache
+def _listed_evidence(pack: str) -> dict[str, tuple[Citation, ...]]:
+    """What `data/evidence.toml` of a pack lists for each id; nothing if it has no such file."""
+    path = Path(sys.modules[pack].__file__ or "").parent / "data" / "evidence.toml"
+    rows = toml.load(path) if path.is_file() else {}
+    return {
+        key: tuple(item if isinstance(item, str) else (item[0], item[1]) for item in row) for key, row in rows.items()
+    }
 
 
 def _format_citation(citation: Citation) -> str:
@@ -398,7 +413,8 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class rule(_Metadata, Generic[T]):
-    """Turn a function into a rule. `evidence` names public issues or documents; at least one is required.
+    """Turn a function into a rule. `evidence` names public issues or documents; at least one is required, here or in
+    `data/evidence.toml` of the pack.
 
     `each` lists the questions that the rule asks of a job. The function then takes one question at a time, and returns
     a verdict, or None if it finds no fault. A question whose claims have no certain value is unknown, and the function

@@ -11,8 +11,7 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import InputFile, Job, is_whole_number
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
-from preflight_checks.cited import check
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import Split, split
 from preflight_checks.context.entry import MAX_LISTED
 from preflight_checks.plans import missing_facts, requests_for

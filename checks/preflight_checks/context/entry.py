@@ -11,8 +11,7 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.model.requests import Request, probe_name
-from preflight.plugins.authoring import Verdict, failed, passed, unknown
-from preflight_checks.cited import check
+from preflight.plugins.authoring import Verdict, check, failed, passed, unknown
 from preflight_checks.plans import has_launches, known_facts, on_every_node, only_if, requests_for
 from preflight_checks.probes.installed import installed
 from preflight_checks.probes.start_cost import ReadCost, import_cost, read_cost

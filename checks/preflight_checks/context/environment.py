@@ -16,8 +16,7 @@ from preflight._util.sequences import grouped, join_some
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job, Known, Strength, Unresolved
 from preflight.model.recording import Facts, Fleet, Observed, Unavailable
-from preflight.plugins.authoring import Verdict, failed, memoize, passed, unknown
-from preflight_checks.cited import check
+from preflight.plugins.authoring import Verdict, check, failed, memoize, passed, unknown
 from preflight_checks.comparison import Group, default_of, group_of, split
 from preflight_checks.plans import (
     all_of,

@@ -12,8 +12,7 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job, Known, Launch
 from preflight.model.recording import Facts, Fleet, Node, Observed, Unavailable
 from preflight.model.requests import Request, probe_name
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
-from preflight_checks.cited import check
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import split
 from preflight_checks.context.environment import bare, plan_logins, set_by_job, unseen_bare
 from preflight_checks.plans import all_of, combined, has_launches, missing_facts, multi_node, only_if

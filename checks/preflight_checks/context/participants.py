@@ -10,8 +10,7 @@ from preflight._util.hostnames import split_endpoint
 from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Job, is_whole_number
 from preflight.model.recording import Facts, Fleet
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
-from preflight_checks.cited import check
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import split
 from preflight_checks.context.environment import bare, plan_logins, set_by_job, unseen_bare
 from preflight_checks.plans import combined

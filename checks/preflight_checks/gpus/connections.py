@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet, Observed
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, root_command, unknown
-from preflight_checks.cited import check
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
 from preflight_checks.comparison import table
 from preflight_checks.gpus.presence import (
     Fault,

@@ -10,8 +10,7 @@ from dataclasses import replace
 from preflight.model.findings import Command, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
-from preflight.plugins.authoring import Verdict, root_command
-from preflight_checks.cited import check
+from preflight.plugins.authoring import Verdict, check, root_command
 from preflight_checks.comparison import table
 from preflight_checks.gpus.presence import (
     COST,

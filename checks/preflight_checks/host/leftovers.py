@@ -9,8 +9,7 @@ from typing import Any
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Observed, Unavailable
-from preflight.plugins.authoring import Verdict, command, failed, not_applicable, passed, unknown
-from preflight_checks.cited import check
+from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import size
 from preflight_checks.plans import combined, has_launches, missing_facts, on_every_node, only_if
 from preflight_checks.probes.leftovers import Leftovers, Process, leftovers, locks

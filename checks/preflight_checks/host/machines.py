@@ -10,8 +10,7 @@ from preflight._util.sequences import grouped
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, NodeRecord
-from preflight.plugins.authoring import Verdict, command, failed, not_applicable, passed, root_command, unknown
-from preflight_checks.cited import check
+from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, root_command, unknown
 from preflight_checks.comparison import Split, size, split, table
 from preflight_checks.plans import (
     combined,

@@ -11,8 +11,7 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
-from preflight.plugins.authoring import Verdict, command, failed, not_applicable, passed, unknown
-from preflight_checks.cited import check
+from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import GIB, MIB, known, processes_of_node, size, workers_of_rank, world_of
 from preflight_checks.host.machines import plan_machines
 from preflight_checks.plans import combined, has_launches, known_facts, missing_facts, on_every_node, several_nodes

@@ -10,8 +10,7 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
-from preflight.plugins.authoring import Verdict, command, failed, passed
-from preflight_checks.cited import check
+from preflight.plugins.authoring import Verdict, check, command, failed, passed
 from preflight_checks.plans import known_facts
 from preflight_checks.probes.maintenance import Reservation, cloud_events, signs, slurm_plans
 from preflight_checks.requirements import fold, largest

@@ -9,8 +9,7 @@ from statistics import median_high, median_low
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet
-from preflight.plugins.authoring import Verdict, command, failed, not_applicable, passed, unknown
-from preflight_checks.cited import check
+from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import GIB, processes_of_node, ranks_of_node, size
 from preflight_checks.plans import has_launches, known_facts, on_every_node, only_if
 from preflight_checks.probes.limits import Limits, limits

@@ -8,8 +8,7 @@ from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Claim, Job, Known
 from preflight.model.nodes import NONE, NUMBERS, VERSIONS, Requirement, parse_requirement
 from preflight.model.recording import Facts, Fleet, NodeRecord
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
-from preflight_checks.cited import check
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import GIB, version_of
 from preflight_checks.host.memory import MIN_SHARE
 from preflight_checks.plans import combined, on_every_node

@@ -9,8 +9,7 @@ from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
-from preflight.plugins.authoring import Verdict, failed, passed, unknown
-from preflight_checks.cited import check
+from preflight.plugins.authoring import Verdict, check, failed, passed, unknown
 from preflight_checks.links.dial_requests import addresses_of, cells, partners
 from preflight_checks.plans import known_facts, multi_node, no_requests, only_if, several_nodes
 from preflight_checks.probes.links import dial

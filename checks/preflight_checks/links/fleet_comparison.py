@@ -19,8 +19,7 @@ from preflight.model.findings import Evidence
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.model.requests import Request, probe_name
-from preflight.plugins.authoring import Verdict, memoize, not_applicable, unknown
-from preflight_checks.cited import check
+from preflight.plugins.authoring import Verdict, check, memoize, not_applicable, unknown
 from preflight_checks.links.dial_requests import FREE, addresses_of
 from preflight_checks.plans import no_requests
 from preflight_checks.probes.interfaces import Interface, interfaces

@@ -9,8 +9,7 @@ from preflight.analysis.link_matrix import Cell, Shape, shapes
 from preflight.model.findings import Command, Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import FactRow, Facts, Fleet, Unavailable
-from preflight.plugins.authoring import Verdict, failed, memoize, passed, root_command, unknown
-from preflight_checks.cited import check
+from preflight.plugins.authoring import Verdict, check, failed, memoize, passed, root_command, unknown
 from preflight_checks.links.arp_conflicts import disputed_pairs
 from preflight_checks.links.dial_requests import (
     FREE,

@@ -10,8 +10,7 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.model.requests import Request, probe_name
-from preflight.plugins.authoring import Verdict, failed, memoize, passed, unknown
-from preflight_checks.cited import check
+from preflight.plugins.authoring import Verdict, check, failed, memoize, passed, unknown
 from preflight_checks.links.dial_requests import cells
 from preflight_checks.links.fleet_comparison import (
     BEYOND_DOUBT,

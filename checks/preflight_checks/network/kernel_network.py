@@ -13,8 +13,7 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import FactRow, Facts, Fleet, Node, Observed, Unavailable
 from preflight.model.requests import Request, probe_name
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, root_command, unknown
-from preflight_checks.cited import check
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
 from preflight_checks.comparison import ranks_of_node, world_of
 from preflight_checks.plans import combined, known_facts, missing_facts, multi_node, on_every_node, only_if
 from preflight_checks.probes.kernel_network import KernelNetwork, kernel_network

@@ -10,8 +10,7 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job, Launch
 from preflight.model.recording import FactRow, Facts, Fleet, Node, Observed, Unavailable
 from preflight.model.requests import Request, probe_name
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
-from preflight_checks.cited import check
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import split
 from preflight_checks.network.interface_filter import is_link_local
 from preflight_checks.plans import known_facts, missing_facts, multi_node, on_every_node, only_if

@@ -9,8 +9,7 @@ from statistics import median
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, root_command, unknown
-from preflight_checks.cited import check
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
 from preflight_checks.comparison import split
 from preflight_checks.network.interface_filter import subnet
 from preflight_checks.network.nics import UsedInterface, used_interfaces

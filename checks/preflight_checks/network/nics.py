@@ -17,8 +17,17 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job, Known
 from preflight.model.recording import Facts, Fleet, Observed, Unavailable
 from preflight.model.requests import Request, probe_name
-from preflight.plugins.authoring import Verdict, command, failed, memoize, not_applicable, passed, root_command, unknown
-from preflight_checks.cited import check
+from preflight.plugins.authoring import (
+    Verdict,
+    check,
+    command,
+    failed,
+    memoize,
+    not_applicable,
+    passed,
+    root_command,
+    unknown,
+)
 from preflight_checks.comparison import split
 from preflight_checks.context.environment import plan_both
 from preflight_checks.network.interface_filter import (

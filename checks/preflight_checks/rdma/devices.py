@@ -20,8 +20,7 @@ from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Claim, Job, Known, is_whole_number
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
-from preflight.plugins.authoring import Verdict, failed, memoize, not_applicable, passed, unknown
-from preflight_checks.cited import check
+from preflight.plugins.authoring import Verdict, check, failed, memoize, not_applicable, passed, unknown
 from preflight_checks.plans import combined, known_facts, missing_facts, on_every_node, requests_for
 from preflight_checks.probes.interfaces import interfaces
 from preflight_checks.probes.rdma import RdmaDevice, RdmaPort, rdma

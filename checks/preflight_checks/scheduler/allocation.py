@@ -13,9 +13,8 @@ from difflib import get_close_matches
 from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Claim, Job, Known, is_whole_number
 from preflight.model.recording import Cluster, Facts, Fleet, Partition
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight.sources.launchers.slurm import parse_seconds
-from preflight_checks.cited import check
 from preflight_checks.plans import no_requests
 from preflight_checks.requirements import fold
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job, Known, Scope
 from preflight.model.recording import Cluster, ClusterNode, Facts, Fleet
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
-from preflight_checks.cited import check
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import short_version, split
 from preflight_checks.plans import known_facts, no_requests, on_every_node
 from preflight_checks.probes.packages import packages

@@ -16,8 +16,7 @@ from preflight.model.findings import Evidence, Severity, Status
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.model.requests import Request
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
-from preflight_checks.cited import check
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.context.environment import protocol_differences
 from preflight_checks.links.dial_requests import addresses_of
 from preflight_checks.requirements import fold, nodes_share_machine

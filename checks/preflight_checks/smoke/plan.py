@@ -14,8 +14,7 @@ from preflight.model.findings import Evidence
 from preflight.model.job import Claim, Job, Known
 from preflight.model.recording import EventRecord, FactRecord, FactRow, Facts, Fleet, Node, Observed
 from preflight.model.requests import Request, probe_name
-from preflight.plugins.authoring import Verdict, not_applicable, unknown
-from preflight_checks.cited import check
+from preflight.plugins.authoring import Verdict, check, not_applicable, unknown
 from preflight_checks.links.dial_requests import address_of
 from preflight_checks.network.interface_filter import chosen
 from preflight_checks.network.kernel_network import free_ports_of

@@ -13,8 +13,7 @@ from preflight.model.findings import Confidence, Evidence, Severity, Status
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
-from preflight_checks.cited import check
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.plans import given, requests_for
 from preflight_checks.probes.machine import machine
 from preflight_checks.requirements import fold

@@ -13,8 +13,7 @@ from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Unavailable
 from preflight.model.requests import Request
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
-from preflight_checks.cited import check
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.plans import given, requests_for
 from preflight_checks.requirements import fold
 from preflight_checks.smoke.plan import details, observed, remedy_for_dead

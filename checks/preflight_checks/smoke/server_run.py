@@ -19,8 +19,7 @@ from preflight.model.job import Claim, Job, Known, Scope, alternatives, is_whole
 from preflight.model.job.value import items
 from preflight.model.recording import FactRow, Facts, Fleet, Node, Observed
 from preflight.model.requests import Request, probe_name
-from preflight.plugins.authoring import Verdict, not_applicable, unknown
-from preflight_checks.cited import check
+from preflight.plugins.authoring import Verdict, check, not_applicable, unknown
 from preflight_checks.context.environment import bare, set_by_job
 from preflight_checks.links.dial_requests import address_of
 from preflight_checks.network.kernel_network import free_ports_of

@@ -9,8 +9,7 @@ from preflight._util.sequences import grouped
 from preflight.model.findings import Command, Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet, Observed, Unavailable
-from preflight.plugins.authoring import Verdict, command, failed, not_applicable, passed, root_command, unknown
-from preflight_checks.cited import check
+from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, root_command, unknown
 from preflight_checks.comparison import minor_of, short_version, split, table, version_of
 from preflight_checks.gpus.presence import plan_gpus, runs_without_gpus
 from preflight_checks.plans import (

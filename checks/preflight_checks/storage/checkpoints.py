@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Claim, Job, Known, Scope
 from preflight.model.recording import Facts, Fleet, Unavailable
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
-from preflight_checks.cited import check
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import MIB, size
 from preflight_checks.plans import combined, facts_about
 from preflight_checks.probes.checkpoints import CheckpointState, checkpoint_state

@@ -12,8 +12,7 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job, Known, Launch, Scope
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
-from preflight.plugins.authoring import Verdict, failed, not_applicable, passed
-from preflight_checks.cited import check
+from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed
 from preflight_checks.comparison import MIB, size, split
 from preflight_checks.plans import facts_about, has_launches, missing_facts, on_every_node, only_if
 from preflight_checks.probes.cgroups import SHARED
