@@ -286,7 +286,8 @@ def framework_setting_unknown(job: Job) -> Iterator[Verdict]:
     Known limits: Without a pinned release, a name that is like no other is a warning: a newer release may have it.
     Programs add options to those of Megatron-LM, so these are unknown unless the job pins the release that was read;
     the same holds for OpenRLHF and verl. Keys of verl are judged with its default configuration only, not with
-    `model_engine=megatron`; those of torchtitan only without a module that adds keys. Of a script that makes several
+    `model_engine=megatron`; those of torchtitan only without a module that adds keys and
+    without torchtitan's own package in the tree. Of a script that makes several
     strategies, none is judged.
     """
     seen: set[tuple[str, int, int]] = set()
@@ -321,8 +322,13 @@ def _keys_of(name: str) -> Keys:
 
 
 def _extending(job: Job, place: Given, known: Keys) -> Claim | None:
-    """The setting that names a module with further keys, in the file or on the line that starts the program."""
+    """The setting that names a module with further keys, in the file or on the line that starts the program; or the
+    place of the framework's own package in the tree.
+    """
     scope = place.launch.scope if place.launch is not None else WHOLE_JOB
+    for bundled in job.about("bundled_framework", scope):
+        if bundled.alternatives == (place.framework,):
+            return bundled
     found = dict(job.settings(place.framework, scope)) if known.extended_by else {}
     claims = (found[name] for name in known.extended_by if name in found)
     return next((claim for claim in claims if claim.alternatives != ("",)), None)

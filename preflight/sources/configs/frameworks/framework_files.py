@@ -16,7 +16,7 @@ from typing import Any
 
 from preflight._util import toml
 from preflight._util.secret_names import is_secret
-from preflight.model.job import WHOLE_JOB, Claim, Known, Relation, Scope, as_int, lift
+from preflight.model.job import WHOLE_JOB, Claim, Known, Relation, Scope, Span, as_int, lift
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.configs import deepspeed
 from preflight.sources.configs.setting_claims import state_settings
@@ -202,12 +202,26 @@ class FrameworkSource:
         node_claims = NodeClaims(file, self.name, scope)
         notes = tuple(node_claims.notes(document))
         claims = list(self._claims(node_claims, document.root))
+        claims.extend(self._bundled(node_claims, tree))
         stated = {claim.quantity for claim in claims}
         for found, root in self._bases(file, document.root, tree):
             more = self._claims(NodeClaims(found, self.name, scope), root)
             claims.extend(claim for claim in more if claim.quantity not in stated)
             stated.update(claim.quantity for claim in claims)
         return Reading(tuple(claims), notes=notes, suppressions=suppressions(file))
+
+    def _bundled(self, node_claims: NodeClaims, tree: Tree) -> Iterator[Claim]:
+        """The framework, if a folder above the file has its package: a fork has settings of its own."""
+        package = self.framework.programs[0].partition(".")[0] if self.framework.programs else ""
+        folder = posixpath.dirname(node_claims.file.path)
+        while package:
+            if any(name.endswith(".py") for name in tree.names(posixpath.join(folder, package))):
+                span = Span(node_claims.file.path, 1, 1, 1, 2)
+                yield Claim("bundled_framework", Known(self.name), span, package, self.name, scope=node_claims.scope)
+                return
+            if not folder:
+                return
+            folder = posixpath.dirname(folder)
 
     def _bases(self, file: SourceFile, root: Node | None, tree: Tree) -> Iterator[tuple[SourceFile, Node | None]]:
         """The files that this one builds on, with their roots, highest precedence first; of several names the last one
