@@ -95,8 +95,19 @@ def _state_training_clone(module: Module, call: ast.Call, given: ast.keyword | a
     built = module.definition(call.func.value) if isinstance(call.func, ast.Attribute) else call
     # Tensors are cloned, too: by name only programs count.
     is_program = "prog" in owner.lower() or (isinstance(built, ast.Call) and "rogram" in last(module.called(built)))
+    if "get_inference_program" in module.file.text and _is_replaced(module, call):
+        return
     if is_program and any(_EVALUATED.search(name) for name in names) and not _EVALUATED.search(owner):
         yield module.claim("evaluation_clone_trains", module.text(call), call, source="paddle")
+
+
+def _is_replaced(module: Module, call: ast.Call) -> bool:
+    """Whether `fluid.io.get_inference_program` gives the clone's name another program, which it prunes for testing."""
+    name = module.bound_to(call)
+    return bool(name) and any(
+        module.bound_to(other) == name and last(module.called(other)) == "get_inference_program"
+        for other in module.calls
+    )
 
 
 def _state_startup(module: Module, calls: dict[str, list[ast.Call]]) -> Iterator[Claim]:
