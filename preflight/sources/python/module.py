@@ -265,14 +265,25 @@ class Module:
     def branches(self, node: ast.AST) -> tuple[Branch, ...]:
         """The branches around a node, and around the only call of the function that it is in."""
         found: list[Branch] = []
+        functions: set[int] = set()
+        module: Module | None = self
+        while module is not None:
+            module, node = module._add_branches(node, found, functions)
+        return tuple(found)
+
+    def _add_branches(self, node: ast.AST, found: list[Branch], functions: set[int]) -> tuple[Module | None, ast.AST]:
+        """Add the branches around a node in its function; where the only call of that is, unless it calls itself."""
         for child, parent in itertools.pairwise((node, *self.outline.above(node))):
             if isinstance(parent, (ast.If, ast.IfExp)) and child is not parent.test:
                 is_inside = child is parent.body or (isinstance(parent.body, list) and child in parent.body)
                 found.append(Branch(self.file.path, parent.test.lineno, parent.test.col_offset, is_inside))
             elif isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 calls = self.program.calls(parent) if self.program is not None else []
-                return (*found, *(calls[0].module.branches(calls[0].node) if len(calls) == 1 else ()))
-        return tuple(found)
+                if len(calls) != 1 or id(parent) in functions:
+                    break
+                functions.add(id(parent))
+                return calls[0].module, calls[0].node
+        return None, node
 
     def fold(self, expression: ast.expr) -> Value:
         """The constant value of an expression, or why it has none."""
