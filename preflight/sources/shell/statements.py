@@ -76,9 +76,11 @@ def run_statement(
     """Run one statement."""
     machine.step()
     if machine.depth >= MAX_DEPTH:
-        machine.add_note(
-            NoteKind.TOO_LARGE, "nested too deeply; the inner statements were not read", document.place_of(node)
-        )
+        place, calls = document.place_of(node), machine.call_stack
+        if len(set(calls)) < len(calls):
+            machine.add_note(NoteKind.UNSUPPORTED, f"{calls[-1]} calls itself; not followed further", place)
+        else:
+            machine.add_note(NoteKind.TOO_LARGE, "nested too deeply; the inner statements were not read", place)
         return _DONE
     machine.depth += 1
     try:
