@@ -199,7 +199,7 @@ _DISTRIBUTED = re.compile(
 )
 _DIVIDING_WORDS = re.compile(
     r"accelerat|lightning|Trainer\b|fabric|deepspeed|prepare_data_loader|DistributedSampler|ParallelBatchSampler|webdataset"
-    r"|BatchSampler|[sS]ampler\s*=|num_replicas|\.shard\(|split_dataset_by_node|num_shards|colossalai|mosaicml|StreamingDataset"
+    r"|BatchSampler|[sS]ampler\s*=|\bset_epoch\(|num_replicas|\.shard\(|split_dataset_by_node|num_shards|colossalai|mosaicml|StreamingDataset"
     r"|\[rank::|rank(?:\(\))?\s*::|::\s*(?:\w+\.)*(?:get_)?world|nodesplitter|split_by_node|composer|ray\.train|parallel_state|tensor_parallel|pipeline_parallel|device_mesh|DeviceMesh|parallelize_"
     r"|hybrid_configs|worker_num",
 )
