@@ -73,6 +73,8 @@ def _sampler(module: Module, call: ast.Call, short: str) -> Iterator[Claim]:
     elif short == "DistributedBatchSampler":
         # paddle/io/dataloader/batch_sampler.py
         yield module.claim("sampler_without_epochs", "it counts its epochs itself", call, because=(sampler,))
+    elif data is not None and _is_drawn_anew(module, call, value_of(data)):
+        yield module.claim("sampler_without_epochs", "its data are drawn anew in each round", call, because=(sampler,))
     rank = argument(call, "rank", 2 if short == "DistributedSampler" else None)
     meant = module.definition(value_of(rank)) if rank is not None else None
     if rank is not None and meant is not None and is_rank(module, meant) and is_local(module, meant):
@@ -84,6 +86,35 @@ def _sampler(module: Module, call: ast.Call, short: str) -> Iterator[Claim]:
         yield module.claim("sampler_shuffle", value, call, strength=Strength.DEFAULT, because=(sampler,))
     else:
         yield module.claim("sampler_shuffle", module.fold(value_of(given)), given, because=(sampler,))
+
+
+#: Names of what draws at random.
+_DRAWS = re.compile(r"rand|sampl|shuffle|permut|choice|draw", re.IGNORECASE)
+#: What a data set is made of is followed through so many names.
+_MAX_NAMES = 4
+
+
+def _is_drawn_anew(module: Module, sampler: ast.Call, data: ast.expr) -> bool:
+    """Whether a loop makes both a sampler and its data, of the number of the round or at random."""
+    loops = [outer for outer in module.outline.above(sampler) if isinstance(outer, (ast.For, ast.AsyncFor))]
+    loop = loops[-1] if loops else None
+    if loop is None or module.outline.function_of(loop) is not module.outline.function_of(sampler):
+        return False
+    counters = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
+    waiting = [data]
+    for _ in range(_MAX_NAMES):
+        made = [module.definition(each) for each in waiting]
+        inside = [each for each in made if any(outer is loop for outer in module.outline.above(each))]
+        nodes = [node for each in inside for node in ast.walk(each)]
+        names = [node for node in nodes if isinstance(node, ast.Name)]
+        calls = [node for node in nodes if isinstance(node, ast.Call)]
+        # The name of the data itself is no call, and says nothing.
+        if calls and any(node.id in counters for node in names):
+            return True
+        if any(_DRAWS.search(last(dotted(call.func))) for call in calls):
+            return True
+        waiting = [node for node in names if module.definition(node) is not node]
+    return False
 
 
 def _loader(module: Module, call: ast.Call) -> Iterator[Claim]:
