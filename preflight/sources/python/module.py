@@ -311,7 +311,7 @@ class Module:
         if isinstance(expression, ast.JoinedStr):
             pieces = [self._piece(piece, depth) for piece in expression.values]
             return lift(lambda *parts: _short("".join(map(str, parts))), *pieces)
-        if isinstance(expression, (ast.Tuple, ast.List)):
+        if isinstance(expression, (ast.Tuple, ast.List, ast.Set)):
             return lift(_tuple_of, *(self._folded_at(item, depth + 1) for item in expression.elts))
         if isinstance(expression, ast.BinOp) and type(expression.op) in _ARITHMETIC:
             left, right = self._folded_at(expression.left, depth + 1), self._folded_at(expression.right, depth + 1)
