@@ -22,7 +22,7 @@ from preflight.sources.python.module import (
     Module,
     argument,
     enclosing,
-    exclude_each_other,
+    is_implied,
     is_none,
     last,
     parse_silently,
@@ -559,8 +559,8 @@ def wrapped_twice(module: Module) -> Iterator[Claim]:
         model = argument(call, "model", 0)
         for outer in module.named("DataParallel") if model is not None else ():
             name = dotted(value_of(model)) if model is not None else ""
-            apart = exclude_each_other(module.condition(outer), module.condition(call))
-            if name and module.bound_to(outer) == name and outer.lineno < call.lineno and not apart:
+            together = is_implied(module.condition(outer), module.condition(call))
+            if name and module.bound_to(outer) == name and outer.lineno < call.lineno and together:
                 yield module.feature("sharded_after_wrapping", call, outer)
                 return
 

@@ -450,6 +450,12 @@ def exclude_each_other(one: str, other: str) -> bool:
     )
 
 
+def is_implied(one: str, other: str) -> bool:
+    """Whether a condition, as `Module.condition` gives it, certainly holds where another does: `a` where `a and b`."""
+    parts = [{_bare(part) for part in text.split(" and ") if part} for text in (one, other)]
+    return parts[0] <= parts[1]
+
+
 def _bare(part: str) -> str:
     """A part of a condition without the brackets around what is negated."""
     return re.sub(r"^not \((.*)\)$", r"not \1", part.strip())
