@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from preflight._util.redaction import scrub
@@ -10,6 +11,7 @@ from preflight._util.secret_names import is_secret
 from preflight.model.job import Claim, Strength, Unresolved, Value, alternatives, lift
 from preflight.model.job.quantities import QUANTITIES
 from preflight.model.job.value import Plain
+from preflight.sources.python import imports
 from preflight.sources.python.module import Module, argument, value_of
 from preflight.sources.python.words import OPTIONS
 
@@ -34,6 +36,8 @@ def _option(module: Module, call: ast.Call) -> Iterator[Claim]:
     for item, name in zip(written, names, strict=True):
         if name in _LOCAL_RANK:
             yield module.claim("local_rank_argument", name, item, spelling=name)
+            if not _is_read(module, call):
+                yield module.feature("local_rank_never_read", item, condition="")
     given = argument(call, "default")
     long = next((name for name in names if name.startswith("--")), None)
     if long is None or given is None or is_secret(long):
@@ -58,6 +62,30 @@ def _option(module: Module, call: ast.Call) -> Iterator[Claim]:
             # `default="29500"` without a type: the script itself converts it to a number somewhere.
             value = lift(_as_integer, value)
         yield module.claim(quantity, value, given, strength=Strength.DEFAULT, spelling=spelling)
+
+
+#: Libraries that read the local rank of the options that they are given as a whole.
+_READERS = re.compile(r"deepspeed|colossalai|megatron|fairseq|accelerate|transformers")
+_NAMED = re.compile(r"\blocal_rank\b")
+
+
+def _is_read(module: Module, call: ast.Call) -> bool:
+    """Whether the program may read the local rank that an option gives it."""
+    if argument(call, "dest") is not None or any(map(_READERS.search, imports.libraries(module))):
+        return True
+    modules, complete = imports.texts_of_modules(module)
+    if not complete or any(_NAMED.search(each.text) for each in modules):
+        return True
+    declared = {id(node) for node in ast.walk(call)}
+    places: list[ast.AST] = [*module.nodes(ast.Attribute), *module.nodes(ast.Name), *module.nodes(ast.Constant)]
+    names = {_name(node) for node in places if id(node) not in declared}
+    return any(_NAMED.search(name) for name in names)
+
+
+def _name(node: ast.AST) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else str(node.value) if isinstance(node, ast.Constant) else ""
 
 
 def _convert_default(module: Module, call: ast.Call, value: Value) -> Value:

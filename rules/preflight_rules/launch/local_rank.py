@@ -189,12 +189,15 @@ def local_rank_same_for_all_processes(question: LaunchQuestion) -> Verdict | Non
 
     Fix: Remove it; the launcher sets LOCAL_RANK for each rank.
 
-    Known limits: A script that reads LOCAL_RANK and ignores the option is not harmed. A negative value stands for "not
-    given".
+    Known limits: A program that names the option only where it declares it is not harmed, and is not reported. A
+    negative value stands for "not given".
     """
     given, processes = question.of
     fixed = numbers(job_value(given))
     if not fixed or min(fixed) < 0 or not certainly_several(job_value(processes)):
+        return None
+    features = question.of.job.about("script_feature", question.of.scope)
+    if any("local_rank_never_read" in texts(claim.value) for claim in features):
         return None
     return failed(
         question.subject,
