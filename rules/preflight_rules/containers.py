@@ -58,10 +58,6 @@ def _text(claims: tuple[Claim, ...]) -> str:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no training container needs GPUs",
-    evidence=(
-        "NVIDIA/nvidia-docker#400",
-        ('Docker documentation, "GPU access"', "https://docs.docker.com/engine/containers/gpu/"),
-    ),
 )
 def container_started_without_gpus(job: Job) -> Iterator[Verdict]:
     """A training container that needs GPUs is started without any.
@@ -138,11 +134,6 @@ def _wants_gpus(job: Job, claim: Claim, scope: Scope, launch: Launch | None) -> 
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no container is known to run several ranks or loader workers",
-    evidence=(
-        "NVIDIA/nccl#290",
-        "NVIDIA/nccl#342",
-        ("Docker documentation of `--shm-size`", "https://docs.docker.com/reference/cli/docker/container/run/"),
-    ),
 )
 def container_shared_memory_default(job: Job) -> Iterator[Verdict]:
     """Several ranks or loader workers share a container's default /dev/shm of 64 MiB.
@@ -251,10 +242,6 @@ def _several_ranks(job: Job, launch: Launch) -> Claim | None:
     "container-network-hides-ranks",
     severity=Severity.ERROR,
     otherwise="no launch over several nodes runs in a container started here",
-    evidence=(
-        "horovod/horovod#1408",
-        ('Docker documentation, "Bridge network driver"', "https://docs.docker.com/engine/network/drivers/bridge/"),
-    ),
 )
 def container_network_hides_ranks(job: Job) -> Iterator[Verdict]:
     """A launch over several nodes runs in containers on Docker's bridge network, which other nodes cannot reach.
@@ -312,7 +299,6 @@ _OWN_ADDRESS = re.compile(r"--ip[ =]")
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no container gets InfiniBand devices",
-    evidence=("NVIDIA/nccl-tests#206", "openucx/ucx#8229"),
 )
 def rdma_devices_without_locked_memory(job: Job) -> Iterator[Verdict]:
     """A container gets InfiniBand devices but may lock almost no memory.
@@ -355,7 +341,6 @@ def rdma_devices_without_locked_memory(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no launch in a container asks for InfiniBand",
-    evidence=("NVIDIA/nccl#952", "pytorch/pytorch#111424", "NVIDIA/nccl#451"),
 )
 def container_without_rdma_devices(job: Job) -> Iterator[Verdict]:
     """A launch over several nodes names InfiniBand adapters, and its container gets none of their devices.

@@ -12,17 +12,7 @@ from preflight_rules.sizes.batch import uses_hugging_face
 _UNREADABLE = frozenset({NoteKind.UNREADABLE, NoteKind.TOO_LARGE, NoteKind.MISSING, NoteKind.OUTSIDE, NoteKind.CRASHED})
 
 
-@rule(
-    "FIL001",
-    "input-unreadable",
-    severity=Severity.WARNING,
-    profile="gate",
-    otherwise="the job has no files",
-    evidence=(
-        "https://docs.python.org/3/library/io.html#text-i-o",
-        ("the launcher could not read the hostfile and silently ran locally", "deepspeedai/DeepSpeed#1481"),
-    ),
-)
+@rule("FIL001", "input-unreadable", severity=Severity.WARNING, profile="gate", otherwise="the job has no files")
 def input_unreadable(job: Job) -> Iterator[Verdict]:
     """A file of the job cannot be read.
 
@@ -65,16 +55,7 @@ def input_unreadable(job: Job) -> Iterator[Verdict]:
             yield passed(file.path)
 
 
-@rule(
-    "FIL002",
-    "input-malformed",
-    severity=Severity.ERROR,
-    evidence=(
-        ("DeepSpeed configuration reference", "https://www.deepspeed.ai/docs/config-json/"),
-        ("a value of the wrong type stops the run", "hiyouga/LlamaFactory#1116"),
-        ("carriage returns break the launch line", "NeuSpeech/EEG-To-Text#2"),
-    ),
-)
+@rule("FIL002", "input-malformed", severity=Severity.ERROR)
 def input_malformed(job: Job) -> Iterator[Verdict]:
     """A file of the job breaks the grammar that its reader expects.
 

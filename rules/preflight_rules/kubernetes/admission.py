@@ -17,14 +17,6 @@ from preflight.plugins.claim_text import quoted
     severity=Severity.ERROR,
     otherwise="no object of a known custom resource",
     passes_with=("manifest_schema",),
-    evidence=(
-        (
-            'Kubernetes documentation, "Field validation"',
-            "https://kubernetes.io/docs/reference/using-api/api-concepts/#field-validation",
-        ),
-        "https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#validation",
-        "definitions of 26 releases of nine operators",
-    ),
 )
 def manifest_refused(job: Job) -> Iterator[Verdict]:
     """The API server rejects a custom resource: a field, a value or a combination that its kind does not have.

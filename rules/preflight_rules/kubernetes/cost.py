@@ -20,17 +20,6 @@ from preflight_rules.kubernetes.workloads import Role, Workload, workloads
     confidence=Confidence.MEDIUM,
     otherwise="no pod without ranks requests a GPU",
     profile="pedantic",
-    evidence=(
-        ("operator hides GPUs from launcher, because users take them by mistake", "kubeflow/mpi-operator#171"),
-        (
-            "Kubeflow documentation, MPIJob",
-            "https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/mpi/",
-        ),
-        (
-            "Ray documentation, KubeRay configuration",
-            "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/config.html",
-        ),
-    ),
 )
 def gpus_on_pod_that_trains_nothing(job: Job) -> Iterator[Verdict]:
     """The launcher of an MPIJob, or a Ray head that offers none, holds GPUs.
@@ -78,13 +67,6 @@ def _runs_no_rank(workload: Workload, role: Role) -> bool:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no launch line in a pod with GPUs names its backend",
-    evidence=(
-        (
-            'PyTorch documentation, torch.distributed, "Which backend to use?"',
-            "https://docs.pytorch.org/docs/stable/distributed.html#backends",
-        ),
-        "kubeflow/pytorch-operator#258",
-    ),
 )
 def gpus_beside_cpu_backend(job: Job) -> Iterator[Verdict]:
     """Pods request GPUs, but the launch line uses a CPU backend.
@@ -147,13 +129,6 @@ def _plain_backend(job: Job, scope: Scope) -> str:
     "ray-announces-more-gpus-than-pod",
     severity=Severity.WARNING,
     otherwise="no Ray node announces its GPUs itself",
-    evidence=(
-        (
-            "Ray documentation, KubeRay configuration",
-            "https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/config.html",
-        ),
-        "gpustack/gpustack#5509",
-    ),
 )
 def ray_announces_more_gpus_than_pod(job: Job) -> Iterator[Verdict]:
     """A Ray node announces more GPUs than its pod has.

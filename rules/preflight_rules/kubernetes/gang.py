@@ -18,7 +18,6 @@ from preflight_rules.kubernetes.workloads import KUBEFLOW, Workload, workloads
     "pods-not-gang-scheduled",
     severity=Severity.INFO,
     otherwise="no training job requests GPUs in several pods",
-    evidence=("kubeflow/trainer#165", "kubeflow/pytorch-operator#186", "kubernetes-sigs/kueue#2796"),
 )
 def pods_not_gang_scheduled(job: Job) -> Iterator[Verdict]:
     """The pods of a GPU job are not gang-scheduled, so some may start without the others.
@@ -78,20 +77,7 @@ def certainly_alone(value: object) -> bool:
     return bool(found) and max(found) <= 1
 
 
-@rule(
-    "KUB006",
-    "gang-larger-than-job",
-    severity=Severity.ERROR,
-    otherwise="no job sets the size of its gang",
-    evidence=(
-        (
-            'Volcano documentation, "VolcanoJob", and its admission webhook ("job '
-            "'minAvailable' should not be greater than total replicas in tasks\")",
-            "https://volcano.sh/en/docs/vcjob/",
-        ),
-        "kubernetes-sigs/kueue#2796",
-    ),
-)
+@rule("KUB006", "gang-larger-than-job", severity=Severity.ERROR, otherwise="no job sets the size of its gang")
 def gang_larger_than_job(job: Job) -> Iterator[Verdict]:
     """A gang waits for more pods than the job has.
 
@@ -129,7 +115,6 @@ def gang_larger_than_job(job: Job) -> Iterator[Verdict]:
     "gang-waits-for-ordered-start",
     severity=Severity.WARNING,
     otherwise="no gang-scheduled job creates its roles one after another",
-    evidence=(("confirmed there by a maintainer", "volcano-sh/volcano#1959"),),
 )
 def gang_waits_for_ordered_start(job: Job) -> Iterator[Verdict]:
     """A gang waits for all pods of a job whose roles start one after another.

@@ -30,12 +30,6 @@ _ALLOWED = frozenset(("Never", "OnFailure"))
     severity=Severity.ERROR,
     fix="unsafe",
     otherwise="no Job of Kubernetes itself starts ranks",
-    evidence=(
-        (
-            'Kubernetes documentation, "Jobs" ("Only a RestartPolicy equal to Never or OnFailure is allowed")',
-            "https://kubernetes.io/docs/concepts/workloads/controllers/job/",
-        ),
-    ),
 )
 def job_restart_policy_rejected(job: Job) -> Iterator[Verdict]:
     """A Job's pods have a restart policy that Kubernetes rejects.
@@ -86,12 +80,6 @@ def job_restart_policy_rejected(job: Job) -> Iterator[Verdict]:
     "completion-index-without-indexed-mode",
     severity=Severity.ERROR,
     otherwise="no Job's launch line uses a completion index",
-    evidence=(
-        (
-            'Kubernetes documentation, "Indexed Job for parallel processing with static work assignment"',
-            "https://kubernetes.io/docs/tasks/job/indexed-parallel-processing-static/",
-        ),
-    ),
 )
 def completion_index_without_indexed_mode(job: Job) -> Iterator[Verdict]:
     """A Job's ranks use a completion index that its pods do not have.
@@ -136,13 +124,6 @@ def _uses_index(job: Job, launch: str) -> Claim | None:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no pod mounts a volume claim of these files",
-    evidence=(
-        ("Multi-Attach error: two pods, one RWO volume, multi-node cluster", "nekomeowww/ollama-operator#5"),
-        (
-            'Kubernetes documentation, "Persistent volumes: access modes"',
-            "https://kubernetes.io/docs/concepts/storage/persistent-volumes/#access-modes",
-        ),
-    ),
 )
 def single_node_volume_on_several_pods(job: Job) -> Iterator[Verdict]:
     """Several pods of one job mount a volume that only one node or one pod may mount.
@@ -199,14 +180,6 @@ def single_node_volume_on_several_pods(job: Job) -> Iterator[Verdict]:
     confidence=Confidence.MEDIUM,
     otherwise="no training pod is scheduled on preemptible nodes",
     profile="pedantic",
-    evidence=(
-        (
-            "spot training without checkpoint settings starts from scratch after each interruption",
-            "aws/sagemaker-python-sdk#1040",
-        ),
-        ('GKE documentation, "Spot VMs"', "https://cloud.google.com/kubernetes-engine/docs/concepts/spot-vms"),
-        ('torchrun documentation ("checkpoint")', "https://docs.pytorch.org/docs/stable/elastic/run.html"),
-    ),
 )
 def preemptible_nodes_without_resume(job: Job) -> Iterator[Verdict]:
     """A job runs on spot or preemptible nodes, and its launch line names no checkpoint.

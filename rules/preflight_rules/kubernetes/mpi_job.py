@@ -22,10 +22,6 @@ def _worker(workload: Workload) -> Role | None:
     "mpi-slots-exceed-worker",
     severity=Severity.WARNING,
     otherwise="no MPIJob sets both the slots and the resources of its workers",
-    evidence=(
-        "kubeflow/mpi-operator#318",
-        "https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/mpi/",
-    ),
 )
 def mpi_slots_exceed_worker(job: Job) -> Iterator[Verdict]:
     """An MPIJob gives each worker more slots than the worker has GPUs, or CPU cores where it has no GPU.
@@ -72,17 +68,7 @@ def _most(claims: tuple[Claim, ...]) -> float:
 
 
 @rule(
-    "KUB004",
-    "mpi-ranks-unlike-slots",
-    severity=Severity.WARNING,
-    otherwise="no MPIJob starts a known number of ranks",
-    evidence=(
-        "kubeflow/mpi-operator#318",
-        (
-            'Open MPI documentation, "Scheduling processes across hosts"',
-            "https://docs.open-mpi.org/en/v5.0.x/launching-apps/scheduling.html",
-        ),
-    ),
+    "KUB004", "mpi-ranks-unlike-slots", severity=Severity.WARNING, otherwise="no MPIJob starts a known number of ranks"
 )
 def mpi_ranks_unlike_slots(job: Job) -> Iterator[Verdict]:
     """mpirun starts more ranks than an MPIJob has slots, or so few that some workers get none.

@@ -29,7 +29,6 @@ _OFF = frozenset(("false", "disabled", "none"))
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no Kubeflow job names its namespace",
-    evidence=("kubeflow/pytorch-operator#258", "kubeflow/trainer#1636", "canonical/bundle-kubeflow#610"),
 )
 def mesh_proxy_may_join_pods(job: Job) -> Iterator[Verdict]:
     """The pods of a distributed job in a user namespace do not disable the sidecar of a service mesh.
@@ -102,12 +101,6 @@ _LOCKING = frozenset(("IPC_LOCK", "CAP_IPC_LOCK", "SYS_RESOURCE", "ALL", "privil
     severity=Severity.INFO,
     confidence=Confidence.MEDIUM,
     otherwise="no pod requests an RDMA device",
-    evidence=(
-        "Mellanox/k8s-rdma-shared-dev-plugin#20",
-        "NVIDIA/nccl-tests#206",
-        "openucx/ucx#8229",
-        "Documentation of k8s-rdma-shared-dev-plugin",
-    ),
 )
 def rdma_device_without_locked_memory(job: Job) -> Iterator[Verdict]:
     """A pod requests an RDMA device but may not lock memory.
@@ -143,17 +136,7 @@ def rdma_device_without_locked_memory(job: Job) -> Iterator[Verdict]:
 
 
 @rule(
-    "KUB018",
-    "rdma-device-requested-and-unused",
-    severity=Severity.WARNING,
-    otherwise="no pod requests an RDMA device",
-    evidence=(
-        "areal-project/AReaL#639",
-        (
-            "NCCL documentation, environment variables",
-            "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
-        ),
-    ),
+    "KUB018", "rdma-device-requested-and-unused", severity=Severity.WARNING, otherwise="no pod requests an RDMA device"
 )
 def rdma_device_requested_and_unused(job: Job) -> Iterator[Verdict]:
     """A pod requests an RDMA device, but a variable keeps NCCL from using it.
@@ -207,7 +190,6 @@ def _turns_off(quantity: str, values: tuple[str, ...]) -> bool:
     "rdma-devices-mounted-beside-plugin",
     severity=Severity.WARNING,
     otherwise="no pod has both an RDMA device and a host path",
-    evidence=("aws-samples/aws-do-eks#63",),
 )
 def rdma_devices_mounted_beside_plugin(job: Job) -> Iterator[Verdict]:
     """A pod that gets RDMA devices from a device plugin also mounts all RDMA devices of the node.
@@ -260,14 +242,6 @@ _NEEDS_DEVICE = {
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no pod with GPUs chooses an RDMA device",
-    evidence=(
-        "aws/sagemaker-hyperpod-cli#306",
-        (
-            "EKS user guide, Run machine learning training with EFA",
-            "https://docs.aws.amazon.com/eks/latest/userguide/node-efa.html",
-        ),
-        ("NCCL documentation of NCCL_NET", "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"),
-    ),
 )
 def rdma_set_up_and_not_requested(job: Job) -> Iterator[Verdict]:
     """The variables of a pod choose EFA or InfiniBand, but the pod requests no such device.
@@ -337,13 +311,6 @@ _NAMING = ("master_addr", "hosts", "ps_server_endpoints", "ps_worker_endpoints")
     "host-name-of-no-pod",
     severity=Severity.ERROR,
     otherwise="no launch in a pod names a host that looks like a pod of its object",
-    evidence=(
-        "kubernetes-sigs/jobset#603",
-        (
-            "Kubernetes documentation, StatefulSets (stable network ID)",
-            "https://kubernetes.io/docs/concepts/workloads/controllers/statefulset/",
-        ),
-    ),
 )
 def host_name_of_no_pod(job: Job) -> Iterator[Verdict]:
     """A launch line names a host that looks like a pod of its own object, and the object has no such pod.
@@ -415,16 +382,6 @@ _CONNECTING = frozenset(("svc", "tensorflow", "mpi", "pytorch", "ray"))
     "pod-address-without-svc",
     severity=Severity.ERROR,
     otherwise="no pod of a Volcano job looks for the address of another",
-    evidence=(
-        (
-            "Volcano, pkg/controllers/job/plugins/svc/svc.go",
-            "https://github.com/volcano-sh/volcano/blob/master/pkg/controllers/job/plugins/svc/svc.go",
-        ),
-        (
-            "Volcano documentation, SVC plugin",
-            "https://volcano.sh/en/docs/v1-7-0/user-guide/how_to_use_job_plugins/",
-        ),
-    ),
 )
 def pod_address_without_svc(job: Job) -> Iterator[Verdict]:
     """The pods of a Volcano job look for each other's addresses, and the job has no plugin that provides them.

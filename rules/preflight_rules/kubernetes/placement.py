@@ -25,11 +25,6 @@ _INSTANCE_LABELS = ("node.kubernetes.io/instance-type=", "beta.kubernetes.io/ins
     "pod-larger-than-instance",
     severity=Severity.ERROR,
     otherwise="no pod with GPUs selects a known machine type",
-    evidence=(
-        ("a bundle that fits no node waits forever", "ray-project/ray#47792"),
-        "https://kubernetes.io/docs/reference/labels-annotations-taints/",
-        "the clouds' lists of machine types",
-    ),
 )
 def pod_larger_than_instance(job: Job) -> Iterator[Verdict]:
     """A pod requests more GPUs than its machine type has.
@@ -84,10 +79,6 @@ def _sizes(claim: Claim) -> tuple[int, ...]:
     "job-larger-than-quota",
     severity=Severity.ERROR,
     otherwise="no GPU quota applies to a job that requests GPUs",
-    evidence=(
-        "kubernetes-sigs/kueue#2796",
-        ('Kubernetes documentation, "Resource quotas"', "https://kubernetes.io/docs/concepts/policy/resource-quotas/"),
-    ),
 )
 def job_larger_than_quota(job: Job) -> Iterator[Verdict]:
     """A job requests more GPUs than a quota in its files allows.
@@ -164,13 +155,6 @@ def _starts_with_fewer(workload: Workload) -> bool:
     "queue-name-misspelt",
     severity=Severity.WARNING,
     otherwise="no job names a queue beside similar ones in its files",
-    evidence=(
-        "https://kueue.sigs.k8s.io/docs/concepts/local_queue/",
-        (
-            'Kueue documentation, "Local Queue" and "Troubleshooting Jobs"',
-            "https://kueue.sigs.k8s.io/docs/tasks/troubleshooting/troubleshooting_jobs/",
-        ),
-    ),
 )
 def queue_name_misspelt(job: Job) -> Iterator[Verdict]:
     """A job names a queue that no file defines, and its namespace has one with almost the same name.
@@ -242,10 +226,6 @@ def _is_one_edit(first: str, second: str) -> bool:
     severity=Severity.ERROR,
     profile="default",
     otherwise="no job with GPUs names a queue whose quota is in the files",
-    evidence=(
-        ('Kueue documentation, "ClusterQueue"', "https://kueue.sigs.k8s.io/docs/concepts/cluster_queue/"),
-        "kubernetes-sigs/kueue#2796",
-    ),
 )
 def job_larger_than_queue(job: Job) -> Iterator[Verdict]:
     """A job requests more GPUs than its queue holds.
@@ -274,13 +254,6 @@ def job_larger_than_queue(job: Job) -> Iterator[Verdict]:
     "compute-domain-larger-than-job",
     severity=Severity.WARNING,
     otherwise="no pod claims a channel of a ComputeDomain",
-    evidence=(
-        (
-            'NVIDIA DRA driver documentation, "Compute Domains"',
-            "https://github.com/NVIDIA/k8s-dra-driver-gpu/wiki/Compute-Domains",
-        ),
-        "NVIDIA/k8s-dra-driver-gpu#653",
-    ),
 )
 def compute_domain_larger_than_job(job: Job) -> Iterator[Verdict]:
     """A ComputeDomain waits for more nodes than the job has pods.
@@ -332,13 +305,6 @@ def _same_namespace(job: Job, workload: Workload, other: Claim) -> bool:
     "network-policy-blocks-ranks",
     severity=Severity.WARNING,
     otherwise="no network policy denies all traffic beside a job",
-    evidence=(
-        "kubeflow/trainer#1636",
-        (
-            'Kubernetes documentation, "Network policies"',
-            "https://kubernetes.io/docs/concepts/services-networking/network-policies/",
-        ),
-    ),
 )
 def network_policy_blocks_ranks(job: Job) -> Iterator[Verdict]:
     """A network policy blocks all connections to the pods of a job.
@@ -387,10 +353,6 @@ def network_policy_blocks_ranks(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no launch line in a pod with limits names its backend",
-    evidence=(
-        "NVIDIA/nvidia-docker#400",
-        ('Kubernetes documentation, "Schedule GPUs"', "https://kubernetes.io/docs/tasks/manage-gpus/scheduling-gpus/"),
-    ),
 )
 def gpu_training_without_gpu_limit(job: Job) -> Iterator[Verdict]:
     """A launch line uses NCCL, but its pods request no GPU.

@@ -23,9 +23,6 @@ _SMALL_SHM_MIB = 256
     "gpu-request-without-equal-limit",
     severity=Severity.ERROR,
     otherwise="no pod requests GPUs separately from its limits",
-    evidence=(
-        ('Kubernetes documentation, "Schedule GPUs"', "https://kubernetes.io/docs/tasks/manage-gpus/scheduling-gpus/"),
-    ),
 )
 def gpu_request_without_equal_limit(job: Job) -> Iterator[Verdict]:
     """A pod requests GPUs without an equal limit.
@@ -72,11 +69,6 @@ def gpu_request_without_equal_limit(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no pod is known to hold several ranks or loader workers",
-    evidence=(
-        "NVIDIA/nccl#290",
-        "NVIDIA/nccl#342",
-        ('Kubernetes documentation, "emptyDir"', "https://kubernetes.io/docs/concepts/storage/volumes/#emptydir"),
-    ),
 )
 def shared_memory_not_enlarged(job: Job) -> Iterator[Verdict]:
     """Several ranks or loader workers of one pod share the default /dev/shm of 64 MiB.
@@ -156,13 +148,6 @@ def _shm(workload: Workload, role: Role, reason: str, *, also: tuple[tuple[Claim
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no training pod limits both CPUs and GPUs",
-    evidence=(
-        "NVIDIA/enroot#175",
-        (
-            "Kubernetes documentation, resource management",
-            "https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/",
-        ),
-    ),
 )
 def cpu_limit_below_ranks(job: Job) -> Iterator[Verdict]:
     """A pod's CPU limit is below one core per GPU.
@@ -202,12 +187,6 @@ def cpu_limit_below_ranks(job: Job) -> Iterator[Verdict]:
     "shared-memory-above-memory-limit",
     severity=Severity.WARNING,
     otherwise="no pod limits both its memory and the volume at /dev/shm",
-    evidence=(
-        (
-            'Kubernetes documentation, "emptyDir" ("files you write count against the memory limit of the container")',
-            "https://kubernetes.io/docs/concepts/storage/volumes/#emptydir",
-        ),
-    ),
 )
 def shared_memory_above_memory_limit(job: Job) -> Iterator[Verdict]:
     """A pod's /dev/shm may grow beyond the pod's memory limit.

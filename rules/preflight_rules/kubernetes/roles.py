@@ -25,7 +25,6 @@ _PER_NODE_NAMES = ("SOCKET_IFNAME", "_HCA", "DEBUG", "TOPO_FILE", "NET_DEVICES",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no job has several training roles with an image each",
-    evidence=("NVIDIA/nccl#286", "NVIDIA/nccl#1328", ("versions that differed between nodes", "Unakar/Logic-RL#30")),
 )
 def image_differs_between_roles(job: Job) -> Iterator[Verdict]:
     """The training roles of one job run different images.
@@ -65,7 +64,6 @@ def image_differs_between_roles(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no job with several training roles sets such a variable",
-    evidence=("NVIDIA/nccl#626", "NVIDIA/nccl#1328", "snowflakedb/ArcticTraining#316"),
 )
 def collective_variables_differ_between_roles(job: Job) -> Iterator[Verdict]:
     """A variable of NCCL, Gloo, UCX or libfabric differs between the roles of one job.
@@ -131,13 +129,6 @@ def _collective(workload: Workload, role: str) -> dict[str, Claim]:
     "variable-not-expanded-in-arguments",
     severity=Severity.WARNING,
     otherwise="no container runs a known launch line",
-    evidence=(
-        (
-            'Kubernetes documentation, "Define a command and arguments for a container"',
-            "https://kubernetes.io/docs/tasks/inject-data-application/define-command-argument-container/",
-        ),
-        "kubeflow/trainer#1636",
-    ),
 )
 def variable_not_expanded_in_arguments(job: Job) -> Iterator[Verdict]:
     """`$NAME` is in a container's command or arguments, where no shell replaces it.
@@ -186,13 +177,6 @@ def quoted_plainly(claim: Claim) -> str:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no PyTorchJob",
-    evidence=(
-        (
-            'Kubeflow documentation, PyTorchJob ("sets the environment variables for torch.distributed")',
-            "https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/pytorch/",
-        ),
-        "pytorch/pytorch#76367",
-    ),
 )
 def operator_variable_set_by_hand(job: Job) -> Iterator[Verdict]:
     """A manifest sets RANK, WORLD_SIZE, MASTER_ADDR or MASTER_PORT, which the operator sets for every pod itself.
@@ -251,10 +235,6 @@ _OPERATORS = frozenset(("env.RANK", "env.WORLD_SIZE", "env.MASTER_ADDR", "env.MA
     severity=Severity.INFO,
     profile="pedantic",
     otherwise="no job of several pods names its images",
-    evidence=(
-        ('Kubernetes documentation, "Images"', "https://kubernetes.io/docs/concepts/containers/images/"),
-        ("versions that differed between nodes", "NVIDIA/nccl#286"),
-    ),
 )
 def image_tag_moves(job: Job) -> Iterator[Verdict]:
     """The pods of a distributed job run an image without a fixed tag.
@@ -308,12 +288,6 @@ _ONE_MASTER = frozenset(("PyTorchJob", "XGBoostJob"))
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no job has a master role",
-    evidence=(
-        (
-            "Kubeflow documentation of PyTorchJob (one master, which is rank 0)",
-            "https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/pytorch/",
-        ),
-    ),
 )
 def several_masters(job: Job) -> Iterator[Verdict]:
     """A job requests more than one master.
@@ -353,7 +327,6 @@ def several_masters(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no job has several training roles with GPUs",
-    evidence=(("machines with different numbers of GPUs hang", "huggingface/accelerate#2335"), "NVIDIA/aicr#1858"),
 )
 def gpus_differ_between_roles(job: Job) -> Iterator[Verdict]:
     """The master and the workers of one job hold different numbers of GPUs.

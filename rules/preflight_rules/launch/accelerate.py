@@ -81,10 +81,6 @@ def _setups_with(
     "accelerate-processes-counted-per-machine",
     severity=Severity.ERROR,
     otherwise="no Accelerate launch sets both its number of processes and its number of machines",
-    evidence=(
-        ("the number of one node in a Slurm script", "huggingface/accelerate#2521"),
-        ("the one that the questionnaire writes", "huggingface/accelerate#2818"),
-    ),
     each=_setups_with("nodes", "world_size"),
 )
 def accelerate_processes_counted_per_machine(question: Question[Setup]) -> Verdict | None:
@@ -203,10 +199,6 @@ def several(setup: Setup) -> bool:
     "accelerate-rendezvous-back-end-unread",
     severity=Severity.WARNING,
     otherwise="no configuration for several machines names a rendezvous backend",
-    evidence=(
-        "huggingface/accelerate#1489",
-        ("torchrun's documentation lists the backends", "https://pytorch.org/docs/stable/elastic/run.html"),
-    ),
     each=_setups_with("rendezvous_backend_unread", where=several),
 )
 def accelerate_rendezvous_back_end_unread(question: Question[Setup]) -> Verdict | None:
@@ -254,12 +246,6 @@ def _has_backend(setup: Setup) -> bool:
     "accelerate-main-process-missing",
     severity=Severity.ERROR,
     otherwise="no Accelerate launch has a known configuration",
-    evidence=(
-        (
-            "Accelerate's documentation of its command line (main_process_ip: the address of the machine of rank 0)",
-            "https://huggingface.co/docs/accelerate/package_reference/cli",
-        ),
-    ),
     each=_setups_with("nodes", where=_has_backend),
 )
 def accelerate_main_process_missing(question: Question[Setup]) -> Verdict | None:
@@ -298,12 +284,6 @@ def accelerate_main_process_missing(question: Question[Setup]) -> Verdict | None
     "accelerate-options-exclude-each-other",
     severity=Severity.ERROR,
     otherwise="no Accelerate launch has a distribution option",
-    evidence=(
-        (
-            "accelerate, commands/launch.py (`_validate_launch_command`) of 1.10 and 1.15",
-            "https://github.com/huggingface/accelerate/blob/v1.10.1/src/accelerate/commands/launch.py",
-        ),
-    ),
     each=_setups_with("distributed_type"),
 )
 def accelerate_options_exclude_each_other(question: Question[Setup]) -> Verdict | None:
@@ -371,10 +351,6 @@ def _options_verdict(setup: Setup, kinds: tuple[Claim, ...]) -> Verdict:
     "accelerate-deepspeed-file-without-zero",
     severity=Severity.ERROR,
     otherwise="no launch passes a DeepSpeed file to Accelerate",
-    evidence=(
-        ("Accelerate's guide to DeepSpeed", "https://huggingface.co/docs/accelerate/usage_guides/deepspeed"),
-        "accelerate/utils/dataclasses.py of 1.15 (DeepSpeedPlugin)",
-    ),
 )
 def accelerate_deepspeed_file_without_zero(job: Job) -> Iterator[Verdict]:
     """A DeepSpeed file given to Accelerate has no `zero_optimization` section.

@@ -46,15 +46,7 @@ _BESIDE_FILE = frozenset(
 
 
 @rule(
-    "ACC002",
-    "accelerate-unknown-key",
-    severity=Severity.ERROR,
-    fix="unsafe",
-    otherwise="no Accelerate configuration",
-    evidence=(
-        ("why unknown keys are rejected", "huggingface/accelerate#1935"),
-        "the keys of eight versions from 0.15 to 1.15",
-    ),
+    "ACC002", "accelerate-unknown-key", severity=Severity.ERROR, fix="unsafe", otherwise="no Accelerate configuration"
 )
 def accelerate_unknown_key(job: Job) -> Iterator[Verdict]:
     """A configuration of Accelerate holds a key that Accelerate does not know.
@@ -143,11 +135,6 @@ def _similar_key(key: str, known: frozenset[str]) -> str:
     "accelerate-keys-beside-deepspeed-file",
     severity=Severity.ERROR,
     otherwise="no Accelerate configuration names a DeepSpeed file",
-    evidence=(
-        ("introduced", "huggingface/accelerate#941"),
-        "CarperAI/trlx#316",
-        ("observed", "yuvalkirstain/PickScore#2"),
-    ),
 )
 def accelerate_keys_beside_deepspeed_file(job: Job) -> Iterator[Verdict]:
     """A configuration names a DeepSpeed file and repeats settings that belong in that file.
@@ -216,7 +203,6 @@ _NUMBER = re.compile(r"[\"']?gpu_ids[\"']?\s*:\s*\d+")
     severity=Severity.ERROR,
     fix="safe",
     otherwise="no Accelerate configuration sets a precision or GPUs",
-    evidence=("huggingface/accelerate#1386", ("both with the traceback", "Ziems/arbor#156")),
 )
 def accelerate_value_needs_quotation_marks(job: Job) -> Iterator[Verdict]:
     """YAML reads a value of Accelerate's configuration as a type that Accelerate does not expect.
@@ -264,10 +250,6 @@ def accelerate_value_needs_quotation_marks(job: Job) -> Iterator[Verdict]:
     "precision-differs-from-deepspeed",
     severity=Severity.ERROR,
     otherwise="no launch sets a precision in addition to DeepSpeed's",
-    evidence=(
-        "https://huggingface.co/docs/accelerate/usage_guides/deepspeed",
-        ("Accelerate's and transformers' guides to DeepSpeed", "https://huggingface.co/docs/transformers/deepspeed"),
-    ),
 )
 def precision_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
     """The launch requests fp16 and the DeepSpeed file bf16, or the other way round.
@@ -308,13 +290,7 @@ def precision_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
                     yield passed(launch.id)
 
 
-@rule(
-    "ACC003",
-    "accelerate-machines-disagree",
-    severity=Severity.ERROR,
-    profile="default",
-    evidence=(("seven GPUs here, two there", "huggingface/accelerate#2335"),),
-)
+@rule("ACC003", "accelerate-machines-disagree", severity=Severity.ERROR, profile="default")
 def accelerate_machines_disagree(job: Job) -> Iterator[Verdict]:
     """The Accelerate configurations for the machines of one job disagree.
 

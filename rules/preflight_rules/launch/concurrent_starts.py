@@ -28,10 +28,6 @@ _ELSEWHERE = frozenset({"sbatch", "qsub", "bsub", "ssh", "pdsh", "clush", "srun"
     "rank-started-twice",
     severity=Severity.ERROR,
     otherwise="no two processes with a rank are started at the same time",
-    evidence=(
-        ("PyTorch documentation, initialization", "https://pytorch.org/docs/stable/distributed.html#initialization"),
-        ("two nodes with one rank", "pytorch/pytorch#76367"),
-    ),
 )
 def rank_started_twice(job: Job) -> Iterator[Verdict]:
     """Two processes of one job that run at the same time have the same rank, or expect different numbers of ranks.
@@ -112,13 +108,6 @@ def _ranks_verdict(processes: Sequence[RankedProcess]) -> Verdict:
     severity=Severity.WARNING,
     confidence=Confidence.HIGH,
     otherwise="no two starts of one job give a batch size",
-    evidence=(
-        (
-            "DistributedDataParallel documentation (uneven inputs)",
-            "https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
-        ),
-        "pytorch/pytorch#38174",
-    ),
 )
 def batch_differs_between_starts(job: Job) -> Iterator[Verdict]:
     """The starts of one job's nodes or ranks give them different batch sizes.
@@ -166,13 +155,6 @@ def _batches(subject: str, stated: Sequence[tuple[Launch, tuple[Claim, ...]]], m
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no two launches with GPUs of their own are started at the same time",
-    evidence=(
-        (
-            "CUDA programming guide, environment variables",
-            "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#env-vars",
-        ),
-        ("duplicate GPU", "NVIDIA/Megatron-LM#661"),
-    ),
 )
 def gpu_given_to_two_starts(job: Job) -> Iterator[Verdict]:
     """Two launches that run at the same time on one host are given the same GPU.

@@ -27,13 +27,6 @@ _PROFILE = re.compile(r"(?:.*[_-])?[1-7]g\.\d+gb.*")
     "several-mig-instances-for-one-process",
     severity=Severity.WARNING,
     otherwise="no launch makes MIG instances visible",
-    evidence=(
-        "pytorch/pytorch#130181",
-        (
-            "NVIDIA MIG user guide, CUDA device enumeration",
-            "https://docs.nvidia.com/datacenter/tesla/mig-user-guide/#cuda-device-enumeration",
-        ),
-    ),
 )
 def several_mig_instances_for_one_process(job: Job) -> Iterator[Verdict]:
     """Several MIG instances are visible to one process, but CUDA enumerates only the first.

@@ -66,7 +66,6 @@ _SPREADING = ("swift/cli/",)
     "more-processes-than-gpus",
     severity=Severity.ERROR,
     otherwise="no launch sets both its number of processes and of GPUs per node",
-    evidence=("wenwenyu/PICK-pytorch#14", "NVIDIA/Megatron-LM#661", "lipiji/SongNet#20"),
 )
 def more_processes_than_gpus(job: Job) -> Iterator[Verdict]:
     """A launch starts more ranks on each node than the node has GPUs.
@@ -134,16 +133,7 @@ def _reported_by_acc001(job: Job, launch: Launch, devices: tuple[int, ...]) -> b
     return counts_one_machine(total[0], machines[0], devices[0])
 
 
-@rule(
-    "GPU002",
-    "gpus-left-idle",
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-    evidence=(
-        ("one node's count given for all", "huggingface/accelerate#2521"),
-        "Lightning-AI/pytorch-lightning#18950",
-    ),
-)
+@rule("GPU002", "gpus-left-idle", severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 def gpus_left_idle(job: Job) -> Iterator[Verdict]:
     """Fewer ranks are started on each node than the node has GPUs.
 
@@ -200,13 +190,6 @@ def gpus_left_idle(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.HIGH,
     otherwise="no launch sets CUDA_VISIBLE_DEVICES",
-    evidence=(
-        (
-            "CUDA programming guide, environment variables",
-            "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#env-vars",
-        ),
-        ("duplicate GPU", "NVIDIA/Megatron-LM#661"),
-    ),
     each=launches_with("env.CUDA_VISIBLE_DEVICES"),
 )
 def device_shown_twice(question: LaunchQuestion) -> Verdict | None:
@@ -251,11 +234,6 @@ _EITHER = "|"
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no job of several nodes names its GPUs",
-    evidence=(
-        ("sbatch, --constraint (matching OR)", "https://slurm.schedmd.com/sbatch.html#OPT_constraint"),
-        ("Slurm heterogeneous jobs", "https://slurm.schedmd.com/heterogeneous_jobs.html"),
-        "pytorch/pytorch#22296",
-    ),
 )
 def gpus_of_different_models(job: Job) -> Iterator[Verdict]:
     """The ranks of one synchronous job may run on GPUs of different models.

@@ -33,19 +33,7 @@ def _horovod_launches(job: Job) -> Iterator[Launch]:
             yield launch
 
 
-@rule(
-    "HVD001",
-    "horovod-hosts-without-slots",
-    severity=Severity.ERROR,
-    otherwise="horovodrun is given no hosts",
-    evidence=(
-        (
-            "Horovod, runner/common/util/hosts.py (parse_hosts_and_slots, parse_host_files)",
-            "https://github.com/horovod/horovod/blob/master/horovod/runner/common/util/hosts.py",
-        ),
-        ("Horovod documentation, running", "https://horovod.readthedocs.io/en/stable/running_include.html"),
-    ),
-)
+@rule("HVD001", "horovod-hosts-without-slots", severity=Severity.ERROR, otherwise="horovodrun is given no hosts")
 def horovod_hosts_without_slots(job: Job) -> Iterator[Verdict]:
     """horovodrun is given a host without its number of slots.
 
@@ -107,13 +95,6 @@ def _bad_lines(claim: Claim) -> list[str]:
     "horovod-elastic-options-conflict",
     severity=Severity.WARNING,
     otherwise="no launch of horovodrun is elastic",
-    evidence=(
-        (
-            "Horovod, runner/launch.py (_is_elastic, _run_elastic)",
-            "https://github.com/horovod/horovod/blob/master/horovod/runner/launch.py",
-        ),
-        ("Horovod documentation, elastic", "https://horovod.readthedocs.io/en/stable/elastic_include.html"),
-    ),
     each=launches_with(also=_ELASTIC, where=lambda stated: any(stated) and _is_horovod(stated.launch)),
 )
 def horovod_elastic_options_conflict(question: LaunchQuestion) -> Verdict | None:
@@ -179,15 +160,7 @@ def _conflict(job: Job, launch: Launch, options: dict[str, tuple[Claim, ...]]) -
     return None
 
 
-@rule(
-    "HVD015",
-    "elastic-horovod-without-state",
-    severity=Severity.WARNING,
-    otherwise="no horovodrun is elastic",
-    evidence=(
-        ("Horovod documentation, Elastic Horovod", "https://horovod.readthedocs.io/en/stable/elastic_include.html"),
-    ),
-)
+@rule("HVD015", "elastic-horovod-without-state", severity=Severity.WARNING, otherwise="no horovodrun is elastic")
 def elastic_horovod_without_state(job: Job) -> Iterator[Verdict]:
     """horovodrun may change the number of ranks, but the script keeps no elastic state.
 

@@ -14,17 +14,7 @@ from preflight_rules.launches import is_placeholder
 
 
 @rule(
-    "HST001",
-    "host-listed-twice",
-    severity=Severity.ERROR,
-    otherwise="no list of hosts is given to deepspeed or Paddle",
-    evidence=(
-        (
-            "DeepSpeed, launcher/runner.py, _parse_hostfile",
-            "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/runner.py",
-        ),
-        "deepspeedai/DeepSpeed#1481",
-    ),
+    "HST001", "host-listed-twice", severity=Severity.ERROR, otherwise="no list of hosts is given to deepspeed or Paddle"
 )
 def host_listed_twice(job: Job) -> Iterator[Verdict]:
     """A list of hosts names a host twice.
@@ -68,13 +58,7 @@ def _duplicate_finding(subject: str, claim: Claim, hosts: tuple[str, ...]) -> Ve
     )
 
 
-@rule(
-    "HST002",
-    "host-without-slots",
-    severity=Severity.WARNING,
-    otherwise="no hostfile sets slots",
-    evidence=("open-mpi/ompi#3133", ("not enough slots", "dstackai/dstack#2451")),
-)
+@rule("HST002", "host-without-slots", severity=Severity.WARNING, otherwise="no hostfile sets slots")
 def host_without_slots(job: Job) -> Iterator[Verdict]:
     """A hostfile gives a host zero slots.
 
@@ -112,13 +96,6 @@ def host_without_slots(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no launch names a hostfile",
-    evidence=(
-        ("the log shows the fall-back", "deepspeedai/DeepSpeed#1481"),
-        (
-            "DeepSpeed, launcher/runner.py",
-            "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/runner.py",
-        ),
-    ),
 )
 def hostfile_missing(job: Job) -> Iterator[Verdict]:
     """A launch names a hostfile that does not exist.
@@ -170,14 +147,6 @@ _FILTERS = ("included_slots", "excluded_slots")
     "filter-names-unknown-host-or-slot",
     severity=Severity.ERROR,
     otherwise="no launch selects hosts of a hostfile",
-    evidence=(
-        "deepspeedai/DeepSpeed#3625",
-        "deepspeedai/DeepSpeed#3624",
-        (
-            "DeepSpeed, launcher/runner.py, parse_resource_filter",
-            "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/runner.py",
-        ),
-    ),
 )
 def filter_names_unknown_host_or_slot(job: Job) -> Iterator[Verdict]:
     """`--include` or `--exclude` of deepspeed names a host or slot that the hostfile does not have.
@@ -231,18 +200,7 @@ def _judged(launch: Launch, claim: Claim, slots: dict[str, Claim]) -> Verdict:
     return passed(launch.id)
 
 
-@rule(
-    "HST005",
-    "filter-beside-count",
-    severity=Severity.ERROR,
-    otherwise="no deepspeed launch selects hosts or slots",
-    evidence=(
-        (
-            "DeepSpeed, launcher/runner.py, main",
-            "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/runner.py",
-        ),
-    ),
-)
+@rule("HST005", "filter-beside-count", severity=Severity.ERROR, otherwise="no deepspeed launch selects hosts or slots")
 def filter_beside_count(job: Job) -> Iterator[Verdict]:
     """deepspeed is given both a filter of hosts and a number of nodes or GPUs.
 

@@ -67,11 +67,6 @@ _MISSPELLING_SIMILARITY = 0.8
     severity=Severity.ERROR,
     fix="unsafe",
     otherwise="no launcher rejects unknown options",
-    evidence=(
-        ("Python documentation, argparse", "https://docs.python.org/3/library/argparse.html"),
-        ("torchrun documentation", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
-        "huggingface/accelerate#1489",
-    ),
 )
 def launcher_option_unknown(job: Job) -> Iterator[Verdict]:
     """A launcher is given an option that its parser does not know.
@@ -179,10 +174,6 @@ _COUNTED = {
     "launcher-option-value-refused",
     severity=Severity.ERROR,
     otherwise="no launcher option with a fixed set of choices is given",
-    evidence=(
-        ("accelerate documentation (command line)", "https://huggingface.co/docs/accelerate/package_reference/cli"),
-        ("torchrun documentation", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
-    ),
 )
 def launcher_option_value_refused(job: Job) -> Iterator[Verdict]:
     """A launcher option is given a value that is not one of its choices.
@@ -302,10 +293,6 @@ _POSSIBLE = {
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no launcher starts a known program",
-    evidence=(
-        ("torchrun documentation (usage)", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
-        "hiyouga/LlamaFactory#1683",
-    ),
 )
 def launcher_option_behind_program(job: Job) -> Iterator[Verdict]:
     """A launcher option comes after the program, so the program gets it instead of the launcher.
@@ -376,13 +363,6 @@ _EXCEPTIONS = ("no_proxy", "NO_PROXY", "no_grpc_proxy")
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="nothing here uses HTTP or gRPC between nodes",
-    evidence=(
-        "ray-project/ray#14350",
-        "tensorflow/tensorflow#24887",
-        "tensorflow/tensorflow#15274",
-        "PaddlePaddle/Paddle#17803",
-        ("gRPC, environment variables", "https://github.com/grpc/grpc/blob/master/doc/environment_variables.md"),
-    ),
 )
 def proxy_without_exceptions(job: Job) -> Iterator[Verdict]:
     """A proxy is set for a job whose nodes talk to each other over HTTP or gRPC, and `no_proxy` is not set.
@@ -444,10 +424,6 @@ _COUNTS = ("nodes", "processes_per_node", "node_rank", "max_restarts", "ps_serve
     severity=Severity.ERROR,
     fix="safe",
     otherwise="no launch line passes a number to a launcher",
-    evidence=(
-        ("`--trainer_num =1` in the worker's line", "PaddlePaddle/Paddle#47326"),
-        ("Python documentation, argparse", "https://docs.python.org/3/library/argparse.html#type"),
-    ),
 )
 def launcher_count_not_a_number(job: Job) -> Iterator[Verdict]:
     """A launcher option that takes a whole number is given something else.

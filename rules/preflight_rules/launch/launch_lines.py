@@ -24,14 +24,6 @@ _START_ON_EACH_NODE = ("srun", "mpirun", "pdsh", "clush")
     "reaching-launcher-started-on-each-node",
     severity=Severity.ERROR,
     otherwise="no launcher that reaches other nodes is started by another launcher",
-    evidence=(
-        "deepspeedai/DeepSpeedExamples#893",
-        "deepspeedai/DeepSpeed#2025",
-        (
-            "DeepSpeed documentation, multi-node",
-            "https://www.deepspeed.ai/getting-started/#resource-configuration-multi-node",
-        ),
-    ),
 )
 def reaching_launcher_started_on_each_node(job: Job) -> Iterator[Verdict]:
     """A launcher that starts processes on all nodes itself is started on each node.
@@ -101,16 +93,6 @@ _GPUS = ("gpus_per_node", "gpus_per_task")
     "task-rank-expanded-too-early",
     severity=Severity.ERROR,
     otherwise="no program started as several tasks is given a rank",
-    evidence=(
-        (
-            "srun documentation, output environment variables",
-            "https://slurm.schedmd.com/srun.html#SECTION_OUTPUT-ENVIRONMENT-VARIABLES",
-        ),
-        (
-            "stas00/ml-engineering, Slurm for users",
-            "https://github.com/stas00/ml-engineering/blob/master/orchestration/slurm/users.md",
-        ),
-    ),
 )
 def task_rank_expanded_too_early(job: Job) -> Iterator[Verdict]:
     """The batch script expands a rank variable itself, so all tasks get the same rank.
@@ -172,22 +154,7 @@ def _finding(launch: Launch, rank: Claim, count: str, claims: tuple[Claim, ...])
     )
 
 
-@rule(
-    "LCH005",
-    "elastic-range-unusable",
-    severity=Severity.ERROR,
-    otherwise="no launch requests a range of nodes",
-    evidence=(
-        (
-            "torchrun documentation, elastic launch",
-            "https://docs.pytorch.org/docs/stable/elastic/run.html#elastic-min-1-max-4-tolerates-up-to-3-membership-changes-or-failures",
-        ),
-        (
-            "torch.distributed.run, config_from_args, and the static rendezvous, whose world size is the larger number",
-            "https://github.com/pytorch/pytorch/blob/main/torch/distributed/run.py",
-        ),
-    ),
-)
+@rule("LCH005", "elastic-range-unusable", severity=Severity.ERROR, otherwise="no launch requests a range of nodes")
 def elastic_range_unusable(job: Job) -> Iterator[Verdict]:
     """torchrun is given a node range that it rejects, or that its static rendezvous ignores.
 
@@ -258,12 +225,6 @@ def _required_by_composer(job: Job, scope: Scope) -> list[Claim]:
     severity=Severity.ERROR,
     profile="default",
     otherwise="no composer launch sets both its world size and its number of processes",
-    evidence=(
-        (
-            "composer/cli/launcher.py, _parse_args",
-            "https://github.com/mosaicml/composer/blob/v0.32.0/composer/cli/launcher.py",
-        ),
-    ),
     each=launches_with(_required_by_composer, stated_by("composer", "processes_per_node"), where=_is_composer),
 )
 def composer_world_size_refused(question: LaunchQuestion) -> Verdict | None:

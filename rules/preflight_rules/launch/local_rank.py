@@ -32,7 +32,6 @@ from preflight_rules.launches import certainly_several
     fix="safe",
     applies_to="torch >= 2.0",
     otherwise="nothing is started with torch.distributed.launch",
-    evidence=("huggingface/pytorch-image-models#1724", "hkchengrex/XMem#18"),
 )
 def local_rank_option_of_old_torch(job: Job) -> Iterator[Verdict]:
     """torch.distributed.launch starts a script that declares only `--local_rank`.
@@ -107,13 +106,6 @@ _PASSING = {"torch.distributed.launch": "--use_env", "deepspeed": "--no_local_ra
     "local-rank-option-not-declared",
     severity=Severity.ERROR,
     otherwise="no launcher passes the local rank as an argument",
-    evidence=(
-        "hkchengrex/XMem#18",
-        (
-            "PyTorch documentation, torchrun (transitioning from torch.distributed.launch)",
-            "https://docs.pytorch.org/docs/stable/elastic/run.html",
-        ),
-    ),
 )
 def local_rank_option_not_declared(job: Job) -> Iterator[Verdict]:
     """The launcher passes the local rank to a script whose parser does not know the option.
@@ -170,7 +162,6 @@ def local_rank_option_not_declared(job: Job) -> Iterator[Verdict]:
     fix="unsafe",
     confidence=Confidence.MEDIUM,
     otherwise="no launcher of several ranks passes a local rank",
-    evidence=("pytorch/pytorch#85604",),
     each=launches_with(
         lambda job, scope: [c for c in job.about("local_rank", scope) if c.source == "arguments"],
         "processes_per_node",
@@ -216,10 +207,6 @@ def local_rank_same_for_all_processes(question: LaunchQuestion) -> Verdict | Non
     "ranked-script-without-launcher",
     severity=Severity.ERROR,
     otherwise="no script that needs a rank variable is started here",
-    evidence=(
-        ("torchrun documentation (which variables it sets)", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
-        "huggingface/accelerate#1324",
-    ),
 )
 def ranked_script_without_launcher(job: Job) -> Iterator[Verdict]:
     """A script that reads its rank from the environment is started by what sets no such variable.

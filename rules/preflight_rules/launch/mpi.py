@@ -63,11 +63,6 @@ def _implementation(job: Job, launch: Launch) -> tuple[str, ...]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="mpirun is given no list of hosts",
-    evidence=(
-        "dstackai/dstack#2451",
-        "open-mpi/ompi#3133",
-        ("Open MPI documentation, launching applications", "https://docs.open-mpi.org/en/v5.0.x/launching-apps/"),
-    ),
     each=launches_with("tasks", _all_hosts, where=_starts_by_itself),
 )
 def mpi_hosts_without_slots(question: LaunchQuestion) -> Verdict | None:
@@ -127,11 +122,6 @@ def _without_slots(launch: Launch, tasks: Claim, hosts: Claim, requested: int, a
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="mpirun is given no list of hosts",
-    evidence=(
-        "horovod/horovod#195",
-        "horovod/horovod#310",
-        ("Open MPI FAQ, TCP", "https://www.open-mpi.org/faq/?category=tcp"),
-    ),
     each=launches_with("hosts", also=("nodes",), where=_starts_by_itself),
 )
 def mpi_interface_left_open(question: LaunchQuestion) -> Verdict | None:
@@ -200,11 +190,6 @@ def _no_network_finding(job: Job, launch: Launch, hosts: Claim) -> Verdict:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="Open MPI's mpirun is given no list of hosts",
-    evidence=(
-        "NVIDIA/nccl#626",
-        "snowflakedb/ArcticTraining#316",
-        ("Open MPI FAQ, exporting variables", "https://www.open-mpi.org/faq/?category=running#mpirun-export-env"),
-    ),
 )
 def mpi_variable_stays_behind(job: Job) -> Iterator[Verdict]:
     """A variable is exported for the ranks, but mpirun does not pass it on to other hosts.
@@ -326,11 +311,6 @@ _LOCAL = re.compile(r"(?:lo|lo0|docker\d*|virbr\d*|br-[0-9a-f]+|veth\w*|cni\d*|f
     "mpi-interface-leads-nowhere",
     severity=Severity.ERROR,
     otherwise="no option of mpirun names an interface",
-    evidence=(
-        "horovod/horovod#310",
-        "horovod/horovod#195",
-        ("Open MPI FAQ, TCP", "https://www.open-mpi.org/faq/?category=tcp"),
-    ),
     each=launches_with(_interfaces, "nodes", where=lambda stated: _is_mpirun(stated.launch)),
 )
 def mpi_interface_leads_nowhere(question: LaunchQuestion) -> Verdict | None:
@@ -373,7 +353,6 @@ def _is_node_local(claims: tuple[str, ...]) -> bool:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no mpirun is known to run as root",
-    evidence=("open-mpi/ompi#4451", "chainer/chainermn#70", "FedML-AI/FedML#456"),
 )
 def mpirun_as_root(job: Job) -> Iterator[Verdict]:
     """Open MPI's mpirun is started as root, which it rejects.
@@ -444,13 +423,6 @@ _CHOOSES_SLOTS = re.compile(r"oversubscribe|\bras\b|overload", re.IGNORECASE)
     "mpi-ranks-beyond-slots-of-allocation",
     severity=Severity.WARNING,
     otherwise="no mpirun takes its slots from an allocation of Slurm",
-    evidence=(
-        "open-mpi/ompi#10641",
-        (
-            "Open MPI documentation, launching with Slurm",
-            "https://docs.open-mpi.org/en/v5.0.x/launching-apps/slurm.html",
-        ),
-    ),
     each=launches_with(
         "tasks", also=(_granted("tasks"), _granted("tasks_per_node"), _granted("nodes")), where=_takes_slots_of_slurm
     ),

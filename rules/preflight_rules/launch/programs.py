@@ -23,14 +23,7 @@ _DATA = (".yaml", ".yml", ".json", ".toml", ".cfg", ".ini", ".txt", ".md", ".csv
 
 
 @rule(
-    "LCH019",
-    "configuration-given-as-program",
-    severity=Severity.ERROR,
-    otherwise="no launcher runs a Python program",
-    evidence=(
-        "PaddlePaddle/PaddleDetection#5092",
-        ("torchrun documentation (training_script)", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
-    ),
+    "LCH019", "configuration-given-as-program", severity=Severity.ERROR, otherwise="no launcher runs a Python program"
 )
 def configuration_given_as_program(job: Job) -> Iterator[Verdict]:
     """A launcher gets a configuration where it expects the program.
@@ -84,16 +77,7 @@ def _program_after(launch: Launch) -> str | None:
     return next((word for word in words if word is not None and word.endswith(".py")), None)
 
 
-@rule(
-    "LCH021",
-    "blank-after-backslash",
-    severity=Severity.ERROR,
-    otherwise="the job has no launch line",
-    evidence=(
-        "hiyouga/LlamaFactory#3301",
-        ("Bash manual, escape character", "https://www.gnu.org/software/bash/manual/html_node/Escape-Character.html"),
-    ),
-)
+@rule("LCH021", "blank-after-backslash", severity=Severity.ERROR, otherwise="the job has no launch line")
 def blank_after_backslash(job: Job) -> Iterator[Verdict]:
     """A backslash at the end of a line of a launch is followed by a blank, so the command ends there.
 
@@ -122,16 +106,7 @@ def blank_after_backslash(job: Job) -> Iterator[Verdict]:
         )
 
 
-@rule(
-    "LCH022",
-    "comment-within-command",
-    severity=Severity.ERROR,
-    otherwise="the job has no launch line in a script",
-    evidence=(
-        ("Bash manual, comments", "https://www.gnu.org/software/bash/manual/html_node/Comments.html"),
-        "the same line in bash 5.2",
-    ),
-)
+@rule("LCH022", "comment-within-command", severity=Severity.ERROR, otherwise="the job has no launch line in a script")
 def comment_within_command(job: Job) -> Iterator[Verdict]:
     """A comment stands between the lines of a launch, so the command ends there.
 
@@ -165,17 +140,7 @@ def comment_within_command(job: Job) -> Iterator[Verdict]:
         )
 
 
-@rule(
-    "LCH020",
-    "program-option-unknown",
-    severity=Severity.ERROR,
-    otherwise="no program's parser is known completely",
-    evidence=(
-        ("Documentation of argparse (unrecognized arguments)", "https://docs.python.org/3/library/argparse.html"),
-        "PaddlePaddle/PaddleOCR#14195",
-        "PaddlePaddle/PaddleOCR#3327",
-    ),
-)
+@rule("LCH020", "program-option-unknown", severity=Severity.ERROR, otherwise="no program's parser is known completely")
 def program_option_unknown(job: Job) -> Iterator[Verdict]:
     """A program is given an option that its own parser does not declare, and stops.
 
@@ -215,14 +180,7 @@ def program_option_unknown(job: Job) -> Iterator[Verdict]:
 
 
 @rule(
-    "LCH023",
-    "program-refuses-launch",
-    severity=Severity.ERROR,
-    otherwise="no program checks what its launch gives it",
-    evidence=(
-        ("Documentation of argparse (choices, required, type)", "https://docs.python.org/3/library/argparse.html"),
-        "huggingface/finetrainers#408",
-    ),
+    "LCH023", "program-refuses-launch", severity=Severity.ERROR, otherwise="no program checks what its launch gives it"
 )
 def program_refuses_launch(job: Job) -> Iterator[Verdict]:
     """A program gets options, or a number of ranks, that it refuses itself when it starts.
@@ -274,7 +232,6 @@ def _words(launch: Launch) -> Iterator[str]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="plain python starts no program with `--launcher`",
-    evidence=("open-mmlab/mmdetection#1596", "zhengchen1999/DAT#31"),
 )
 def launcher_option_without_launcher(job: Job) -> Iterator[Verdict]:
     """A program is told that a launcher started it, and plain python starts it.
@@ -311,10 +268,6 @@ def launcher_option_without_launcher(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no program under torchrun needs a variable of its node",
-    evidence=(
-        "microsoft/MeshTransformer#16",
-        ("torchrun documentation (environment variables)", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
-    ),
 )
 def node_variable_never_set(job: Job) -> Iterator[Verdict]:
     """A program needs a variable of its node that its launcher does not set.

@@ -46,10 +46,6 @@ class _Named(NamedTuple):
     "named-releases-refuse-each-other",
     severity=Severity.ERROR,
     otherwise="no release is named of a package whose requirements are known",
-    evidence=(
-        ("pip's documentation, dependency resolution", "https://pip.pypa.io/en/stable/topics/dependency-resolution/"),
-        "the metadata of the wheels on the package index",
-    ),
 )
 def named_releases_refuse_each_other(job: Job) -> Iterator[Verdict]:
     """A package is named in a release that requires another release of a package that is named, too.

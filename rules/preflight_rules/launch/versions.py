@@ -77,7 +77,6 @@ def _image_frameworks(job: Job) -> tuple[_Package, ...]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="nothing is installed on each of several nodes",
-    evidence=("NVIDIA/nccl#286", ("nodes with different releases", "Unakar/Logic-RL#30"), "deepspeedai/DeepSpeed#3011"),
 )
 def framework_version_open_on_each_node(job: Job) -> Iterator[Verdict]:
     """Every node installs the framework when the job starts, without a pinned release.
@@ -158,7 +157,6 @@ def _on_each_node(job: Job, launch: Launch, line: Claim) -> bool | None:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no framework release is specified",
-    evidence=("NVIDIA/nccl#286", "deepspeedai/DeepSpeed#3011", "ray-project/ray#47792"),
 )
 def framework_versions_differ(job: Job) -> Iterator[Verdict]:
     """Two places of one job request different releases of the same framework.
@@ -229,13 +227,7 @@ def _fixed_release(specifier: str) -> str:
     return match[1] if match else ""
 
 
-@rule(
-    "VLK003",
-    "wheel-and-image-cuda-differ",
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-    evidence=("deepspeedai/DeepSpeed#3223", "deepspeedai/DeepSpeed#2902"),
-)
+@rule("VLK003", "wheel-and-image-cuda-differ", severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 def wheel_and_image_cuda_differ(job: Job) -> Iterator[Verdict]:
     """The wheels are built for a different major release of CUDA than the image contains.
 
@@ -310,7 +302,6 @@ def _differing_wheels(wheels: Sequence[tuple[str, Claim]]) -> tuple[tuple[str, C
     "torch-companion-built-for-another-torch",
     severity=Severity.WARNING,
     otherwise="torch and torchvision or torchaudio are not pinned together",
-    evidence=(("The table of pytorch/vision", "https://github.com/pytorch/vision#installation"), "pytorch/vision#8985"),
 )
 def torch_companion_built_for_another_torch(job: Job) -> Iterator[Verdict]:
     """torchvision or torchaudio is pinned to a release that is built for a different torch release.
@@ -366,11 +357,6 @@ def _minor(specifier: str) -> str:
     "framework-build-of-the-day",
     severity=Severity.WARNING,
     otherwise="no image installs a framework, and no line a nightly",
-    evidence=(
-        "https://pytorch.org/get-started/locally/",
-        ("a nightly with another NCCL", "pytorch/pytorch#116977"),
-        "PyTorch's installation page (nightlies are not fully tested)",
-    ),
 )
 def framework_build_of_the_day(job: Job) -> Iterator[Verdict]:
     """A nightly or unpinned build of a framework is installed for a job on several nodes.
@@ -435,13 +421,6 @@ def framework_build_of_the_day(job: Job) -> Iterator[Verdict]:
     confidence=Confidence.MEDIUM,
     profile="pedantic",
     otherwise="no image is pulled on several nodes",
-    evidence=(
-        ("'latest' was different builds on two nodes; containers failed on some", "google/cluster-insight#94"),
-        (
-            "The documentation of Kubernetes advises against `latest` in production",
-            "https://kubernetes.io/docs/concepts/containers/images/#image-names",
-        ),
-    ),
 )
 def image_tag_open(job: Job) -> Iterator[Verdict]:
     """The image of a job on several nodes has no tag, or the tag `latest`.

@@ -45,17 +45,7 @@ _MEANINGS = {
 }
 
 
-@rule(
-    "WLD001",
-    "launch-size-disagreement",
-    severity=Severity.ERROR,
-    evidence=(
-        "huggingface/accelerate#2818",
-        "huggingface/accelerate#1795",
-        "interTwin-eu/itwinai#360",
-        "deepspeedai/DeepSpeed#6914",
-    ),
-)
+@rule("WLD001", "launch-size-disagreement", severity=Severity.ERROR)
 def launch_size_disagreement(job: Job) -> Iterator[Verdict]:
     """Two places of the job set different numbers of nodes, processes or ranks.
 
@@ -290,13 +280,7 @@ def _remedy(
     return f"Change {editable(required)} to {joined(started)}, or {others} so that {joined(wanted)} are started{hint}."
 
 
-@rule(
-    "WLD002",
-    "launch-size-exceeds-bound",
-    severity=Severity.ERROR,
-    otherwise="nothing limits the size of a launch",
-    evidence=("open-mpi/ompi#3133", "dstackai/dstack#2451"),
-)
+@rule("WLD002", "launch-size-exceeds-bound", severity=Severity.ERROR, otherwise="nothing limits the size of a launch")
 def launch_size_exceeds_bound(job: Job) -> Iterator[Verdict]:
     """A launch starts more than a hostfile or another bound allows.
 
@@ -424,13 +408,6 @@ def _bound_verdict(quantity: str, subject: str, claim: Claim, bound: Claim) -> V
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no two launch lines start nodes of one job",
-    evidence=(
-        ("two machines with different num_processes hang", "huggingface/accelerate#2335"),
-        (
-            "torchrun documentation (each node of the same size is assumed by its examples)",
-            "https://docs.pytorch.org/docs/stable/elastic/run.html",
-        ),
-    ),
 )
 def processes_differ_between_nodes(job: Job) -> Iterator[Verdict]:
     """The launch lines for the nodes of one job start different numbers of ranks.

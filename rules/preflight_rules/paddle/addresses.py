@@ -13,7 +13,6 @@ from preflight.plugins.questions import LaunchQuestion, each_claim, launches_wit
 from preflight_rules.paddle.fleet import distinct_claims
 from preflight_rules.paddle.server_lists import endpoints
 
-_ROLE_MAKER = "https://github.com/PaddlePaddle/Paddle/blob/v2.6.2/python/paddle/distributed/fleet/base/role_maker.py"
 _MAX_PORT = 65535
 #: Variables that fleet's role maker reads for each role; one name of each entry is enough.
 _NEEDED = {
@@ -38,7 +37,6 @@ _BY_HAND = 2
     "node-address-not-among-nodes",
     severity=Severity.ERROR,
     otherwise="no launch line sets both its own address and the list of nodes",
-    evidence=("PaddlePaddle/Paddle#37116",),
     each=launches_with("node_address", stated_by("paddle", "hosts")),
 )
 def node_address_not_among_nodes(question: LaunchQuestion) -> Verdict | None:
@@ -77,7 +75,6 @@ def node_address_not_among_nodes(question: LaunchQuestion) -> Verdict | None:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no server or trainer of fleet is started manually",
-    evidence=(("fleet/base/role_maker.py of 2.6.2 (PaddleCloudRoleMaker)", _ROLE_MAKER), "PaddlePaddle/Paddle#47326"),
 )
 def fleet_variable_missing(job: Job) -> Iterator[Verdict]:
     """A process that is started manually lacks a variable that fleet's role maker needs.
@@ -140,11 +137,7 @@ def _is_collective(job: Job, scope: Scope) -> bool:
 
 
 @rule(
-    "PPS018",
-    "endpoint-malformed",
-    severity=Severity.ERROR,
-    otherwise="no variable or script lists servers or trainers",
-    evidence=(("fleet/base/role_maker.py of 2.6.2", _ROLE_MAKER), "PaddlePaddle/Paddle#15038"),
+    "PPS018", "endpoint-malformed", severity=Severity.ERROR, otherwise="no variable or script lists servers or trainers"
 )
 def endpoint_malformed(job: Job) -> Iterator[Verdict]:
     """An entry of a list of servers or trainers is not a `host:port`.
@@ -202,13 +195,6 @@ def _fault(entry: str) -> str:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no fleet script calls global_shuffle",
-    evidence=(
-        (
-            "fleet/dataset/dataset.py of 2.6.2 (InMemoryDataset.global_shuffle)",
-            "https://github.com/PaddlePaddle/Paddle/blob/v2.6.2/python/paddle/distributed/fleet/dataset/dataset.py",
-        ),
-        "PaddlePaddle/Paddle#18641",
-    ),
 )
 def global_shuffle_within_one_trainer(job: Job) -> Iterator[Verdict]:
     """`global_shuffle` is called without fleet in a job of several trainers.
@@ -246,7 +232,6 @@ def global_shuffle_within_one_trainer(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no launch of Paddle names an address",
-    evidence=("PaddlePaddle/Paddle#47326", "PaddlePaddle/Paddle#47130"),
     each=launches_with(
         also=("master_addr", "hosts", "ps_server_endpoints"),
         where=lambda stated: stated.launch.launcher == "paddle" and any(stated),

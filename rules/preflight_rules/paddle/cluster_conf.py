@@ -10,7 +10,6 @@ from preflight.model.job import Claim, Job, Scope
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import placed, quoted
 from preflight.plugins.questions import LaunchQuestion, SubjectQuestion, claims_about, launches_with
-from preflight_rules.paddle.cluster_train import DOCUMENT, TOOL
 from preflight_rules.paddle.fleet import distinct_claims
 
 #: Interfaces that other hosts cannot reach.
@@ -23,7 +22,6 @@ _LOCAL_NICS = ("lo", "docker0", "virbr0", "lxcbr0")
     severity=Severity.ERROR,
     applies_to="paddlepaddle < 0.12",
     otherwise="no conf.py of cluster_train is among the files",
-    evidence=(("paddle/scripts/cluster_train/paddle.py of 0.11", TOOL), "PaddlePaddle/Paddle#4281"),
     each=claims_about("cluster_hosts"),
 )
 def cluster_host_twice_or_local(question: SubjectQuestion) -> Verdict | None:
@@ -78,7 +76,6 @@ def cluster_host_twice_or_local(question: SubjectQuestion) -> Verdict | None:
     severity=Severity.WARNING,
     applies_to="paddlepaddle < 0.12",
     otherwise="no index file is among the files",
-    evidence=(("Cluster training document of 0.11 (train.list, test.list)", DOCUMENT),),
 )
 def index_file_empty_or_double(job: Job) -> Iterator[Verdict]:
     """An index file of a trainer names no data file, or names one twice.
@@ -133,7 +130,6 @@ def index_file_empty_or_double(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     applies_to="paddlepaddle < 0.12",
     otherwise="no server of PaddlePaddle 0.x on several hosts names its interface",
-    evidence=(("Cluster training document of 0.11 (PADDLE_NIC)", DOCUMENT),),
 )
 def server_interface_unreachable(job: Job) -> Iterator[Verdict]:
     """Servers listen on an interface that other hosts cannot reach.
@@ -181,7 +177,6 @@ def _packages(job: Job, scope: Scope) -> list[Claim]:
     severity=Severity.ERROR,
     applies_to="paddlepaddle < 0.12",
     otherwise="cluster_train is not used",
-    evidence=(("paddle/scripts/cluster_train/paddle.py of 0.11", TOOL),),
     each=launches_with(also=(_packages,), where=lambda stated: stated.launch.launcher == "cluster_train"),
 )
 def workspace_and_package(question: LaunchQuestion) -> Verdict | None:
@@ -215,7 +210,6 @@ def workspace_and_package(question: LaunchQuestion) -> Verdict | None:
     severity=Severity.ERROR,
     applies_to="paddlepaddle < 0.12",
     otherwise="no model of PaddlePaddle 0.x updates rows on servers",
-    evidence=(("Cluster training document of 0.11 (ports_num_for_sparse)", DOCUMENT), "PaddlePaddle/Paddle#8875"),
 )
 def sparse_update_without_ports(job: Job) -> Iterator[Verdict]:
     """A model updates a parameter row by row, but its servers have no ports for that.
@@ -257,7 +251,6 @@ def sparse_update_without_ports(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     applies_to="paddlepaddle < 0.12",
     otherwise="no conf.py of cluster_train is among the files",
-    evidence=(("paddle/scripts/cluster_train/paddle.py of 0.11 (job_create_workspace, job_pserver)", TOOL),),
     each=claims_about("cluster_workspace"),
 )
 def cluster_workspace_relative(question: SubjectQuestion) -> Verdict | None:

@@ -13,8 +13,6 @@ from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided
 from preflight.plugins.claim_text import placed, quoted, where
 from preflight.plugins.questions import LaunchQuestion, launches_with, subjects
 
-DOCUMENT = "https://github.com/PaddlePaddle/Paddle/blob/v0.11.0/doc/howto/usage/cluster/cluster_train_en.md"
-TOOL = "https://github.com/PaddlePaddle/Paddle/blob/v0.11.0/paddle/scripts/cluster_train/paddle.py"
 _MAX_PORT = 65535
 _RANGE = ("pserver_port", "pserver_ports", "pserver_sparse_ports")
 _NAMES = {
@@ -48,7 +46,6 @@ def _range(job: Job, scope: Scope) -> tuple[tuple[Claim, ...], tuple[int, int] |
     severity=Severity.ERROR,
     applies_to="paddlepaddle < 0.12",
     otherwise="no server of PaddlePaddle 0.x names its ports",
-    evidence=(("Cluster training document of 0.11", DOCUMENT), "PaddlePaddle/Paddle#2224"),
 )
 def server_ports_out_of_range(job: Job) -> Iterator[Verdict]:
     """The ports of a server run past port 65535, or into those of another server on the same host.
@@ -113,7 +110,6 @@ def server_ports_out_of_range(job: Job) -> Iterator[Verdict]:
     severity=Severity.ERROR,
     applies_to="paddlepaddle < 0.12",
     otherwise="no trainer of PaddlePaddle 0.x is started together with its servers",
-    evidence=(("paddle/scripts/cluster_train/paddle.py of 0.11", TOOL), "PaddlePaddle/Paddle#7465"),
 )
 def trainer_dials_other_ports(job: Job) -> Iterator[Verdict]:
     """Trainers and servers are given different ports or different numbers of trainers.
@@ -188,12 +184,6 @@ def _role(job: Job, launch: Launch) -> str:
     applies_to="paddlepaddle < 0.12",
     otherwise="no trainer of PaddlePaddle 0.x is given servers",
     profile="pedantic",
-    evidence=(
-        (
-            "Command-line document of 0.11 (`--local`, default 1)",
-            "https://github.com/PaddlePaddle/Paddle/blob/v0.11.0/doc/howto/usage/cmd_parameter/detail_introduction_en.md",
-        ),
-    ),
     each=launches_with("trains_locally", where=lambda stated: bool(stated.job.setting("ps_mode", stated.scope))),
 )
 def trainer_left_local(question: LaunchQuestion) -> Verdict | None:

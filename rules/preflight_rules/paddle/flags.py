@@ -11,7 +11,6 @@ from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided
 from preflight.plugins.claim_text import placed, quoted
 from preflight_rules.rendezvous.variables import variables
 
-_DOCUMENT = "https://github.com/PaddlePaddle/docs/tree/develop/docs/guides/flags"
 #: Variables that are a fraction of a memory, and the memory.
 _SHARES = {
     "FLAGS_fraction_of_gpu_memory_to_use": "the GPU's memory",
@@ -42,13 +41,7 @@ def _flags(job: Job) -> Iterator[tuple[str, Launch | None, str, Claim]]:
     )
 
 
-@rule(
-    "FLG001",
-    "memory-share-out-of-range",
-    severity=Severity.ERROR,
-    otherwise="no memory fraction is set for Paddle",
-    evidence=(("Document of Paddle's memory flags", f"{_DOCUMENT}/memory_en.rst"),),
-)
+@rule("FLG001", "memory-share-out-of-range", severity=Severity.ERROR, otherwise="no memory fraction is set for Paddle")
 def memory_share_out_of_range(job: Job) -> Iterator[Verdict]:
     """A FLAGS_ variable for a fraction of memory is not a number from 0 to 1.
 
@@ -88,10 +81,6 @@ def memory_share_out_of_range(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no fraction of GPU memory is set for Paddle",
-    evidence=(
-        ("share 0.48 plus auto_growth: shared GPU nearly filled, limit not kept", "PaddlePaddle/Paddle#21698"),
-        ("Document of Paddle's memory flags", f"{_DOCUMENT}/memory_en.rst"),
-    ),
 )
 def memory_flags_exclude_each_other(job: Job) -> Iterator[Verdict]:
     """One memory setting of Paddle overrides another.
@@ -144,10 +133,6 @@ def memory_flags_exclude_each_other(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="FLAGS_rpc_deadline is not set",
-    evidence=(
-        ("a trainer dies at the deadline", "PaddlePaddle/Paddle#11710"),
-        ("document of the distributed flags", f"{_DOCUMENT}/distributed_en.rst"),
-    ),
 )
 def rpc_deadline_too_short(job: Job) -> Iterator[Verdict]:
     """Requests to parameter servers time out after a few seconds.
@@ -192,7 +177,6 @@ def rpc_deadline_too_short(job: Job) -> Iterator[Verdict]:
     severity=Severity.INFO,
     otherwise="no communicator setting is set",
     profile="pedantic",
-    evidence=(("Document of the distributed flags", f"{_DOCUMENT}/distributed_en.rst"),),
 )
 def communicator_flag_without_communicator(job: Job) -> Iterator[Verdict]:
     """A job sets an option of the asynchronous communicator but does not use it.

@@ -12,8 +12,6 @@ from preflight.plugins.claim_text import joined, placed, quoted
 from preflight.plugins.questions import SubjectQuestion, claims_about, each_claim
 from preflight_rules.scripts.script_facts import started_files
 
-_STRATEGY = "https://github.com/PaddlePaddle/Paddle/tree/v2.6.2/python/paddle/distributed/fleet"
-
 
 def distinct_claims(job: Job, quantity: str) -> Iterator[tuple[str, Scope, Claim]]:
     """Every claim about a quantity with a launch that it applies to, once for each location."""
@@ -39,7 +37,6 @@ def _collective(job: Job, scope: Scope) -> bool | None:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no script starts fleet and calls minimize",
-    evidence=(("paddle/distributed/fleet/fleet.py of 2.6.2", f"{_STRATEGY}/fleet.py"), "PaddlePaddle/Paddle#18533"),
 )
 def fleet_optimizer_stays_local(job: Job) -> Iterator[Verdict]:
     """A script initialises fleet but minimizes with an optimizer that is not distributed.
@@ -88,11 +85,6 @@ _CALL_PAIRS = (
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no script runs servers or trainers of fleet",
-    evidence=(
-        ("paddle/distributed/fleet/fleet.py of 2.6.2", f"{_STRATEGY}/fleet.py"),
-        "PaddlePaddle/Paddle#17985",
-        "PaddlePaddle/Paddle#8662",
-    ),
 )
 def fleet_role_not_seen_through(job: Job) -> Iterator[Verdict]:
     """A parameter-server script leaves out a call that its servers or trainers need.
@@ -154,13 +146,6 @@ _MAX_FILES = 6
     severity=Severity.ERROR,
     applies_to="paddlepaddle",
     otherwise="no script uses Fleet",
-    evidence=(
-        "PaddlePaddle/Paddle#20860",
-        (
-            "paddle/distributed/fleet/model.py and fleet.py of 2.6.2",
-            "https://github.com/PaddlePaddle/Paddle/blob/v2.6.2/python/paddle/distributed/fleet/model.py",
-        ),
-    ),
 )
 def fleet_never_initialised(job: Job) -> Iterator[Verdict]:
     """A script uses Fleet and never calls fleet.init.
@@ -222,10 +207,6 @@ _COLLECTIVE_ONLY = (*_WORKS_WITH, "sharding", "gradient_merge", "recompute", "fp
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no strategy has a switch that depends on the optimizer",
-    evidence=(
-        ("code drops DGC with Adam, prints only; reviewer wants an assert", "PaddlePaddle/PaddleFleetX#101"),
-        ("paddle/distributed/fleet/meta_optimizers of 2.6.2 (`_can_apply`)", f"{_STRATEGY}/meta_optimizers"),
-    ),
 )
 def fleet_switch_without_effect(job: Job) -> Iterator[Verdict]:
     """Fleet silently ignores a switch of DistributedStrategy.
@@ -281,12 +262,6 @@ def fleet_switch_without_effect(job: Job) -> Iterator[Verdict]:
     severity=Severity.ERROR,
     otherwise="no Paddle dataset is shuffled",
     passes_with=("dataset_files_shared",),
-    evidence=(
-        (
-            "fluid/dataset.py of 1.8.5 (QueueDataset)",
-            "https://github.com/PaddlePaddle/Paddle/blob/v1.8.5/python/paddle/fluid/dataset.py",
-        ),
-    ),
     each=claims_about("stream_dataset_shuffled"),
 )
 def stream_dataset_cannot_shuffle(question: SubjectQuestion) -> Verdict | None:
@@ -319,7 +294,6 @@ def stream_dataset_cannot_shuffle(question: SubjectQuestion) -> Verdict | None:
     severity=Severity.INFO,
     confidence=Confidence.MEDIUM,
     otherwise="no script of several trainers lists files",
-    evidence=("PaddlePaddle/Paddle#18956", "PaddlePaddle/Paddle#18641"),
 )
 def every_trainer_reads_all_files(job: Job) -> Iterator[Verdict]:
     """Each trainer of a parameter-server job is given the whole list of files.

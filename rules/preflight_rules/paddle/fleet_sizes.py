@@ -12,7 +12,6 @@ from preflight.plugins.claim_text import placed, quoted
 from preflight_rules.launches import ranks_started
 from preflight_rules.paddle.fleet import distinct_claims
 
-_STRATEGY = "https://github.com/PaddlePaddle/Paddle/tree/v2.6.2/python/paddle/distributed/fleet"
 _DEGREES = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size", "sharding_degree")
 
 
@@ -21,12 +20,6 @@ _DEGREES = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_
     "fleet-degrees-differ-from-world",
     severity=Severity.ERROR,
     otherwise="no launch starts a script with hybrid_configs",
-    evidence=(
-        (
-            "paddle/distributed/fleet/base/topology.py of 2.6.2 (HybridCommunicateGroup)",
-            f"{_STRATEGY}/base/topology.py",
-        ),
-    ),
 )
 def fleet_degrees_differ_from_world(job: Job) -> Iterator[Verdict]:
     """The parallel degrees of hybrid_configs do not multiply to the number of ranks.
@@ -115,12 +108,6 @@ def _product(given: dict[str, int], ranks: int) -> int:
     "pipeline-batch-not-micro-times-steps",
     severity=Severity.WARNING,
     otherwise="no script sets both a pipeline configuration and a batch size",
-    evidence=(
-        (
-            "paddle/distributed/fleet/meta_parallel/pipeline_parallel.py of 2.6.2",
-            f"{_STRATEGY}/meta_parallel/pipeline_parallel.py",
-        ),
-    ),
 )
 def pipeline_batch_not_micro_times_steps(job: Job) -> Iterator[Verdict]:
     """The batch size fed to Fleet's pipeline is not micro batch size x accumulate_steps.
@@ -175,12 +162,6 @@ def _batch_sizes(job: Job, scope: Scope, path: str) -> list[Claim]:
     "trainer-degrees-do-not-divide-ranks",
     severity=Severity.ERROR,
     otherwise="no launch sets parallel degrees for PaddleNLP's trainer",
-    evidence=(
-        (
-            "paddlenlp/trainer/training_args.py of 2.8.1",
-            "https://github.com/PaddlePaddle/PaddleNLP/blob/v2.8.1/paddlenlp/trainer/training_args.py",
-        ),
-    ),
 )
 def trainer_degrees_do_not_divide_ranks(job: Job) -> Iterator[Verdict]:
     """The parallel degrees of PaddleNLP's trainer do not divide the ranks that are started.

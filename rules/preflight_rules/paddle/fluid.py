@@ -46,7 +46,6 @@ def transpiling_scopes(job: Job) -> Iterator[tuple[str, Scope]]:
     severity=Severity.ERROR,
     applies_to="paddlepaddle < 2.0 (Fluid)",
     otherwise="nothing uses the transpiler",
-    evidence=("PaddlePaddle/Paddle#15038", "fluid/transpiler/distribute_transpiler.py of 1.8.5"),
 )
 def transpile_given_text_for_number(job: Job) -> Iterator[Verdict]:
     """The transpiler gets trainer_id or the number of trainers as a string.
@@ -99,7 +98,6 @@ def transpile_given_text_for_number(job: Job) -> Iterator[Verdict]:
     severity=Severity.ERROR,
     applies_to="paddlepaddle < 2.0 (Fluid)",
     otherwise="no server's program is requested",
-    evidence=("PaddlePaddle/Paddle#9426", "PaddlePaddle/Paddle#15038"),
 )
 def server_program_of_unlisted_endpoint(job: Job) -> Iterator[Verdict]:
     """A server's program is requested for an endpoint that the transpiler was not given.
@@ -147,12 +145,6 @@ def server_program_of_unlisted_endpoint(job: Job) -> Iterator[Verdict]:
     severity=Severity.ERROR,
     applies_to="paddlepaddle < 2.0 (Fluid)",
     otherwise="no transpiler is in nccl2 mode with its own endpoint",
-    evidence=(
-        (
-            "fluid/transpiler/distribute_transpiler.py of 1.8.5 (_transpile_nccl2)",
-            "https://github.com/PaddlePaddle/Paddle/blob/v1.8.5/python/paddle/fluid/transpiler/distribute_transpiler.py",
-        ),
-    ),
 )
 def own_endpoint_outside_trainers(job: Job) -> Iterator[Verdict]:
     """In nccl2 mode a trainer's own endpoint is not one of the trainers.
@@ -210,12 +202,6 @@ def own_endpoint_outside_trainers(job: Job) -> Iterator[Verdict]:
     severity=Severity.ERROR,
     applies_to="paddlepaddle < 2.0 (Fluid)",
     otherwise="no transpiler has a setting of asynchronous updates",
-    evidence=(
-        (
-            "fluid/transpiler/distribute_transpiler.py of 1.8.5 (DistributeTranspilerConfig, get_pserver_program)",
-            "https://github.com/PaddlePaddle/Paddle/blob/v1.8.5/python/paddle/fluid/transpiler/distribute_transpiler.py",
-        ),
-    ),
 )
 def update_settings_exclude_each_other(job: Job) -> Iterator[Verdict]:
     """A transpiler setting for asynchronous updates is used with synchronous ones.
@@ -273,12 +259,6 @@ _LOST = {
     severity=Severity.ERROR,
     applies_to="paddlepaddle < 2.0 (Fluid)",
     otherwise="no transpiled program has a startup program of its own",
-    evidence=(
-        (
-            "fluid/transpiler/distribute_transpiler.py of 1.8.5 (transpile, get_startup_program)",
-            "https://github.com/PaddlePaddle/Paddle/blob/v1.8.5/python/paddle/fluid/transpiler/distribute_transpiler.py",
-        ),
-    ),
 )
 def own_startup_program_not_passed(job: Job) -> Iterator[Verdict]:
     """A script builds programs of its own and does not pass them to the transpiler.
@@ -321,12 +301,6 @@ def own_startup_program_not_passed(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     applies_to="paddlepaddle < 2.0 (Fluid)",
     otherwise="no script runs a server's program",
-    evidence=(
-        (
-            "Paddle's own distributed tests run servers on CPUPlace (test_dist_base.py of 1.8.5)",
-            "https://github.com/PaddlePaddle/Paddle/blob/v1.8.5/python/paddle/fluid/tests/unittests/test_dist_base.py",
-        ),
-    ),
 )
 def server_runs_on_gpu(job: Job) -> Iterator[Verdict]:
     """A parameter server's program runs on an executor with a GPU.

@@ -20,12 +20,6 @@ from preflight_rules.paddle.fluid import transpilers, transpiling_scopes
     confidence=Confidence.MEDIUM,
     applies_to="paddlepaddle < 2.0 (Fluid)",
     otherwise="no embedding of a transpiled program specifies whether it is distributed",
-    evidence=(
-        "PaddlePaddle/Paddle#17771",
-        ("failures", "PaddlePaddle/Paddle#26479"),
-        ("one table only", "PaddlePaddle/models#2394"),
-        ("SGD only", "PaddlePaddle/Paddle#12544"),
-    ),
 )
 def distributed_table_not_served(job: Job) -> Iterator[Verdict]:
     """An embedding with is_distributed=True that the transpiler cannot serve.
@@ -97,7 +91,6 @@ def _names(job: Job, scope: Scope, tables: Sequence[Claim]) -> set[str]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no loop depends on the trainer's index",
-    evidence=("PaddlePaddle/Paddle#11710",),
 )
 def trainers_run_unequal_steps(job: Job) -> Iterator[Verdict]:
     """In synchronous training some trainers leave the loop over batches early.
@@ -139,7 +132,6 @@ def trainers_run_unequal_steps(job: Job) -> Iterator[Verdict]:
     confidence=Confidence.MEDIUM,
     applies_to="paddlepaddle < 1.6 (Fluid)",
     otherwise="no transpiled program is memory-optimized",
-    evidence=("PaddlePaddle/Paddle#13535", "PaddlePaddle/Paddle#18295", "PaddlePaddle/Paddle#12974"),
 )
 def memory_optimize_renames_gradients(job: Job) -> Iterator[Verdict]:
     """memory_optimize of a transpiled program may reuse the variables of gradients.
@@ -178,11 +170,6 @@ def memory_optimize_renames_gradients(job: Job) -> Iterator[Verdict]:
     confidence=Confidence.MEDIUM,
     applies_to="paddlepaddle < 2.0 (Fluid)",
     otherwise="no program in nccl2 mode runs on a ParallelExecutor",
-    evidence=(
-        "PaddlePaddle/Paddle#13535",
-        "PaddlePaddle/Paddle#11710",
-        "fluid/parallel_executor.py of 1.8.5 (`num_trainers` defaults to 1)",
-    ),
 )
 def executor_not_told_of_trainers(job: Job) -> Iterator[Verdict]:
     """A program in nccl2 mode runs on a ParallelExecutor without num_trainers and trainer_id.

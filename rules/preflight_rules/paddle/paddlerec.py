@@ -19,13 +19,6 @@ _MODES = ("sync", "async", "half-async", "geo", "heter", "gpubox")
     severity=Severity.ERROR,
     fix="unsafe",
     otherwise="no configuration of PaddleRec sets an update mode",
-    evidence=(
-        (
-            "PaddleRec, tools/utils/static_ps/program_helper.py (get_strategy) and doc/yaml.md",
-            "https://github.com/PaddlePaddle/PaddleRec/blob/master/tools/utils/static_ps/program_helper.py",
-        ),
-        "https://github.com/PaddlePaddle/PaddleRec/blob/master/doc/yaml.md",
-    ),
     each=claims_about("ps_update_mode", where=lambda claim: claim.source == "paddlerec"),
 )
 def update_mode_unknown(question: SubjectQuestion) -> Verdict | None:
@@ -64,9 +57,6 @@ def update_mode_unknown(question: SubjectQuestion) -> Verdict | None:
     severity=Severity.ERROR,
     applies_to="PaddleRec 1.8",
     otherwise="no configuration of PaddleRec names its runners",
-    evidence=(
-        ("PaddleRec 1.8.5, doc/yaml.md", "https://github.com/PaddlePaddle/PaddleRec/blob/release/1.8.5/doc/yaml.md"),
-    ),
     each=claims_about("runner_mode", beside=("runner_names",)),
 )
 def runner_named_nowhere(question: SubjectQuestion) -> Verdict | None:
@@ -103,12 +93,6 @@ def runner_named_nowhere(question: SubjectQuestion) -> Verdict | None:
     severity=Severity.WARNING,
     applies_to="PaddleRec 1.8",
     otherwise="no runner of PaddleRec 1.8 is selected",
-    evidence=(
-        (
-            "PaddleRec 1.8.5, doc/distributed_train.md",
-            "https://github.com/PaddlePaddle/PaddleRec/blob/release/1.8.5/doc/distributed_train.md",
-        ),
-    ),
     each=claims_about("runner_class"),
 )
 def runner_trains_locally(question: SubjectQuestion) -> Verdict | None:

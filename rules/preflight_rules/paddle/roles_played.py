@@ -29,7 +29,6 @@ _FIRST_WITHOUT = "3.1.1"
     "role-index-out-of-range",
     severity=Severity.ERROR,
     otherwise="no launch sets both an index and a count for its role",
-    evidence=("PaddlePaddle/Paddle#3659", "PaddlePaddle/Paddle#7422"),
 )
 def role_index_out_of_range(job: Job) -> Iterator[Verdict]:
     """A trainer or server has an index that is not below its own count.
@@ -80,17 +79,7 @@ def role_index_out_of_range(job: Job) -> Iterator[Verdict]:
 
 
 @rule(
-    "PPS003",
-    "training-role-unknown",
-    severity=Severity.ERROR,
-    fix="unsafe",
-    otherwise="no launch sets TRAINING_ROLE",
-    evidence=(
-        (
-            "PaddlePaddle 2.6, fleet/base/role_maker.py (PaddleCloudRoleMaker)",
-            "https://github.com/PaddlePaddle/Paddle/blob/v2.6.2/python/paddle/distributed/fleet/base/role_maker.py",
-        ),
-    ),
+    "PPS003", "training-role-unknown", severity=Severity.ERROR, fix="unsafe", otherwise="no launch sets TRAINING_ROLE"
 )
 def training_role_unknown(job: Job) -> Iterator[Verdict]:
     """TRAINING_ROLE is set to a role that Paddle does not know.
@@ -138,7 +127,6 @@ def _intended_role(role: str) -> str:
     "own-endpoint-of-wrong-role",
     severity=Severity.ERROR,
     otherwise="no launch sets a role, an endpoint and the list of servers for a process",
-    evidence=("PaddlePaddle/Paddle#9426", "PaddlePaddle/Paddle#16138", "PaddlePaddle/models#1896"),
 )
 def own_endpoint_of_wrong_role(job: Job) -> Iterator[Verdict]:
     """A server's own endpoint is not in the list of servers, or a trainer's is.
@@ -247,10 +235,6 @@ def _releases(job: Job, scope: Scope) -> tuple[Claim, ...]:
     severity=Severity.ERROR,
     applies_to="paddlepaddle >= 3.1.1",
     otherwise="nothing starts a parameter server",
-    evidence=(
-        ("the build options were dropped", "PaddlePaddle/Paddle#73999"),
-        ("the sources too", "PaddlePaddle/Paddle#77412"),
-    ),
     each=subjects_with(_server_modes, also=(_releases,)),
 )
 def parameter_server_missing_in_paddle(question: SubjectQuestion) -> Verdict | None:

@@ -26,12 +26,6 @@ _FIRST_WITH_CLOSE = "0.15"
     severity=Severity.ERROR,
     applies_to="paddlepaddle >= 2.5",
     otherwise="no script imports paddle.fluid",
-    evidence=(
-        (
-            "Release notes of PaddlePaddle 2.5.0 (paddle.fluid removed)",
-            "https://github.com/PaddlePaddle/Paddle/releases/tag/v2.5.0",
-        ),
-    ),
     each=claims_about("imports_fluid", also=(lambda job, scope: job.value_claims("paddle_version", scope),)),
 )
 def fluid_missing_in_paddle(question: SubjectQuestion) -> Verdict | None:
@@ -82,7 +76,6 @@ def is_release_from(first: str, text: str) -> bool:
     confidence=Confidence.MEDIUM,
     applies_to="paddlepaddle < 2.0 (Fluid)",
     otherwise="no script trains a transpiled program with its own executor",
-    evidence=(("the answer", "PaddlePaddle/Paddle#13519"), "PaddlePaddle/Paddle#8662", "PaddlePaddle/Paddle#17805"),
 )
 def executor_never_closed(job: Job) -> Iterator[Verdict]:
     """A trainer of the transpiler ends without notifying its servers.
@@ -129,12 +122,6 @@ def executor_never_closed(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no script of Paddle's launcher wraps its model",
-    evidence=(
-        (
-            "paddle/distributed/parallel.py of 2.6.2 (DataParallel)",
-            "https://github.com/PaddlePaddle/Paddle/blob/v2.6.2/python/paddle/distributed/parallel.py",
-        ),
-    ),
 )
 def parallel_environment_never_made(job: Job) -> Iterator[Verdict]:
     """A model is wrapped in paddle.DataParallel but the parallel environment is never initialised.
@@ -177,7 +164,6 @@ def parallel_environment_never_made(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no launch with PADDLE_TRAINERS_NUM requests distributed training",
-    evidence=("PaddlePaddle/PaddleDetection#1232",),
     each=launches_with(
         "env.PADDLE_TRAINERS_NUM",
         where=lambda stated: stated.launch.launcher == "python" and bool(_distributed_option(stated.launch)),
@@ -230,7 +216,6 @@ def _distributed_option(launch: Launch) -> str:
     severity=Severity.ERROR,
     applies_to="paddlepaddle 2.0 to 2.2",
     otherwise="no launch of Paddle's launcher installs Paddle",
-    evidence=("PaddlePaddle/PaddleOCR#3073", "PaddlePaddle/PaddleNLP#6058"),
 )
 def gpu_launch_with_cpu_wheel(job: Job) -> Iterator[Verdict]:
     """Paddle's launcher starts a job for GPUs, and the files install the wheel for CPUs.

@@ -19,13 +19,7 @@ def endpoints(claims: tuple[Claim, ...]) -> tuple[str, ...]:
     return tuple(str(item) for item in found[0]) if len(found) == 1 else ()
 
 
-@rule(
-    "PPS001",
-    "endpoint-listed-twice",
-    severity=Severity.ERROR,
-    otherwise="no list of servers or trainers is given",
-    evidence=("PaddlePaddle/Paddle#4281", "PaddlePaddle/Paddle#16138"),
-)
+@rule("PPS001", "endpoint-listed-twice", severity=Severity.ERROR, otherwise="no list of servers or trainers is given")
 def endpoint_listed_twice(job: Job) -> Iterator[Verdict]:
     """Two processes of a parameter-server job have the same host and port.
 
@@ -82,12 +76,7 @@ def _has_port(endpoint: str) -> bool:
     return is_whole_number(port) and port != endpoint and int(port) != 0
 
 
-@rule(
-    "PPS005",
-    "server-lists-differ",
-    severity=Severity.ERROR,
-    evidence=("PaddlePaddle/Paddle#3532", "PaddlePaddle/Paddle#4281"),
-)
+@rule("PPS005", "server-lists-differ", severity=Severity.ERROR)
 def server_lists_differ(job: Job) -> Iterator[Verdict]:
     """Processes of one parameter-server job have different lists of servers.
 
@@ -134,7 +123,6 @@ def server_lists_differ(job: Job) -> Iterator[Verdict]:
     "role-count-differs-from-list",
     severity=Severity.ERROR,
     otherwise="no launch sets both the number and the list of servers or trainers",
-    evidence=("PaddlePaddle/Paddle#2224", "PaddlePaddle/Paddle#7422"),
 )
 def role_count_differs_from_list(job: Job) -> Iterator[Verdict]:
     """The number of servers or trainers is not the length of their list.
@@ -185,7 +173,6 @@ def _is_list(job: Job, claim: Claim, listed: str, scope: Scope) -> bool:
     "servers-all-on-one-host",
     severity=Severity.WARNING,
     otherwise="no launch lists both servers and trainers",
-    evidence=("tensorflow/tensorflow#3762", "PaddlePaddle/Paddle#10398"),
     each=subjects_with("ps_server_endpoints", "ps_worker_endpoints"),
 )
 def servers_all_on_one_host(question: SubjectQuestion) -> Verdict | None:
@@ -220,7 +207,6 @@ def servers_all_on_one_host(question: SubjectQuestion) -> Verdict | None:
     "loopback-among-remote-endpoints",
     severity=Severity.ERROR,
     otherwise="no list of servers or trainers is given",
-    evidence=("PaddlePaddle/Paddle#37951", "PaddlePaddle/Paddle#37116"),
     each=subjects_with(also=("ps_server_endpoints", "ps_worker_endpoints"), where=any),
 )
 def loopback_among_remote_endpoints(question: SubjectQuestion) -> Verdict | None:

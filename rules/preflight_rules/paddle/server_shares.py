@@ -56,7 +56,6 @@ def _megabytes(size: float) -> str:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no transpiled script with known servers creates parameters",
-    evidence=(("servers without parameters", "PaddlePaddle/Paddle#2224"), ("block sizes", "PaddlePaddle/Paddle#8638")),
 )
 def servers_hold_unequal_shares(job: Job) -> Iterator[Verdict]:
     """Some servers hold no parameter, or one holds far more than the others.
@@ -148,7 +147,6 @@ def _shares(
     "tables-exceed-server-memory",
     severity=Severity.ERROR,
     otherwise="no job with tables names its servers and their memory",
-    evidence=("PaddlePaddle/Paddle#10398",),
 )
 def tables_exceed_server_memory(job: Job) -> Iterator[Verdict]:
     """The embedding tables do not fit into the memory of the servers' hosts.
@@ -239,7 +237,6 @@ def _memory_verdict(
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no script with parameter servers creates an embedding",
-    evidence=("PaddlePaddle/Paddle#25174",),
 )
 def large_table_sent_whole(job: Job) -> Iterator[Verdict]:
     """A large embedding in a parameter-server job is not sparse.
@@ -284,13 +281,6 @@ def large_table_sent_whole(job: Job) -> Iterator[Verdict]:
     confidence=Confidence.MEDIUM,
     applies_to="paddlepaddle < 2.0 (Fluid)",
     otherwise="no transpiler's split_method is set",
-    evidence=(
-        (
-            "fluid/transpiler/ps_dispatcher.py of 1.8.5 (HashName)",
-            "https://github.com/PaddlePaddle/Paddle/blob/v1.8.5/python/paddle/fluid/transpiler/ps_dispatcher.py",
-        ),
-        "PaddlePaddle/Paddle#8638",
-    ),
     each=claims_about("split_method", also=("env.PYTHONHASHSEED",)),
 )
 def blocks_dealt_by_hash(question: SubjectQuestion) -> Verdict | None:
@@ -331,13 +321,6 @@ _LEAST_SHARE = 1 / 50
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no manifest gives the cores of parameter servers",
-    evidence=(
-        ("trainers beyond the cores of a server", "PaddlePaddle/Paddle#30524"),
-        (
-            "TensorFlow tutorial on parameter servers",
-            "https://www.tensorflow.org/tutorials/distribute/parameter_server_training",
-        ),
-    ),
 )
 def server_pods_short_of_cores(job: Job) -> Iterator[Verdict]:
     """The parameter servers of a manifest have few CPU cores for the trainers that they serve.

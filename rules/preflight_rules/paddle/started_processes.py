@@ -54,7 +54,6 @@ def _is_on_several_hosts(job: Job, launch: Launch) -> bool:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no script starts both the servers and the trainers of a program",
-    evidence=("PaddlePaddle/Paddle#7422", "PaddlePaddle/Paddle#7465"),
 )
 def fewer_trainers_started_than_declared(job: Job) -> Iterator[Verdict]:
     """A script starts fewer trainers than PADDLE_TRAINERS_NUM tells the servers to expect.
@@ -111,7 +110,6 @@ def _count_verdict(job: Job, group: Sequence[Launch], trainers: Sequence[Launch]
     "index-of-role-twice",
     severity=Severity.ERROR,
     otherwise="no two trainers or servers are started together",
-    evidence=("PaddlePaddle/Paddle#16138", "PaddlePaddle/Paddle#3659"),
 )
 def index_of_role_twice(job: Job) -> Iterator[Verdict]:
     """Two trainers, or two servers, that run at the same time have the same index.
@@ -184,7 +182,6 @@ def _continues(launch: Launch) -> bool:
     severity=Severity.WARNING,
     confidence=Confidence.LOW,
     otherwise="no servers and trainers are started together",
-    evidence=("PaddlePaddle/Paddle#9893",),
 )
 def trainer_started_with_its_server(job: Job) -> Iterator[Verdict]:
     """Servers and trainers are started at the same time, and nothing waits until the servers listen.
@@ -249,10 +246,6 @@ def _waits_for_servers(job: Job, trainer: Launch, server: Launch) -> Verdict:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no launch lists servers and workers",
-    evidence=(
-        "PaddlePaddle/Paddle#37951",
-        "paddle/distributed/fleet/launch_utils.py (ParameterServerLauncher) of 2.6.2",
-    ),
 )
 def gloo_port_left_to_chance(job: Job) -> Iterator[Verdict]:
     """Every host of a parameter-server job chooses its own port for Gloo's rendezvous.

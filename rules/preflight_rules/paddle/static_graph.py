@@ -18,11 +18,6 @@ from preflight_rules.paddle.fleet import distinct_claims
     severity=Severity.WARNING,
     confidence=Confidence.LOW,
     otherwise="no program is cloned for a test and minimized in one function",
-    evidence=(
-        ("fixed in 1.6", "PaddlePaddle/Paddle#19397"),
-        "PaddlePaddle/Paddle#23796",
-        ("the effect", "PaddlePaddle/Paddle#11661"),
-    ),
 )
 def test_program_cloned_after_minimize(job: Job) -> Iterator[Verdict]:
     """The program for evaluation is cloned after the optimizer has been added to it.
@@ -61,7 +56,6 @@ def test_program_cloned_after_minimize(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no script trains a static program",
-    evidence=("PaddlePaddle/Paddle#8383", "PaddlePaddle/Paddle#15879"),
 )
 def startup_program_never_run(job: Job) -> Iterator[Verdict]:
     """A static program is trained without running its startup program.
@@ -96,13 +90,6 @@ def startup_program_never_run(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     otherwise="no program is cloned for evaluation",
     passes_with=("test_program_cloned",),
-    evidence=(
-        (
-            "Paddle documentation, Program.clone",
-            "https://www.paddlepaddle.org.cn/documentation/docs/en/api/paddle/static/Program_en.html#clone",
-        ),
-        "PaddlePaddle/Paddle#11643",
-    ),
     each=claims_about("evaluation_clone_trains"),
 )
 def evaluation_clone_keeps_training_mode(question: SubjectQuestion) -> Verdict | None:
@@ -135,13 +122,6 @@ def evaluation_clone_keeps_training_mode(question: SubjectQuestion) -> Verdict |
     severity=Severity.ERROR,
     otherwise="no script trains a static program",
     passes_with=("startup_program_run",),
-    evidence=(
-        (
-            "Paddle documentation, Executor.run",
-            "https://www.paddlepaddle.org.cn/documentation/docs/en/api/paddle/static/Executor_en.html",
-        ),
-        ("holder_ should not be null", "PaddlePaddle/Paddle#8383"),
-    ),
 )
 def program_input_not_fed(job: Job) -> Iterator[Verdict]:
     """A run of a static program does not feed an input that its loss needs.
@@ -184,13 +164,6 @@ def _is_role(condition: str) -> bool:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no script runs a program with a table of servers",
-    evidence=(
-        (
-            "Paddle documentation, sparse_embedding (for parameter servers only)",
-            "https://www.paddlepaddle.org.cn/documentation/docs/en/api/paddle/static/nn/sparse_embedding_en.html",
-        ),
-        "PaddlePaddle/Paddle#26479",
-    ),
 )
 def served_table_without_servers(job: Job) -> Iterator[Verdict]:
     """A table that only parameter servers hold is used in a program that runs without any.

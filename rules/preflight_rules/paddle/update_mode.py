@@ -13,10 +13,6 @@ from preflight.plugins.claim_text import joined, placed, quoted
 from preflight.plugins.questions import SubjectQuestion, subjects, subjects_with
 from preflight_rules.paddle.fleet import distinct_claims
 
-_STRATEGY = (
-    "https://github.com/PaddlePaddle/Paddle/blob/v2.6.2/python/paddle/distributed/fleet/base/distributed_strategy.py"
-)
-
 
 def _modes(job: Job, scope: Scope) -> tuple[Claim, ...]:
     """The claims that give the update mode, without defaults where it is set explicitly."""
@@ -31,7 +27,6 @@ def _modes(job: Job, scope: Scope) -> tuple[Claim, ...]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no two trainers set their visible GPUs",
-    evidence=("PaddlePaddle/Paddle#11710", "intelligent-machine-learning/dlrover#718"),
 )
 def synchronous_steps_of_unequal_trainers(job: Job) -> Iterator[Verdict]:
     """Trainers with different numbers of GPUs update synchronously.
@@ -89,16 +84,7 @@ _ASYNCHRONOUS = {"gpubox": "async", "heter": "async"}
 
 
 @rule(
-    "SGD002",
-    "update-mode-said-twice",
-    severity=Severity.INFO,
-    otherwise="no configuration sets the update mode twice",
-    evidence=(
-        (
-            "PaddleRec, tools/utils/static_ps/program_helper.py, which reads runner.sync_mode alone",
-            "https://github.com/PaddlePaddle/PaddleRec/blob/master/tools/utils/static_ps/program_helper.py",
-        ),
-    ),
+    "SGD002", "update-mode-said-twice", severity=Severity.INFO, otherwise="no configuration sets the update mode twice"
 )
 def update_mode_said_twice(job: Job) -> Iterator[Verdict]:
     """Two places of one configuration give different update modes.
@@ -145,7 +131,6 @@ def update_mode_said_twice(job: Job) -> Iterator[Verdict]:
     confidence=Confidence.MEDIUM,
     otherwise="no script sets a_sync",
     profile="pedantic",
-    evidence=(("distributed_strategy.py of 2.6.2: `a_sync` is valid with parameter servers", _STRATEGY),),
 )
 def asynchronous_updates_without_servers(job: Job) -> Iterator[Verdict]:
     """A collective job requests asynchronous updates.
@@ -199,13 +184,7 @@ def asynchronous_updates_without_servers(job: Job) -> Iterator[Verdict]:
             yield passed(subject)
 
 
-@rule(
-    "SGD004",
-    "geo-steps-set-back",
-    severity=Severity.WARNING,
-    otherwise="no script sets k_steps",
-    evidence=(("distributed_strategy.py of 2.6.2 (the setter of `a_sync`)", _STRATEGY),),
-)
+@rule("SGD004", "geo-steps-set-back", severity=Severity.WARNING, otherwise="no script sets k_steps")
 def geo_steps_set_back(job: Job) -> Iterator[Verdict]:
     """`k_steps` is set before `a_sync`, which resets it to 0.
 
@@ -247,7 +226,6 @@ def _settled_steps(job: Job) -> Iterator[Verdict]:
     severity=Severity.INFO,
     otherwise="nothing gives both the number of trainers and the update mode",
     profile="pedantic",
-    evidence=(("distributed_strategy.py of 2.6.2", _STRATEGY),),
     each=subjects_with(lambda job, scope: job.value_claims("ps_workers", scope), _modes),
 )
 def asynchronous_with_one_trainer(question: SubjectQuestion) -> Verdict | None:
@@ -282,13 +260,6 @@ def asynchronous_with_one_trainer(question: SubjectQuestion) -> Verdict | None:
     severity=Severity.ERROR,
     profile="default",
     otherwise="no script sets k_steps",
-    evidence=(
-        (
-            "parameter_server_optimizer.py of 2.6.2 (`_get_distributed_strategy`)",
-            "https://github.com/PaddlePaddle/Paddle/blob/v2.6.2/python/paddle/distributed/fleet/meta_optimizers/"
-            "parameter_server_optimizer.py",
-        ),
-    ),
 )
 def geo_steps_in_synchronous_mode(job: Job) -> Iterator[Verdict]:
     """`k_steps` is above 0 while `a_sync` is False.

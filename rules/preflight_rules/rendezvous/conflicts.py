@@ -23,11 +23,6 @@ def _is_standalone(stated: Stated[Launch]) -> bool:
     "standalone-on-several-nodes",
     severity=Severity.ERROR,
     otherwise="no launch uses --standalone",
-    evidence=(
-        ("torchrun documentation", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
-        "pytorch/pytorch#76367",
-        "torch.distributed.run sets endpoint, id and backend itself under --standalone",
-    ),
     each=launches_with("standalone", required("nodes"), where=_is_standalone),
 )
 def standalone_on_several_nodes(question: LaunchQuestion) -> Verdict | None:
@@ -69,7 +64,6 @@ _IGNORED_BY_ENDPOINT = ("unused_master_addr", "unused_master_port")
     severity=Severity.WARNING,
     fix="safe",
     otherwise="no torchrun launch chooses its rendezvous",
-    evidence=("QwenAudio/CosyVoice#241", "pytorch/pytorch#76367", "torch.distributed.run, get_rdzv_endpoint"),
 )
 def rendezvous_argument_ignored(job: Job) -> Iterator[Verdict]:
     """A rendezvous argument is given that torchrun does not use.

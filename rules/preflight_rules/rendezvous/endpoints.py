@@ -38,13 +38,6 @@ _FAULTS = (
     "rendezvous-address-is-no-host",
     severity=Severity.ERROR,
     otherwise="no launch gives the address of its rendezvous",
-    evidence=(
-        "huggingface/accelerate#1317",
-        (
-            "torchrun documentation (master_addr is a host name or address)",
-            "https://docs.pytorch.org/docs/stable/elastic/run.html",
-        ),
-    ),
     each=launches_with(lambda job, scope: address_in_force(job, job.launch(scope.launch))),
 )
 def rendezvous_address_is_no_host(question: LaunchQuestion) -> Verdict | None:
@@ -89,13 +82,6 @@ def _fault(claim: Claim) -> str:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no torchrun launch names a host for c10d",
-    evidence=(
-        "pytorch/pytorch#73656",
-        (
-            "torch.distributed.elastic.rendezvous.utils, _matches_machine_hostname",
-            "https://github.com/pytorch/pytorch/blob/main/torch/distributed/elastic/rendezvous/utils.py",
-        ),
-    ),
 )
 def rendezvous_host_is_no_nodes_own_name(job: Job) -> Iterator[Verdict]:
     """The c10d endpoint uses a name that is not the node's own host name.
@@ -181,10 +167,6 @@ def _is_among(host: str, known: set[str]) -> bool:
     severity=Severity.WARNING,
     confidence=Confidence.LOW,
     otherwise="no launch names a c10d endpoint",
-    evidence=(
-        "pytorch/pytorch#150532",
-        ("torchrun documentation (--local-addr)", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
-    ),
 )
 def node_names_may_not_resolve(job: Job) -> Iterator[Verdict]:
     """The nodes meet at an IP address, but the ranks connect to a host name that may not resolve.
@@ -255,11 +237,6 @@ _PORTS = ("master_port", "rendezvous_endpoint", "rendezvous_id")
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no launch uses the submission host as rendezvous",
-    evidence=(
-        ("sbatch documentation (output environment variables)", "https://slurm.schedmd.com/sbatch.html"),
-        "mlc-ai/pith-train#47",
-        "pytorch/pytorch#79388",
-    ),
 )
 def rendezvous_on_submission_host(job: Job) -> Iterator[Verdict]:
     """The rendezvous address is the host that the job was submitted from.
@@ -300,17 +277,7 @@ def rendezvous_on_submission_host(job: Job) -> Iterator[Verdict]:
 
 
 @rule(
-    "RDV021",
-    "rendezvous-port-random-on-each-node",
-    severity=Severity.ERROR,
-    otherwise="no launch draws a random port",
-    evidence=(
-        (
-            "torchrun documentation (all nodes need the same endpoint)",
-            "https://docs.pytorch.org/docs/stable/elastic/run.html",
-        ),
-        "hiyouga/LlamaFactory#7326",
-    ),
+    "RDV021", "rendezvous-port-random-on-each-node", severity=Severity.ERROR, otherwise="no launch draws a random port"
 )
 def rendezvous_port_random_on_each_node(job: Job) -> Iterator[Verdict]:
     """Every node, or every task, chooses its own random port for the common rendezvous.
@@ -461,13 +428,6 @@ def _on_each_node(job: Job, launch: Launch, random_port: Claim, count: str) -> V
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no launch for several nodes depends on its node rank",
-    evidence=(
-        (
-            "torchrun documentation (the default of --node-rank)",
-            "https://docs.pytorch.org/docs/stable/elastic/run.html",
-        ),
-        "pytorch/pytorch#52848",
-    ),
 )
 def node_rank_not_given(job: Job) -> Iterator[Verdict]:
     """A torchrun line for several nodes with the static backend gives no node rank.

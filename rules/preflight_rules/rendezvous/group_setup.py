@@ -29,13 +29,6 @@ _INTERFACES = {"gloo": "GLOO_SOCKET_IFNAME", "tensorpipe": "TP_SOCKET_IFNAME"}
     severity=Severity.WARNING,
     confidence=Confidence.LOW,
     otherwise="no launch starts a script that names its backend",
-    evidence=(
-        "meta-pytorch/data#1142",
-        (
-            "torch.distributed documentation, choosing the network interface",
-            "https://docs.pytorch.org/docs/stable/distributed.html#common-environment-variables",
-        ),
-    ),
 )
 def gloo_without_interface(job: Job) -> Iterator[Verdict]:
     """Gloo connects several nodes, and no variable chooses its interface.
@@ -105,10 +98,6 @@ def _from_line(words: Sequence[str | None], claim: Claim) -> Claim:
     severity=Severity.WARNING,
     fix="unsafe",
     otherwise="no variable of a scheduler is read",
-    evidence=(
-        "tunib-ai/oslo#150",
-        ("srun documentation, output environment variables", "https://slurm.schedmd.com/srun.html"),
-    ),
 )
 def scheduler_variable_does_not_exist(job: Job) -> Iterator[Verdict]:
     """A script reads a variable with Slurm's or Open MPI's prefix that neither of them sets.
@@ -189,16 +178,6 @@ _RENDEZVOUS = {
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no script sets a variable like those of torch's rendezvous",
-    evidence=(
-        (
-            "PyTorch RPC docs wrote MASTER_ADDRESS and MASTER_port; should be MASTER_ADDR, MASTER_PORT",
-            "pytorch/pytorch#40219",
-        ),
-        (
-            "torch.distributed documentation, environment variable initialization",
-            "https://docs.pytorch.org/docs/stable/distributed.html#environment-variable-initialization",
-        ),
-    ),
 )
 def rendezvous_variable_misnamed(job: Job) -> Iterator[Verdict]:
     """A script sets a variable of torch's rendezvous under a name that torch does not read.
@@ -237,14 +216,7 @@ _REMOVED = ("tcp",)
 
 
 @rule(
-    "PGR006",
-    "process-group-backend-refused",
-    severity=Severity.WARNING,
-    otherwise="no script creates a process group",
-    evidence=(
-        ("scripts for older releases still ask for tcp", "pytorch/pytorch#12721"),
-        ("torch.distributed documentation, Backends", "https://docs.pytorch.org/docs/stable/distributed.html#backends"),
-    ),
+    "PGR006", "process-group-backend-refused", severity=Severity.WARNING, otherwise="no script creates a process group"
 )
 def process_group_backend_refused(job: Job) -> Iterator[Verdict]:
     """A script creates its process group with a backend that torch does not have.

@@ -61,7 +61,6 @@ def backends(job: Job, launch: Launch) -> frozenset[str]:
     "rendezvous-on-loopback",
     severity=Severity.ERROR,
     otherwise="no launch sets both its rendezvous address and its number of nodes",
-    evidence=("pytorch/pytorch#73656", "pytorch/pytorch#76367", "pytorch/pytorch#107021", "pytorch/pytorch#79388"),
 )
 def rendezvous_on_loopback(job: Job) -> Iterator[Verdict]:
     """The rendezvous address of several nodes is loopback or unspecified, so each node reaches only itself.
@@ -235,7 +234,6 @@ def evaluated_on_each_node(launch: Launch) -> bool | None:
     "rendezvous-address-differs-per-node",
     severity=Severity.ERROR,
     otherwise="no launch uses the name of the node that it runs on",
-    evidence=("hiyouga/LlamaFactory#7326", "pytorch/pytorch#79388"),
 )
 def rendezvous_address_differs_per_node(job: Job) -> Iterator[Verdict]:
     """Every node uses its own address as the common rendezvous address.
@@ -302,10 +300,6 @@ _STARTERS = frozenset({"srun", "pdsh", "clush"})
     "node-rank-same-on-every-node",
     severity=Severity.ERROR,
     otherwise="no launcher with a node rank is started on several nodes",
-    evidence=(
-        ("srun documentation (output environment variables)", "https://slurm.schedmd.com/srun.html"),
-        ("expanded too early, the initial rendezvous times out", "pytorch/pytorch#73656"),
-    ),
 )
 def node_rank_same_on_every_node(job: Job) -> Iterator[Verdict]:
     """Every node gets the same node rank: it is a fixed number, or the batch script expands it itself.

@@ -79,7 +79,6 @@ def names(text: str) -> list[str]:
     "interface-cannot-reach-other-nodes",
     severity=Severity.ERROR,
     otherwise="no variable selects an interface",
-    evidence=("NVIDIA/nccl#286", "horovod/horovod#310", "PaddlePaddle/Paddle#51096"),
     each=each_filter,
 )
 def interface_cannot_reach_other_nodes(question: Question[Filter]) -> Verdict | None:
@@ -135,16 +134,6 @@ def _local_interfaces(text: str) -> str:
     profile="default",
     fix="unsafe",
     otherwise="no variable selects an interface",
-    evidence=(
-        (
-            "NCCL user guide, NCCL_SOCKET_IFNAME",
-            "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname",
-        ),
-        (
-            "torch.distributed documentation, common environment variables",
-            "https://docs.pytorch.org/docs/stable/distributed.html#common-environment-variables",
-        ),
-    ),
     each=each_filter,
 )
 def interface_filter_malformed(question: Question[Filter]) -> Verdict | None:
@@ -231,13 +220,6 @@ def _filter_severity(item: Filter) -> Severity | None:
     confidence=Confidence.MEDIUM,
     fix="unsafe",
     otherwise="no variable selects NCCL's interfaces on several nodes",
-    evidence=(
-        (
-            "NCCL user guide, NCCL_SOCKET_IFNAME (setting it bypasses the automatic selection)",
-            "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname",
-        ),
-        "NVIDIA/nccl#913",
-    ),
     each=each_open_filter,
 )
 def interface_exclusion_keeps_loopback(question: Question[Filter]) -> Verdict | None:

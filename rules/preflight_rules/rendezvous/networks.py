@@ -35,17 +35,7 @@ _MANY_NODES = 8
 
 
 @rule(
-    "ENV005",
-    "setting-voided-by-another",
-    severity=Severity.WARNING,
-    otherwise="no two related settings are both set",
-    evidence=(
-        (
-            "NCCL user guide, environment variables",
-            "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
-        ),
-        ("traffic over sockets, 4 to 5 times slower", "areal-project/AReaL#639"),
-    ),
+    "ENV005", "setting-voided-by-another", severity=Severity.WARNING, otherwise="no two related settings are both set"
 )
 def setting_voided_by_another(job: Job) -> Iterator[Verdict]:
     """One variable disables what another one configures.
@@ -70,13 +60,6 @@ def setting_voided_by_another(job: Job) -> Iterator[Verdict]:
     "settings-of-two-providers",
     severity=Severity.WARNING,
     otherwise="no settings of two providers are both set",
-    evidence=(
-        (
-            "stas00/ml-engineering, network/debug (reused NCCL setup)",
-            "https://github.com/stas00/ml-engineering/blob/master/network/debug/README.md",
-        ),
-        "aws/deep-learning-containers#2675",
-    ),
 )
 def settings_of_two_providers(job: Job) -> Iterator[Verdict]:
     """Variables for the network of one cloud provider are set together with those of another.
@@ -148,13 +131,6 @@ def _matches(pattern: str, text: str) -> bool:
     fix="unsafe",
     confidence=Confidence.MEDIUM,
     otherwise="no variable selects NCCL's interfaces on several nodes",
-    evidence=(
-        "NVIDIA/nccl-tests#9",
-        (
-            "NCCL user guide, NCCL_SOCKET_IFNAME (a list of prefixes)",
-            "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname",
-        ),
-    ),
     each=each_open_filter,
 )
 def interface_prefix_selects_vlans(question: Question[Filter]) -> Verdict | None:
@@ -202,13 +178,6 @@ def _carriers(text: str) -> str:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no variable selects NCCL's adapters",
-    evidence=(
-        "NVIDIA/nccl#719",
-        (
-            "NCCL user guide, NCCL_IB_HCA (prefixes, `=` for exact names)",
-            "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-hca",
-        ),
-    ),
 )
 def adapter_prefix_selects_others(job: Job) -> Iterator[Verdict]:
     """NCCL_IB_HCA names an adapter whose name is a prefix of another adapter's name.
@@ -263,13 +232,6 @@ def _also_selects(text: str) -> tuple[str, str]:
     severity=Severity.INFO,
     profile="pedantic",
     otherwise="the number of nodes is not given",
-    evidence=(
-        (
-            "NCCL user guide, NCCL_DEBUG",
-            "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-debug",
-        ),
-        "NVIDIA/nccl#708",
-    ),
 )
 def nccl_silent_on_many_nodes(job: Job) -> Iterator[Verdict]:
     """A large run would not log why NCCL failed.

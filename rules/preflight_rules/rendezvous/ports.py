@@ -35,22 +35,7 @@ _WITH_DEFAULT = re.compile(r"environ\.get|getenv")
 _FIRST_UNPRIVILEGED = 1024
 
 
-@rule(
-    "PRT001",
-    "port-invalid",
-    severity=Severity.ERROR,
-    otherwise="nothing sets a port",
-    evidence=(
-        (
-            "torch.distributed.TCPStore documentation",
-            "https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.TCPStore",
-        ),
-        (
-            "Linux ip-sysctl documentation (ip_unprivileged_port_start)",
-            "https://docs.kernel.org/networking/ip-sysctl.html",
-        ),
-    ),
-)
+@rule("PRT001", "port-invalid", severity=Severity.ERROR, otherwise="nothing sets a port")
 def port_invalid(job: Job) -> Iterator[Verdict]:
     """The rendezvous port is not a valid TCP port.
 
@@ -118,7 +103,6 @@ def _port(job: Job, subject: str, launch: Launch | None, claim: Claim) -> Verdic
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no two launches use different GPUs of one node",
-    evidence=("thu-coai/CDial-GPT#103", "meta-llama/llama-cookbook#186", "NVIDIA/Megatron-LM#343"),
 )
 def port_shared_by_concurrent_launches(job: Job) -> Iterator[Verdict]:
     """Two launches that run side by side on one node use the same port.
@@ -201,10 +185,6 @@ _EPHEMERAL = (32768, 60999)
     severity=Severity.INFO,
     confidence=Confidence.MEDIUM,
     otherwise="no launch over several nodes names a port",
-    evidence=(
-        ("Linux ip-sysctl documentation (ip_local_port_range)", "https://docs.kernel.org/networking/ip-sysctl.html"),
-        "pytorch/pytorch#126510",
-    ),
 )
 def port_among_ephemeral_ones(job: Job) -> Iterator[Verdict]:
     """A fixed rendezvous port is in the range that Linux uses for outgoing connections.

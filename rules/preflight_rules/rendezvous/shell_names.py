@@ -30,7 +30,6 @@ from preflight_rules.launches import AGENT_LAUNCHERS, starting_file
     otherwise="no script exports a variable",
     passes_with=("env.",),
     fix="unsafe",
-    evidence=(("NCCL_IB-DISABLE had no effect", "cocktailpeanut/fluxgym#283"),),
 )
 def variable_name_refused_by_shell(job: Job) -> Iterator[Verdict]:
     """A script exports a name that no shell variable can have.
@@ -63,16 +62,7 @@ def variable_name_refused_by_shell(job: Job) -> Iterator[Verdict]:
         )
 
 
-@rule(
-    "ENV027",
-    "blank-beside-equals-sign",
-    severity=Severity.ERROR,
-    otherwise="the job has no launch line",
-    evidence=(
-        ("Bash manual, shell parameters", "https://www.gnu.org/software/bash/manual/html_node/Shell-Parameters.html"),
-        "the same lines in bash 5.2",
-    ),
-)
+@rule("ENV027", "blank-beside-equals-sign", severity=Severity.ERROR, otherwise="the job has no launch line")
 def blank_beside_equals_sign(job: Job) -> Iterator[Verdict]:
     """A line means to set a variable and has a blank beside the equals sign.
 
@@ -116,10 +106,6 @@ def _is_set_by_launchers(job: Job, claim: Claim) -> bool:
     severity=Severity.WARNING,
     otherwise="no script sets a variable for a program",
     passes_with=("env.",),
-    evidence=(
-        ("assigned on a line of its own", "modelscope/ms-swift#1538"),
-        ("among the arguments", "modelscope/ms-swift#3681"),
-    ),
 )
 def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
     """A script sets a variable for a program, which does not see it.
@@ -167,7 +153,6 @@ def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     otherwise="no script exports a variable",
     passes_with=("env.",),
-    evidence=(("two machines hang in NCCL", "PaddlePaddle/PaddleOCR#13912"),),
 )
 def exported_value_replaced(job: Job) -> Iterator[Verdict]:
     """A script exports a variable twice in a row with different values.
@@ -206,13 +191,6 @@ def exported_value_replaced(job: Job) -> Iterator[Verdict]:
     "variable-left-on-this-machine",
     severity=Severity.ERROR,
     otherwise="no command for another machine uses a variable of the script",
-    evidence=(
-        (
-            "the bash manual, single quotes (nothing between them is expanded)",
-            "https://www.gnu.org/software/bash/manual/bash.html#Single-Quotes",
-        ),
-        ("the manual of ssh (the command runs in a login environment)", "https://man.openbsd.org/ssh"),
-    ),
 )
 def variable_left_on_this_machine(job: Job) -> Iterator[Verdict]:
     """A command for another machine uses a variable that only the script here has.

@@ -145,7 +145,6 @@ def _deciding(job: Job, launch: Launch, quantity: str) -> tuple[Claim, ...]:
     "rendezvous-differs-between-launches",
     severity=Severity.ERROR,
     otherwise="no two launch lines start nodes of one job",
-    evidence=(("each node exported its own MASTER_ADDR", "hiyouga/LlamaFactory#7326"), "pytorch/pytorch#76367"),
 )
 def rendezvous_differs_between_launches(job: Job) -> Iterator[Verdict]:
     """The launch lines for the nodes of one job have different rendezvous settings.
@@ -289,13 +288,7 @@ def first_difference(
     return *stated[odd], *stated[common]
 
 
-@rule(
-    "RDV005",
-    "node-rank-twice-or-missing",
-    severity=Severity.ERROR,
-    otherwise="no launch line carries a node rank",
-    evidence=("pytorch/pytorch#76367", "Lightning-AI/pytorch-lightning#4389"),
-)
+@rule("RDV005", "node-rank-twice-or-missing", severity=Severity.ERROR, otherwise="no launch line carries a node rank")
 def node_rank_twice_or_missing(job: Job) -> Iterator[Verdict]:
     """The node ranks of a job's launch lines are not 0 to n-1, each once.
 
@@ -427,10 +420,6 @@ def _ranks_verdict(job: Job, group: Sequence[Launch]) -> Verdict:
     "nodes-started-one-after-another",
     severity=Severity.ERROR,
     otherwise="no script starts several nodes of one job on other machines",
-    evidence=(
-        ("Bash manual, lists of commands", "https://www.gnu.org/software/bash/manual/bash.html#Lists"),
-        "pytorch/pytorch#76367",
-    ),
 )
 def nodes_started_one_after_another(job: Job) -> Iterator[Verdict]:
     """A script starts the nodes of one job one after another, so that the first waits for the second forever.

@@ -46,7 +46,6 @@ def variables(job: Job) -> Iterator[tuple[str, Launch | None, str, Claim]]:
     confidence=Confidence.MEDIUM,
     fix="unsafe",
     otherwise="no variable of a known library is set",
-    evidence=(("NCCL_P2P5ISABLE and NCCL_IB-DISABLE had no effect", "cocktailpeanut/fluxgym#283"),),
 )
 def variable_misspelt(job: Job) -> Iterator[Verdict]:
     """A variable that nothing reads is set, and its name is almost that of a known one.
@@ -136,13 +135,6 @@ def distance(first: str, second: str, limit: int) -> int:
     severity=Severity.WARNING,
     fix="unsafe",
     otherwise="no variable with a known set of values is set",
-    evidence=(
-        ("NCCL, src/misc/param.cc (strtoll)", "https://github.com/NVIDIA/nccl/blob/master/src/misc/param.cc"),
-        (
-            "torch.distributed documentation, TORCH_DISTRIBUTED_DEBUG",
-            "https://docs.pytorch.org/docs/stable/distributed.html#torch-distributed-debug",
-        ),
-    ),
 )
 def variable_value_not_understood(job: Job) -> Iterator[Verdict]:
     """A well-known variable has a value that its reader does not understand.
@@ -206,13 +198,6 @@ def _accepts(value: str, choices: tuple[str, ...]) -> bool:
     "debug-setting-left-on",
     severity=Severity.WARNING,
     otherwise="no debugging variable is set for a launch over several nodes",
-    evidence=(
-        "huggingface/transformers#22363",
-        (
-            "NCCL user guide, section on debugging variables",
-            "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
-        ),
-    ),
 )
 def debug_setting_left_on(job: Job) -> Iterator[Verdict]:
     """A debugging setting is on in a run over several nodes.
@@ -280,10 +265,6 @@ def _is_handled(job: Job, launch: Launch, name: str) -> bool:
     severity=Severity.WARNING,
     fix="unsafe",
     otherwise="no launcher overrides an exported address or port",
-    evidence=(
-        "pytorch/pytorch#76367",
-        ("torchrun documentation", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
-    ),
 )
 def exported_rendezvous_ignored(job: Job) -> Iterator[Verdict]:
     """MASTER_ADDR or MASTER_PORT is exported to a launcher that does not read it.

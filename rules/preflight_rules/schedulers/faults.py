@@ -31,18 +31,7 @@ _MANY_NODES = 16
 _NUMBERS = {"1": "HUP", "2": "INT", "10": "USR1", "12": "USR2", "15": "TERM"}
 
 
-@rule(
-    "FLT001",
-    "background-step-failure-lost",
-    severity=Severity.WARNING,
-    evidence=(
-        "PrimeIntellect-ai/prime-rl#2574",
-        (
-            "the bash manual (a `wait` without arguments returns 0)",
-            "https://www.gnu.org/software/bash/manual/bash.html#index-wait",
-        ),
-    ),
-)
+@rule("FLT001", "background-step-failure-lost", severity=Severity.WARNING)
 def background_step_failure_lost(job: Job) -> Iterator[Verdict]:
     """A script runs steps in the background and ignores their exit codes.
 
@@ -89,20 +78,7 @@ def background_step_failure_lost(job: Job) -> Iterator[Verdict]:
         return
 
 
-@rule(
-    "FLT002",
-    "step-failure-hidden-by-pipe",
-    severity=Severity.WARNING,
-    otherwise="no step writes into a pipe",
-    evidence=(
-        "pytorch/pytorch#76287",
-        "https://www.gnu.org/software/bash/manual/bash.html#Pipelines",
-        (
-            "the manuals of bash (pipelines) and srun (--kill-on-bad-exit)",
-            "https://slurm.schedmd.com/srun.html#OPT_kill-on-bad-exit",
-        ),
-    ),
-)
+@rule("FLT002", "step-failure-hidden-by-pipe", severity=Severity.WARNING, otherwise="no step writes into a pipe")
 def step_failure_hidden_by_pipe(job: Job) -> Iterator[Verdict]:
     """The exit code of a step over several nodes is lost in a pipe.
 
@@ -159,10 +135,6 @@ def step_failure_hidden_by_pipe(job: Job) -> Iterator[Verdict]:
     severity=Severity.INFO,
     profile="pedantic",
     otherwise="no step has several tasks",
-    evidence=(
-        "EveryVoiceTTS/EveryVoice#178",
-        ("srun's manual", "https://slurm.schedmd.com/srun.html#OPT_kill-on-bad-exit"),
-    ),
 )
 def failed_task_leaves_others_running(job: Job) -> Iterator[Verdict]:
     """A step of several tasks keeps running when one of them fails.
@@ -218,10 +190,6 @@ def _hand_off(claim: Claim) -> _HandOff | None:
     severity=Severity.WARNING,
     fix="unsafe",
     otherwise="no job requests a signal before the time limit",
-    evidence=(
-        ("sbatch's manual, --signal", "https://slurm.schedmd.com/sbatch.html#OPT_signal"),
-        "facebookincubator/submitit#1708",
-    ),
 )
 def hand_off_signal_not_handled(job: Job) -> Iterator[Verdict]:
     """The signal before the time limit reaches no handler.
@@ -300,10 +268,6 @@ def _sources_unreadable_file(job: Job, path: str) -> bool:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no step saves its work on a signal",
-    evidence=(
-        ("and its job_environment.py", "facebookincubator/submitit#1708"),
-        "https://github.com/facebookincubator/submitit/blob/main/submitit/core/job_environment.py",
-    ),
 )
 def first_task_alone_hands_off(job: Job) -> Iterator[Verdict]:
     """At the time limit one task saves and requeues the job, while the other tasks fail.
@@ -359,16 +323,7 @@ def _duration(seconds: int) -> str:
     return f"{seconds // 3600} h" if seconds % 3600 == 0 else f"{seconds // 60} min"
 
 
-@rule(
-    "FLT022",
-    "script-ends-before-its-command",
-    severity=Severity.ERROR,
-    otherwise="no batch script starts a step",
-    evidence=(
-        ("Slurm documentation, sbatch (the job ends with its batch script)", "https://slurm.schedmd.com/sbatch.html"),
-        ("Slurm FAQ, steps that are started in the background", "https://slurm.schedmd.com/faq.html"),
-    ),
-)
+@rule("FLT022", "script-ends-before-its-command", severity=Severity.ERROR, otherwise="no batch script starts a step")
 def script_ends_before_its_command(job: Job) -> Iterator[Verdict]:
     """A batch script starts its last command in the background and ends.
 

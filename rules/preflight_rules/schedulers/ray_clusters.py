@@ -30,22 +30,7 @@ def starts_of(job: Job, role: str = "") -> Iterator[tuple[Launch, str]]:
             yield launch, kind
 
 
-@rule(
-    "RAY001",
-    "ray-port-used-twice",
-    severity=Severity.ERROR,
-    otherwise="no `ray start` sets a port",
-    evidence=(
-        (
-            "Ray documentation, ports configurations",
-            "https://docs.ray.io/en/latest/ray-core/configure.html#ports-configurations",
-        ),
-        (
-            "ray/_private/parameter.py, update_pre_selected_port",
-            "https://github.com/ray-project/ray/blob/master/python/ray/_private/parameter.py",
-        ),
-    ),
-)
+@rule("RAY001", "ray-port-used-twice", severity=Severity.ERROR, otherwise="no `ray start` sets a port")
 def ray_port_used_twice(job: Job) -> Iterator[Verdict]:
     """Two components of one Ray node are given the same port.
 
@@ -115,13 +100,6 @@ def _ports(job: Job, launch: Launch, own: list[Claim]) -> Verdict:
     "ray-worker-dials-another-port",
     severity=Severity.ERROR,
     otherwise="no worker joins a head of the same job",
-    evidence=(
-        (
-            "Ray documentation, launching an on-premises cluster, and deploying on Slurm",
-            "https://docs.ray.io/en/latest/cluster/vms/user-guides/launching-clusters/on-premises.html",
-        ),
-        "https://docs.ray.io/en/latest/cluster/vms/user-guides/community/slurm.html",
-    ),
 )
 def ray_worker_dials_another_port(job: Job) -> Iterator[Verdict]:
     """A worker joins at a port on which the head does not listen.
@@ -159,16 +137,7 @@ def ray_worker_dials_another_port(job: Job) -> Iterator[Verdict]:
 
 
 @rule(
-    "RAY003",
-    "ray-head-on-every-node",
-    severity=Severity.ERROR,
-    otherwise="nothing starts a Ray head on several nodes",
-    evidence=(
-        (
-            "Ray documentation, deploying on Slurm",
-            "https://docs.ray.io/en/latest/cluster/vms/user-guides/community/slurm.html",
-        ),
-    ),
+    "RAY003", "ray-head-on-every-node", severity=Severity.ERROR, otherwise="nothing starts a Ray head on several nodes"
 )
 def ray_head_on_every_node(job: Job) -> Iterator[Verdict]:
     """`ray start --head` is started on several nodes.
@@ -213,14 +182,6 @@ def ray_head_on_every_node(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="srun starts no `ray start`",
-    evidence=(
-        ("Slurm kills 'ray start' processes once script ends; sleep kept them", "ray-project/ray#826"),
-        (
-            "Ray documentation, deploying on Slurm, and `ray start --help`",
-            "https://docs.ray.io/en/latest/cluster/vms/user-guides/community/slurm.html",
-        ),
-        "https://docs.ray.io/en/latest/cluster/cli.html#ray-start",
-    ),
 )
 def ray_start_returns_at_once(job: Job) -> Iterator[Verdict]:
     """`ray start` under srun lacks `--block`, so the step ends and Slurm kills the daemons.
@@ -258,17 +219,7 @@ def ray_start_returns_at_once(job: Job) -> Iterator[Verdict]:
 
 
 @rule(
-    "RAY005",
-    "ray-start-options-conflict",
-    severity=Severity.ERROR,
-    fix="safe",
-    otherwise="no `ray start` of a worker",
-    evidence=(
-        (
-            "ray/scripts/scripts.py, start",
-            "https://github.com/ray-project/ray/blob/master/python/ray/scripts/scripts.py",
-        ),
-    ),
+    "RAY005", "ray-start-options-conflict", severity=Severity.ERROR, fix="safe", otherwise="no `ray start` of a worker"
 )
 def ray_start_options_conflict(job: Job) -> Iterator[Verdict]:
     """A worker's `ray start` lacks the head's address, or has an option that only the head accepts.
@@ -309,20 +260,7 @@ def ray_start_options_conflict(job: Job) -> Iterator[Verdict]:
 
 
 @rule(
-    "RAY006",
-    "ray-job-sent-to-wrong-address",
-    severity=Severity.ERROR,
-    otherwise="no `ray job submit` names an address",
-    evidence=(
-        (
-            "Ray documentation, job submission",
-            "https://docs.ray.io/en/latest/cluster/running-applications/job-submission/quickstart.html",
-        ),
-        (
-            "ray/dashboard/modules/dashboard_sdk.py, parse_cluster_info",
-            "https://github.com/ray-project/ray/blob/master/python/ray/dashboard/modules/dashboard_sdk.py",
-        ),
-    ),
+    "RAY006", "ray-job-sent-to-wrong-address", severity=Severity.ERROR, otherwise="no `ray job submit` names an address"
 )
 def ray_job_sent_to_wrong_address(job: Job) -> Iterator[Verdict]:
     """`ray job submit` is given an address that accepts no jobs.

@@ -28,13 +28,6 @@ from preflight_rules.settings.tables import in_range, pinned
     confidence=Confidence.MEDIUM,
     otherwise="no script waits for a placement group",
     passes_with=("ray_bundle",),
-    evidence=(
-        "ray-project/ray#47792",
-        (
-            "Ray documentation, placement groups",
-            "https://docs.ray.io/en/latest/ray-core/scheduling/placement-group.html",
-        ),
-    ),
 )
 def placement_group_waited_for_without_end(job: Job) -> Iterator[Verdict]:
     """A script waits without a timeout for a placement group that may not fit on any node.
@@ -84,13 +77,6 @@ def _fits_anywhere(bundle: str) -> bool:
     severity=Severity.ERROR,
     profile="default",
     otherwise="no ScalingConfig has GPUs in resources_per_worker",
-    evidence=(
-        "https://docs.ray.io/en/latest/train/api/doc/ray.train.ScalingConfig.html",
-        (
-            "Ray, air/config.py (ScalingConfig.__post_init__) and its documentation",
-            "https://github.com/ray-project/ray/blob/ray-2.9.0/python/ray/air/config.py",
-        ),
-    ),
 )
 def worker_gpus_not_used(job: Job) -> Iterator[Verdict]:
     """`resources_per_worker` and `use_gpu` of a Ray trainer contradict each other.
@@ -130,16 +116,7 @@ def worker_gpus_not_used(job: Job) -> Iterator[Verdict]:
 _PREFIX = "setting.ray."
 
 
-@rule(
-    "RAY022",
-    "scaling-config-refused",
-    severity=Severity.ERROR,
-    otherwise="no script creates a ScalingConfig",
-    evidence=(
-        ("ray/train/v2/api/config.py", "https://docs.ray.io/en/latest/train/api/doc/ray.train.ScalingConfig.html"),
-        "Ray's documentation of ScalingConfig",
-    ),
-)
+@rule("RAY022", "scaling-config-refused", severity=Severity.ERROR, otherwise="no script creates a ScalingConfig")
 def scaling_config_refused(job: Job) -> Iterator[Verdict]:
     """Ray rejects a ScalingConfig: an argument it does not have, a value, or two that contradict each other.
 
@@ -243,10 +220,6 @@ class _Offer(NamedTuple):
     "workers-larger-than-cluster",
     severity=Severity.ERROR,
     otherwise="no ScalingConfig is used on a cluster of Ray that the files describe",
-    evidence=(
-        "ray-project/ray#46123",
-        ("Ray documentation, resources", "https://docs.ray.io/en/latest/ray-core/scheduling/resources.html"),
-    ),
 )
 def workers_larger_than_cluster(job: Job) -> Iterator[Verdict]:
     """The workers of a Ray trainer ask for more GPUs or CPUs than the cluster in the files has.
@@ -394,10 +367,6 @@ def _of_lines(job: Job, quantity: str = "ray_num_gpus") -> _Offer | None:
     "actors-larger-than-cluster",
     severity=Severity.ERROR,
     otherwise="no actors are made on a cluster of Ray whose size the files give",
-    evidence=(
-        ("Ray documentation, resources", "https://docs.ray.io/en/latest/ray-core/scheduling/resources.html"),
-        ("Ray documentation, actors", "https://docs.ray.io/en/latest/ray-core/actors.html"),
-    ),
 )
 def actors_larger_than_cluster(job: Job) -> Iterator[Verdict]:
     """The actors that a script of Ray keeps hold more CPUs or GPUs than the cluster has.
@@ -480,10 +449,6 @@ _IMAGE = re.compile(r"(?:\S+/)?rayproject/ray(?:-\w+)*:(?P<ray>\d+\.\d+\.\d+)(?:
     "ray-releases-differ-in-cluster",
     severity=Severity.ERROR,
     otherwise="no cluster of Ray has several kinds of pods with images of the Ray project",
-    evidence=(
-        "ray-project/kuberay#148",
-        ("Ray, python/ray/_private/utils.py (check_version_info)", "https://github.com/ray-project/ray"),
-    ),
 )
 def ray_releases_differ_in_cluster(job: Job) -> Iterator[Verdict]:
     """The head and the workers of a Ray cluster have different releases of Ray or Python.

@@ -31,11 +31,7 @@ _LAUNCHER_MODULES = (
 
 
 @rule(
-    "SLU001",
-    "launcher-started-more-than-once-per-node",
-    severity=Severity.ERROR,
-    otherwise="srun starts no launcher",
-    evidence=("interTwin-eu/itwinai#360", "pytorch/pytorch#67547", "Lightning-AI/pytorch-lightning#18950"),
+    "SLU001", "launcher-started-more-than-once-per-node", severity=Severity.ERROR, otherwise="srun starts no launcher"
 )
 def launcher_started_more_than_once_per_node(job: Job) -> Iterator[Verdict]:
     """A launcher that starts all ranks of a node is started several times on each node.
@@ -135,7 +131,6 @@ def _is_task_of_srun(stated: Stated[Launch]) -> bool:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="srun starts no script on nodes with a known number of GPUs",
-    evidence=("Lightning-AI/pytorch-lightning#4389", "Lightning-AI/pytorch-lightning#18950"),
     each=launches_with("gpus_per_node", "nodes", also=("tasks_per_node",), where=_is_task_of_srun),
 )
 def one_task_for_several_gpus(question: LaunchQuestion) -> Verdict | None:
@@ -176,11 +171,6 @@ def one_task_for_several_gpus(question: LaunchQuestion) -> Verdict | None:
     "multi-node-launcher-on-first-node-only",
     severity=Severity.ERROR,
     otherwise="no launcher of a batch script sets the number of nodes that it runs on",
-    evidence=(
-        "pytorch/pytorch#67547",
-        ("sbatch documentation (the script runs on the first allocated node)", "https://slurm.schedmd.com/sbatch.html"),
-        "huggingface/accelerate#2521",
-    ),
 )
 def multi_node_launcher_on_first_node_only(job: Job) -> Iterator[Verdict]:
     """A launcher for several nodes runs on the first node of the allocation only.
@@ -253,15 +243,7 @@ def _first_node_verdict(job: Job, launch: Launch, stated: Claim) -> Verdict:
     )
 
 
-@rule(
-    "SLU004",
-    "allocated-nodes-never-used",
-    severity=Severity.WARNING,
-    evidence=(
-        ("sbatch documentation (the script runs on the first allocated node)", "https://slurm.schedmd.com/sbatch.html"),
-        "Lightning-AI/pytorch-lightning#18950",
-    ),
-)
+@rule("SLU004", "allocated-nodes-never-used", severity=Severity.WARNING)
 def allocated_nodes_never_used(job: Job) -> Iterator[Verdict]:
     """A batch script requests several nodes but starts everything on the first one.
 

@@ -60,15 +60,7 @@ def _meant() -> dict[str, str]:
     return {name: row["option"] for row in table("sbatch")["meant"] for name in row["names"]}
 
 
-@rule(
-    "SLU014",
-    "directive-refused",
-    severity=Severity.ERROR,
-    evidence=(
-        ("answers of `sbatch --test-only`, Slurm 22.05", "https://slurm.schedmd.com/sbatch.html#SECTION_OPTIONS"),
-        "sbatch's manual",
-    ),
-)
+@rule("SLU014", "directive-refused", severity=Severity.ERROR)
 def directive_refused(job: Job) -> Iterator[Verdict]:
     """sbatch rejects a directive: an option it does not have, a value it cannot parse, or a combination of two options.
 

@@ -30,13 +30,6 @@ def header_claims(job: Job, quantity: str) -> tuple[Claim, ...]:
     severity=Severity.ERROR,
     otherwise="no Slurm batch script",
     passes_with=("batch_directive",),
-    evidence=(
-        (
-            "sbatch's manual (directives are read up to the first line that is neither blank nor a comment)",
-            "https://slurm.schedmd.com/sbatch.html#SECTION_DESCRIPTION",
-        ),
-        "https://bugs.schedmd.com/show_bug.cgi?id=8376",
-    ),
 )
 def directive_not_read(job: Job) -> Iterator[Verdict]:
     """A line looks like an sbatch directive, but sbatch does not read it.
@@ -90,16 +83,7 @@ def _sets_needed_nodes(job: Job, claim: Claim) -> bool:
     return any(numbers(job_value(job.requiring("nodes", each.scope))) == (int(found[1]),) for each in job.launches)
 
 
-@rule(
-    "SLU008",
-    "tasks-contradict-tasks-per-node",
-    severity=Severity.ERROR,
-    profile="default",
-    evidence=(
-        ("sbatch's manual, --ntasks-per-node", "https://slurm.schedmd.com/sbatch.html#OPT_ntasks-per-node"),
-        "pytorch/pytorch#67547",
-    ),
-)
+@rule("SLU008", "tasks-contradict-tasks-per-node", severity=Severity.ERROR, profile="default")
 def tasks_contradict_tasks_per_node(job: Job) -> Iterator[Verdict]:
     """`--ntasks` and `--ntasks-per-node` of one header contradict each other.
 
@@ -141,7 +125,6 @@ def tasks_contradict_tasks_per_node(job: Job) -> Iterator[Verdict]:
     severity=Severity.ERROR,
     profile="default",
     otherwise="no header sets a time limit",
-    evidence=(("sbatch's manual, --time", "https://slurm.schedmd.com/sbatch.html#OPT_time"),),
 )
 def time_limit_not_what_it_seems(job: Job) -> Iterator[Verdict]:
     """`--time` has a form that Slurm rejects, or gives minutes where hours are probably intended.
@@ -201,7 +184,6 @@ def _option_of(claim: Claim) -> str:
     severity=Severity.ERROR,
     profile="default",
     otherwise="no header requests memory",
-    evidence=(("sbatch's manual, --mem", "https://slurm.schedmd.com/sbatch.html#OPT_mem"),),
 )
 def memory_options_exclude_each_other(job: Job) -> Iterator[Verdict]:
     """Memory is requested with two options that exclude each other.
@@ -242,10 +224,6 @@ def memory_options_exclude_each_other(job: Job) -> Iterator[Verdict]:
     severity=Severity.ERROR,
     profile="default",
     otherwise="no step sets its own number of nodes",
-    evidence=(
-        ("srun's manual, --nodes", "https://slurm.schedmd.com/srun.html#OPT_nodes"),
-        "huggingface/accelerate#2521",
-    ),
 )
 def step_larger_than_allocation(job: Job) -> Iterator[Verdict]:
     """A step requests more nodes than the job has.
@@ -280,12 +258,7 @@ def step_larger_than_allocation(job: Job) -> Iterator[Verdict]:
         yield verdict or passed(step.subject)
 
 
-@rule(
-    "CST001",
-    "granted-nodes-beyond-all-steps",
-    severity=Severity.WARNING,
-    evidence=(("srun's manual, --nodes", "https://slurm.schedmd.com/srun.html#OPT_nodes"),),
-)
+@rule("CST001", "granted-nodes-beyond-all-steps", severity=Severity.WARNING)
 def granted_nodes_beyond_all_steps(job: Job) -> Iterator[Verdict]:
     """The steps of a script together use fewer nodes than the job has.
 

@@ -28,7 +28,6 @@ def _runs_tasks_at_once(stated: Stated[Launch]) -> bool:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no launch of a job array names a port",
-    evidence=("pytorch/pytorch#85604", "meta-pytorch/torchtune#392"),
     each=launches_with("job_array", "master_port", where=_runs_tasks_at_once),
 )
 def array_tasks_share_a_port(question: LaunchQuestion) -> Verdict | None:
@@ -61,12 +60,7 @@ def array_tasks_share_a_port(question: LaunchQuestion) -> Verdict | None:
     )
 
 
-@rule(
-    "SLU012",
-    "array-tasks-share-an-output-file",
-    severity=Severity.WARNING,
-    evidence=(("sbatch's manual, filename pattern", "https://slurm.schedmd.com/sbatch.html#SECTION_FILENAME-PATTERN"),),
-)
+@rule("SLU012", "array-tasks-share-an-output-file", severity=Severity.WARNING)
 def array_tasks_share_an_output_file(job: Job) -> Iterator[Verdict]:
     """All tasks of a job array write to one file.
 
@@ -113,7 +107,6 @@ def array_tasks_share_an_output_file(job: Job) -> Iterator[Verdict]:
     "log-folder-made-too-late",
     severity=Severity.WARNING,
     otherwise="no header writes its output into a folder",
-    evidence=(("sbatch's manual, --output", "https://slurm.schedmd.com/sbatch.html#SECTION_FILENAME-PATTERN"),),
 )
 def log_folder_made_too_late(job: Job) -> Iterator[Verdict]:
     """The script itself creates the folder of its output file, which is too late.
@@ -152,16 +145,7 @@ def log_folder_made_too_late(job: Job) -> Iterator[Verdict]:
             yield passed(job.name)
 
 
-@rule(
-    "FLT006",
-    "requeued-job-empties-its-log",
-    severity=Severity.INFO,
-    profile="pedantic",
-    evidence=(
-        ("sbatch's manual, --open-mode", "https://slurm.schedmd.com/sbatch.html#OPT_open-mode"),
-        "https://slurm.schedmd.com/sbatch.html#OPT_requeue",
-    ),
-)
+@rule("FLT006", "requeued-job-empties-its-log", severity=Severity.INFO, profile="pedantic")
 def requeued_job_empties_its_log(job: Job) -> Iterator[Verdict]:
     """A requeued job overwrites the log of its first run.
 

@@ -29,13 +29,6 @@ _BY_LOCAL_RANK = ("--deepspeed", "--deepspeed_config", "--local_rank", "--local-
     confidence=Confidence.MEDIUM,
     applies_to="Slurm 22.05 to 23.02",
     otherwise="no batch script requests cores of each task and runs a step",
-    evidence=(
-        "NOAA-EMC/global-workflow#2044",
-        "Lightning-AI/pytorch-lightning#18650",
-        "redmod-team/profit#179",
-        "snakemake/snakemake-executor-plugin-slurm#41",
-        "Slurm's release notes of 22.05 and 23.11",
-    ),
 )
 def cores_not_inherited_by_step(job: Job) -> Iterator[Verdict]:
     """The cores requested in the header of a batch script do not reach srun.
@@ -109,14 +102,6 @@ def _bound(job: Job, scope: Scope) -> tuple[Claim, ...]:
     "task-sees-one-gpu-but-indexes-local-rank",
     severity=Severity.ERROR,
     otherwise="srun gives no task its own GPU",
-    evidence=(
-        "deepspeedai/DeepSpeed#3165",
-        "Lightning-AI/pytorch-lightning#16828",
-        (
-            "srun's manual, --gpus-per-task (implies binding per task)",
-            "https://slurm.schedmd.com/srun.html#OPT_gpus-per-task",
-        ),
-    ),
     each=launches_with(_bound, "tasks_per_node", where=lambda stated: stated.launch.launcher == "srun"),
 )
 def task_sees_one_gpu_but_indexes_local_rank(question: LaunchQuestion) -> Verdict | None:

@@ -34,7 +34,6 @@ _EVERY_RANK = "every rank"
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no script writes a checkpoint",
-    evidence=("NVIDIA/DeepLearningExamples#1092", "huggingface/pytorch-image-models#693"),
 )
 def checkpoint_written_on_every_node(job: Job) -> Iterator[Verdict]:
     """The first rank of every node writes a checkpoint to the same path.
@@ -79,7 +78,6 @@ def checkpoint_written_on_every_node(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no script creates a folder on every rank",
-    evidence=("allenai/allennlp#3841", "facebookresearch/ClassyVision#182", "PaddlePaddle/PaddleNLP#2660"),
 )
 def folder_made_by_every_rank(job: Job) -> Iterator[Verdict]:
     """Every rank creates the same folder and fails if another rank was faster.
@@ -132,7 +130,6 @@ _RACES = {
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no script removes or makes a path that other ranks use",
-    evidence=("Physical-Intelligence/openpi#969", "pytorch/pytorch#84881", "karpathy/nanochat#336"),
 )
 def path_used_while_another_rank_changes_it(job: Job) -> Iterator[Verdict]:
     """One rank removes or makes a path while other ranks use it.
@@ -172,13 +169,6 @@ def path_used_while_another_rank_changes_it(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no script writes a checkpoint",
-    evidence=(
-        ("every process wrote checkpoint_best.pth; file corrupt, fixed by main-process check", "kakaobrain/scrl#5"),
-        (
-            "PyTorch tutorial on DistributedDataParallel, saving and loading checkpoints",
-            "https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html",
-        ),
-    ),
 )
 def checkpoint_written_by_every_rank(job: Job) -> Iterator[Verdict]:
     """Every rank writes the same checkpoint file.
@@ -216,16 +206,6 @@ def checkpoint_written_by_every_rank(job: Job) -> Iterator[Verdict]:
     "weights-of-wrapped-model-read-into-bare-one",
     severity=Severity.ERROR,
     otherwise="no script writes and reads weights of a model that it wraps",
-    evidence=(
-        (
-            "PyTorch tutorial, saving torch.nn.DataParallel models",
-            "https://docs.pytorch.org/tutorials/beginner/saving_loading_models.html#saving-torch-nn-dataparallel-models",
-        ),
-        (
-            "torch/nn/modules/module.py (load_state_dict)",
-            "https://github.com/pytorch/pytorch/blob/v2.5.1/torch/nn/modules/module.py",
-        ),
-    ),
 )
 def weights_of_wrapped_model_read_into_bare_one(job: Job) -> Iterator[Verdict]:
     """Weights are written from a wrapped model and read into a bare one, or the other way round.
@@ -275,12 +255,6 @@ def weights_of_wrapped_model_read_into_bare_one(job: Job) -> Iterator[Verdict]:
     "checkpoint-read-where-nobody-wrote-it",
     severity=Severity.WARNING,
     otherwise="no script passes a checkpoint from rank 0 to all ranks through a local disk",
-    evidence=(
-        (
-            "PyTorch DDP tutorial, which saves on rank 0 and loads on all ranks, of one node",
-            "https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html#save-and-load-checkpoints",
-        ),
-    ),
 )
 def checkpoint_read_where_nobody_wrote_it(job: Job) -> Iterator[Verdict]:
     """Rank 0 writes a checkpoint to a local disk, and ranks on other nodes read it.
@@ -338,14 +312,6 @@ _RESUME_WORDS = re.compile(r"resum|restor|load|ckpt|checkpoint|restart|auto_|req
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no launch sets both its number of steps and its checkpoint interval",
-    evidence=(
-        ("checkpoint interval above total iterations: training ran, saved nothing", "NVlabs/neuralangelo#33"),
-        ("The Llama 3 report, arXiv 2407.21783, section 3.3.4", "https://arxiv.org/abs/2407.21783"),
-        (
-            "Megatron-LM, training.py",
-            "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/training/training.py",
-        ),
-    ),
 )
 def nothing_saved_before_the_end(job: Job) -> Iterator[Verdict]:
     """The interval between checkpoints is longer than the whole training.
@@ -388,11 +354,6 @@ def nothing_saved_before_the_end(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="nothing requests preemptible nodes",
-    evidence=(
-        ("Slurm's guide to preemption", "https://slurm.schedmd.com/preempt.html"),
-        "facebookincubator/submitit#1708",
-        ("GKE documentation on Spot VMs", "https://cloud.google.com/kubernetes-engine/docs/concepts/spot-vms"),
-    ),
     each=launches_with(lambda job, scope: _preemptible(job, scope)[:1]),
 )
 def preemptible_nodes_without_resuming(question: LaunchQuestion) -> Verdict | None:
@@ -447,12 +408,6 @@ def _may_resume(launch: Launch) -> bool:
     severity=Severity.ERROR,
     profile="default",
     otherwise="no launch sets a training length for Megatron-LM",
-    evidence=(
-        (
-            "Megatron-LM, validate_args",
-            "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/training/arguments.py",
-        ),
-    ),
 )
 def training_length_given_twice(job: Job) -> Iterator[Verdict]:
     """Megatron-LM is given the training length both in steps and in samples.

@@ -25,10 +25,6 @@ _STARTERS = frozenset(
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no script under a launcher spawns ranks",
-    evidence=(
-        ("launcher plus own spawn: 8 jobs on each GPU with nproc_per_node=8", "facebookresearch/fairseq#1188"),
-        ("torchrun documentation, transitioning to torchrun", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
-    ),
 )
 def spawn_under_launcher(job: Job) -> Iterator[Verdict]:
     """A launcher starts a script several times per node, and the script spawns all ranks itself.
@@ -72,16 +68,6 @@ def spawn_under_launcher(job: Job) -> Iterator[Verdict]:
     "more-spawned-than-group-or-gpus-hold",
     severity=Severity.WARNING,
     otherwise="no script that spawns ranks sets a world size or visible GPUs",
-    evidence=(
-        (
-            "torch.distributed.init_process_group",
-            "https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group",
-        ),
-        (
-            "NCCL user guide, one device for each rank of a communicator",
-            "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/communicators.html",
-        ),
-    ),
 )
 def more_spawned_than_group_or_gpus_hold(job: Job) -> Iterator[Verdict]:
     """A script spawns more processes than its group has ranks or than GPUs are visible.
@@ -135,7 +121,6 @@ def _devices_of(mask: Claim) -> tuple[int, ...]:
     "more-loader-workers-than-cores",
     severity=Severity.WARNING,
     otherwise="no launch sets both a number of loader workers and of cores",
-    evidence=("NVIDIA/enroot#175", "facebookresearch/vissl#254"),
     each=launches_with("dataloader_workers", "processes_per_node", "cpus_per_task", "tasks_per_node"),
 )
 def more_loader_workers_than_cores(question: LaunchQuestion) -> Verdict | None:

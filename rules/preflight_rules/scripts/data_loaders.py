@@ -31,7 +31,6 @@ _EVALUATION = re.compile(r"val|test|eval|dev|infer|predict", re.IGNORECASE)
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no script builds a DistributedSampler for training",
-    evidence=("pytorch/pytorch#31771", "pytorch/pytorch#11324", "huggingface/transformers#4398"),
 )
 def set_epoch_never_called(job: Job) -> Iterator[Verdict]:
     """A shuffling DistributedSampler is used over several epochs without set_epoch.
@@ -93,12 +92,6 @@ def set_epoch_never_called(job: Job) -> Iterator[Verdict]:
     severity=Severity.ERROR,
     fix="safe",
     otherwise="no DataLoader has both shuffle and a sampler",
-    evidence=(
-        (
-            "torch.utils.data.DataLoader documentation",
-            "https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader",
-        ),
-    ),
 )
 def loader_shuffles_beside_sampler(job: Job) -> Iterator[Verdict]:
     """A DataLoader is given both shuffle=True and a sampler.
@@ -146,7 +139,6 @@ def _is_definitely_sampler(job: Job, sampler: Claim) -> bool:
     "fewer-shards-than-ranks",
     severity=Severity.WARNING,
     otherwise="no script lists its data files for a known number of ranks",
-    evidence=("PaddlePaddle/Paddle#18956", "meta-pytorch/torchrec#3132"),
 )
 def fewer_shards_than_ranks(job: Job) -> Iterator[Verdict]:
     """A script lists fewer data files than there are ranks.
@@ -199,7 +191,6 @@ _DEFAULT_S = 1800
     severity=Severity.WARNING,
     confidence=Confidence.LOW,
     otherwise="no script does long work on one rank while the others wait",
-    evidence=("hiyouga/LlamaFactory#360", "ultralytics/ultralytics#3343", "speechbrain/speechbrain#1766"),
 )
 def long_work_behind_short_timeout(job: Job) -> Iterator[Verdict]:
     """One rank downloads or preprocesses while all others wait under the default timeout.
@@ -264,12 +255,6 @@ def _is_helper(job: Job, work: Claim) -> bool:
     "loader-arguments-refused",
     severity=Severity.ERROR,
     otherwise="no DataLoader has arguments that could exclude each other",
-    evidence=(
-        (
-            "torch.utils.data.DataLoader documentation",
-            "https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader",
-        ),
-    ),
 )
 def loader_arguments_refused(job: Job) -> Iterator[Verdict]:
     """A DataLoader is given arguments that exclude each other.
@@ -366,7 +351,6 @@ _REMEDY = {
     confidence=Confidence.MEDIUM,
     otherwise="no script for several ranks builds its own loader",
     passes_with=("distributed_sampler",),
-    evidence=("huggingface/datasets#5360", "Lightning-AI/pytorch-lightning#20149", "pytorch/pytorch#48702"),
 )
 def data_not_divided_among_ranks(job: Job) -> Iterator[Verdict]:
     """Every rank trains on all of the data instead of its share.

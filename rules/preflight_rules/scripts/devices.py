@@ -21,13 +21,6 @@ _MASK = "env.CUDA_VISIBLE_DEVICES"
     "physical-gpu-index-after-mask",
     severity=Severity.ERROR,
     otherwise="no script chooses a GPU under CUDA_VISIBLE_DEVICES",
-    evidence=(
-        "pytorch/examples#885",
-        (
-            "CUDA programming guide, environment variables",
-            "https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-environment-variables",
-        ),
-    ),
 )
 def physical_gpu_index_after_mask(job: Job) -> Iterator[Verdict]:
     """A GPU is chosen by its physical index after CUDA_VISIBLE_DEVICES has renumbered them.
@@ -119,16 +112,7 @@ def _physical(
     )
 
 
-@rule(
-    "TRN005",
-    "gpu-chosen-by-global-rank",
-    severity=Severity.ERROR,
-    otherwise="no GPU is chosen by the global rank",
-    evidence=(
-        ("torchrun documentation (RANK and LOCAL_RANK)", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
-        ("the same error", "pytorch/examples#885"),
-    ),
-)
+@rule("TRN005", "gpu-chosen-by-global-rank", severity=Severity.ERROR, otherwise="no GPU is chosen by the global rank")
 def gpu_chosen_by_global_rank(job: Job) -> Iterator[Verdict]:
     """A rank uses its global rank as GPU index although the job has more than one node.
 
@@ -195,17 +179,6 @@ _STARTERS = frozenset(("torchrun", "torch.distributed.launch", "accelerate", "de
     severity=Severity.ERROR,
     profile="default",
     otherwise="no training script loads its model with a device map",
-    evidence=(
-        "https://huggingface.co/docs/accelerate/concept_guides/big_model_inference",
-        (
-            "accelerate, Accelerator.prepare_model",
-            "https://github.com/huggingface/accelerate/blob/v1.10.0/src/accelerate/accelerator.py",
-        ),
-        (
-            "transformers, modeling_utils.py",
-            "https://github.com/huggingface/transformers/blob/v4.56.0/src/transformers/modeling_utils.py",
-        ),
-    ),
 )
 def device_map_beside_other_ranks(job: Job) -> Iterator[Verdict]:
     """A script loads its model with a device map under ZeRO stage 3, or spreads it over the GPUs of other ranks.
@@ -300,13 +273,6 @@ def _after(launch: Launch, option: str) -> set[str | None]:
     severity=Severity.ERROR,
     profile="default",
     otherwise="no swift command asks for DeepSpeed or a device map",
-    evidence=(
-        "modelscope/ms-swift#5328",
-        "modelscope/ms-swift#479",
-        "modelscope/ms-swift#4567",
-        "modelscope/ms-swift#5592",
-        "swift/llm/argument/base_args (_init_device, _init_deepspeed)",
-    ),
 )
 def swift_splits_model_over_visible_gpus(job: Job) -> Iterator[Verdict]:
     """ms-swift sees several GPUs in a process, spreads the model over them, and stops because of DeepSpeed or vLLM.

@@ -19,17 +19,6 @@ from preflight_rules.sizes.fsdp import is_value, only_claim
     severity=Severity.ERROR,
     otherwise="no optimizer is made before FSDP divides its model",
     passes_with=("uses_fsdp",),
-    evidence=(
-        "https://docs.pytorch.org/docs/stable/fsdp.html",
-        (
-            "torch.distributed.fsdp documentation and FSDP2 tutorial (the optimizer is made "
-            "after the model is wrapped)",
-            "https://docs.pytorch.org/tutorials/intermediate/FSDP_tutorial.html",
-        ),
-        "intelligent-machine-learning/dlrover#584",
-        "huggingface/accelerate#3256",
-        "Lightning-Universe/lightning-GPT#17",
-    ),
 )
 def optimizer_made_before_fsdp(job: Job) -> Iterator[Verdict]:
     """An optimizer takes the parameters of a model before FSDP divides them.

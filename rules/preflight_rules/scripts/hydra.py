@@ -16,7 +16,6 @@ from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
     "hydra-configuration-refused",
     severity=Severity.ERROR,
     otherwise="no launch has a Hydra configuration in the tree",
-    evidence=("facebookresearch/hydra#1912", "taokz/BiomedGPT#75"),
 )
 def hydra_configuration_refused(job: Job) -> Iterator[Verdict]:
     """Hydra stops before the program starts: an override or a defaults list does not fit the configuration.
@@ -58,13 +57,6 @@ def hydra_configuration_refused(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no launch has a Hydra configuration in the tree",
-    evidence=(
-        (
-            'OmegaConf documentation, "Variable interpolation"',
-            "https://omegaconf.readthedocs.io/en/2.3_branch/usage.html#variable-interpolation",
-        ),
-        "facebookresearch/hydra#1912",
-    ),
 )
 def hydra_interpolation_leads_nowhere(job: Job) -> Iterator[Verdict]:
     """A value of a Hydra configuration refers to a key that the composed configuration does not have.

@@ -20,12 +20,6 @@ from preflight_rules.scripts.script_facts import definitely_one_rank, launches_o
     severity=Severity.ERROR,
     applies_to="torch >= 1.9",
     otherwise="no script passes device_ids to DistributedDataParallel",
-    evidence=(
-        (
-            "torch.nn.parallel.DistributedDataParallel documentation, device_ids",
-            "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
-        ),
-    ),
 )
 def ddp_over_several_devices(job: Job) -> Iterator[Verdict]:
     """DistributedDataParallel is given more than one device.
@@ -63,12 +57,6 @@ def ddp_over_several_devices(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     otherwise="no model is wrapped in DistributedDataParallel",
     passes_with=("uses_ddp",),
-    evidence=(
-        (
-            "torch.nn.SyncBatchNorm documentation: convert before wrapping the network with DDP",
-            "https://docs.pytorch.org/docs/stable/generated/torch.nn.SyncBatchNorm.html",
-        ),
-    ),
 )
 def sync_batchnorm_after_wrapping(job: Job) -> Iterator[Verdict]:
     """BatchNorm is converted to SyncBatchNorm after the model was wrapped in DDP.
@@ -105,11 +93,6 @@ def sync_batchnorm_after_wrapping(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no script uses the default GPU",
-    evidence=(
-        "pytorch/examples#969",
-        "pytorch/pytorch#78047",
-        ("Horovod documentation, pin each GPU to one process", "https://horovod.readthedocs.io/en/stable/pytorch.html"),
-    ),
 )
 def gpu_never_chosen(job: Job) -> Iterator[Verdict]:
     """A script for several ranks moves its model to the default GPU without choosing one per rank.
@@ -206,13 +189,6 @@ def _choice(job: Job, launch: Launch, moved: Claim) -> str:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no script wraps its optimizer with Horovod",
-    evidence=(
-        ("Horovod trainer wraps optimizer but broadcasts no weights, user notices", "TRI-ML/packnet-sfm#172"),
-        (
-            "Horovod documentation, broadcast the initial variable states from rank 0",
-            "https://horovod.readthedocs.io/en/stable/pytorch.html",
-        ),
-    ),
 )
 def horovod_first_weights_not_broadcast(job: Job) -> Iterator[Verdict]:
     """A Horovod script averages gradients, but its ranks start with different weights.

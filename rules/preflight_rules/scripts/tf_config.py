@@ -67,13 +67,7 @@ def _read(claim: Claim, value: object) -> _Cluster | None:
     return _Cluster(claim, roles, role if isinstance(role, str) else None, known, bool(task))
 
 
-@rule(
-    "TFP001",
-    "evaluator-in-cluster",
-    severity=Severity.ERROR,
-    otherwise="no file contains a literal TF_CONFIG",
-    evidence=("tensorflow/tensorflow#46169", "tony-framework/TonY#506"),
-)
+@rule("TFP001", "evaluator-in-cluster", severity=Severity.ERROR, otherwise="no file contains a literal TF_CONFIG")
 def evaluator_in_cluster(job: Job) -> Iterator[Verdict]:
     """TF_CONFIG lists the evaluator as a member of the cluster.
 
@@ -105,16 +99,7 @@ def evaluator_in_cluster(job: Job) -> Iterator[Verdict]:
             yield passed(subject)
 
 
-@rule(
-    "TFP002",
-    "task-not-in-cluster",
-    severity=Severity.ERROR,
-    otherwise="no file contains a literal TF_CONFIG",
-    evidence=(
-        "tensorflow/tensorflow#46827",
-        ("TensorFlow guide, TF_CONFIG", "https://www.tensorflow.org/guide/distributed_training#TF_CONFIG"),
-    ),
-)
+@rule("TFP002", "task-not-in-cluster", severity=Severity.ERROR, otherwise="no file contains a literal TF_CONFIG")
 def task_not_in_cluster(job: Job) -> Iterator[Verdict]:
     """The task that TF_CONFIG gives a process does not exist in its cluster, or an address exists twice.
 
@@ -171,12 +156,6 @@ def _fault(cluster: _Cluster) -> str:
     "parameter-servers-missing",
     severity=Severity.ERROR,
     otherwise="no parameter-server strategy has a literal TF_CONFIG",
-    evidence=(
-        (
-            "TensorFlow tutorial, parameter server training",
-            "https://www.tensorflow.org/tutorials/distribute/parameter_server_training",
-        ),
-    ),
 )
 def parameter_servers_missing(job: Job) -> Iterator[Verdict]:
     """A parameter-server strategy gets a cluster without parameter servers, or without workers.

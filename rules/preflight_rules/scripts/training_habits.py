@@ -24,17 +24,6 @@ _FEW_FILES = 12
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no job of a day or longer runs a training loop",
-    evidence=(
-        (
-            "adapter saved only after training; 10-48 h jobs stopped, nothing left",
-            "Boise-State-Development/agentcore-public-stack#1024",
-        ),
-        (
-            "PyTorch tutorial, saving a general checkpoint",
-            "https://docs.pytorch.org/tutorials/beginner/saving_loading_models.html",
-        ),
-        ("arXiv:2407.21783, section 3.3.4", "https://arxiv.org/abs/2407.21783"),
-    ),
 )
 def long_job_saves_nothing(job: Job) -> Iterator[Verdict]:
     """A job of a day or longer saves nothing before its training ends.
@@ -83,13 +72,6 @@ def long_job_saves_nothing(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     otherwise="no training loop is profiled",
     passes_with=("saves_while_training",),
-    evidence=(
-        (
-            "torch.profiler and paddle.profiler documentation (schedules for long jobs)",
-            "https://docs.pytorch.org/docs/stable/profiler.html",
-        ),
-        "https://www.paddlepaddle.org.cn/documentation/docs/en/api/paddle/profiler/Profiler_en.html",
-    ),
 )
 def every_step_profiled(job: Job) -> Iterator[Verdict]:
     """A profiler records every step of the training.
@@ -124,12 +106,6 @@ def every_step_profiled(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     otherwise="no processes train one model",
     passes_with=("saves_while_training",),
-    evidence=(
-        (
-            "PyTorch notes on multiprocessing, Hogwild",
-            "https://docs.pytorch.org/docs/stable/notes/multiprocessing.html#hogwild",
-        ),
-    ),
     each=claims_about("model_not_shared"),
 )
 def model_of_processes_not_shared(question: SubjectQuestion) -> Verdict | None:

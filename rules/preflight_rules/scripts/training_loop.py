@@ -41,13 +41,6 @@ _OF_SEVERAL_RANKS = ("uses_ddp", "uses_fsdp", "training_framework", "backend")
     otherwise="no program is followed in which ranks exchange gradients",
     passes_with=("program_followed",),
     confidence=Confidence.MEDIUM,
-    evidence=(
-        (
-            "Accelerate documentation, Troubleshooting, Early stopping",
-            "https://huggingface.co/docs/accelerate/basic_tutorials/troubleshooting",
-        ),
-        "Lightning-AI/pytorch-lightning#20404",
-    ),
 )
 def rank_local_exit_from_loop(job: Job) -> Iterator[Verdict]:
     """A rank leaves a loop or skips a step depending on a value that differs between ranks.
@@ -110,11 +103,6 @@ def rank_local_exit_from_loop(job: Job) -> Iterator[Verdict]:
     severity=Severity.ERROR,
     otherwise="no collective is under a condition on the rank",
     passes_with=_OF_SEVERAL_RANKS,
-    evidence=(
-        "deepspeedai/DeepSpeed#2993",
-        ("save_checkpoint on one rank hangs", "deepspeedai/DeepSpeed#801"),
-        ("torch.distributed documentation", "https://docs.pytorch.org/docs/stable/distributed.html"),
-    ),
 )
 def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
     """A collective is in a branch that only some ranks take.
@@ -232,16 +220,6 @@ def _starts_several(job: Job, launch: Launch) -> bool:
     severity=Severity.ERROR,
     otherwise="no condition on the rank decides about collectives",
     passes_with=_OF_SEVERAL_RANKS,
-    evidence=(
-        (
-            "torch.distributed documentation, collective functions",
-            "https://docs.pytorch.org/docs/stable/distributed.html#collective-functions",
-        ),
-        (
-            "NCCL user guide, collective operations",
-            "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/collectives.html",
-        ),
-    ),
 )
 def collectives_ordered_by_rank(job: Job) -> Iterator[Verdict]:
     """The two branches of a condition on the rank make different collectives, or in another order.
@@ -282,10 +260,6 @@ def collectives_ordered_by_rank(job: Job) -> Iterator[Verdict]:
     otherwise="no group is destroyed after a failure",
     passes_with=_OF_SEVERAL_RANKS,
     confidence=Confidence.MEDIUM,
-    evidence=(
-        ("two jobs of 64 GPUs did nothing for nine hours", "goodfire-ai/spd#552"),
-        ("torch.distributed documentation, Shutdown", "https://docs.pytorch.org/docs/stable/distributed.html#shutdown"),
-    ),
 )
 def group_destroyed_after_failure(job: Job) -> Iterator[Verdict]:
     """A rank that fails waits for the others in its clean-up instead of ending.
@@ -332,10 +306,6 @@ def group_destroyed_after_failure(job: Job) -> Iterator[Verdict]:
     otherwise="no loop continues after a failed step",
     passes_with=_OF_SEVERAL_RANKS,
     confidence=Confidence.MEDIUM,
-    evidence=(
-        ("one process catches the exception, the others get blocked", "pytorch/pytorch#44353"),
-        "facebookresearch/fairseq#708",
-    ),
 )
 def step_failure_swallowed(job: Job) -> Iterator[Verdict]:
     """A rank whose step failed continues with the next batch, while the others wait in the failed step.
@@ -376,17 +346,6 @@ _FEW_FILES = 12
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no script joins a group of ranks and steps an optimizer",
-    evidence=(
-        ("forward through .module: gradients never reduced, each rank trains alone", "jingyaogong/minimind#853"),
-        (
-            "PyTorch tutorial on DistributedDataParallel",
-            "https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html",
-        ),
-        (
-            "Paddle guide on collective training",
-            "https://www.paddlepaddle.org.cn/documentation/docs/en/guides/06_distributed_training/cluster_quick_start_collective_en.html",
-        ),
-    ),
 )
 def gradients_never_exchanged(job: Job) -> Iterator[Verdict]:
     """The ranks of a job train without exchanging gradients, each its own model.

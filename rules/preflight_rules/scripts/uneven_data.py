@@ -32,7 +32,6 @@ _FAULTS = {
     confidence=Confidence.MEDIUM,
     otherwise="no script computes shares of the data itself",
     passes_with=("distributed_sampler",),
-    evidence=("mlcommons/storage#455", "Lightning-AI/pytorch-lightning#13498", "huggingface/datasets#6437"),
 )
 def shares_of_ranks_uneven(job: Job) -> Iterator[Verdict]:
     """A hand-written sampler gives some ranks fewer samples than others.
@@ -106,13 +105,6 @@ def _is_of_files(claim: Claim) -> bool:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no rank takes its share of a list whose length is known",
-    evidence=(
-        "PaddlePaddle/Paddle#18956",
-        (
-            "paddle/distributed/fleet/base/util_factory.py (get_file_shard)",
-            "https://github.com/PaddlePaddle/Paddle/blob/v2.6.2/python/paddle/distributed/fleet/base/util_factory.py",
-        ),
-    ),
 )
 def fewer_files_than_ranks(job: Job) -> Iterator[Verdict]:
     """The ranks divide a list of files among each other that has fewer files than there are ranks.
@@ -152,13 +144,7 @@ def fewer_files_than_ranks(job: Job) -> Iterator[Verdict]:
         )
 
 
-@rule(
-    "BAT023",
-    "batch-size-by-rank",
-    severity=Severity.WARNING,
-    otherwise="no batch size is computed from the rank",
-    evidence=("pytorch/pytorch#67253", ("averages are not weighted by the batch size", "pytorch/pytorch#37359")),
-)
+@rule("BAT023", "batch-size-by-rank", severity=Severity.WARNING, otherwise="no batch size is computed from the rank")
 def batch_size_by_rank(job: Job) -> Iterator[Verdict]:
     """The batch size of a loader depends on the rank.
 
@@ -198,14 +184,6 @@ _ORDERS = {
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no list is divided by rank",
-    evidence=(
-        "QwenLM/Qwen3-VL#1947",
-        ("each rank its own order", "NVlabs/LongLive#71"),
-        (
-            "Python documentation of os.listdir (arbitrary order)",
-            "https://docs.python.org/3/library/os.html#os.listdir",
-        ),
-    ),
 )
 def shards_of_different_orders(job: Job) -> Iterator[Verdict]:
     """Ranks take every n-th item of a list whose order differs between them.

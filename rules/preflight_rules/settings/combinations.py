@@ -62,23 +62,7 @@ def _combinations() -> tuple[_Combination, ...]:
     return tuple(_Combination(**{**row, "all": tuple(row["all"]), "none": tuple(row.get("none", ()))}) for row in rows)
 
 
-@rule(
-    "CFG008",
-    "combination-refused",
-    severity=Severity.ERROR,
-    otherwise="nothing of a known combination is there",
-    evidence=(
-        "https://docs.pytorch.org/docs/stable/data.html",
-        (
-            "Documentation of torch.utils.data and of Python's multiprocessing",
-            "https://docs.python.org/3/library/multiprocessing.html",
-        ),
-        "deepspeedai/DeepSpeed#6793",
-        "huggingface/transformers#1081",
-        "PaddlePaddle/PaddleNLP#6938",
-        "each row names its own source",
-    ),
-)
+@rule("CFG008", "combination-refused", severity=Severity.ERROR, otherwise="nothing of a known combination is there")
 def combination_refused(job: Job) -> Iterator[Verdict]:
     """What a script does, its settings and the releases exclude each other: the framework stops, or the ranks hang.
 

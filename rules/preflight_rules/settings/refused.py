@@ -27,19 +27,7 @@ from preflight_rules.settings.tables import (
 from preflight_rules.settings.unknown_settings import NearestNames, unknown_name
 
 
-@rule(
-    "CFG001",
-    "setting-value-refused",
-    severity=Severity.ERROR,
-    otherwise="no setting has a known type",
-    evidence=(
-        (
-            "DeepSpeed's models (zero/config.py, zero/offload_config.py, precision_config.py)",
-            "https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/zero/config.py",
-        ),
-        ("pydantic's conversion table", "https://docs.pydantic.dev/latest/concepts/conversion_table/"),
-    ),
-)
+@rule("CFG001", "setting-value-refused", severity=Severity.ERROR, otherwise="no setting has a known type")
 def setting_value_refused(job: Job) -> Iterator[Verdict]:
     """A setting has a value of the wrong type, or out of range, that the framework rejects.
 
@@ -162,21 +150,6 @@ def _is_read(place: Given, setting: Setting) -> bool:
     "settings-refused-together",
     severity=Severity.ERROR,
     otherwise="no settings of a framework with known refusals",
-    evidence=(
-        ("The documentation of TrainingArguments", "https://huggingface.co/docs/transformers/main_classes/trainer"),
-        (
-            "runtime/config.py of DeepSpeed",
-            "https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/config.py",
-        ),
-        (
-            "commands/launch.py of Accelerate",
-            "https://github.com/huggingface/accelerate/blob/v1.10.1/src/accelerate/commands/launch.py",
-        ),
-        (
-            "fleet/base/distributed_strategy.py of PaddlePaddle",
-            "https://github.com/PaddlePaddle/Paddle/blob/v2.6.2/python/paddle/distributed/fleet/base/distributed_strategy.py",
-        ),
-    ),
 )
 def settings_refused_together(job: Job) -> Iterator[Verdict]:
     """Settings of a framework contradict each other, or one of them is no longer supported.
@@ -268,13 +241,6 @@ def _range(row: Refusal) -> str:
     "trainer-argument-unknown",
     severity=Severity.ERROR,
     otherwise="no options are parsed only for TrainingArguments",
-    evidence=(
-        (
-            "transformers' documentation of TrainingArguments",
-            "https://huggingface.co/docs/transformers/main_classes/trainer",
-        ),
-        "the fields of TrainingArguments at versions 4.36, 4.57 and 5.24",
-    ),
 )
 def trainer_argument_unknown(job: Job) -> Iterator[Verdict]:
     """Hugging Face's trainer is given an argument that it does not have.

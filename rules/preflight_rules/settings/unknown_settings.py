@@ -145,14 +145,6 @@ _OFF = frozenset(("0", "n", "no", "false", "off", ""))
     "setting-unknown",
     severity=Severity.ERROR,
     otherwise="no configuration of a parser that stops at unknown keys",
-    evidence=(
-        (
-            "hparams/parser.py of LLaMA-Factory and its arguments at seven releases from 0.7.1 to 0.9.5",
-            "https://github.com/hiyouga/LLaMA-Factory/blob/v0.9.3/src/llamafactory/hparams/parser.py",
-        ),
-        "TRL's configurations at up to seven releases from 0.12.2 to 1.16.0",
-        "Lightning's arguments at seven releases from 1.5.10 to 2.6.6",
-    ),
 )
 def setting_unknown(job: Job) -> Iterator[Verdict]:
     """A configuration has a key that its framework does not know and stops at.
@@ -256,17 +248,6 @@ def _names(parser: Parser, versions: dict[str, str]) -> Iterator[str]:
     "framework-setting-unknown",
     severity=Severity.ERROR,
     otherwise="no settings of a framework that stops at an unknown one",
-    evidence=(
-        (
-            "paddle/distributed/fleet/base/distributed_strategy.py of 2.6.2 and 3.3.1 (__setattr__, check_configs_key)",
-            "https://github.com/PaddlePaddle/Paddle/blob/v2.6.2/python/paddle/distributed/fleet/base/distributed_strategy.py",
-        ),
-        "the parser of Megatron-LM core_v0.16.1",
-        "openrlhf/cli/train_ppo_ray.py of 0.11.2",
-        "verl/trainer/config of 0.9.1",
-        "torchtitan's JobConfig at four releases from 0.1.0 to 0.2.2",
-        "the schemas of SkyPilot 0.14.1 and dstack 0.22.5",
-    ),
 )
 def framework_setting_unknown(job: Job) -> Iterator[Verdict]:
     """A framework is given a setting that it does not have, and stops.

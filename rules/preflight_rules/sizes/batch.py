@@ -47,7 +47,6 @@ _ONE_NODE = " No hostfile is given, so one node is assumed."
     "deepspeed-batch-product-mismatch",
     severity=Severity.ERROR,
     otherwise="no DeepSpeed configuration sets a train_batch_size",
-    evidence=("deepspeedai/DeepSpeed#6914", "deepspeedai/DeepSpeed#3982", "CASIA-LMC-Lab/AnomalyGPT#19"),
 )
 def deepspeed_batch_product_mismatch(job: Job) -> Iterator[Verdict]:
     """DeepSpeed's batch sizes do not match the number of ranks.
@@ -237,10 +236,6 @@ def _data_parallel(ranks: Plain, size: Plain) -> Plain:
     severity=Severity.ERROR,
     fix="safe",
     otherwise="no DeepSpeed configuration sets a batch size",
-    evidence=(
-        ('"ds gradient_accumulation_steps=8 vs hf gradient_accumulation_steps=8"', "hiyouga/LlamaFactory#1116"),
-        "https://www.deepspeed.ai/docs/config-json/",
-    ),
 )
 def deepspeed_batch_size_not_positive_integer(job: Job) -> Iterator[Verdict]:
     """A batch size of DeepSpeed's configuration is not a positive whole number.
@@ -350,7 +345,6 @@ def uses_hugging_face(job: Job, launch: Launch | None, scope: Scope) -> bool:
     severity=Severity.ERROR,
     fix="unsafe",
     otherwise="no batch size is given both to the program and to DeepSpeed",
-    evidence=("hiyouga/LlamaFactory#201", "hendrycks/apps#9", "huggingface/transformers#27830"),
 )
 def trainer_and_deepspeed_batch_differ(job: Job) -> Iterator[Verdict]:
     """The trainer's arguments and DeepSpeed's configuration give different batch sizes.

@@ -43,13 +43,6 @@ def _trainers(job: Job) -> Iterator[tuple[Setup, int | None, tuple[Claim, ...], 
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no configuration sets both devices and parallel sizes",
-    evidence=(
-        ("NeMo llama3_8b recipe: world_size (1) not divisible by 2, stops", "NVIDIA-NeMo/Speech#11480"),
-        (
-            "NeMo, megatron_init.py",
-            "https://github.com/NVIDIA/NeMo/blob/r1.23.0/nemo/collections/nlp/modules/common/megatron/megatron_init.py",
-        ),
-    ),
 )
 def trainer_ranks_not_divisible(job: Job) -> Iterator[Verdict]:
     """The devices of a trainer cannot be divided evenly into replicas of the model.
@@ -87,13 +80,6 @@ def trainer_ranks_not_divisible(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no configuration sets both devices and batch sizes",
-    evidence=(
-        (
-            "NeMo, megatron_init.py",
-            "https://github.com/NVIDIA/NeMo/blob/r1.23.0/nemo/collections/nlp/modules/common/megatron/megatron_init.py",
-        ),
-        "deepspeedai/DeepSpeed#17",
-    ),
 )
 def trainer_global_batch_not_divisible(job: Job) -> Iterator[Verdict]:
     """The global batch of a configuration cannot be divided into micro batches for all replicas.

@@ -31,14 +31,6 @@ def _may_share_experts(stated: Stated[Launch]) -> bool:
     "expert-ranks-impossible",
     severity=Severity.ERROR,
     otherwise="no launch shares experts among ranks",
-    evidence=(
-        "NVIDIA/Megatron-LM#5768",
-        "pytorch/torchtitan#4258",
-        (
-            "Megatron-LM's validate_args",
-            "https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/training/arguments.py",
-        ),
-    ),
     each=launches_with("expert_parallel_size", where=_may_share_experts),
 )
 def expert_ranks_impossible(question: LaunchQuestion) -> Verdict | None:
@@ -135,11 +127,7 @@ def _option(launch: Launch, name: str) -> int | None:
 
 
 @rule(
-    "BAT024",
-    "hugectr-batch-not-for-gpus",
-    severity=Severity.ERROR,
-    otherwise="no script sets up a solver of HugeCTR",
-    evidence=("NVIDIA-Merlin/HugeCTR#223",),
+    "BAT024", "hugectr-batch-not-for-gpus", severity=Severity.ERROR, otherwise="no script sets up a solver of HugeCTR"
 )
 def hugectr_batch_not_for_gpus(job: Job) -> Iterator[Verdict]:
     """The batch of a HugeCTR solver is not a multiple of its GPUs.

@@ -113,23 +113,6 @@ def _left_to_the_environment(run: Run, nodes: Claim) -> bool:
     "parallel-degrees-unlike-ranks",
     severity=Severity.ERROR,
     otherwise="no launch names a configuration with parallel degrees",
-    evidence=(
-        (
-            "torchtitan, parallel_dims.py (_validate)",
-            "https://github.com/pytorch/torchtitan/blob/v0.2.1/torchtitan/distributed/parallel_dims.py",
-        ),
-        ("nanotron, context.py", "https://github.com/huggingface/nanotron/blob/main/src/nanotron/parallel/context.py"),
-        (
-            "PaddleFleetX, process_dist_config",
-            "https://github.com/PaddlePaddle/PaddleFleetX/blob/develop/ppfleetx/utils/config.py",
-        ),
-        (
-            "PaddleNLP, training_args.py (dp_degree) and Paddle's topology.py, which compares "
-            "the product with the ranks",
-            "https://github.com/PaddlePaddle/PaddleNLP/blob/v2.8.1/paddlenlp/trainer/training_args.py",
-        ),
-        "Paddle, launch/context/args_envs.py (PADDLE_NNODES)",
-    ),
 )
 def parallel_degrees_unlike_ranks(job: Job) -> Iterator[Verdict]:
     """The product of a configuration's parallel degrees is not the number of ranks that are started.
@@ -181,13 +164,6 @@ def parallel_degrees_unlike_ranks(job: Job) -> Iterator[Verdict]:
     "configured-batch-not-divisible",
     severity=Severity.ERROR,
     otherwise="no launch names a configuration with a global and a micro batch",
-    evidence=(
-        ("torchtitan, train.py", "https://github.com/pytorch/torchtitan/blob/v0.2.1/torchtitan/train.py"),
-        (
-            "Megatron-LM, num_microbatches_calculator.py",
-            "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/core/num_microbatches_calculator.py",
-        ),
-    ),
 )
 def configured_batch_not_divisible(job: Job) -> Iterator[Verdict]:
     """The global batch of a framework's configuration cannot be divided into micro batches for all replicas.
@@ -235,16 +211,6 @@ def configured_batch_not_divisible(job: Job) -> Iterator[Verdict]:
     "sequence-not-divisible-by-its-parts",
     severity=Severity.ERROR,
     otherwise="no launch sets both a sequence length and a number of ranks that share it",
-    evidence=(
-        (
-            "torchtitan, parallel_dims.py (seq_len_divisor)",
-            "https://github.com/pytorch/torchtitan/blob/v0.2.1/torchtitan/distributed/parallel_dims.py",
-        ),
-        (
-            "Megatron-LM, validate_args",
-            "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/training/arguments.py",
-        ),
-    ),
 )
 def sequence_not_divisible_by_its_parts(job: Job) -> Iterator[Verdict]:
     """The sequence cannot be cut into two equal pieces for each rank that shares it.

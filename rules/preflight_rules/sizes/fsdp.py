@@ -48,12 +48,6 @@ def is_value(claim: Claim | None, value: object) -> bool:
     "fsdp-module-states-not-synchronised",
     severity=Severity.ERROR,
     otherwise="fsdp_sync_module_states is not set",
-    evidence=(
-        (
-            "Accelerate's guide to FSDP (fsdp_cpu_ram_efficient_loading needs fsdp_sync_module_states)",
-            "https://huggingface.co/docs/accelerate/usage_guides/fsdp",
-        ),
-    ),
 )
 def fsdp_module_states_not_synchronised(job: Job) -> Iterator[Verdict]:
     """Only the first rank loads the weights, and they are not sent to the other ranks.
@@ -94,18 +88,7 @@ def fsdp_module_states_not_synchronised(job: Job) -> Iterator[Verdict]:
         yield verdict or passed(subject)
 
 
-@rule(
-    "FSD004",
-    "fsdp-setting-of-the-other-version",
-    severity=Severity.WARNING,
-    otherwise="fsdp_version is not set",
-    evidence=(
-        (
-            "Accelerate's comparison of FSDP 1 and 2",
-            "https://huggingface.co/docs/accelerate/concept_guides/fsdp1_vs_fsdp2",
-        ),
-    ),
-)
+@rule("FSD004", "fsdp-setting-of-the-other-version", severity=Severity.WARNING, otherwise="fsdp_version is not set")
 def fsdp_setting_of_the_other_version(job: Job) -> Iterator[Verdict]:
     """A setting of FSDP 1 is given together with `fsdp_version: 2`.
 
@@ -171,10 +154,6 @@ def _version_1_settings(job: Job, subject: str, scope: Scope, version: Claim) ->
     "activation-checkpointing-twice",
     severity=Severity.ERROR,
     otherwise="activation checkpointing is not set both for FSDP and for a trainer",
-    evidence=(
-        "huggingface/transformers#30404",
-        ("transformers' guide to FSDP", "https://huggingface.co/docs/transformers/fsdp"),
-    ),
 )
 def activation_checkpointing_twice(job: Job) -> Iterator[Verdict]:
     """Activation checkpointing is on both in FSDP and in the trainer.
@@ -225,16 +204,7 @@ _BARE_NUMBER = re.compile(r"[:=\s][\"']?[1-5][\"']?$")
 _OF_FIRST = ("fsdp_sharding_strategy",)
 
 
-@rule(
-    "FSD006",
-    "fsdp-word-unknown-or-misread",
-    severity=Severity.ERROR,
-    otherwise="there is no FSDP setting",
-    evidence=(
-        ("the number 3", "netease-youdao/BCEmbedding#66"),
-        ("Accelerate's guide to FSDP lists the words", "https://huggingface.co/docs/accelerate/usage_guides/fsdp"),
-    ),
-)
+@rule("FSD006", "fsdp-word-unknown-or-misread", severity=Severity.ERROR, otherwise="there is no FSDP setting")
 def fsdp_word_unknown_or_misread(job: Job) -> Iterator[Verdict]:
     """An FSDP setting has an unknown value, or a number with another meaning than intended.
 

@@ -28,7 +28,6 @@ def _uses_fsdp(stated: Stated[Launch | None]) -> bool:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no FSDP policy wraps layers by class",
-    evidence=("hiyouga/LlamaFactory#8279",),
     each=subjects_with("fsdp_wrap_policy", where=_uses_fsdp),
 )
 def fsdp_wrap_class_missing(question: SubjectQuestion) -> Verdict | None:
@@ -95,7 +94,6 @@ def _models(job: Job, scope: Scope) -> tuple[str, ...]:
     severity=Severity.ERROR,
     profile="default",
     otherwise="no launch specifies both a model and the layer class to wrap",
-    evidence=("netease-youdao/BCEmbedding#66",),
     each=subjects_with("fsdp_layer_classes", "model_name", where=_uses_fsdp),
 )
 def fsdp_wrap_class_of_another_model(question: SubjectQuestion) -> Verdict | None:

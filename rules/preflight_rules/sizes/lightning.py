@@ -31,13 +31,6 @@ _VERSION = re.compile(r"(?:lightning|pytorch-lightning)(?:==|>=|~=|>)(\d{1,9})\.
     "lightning-precision-not-for-strategy",
     severity=Severity.ERROR,
     otherwise="no script passes both a strategy and a precision to Lightning",
-    evidence=(
-        "Lightning-AI/litgpt#116",
-        (
-            "Lightning's documentation of precisions, and its own lists at 2.0.0, 2.0.9, 2.1.0 and 2.6.6",
-            "https://lightning.ai/docs/fabric/stable/fundamentals/precision.html",
-        ),
-    ),
 )
 def lightning_precision_not_for_strategy(job: Job) -> Iterator[Verdict]:
     """Lightning is given a precision that its strategy does not support.
@@ -102,18 +95,7 @@ def _is_new(job: Job) -> bool:
     return False
 
 
-@rule(
-    "LIT002",
-    "lightning-accumulation-in-deepspeed-file",
-    severity=Severity.ERROR,
-    evidence=(
-        (
-            "Lightning's guide to DeepSpeed",
-            "https://lightning.ai/docs/pytorch/stable/advanced/model_parallel/deepspeed.html",
-        ),
-        ("lightning/pytorch/strategies/deepspeed.py of lightning 2.6.6 (`_format_batch_size_and_grad_accum_config`)"),
-    ),
-)
+@rule("LIT002", "lightning-accumulation-in-deepspeed-file", severity=Severity.ERROR)
 def lightning_accumulation_in_deepspeed_file(job: Job) -> Iterator[Verdict]:
     """Lightning's Trainer is given a DeepSpeed configuration with gradient_accumulation_steps.
 
@@ -160,10 +142,6 @@ def lightning_accumulation_in_deepspeed_file(job: Job) -> Iterator[Verdict]:
     "lightning-nodes-not-allocated",
     severity=Severity.ERROR,
     otherwise="srun starts no Lightning Trainer for several nodes",
-    evidence=(
-        "Lightning-AI/pytorch-lightning#10098",
-        ("sbatch documentation (--nodes, --ntasks-per-node)", "https://slurm.schedmd.com/sbatch.html"),
-    ),
 )
 def lightning_nodes_not_allocated(job: Job) -> Iterator[Verdict]:
     """A Lightning Trainer waits for several nodes, and the batch script asks for no number of nodes.
@@ -214,13 +192,6 @@ _INTERACTIVE = frozenset(("job-name", name) for name in ("bash", "interactive"))
     "lightning-started-once-in-an-allocation",
     severity=Severity.ERROR,
     otherwise="no batch script starts a Lightning Trainer by python alone",
-    evidence=(
-        "Lightning-AI/pytorch-lightning#10098",
-        (
-            "Lightning's documentation, run on a Slurm cluster",
-            "https://lightning.ai/docs/pytorch/stable/clouds/cluster_advanced.html",
-        ),
-    ),
 )
 def lightning_started_once_in_an_allocation(job: Job) -> Iterator[Verdict]:
     """A batch script starts a Lightning Trainer for several nodes or tasks by python, without srun.

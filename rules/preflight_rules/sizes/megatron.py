@@ -73,13 +73,6 @@ def on_one_node(job: Job, launch: Launch) -> bool:
     "ranks-not-divisible-by-model-parallel-size",
     severity=Severity.ERROR,
     otherwise="no launch has Megatron-LM's options",
-    evidence=(
-        (
-            "Megatron-LM, validate_args (the world size check)",
-            "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/training/arguments.py",
-        ),
-        "tunib-ai/oslo#150",
-    ),
 )
 def ranks_not_divisible_by_model_parallel_size(job: Job) -> Iterator[Verdict]:
     """The ranks cannot be divided into replicas of the model.
@@ -130,13 +123,6 @@ def ranks_not_divisible_by_model_parallel_size(job: Job) -> Iterator[Verdict]:
     "global-batch-not-divisible",
     severity=Severity.ERROR,
     otherwise="no launch sets a global and a micro batch size for Megatron-LM",
-    evidence=(
-        (
-            "Megatron-LM, num_microbatches_calculator.py",
-            "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/core/num_microbatches_calculator.py",
-        ),
-        "deepspeedai/DeepSpeed#17",
-    ),
 )
 def global_batch_not_divisible(job: Job) -> Iterator[Verdict]:
     """Megatron-LM's global batch cannot be divided into micro batches for all replicas.

@@ -52,15 +52,6 @@ _FULLY_SHARDED = ("--use-torch-fsdp2", "--use-megatron-fsdp", "--use-custom-fsdp
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no launch specifies the size of its model",
-    evidence=(
-        ("Llama-2-70B training under Megatron runs out of memory on one H100", "NVIDIA/Megatron-LM#783"),
-        ("Rajbhandari et al., arXiv 1910.02054", "https://arxiv.org/abs/1910.02054"),
-        ("Korthikanti et al., arXiv 2205.05198", "https://arxiv.org/abs/2205.05198"),
-        (
-            "Megatron-LM, distributed optimizer",
-            "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/docs/source/api-guide/dist_optimizer.md",
-        ),
-    ),
 )
 def training_exceeds_device_memory(job: Job) -> Iterator[Verdict]:
     """The training needs more memory on each GPU than the GPU has.
@@ -242,11 +233,6 @@ def _is_offloaded(job: Job, quantity: str, scope: Scope) -> bool:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no launch uses a model whose name contains its size",
-    evidence=(
-        "deepspeedai/DeepSpeed#4239",
-        "deepspeedai/DeepSpeedExamples#498",
-        ("Ren et al., arXiv 2101.06840", "https://arxiv.org/abs/2101.06840"),
-    ),
 )
 def offload_exceeds_host_memory(job: Job) -> Iterator[Verdict]:
     """The training needs more host memory than the job requests on each node.

@@ -148,18 +148,6 @@ _DEMANDS = (
     "model-not-divisible-by-parallel-size",
     severity=Severity.ERROR,
     otherwise="no sizes of a model are given together with parallel sizes",
-    evidence=(
-        "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/training/arguments.py",
-        (
-            "Megatron-LM, validate_args and core/utils.py (divide)",
-            "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/core/utils.py",
-        ),
-        (
-            "gpt-neox, neox_arguments",
-            "https://github.com/EleutherAI/gpt-neox/blob/main/megatron/neox_arguments/arguments.py",
-        ),
-        ("nanotron, config.py", "https://github.com/huggingface/nanotron/blob/main/src/nanotron/config/config.py"),
-    ),
 )
 def model_not_divisible_by_parallel_size(job: Job) -> Iterator[Verdict]:
     """A size of the model is not divisible by the parallel size that splits it.
@@ -214,13 +202,6 @@ def model_not_divisible_by_parallel_size(job: Job) -> Iterator[Verdict]:
     "tensor-parallel-across-nodes",
     severity=Severity.WARNING,
     otherwise="no launch sets both a tensor parallel size and the ranks per node",
-    evidence=(
-        (
-            "Megatron-Core's guide",
-            "https://docs.nvidia.com/megatron-core/developer-guide/latest/user-guide/features/tensor_parallel.html",
-        ),
-        ("Narayanan et al., arXiv 2104.04473, section 3.2 (takeaway 1)", "https://arxiv.org/abs/2104.04473"),
-    ),
 )
 def tensor_parallel_across_nodes(job: Job) -> Iterator[Verdict]:
     """The tensor-parallel ranks of a layer do not fit on one node.
@@ -267,13 +248,6 @@ def tensor_parallel_across_nodes(job: Job) -> Iterator[Verdict]:
     "connections-not-limited-to-one",
     severity=Severity.WARNING,
     otherwise="no launch overlaps tensor-parallel communication",
-    evidence=(
-        (
-            "Megatron-LM, validate_args",
-            "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/training/arguments.py",
-        ),
-        "NVIDIA/Megatron-LM#533",
-    ),
 )
 def connections_not_limited_to_one(job: Job) -> Iterator[Verdict]:
     """Megatron-LM overlaps tensor-parallel communication, but CUDA_DEVICE_MAX_CONNECTIONS is not 1.

@@ -72,11 +72,6 @@ def pipeline_of(setup: Setup) -> Pipeline | str:
     confidence=Confidence.MEDIUM,
     otherwise="no launch has a pipeline of Megatron-LM",
     profile="pedantic",
-    evidence=(
-        ("12 stages, batch too small to fill pipeline: days very inefficient", "bigscience-workshop/bigscience#70"),
-        ("Narayanan et al., arXiv 2104.04473, section 2.2", "https://arxiv.org/abs/2104.04473"),
-        ("Huang et al., arXiv 1811.06965", "https://arxiv.org/abs/1811.06965"),
-    ),
 )
 def pipeline_mostly_waits(job: Job) -> Iterator[Verdict]:
     """A pipeline gets too few micro-batches to keep its stages busy.
@@ -127,13 +122,6 @@ def _batches(pipeline: Pipeline) -> str:
     severity=Severity.ERROR,
     profile="default",
     otherwise="no launch requests the interleaved schedule",
-    evidence=(
-        (
-            "Megatron-LM, validate_args and core/pipeline_parallel/schedules.py",
-            "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/core/pipeline_parallel/schedules.py",
-        ),
-        "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/training/arguments.py",
-    ),
 )
 def interleaved_pipeline_not_divisible(job: Job) -> Iterator[Verdict]:
     """The sizes do not fit the interleaved pipeline schedule.

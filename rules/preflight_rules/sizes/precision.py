@@ -21,26 +21,7 @@ def _enabling_claims(job: Job, quantity: str, scope: Scope, source: str = "") ->
     return tuple(c for c in job.setting(quantity, scope) if c.value == Known(True) and source in ("", c.source))
 
 
-@rule(
-    "PRC001",
-    "two-half-precisions-at-once",
-    severity=Severity.ERROR,
-    otherwise="no half precision is enabled",
-    evidence=(
-        (
-            "DeepSpeed, runtime/config.py",
-            "https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/config.py",
-        ),
-        (
-            "Megatron-LM, validate_args",
-            "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/training/arguments.py",
-        ),
-        (
-            "transformers, TrainingArguments.__post_init__",
-            "https://github.com/huggingface/transformers/blob/v4.57.1/src/transformers/training_args.py",
-        ),
-    ),
-)
+@rule("PRC001", "two-half-precisions-at-once", severity=Severity.ERROR, otherwise="no half precision is enabled")
 def two_half_precisions_at_once(job: Job) -> Iterator[Verdict]:
     """fp16 and bf16 are both switched on.
 
@@ -104,7 +85,6 @@ def _stated_as(job: Job, name: str, scope: Scope) -> tuple[Claim, ...]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no fp16 section names a type",
-    evidence=("EleutherAI/gpt-neox#939", "https://github.com/EleutherAI/gpt-neox/pull/787"),
     each=subjects_with(stated_by("deepspeed", "fp16_type")),
 )
 def bfloat16_inside_fp16_section(question: SubjectQuestion) -> Verdict | None:
@@ -140,23 +120,7 @@ def bfloat16_inside_fp16_section(question: SubjectQuestion) -> Verdict | None:
     return None
 
 
-@rule(
-    "PRC003",
-    "number-format-missing-on-gpu",
-    severity=Severity.WARNING,
-    otherwise="no launch requests bf16 or fp8",
-    evidence=(
-        (
-            "transformers, TrainingArguments.__post_init__",
-            "https://github.com/huggingface/transformers/blob/v4.57.1/src/transformers/training_args.py",
-        ),
-        (
-            "Transformer Engine's documentation",
-            "https://docs.nvidia.com/deeplearning/transformer-engine/user-guide/index.html",
-        ),
-        ("NVIDIA's table of compute capabilities", "https://developer.nvidia.com/cuda-gpus"),
-    ),
-)
+@rule("PRC003", "number-format-missing-on-gpu", severity=Severity.WARNING, otherwise="no launch requests bf16 or fp8")
 def number_format_missing_on_gpu(job: Job) -> Iterator[Verdict]:
     """The training uses a number format that its GPU does not support.
 
@@ -218,14 +182,6 @@ def _fp16(stated: Stated[Launch | None]) -> tuple[Claim, ...]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no loss scale is given for fp16",
-    evidence=(
-        ("fp16 ResNet-50 with static loss scale 1.0 does not converge", "NVIDIA/apex#45"),
-        (
-            "NVIDIA, mixed-precision training",
-            "https://docs.nvidia.com/deeplearning/performance/mixed-precision-training/index.html#lossscaling",
-        ),
-        ("DeepSpeed documentation, fp16 options", "https://www.deepspeed.ai/docs/config-json/#fp16-training-options"),
-    ),
     each=subjects_with("fp16_loss_scale", where=lambda stated: bool(_fp16(stated))),
 )
 def fp16_without_loss_scaling(question: SubjectQuestion) -> Verdict | None:

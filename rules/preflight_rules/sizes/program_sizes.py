@@ -44,7 +44,6 @@ def _programs() -> tuple[_Program, ...]:
     "program-sizes-refused",
     severity=Severity.ERROR,
     otherwise="no launch starts a program whose sizes are known",
-    evidence=("huggingface/finetrainers#408", ("train.py of YOLOv5 7.0", "https://github.com/ultralytics/yolov5")),
 )
 def program_sizes_refused(job: Job) -> Iterator[Verdict]:
     """A known program is given batch sizes or parallel degrees that do not fit the ranks that are started.

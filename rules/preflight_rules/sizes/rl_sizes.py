@@ -45,13 +45,7 @@ def _constraints() -> tuple[_Constraint, ...]:
     return tuple(_Constraint(**row) for row in table("rl_sizes")["constraint"])
 
 
-@rule(
-    "RLT001",
-    "rl-sizes-refused",
-    severity=Severity.ERROR,
-    otherwise="no launch of such a framework sets these sizes",
-    evidence=("volcengine/verl#1191", "volcengine/verl#1785", "volcengine/verl#833", "the validators themselves"),
-)
+@rule("RLT001", "rl-sizes-refused", severity=Severity.ERROR, otherwise="no launch of such a framework sets these sizes")
 def rl_sizes_refused(job: Job) -> Iterator[Verdict]:
     """Sizes of batches, engines or replicas that the framework for reinforcement learning rejects at start.
 

@@ -25,7 +25,6 @@ from preflight_rules.sizes.trainer_settings import numbers_of, trainer_claims
     severity=Severity.WARNING,
     fix="unsafe",
     otherwise="the job does not start llamafactory-cli on several nodes",
-    evidence=("hiyouga/LlamaFactory#7326", "llamafactory/launcher.py of 0.9.5"),
     each=launches_with(required("nodes"), where=lambda stated: stated.launch.launcher == "llamafactory-cli"),
 )
 def llamafactory_rank_of_the_node_ignored(question: LaunchQuestion) -> Verdict | None:
@@ -71,17 +70,6 @@ _LONG = 12
     fix="unsafe",
     confidence=Confidence.MEDIUM,
     otherwise="no file with training arguments",
-    evidence=(
-        (
-            "unknown config keys (num-epochs, misplaced learning_rate) dropped silently, defaults trained",
-            "unslothai/unsloth#10452",
-        ),
-        (
-            "transformers' documentation of TrainingArguments",
-            "https://huggingface.co/docs/transformers/main_classes/trainer",
-        ),
-        "the fields of TrainingArguments at versions 4.36, 4.57 and 5.23",
-    ),
 )
 def trainer_argument_misspelt(job: Job) -> Iterator[Verdict]:
     """A file of training arguments contains a misspelt argument.
@@ -147,12 +135,6 @@ def _similar_argument(name: str) -> str:
     severity=Severity.ERROR,
     profile="default",
     otherwise="no trainer loads its best checkpoint",
-    evidence=(
-        (
-            "transformers' documentation of TrainingArguments (load_best_model_at_end)",
-            "https://huggingface.co/docs/transformers/main_classes/trainer",
-        ),
-    ),
 )
 def best_model_needs_equal_strategies(job: Job) -> Iterator[Verdict]:
     """The trainer loads the best checkpoint at the end, but its save and evaluation settings differ.

@@ -55,11 +55,6 @@ def numbers_of(claims: tuple[Claim, ...]) -> tuple[float, ...]:
     "trainer-setting-differs-from-deepspeed",
     severity=Severity.ERROR,
     otherwise="no setting is given both to a trainer and to DeepSpeed",
-    evidence=(
-        ("learning rate and warm-up", "hendrycks/apps#9"),
-        "hiyouga/LlamaFactory#201",
-        ("transformers' guide to DeepSpeed", "https://huggingface.co/docs/transformers/deepspeed"),
-    ),
 )
 def trainer_setting_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
     """The trainer and the DeepSpeed configuration differ in learning rate, decay, warm-up or clipping.
@@ -113,13 +108,6 @@ def _accelerate_precision(job: Job, scope: Scope) -> tuple[Claim, ...]:
     "precision-differs-between-accelerate-and-trainer",
     severity=Severity.WARNING,
     otherwise="the precision is not given both to Accelerate and to a trainer",
-    evidence=(
-        (
-            "transformers' documentation of TrainingArguments",
-            "https://huggingface.co/docs/transformers/main_classes/trainer",
-        ),
-        ("where the trainer takes its precision from", "huggingface/transformers#32622"),
-    ),
     each=subjects_with(_trainer_precision, _accelerate_precision),
 )
 def precision_differs_between_accelerate_and_trainer(question: SubjectQuestion) -> Verdict | None:
@@ -159,11 +147,6 @@ _HALF = frozenset({"fp16", "bf16"})
     "deepspeed-and-fsdp-together",
     severity=Severity.ERROR,
     otherwise="no trainer is configured for DeepSpeed or FSDP",
-    evidence=(
-        "https://huggingface.co/docs/transformers/fsdp",
-        ("transformers' guides to FSDP and DeepSpeed", "https://huggingface.co/docs/transformers/deepspeed"),
-        "transformers/trainer.py (5.23), axolotl/utils/schemas/validation.py (0.19)",
-    ),
     each=subjects_with(lambda job, scope: strongest(job.about("sharding_library", scope))),
 )
 def deepspeed_and_fsdp_together(question: SubjectQuestion) -> Verdict | None:
@@ -212,10 +195,6 @@ _ADDED_UP = re.compile(
     severity=Severity.ERROR,
     profile="default",
     otherwise="no launch passes a total batch size to DeepSpeed and its factors to the trainer",
-    evidence=(
-        "hendrycks/apps#9",
-        ("transformers' guide to DeepSpeed", "https://huggingface.co/docs/transformers/deepspeed"),
-    ),
 )
 def total_batch_differs_from_its_factors(job: Job) -> Iterator[Verdict]:
     """DeepSpeed's train_batch_size does not equal the trainer's batch x accumulation x ranks.

@@ -27,13 +27,6 @@ def _setting(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]:
     severity=Severity.INFO,
     otherwise="no configuration sets how gradients are exchanged",
     profile="pedantic",
-    evidence=(
-        (
-            "DeepSpeed documentation, communication options",
-            "https://www.deepspeed.ai/docs/config-json/#communication-options",
-        ),
-        ("Narayanan et al., arXiv 2104.04473", "https://arxiv.org/abs/2104.04473"),
-    ),
 )
 def gradients_travel_in_full_precision(job: Job) -> Iterator[Verdict]:
     """Training is in 16 bits, and gradients are exchanged in 32.
@@ -77,13 +70,6 @@ def gradients_travel_in_full_precision(job: Job) -> Iterator[Verdict]:
     severity=Severity.INFO,
     otherwise="no launch over several nodes sets how gradients are exchanged",
     profile="pedantic",
-    evidence=(
-        (
-            "DeepSpeed documentation, ZeRO options",
-            "https://www.deepspeed.ai/docs/config-json/#zero-optimizations-for-fp16-training",
-        ),
-        ("Li et al., arXiv 2006.15704 (buckets in DDP)", "https://arxiv.org/abs/2006.15704"),
-    ),
     each=launches_with(
         also=(
             lambda job, scope: _setting(job, "overlap_comm", scope),

@@ -104,13 +104,6 @@ def _nearest(key: str, names: frozenset[str]) -> str:
     profile="default",
     fix="unsafe",
     otherwise="no DeepSpeed configuration is read",
-    evidence=(
-        (
-            'DeepSpeed, runtime/config_utils.py (extra="forbid"), zero/config.py',
-            "https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/config_utils.py",
-        ),
-        ("DeepSpeed's documentation", "https://www.deepspeed.ai/docs/config-json/"),
-    ),
 )
 def deepspeed_key_unknown(job: Job) -> Iterator[Verdict]:
     """DeepSpeed does not read a key of its configuration.
@@ -179,13 +172,6 @@ def deepspeed_key_unknown(job: Job) -> Iterator[Verdict]:
     "offload-without-its-stage",
     severity=Severity.WARNING,
     otherwise="no DeepSpeed configuration offloads anything",
-    evidence=(
-        "https://www.deepspeed.ai/docs/config-json/#parameter-offloading",
-        (
-            'DeepSpeed documentation and offload_config.py ("Valid only with stage 3")',
-            "https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/zero/offload_config.py",
-        ),
-    ),
 )
 def offload_without_its_stage(job: Job) -> Iterator[Verdict]:
     """Parameters or optimizer states are offloaded, but the ZeRO stage does not support it.
@@ -235,13 +221,6 @@ def _deepspeed_claims(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...
     severity=Severity.ERROR,
     profile="default",
     otherwise="no job uses both ZeRO and a pipeline",
-    evidence=(
-        (
-            'DeepSpeed, runtime/pipe/engine.py ("ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism")',
-            "https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/pipe/engine.py",
-        ),
-        "https://www.deepspeed.ai/docs/config-json/",
-    ),
     each=subjects_with(stated_by("deepspeed", "zero_stage"), "pipeline_parallel_size"),
 )
 def zero_stage_beside_pipeline(question: SubjectQuestion) -> Verdict | None:
@@ -285,12 +264,6 @@ def _has_no_pipeline(launch: Launch | None) -> bool:
     severity=Severity.WARNING,
     otherwise="no DeepSpeed configuration is read",
     passes_with=("deepspeed_key",),
-    evidence=(
-        (
-            "DeepSpeed, runtime/zero/config.py (deprecated fields) and config_utils.py",
-            "https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/zero/config.py",
-        ),
-    ),
 )
 def deepspeed_key_renamed(job: Job) -> Iterator[Verdict]:
     """A DeepSpeed configuration uses a key that has a new name.
@@ -330,19 +303,7 @@ def deepspeed_key_renamed(job: Job) -> Iterator[Verdict]:
         )
 
 
-@rule(
-    "DSP005",
-    "nvme-offload-without-path",
-    severity=Severity.WARNING,
-    otherwise="nothing is offloaded to NVMe",
-    evidence=(
-        ("DeepSpeed documentation, offloading", "https://www.deepspeed.ai/docs/config-json/#optimizer-offloading"),
-        (
-            "runtime/zero/stage3.py (_configure_tensor_swapping)",
-            "https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/zero/stage3.py",
-        ),
-    ),
-)
+@rule("DSP005", "nvme-offload-without-path", severity=Severity.WARNING, otherwise="nothing is offloaded to NVMe")
 def nvme_offload_without_path(job: Job) -> Iterator[Verdict]:
     """Parameters or optimizer states are offloaded to NVMe without a path.
 
