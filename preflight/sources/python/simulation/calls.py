@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -32,6 +33,7 @@ from preflight.sources.python.simulation.values import (
     Super,
     Unknown,
     forget,
+    merged,
     mixed,
 )
 
@@ -213,7 +215,8 @@ class Calls(Expressions):
                 with self._in_region(maybe=False), contextlib.suppress(Signal):
                     self.block(function.node.body, inner)
                 size = mixed(inner.size_origin, inner.own)
-                return ListValue(None, self.region, origin=mixed(*inner.yielded), size_origin=size)
+                item = functools.reduce(merged, inner.yielded) if inner.yielded else None
+                return ListValue(None, self.region, origin=mixed(*inner.yielded), size_origin=size, item=item)
             # What is kept of an earlier call is not called again.
             keeps = bool(_CACHING & function.decorators)
             is_kept = keeps and function in self._kept

@@ -107,7 +107,7 @@ def item_of(iterable: Any, written: ast.expr) -> Any:
             return OWN
         return _loaded_origin(iterable) if iterable.last == "DataLoader()" else mixed(iterable)
     if isinstance(iterable, ListValue):
-        return mixed(iterable)
+        return mixed(iterable) if iterable.item is None else iterable.item
     counts = isinstance(written, ast.Call) and ast.unparse(written.func).endswith(_COUNTS)
     if mixed(iterable) is UNKNOWN and not counts and _NAMES.search(ast.unparse(written)):
         return OWN

@@ -370,7 +370,7 @@ class Expressions(Assignments):
                         sizes += [size_origin(iterable), *(truth_origin(self.value(test, inner)) for test in each.ifs)]
                     found = element(inner)
                     if made is not None:
-                        made.origin, made.size_origin = mixed(found), mixed(*sizes)
+                        made.origin, made.size_origin, made.item = mixed(found), mixed(*sizes), found
                 finally:
                     self._loops -= 1
             return None
@@ -381,7 +381,8 @@ class Expressions(Assignments):
             outcomes = [truth(test) for test in tests]
             if None in outcomes:
                 if made is not None:
-                    made.origin, made.size_origin = mixed(element(inner)), mixed(*map(truth_origin, tests))
+                    made.item = element(inner)
+                    made.origin, made.size_origin = mixed(made.item), mixed(*map(truth_origin, tests))
                 return None
             if all(outcomes):
                 elements.append(element(inner))

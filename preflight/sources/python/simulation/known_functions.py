@@ -755,6 +755,7 @@ class Library:
         """What a method of a known value returns."""
         receiver, name = method.receiver, method.name
         if isinstance(receiver, ListValue) and name in _ADDING:
+            receiver.item = arguments[0] if name == "append" and receiver.origin is None and arguments else None
             receiver.origin = mixed(*arguments) if receiver.origin is None else mixed(receiver.origin, *arguments)
             receiver.size_origin = mixed(receiver.size_origin, run.own)
         if isinstance(receiver, Parser):

@@ -271,6 +271,8 @@ class ListValue:
     origin: Unknown | None = None
     #: Where the conditions come from under which something was put into it.
     size_origin: Unknown = UNKNOWN
+    #: What each of its items may be, where these are not known; None if nothing is known of them.
+    item: Any = None
 
 
 @dataclass(eq=False, slots=True)
