@@ -73,8 +73,8 @@ def _sampler(module: Module, call: ast.Call, short: str) -> Iterator[Claim]:
     elif short == "DistributedBatchSampler":
         # paddle/io/dataloader/batch_sampler.py
         yield module.claim("sampler_without_epochs", "it counts its epochs itself", call, because=(sampler,))
-    elif data is not None and _is_drawn_anew(module, call, value_of(data)):
-        yield module.claim("sampler_without_epochs", "its data are drawn anew in each round", call, because=(sampler,))
+    elif data is not None and _is_drawn_again(module, call, value_of(data)):
+        yield module.claim("sampler_without_epochs", "its data are drawn again in each round", call, because=(sampler,))
     rank = argument(call, "rank", 2 if short == "DistributedSampler" else None)
     meant = module.definition(value_of(rank)) if rank is not None else None
     if rank is not None and meant is not None and is_rank(module, meant) and is_local(module, meant):
@@ -94,7 +94,7 @@ _DRAWS = re.compile(r"rand|sampl|shuffle|permut|choice|draw", re.IGNORECASE)
 _MAX_NAMES = 4
 
 
-def _is_drawn_anew(module: Module, sampler: ast.Call, data: ast.expr) -> bool:
+def _is_drawn_again(module: Module, sampler: ast.Call, data: ast.expr) -> bool:
     """Whether a loop makes both a sampler and its data, of the number of the round or at random."""
     loops = [outer for outer in module.outline.above(sampler) if isinstance(outer, (ast.For, ast.AsyncFor))]
     loop = loops[-1] if loops else None
