@@ -30,6 +30,14 @@ _HOW_LEFT = {
     "return": "leaves the function",
     "if": "comes to a collective or not",
 }
+#: What to do: about a layer that some ranks leave out, a loop that ends at different steps, and any other exit.
+_REMEDIES = {
+    "layer": "Wrap the model with find_unused_parameters=True, or use the layer in every step.",
+    "for": "Let all ranks take as many steps as the one with the fewest data (all-reduce the minimum), or train within"
+    " torch.distributed.algorithms.Join.",
+    "": "Let all ranks decide together: all-reduce or broadcast the condition before it is tested (Accelerate:"
+    " set_trigger() and check_trigger()).",
+}
 #: What shows that a script is for several ranks.
 _OF_SEVERAL_RANKS = ("uses_ddp", "uses_fsdp", "training_framework", "backend")
 
@@ -47,7 +55,8 @@ def rank_local_exit_from_loop(job: Job) -> Iterator[Verdict]:
 
     What it checks: No `break`, `continue`, `return` or branch that decides whether a rank comes to a collective
     (`backward` of a distributed model, an all-reduce, a barrier) depends on the rank's own data, loss, random numbers
-    or clock. The program is followed on paper, through its functions and modules, from the launch line on.
+    or clock, and no loop around a collective runs as often as the rank's own data last. The program is followed on
+    paper, through its functions and modules, from the launch line on.
 
     Why it matters: The ranks do not leave at the same step. The first one ends or continues to other collectives, and
     the others wait for it in the step until the timeout, usually 10 to 30 minutes, kills the job.
@@ -87,13 +96,7 @@ def rank_local_exit_from_loop(job: Job) -> Iterator[Verdict]:
             f" ({place}).",
             at=leaving,
             also=((step, "the others wait here"),),
-            remedy="Wrap the model with find_unused_parameters=True, or use the layer in every step."
-            if is_layer
-            else "Let all ranks take as many steps as the one with the fewest data (all-reduce the minimum), or train"
-            " within torch.distributed.algorithms.Join."
-            if kind == "for"
-            else "Let all ranks decide together: all-reduce or broadcast the condition before it is tested"
-            " (Accelerate: set_trigger() and check_trigger()).",
+            remedy=_REMEDIES["layer" if is_layer else "for" if kind == "for" else ""],
         )
 
 
