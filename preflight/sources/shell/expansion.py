@@ -981,8 +981,9 @@ class _OutputReader:
             return self.computed_or_none(program_output.printf(words))
         if name == "seq":
             return self.computed_or_none(program_output.seq(words))
-        if name == "cat" and len(words) == 1 and not words[0].startswith("-"):
-            return self.file_content(state, words[0])
+        if name == "cat" and words and not any(word.startswith("-") for word in words):
+            contents = [self.file_content(state, word) for word in words]
+            return tuple(piece for text in contents for piece in text or ()) if None not in contents else None
         if name in ("wc", "head", "tail") and words and not words[-1].startswith("-"):
             file_content = self.file_content(state, words[-1])
             return (

@@ -153,6 +153,7 @@ def test_arithmetic_over_alternatives_and_the_unknown() -> None:
         ('f() { local p=$1; echo "$p-x"; }', "$(f 1)", "1-x"),
         ("", '$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)', "."),
         ("", "`echo old`", "old"),
+        ("", "$(cat hosts.txt hosts.txt | wc -l)", "4"),
     ],
 )
 def test_substitutions_fold(before: str, expression: str, expected: str) -> None:
