@@ -172,9 +172,28 @@ def cover(pieces: Text, fallback: Place) -> Place:
     return fallback if first is None else Place(first.file, first.start, end)
 
 
+#: What follows a variable behind the first piece of a word: the grammar (0.25.1) ends the word at the `$` of `$A/$B/c`.
+_AFTER_LATER_VARIABLE = re.compile(r"(?<=[\w/,.:=@%+}-])(\$[A-Za-z_]\w*)[,/.+-]")
+
+
 def _readable(text: str) -> str:
-    """The text as the grammar reads it, of the same length: in ASCII, and such a test as a subshell."""
-    return _TEST_IN_SUBSTITUTION.sub(r"$( (\g<test>) ", _NOT_ASCII.sub("Z", text))
+    """The text as the grammar reads it, of the same length: in ASCII, such a test as a subshell, and a colon behind
+    some variables.
+    """
+    return _AFTER_LATER_VARIABLE.sub(
+        _with_colon, _TEST_IN_SUBSTITUTION.sub(r"$( (\g<test>) ", _NOT_ASCII.sub("Z", text))
+    )
+
+
+def _with_colon(match: re.Match[str]) -> str:
+    """The variable with a colon behind it, but in arithmetic and in braces."""
+    text, at = match.string, match.start()
+    line = text.rfind("\n", 0, at) + 1
+    inside = any(text.rfind(opening, line, at) > text.rfind(closing, line, at) for opening, closing in _KEPT)
+    return match[0] if inside else f"{match[1]}:"
+
+
+_KEPT = (("((", "))"), ("{", "}"))
 
 
 class Document:

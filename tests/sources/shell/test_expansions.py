@@ -128,6 +128,22 @@ def test_arithmetic(before: str, expression: str, expected: str) -> None:
     assert value(expression, before) == Known(expected)
 
 
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("--export=A=$A,B=$B,C=1", "--export=A=x,B=y,C=1"),
+        ("$A/$B/$A/z", "x/y/x/z"),
+        ("${A}-$B.json", "x-y.json"),
+        ("$OUT", "x/b=y-x.txt"),
+        ("$((2+$N-$N-1))", "1"),
+    ],
+)
+def test_text_behind_a_later_variable_of_a_word_belongs_to_the_word(word: str, expected: str) -> None:
+    text = f"A=x; B=y; N=3\nOUT=$A/b=$B-$A.txt\ncmd {word} end\n"
+    commands = evaluate(SourceFile("run.sh", text, "", len(text)), MemoryTree({})).commands
+    assert [item.value for item in commands[-1].words] == [Known("cmd"), Known(expected), Known("end")]
+
+
 def test_arithmetic_over_alternatives_and_the_unknown() -> None:
     assert value("$((N*2))", "if [ -f a ]; then N=1; else N=2; fi") == OneOf(("2", "4"))
     assert isinstance(value("$((1/0))"), Unresolved)
