@@ -1059,6 +1059,7 @@ _READERS = frozenset(("cat", "head", "tail", "sort", "uniq", "awk", "sed", "cut"
 _SIMPLE = {
     "nproc": Symbol.CORE_COUNT,
     "shuf": Symbol.RANDOM_NUMBER,
+    "uuidgen": Symbol.RANDOM_NUMBER,
     "date": Symbol.TIME,
     "whoami": Symbol.USER,
 }

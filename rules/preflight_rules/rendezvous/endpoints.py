@@ -283,7 +283,7 @@ def rendezvous_port_random_on_each_node(job: Job) -> Iterator[Verdict]:
     """Every node, or every task, chooses its own random port for the common rendezvous.
 
     What it checks: If a shell runs on each node or in each task, its master port, endpoint and id of the rendezvous do
-    not come from `$RANDOM`, the time or a search for a free port.
+    not come from `$RANDOM`, `uuidgen`, the time or a search for a free port.
 
     Why it matters: The nodes dial different ports. Only the master's own ranks find each other; the rest wait until the
     rendezvous times out.
@@ -325,7 +325,7 @@ def _random_port(job: Job, launch: Launch) -> Claim | None:
 
 #: What draws a number or looks for a free port, as it is written; names of functions that do so.
 _DRAWS = re.compile(
-    r"\bS?RANDOM\b|\b(?:EPOCH)?SECONDS\b|\bshuf\b|\bdate\b|\bsocket\b|random|(?:free|find|get|open|unused)\w*port"
+    r"\bS?RANDOM\b|\b(?:EPOCH)?SECONDS\b|\bshuf\b|\buuid(?:gen)?\b|\bdate\b|\bsocket\b|random|(?:free|find|get|open|unused)\w*port"
 )
 _BY_NAME = re.compile(r"the output of `\w+`")
 
@@ -349,7 +349,9 @@ def _drawn_at(job: Job, launch: Launch, claim: Claim) -> Span | None:
     names = re.findall(r"\$\{?([A-Za-z_]\w*)", claim.spelling)
     set_by = [found for name in names for found in job.about(f"env.{name}", launch.scope)]
     drawing = (found.span for found in set_by if _is_drawn(found) and _DRAWS.search(found.spelling) is not None)
-    return next(drawing, claim.origin)
+    # What another script does not get through its environment, it sets itself.
+    is_own = bool(names) and not set_by and bool(launch.started_at) and launch.started_at[0].path != claim.span.path
+    return next(drawing, claim.origin or (claim.span if is_own else None))
 
 
 def _drawn_inside(job: Job, launch: Launch, claim: Claim) -> bool | None:
