@@ -42,6 +42,7 @@ _IDLE_QUANTITIES = frozenset(
             "program_followed",
             "program_outcome",
             "config_of_option",
+            "needed_variable",
         ),
     )
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from preflight._util.redaction import HIDDEN
 from preflight._util.secret_names import is_secret
@@ -65,6 +65,24 @@ def state_unread_variables(line: LaunchLine, visible: Mapping[str, Variable], tr
             continue
         if match is not None and _READ_BY_PROGRAMS.fullmatch(match["name"]) and word.span not in _before(line):
             builder.add("variable_as_argument", Known(match["name"]), word.span, word.spelling)
+    return tuple(builder.claims)
+
+
+def state_withheld_variables(
+    line: LaunchLine, wrappers: Sequence[Wrapper], visible: Mapping[str, Variable]
+) -> tuple[Claim, ...]:
+    """State each variable that the script exports and that the list of `srun --export` keeps from the tasks."""
+    builder = ClaimBuilder("environment", line.scope, line.command.condition)
+    srun = next((wrapper for wrapper in wrappers if wrapper.name == "srun"), None)
+    option = srun.scanned.last("export") if srun is not None and not srun.passes_environment else None
+    if option is None:
+        return ()
+    hidden = set(line.command.variables) - set(visible) - _SHELL_VARIABLES
+    for name in sorted(name for name in hidden if line.command.variables[name].exported)[:MAX_VARIABLES]:
+        variable = line.command.variables[name]
+        own = ClaimBuilder("environment", line.scope, variable.condition)
+        set_here = own.add("withheld_variable", Known(name), variable.span, f"{name}=")
+        builder.add("withheld_variable", Known(name), option.span, option.spelling, because=(set_here,))
     return tuple(builder.claims)
 
 

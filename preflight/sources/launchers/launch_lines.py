@@ -26,6 +26,7 @@ from preflight.sources.launchers.launch_context import (
     state_environment,
     state_task_counts,
     state_unread_variables,
+    state_withheld_variables,
     wrappers_reach_nodes,
 )
 from preflight.sources.launchers.mpi import ProgramReader, app_contexts, is_program
@@ -503,7 +504,10 @@ def _read_line(
         scheduler=scheduler,
     )
     environment = state_environment(launch, line.environment)
-    unread = state_unread_variables(launch, line.environment, tree)
+    unread = (
+        *state_unread_variables(launch, line.environment, tree),
+        *state_withheld_variables(launch, line.wrappers, line.environment),
+    )
     blanks = ClaimBuilder("shell", launch.scope, launch.command.condition)
     final = launch.words[-1]
     if _ends_at_blank(final, tree):

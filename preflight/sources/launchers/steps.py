@@ -23,11 +23,12 @@ from preflight.model.job import (
     as_int,
     lift,
 )
+from preflight.model.job.quantities import SETTING_PREFIX
 from preflight.sources.base import Command, Variable
 from preflight.sources.launchers import slurm
 from preflight.sources.launchers.claim_builder import ClaimBuilder, option_setting, state_launcher, variable_setting
 from preflight.sources.launchers.option_parser import is_python, join_spans, python_program, text_of
-from preflight.sources.launchers.wrappers import Wrapper, program_name, strip_wrappers
+from preflight.sources.launchers.wrappers import Wrapper, exported_names, program_name, strip_wrappers
 
 #: Steps read from one script.
 _MAX_STEPS = 200
@@ -122,6 +123,10 @@ def _step_claims(
         if program is not None and program.module:
             add("step_module", program.words[0].value)
     state_launcher(builder, "srun", srun.word, srun.scanned)
+    export = srun.scanned.last("export")
+    names = exported_names(export) if export is not None else None
+    if export is not None and names:
+        builder.add(f"{SETTING_PREFIX}srun.export_names", Known(",".join(names)), export.span, export.spelling)
     options = slurm.from_options(srun.scanned.given)
     unknown_options = Unresolved("options of srun that are known only at run time") if srun.scanned.incomplete else None
     _state_sizes(builder, options, header, unknown_options)

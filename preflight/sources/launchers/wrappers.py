@@ -254,10 +254,21 @@ def _plain_name(name: str, scanned: ScannedLine) -> str:
 def _clears_environment(name: str, scanned: ScannedLine) -> bool:
     """Whether the options hide the caller's environment from the program: `srun --export=NONE`, `--cleanenv`."""
     export = scanned.last("export")
-    if name == "srun" and export is not None and isinstance(export.value, Known):
-        names = str(export.value.value).split(",")
-        return "ALL" not in names and names != [""]
+    if name == "srun" and export is not None:
+        names = exported_names(export)
+        return names is not None and "ALL" not in names and names != [""]
     return scanned.last("cleanenv") is not None
+
+
+def exported_names(given: GivenOption) -> list[str] | None:
+    """The names in `srun --export=A=$A,B`, whatever their values are; None if a name is not known."""
+    names = []
+    for first, *rest in _split_parts(given.parts or (given.value,), ","):
+        name, equals, _ = str(first.value).partition("=") if isinstance(first, Known) else ("", "", "")
+        if not isinstance(first, Known) or (rest and not equals):
+            return None
+        names.append(name)
+    return names
 
 
 #: Words of `srun --export` that name no variable.

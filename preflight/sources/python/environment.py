@@ -125,17 +125,24 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def required_claims(module: Module) -> Iterator[Claim]:
-    """One claim for each such variable, at the first location where it is read."""
+    """One claim for each variable that a script reads and does not set, at the first location where it is read."""
     found: dict[str, ast.Subscript] = {}
+    needed: dict[str, ast.Subscript] = {}
     for node in module.nodes(ast.Subscript):
         if module.name(node.value) != "os.environ" or not isinstance(node.slice, ast.Constant):
             continue
         name = node.slice.value
         if name not in _RANKS and name not in _OF_NODES:
+            if isinstance(name, str) and isinstance(node.ctx, ast.Load) and not module.condition(node):
+                needed.setdefault(name, node)
             continue
         if isinstance(node.ctx, ast.Load) and always_reached(module, node):
             found.setdefault(name, node)
-    for name in sorted(set(found) - given_variables(module)):
+    given = given_variables(module) if found or needed else frozenset()
+    for name in sorted(set(needed) - given):
+        if not is_secret(name) and not any(isinstance(outer, ast.Try) for outer in module.outline.above(needed[name])):
+            yield module.claim("needed_variable", name, needed[name])
+    for name in sorted(set(found) - given):
         yield module.claim("required_variable" if name in _RANKS else "required_node_variable", name, found[name])
 
 

@@ -123,8 +123,10 @@ def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
 
     Known limits: A variable that the environment of the script has already stays exported when it is assigned. A script
     that names the variable a second time may pass it on, and is not judged. Ranks and their number are not judged where
-    only launchers that set them start programs.
+    only launchers that set them start programs. What `srun --export=NAME,...` without ALL keeps from the tasks is
+    judged where a script reads it as `os.environ["NAME"]`, outside of branches.
     """
+    yield from _withheld(job)
     for claim in distinct((*job.about("unexported_variable"), *job.about("variable_as_argument"))):
         (name,) = texts(claim.value) or ("",)
         if name in _SET_BY_LAUNCHERS and _is_set_by_launchers(job, claim):
@@ -145,6 +147,23 @@ def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
             if as_argument
             else f"Write `export {claim.spelling}`, or put it before the command on one line.",
         )
+
+
+def _withheld(job: Job) -> Iterator[Verdict]:
+    """The verdicts on variables that a list of srun leaves out, and that the program reads."""
+    for launch in job.launches:
+        needed = {name: claim for claim in job.about("needed_variable", launch.scope) for name in texts(claim.value)}
+        for claim in distinct(job.about("withheld_variable", launch.scope)):
+            (name,) = texts(claim.value) or ("",)
+            if name in needed:
+                yield undecided(launch.id, (claim,), launch) or failed(
+                    launch.id,
+                    f"`{claim.spelling}` passes only what it lists, and {name} is not among it: the program stops with"
+                    " KeyError.",
+                    at=claim,
+                    also=((needed[name], "read here"), *((each, "exported here") for each in claim.because)),
+                    remedy="Begin the list with ALL: `--export=ALL,...`.",
+                )
 
 
 @rule(
