@@ -84,6 +84,16 @@ def conda_package_of(text: str) -> Package | None:
     return _package(found["name"], version)
 
 
+#: Paddle's own images for CPUs: those for GPUs and other devices say so in the tag.
+_CPU_IMAGE = re.compile(r"(?:\S+/)?paddlepaddle/paddle:(?P<version>\d+\.\d+\.\d+)(?:-jupyter)?")
+
+
+def package_of_image(image: str) -> Package | None:
+    """The wheel in an image of Paddle for CPUs; None for any other image."""
+    found = _CPU_IMAGE.fullmatch(image.strip())
+    return Package("paddlepaddle", f"=={found['version']}") if found is not None else None
+
+
 def cuda_of(text: str) -> str:
     """`11.8` for a string with `cu118` in it; empty without one."""
     found = _CUDA.search(text)

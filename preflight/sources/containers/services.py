@@ -32,6 +32,8 @@ from preflight.model.job import (
 )
 from preflight.sources.base import Command, Reading, SourceFile, Tree, set_by_caller
 from preflight.sources.configs.line_files import variables_in
+from preflight.sources.configs.packages import claims as claims_of
+from preflight.sources.configs.packages import package_of_image
 from preflight.sources.formats.claim_redaction import secrets_of, without_secrets
 from preflight.sources.formats.comments import suppressions
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, code_of, value_of
@@ -96,7 +98,10 @@ def read_image(file: SourceFile, tree: Tree, scope: Scope) -> Reading:
         reading = Reading(claims=tuple(_variables(stage, scope)))
     reading = reading.joined(_installs(file, tree, text, stage))
     if reading.claims and stage.base is not None:
-        reading = replace(reading, claims=(_base(text, stage.base, scope), *reading.claims))
+        base = _base(text, stage.base, scope)
+        package = package_of_image(text.text[slice(*stage.base)])
+        wheels = claims_of(package, base.span, base.spelling, "image", scope=scope) if package is not None else ()
+        reading = replace(reading, claims=(base, *wheels, *reading.claims))
     return without_secrets(replace(reading, suppressions=suppressions(file)), secrets_of(commands))
 
 

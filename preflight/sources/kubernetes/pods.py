@@ -10,7 +10,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
-from preflight.model.job import Known, Plain, Scope, Unresolved, Value, as_int, lift, one_of
+from preflight.model.job import WHOLE_JOB, Known, Plain, Scope, Unresolved, Value, as_int, lift, one_of
+from preflight.sources.configs.packages import package_of_image
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, value_of
 from preflight.sources.kubernetes.objects import Role
 
@@ -180,8 +181,16 @@ def _volumes(node_claims: NodeClaims, pod: Node, scope: Scope) -> dict[str, tupl
     return sizes
 
 
+_TRAINING_ROLES = ("", "worker", "master", "trainer")
+
+
 def _container(node_claims: NodeClaims, container: Node, sizes: dict[str, tuple[Value, Member]], scope: Scope) -> None:
-    node_claims.add_member("pod_image", container.member("image"), scope=scope)
+    image = container.member("image")
+    node_claims.add_member("pod_image", image, scope=scope)
+    package = package_of_image(container.text("image"))
+    if image is not None and package is not None and scope.role in _TRAINING_ROLES:
+        # The launch in the command of the container has a scope of its own.
+        node_claims.add("package", Known(f"{package.name}{package.version}"), image, scope=WHOLE_JOB)
     mounts = container.at("volumeMounts")
     for mount in mounts.items if mounts is not None else ():
         path = mount.text("mountPath").rstrip("/")

@@ -221,7 +221,7 @@ def gpu_launch_with_cpu_wheel(job: Job) -> Iterator[Verdict]:
     """Paddle's launcher starts a job for GPUs, and the files install the wheel for CPUs.
 
     What it checks: A launch with paddle.distributed.launch that names no servers installs paddlepaddle-gpu, where its
-    files install Paddle at all.
+    files install Paddle at all, and runs in no image of Paddle for CPUs (`paddlepaddle/paddle:2.6.2`).
 
     Why it matters: The launcher of 2.0 to 2.2 finds no GPU support, takes the job for one of parameter servers, and
     stops: `The setting of Parameter-Server must has server_num or servers`. Newer ones train on the CPU.
@@ -269,7 +269,9 @@ def gpu_launch_with_cpu_wheel(job: Job) -> Iterator[Verdict]:
                 f"{quoted(claim)} is Paddle without CUDA, but {placed(devices[0])} names GPUs.",
                 at=claim,
                 also=((devices[0], "GPUs"),),
-                remedy="Install paddlepaddle-gpu of this release.",
+                remedy="Install paddlepaddle-gpu of this release."
+                if "paddlepaddle=" in claim.spelling
+                else "Take the image for GPUs: its tag has -gpu.",
                 severity=Severity.WARNING,
             )
         else:
