@@ -125,8 +125,13 @@ def _step_claims(
     state_launcher(builder, "srun", srun.word, srun.scanned)
     export = srun.scanned.last("export")
     names = exported_names(export) if export is not None else None
-    if export is not None and names:
-        builder.add(f"{SETTING_PREFIX}srun.export_names", Known(",".join(names)), export.span, export.spelling)
+    if export is not None and names != []:
+        listed: Value = (
+            Known(",".join(names))
+            if names is not None
+            else Unresolved(f"{export.spelling}: the names are known only at run time")
+        )
+        builder.add(f"{SETTING_PREFIX}srun.export_names", listed, export.span, export.spelling)
     options = slurm.from_options(srun.scanned.given)
     unknown_options = Unresolved("options of srun that are known only at run time") if srun.scanned.incomplete else None
     _state_sizes(builder, options, header, unknown_options)
