@@ -119,8 +119,9 @@ def _meta(described: _Metadata, function: Callable[..., object]) -> Meta:
 @functools.cache
 def _listed_evidence(pack: str) -> dict[str, tuple[Citation, ...]]:
     """What `data/evidence.toml` of a pack lists for each id; nothing if it has no such file."""
-    path = Path(sys.modules[pack].__file__ or "").parent / "data" / "evidence.toml"
-    rows = toml.load(path) if path.is_file() else {}
+    module = sys.modules[pack].__file__
+    path = Path(module).parent / "data" / "evidence.toml" if module is not None else None
+    rows = toml.load(path) if path is not None and path.is_file() else {}
     return {
         key: tuple(item if isinstance(item, str) else (item[0], item[1]) for item in row) for key, row in rows.items()
     }

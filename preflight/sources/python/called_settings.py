@@ -69,6 +69,7 @@ class Called(NamedTuple):
     family: str = ""
     extended: bool = False
     beside: tuple[str, ...] = ()
+    followed: bool = False
 
 
 class Calls(NamedTuple):
@@ -151,7 +152,7 @@ def _claims(module: Module, frameworks: Sequence[str]) -> Iterator[Claim]:
         name = module.name(call.args[0]) if _is_built(module, call) else module.called(call)
         made = [(name, called) for called in calls().by_name.get(last(name), ())] or _extended(module, call)
         for name, called in made:
-            if called.framework not in frameworks:
+            if called.framework not in frameworks or called.followed:
                 continue
             if called.framework == "fluid_transpile" and not is_transpile(call):
                 continue
@@ -372,9 +373,17 @@ def _uses(module: Module, key: str, name: str, call: ast.Call, place: Claim, *, 
         targets = [dotted(target) for target in node.targets if dotted(target).startswith(f"{name}.")]
         if targets and node.lineno < call.lineno and enclosing(module, node) is around:
             found.append(f"{targets[0].removeprefix(name)} =")
+    if found and not before and _is_used_elsewhere(module, name, around):
+        found.append("(_")
     if found:
         uses = tuple(truncate(found, _MAX_CALLS, "uses of an object"))
         yield module.claim(key, uses, call, source=SOURCE, because=(place,))
+
+
+def _is_used_elsewhere(module: Module, name: str, around: ast.AST | None) -> bool:
+    """Whether functions other than the one around a call use the object of this name: of an attribute, any may."""
+    loads = (node for node in module.nodes(ast.Name) if node.id == name and isinstance(node.ctx, ast.Load))
+    return "." in name or any(enclosing(module, node) is not around for node in loads)
 
 
 def _uses_in(module: Module, call: ast.Call, name: str, depth: int) -> Iterator[str]:

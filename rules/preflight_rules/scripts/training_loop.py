@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from preflight.model.findings import Confidence, Severity
-from preflight.model.job import Claim, Job, Launch, Unresolved
+from preflight.model.job import Claim, Job, Known, Launch, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
@@ -155,6 +155,13 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
                 severity=None if sure else Severity.WARNING,
                 confidence=None if sure else Confidence.MEDIUM,
             )
+            for why in [] if sure else _not_followed(job, call):
+                yield unknown(subject, f"whether the other ranks come to {quoted(call)} too: {why}", at=call)
+    for subject, call in stated(job, "collective_unmatched"):
+        if isinstance(call.value, Unresolved):
+            yield not_on_several_ranks(job, subject, call) or unknown(
+                subject, f"only some ranks come to {quoted(call)}, and {call.value.why}", at=call
+            )
     for subject, call in stated(job, "collective_in_rank_loop"):
         yield not_on_several_ranks(job, subject, call) or failed(
             subject,
@@ -208,8 +215,14 @@ def _divided(job: Job, call: Claim) -> bool | None:
 
 def _certainly_waits(job: Job, call: Claim) -> bool:
     """Whether several ranks certainly run the script, and one of them alone comes to the call."""
-    places = {claim.span for _, claim in stated(job, "collective_unmatched")}
+    places = {claim.span for _, claim in stated(job, "collective_unmatched") if isinstance(claim.value, Known)}
     return call.span in places and any(_starts_several(job, launch) for launch in launches_of(job, call))
+
+
+def _not_followed(job: Job, call: Claim) -> list[str]:
+    """Why the program that makes a call cannot be followed to its end; empty where it is followed."""
+    followed = [each for launch in launches_of(job, call) for each in job.about("program_followed", launch.scope)]
+    return [each.value.why for each in followed if isinstance(each.value, Unresolved)][:1]
 
 
 def _starts_several(job: Job, launch: Launch) -> bool:

@@ -103,6 +103,9 @@ def claims(
     called = {last(event.name) for run in runs for event in run.events}
     for each in seen(runs):
         event = each.events[0]
+        library = each.row.framework.partition("_")[0] if each.row.framework in calls().torch else ""
+        if not any(library in text for text in texts):
+            continue
         prefix = f"{SETTING_PREFIX}{each.row.framework}."
         at = Place(event.file, event.node.func)
         place: Claim = new(f"{prefix}{CALL}", Known(True), at)
@@ -161,19 +164,19 @@ def _uses(each: Seen, at: Place) -> Iterator[tuple[str, tuple[Value, Place]]]:
             parts[f"{name}.before"] = (each.around[:number], partial(operator.is_, values[0]))
             parts[f"{name}.after"] = (each.around[number + 1 :], partial(operator.is_, values[0]))
     for key, (events, is_meant) in parts.items():
-        found = tuple(dict.fromkeys(use for other in events for use in _use(other, is_meant)))
+        found = tuple(dict.fromkeys(filter(None, (_use(other, is_meant) for other in events))))
         if found:
             yield key, (Known(found[:_MAX_USES]), at)
 
 
-def _use(event: Event, is_meant: Callable[[Any], bool]) -> Iterator[str]:
-    """How a call uses an object; nothing if it does not."""
-    given = ", ".join(map(ast.unparse, (*event.node.args, *(each.value for each in event.node.keywords))))
+def _use(event: Event, is_meant: Callable[[Any], bool]) -> str:
+    """How a call uses an object; empty if it does not."""
     owner = _owner(event.function, is_meant)
     if owner is not None:
-        yield f"{event.name.removeprefix(owner)}({given})"
-    elif any(_owner(value, is_meant) is not None for value in (*event.arguments, *event.keywords.values())):
-        yield f"{event.name}(_"
+        given = ", ".join(map(ast.unparse, (*event.node.args, *(each.value for each in event.node.keywords))))
+        return f"{event.name.removeprefix(owner)}({given})"
+    values = (*event.arguments, *event.keywords.values())
+    return f"{event.name}(_" if any(_owner(value, is_meant) is not None for value in values) else ""
 
 
 def early_optimizers(events: Sequence[Event]) -> Iterator[tuple[Event, Event]]:
@@ -185,8 +188,8 @@ def early_optimizers(events: Sequence[Event]) -> Iterator[tuple[Event, Event]]:
         if divided.keywords.get("use_orig_params", False) is not False:
             continue
         model = divided.arguments[0]
-        taking = [(n, event) for n, event in optimizers if any(_use(event, partial(operator.is_, model)))]
-        made = [n for n, event in optimizers if any(_use(event, partial(_is_result, divided)))]
+        taking = [(n, event) for n, event in optimizers if _use(event, partial(operator.is_, model))]
+        made = [n for n, event in optimizers if _use(event, partial(_is_result, divided))]
         early = [event for n, event in taking if n < number]
         if early and not made and not any(n > number for n, _ in taking):
             yield early[-1], divided

@@ -218,9 +218,9 @@ class Calls(Expressions):
                 item = functools.reduce(merged, inner.yielded) if inner.yielded else None
                 return ListValue(None, self.region, origin=mixed(*inner.yielded), size_origin=size, item=item)
             # What is kept of an earlier call is not called again.
-            keeps = bool(_CACHING & function.decorators)
-            is_kept = keeps and function in self._kept
-            self._kept += [function] * keeps
+            is_kept = function in self._kept
+            if _CACHING & function.decorators:
+                self._kept.append(function)
             with self._in_region(maybe=True) if is_kept else contextlib.nullcontext():
                 self.block(function.node.body, inner)
             result: Any = None

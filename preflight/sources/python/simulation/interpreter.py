@@ -57,6 +57,8 @@ class Interpreter(Calls):
         module = ModuleValue(script)
         self._modules[script.path] = module
         statements = self._read(script)
+        if statements is None:
+            raise OutOfSteps
         module.frame.names["__name__"] = "__main__"
         module.frame.names["__file__"] = UNKNOWN
         try:
@@ -75,8 +77,13 @@ class Interpreter(Calls):
             statements = self._read(file)
             module.frame.region = self.region
             with contextlib.suppress(Returned, LeftLoop):
-                self.block(statements, module.frame)
+                self.block(statements or (), module.frame)
         return self._modules[file.path]
+
+    def module_named(self, name: str, frame: Frame) -> ModuleValue | None:
+        """The module of the user's own that a module imports by this name; None if it is not one."""
+        file = self._find_module(frame.module.file, name, 0)
+        return self.import_module(file) if file is not None else None
 
     def block(self, statements: Sequence[ast.stmt], frame: Frame) -> None:
         guards = len(self._guards)
@@ -511,35 +518,33 @@ class Interpreter(Calls):
         for value in inner.names.values():
             if isinstance(value, FunctionValue) and value.owner is None:
                 value.owner = made
-        self._begin_class(made, node, frame)
-        shown: Any = made
+        shown: Any = made if self._is_made(made, node, frame) else UNKNOWN
         for decorator in reversed(node.decorator_list):
             shown = self._decorated(shown, self.value(decorator, frame), decorator, frame)
         self._assign_name(node.name, shown, frame)
 
-    def _begin_class(self, made: ClassValue, node: ast.ClassDef, frame: Frame) -> None:
-        """Run what a base, or a metaclass, does with a new class."""
+    def _is_made(self, made: ClassValue, node: ast.ClassDef, frame: Frame) -> bool:
+        """Run what a base does with a new class; False where a metaclass of the user's own makes it."""
         keywords = {each.arg or "": self.value(each.value, frame) for each in node.keywords}
-        if isinstance(keywords.pop("metaclass", None), (ClassValue, FunctionValue)):
-            raise OutOfSteps
+        is_own = isinstance(keywords.pop("metaclass", None), (ClassValue, FunctionValue))
         found = made.lookup("__init_subclass__", above=made)
         if found is not None:
             self.call(
                 found[0], (made,), keywords, ast.copy_location(ast.Call(ast.Name(node.name), [], []), node), frame
             )
+        return not is_own
 
     def _do_Import(self, node: ast.Import, frame: Frame) -> None:
         for alias in node.names:
-            file = self._find_module(frame.module.file, alias.name, 0)
-            found: Any = self.import_module(file) if file is not None else External(alias.name)
+            module = self.module_named(alias.name, frame)
+            found: Any = module or External(alias.name)
             root, *rest = alias.name.split(".")
             if alias.asname or not rest:
                 self._assign_name(alias.asname or root, found, frame)
                 continue
             package: Any = frame.names.get(root)
             if not isinstance(package, External):
-                first = self._find_module(frame.module.file, root, 0)
-                package = self.import_module(first) if first is not None else External(root)
+                package = self.module_named(root, frame) or External(root)
                 self._assign_name(root, package, frame)
             at = package
             for part in rest[:-1]:
@@ -547,7 +552,7 @@ class Interpreter(Calls):
                 if isinstance(at, External):
                     at.attributes[part] = further = further or External(f"{at.name}.{part}")
                 at = further
-            if isinstance(at, External) and file is not None:
+            if isinstance(at, External) and module is not None:
                 at.attributes[rest[-1]] = found
             elif isinstance(at, ModuleValue):
                 at.frame.names[rest[-1]] = found

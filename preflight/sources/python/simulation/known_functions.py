@@ -40,9 +40,9 @@ from preflight.sources.python.simulation.values import (
     Instance,
     ListValue,
     Method,
+    ModuleValue,
     NotKnown,
     OpenFile,
-    OutOfSteps,
     Own,
     Unknown,
     forget,
@@ -71,7 +71,10 @@ _TEXT = frozenset(name for name in dir(str) if not name.startswith("_")) - froze
 )
 _WRAPS = names("attribute_dictionaries")
 _CHANGES = pattern("changing")
-_UNFOLLOWED = names("unfollowed")
+#: What gives names of a module values that are computed.
+_SETS_GLOBALS = re.compile(r"\bglobals\(\)(?:\[[^]]*\]\s*=(?!=)|\.(?:update|setdefault)\()")
+#: Values of names that code from elsewhere hardly replaces.
+_LASTING = (FunctionValue, ClassValue, ModuleValue, External)
 _ERRORS = (
     *(TypeError, ValueError, ArithmeticError, LookupError, NotKnown, AttributeError, RecursionError, MemoryError),
 )
@@ -204,8 +207,6 @@ class Library:
         if name in ("module", "_layers") and (model := wrapped_model(owner)) is not None:
             model.wrapped_by = owner.name
             return model
-        if full == "sys.modules":
-            raise OutOfSteps
         return External(full, owner.region, owner=owner) if len(full) < _MAX_NAME else mixed(owner)
 
     def item(self, run: Interpreter, owner: External, key: Any) -> Any:
@@ -380,10 +381,8 @@ class Library:
         return found
 
     def _note_moved(self, run: Interpreter, name: str, arguments: Sequence[Any]) -> None:
-        """Remember the files that a call may change. Raises OutOfSteps where it may change anything."""
-        if name in _UNFOLLOWED or name.endswith(".exec_module"):
-            raise OutOfSteps
-        if name.startswith(("subprocess.", "os.system", "os.popen")) or name.endswith(_WRITING):
+        """Remember the files that a call may change."""
+        if name.startswith(("subprocess.", "os.system", "os.popen", "os.chdir")) or name.endswith(_WRITING):
             self._written.add("*")
         elif name.startswith(("shutil.", "os.rename", "os.replace", "os.remove", "os.unlink", "os.symlink", "os.link")):
             self._written.update(each if isinstance(each, str) else "*" for each in map(_path_of, arguments))
@@ -481,6 +480,31 @@ class Library:
             arguments[0].items = None
         elif arguments and isinstance(arguments[0], Instance):
             forget(arguments[0])
+
+    def _call_importlib_import_module(
+        self, run: Interpreter, arguments: tuple[Any, ...], _: Any, node: ast.expr, frame: Frame
+    ) -> Any:
+        name = arguments[0] if len(arguments) == 1 else UNKNOWN
+        if not isinstance(name, str):
+            return run.call(UNKNOWN, arguments, {}, node, frame)
+        return run.module_named(name, frame) or External(name)
+
+    def _call_builtins_exec(
+        self, run: Interpreter, arguments: tuple[Any, ...], _: Any, node: ast.expr, frame: Frame
+    ) -> Any:
+        """It may give the names of a module other values; functions, classes and modules it hardly replaces."""
+        names = frame.module.frame.names
+        if frame.names is names or len(arguments) > 1:
+            changed = [name for name, value in names.items() if not isinstance(value, _LASTING)]
+            names.update(dict.fromkeys(changed, UNKNOWN))
+        return run.call(UNKNOWN, arguments, {}, node, frame)
+
+    def _call_builtins_globals(
+        self, run: Interpreter, arguments: tuple[Any, ...], keywords: Any, node: ast.expr, frame: Frame
+    ) -> Any:
+        if _SETS_GLOBALS.search(frame.module.file.text):
+            self._call_builtins_exec(run, (UNKNOWN, UNKNOWN), keywords, node, frame)
+        return DictValue(dict(frame.module.frame.names), run.region)
 
     def _call_builtins_vars(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
         if arguments and isinstance(arguments[0], Instance):

@@ -169,6 +169,7 @@ def _of_launch(job: Job, launch: Launch, runs: Sequence[Run], tree: Tree) -> Ite
         why = f"{launch.program} cannot be followed to its end"
         yield _not_followed(script, launch, why)
         yield replace(_claim("program_followed", "", script, _start(script), launch), value=Unresolved(why))
+        yield from _of_one_branch(runs[-1], why, launch)
         if failure is not None:
             yield from _of_calls(job, launch, runs)
         return
@@ -211,6 +212,19 @@ def _of_lone_rank(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Cla
         if event is not None and not _is_known(job, launch):
             yield _of_guard(event, next(iter(_deciding(event, runs[0], other)), None), launch)
             return
+
+
+def _of_one_branch(run: Run, why: str, launch: Launch) -> Iterator[Claim]:
+    """The collectives that some ranks may make alone in a program that is not followed to where the others may join."""
+    branches = [each for each in run.divergences if each.kind == "if" and each.of_rank]
+    for each in branches:
+        if sum(_is_same_collective(each.event, other.event) for other in branches) == 1:
+            claim = _claim("collective_unmatched", "", each.event.file, each.event.node, launch)
+            yield replace(claim, value=Unresolved(why))
+
+
+def _is_same_collective(one: Event, other: Event) -> bool:
+    return last(one.name) == last(other.name)
 
 
 def _deciding(event: Event, *runs: Run) -> Iterator[Guard]:

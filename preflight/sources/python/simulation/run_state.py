@@ -400,11 +400,11 @@ class RunState:
                     value.names.clear()
             frame.names.clear()
 
-    def _read(self, file: SourceFile) -> Sequence[ast.stmt]:
-        """The statements of a module. Raises OutOfSteps if it cannot be parsed."""
+    def _read(self, file: SourceFile) -> Sequence[ast.stmt] | None:
+        """The statements of a module; None if it cannot be parsed. Raises OutOfSteps where the modules are too long."""
         parsed = self._parse(file)
         if parsed is None:
-            raise OutOfSteps
+            return None
         self._stored |= parsed.stored
         self._read_bytes += file.size_bytes
         if self._read_bytes > _MAX_TEXT:

@@ -7,11 +7,17 @@ from pathlib import Path
 import pytest
 import tomllib
 
+from preflight.model.findings import Status
+from preflight.plugins import registry
 from preflight.sources.base import SourceFile
+from preflight.sources.discovery.assemble import assemble
 from preflight.sources.formats.tree import DirectoryTree
+from preflight.sources.python.simulation import run_state
 from preflight.sources.python.simulation.known_functions import World
 from preflight.sources.python.simulation.ranks import alone, run
 from preflight.sources.python.simulation.run_state import Run
+from tests.rules.rule_builders import judged
+from tests.rules.test_cases import RULES
 
 _PROGRAMS = tomllib.loads(Path(__file__).with_name("programs.toml").read_text(encoding="utf-8"))
 
@@ -179,3 +185,20 @@ def test_ranks_that_meet(name: str, tmp_path: Path) -> None:
 )
 def test_a_parser_is_strict_only_if_all_its_options_are_known(text: str, strict: bool, tmp_path: Path) -> None:
     assert any(each.options for each in _run(tmp_path, {"train.py": text}).parsers) is strict
+
+
+def test_collective_of_one_rank_is_undecided_where_the_program_is_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run.sh").write_text("torchrun --nproc-per-node=2 train.py\n", encoding="utf-8")
+    branch = "if dist.get_rank() == 0:\n    finish()\n"
+    rest = "for step in (1, 2, 3, 4):\n    print(step)\n" * 40
+    finish = "def finish():\n    dist.barrier()\n"
+    (tmp_path / "train.py").write_text(f"{_START}{finish}{branch}{rest}", encoding="utf-8")
+    monkeypatch.setattr(run_state, "MAX_STEPS", 200)
+
+    jobs = assemble(tmp_path, [tmp_path], sources=registry.sources())
+    outcomes = [outcome for job in jobs for outcome in judged(RULES["TRN002"], [job])]
+
+    assert [outcome.status for outcome in outcomes] == [Status.UNKNOWN]
+    assert "cannot be followed to its end" in outcomes[0].reason
