@@ -196,8 +196,8 @@ def program_refuses_launch(job: Job) -> Iterator[Verdict]:
 
     Fix: Give options and a number of ranks for which the condition is true.
 
-    Known limits: What libraries return is not known, except ranks, numbers of ranks and files. A program that executes
-    text or imports modules by computed names is not judged.
+    Known limits: What libraries return is not known, except ranks, numbers of ranks and files, nor what
+    executed text and modules imported by computed names do.
     """
     for launch in job.launches:
         optimised = re.search(r"\s-OO?\s", launch.span.snippet) or job.setting("env.PYTHONOPTIMIZE", launch.scope)
