@@ -29,6 +29,8 @@ from preflight.model.job import (
 SETTINGS = "settings"
 #: The role of such a file that the started script reads itself, and gives its values their meaning.
 OWN_SETTINGS = "own settings"
+#: The role of a module of whose functions a followed run of a script calls some.
+REACHED = "reached"
 
 
 @dataclass(frozen=True, slots=True)

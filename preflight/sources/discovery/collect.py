@@ -31,7 +31,7 @@ from preflight.model.job import (
 )
 from preflight.model.job.derive import with_derived
 from preflight.model.job.value import texts
-from preflight.sources.base import OWN_SETTINGS, SETTINGS, Reading, Source, SourceFile, Tree, WrittenFile
+from preflight.sources.base import OWN_SETTINGS, REACHED, SETTINGS, Reading, Source, SourceFile, Tree, WrittenFile
 from preflight.sources.discovery.readings import RecognisedFiles, read_source
 from preflight.sources.formats.comments import suppressions
 from preflight.sources.formats.tree import OverlayTree
@@ -383,8 +383,12 @@ class JobCollector:
             folder = tree.resolve(path, relative_to=base) if base is not None else None
             return tree.names(folder) if folder is not None else ()
 
+        def reading(file: SourceFile) -> Reading:
+            source = self.recognised.source_of(file, "script")
+            return self.recognised.reading(source, file, REACHED, WHOLE_JOB) if source is not None else Reading()
+
         tree = self._tree(_Step(launch.program, scope=launch.scope))
-        return ranks.Files(tree, opened, entries)
+        return ranks.Files(tree, opened, entries, reading)
 
 
 def collect_job(recognised: RecognisedFiles, entries: Sequence[str], *, explicit: bool) -> JobCollector:

@@ -374,7 +374,7 @@ def _uses(module: Module, key: str, name: str, call: ast.Call, place: Claim, *, 
         if targets and node.lineno < call.lineno and enclosing(module, node) is around:
             found.append(f"{targets[0].removeprefix(name)} =")
     if found and not before and _is_used_elsewhere(module, name, around):
-        found.append("(_")
+        found.append("unknown(_")
     if found:
         uses = tuple(truncate(found, _MAX_CALLS, "uses of an object"))
         yield module.claim(key, uses, call, source=SOURCE, because=(place,))

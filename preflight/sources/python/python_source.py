@@ -14,7 +14,7 @@ from typing import Any
 from preflight._util.redaction import scrub
 from preflight._util.spans import MAX_SNIPPET_LENGTH
 from preflight.model.job import WHOLE_JOB, Claim, Known, Note, NoteDetail, NoteKind, Reference, Scope, Span, Strength
-from preflight.sources.base import Command, Reading, SourceFile, Tree
+from preflight.sources.base import REACHED, Command, Reading, SourceFile, Tree
 from preflight.sources.formats.comments import suppressions
 from preflight.sources.python import (
     argparse_options,
@@ -116,6 +116,8 @@ _MODULE_QUANTITIES = frozenset(WORDS["quantities_of_modules"])
 #: How Python's messages about indentation start that is wrong in every version.
 _INDENTATION_FAULTS = ("unexpected indent", "expected an indented block")
 
+#: What the claims of a module in the role `reached` are never about.
+_NOT_REACHED = frozenset(WORDS["quantities_of_scripts_alone"])
 #: Used instead of a role: the full reading of a parsed file, from which each role takes its part.
 _FULL_READING = "*"
 
@@ -124,7 +126,7 @@ class PythonSource:
     """Reads one training script."""
 
     name = "python"
-    roles = ("script", "module", "submodule")
+    roles = ("script", "module", "submodule", REACHED)
 
     def __init__(self) -> None:
         # Modules that many scripts of a repository import are read once. Only for one tree at a time: the references of
@@ -171,7 +173,7 @@ class PythonSource:
         if role.startswith(configurations.ROLE):
             return self._recipe(file, tree, role[len(configurations.ROLE) :])
         if not may_state_claims(file.text, role):
-            if role == "submodule":
+            if role in ("submodule", REACHED):
                 return Reading(suppressions=suppressions(file))
             found = imports.quick_references(file, tree, role, WHOLE_JOB)
             claims = () if role in imports.NEXT_ROLE else (_script(file),)
@@ -292,6 +294,10 @@ _MAIN = re.compile(r"^if __name__ ?== ?[\"']__main__[\"']:.*(?:\n(?:[ \t#].*)?)*
 
 def _select_for_role(reading: Reading, role: str, text: str) -> Reading:
     """The part of a script's full reading that counts if it is only imported."""
+    if role == REACHED:
+        own = {launch.scope for launch in reading.launches}
+        reached = (each for each in reading.claims if each.quantity not in _NOT_REACHED and each.scope not in own)
+        return Reading(tuple(reached), suppressions=reading.suppressions)
     if role not in imports.NEXT_ROLE:
         return reading
     main = _MAIN.search(text)
@@ -430,7 +436,8 @@ def _is_python(lines: list[str]) -> bool:
 _MODULE_WORDS = WORDS["module_words"]
 #: A script in a folder that nothing starts states nothing without one of these, or one of those above.
 _SCRIPT_WORDS = WORDS["script_words"]
-_BY_ROLE = {"": (*_MODULE_WORDS, *_SCRIPT_WORDS), "module": _MODULE_WORDS, "submodule": _MODULE_WORDS}
+_ALL_WORDS = (*_MODULE_WORDS, *_SCRIPT_WORDS)
+_BY_ROLE = {"": _ALL_WORDS, REACHED: _ALL_WORDS, "module": _MODULE_WORDS, "submodule": _MODULE_WORDS}
 
 
 def may_state_claims(text: str, role: str) -> bool:

@@ -176,7 +176,7 @@ def _use(event: Event, is_meant: Callable[[Any], bool]) -> str:
         given = ", ".join(map(ast.unparse, (*event.node.args, *(each.value for each in event.node.keywords))))
         return f"{event.name.removeprefix(owner)}({given})"
     values = (*event.arguments, *event.keywords.values())
-    return f"{event.name}(_" if any(_owner(value, is_meant) is not None for value in values) else ""
+    return f"{event.name or 'unknown'}(_" if any(_owner(value, is_meant) is not None for value in values) else ""
 
 
 def early_optimizers(events: Sequence[Event]) -> Iterator[tuple[Event, Event]]:

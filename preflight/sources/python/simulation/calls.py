@@ -206,6 +206,9 @@ class Calls(Expressions):
         if isinstance(function.node, ast.Lambda):
             return self.value(function.node.body, inner)
         assumed = self._assumed
+        if not self._maybe and not self._muted:
+            body = function.node
+            self.entered.add((function.frame.module.file.path, body.lineno, body.end_lineno or body.lineno))
         self._calls.append((function, node, frame.module.file))
         start, depth, waited = len(self.events), self._maybe, self._waited
         loops, self._early = self._early, []

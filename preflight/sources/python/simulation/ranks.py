@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from preflight._util.redaction import HIDDEN, scrub
-from preflight.model.job import Claim, Job, Known, Launch, Span, Unresolved, Value
+from preflight.model.job import Claim, Job, Known, Launch, Span, Strength, Unresolved, Value
 from preflight.model.job.value import texts
-from preflight.sources.base import SourceFile, Tree
+from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.python import imports
 from preflight.sources.python.called_settings import SOURCE
 from preflight.sources.python.module import Positions, last, parse_silently
@@ -73,11 +73,13 @@ class Files:
         tree: those of the user.
         opened: the text of a file that the program opens.
         entries: what is in a folder that the program looks into.
+        reading: what the text of a module shows.
     """
 
     tree: Tree
     opened: Callable[[str], str | None]
     entries: Callable[[str], Sequence[str]]
+    reading: Callable[[SourceFile], Reading]
 
 
 def simulated(job: Job, derived: Job, files_of: Callable[[Launch], Files]) -> Job:
@@ -94,7 +96,7 @@ def simulated(job: Job, derived: Job, files_of: Callable[[Launch], Files]) -> Jo
         claim
         for launch in launches
         if launch.id in runs
-        for claim in _of_launch(known, launch, runs[launch.id], files_of(launch).tree)
+        for claim in _of_launch(known, launch, runs[launch.id], files_of(launch))
     ]
     better = {(claim.scope, call_settings.place_of(claim.quantity, claim.span)) for claim in new}
     kept = (c for c in shown if (c.scope, call_settings.place_of(c.quantity, c.span)) not in better)
@@ -133,8 +135,12 @@ def _runs(
     """What the program of a launch does on a few ranks, and last on any rank."""
     of_any, singles = _worlds(job, launch)
 
+    def places_in(file: SourceFile) -> Collection[ExpressionPlace]:
+        further = {} if file.path == script.path else resolution.places_of(files.reading(file).claims)
+        return (*wanted.get(file.path, ()), *further.get(file.path, ()))
+
     def follow(world: World) -> Run:
-        return run(script, replace(world, read=files.opened, names=files.entries), files.tree, wanted)
+        return run(script, replace(world, read=files.opened, names=files.entries), files.tree, places_in)
 
     found = follow(of_any)
     # A program that is too long for one run is so for the others.
@@ -144,8 +150,9 @@ def _runs(
     return [found] if is_same else [*map(follow, singles(found.named_ranks)), found]
 
 
-def _of_launch(job: Job, launch: Launch, runs: Sequence[Run], tree: Tree) -> Iterator[Claim]:
+def _of_launch(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> Iterator[Claim]:
     """What the runs of a launch show that no text does."""
+    tree = files.tree
     script = tree.read(launch.program)
     if not isinstance(script, SourceFile):
         return
@@ -183,6 +190,7 @@ def _of_launch(job: Job, launch: Launch, runs: Sequence[Run], tree: Tree) -> Ite
     if any("RANK" in each.variables for each in runs):
         setter = _claim("rank_setter", "", script, _start(script), launch)
         yield replace(setter, value=Unresolved(f"{launch.program} sets RANK"))
+    yield from _of_modules(job, launch, runs, files)
     yield from _of_calls(job, launch, runs)
     yield from _of_lone_rank(job, launch, runs)
 
@@ -198,6 +206,39 @@ def _of_calls(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
     stated = {call_settings.place_of(claim.quantity, claim.span): claim for claim in calls}
     modules = {event.file.path: event.file.text for each in runs for event in each.events}
     return call_settings.claims(runs, list(modules.values()), stated, new)
+
+
+def _of_modules(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> Iterator[Claim]:
+    """What the text of modules shows of the functions that a program certainly calls."""
+    entered: dict[str, set[tuple[int, int]]] = {}
+    for path, first, end in runs[-1].entered:
+        if path != launch.program:
+            entered.setdefault(path, set()).add((first, end))
+    known = {call_settings.place_of(claim.quantity, claim.span) for claim in job.claims}
+    for path, functions in sorted(entered.items()):
+        file = files.tree.read(path)
+        parsed = _MODULES.parsed(file) if isinstance(file, SourceFile) else None
+        if not isinstance(file, SourceFile) or parsed is None:
+            continue
+        lines = _lines_of(parsed, functions)
+        found = [
+            replace(claim, scope=launch.scope, strength=Strength.CONFIG)
+            for claim in files.reading(file).claims
+            if claim.span.line in lines and call_settings.place_of(claim.quantity, claim.span) not in known
+        ]
+        yield from resolution.resolved(found, {launch.id: launch}, {launch.id: runs})
+
+
+def _lines_of(parsed: Parsed, functions: Collection[tuple[int, int]]) -> set[int]:
+    """The lines of some functions, without those of functions in them."""
+    found: set[int] = set()
+    # Inner functions come after those around them.
+    for node in ast.walk(parsed.tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            end = node.end_lineno or node.lineno
+            lines = range(node.lineno, end + 1)
+            found = found.union(lines) if (node.lineno, end) in functions else found.difference(lines)
+    return found
 
 
 def _of_lone_rank(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
@@ -309,13 +350,20 @@ def _place(failure: Failure) -> tuple[str, int, int]:
     return failure.file.path, getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
 
 
+def _nothing(_: SourceFile) -> Collection[ExpressionPlace]:
+    return ()
+
+
 def run(
-    script: SourceFile, world: World, tree: Tree, wanted: Mapping[str, Collection[ExpressionPlace]] | None = None
+    script: SourceFile,
+    world: World,
+    tree: Tree,
+    wanted: Callable[[SourceFile], Collection[ExpressionPlace]] = _nothing,
 ) -> Run:
     """Run a script for one rank.
 
     Args:
-        wanted: the expressions whose values are to be kept, by their files.
+        wanted: the expressions of a file whose values are to be kept.
     """
     # What a run makes is in cycles, which fill the memory of this process: they are freed at once, and only they are
     # searched. What a program that calls this one has frozen stays so.
@@ -323,7 +371,7 @@ def run(
     if not is_frozen:
         gc.freeze()
     try:
-        found = _run(script, world, tree, wanted or {})
+        found = _run(script, world, tree, wanted)
         gc.collect()
         return found
     finally:
@@ -331,7 +379,9 @@ def run(
             gc.unfreeze()
 
 
-def _run(script: SourceFile, world: World, tree: Tree, wanted: Mapping[str, Collection[ExpressionPlace]]) -> Run:
+def _run(
+    script: SourceFile, world: World, tree: Tree, wanted: Callable[[SourceFile], Collection[ExpressionPlace]]
+) -> Run:
     def find(importing: SourceFile, name: str, level: int) -> SourceFile | None:
         path = imports.file_of(tree, importing, name, level)
         found = tree.read(path) if path is not None else None
@@ -364,6 +414,7 @@ def _run(script: SourceFile, world: World, tree: Tree, wanted: Mapping[str, Coll
         frozenset(interpreter.named_ranks),
         library.is_asked,
         interpreter.parsers,
+        frozenset(interpreter.entered),
     )
 
 

@@ -110,6 +110,7 @@ class Run(NamedTuple):
         named_ranks: the ranks that it compares its own with.
         asks_for_rank: whether what it does may depend on its rank.
         parsers: the calls that parse a line.
+        entered: the functions that it certainly calls, by file, first and last line.
     """
 
     events: Sequence[Event]
@@ -127,6 +128,7 @@ class Run(NamedTuple):
     named_ranks: frozenset[int] = frozenset()
     asks_for_rank: bool = True
     parsers: Sequence[ParserCall] = ()
+    entered: Collection[tuple[str, int, int]] = ()
 
 
 class ParserCall(NamedTuple):
@@ -211,7 +213,7 @@ class RunState:
         functions: Any,
         find_module: FindModule,
         parse: Callable[[SourceFile], Parsed | None],
-        wanted: Mapping[str, Collection[ExpressionPlace]],
+        wanted: Callable[[SourceFile], Collection[ExpressionPlace]],
     ) -> None:
         self.functions = functions
         self.events: list[Event] = []
@@ -219,6 +221,7 @@ class RunState:
         self.values: dict[ExpressionPlace, list[Any]] = {}
         #: How many items the loops at some places had.
         self.rounds: dict[tuple[str, int, int], set[int]] = {}
+        self.entered: set[tuple[str, int, int]] = set()
         self._watched: dict[int, ExpressionPlace] = {}
         self._wanted = wanted
         self._find_module = find_module
@@ -409,7 +412,7 @@ class RunState:
         self._read_bytes += file.size_bytes
         if self._read_bytes > _MAX_TEXT:
             raise OutOfSteps
-        wanted = self._wanted.get(file.path, ())
+        wanted = self._wanted(file)
         for node in ast.walk(parsed.tree) if wanted else ():
             if isinstance(node, ast.expr):
                 end = (node.end_lineno or 0, node.end_col_offset or 0)
