@@ -50,8 +50,8 @@ FACTS = frozenset(
 )
 
 
-#: Those of them that depend on the rest of the file.
-OF_FILE = (".early", ".late", ".found", ".again", ".reached_by")
+#: What is stated of an argument that has to do with ranks.
+ABOUT_RANKS = (".rank", ".variable", ".divided_by", ".is_list", ".chosen_by")
 
 
 class Called(NamedTuple):
@@ -102,17 +102,6 @@ def calls() -> Calls:
                 by_name.setdefault(name, []).append(called)
     paddle, torch = (tuple(dict.fromkeys(called.framework for called in rows[group])) for group in ("paddle", "torch"))
     return Calls(paddle, {called.framework: called.family for called in rows["other"]}, torch, by_name)
-
-
-@functools.cache
-def _objects() -> frozenset[str]:
-    """The frameworks of objects whose attributes are settings, too."""
-    return frozenset(called.framework for rows in calls().by_name.values() for called in rows if called.sets)
-
-
-def is_finished_later(claim: Claim) -> bool:
-    """Whether a claim is about an object that another file may still change."""
-    return claim.quantity.startswith(SETTING_PREFIX) and claim.quantity.split(".")[1] in _objects()
 
 
 #: The calls of NeMo-Run that make what their first argument names.

@@ -30,7 +30,6 @@ from preflight.sources.python import (
     environment,
     frameworks,
     horovod,
-    imported_calls,
     imports,
     model_wrappers,
     own_ranks,
@@ -83,6 +82,7 @@ _READERS: tuple[Callable[[Module], Iterable[Claim | Reference]], ...] = (
     frameworks.ray_claims,
     ray_actors.claims,
     written_files.folders,
+    written_files.folders_of_module,
     written_files.shared_files,
     written_files.shared_path_claims,
     model_wrappers.claims,
@@ -95,7 +95,6 @@ _READERS: tuple[Callable[[Module], Iterable[Claim | Reference]], ...] = (
     frameworks.hugectr_claims,
     script_features.claims,
     called_settings.torch_claims,
-    imported_calls.claims,
     drawn_ports.claims,
     rank_names.claims,
     wrapped_models.claims,
@@ -297,7 +296,12 @@ def _select_for_role(reading: Reading, role: str, text: str) -> Reading:
     if role == REACHED:
         own = {launch.scope for launch in reading.launches}
         reached = (each for each in reading.claims if each.quantity not in _NOT_REACHED and each.scope not in own)
+        # A run shows the arguments of calls better, but not how a rank is written in them.
+        source, about_ranks = called_settings.SOURCE, called_settings.ABOUT_RANKS
+        reached = (each for each in reached if each.source != source or each.quantity.endswith(about_ranks))
         return Reading(tuple(reached), suppressions=reading.suppressions)
+    claims = tuple(claim for claim in reading.claims if claim.source != written_files.IN_FUNCTIONS)
+    reading = replace(reading, claims=claims)
     if role not in imports.NEXT_ROLE:
         return reading
     main = _MAIN.search(text)
@@ -437,7 +441,7 @@ _MODULE_WORDS = WORDS["module_words"]
 #: A script in a folder that nothing starts states nothing without one of these, or one of those above.
 _SCRIPT_WORDS = WORDS["script_words"]
 _ALL_WORDS = (*_MODULE_WORDS, *_SCRIPT_WORDS)
-_BY_ROLE = {"": _ALL_WORDS, REACHED: _ALL_WORDS, "module": _MODULE_WORDS, "submodule": _MODULE_WORDS}
+_BY_ROLE = {"": _ALL_WORDS, REACHED: (*_ALL_WORDS, "Dataset"), "module": _MODULE_WORDS, "submodule": _MODULE_WORDS}
 
 
 def may_state_claims(text: str, role: str) -> bool:

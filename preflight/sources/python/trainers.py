@@ -26,7 +26,7 @@ from preflight.model.job import (
     lift,
 )
 from preflight.model.job.quantities import SECTION, SETTING_PREFIX
-from preflight.model.job.value import Computed, Symbol, one_of
+from preflight.model.job.value import Computed, Symbol
 from preflight.sources.configs.deepspeed import QUANTITY_OF
 from preflight.sources.configs.hugging_face import PRECISIONS, SETTINGS, precision_of
 from preflight.sources.python.module import Module, argument, last, value_of
@@ -42,8 +42,6 @@ _READ_ELSEWHERE = frozenset(
         "dataloader_num_workers",
     ]
 )
-#: Words that show that a script trains with Accelerate, or with a trainer that uses it.
-_TRAINS = re.compile(r"\b(?:Trainer|\w+Trainer|Accelerator|TrainingArguments|\w+TrainingArguments)\(")
 _TRAINING_ARGUMENTS = tuple(
     f"transformers.{name}"
     for name in ("TrainingArguments", "training_args.TrainingArguments", "Seq2SeqTrainingArguments")
@@ -67,8 +65,6 @@ CALL = "(call)"
 PARSER = "(parser)"
 #: Parsers of such arguments: transformers' own, and TRL's.
 _PARSERS = ("HfArgumentParser", "TrlParser")
-#: Calls of these that make the trainer's arguments.
-_PARSES = ("parse_args_into_dataclasses", "parse_args_and_config")
 #: Configurations of TRL that are not arguments of a trainer.
 _NOT_OF_TRAINERS = ("ModelConfig", "ScriptConfig")
 _LIGHTNING_ROOTS = ("lightning", "pytorch_lightning", "lightning_fabric")
@@ -95,7 +91,6 @@ def claims(module: Module) -> Iterator[Claim]:
             yield from _accelerator(module, call)
         elif short == "from_pretrained":
             yield from _model(module, call, name)
-            yield from _device_map(module, call, name)
         elif root in _LIGHTNING_ROOTS and short in ("Trainer", "Fabric"):
             yield from _lightning(module, call, short)
         yield from _wrapped_layers(module, call)
@@ -266,66 +261,6 @@ def _model(module: Module, call: ast.Call, name: str) -> Iterator[Claim]:
     value = module.fold(value_of(given))
     if isinstance(value, Known) and isinstance(value.value, str):
         yield module.claim("model_name", value, given, spelling=module.text(call))
-
-
-def _device_map(module: Module, call: ast.Call, name: str) -> Iterator[Claim]:
-    """`from_pretrained(..., device_map="auto")` in a script that trains with Accelerate or a trainer over it.
-
-    `because` is the call before it that sets the trainer up, if there is one.
-    """
-    if not name.rpartition(".")[0] or _TRAINS.search(module.file.text) is None:
-        return
-    because = tuple(module.claim("trainer_set_up", True, each.func) for each in _set_up_before(module, call))
-    given = argument(call, "device_map")
-    if given is not None:
-        values = [_map(module, each) for each in _possible(module, value_of(given))]
-        found = [item for value in values for item in alternatives(value)]
-        known = all(alternatives(value) for value in values)
-        if None not in found:
-            value = one_of(map(str, found)) if known else Unresolved("a map that is known only at run time")
-            yield module.claim("device_map", value, given, because=because)
-    lean = argument(call, "low_cpu_mem_usage")
-    if lean is not None and alternatives(module.fold(value_of(lean))) == (True,):
-        yield module.claim("low_cpu_mem_usage", True, lean, because=because)
-
-
-def _map(module: Module, expression: ast.expr) -> Value:
-    return Known("{...}") if isinstance(expression, ast.Dict) else module.fold(expression)
-
-
-def _possible(module: Module, expression: ast.expr) -> list[ast.expr]:
-    """What an expression may hold: what its name is assigned in the same function, once or in branches."""
-    made = module.definition(expression)
-    if not isinstance(made, ast.Name):
-        return [made]
-    around = module.outline.function_of(made)
-    if around is not None and made.id in {each.arg for each in (*around.args.args, *around.args.kwonlyargs)}:
-        return [made]
-    if any(dotted(node.target) == made.id for node in module.nodes(ast.AnnAssign)):
-        return [made]
-    pairs = (target for node in module.nodes(ast.Assign) for target in node.targets if isinstance(target, ast.Tuple))
-    if any(dotted(item) == made.id for pair in pairs for item in pair.elts):
-        return [made]
-    assigned = [
-        node.value
-        for node in module.nodes(ast.Assign)
-        if any(isinstance(target, ast.Name) and target.id == made.id for target in node.targets)
-        and module.outline.function_of(node) is around
-    ]
-    return assigned or [made]
-
-
-def _set_up_before(module: Module, call: ast.Call) -> Iterator[ast.Call]:
-    """The first call above `call`, in its function or outside all, that sets up Accelerate or a trainer's arguments."""
-    around = (None, module.outline.function_of(call))
-    for each in module.calls:
-        short = last(module.called(each))
-        sets_up = short == "Accelerator" or short.endswith("TrainingArguments") or is_trl_config(module.called(each))
-        if not sets_up and short not in _PARSES:
-            continue
-        if each.lineno < call.lineno and module.outline.function_of(each) in around:
-            yield each
-            return
 
 
 def _lightning(module: Module, call: ast.Call, short: str) -> Iterator[Claim]:

@@ -12,6 +12,8 @@ from preflight.sources.python.module import Module, argument, is_none, last, val
 from preflight.sources.python.outline import dotted, end_of
 from preflight.sources.python.rank_conditions import RankGuard, RankSet, ranks_of
 
+#: The source of what is stated of the functions of a module, if a followed run calls them.
+IN_FUNCTIONS = "python function"
 #: Calls that write a model's state, by the last part of the name.
 _SAVES = re.compile(
     r"save_?(?:the_)?(?:model|checkpoint|ckpt|state_dict|weights|pretrained|training_state|snapshot|networks?)s?\w*"
@@ -117,7 +119,8 @@ def _uses_ranks(module: Module) -> bool:
 def folders_of_module(module: Module) -> Iterator[Claim]:
     """The same for a module, whose functions every rank enters, unless a caller must ask for it."""
     optional = {module.span(call) for call in module.named("mkdir", "makedirs") if _is_optional(module, call)}
-    return (claim for claim in _folders(module, ranks_of(module).inside) if claim.span not in optional)
+    made = _folders(module, ranks_of(module).inside, IN_FUNCTIONS)
+    return (claim for claim in made if claim.span not in optional)
 
 
 def _is_optional(module: Module, call: ast.Call) -> bool:
@@ -132,7 +135,7 @@ def _is_optional(module: Module, call: ast.Call) -> bool:
     return any(isinstance(each, ast.Name) and each.id in left_out for test in tests for each in ast.walk(test))
 
 
-def _folders(module: Module, guard: Callable[[ast.Call], RankGuard]) -> Iterator[Claim]:
+def _folders(module: Module, guard: Callable[[ast.Call], RankGuard], source: str = "python") -> Iterator[Claim]:
     for call in module.named("mkdir", "makedirs"):
         name = module.called(call)
         if name not in ("os.mkdir", "os.makedirs") and not (last(name) == "mkdir" and not call.args):
@@ -142,7 +145,7 @@ def _folders(module: Module, guard: Callable[[ast.Call], RankGuard]) -> Iterator
         if may_exist or _is_caught(module, call) or _is_side_work(module, call) or _is_in_turn(module, call):
             continue
         if guard(call).who is RankSet.ALL and not _has_own_path(module, call) and not _has_microseconds(module, call):
-            yield module.claim("folder_made", module.text(call), call)
+            yield module.claim("folder_made", module.text(call), call, source=source)
 
 
 def _saves_model(call: ast.Call) -> bool:

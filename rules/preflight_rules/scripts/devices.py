@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from preflight.model.findings import Confidence, Severity, Status
-from preflight.model.job import Claim, Job, Launch, Plain, Scope, Unresolved, is_whole_number
+from preflight.model.findings import Severity, Status
+from preflight.model.job import Claim, Job, Launch, Plain, Unresolved, is_whole_number
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import Scalar, numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
@@ -170,95 +170,6 @@ def _global_rank_verdict(job: Job, chosen: Claim, launch_id: str) -> Verdict | N
 
 #: Device maps that spread one model over all visible GPUs.
 _SPREADING = frozenset(("auto", "balanced", "balanced_low_0", "sequential"))
-_STARTERS = frozenset(("torchrun", "torch.distributed.launch", "accelerate", "deepspeed"))
-
-
-@rule(
-    "HFT009",
-    "device-map-beside-other-ranks",
-    severity=Severity.ERROR,
-    profile="default",
-    otherwise="no training script loads its model with a device map",
-)
-def device_map_beside_other_ranks(job: Job) -> Iterator[Verdict]:
-    """A script loads its model with a device map under ZeRO stage 3, or spreads it over the GPUs of other ranks.
-
-    What it checks: A script that trains with Accelerate, or a trainer based on it, loads its model with neither a
-    `device_map` nor `low_cpu_mem_usage=True` once it has set up ZeRO stage 3. With several ranks on a node it has no
-    spreading map (`auto`, `balanced`, `sequential`).
-
-    Why it matters: transformers refuses both once ZeRO stage 3 is set up. Otherwise every rank loads the whole model
-    over all GPUs, which may run out of memory, and Accelerate refuses it: "You can't train a model that has been loaded
-    with `device_map='auto'` in any distributed mode".
-
-    Example: `AutoModelForCausalLM.from_pretrained(name, device_map="auto")` and `torchrun --nproc_per_node=8 train.py`.
-
-    Fix: Remove `device_map`; for quantised models `device_map={"": local_rank}`.
-
-    Known limits: Where no call before the model sets the trainer up, only a spreading map is reported, at warning.
-    `low_cpu_mem_usage` is a warning, because releases since 4.50 ignore it. With several models, a model used only for
-    inference is reported too. Ranks that see only one GPU each are not reported.
-    """
-    for quantity in ("device_map", "low_cpu_mem_usage"):
-        for subject, given in stated(job, quantity):
-            for launch in launches_of(job, given):
-                yield _judged(job, launch.id, launch.scope, launch, given)
-            if not job.launches:
-                yield _judged(job, subject, given.scope, None, given)
-
-
-def _judged(job: Job, subject: str, scope: Scope, launch: Launch | None, given: Claim) -> Verdict:
-    stages, each = job.setting("zero_stage", scope), job.setting("processes_per_node", scope)
-    undecided_verdict = undecided(subject, (given, *stages, *each), launch)
-    if undecided_verdict is not None:
-        return undecided_verdict
-    maps = set(texts(given.value)) if given.quantity == "device_map" else set()
-    spreads = bool(maps) and maps <= _SPREADING
-    stage = numbers(job_value(stages)) if stages else ()
-    if stage and min(stage) >= 3 and (spreads or given.because):
-        if not _zero_is_set_up(job, scope):
-            return unknown(subject, "Accelerate leaves the setup of ZeRO stage 3 to the script", at=given)
-        certain = bool(given.because) and given.quantity == "device_map"
-        return failed(
-            subject,
-            f"{quoted(given)} is used with {placed(stages[0])}: transformers "
-            + ("refuses a device map" if given.quantity == "device_map" else "before 4.50 refuses low_cpu_mem_usage")
-            + " under ZeRO stage 3"
-            + (
-                ", and stops while it loads the model."
-                if given.because
-                else ", or Accelerate refuses the spread model."
-            ),
-            at=given,
-            also=((stages[0], "ZeRO stage 3"), *((before, "set up here") for before in given.because)),
-            remedy=f"Remove `{given.quantity}`: DeepSpeed splits the model itself.",
-            severity=None if certain else Severity.WARNING,
-        )
-    if maps & _SPREADING and not spreads:
-        return unknown(subject, f"{quoted(given)} spreads the model in some branches only", at=given)
-    if not spreads:
-        return passed(subject)
-    if launch is None:
-        return unknown(subject, f"the number of ranks that run {quoted(given)} is unknown", at=given)
-    several = launch.launcher in _STARTERS and certainly_several(job_value(each))
-    if several and not job.setting("env.ACCELERATE_BYPASS_DEVICE_MAP", scope):
-        return failed(
-            subject,
-            f"{quoted(given)} spreads the model over all GPUs in each of the {max(numbers(job_value(each)))} ranks"
-            f" that {placed(each[0])} starts on a node: Accelerate refuses to train it.",
-            at=given,
-            also=((each[0], "ranks of each node"),),
-            remedy='Remove `device_map`; for a quantised model write `device_map={"": local_rank}`.',
-            severity=Severity.WARNING,
-            confidence=Confidence.MEDIUM,
-        )
-    return passed(subject)
-
-
-def _zero_is_set_up(job: Job, scope: Scope) -> bool:
-    """Whether nothing switches off Accelerate's setup of ZeRO stage 3 before models are loaded."""
-    flags = [claim for key, claim in job.settings("accelerate", scope) if key.endswith("zero3_init_flag")]
-    return not any(claim.alternatives in ((False,), ("false",)) for claim in flags)
 
 
 def _after(launch: Launch, option: str) -> set[str | None]:

@@ -665,21 +665,3 @@ def test_a_skipped_file_is_read_completely_if_it_is_started() -> None:
     assert not source.read(file, tree).notes, "nothing in it is worth a parse where nothing starts it"
     alone = PythonSource().read(file, tree, role="script")
     assert source.read(file, tree, role="script") == alone
-
-
-def test_two_sources_keep_the_modules_of_their_trees_apart() -> None:
-    source = {"lib.py": "from sub import build\n\n\ndef run():\n    build()\n"}
-    call = "import torch\n\n\ndef build():\n    torch.distributed.init_process_group({!r})\n"
-    first = MemoryTree({**source, "sub.py": call.format("gloo")})
-    second = MemoryTree({**source, "sub/__init__.py": call.format("nccl")})
-    text = "import lib\n\nlib.run()\n{}"
-    of_first, of_second = PythonSource(), PythonSource()
-
-    def backends(source: PythonSource, tree: MemoryTree, name: str) -> set[object]:
-        reading = source.read(_file(text.format(f"# {name}\n"), name), tree, role="script")
-        found = [c.value for c in reading.claims if c.quantity == "setting.torch_group.backend"]
-        return {value.value for value in found if isinstance(value, Known)}
-
-    assert backends(of_first, first, "a.py") == {"gloo"}
-    assert backends(of_second, second, "a.py") == {"nccl"}
-    assert backends(of_first, first, "b.py") == {"gloo"}

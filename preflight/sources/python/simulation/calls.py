@@ -43,6 +43,8 @@ _MAX_DEPTH = 40
 _MAX_RECURSION = 2
 _CACHING = names("caching_decorators")
 
+#: Methods that libraries call of the objects that they get.
+_CALLED_BY_LIBRARIES = ("__getitem__", "__call__", "forward", "training_step")
 #: Methods that run where an object is used in an expression; calls, loops, contexts are followed by themselves.
 _OPERATOR = re.compile(
     r"__(?!init|new|call|enter|exit|iter|next|get__|set__|getattr|setattr|post_init|del__|aenter)\w+__"
@@ -206,9 +208,7 @@ class Calls(Expressions):
         if isinstance(function.node, ast.Lambda):
             return self.value(function.node.body, inner)
         assumed = self._assumed
-        if not self._maybe and not self._muted:
-            body = function.node
-            self.entered.add((function.frame.module.file.path, body.lineno, body.end_lineno or body.lineno))
+        self._enter(function)
         self._calls.append((function, node, frame.module.file))
         start, depth, waited = len(self.events), self._maybe, self._waited
         loops, self._early = self._early, []
@@ -243,6 +243,12 @@ class Calls(Expressions):
             # It returns what it got where there is one rank alone.
             return AGREED
         return result
+
+    def _enter(self, function: FunctionValue) -> None:
+        """Note that a function is certainly called."""
+        if not self._maybe and not self._muted:
+            node = function.node
+            self.entered.add((function.frame.module.file.path, node.lineno, node.end_lineno or node.lineno))
 
     def _bind(
         self,
@@ -292,6 +298,9 @@ class Calls(Expressions):
             self.record("", node, frame, arguments, keywords)
             return UNKNOWN
         instance = Instance(owner, self.region)
+        for method in (owner.lookup(name) for name in _CALLED_BY_LIBRARIES):
+            if method is not None and isinstance(method[0], FunctionValue):
+                self._enter(method[0])
         if foreign is not None and foreign.name == "argparse.ArgumentParser":
             instance.parser = self.functions.called(self, foreign, (), {}, node, frame)
         found = owner.lookup("__init__")

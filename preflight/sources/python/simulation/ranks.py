@@ -22,7 +22,7 @@ from preflight.sources.python.simulation.interpreter import Interpreter
 from preflight.sources.python.simulation.known_functions import OF_RANK_NAMES, Library, World
 from preflight.sources.python.simulation.libraries import names, table
 from preflight.sources.python.simulation.run_state import Event, ExpressionPlace, Failure, Guard, Parsed, Run
-from preflight.sources.python.simulation.values import OutOfSteps
+from preflight.sources.python.simulation.values import OutOfSteps, Own, mixed
 
 #: The kind of variables that a launcher sets.
 _KINDS = {
@@ -41,6 +41,8 @@ _OF_ONE_RANK = frozenset(
         *("forward_on_one_rank", "forward_on_one_rank_with_buffers"),
     )
 )
+#: What is wrong only if all ranks have the same path.
+_OF_ONE_PATH = ("folder_made", "shared_path", "checkpoint_written")
 _WAITING = (
     *("guarded_collective", "guarded_gather", "guarded_trainer_save", "collective_order_differs"),
     "collective_in_rank_loop",
@@ -221,12 +223,23 @@ def _of_modules(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> 
         if not isinstance(file, SourceFile) or parsed is None:
             continue
         lines = _lines_of(parsed, functions)
+        own = {_event_place(each) for each in runs[-1].events if _gets_own(each)}
         found = [
             replace(claim, scope=launch.scope, strength=Strength.CONFIG)
             for claim in files.reading(file).claims
             if claim.span.line in lines and call_settings.place_of(claim.quantity, claim.span) not in known
+            if not (claim.quantity in _OF_ONE_PATH and (path, claim.span.line, claim.span.column) in own)
         ]
         yield from resolution.resolved(found, {launch.id: launch}, {launch.id: runs})
+
+
+def _event_place(event: Event) -> tuple[str, int, int]:
+    return event.file.path, event.node.lineno, event.node.col_offset + 1
+
+
+def _gets_own(event: Event) -> bool:
+    """Whether a call gets something that each rank has for itself."""
+    return isinstance(mixed(event.function, *event.arguments, *event.keywords.values()), Own)
 
 
 def _lines_of(parsed: Parsed, functions: Collection[tuple[int, int]]) -> set[int]:
