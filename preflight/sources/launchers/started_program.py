@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from preflight.model.job import Claim, Known, Launch, Reference, one_of
-from preflight.sources.base import OWN_SETTINGS, SETTINGS, LaunchLine, Reading, SourceFile, Tree, Word
+from preflight.sources.base import OWN_SETTINGS, SETTINGS, LaunchLine, Reading, SourceFile, Tree, UnknownKind, Word
 from preflight.sources.hydra.run_config import claims_of, run_config
 from preflight.sources.launchers.claim_builder import ClaimBuilder
 from preflight.sources.launchers.framework_arguments import (
@@ -70,6 +70,7 @@ def read_program(
         del words[1]
     if not python:
         words, module = _without_interpreter(words, module)
+    words = [*words[:1], *(_with_default_file(word, line, tree) for word in words[1:])]
     program, references = "", []
     builder = ClaimBuilder(launcher, line.scope, line.command.condition)
     if words:
@@ -128,6 +129,15 @@ def _reads_own_settings(references: Sequence[Reference], tree: Tree) -> bool:
     """Whether the one script that a line starts reads files of settings itself."""
     file = tree.read(references[0].target) if len(references) == 1 else None
     return isinstance(file, SourceFile) and _READS_SETTINGS.search(file.text) is not None
+
+
+def _with_default_file(word: Word, line: LaunchLine, tree: Tree) -> Word:
+    """A word with the file of settings that it names unless the caller of the script gives another: `${1:-a.yaml}`."""
+    origin = word.origin
+    default = origin.default or "" if origin is not None and origin.kind is UnknownKind.CALLER else ""
+    target = relative(default, line, tree) if _SETTINGS_FILE.search(default) else None
+    is_there = target is not None and isinstance(tree.read(target), SourceFile)
+    return replace(word, value=Known(default), many=False, origin=None) if is_there else word
 
 
 def _settings(line: LaunchLine, words: Sequence[Word], tree: Tree, role: str) -> Iterator[Reference]:
