@@ -204,8 +204,12 @@ class TuneReader:
     def read(self, line: LaunchLine, tree: Tree) -> Reading:
         """State the claims of the torchrun line that tune builds."""
         word, words = line.words[0], line.words[2:]
-        if len(line.words) < 4 or text_of(line.words[1]) != "run" or not known_prefix(words[0]).startswith("-"):
+        if len(line.words) < 4 or text_of(line.words[1]) != "run":
             return Reading()
+        if not known_prefix(words[0]).startswith("-"):
+            return _one_process(
+                replace(line, words=line.words[1:]), self.name, known_prefix(words[0]), "--nnodes", tree
+            )
         endpoint = any(known_prefix(item).startswith(("--rdzv-endpoint", "--rdzv_endpoint")) for item in words)
         standalone = Word(
             Known("--standalone"), word.span, f"{word.spelling} run (without --rdzv_endpoint: standalone)"
