@@ -207,9 +207,8 @@ class TuneReader:
         if len(line.words) < 4 or text_of(line.words[1]) != "run":
             return Reading()
         if not known_prefix(words[0]).startswith("-"):
-            return _one_process(
-                replace(line, words=line.words[1:]), self.name, known_prefix(words[0]), "--nnodes", tree
-            )
+            own = replace(line, words=line.words[1:])
+            return _one_process(own, self.name, known_prefix(words[0]), "--nproc_per_node", tree)
         endpoint = any(known_prefix(item).startswith(("--rdzv-endpoint", "--rdzv_endpoint")) for item in words)
         standalone = Word(
             Known("--standalone"), word.span, f"{word.spelling} run (without --rdzv_endpoint: standalone)"
