@@ -42,6 +42,26 @@ _TOOLS = {
     "llamafactory": ("llamafactory-cli train c.yaml", _LLAMAFACTORY),
     "axolotl": ("axolotl train c.yaml --launcher torchrun -- --nproc_per_node=8", _AXOLOTL),
     "torchtune": ("tune run --nproc_per_node 8 full_finetune_distributed --config c.yaml", _TORCHTUNE),
+    "swift": ("NPROC_PER_NODE=8 swift sft {}", "--model m --dataset d"),
+    "swift_grpo": (
+        "NPROC_PER_NODE=8 swift rlhf {}",
+        "--model m --dataset d --rlhf_type grpo --gradient_accumulation_steps 8 --use_vllm true --vllm_mode colocate",
+    ),
+    "megatron_swift": ("NPROC_PER_NODE=8 megatron sft {}", "--model m --dataset d"),
+    "megatron_grpo": (
+        "NPROC_PER_NODE=8 megatron rlhf {}",
+        "--model m --dataset d --rlhf_type grpo --global_batch_size 64 --use_vllm true --vllm_mode colocate",
+    ),
+    "nemo_rl": (
+        "python examples/run_grpo.py --config c.yaml",
+        "cluster.num_nodes=1 cluster.gpus_per_node=8 grpo.num_prompts_per_step=32 grpo.num_generations_per_prompt=16"
+        " policy.train_global_batch_size=512 policy.model_name=m policy.dtensor_cfg.enabled=true"
+        " policy.generation.backend=vllm policy.generation.colocated.enabled=true",
+    ),
+    "slime": (
+        "python3 train.py {}",
+        "--actor-num-nodes 1 --actor-num-gpus-per-node 8 --num-rollout 100 --rollout-batch-size 32 --colocate",
+    ),
     "skyrl": (
         "python3 -m skyrl.train.entrypoints.main_base {}",
         "trainer.placement.policy_num_gpus_per_node=8 generator.inference_engine.num_engines=8",
@@ -54,16 +74,15 @@ def recipe(tool: str, text: str, run: str) -> Files:
     first, others = parts(text)
     line, usual = _TOOLS[tool]
     line = run or line
-    words = re.findall(r"""(?:"[^"]*"|'[^']*'|[^\s"'])+""", first)
+    words = re.findall(r"""(?:--[\w.-]+ (?!--))?(?:"[^"]*"|'[^']*'|[^\s"'])+""", first)
     variables = [word for word in words if re.match(r"[A-Z][A-Z0-9_]*=", word)]
     words = [word for word in words if word not in variables]
     named = {word.partition("=")[0].partition(" ")[0] for word in words}
-    given = [word for word in usual.split() if word.partition("=")[0] not in named]
+    options = re.findall(r"(?:--[\w.-]+ )?\S+", usual)
+    given = [word for word in options if word.partition("=")[0].partition(" ")[0] not in named]
     given += [word for word in words if not word.endswith("=-")]
     if "{}" not in line:
         others = {"c.yaml": sections([shlex.split(word)[0] for word in given]), **others}
-    elif "--" in usual:
-        given = [word.replace("=", " ", 1) for word in given]
     return {"run.sh": "#!/bin/bash\n" + " ".join([*variables, line.format(" ".join(given))]) + "\n", **others}
 
 

@@ -284,8 +284,9 @@ class SwiftReader:
         if command not in self._COMMANDS:
             return Reading()
         word = line.words[0]
+        module = f"swift.cli.{'_megatron.' if text_of(word) == 'megatron' else ''}{command}"
         if not {"NPROC_PER_NODE", "NNODES"} & set(environment):
-            return _one_process(line, self.name, f"swift.cli.{command}", "NPROC_PER_NODE", tree)
+            return _one_process(line, self.name, module, "NPROC_PER_NODE", tree)
         options = []
         for name in self._VARIABLES:
             variable = environment.get(name)
@@ -294,7 +295,7 @@ class SwiftReader:
                 value = lift(lambda item, option=option: f"{option.value}{item}", variable.value)
                 spelling = variable.spelling if name in variable.spelling else f"{name}={variable.spelling}"
                 options.append(Word(value, variable.span, spelling, parts=(option, variable.value)))
-        program = (_inserted_word("-m", word), _inserted_word(f"swift.cli.{command}", word), *line.words[2:])
+        program = (_inserted_word("-m", word), _inserted_word(module, word), *line.words[2:])
         return TorchrunReader().read(replace(line, words=(word, *options, *program)), tree)
 
 
