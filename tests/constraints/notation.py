@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from preflight.sources.configs.hugging_face import converted
-from tests.constraints import cluster_forms, huggingface_forms, megatron_forms, program_forms
+from tests.constraints import cluster_forms, huggingface_forms, megatron_forms, program_forms, recipe_forms
 
 Files = dict[str, str]
 
@@ -331,4 +331,5 @@ _FORMS: dict[str, Callable[[str, str], Files]] = (
     | cluster_forms.FORMS
     | megatron_forms.FORMS
     | program_forms.FORMS
+    | recipe_forms.FORMS
 )

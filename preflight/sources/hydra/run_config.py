@@ -515,12 +515,13 @@ def claims_of(run: RunConfig, scope: Scope, condition: str, at: Span, spelling: 
 def _settings(run: RunConfig, framework: Framework, scope: Scope, at: Span, spelling: str) -> Iterator[Claim]:
     """Every key that the line or the user's own files give, as `setting.FRAMEWORK.KEY`."""
     prefix = f"{SETTING_PREFIX}{framework.name}."
-    if run.incomplete or not run.is_installed:
+    is_whole = run.is_installed or framework.style is Style.FILE
+    if run.incomplete or not is_whole or (not run.is_installed and run.composition.resolver.incomplete):
         # Its own files, or words that are not known, may give further keys.
         yield Claim(f"{prefix}(call)", Unresolved("further settings"), at, spelling, _SOURCE, scope)
     for path, leaf in truncate(list(leaves(run.composition.root)), _MAX_SETTINGS, "settings of a configuration"):
         on_line = leaf.place.strength is Strength.FLAG
-        if (on_line or run.is_installed) and not is_secret(path[-1]) and not is_missing(leaf):
+        if (on_line or is_whole) and not is_secret(path[-1]) and not is_missing(leaf):
             value = _listed(leaf) if isinstance(leaf, ListSetting) else _resolve(run, ".".join(path))
             if value is not None:
                 name = f"{prefix}{'.'.join(path)}"

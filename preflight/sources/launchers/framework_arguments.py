@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -269,16 +269,17 @@ class ArgumentFramework:
     name: str
     programs: str
     table: Table
-    roles: tuple[str, ...]
-    numbers: dict[str, str]
-    switches: dict[str, str]
-    defaults: dict[str, int]
+    roles: tuple[str, ...] = ()
+    numbers: dict[str, str] = field(default_factory=dict)
+    switches: dict[str, str] = field(default_factory=dict)
+    defaults: dict[str, int] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
     own: tuple[str, ...] = ()
+    starts_ranks: bool = True
 
 
 def _argument_framework(row: dict[str, Any]) -> ArgumentFramework:
-    options = table(**row.pop("options"), abbreviations=False, interleaved=True)
+    options = table(**row.pop("options", {"valued": {}}), abbreviations=False, interleaved=True)
     return ArgumentFramework(table=options, **toml.with_tuples(row))
 
 

@@ -355,8 +355,9 @@ def _starts_all_ranks(command: Command, program: PythonProgram, tree: Tree | Non
     """Whether a program belongs to a framework that starts all ranks itself, over Ray."""
     words = program.words
     name = known_prefix(words[0])
-    if argument_framework(name, words[1:]) is not None:
-        return True
+    by_arguments = argument_framework(name, words[1:])
+    if by_arguments is not None:
+        return by_arguments.starts_ranks
     if tree is None:
         framework = framework_of_program(name, words[1:])
     else:

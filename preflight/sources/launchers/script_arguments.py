@@ -226,6 +226,10 @@ def _reads_options(file: SourceFile) -> bool:
     return "'--num-layers'" in file.text.replace('"', "'")
 
 
+#: A file of further arguments.
+_ARGUMENT_FILES = (".yaml", ".yml", ".json")
+
+
 def option_claims(framework: str, line: LaunchLine, words: Sequence[Word]) -> tuple[Claim, ...]:
     """The claims of a program's arguments, which are those of a framework.
 
@@ -242,7 +246,7 @@ def option_claims(framework: str, line: LaunchLine, words: Sequence[Word]) -> tu
         name, equals, _ = known_prefix(word).partition("=")
         place += 1
         if not _OPTION.fullmatch(name):
-            if word.many or isinstance(word.value, Unresolved):
+            if word.many or isinstance(word.value, Unresolved) or name.endswith(_ARGUMENT_FILES):
                 _state_hidden(builder, word)
             continue
         values: list[Word] = []

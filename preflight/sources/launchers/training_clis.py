@@ -204,8 +204,11 @@ class TuneReader:
     def read(self, line: LaunchLine, tree: Tree) -> Reading:
         """State the claims of the torchrun line that tune builds."""
         word, words = line.words[0], line.words[2:]
-        if len(line.words) < 4 or text_of(line.words[1]) != "run" or not known_prefix(words[0]).startswith("-"):
+        if len(line.words) < 4 or text_of(line.words[1]) != "run":
             return Reading()
+        if not known_prefix(words[0]).startswith("-"):
+            own = replace(line, words=line.words[1:])
+            return _one_process(own, self.name, known_prefix(words[0]), "--nproc_per_node", tree)
         endpoint = any(known_prefix(item).startswith(("--rdzv-endpoint", "--rdzv_endpoint")) for item in words)
         standalone = Word(
             Known("--standalone"), word.span, f"{word.spelling} run (without --rdzv_endpoint: standalone)"
@@ -281,8 +284,9 @@ class SwiftReader:
         if command not in self._COMMANDS:
             return Reading()
         word = line.words[0]
+        module = f"swift.cli.{'_megatron.' if text_of(word) == 'megatron' else ''}{command}"
         if not {"NPROC_PER_NODE", "NNODES"} & set(environment):
-            return _one_process(line, self.name, f"swift.cli.{command}", "NPROC_PER_NODE", tree)
+            return _one_process(line, self.name, module, "NPROC_PER_NODE", tree)
         options = []
         for name in self._VARIABLES:
             variable = environment.get(name)
@@ -291,7 +295,7 @@ class SwiftReader:
                 value = lift(lambda item, option=option: f"{option.value}{item}", variable.value)
                 spelling = variable.spelling if name in variable.spelling else f"{name}={variable.spelling}"
                 options.append(Word(value, variable.span, spelling, parts=(option, variable.value)))
-        program = (_inserted_word("-m", word), _inserted_word(f"swift.cli.{command}", word), *line.words[2:])
+        program = (_inserted_word("-m", word), _inserted_word(module, word), *line.words[2:])
         return TorchrunReader().read(replace(line, words=(word, *options, *program)), tree)
 
 

@@ -419,7 +419,7 @@ def _inner(job: Job, framework: str, keys: dict[str, Claim], scope: Scope) -> di
 
 def _header_of(job: Job, framework: str, keys: dict[str, Claim]) -> dict[str, Given]:
     """The options of the batch header of a script, for the steps and launchers in it."""
-    if framework not in ("srun", "mpirun", "ray_start"):
+    if not reads(framework, "header"):
         return {}
     path = next(iter(keys.values())).span.path
     header = next((header for header in _headers(job) if header.subject == path), None)
