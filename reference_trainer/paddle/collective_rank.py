@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import socket
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable
 
 from preflight.agent import rank_events
 from preflight.agent.wire import ProbeUnavailable
@@ -35,7 +35,7 @@ from reference_trainer.paddle.process_group import delay_abort
 ABORT_DELAY_S = 5.0
 
 
-def run(params: Dict[str, Any], progress: Progress) -> RankReport:
+def run(params: dict[str, Any], progress: Progress) -> RankReport:
     """Take part as one rank; parameters and errors are those of `rank.rank`."""
     world_size = int(params["world_size"])
     steps = int(params.get("steps", training.MAX_COMPARED_STEPS))
@@ -60,8 +60,8 @@ def run(params: Dict[str, Any], progress: Progress) -> RankReport:
     )
     mismatches = first.mismatches + second.mismatches
     progress.reached(rank_events.EXACT, mismatches=len(mismatches))
-    report: Dict[str, Any] = {
-        "framework": "paddle %s" % versions["paddle"],
+    report: dict[str, Any] = {
+        "framework": "paddle {}".format(versions["paddle"]),
         "operations": len(first.operations) + len(second.operations),
         "mismatches": mismatches,
         "unsupported": first.unsupported,
@@ -84,8 +84,8 @@ def run(params: Dict[str, Any], progress: Progress) -> RankReport:
 
 
 def _assemble(
-    params: Dict[str, Any], progress: Progress, listener: Optional[socket.socket], timeout_s: float
-) -> Dict[int, assembly.JsonLines]:
+    params: dict[str, Any], progress: Progress, listener: socket.socket | None, timeout_s: float
+) -> dict[int, assembly.JsonLines]:
     """Wait until every rank of the run has connected to the master's port; rank 0 then releases it.
 
     Returns the connections by rank: from rank 0 to all others, from each other to rank 0.
@@ -111,7 +111,7 @@ def _assemble(
 
 
 def _agree_on_backend(
-    params: Dict[str, Any], progress: Progress, lines: Dict[int, assembly.JsonLines], obstacle: str, timeout_s: float
+    params: dict[str, Any], progress: Progress, lines: dict[int, assembly.JsonLines], obstacle: str, timeout_s: float
 ) -> str:
     """The backend of all ranks: as requested, or for `auto` nccl if every rank can use it.
 
@@ -126,7 +126,7 @@ def _agree_on_backend(
             progress.send(
                 rank_events.PROBLEM, problem=rank_events.NO_DEVICE, backend=wanted, error=obstacle, rank=progress.rank
             )
-            raise ProbeUnavailable("missing", "backend nccl is requested, but %s" % obstacle)
+            raise ProbeUnavailable("missing", f"backend nccl is requested, but {obstacle}")
         if wanted != "auto":
             kept = _keep(params, lines)
             return wanted
@@ -149,7 +149,7 @@ def _agree_on_backend(
             line.close()
 
 
-def _keep(params: Dict[str, Any], lines: Dict[int, assembly.JsonLines]) -> bool:
+def _keep(params: dict[str, Any], lines: dict[int, assembly.JsonLines]) -> bool:
     if params.get("on_lines") is None:
         return False
     params["on_lines"](lines)
@@ -157,14 +157,14 @@ def _keep(params: Dict[str, Any], lines: Dict[int, assembly.JsonLines]) -> bool:
     return True
 
 
-def _received(line: assembly.JsonLines, ends: float, rank: int) -> Dict[str, Any]:
+def _received(line: assembly.JsonLines, ends: float, rank: int) -> dict[str, Any]:
     message = line.receive(ends)
     if message is None:
-        raise ProbeUnavailable("timeout", "rank %d did not tell in time whether it can use nccl" % rank)
+        raise ProbeUnavailable("timeout", f"rank {rank} did not tell in time whether it can use nccl")
     return message
 
 
-def _trained(paddle: Any, collectives: Any, progress: Progress, world_size: int, steps: int) -> Dict[str, Any]:
+def _trained(paddle: Any, collectives: Any, progress: Progress, world_size: int, steps: int) -> dict[str, Any]:
     """Run ordinary DataParallel steps; return their results."""
     model = build(paddle)
     progress.entering("DataParallel setup", collective=True, root=rank_events.ANY_RANK)
@@ -176,7 +176,7 @@ def _trained(paddle: Any, collectives: Any, progress: Progress, world_size: int,
         wrapped,
         shard(paddle, progress.rank),
         steps,
-        before=lambda step: progress.entering("DataParallel step %d" % step, collective=True, brief=True),
+        before=lambda step: progress.entering(f"DataParallel step {step}", collective=True, brief=True),
         after=lambda step: progress.left(collective=True),
     )
     progress.reached(rank_events.DDP, first_loss=trained.losses[0], last_loss=trained.losses[-1])
@@ -199,7 +199,7 @@ def _trained(paddle: Any, collectives: Any, progress: Progress, world_size: int,
     }
 
 
-def _digests(collectives: Any, own_values: str, world_size: int) -> List[str]:
+def _digests(collectives: Any, own_values: str, world_size: int) -> list[str]:
     """The SHA-256 of every rank's weights, by rank; sent as 32-bit numbers, which every backend supports."""
     import numpy
 
@@ -219,7 +219,7 @@ def _drift(model: Any, collectives: Any) -> training.Drift:
     return training.Drift(float(numpy.abs(own - first).max()), int((own != first).sum()), int(own.size))
 
 
-def shard(paddle: Any, rank: int) -> Tuple[Any, Any]:
+def shard(paddle: Any, rank: int) -> tuple[Any, Any]:
     """The samples of one rank: float32[BATCH, INPUTS] around one centre per class, and their classes int64[BATCH]."""
     import numpy
 
@@ -240,7 +240,7 @@ def train(
     paddle: Any,
     model: Any,
     wrapped: Any,
-    data: Tuple[Any, Any],
+    data: tuple[Any, Any],
     steps: int,
     *,
     before: Callable[[int], Any],
@@ -250,8 +250,8 @@ def train(
     samples, labels = data
     optimizer = paddle.optimizer.SGD(LEARNING_RATE, parameters=model.parameters())
     criterion = paddle.nn.CrossEntropyLoss()
-    losses: List[float] = []
-    took: List[float] = []
+    losses: list[float] = []
+    took: list[float] = []
     for step in range(steps):
         began = time.perf_counter()
         before(step)
@@ -265,7 +265,7 @@ def train(
     return TrainingResult(losses, took)
 
 
-def unmoved(paddle: Any, model: Any) -> List[str]:
+def unmoved(paddle: Any, model: Any) -> list[str]:
     """The tensors of `model` that are unchanged since the start."""
     import numpy
 
@@ -283,7 +283,7 @@ def digest(model: Any) -> str:
 
 def difference_to_one_process(
     paddle: Any, model: Any, world_size: int, steps: int, after: Callable[[], Any]
-) -> Optional[float]:
+) -> float | None:
     """Largest difference between `model` and that of one process that trained on all shards; None if not compared."""
     import numpy
 

@@ -18,7 +18,7 @@ import signal
 import socket
 import sys
 import time
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 from preflight.agent import process, rank_events
 from preflight.agent.wire import ProbeUnavailable
@@ -70,15 +70,15 @@ def _train(config: Settings, progress: Progress, connections: ServerConnections,
     if not config.index and in_turn:
         connections.barrier("first worker's parameters")
     connections.barrier("all workers to start")
-    losses: List[float] = []
-    took: List[float] = []
-    pulled: List[float] = []
+    losses: list[float] = []
+    took: list[float] = []
+    pulled: list[float] = []
     task.pull()
     before = cut.dense()
     fault = ProcessFault(config.injected_fault, role="worker", index=config.index, on_fault=progress.on_fault_injected)
     for step in range(max(config.steps, _MIN_STEPS)):
         began = time.perf_counter()
-        progress.entering("step %d" % step, brief=True, waiting_for=list(config.server_numbers))
+        progress.entering(f"step {step}", brief=True, waiting_for=list(config.server_numbers))
         for phase in (settings.EXACT, settings.TRAINING):
             # This run has no phase with known gradients, so faults for both phases are injected here.
             fault.before_step(phase, step)
@@ -105,7 +105,7 @@ def _train(config: Settings, progress: Progress, connections: ServerConnections,
         socket.gethostname(),
         config.mode,
         "cpu",
-        "paddle %s" % paddle.__version__,
+        f"paddle {paddle.__version__}",
         dict(progress.phase_at_s),
         connections.seen(),
         config.plan.digest(),
@@ -121,7 +121,7 @@ def _train(config: Settings, progress: Progress, connections: ServerConnections,
     )
 
 
-def _read(cut: static_program.Program, task: static_program.Training, progress: Progress) -> Tuple[Dict[str, Any], str]:
+def _read(cut: static_program.Program, task: static_program.Training, progress: Progress) -> tuple[dict[str, Any], str]:
     """The dense parameters after everyone's last push, and their SHA-256; they are read until they no longer change."""
     progress.entering("last parameters from the servers")
     ends = time.monotonic() + _SETTLE_S
@@ -171,7 +171,7 @@ def server(config: Settings, progress: Progress, listener: socket.socket) -> Ser
             config.endpoint,
             config.mode,
             "cpu",
-            "paddle %s" % version,
+            f"paddle {version}",
             dict(progress.phase_at_s),
             seen=seen,
         )
@@ -180,12 +180,12 @@ def server(config: Settings, progress: Progress, listener: socket.socket) -> Ser
 
 
 def _serve(
-    config: Settings, progress: Progress, lines: Dict[int, JsonLines], child: PaddleServerProcess
-) -> List[WorkerStats]:
+    config: Settings, progress: Progress, lines: dict[int, JsonLines], child: PaddleServerProcess
+) -> list[WorkerStats]:
     """Answer barriers (as server 0) until every worker has left; returns the observations of each."""
     names = {number: index for index, number in enumerate(config.worker_numbers)}
-    left: Dict[int, WorkerStats] = {}
-    at: Dict[str, List[int]] = {}
+    left: dict[int, WorkerStats] = {}
+    at: dict[str, list[int]] = {}
     passed_s = time.monotonic()
     on_fault_injected = False
     progress.entering("requests of workers", waiting_for=list(config.worker_numbers))
@@ -196,9 +196,9 @@ def _serve(
         while len(left) < len(lines):
             gone = child.exit_reason()
             if gone:
-                raise RuntimeError("paddle's server %d %s" % (config.index, gone))
+                raise RuntimeError(f"paddle's server {config.index} {gone}")
             if time.monotonic() - passed_s > PROGRESS_TIMEOUT_S:
-                raise ProbeUnavailable("timeout", "no worker made progress for %g s" % PROGRESS_TIMEOUT_S)
+                raise ProbeUnavailable("timeout", f"no worker made progress for {PROGRESS_TIMEOUT_S:g} s")
             for key, _ in selector.select(_POLL_S):
                 number = int(key.data)
                 try:
@@ -234,7 +234,7 @@ def _apply_fault(config: Settings, progress: Progress, what: str) -> bool:
     return True
 
 
-def _arrived(what: str, number: int, at: Dict[str, List[int]], lines: Dict[int, JsonLines], progress: Progress) -> None:
+def _arrived(what: str, number: int, at: dict[str, list[int]], lines: dict[int, JsonLines], progress: Progress) -> None:
     here = at.setdefault(what, [])
     here.append(number)
     missing = [other for other in lines if other not in here]
@@ -247,7 +247,7 @@ def _arrived(what: str, number: int, at: Dict[str, List[int]], lines: Dict[int, 
 
 
 def _lost(progress: Progress, worker: int, number: int) -> None:
-    text = "worker %d disconnected before the end" % worker
+    text = f"worker {worker} disconnected before the end"
     progress.report_loss(text, [number])
     raise ProbeUnavailable("blocked", text)
 
@@ -280,11 +280,11 @@ class PaddleServerProcess:
             while b"\n" not in self._received:
                 left = ends - time.monotonic()
                 if left <= 0:
-                    raise ProbeUnavailable("timeout", "paddle was not imported within %g s" % timeout_s)
+                    raise ProbeUnavailable("timeout", f"paddle was not imported within {timeout_s:g} s")
                 if selector.select(left):
                     part = os.read(self._reading, 4096)
                     if not part:
-                        raise RuntimeError("paddle's server %s while it was imported" % self._ending())
+                        raise RuntimeError(f"paddle's server {self._ending()} while it was imported")
                     self._received += part
         kind, _, text = self._received.split(b"\n", 1)[0].decode("utf-8", "replace").partition(" ")
         if kind != "ready":
@@ -324,8 +324,8 @@ class PaddleServerProcess:
 
 def _describe_status(status: int) -> str:
     if os.WIFSIGNALED(status):
-        return "was killed by %s" % signal.Signals(os.WTERMSIG(status)).name
-    return "exited with %d" % os.WEXITSTATUS(status)
+        return f"was killed by {signal.Signals(os.WTERMSIG(status)).name}"
+    return f"exited with {os.WEXITSTATUS(status)}"
 
 
 def _serve_paddle(config: Settings, reading: int, writing: int) -> None:
@@ -341,9 +341,9 @@ def _serve_paddle(config: Settings, reading: int, writing: int) -> None:
             cut.fleet.run_server()
             code = 0
     except ProbeUnavailable as error:
-        os.write(writing, ("%s %s\n" % (error.kind, error.reason.replace("\n", " "))).encode())
+        os.write(writing, ("{} {}\n".format(error.kind, error.reason.replace("\n", " "))).encode())
     except BaseException as error:
-        sys.stderr.write("%s: %s\n" % (type(error).__name__, error))
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
     finally:
         sys.stderr.flush()
         os._exit(code)

@@ -10,7 +10,7 @@ import ctypes
 import os
 import sys
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable
 
 from preflight.agent import rank_events
 from preflight.agent.wire import ProbeUnavailable
@@ -33,47 +33,47 @@ def load(progress: Progress) -> Any:
         import paddle.distributed
     except ImportError as error:
         progress.send(rank_events.PROBLEM, problem="import", error=str(error), rank=progress.rank)
-        raise ProbeUnavailable("missing", "paddle cannot be imported by %s: %s" % (sys.executable, error)) from error
+        raise ProbeUnavailable("missing", f"paddle cannot be imported by {sys.executable}: {error}") from error
     progress.left()
     return paddle
 
 
-def nccl_obstacle(paddle: Any, params: Dict[str, Any]) -> str:
+def nccl_obstacle(paddle: Any, params: dict[str, Any]) -> str:
     """Why this rank cannot use NCCL on a GPU of its own; empty if it can, or if its backend is gloo."""
     wanted = str(params.get("backend", "auto"))
     if wanted == "gloo":
         return ""
     if not paddle.is_compiled_with_cuda():
-        return "paddle %s was built without CUDA" % paddle.__version__
+        return f"paddle {paddle.__version__} was built without CUDA"
     devices = paddle.device.cuda.device_count()
     if not devices:
-        return "paddle %s finds no GPU" % paddle.__version__
+        return f"paddle {paddle.__version__} finds no GPU"
     local_size = int(params.get("local_world_size", 1)) if wanted == "auto" else 1
     if devices < local_size:
         return "paddle %s finds %d GPUs for %d ranks of this node" % (paddle.__version__, devices, local_size)
     return ""
 
 
-def device_of(paddle: Any, params: Dict[str, Any], backend: str) -> str:
+def device_of(paddle: Any, params: dict[str, Any], backend: str) -> str:
     """Paddle's name of the device of this rank for `nccl` or `gloo`."""
     if backend != "nccl":
         return "cpu"
     return "gpu:%d" % (int(params.get("local_rank", 0)) % paddle.device.cuda.device_count())
 
 
-def versions(paddle: Any, device: str) -> Dict[str, str]:
+def versions(paddle: Any, device: str) -> dict[str, str]:
     """Versions for the report; empty if there is none."""
     on_gpu = device != "cpu"
     name = paddle.device.cuda.get_device_name(int(device.split(":")[1])) if on_gpu else ""
     return {
         "paddle": str(paddle.__version__),
         "cuda": str(paddle.version.cuda()) if on_gpu else "",
-        "device": ("%s %s" % (device, name)).strip(),
+        "device": (f"{device} {name}").strip(),
     }
 
 
 def join(
-    paddle: Any, params: Dict[str, Any], progress: Progress, backend: str, device: str, timeout_s: float
+    paddle: Any, params: dict[str, Any], progress: Progress, backend: str, device: str, timeout_s: float
 ) -> Collectives:
     """Join the process group once all ranks are known to have connected, and run a first sum through it.
 
@@ -86,12 +86,12 @@ def join(
     if world_size > 1:
         host, port = str(params["master_addr"]), int(params["master_port"])
         if progress.rank != 0:
-            progress.entering("paddle's store at %s:%d" % (host, port), waiting_for=[0])
+            progress.entering(f"paddle's store at {host}:{port}", waiting_for=[0])
             opened = rendezvous.dial_until(host, port, timeout_s=timeout_s, on_dialled=lambda dialled: None)
             progress.left()
             if opened.result != "open":
-                raise ProbeUnavailable("timeout", "paddle's store on rank 0: %s %s" % (opened.result, opened.error))
-        progress.entering("setup of the %s process group" % backend, collective=True, root=rank_events.ANY_RANK)
+                raise ProbeUnavailable("timeout", f"paddle's store on rank 0: {opened.result} {opened.error}")
+        progress.entering(f"setup of the {backend} process group", collective=True, root=rank_events.ANY_RANK)
         paddle.distributed.init_parallel_env()
         progress.left(collective=True)
     given = params.get("injected_fault") or {}
@@ -102,12 +102,12 @@ def join(
     return collectives
 
 
-def _environment(params: Dict[str, Any], backend: str, device: str, timeout_s: float) -> None:
+def _environment(params: dict[str, Any], backend: str, device: str, timeout_s: float) -> None:
     """The variables that `paddle.distributed.launch` would set; they replace those in the job's environment."""
     rank, world_size = int(params["rank"]), int(params["world_size"])
-    master = "%s:%s" % (params["master_addr"], params["master_port"])
+    master = "{}:{}".format(params["master_addr"], params["master_port"])
     # Only their number and order matter for the group; nothing listens there.
-    endpoints = ["rank%d:%d" % (other, 1 + other) for other in range(world_size)]
+    endpoints = [f"rank{other}:{1 + other}" for other in range(world_size)]
     for name in ("MASTER_ADDR", "MASTER_PORT", "TRAINING_ROLE", "PADDLE_ROLE"):
         os.environ.pop(name, None)
     os.environ.update(
@@ -146,15 +146,15 @@ class Collectives:
         """Copy the root's array to all ranks, in place."""
         self._in_place(array, label, lambda tensor: self._dist.broadcast(tensor, src=root), root)
 
-    def all_gather(self, outputs: List[Any], array: Any, label: str) -> None:
+    def all_gather(self, outputs: list[Any], array: Any, label: str) -> None:
         """Collect the arrays of all ranks in `outputs`, by rank."""
         tensor = self._paddle.to_tensor(array)
-        found: List[Any] = [tensor] if self._alone else []
+        found: list[Any] = [tensor] if self._alone else []
         self._counted(label, lambda: self._alone or self._dist.all_gather(found, tensor))
         for output, part in zip(outputs, found):
             output[...] = part.numpy()
 
-    def reduce_scatter(self, output: Any, inputs: List[Any], label: str) -> bool:
+    def reduce_scatter(self, output: Any, inputs: list[Any], label: str) -> bool:
         """Sum all ranks' `inputs[own rank]` into `output`; False if the backend does not support it."""
         parts = [self._paddle.to_tensor(part) for part in inputs]
         result = parts[0] if self._alone else self._paddle.zeros_like(parts[0])
@@ -171,12 +171,12 @@ class Collectives:
         tensor = self._paddle.ones([1])
         self._counted(label, lambda: self._alone or self._dist.all_reduce(tensor))
 
-    def _in_place(self, array: Any, label: str, run: Callable[[Any], Any], root: Optional[int] = None) -> None:
+    def _in_place(self, array: Any, label: str, run: Callable[[Any], Any], root: int | None = None) -> None:
         tensor = self._paddle.to_tensor(array)
         self._counted(label, lambda: self._alone or run(tensor), root)
         array[...] = tensor.numpy()
 
-    def _counted(self, label: str, run: Callable[[], Any], root: Optional[int] = None) -> None:
+    def _counted(self, label: str, run: Callable[[], Any], root: int | None = None) -> None:
         if self._progress.collective + 1 == self._stall_before:
             time.sleep(3600.0)
         self._progress.entering(label, collective=True, root=root)
@@ -191,7 +191,7 @@ _LIBRARY = "libstdc++.so.6"
 _SET_TERMINATE = "_ZSt13set_terminatePFvvE"
 _HANDLER = ctypes.CFUNCTYPE(None)
 #: The handler in use, which must live as long as the process.
-_kept: List[Any] = []
+_kept: list[Any] = []
 
 
 def delay_abort(seconds: float) -> bool:

@@ -15,7 +15,7 @@ import select
 import socket
 import threading
 import time
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 from preflight.agent.wire import ProbeUnavailable
 from reference_trainer.common import assembly, rendezvous
@@ -34,7 +34,7 @@ LOST = 75
 PROGRESS_TIMEOUT_S = 600.0
 
 
-def own_values(config: Settings) -> Dict[str, Any]:
+def own_values(config: Settings) -> dict[str, Any]:
     """The report of a process about itself when it connects."""
     return {
         "rank": config.rank,
@@ -59,7 +59,7 @@ class ServerConnections:
     def __init__(self, config: Settings, progress: Progress) -> None:
         self._config = config
         self._progress = progress
-        self._lines: List[JsonLines] = []
+        self._lines: list[JsonLines] = []
         self._over = threading.Event()
         self._dialled = [rendezvous.DialResult("failed", "it was not tried") for _ in config.endpoints]
 
@@ -147,7 +147,7 @@ class ServerConnections:
                 message = line.receive(ends)
                 if message is None:
                     raise ProbeUnavailable(
-                        "timeout", "not all workers reached %r within %g s" % (what, PROGRESS_TIMEOUT_S)
+                        "timeout", f"not all workers reached {what!r} within {PROGRESS_TIMEOUT_S:g} s"
                     )
                 if message.get("pass") == what:
                     break
@@ -179,7 +179,7 @@ class ServerConnections:
             except OSError:
                 self._gone(server)
 
-    def seen(self) -> List[ServerStats]:
+    def seen(self) -> list[ServerStats]:
         """This worker's observations of each server."""
         return [
             ServerStats(server, where, "", dialled.address, dialled.source, dialled.result, dialled.error)
@@ -187,7 +187,7 @@ class ServerConnections:
         ]
 
     def _report_loss(self, server: int) -> str:
-        text = "server %d disconnected" % server
+        text = f"server {server} disconnected"
         number = self._config.server_numbers[server]
         self._progress.report_loss(text, [number])
         return text
@@ -209,7 +209,7 @@ def environment(config: Settings, role: str, address: str) -> None:
         PADDLE_PSERVERS_IP_PORT_LIST=",".join(config.endpoints),
         PADDLE_TRAINERS_NUM=str(config.workers),
         PADDLE_TRAINER_ID=str(config.index),
-        PADDLE_TRAINER_ENDPOINTS=",".join("%s:%d" % (address, 1 + worker) for worker in range(config.workers)),
+        PADDLE_TRAINER_ENDPOINTS=",".join(f"{address}:{1 + worker}" for worker in range(config.workers)),
         POD_IP=host,
         PADDLE_PORT=str(port),
         # Workers connect to the servers themselves, before Paddle is imported.
@@ -225,7 +225,7 @@ def load() -> Any:
         import paddle
         from paddle.base import core
     except ImportError as error:
-        raise ProbeUnavailable("missing", "paddle with parameter servers cannot be imported: %s" % error) from error
+        raise ProbeUnavailable("missing", f"paddle with parameter servers cannot be imported: {error}") from error
     if not hasattr(core, "DistFleetWrapper"):
         text = "paddle %s was built without the parameter server, as the wheels of 3.1.1 and newer are"
         raise ProbeUnavailable("missing", text % paddle.__version__)
@@ -262,7 +262,7 @@ class Program:
         fleet.distributed_optimizer(paddle.optimizer.SGD(LEARNING_RATE), strategy).minimize(self.loss)
         self.main = paddle.static.default_main_program()
 
-    def dense(self) -> Dict[str, Any]:
+    def dense(self) -> dict[str, Any]:
         """This process's copy of every dense parameter: numpy arrays by name."""
         import numpy
 
@@ -278,7 +278,7 @@ class Training:
         self._program = program
         self._executor = program.paddle.static.Executor(program.paddle.CPUPlace())
         self._feed = _batch(worker, sparse=program.sparse)
-        self._contexts: Tuple[Any, Any] = (None, None)
+        self._contexts: tuple[Any, Any] = (None, None)
 
     def start(self) -> None:
         """Initialise the parameters; Paddle's first worker sends them to the servers."""
@@ -306,7 +306,7 @@ class Training:
         """Stop Paddle's client."""
         self._program.fleet.stop_worker()
 
-    def _dense_contexts(self) -> Tuple[Any, Any]:
+    def _dense_contexts(self) -> tuple[Any, Any]:
         from paddle.distributed.ps.utils import public
 
         runtime = self._program.fleet.fleet._runtime_handle
@@ -316,7 +316,7 @@ class Training:
         return send, get_the_one_recv_context(runtime.context, split_dense_table=False)
 
 
-def _batch(worker: int, *, sparse: bool) -> Dict[str, Any]:
+def _batch(worker: int, *, sparse: bool) -> dict[str, Any]:
     """One worker's samples around one centre per class, and table rows that only it looks up."""
     import numpy
 
@@ -324,13 +324,13 @@ def _batch(worker: int, *, sparse: bool) -> Dict[str, Any]:
     own_values = numpy.random.RandomState(1000 + worker)
     labels = own_values.randint(0, CLASSES, BATCH)
     samples = centres[labels] + 0.3 * own_values.standard_normal((BATCH, INPUTS))
-    feed: Dict[str, Any] = {"inputs": samples.astype("float32"), "labels": labels.reshape(-1, 1).astype("int64")}
+    feed: dict[str, Any] = {"inputs": samples.astype("float32"), "labels": labels.reshape(-1, 1).astype("int64")}
     if sparse:
         feed["ids"] = ((numpy.arange(BATCH) + BATCH * worker) % ROWS).reshape(-1, 1).astype("int64")
     return feed
 
 
-def unmoved(before: Dict[str, Any], after: Dict[str, Any]) -> List[str]:
+def unmoved(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """The parameters whose bits have not changed."""
     import numpy
 

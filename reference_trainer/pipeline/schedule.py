@@ -17,7 +17,7 @@ that a backward pass that did not use the weights of its forward pass shows whic
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable
 
 from reference_trainer.common import arrays, oracle
 
@@ -41,19 +41,19 @@ class Exchange:
     that the next one needs. `send_to` and `receive_from` are stages; None if there is no message.
     """
 
-    send: Optional[Slot] = None
-    send_to: Optional[int] = None
-    receive: Optional[Slot] = None
-    receive_from: Optional[int] = None
+    send: Slot | None = None
+    send_to: int | None = None
+    receive: Slot | None = None
+    receive_from: int | None = None
 
 
-def gpipe(stage: int, stages: int, microbatches: int) -> List[Slot]:
+def gpipe(stage: int, stages: int, microbatches: int) -> list[Slot]:
     """All forward passes, then all backward passes, in the same order on every stage."""
     forward = [Slot(FORWARD, m) for m in range(microbatches)]
     return forward + [Slot(BACKWARD, m) for m in range(microbatches)]
 
 
-def one_f_one_b(stage: int, stages: int, microbatches: int) -> List[Slot]:
+def one_f_one_b(stage: int, stages: int, microbatches: int) -> list[Slot]:
     """`stages - 1 - stage` forward passes to fill the pipeline, then one forward and one backward in turn."""
     ahead = min(stages - 1 - stage, microbatches)
     found = [Slot(FORWARD, m) for m in range(ahead)]
@@ -62,7 +62,7 @@ def one_f_one_b(stage: int, stages: int, microbatches: int) -> List[Slot]:
     return found + [Slot(BACKWARD, m) for m in range(microbatches - ahead, microbatches)]
 
 
-SCHEDULES: Dict[str, Callable[[int, int, int], List[Slot]]] = {GPIPE: gpipe, ONE_F_ONE_B: one_f_one_b}
+SCHEDULES: dict[str, Callable[[int, int, int], list[Slot]]] = {GPIPE: gpipe, ONE_F_ONE_B: one_f_one_b}
 
 
 def bubble(stages: int, microbatches: int) -> float:
@@ -70,7 +70,7 @@ def bubble(stages: int, microbatches: int) -> float:
     return (stages - 1) / (microbatches + stages - 1)
 
 
-def exchanges(slots: List[Slot], stage: int, stages: int) -> List[Exchange]:
+def exchanges(slots: list[Slot], stage: int, stages: int) -> list[Exchange]:
     """The exchanges before each slot, and after the last: one more than there are slots.
 
     Sending the last result and receiving the next input are combined, because two neighbours that send to each other
@@ -84,25 +84,26 @@ def exchanges(slots: List[Slot], stage: int, stages: int) -> List[Exchange]:
     return found
 
 
-def _consumer(slot: Slot, stage: int, stages: int) -> Optional[int]:
+def _consumer(slot: Slot, stage: int, stages: int) -> int | None:
     """The stage that uses the result of a slot."""
     other = stage + 1 if slot.kind == FORWARD else stage - 1
     return other if 0 <= other < stages else None
 
 
-def _producer(slot: Slot, stage: int, stages: int) -> Optional[int]:
+def _producer(slot: Slot, stage: int, stages: int) -> int | None:
     """The stage whose result a slot needs."""
     other = stage - 1 if slot.kind == FORWARD else stage + 1
     return other if 0 <= other < stages else None
 
 
-def versions(slots: List[Slot], *, flush: bool) -> List[int]:
+def versions(slots: list[Slot], *, flush: bool) -> list[int]:
     """By microbatch, the version of the weights (number of updates) of its forward pass, which its backward pass must
     use as well.
 
     Without a flush (PipeDream) the weights are updated after each backward pass, otherwise after all of them.
     """
-    updates, found = 0, {}  # type: int, Dict[int, int]
+    updates: int = 0
+    found: dict[int, int] = {}
     for slot in slots:
         if slot.kind == FORWARD:
             found[slot.microbatch] = 0 if flush else updates
@@ -188,7 +189,7 @@ class ExpectedValues:
             quanta += self._quanta(before, self.version[before][microbatch])
         return arrays.stack([self._unit, self._unit * self._unit * quanta])
 
-    def gradients(self, stage: int, microbatch: int, version: Optional[int] = None) -> Any:
+    def gradients(self, stage: int, microbatch: int, version: int | None = None) -> Any:
         """float32[2, ELEMENTS]: the backward output of `stage`; for stage number `stages`, the start of the backward
         passes.
 
@@ -201,7 +202,7 @@ class ExpectedValues:
         digit = oracle.digit(microbatch)
         return arrays.stack([self._unit * (quanta * digit), arrays.full(float(digit), self._unit)])
 
-    def judge_weight_gradients(self, stage: int, rank: int, got: Any, step: str) -> Optional[StageFault]:
+    def judge_weight_gradients(self, stage: int, rank: int, got: Any, step: str) -> StageFault | None:
         """Check the sum over all microbatches; shows which one is missing or doubled."""
         expected = self._unit * float(oracle.total(0, self.microbatches))
         found = oracle.compare("", rank, got, expected, unit=self._unit, world_size=self.microbatches)
@@ -210,7 +211,7 @@ class ExpectedValues:
         explanation = found.explanation.replace("rank", "microbatch")
         return _fault("weight gradients", stage, -1, step, -1, found, explanation)
 
-    def judge(self, slot: Slot, stage: int, got: Any, step: str, *, sender: int = -1) -> Optional[StageFault]:
+    def judge(self, slot: Slot, stage: int, got: Any, step: str, *, sender: int = -1) -> StageFault | None:
         """Check the input of a slot (from rank `sender`), or its output."""
         received = sender >= 0
         forward = slot.kind == FORWARD
@@ -223,20 +224,17 @@ class ExpectedValues:
         kind = "activations" if forward else "gradients"
         explanation = self._other(slot, at, got) if received else self._stale(slot, stage, got)
         return _fault(
-            "received %s" % kind if received else kind, stage, m, step, sender, found, explanation or found.explanation
+            f"received {kind}" if received else kind, stage, m, step, sender, found, explanation or found.explanation
         )
 
     def _other(self, slot: Slot, at: int, got: Any) -> str:
         """Whether another microbatch, or nothing, was received instead of this one."""
         if not bool((got != 0).any()):
-            return "no data of microbatch %d arrived: all values are zero" % slot.microbatch
+            return f"no data of microbatch {slot.microbatch} arrived: all values are zero"
         for m in range(self.microbatches):
             other = self.activations(at, m) if slot.kind == FORWARD else self.gradients(at, m)
             if arrays.wrong(got, other)[0] == 0:
-                return "these are the values of microbatch %d: microbatch %d is lost or out of order" % (
-                    m,
-                    slot.microbatch,
-                )
+                return f"these are the values of microbatch {m}: microbatch {slot.microbatch} is lost or out of order"
         return ""
 
     def _stale(self, slot: Slot, stage: int, got: Any) -> str:
@@ -247,8 +245,8 @@ class ExpectedValues:
         for version in range(self.microbatches + 1):
             if version != own and arrays.wrong(got, self.gradients(stage, slot.microbatch, version))[0] == 0:
                 return (
-                    "the backward pass used the weights after %d updates, the forward pass those after %d: "
-                    "they were not stashed" % (version, own)
+                    f"the backward pass used the weights after {version} updates, the forward pass those after {own}: "
+                    "they were not stashed"
                 )
         return ""
 
@@ -282,7 +280,7 @@ def _fault(
     )
 
 
-def judge_weights(expected: ExpectedValues, stage: int, rank: int, got: Any, step: str) -> Optional[StageFault]:
+def judge_weights(expected: ExpectedValues, stage: int, rank: int, got: Any, step: str) -> StageFault | None:
     """Check the weights of a stage after all microbatches of a step."""
     found = oracle.compare("", rank, got, expected.weights(stage, expected.microbatches))
     return None if found is None else _fault("weights", stage, -1, step, -1, found, found.explanation)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import statistics
 import time
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Sequence
 
 from reference_trainer.collective import bandwidth as pace
 from reference_trainer.common import progress as starvation
@@ -44,12 +44,12 @@ class PipelineReport:
     schedule: str = ""
     stage: int = 0
     compared: int = 0
-    faults: List[StageFault] = field(default_factory=list)
+    faults: list[StageFault] = field(default_factory=list)
     forward_s: float = 0.0
     backward_s: float = 0.0
     step_s: float = 0.0
-    waited: Optional[float] = None
-    stage_s: List[float] = field(default_factory=list)
+    waited: float | None = None
+    stage_s: list[float] = field(default_factory=list)
     imbalance: float = 0.0
     bubble: float = 0.0
     formula: float = 0.0
@@ -57,7 +57,7 @@ class PipelineReport:
 
 
 def run(
-    torch: Any, dist: Any, collectives: Any, params: Dict[str, Any], progress: Progress, device: Any
+    torch: Any, dist: Any, collectives: Any, params: dict[str, Any], progress: Progress, device: Any
 ) -> PipelineReport:
     """Run as one stage, together with all other ranks.
 
@@ -76,8 +76,8 @@ def run(
     stage = _Stage(torch, dist, progress, device, world_size, stages, params.get("injected_fault", {}))
     waited = starvation.waited_s()
     for step in range(STEPS):
-        collectives.barrier("start of pipeline step %d" % step)
-        stage.step("step %d" % step, schedule, microbatches, updates=step, flush=True)
+        collectives.barrier(f"start of pipeline step {step}")
+        stage.step(f"step {step}", schedule, microbatches, updates=step, flush=True)
     timed = stage.timed
     share = _share(waited, starvation.waited_s(), sum(sum(each) for kind in timed.values() for each in kind))
     collectives.barrier("start of the pipeline step without a flush")
@@ -106,17 +106,17 @@ def run(
 def pipeline_problem(world_size: int, stages: int, microbatches: int, schedule: str) -> str:
     """Why such a pipeline is impossible; empty if it is possible."""
     if schedule not in schedules.SCHEDULES:
-        return "unknown schedule %r; expected one of %s" % (schedule, " and ".join(sorted(schedules.SCHEDULES)))
+        return "unknown schedule {!r}; expected one of {}".format(schedule, " and ".join(sorted(schedules.SCHEDULES)))
     if not 2 <= stages <= expected_values.MAX_STAGES:
-        return "%d stages; 2 to %d are supported" % (stages, expected_values.MAX_STAGES)
+        return f"{stages} stages; 2 to {expected_values.MAX_STAGES} are supported"
     if world_size % stages:
-        return "%d ranks cannot be divided into %d equal stages" % (world_size, stages)
+        return f"{world_size} ranks cannot be divided into {stages} equal stages"
     if not 1 <= microbatches <= expected_values.MAX_MICROBATCHES:
-        return "%d microbatches; 1 to %d are supported" % (microbatches, expected_values.MAX_MICROBATCHES)
+        return f"{microbatches} microbatches; 1 to {expected_values.MAX_MICROBATCHES} are supported"
     return ""
 
 
-def _share(before: Optional[float], after: Optional[float], computed_s: float) -> Optional[float]:
+def _share(before: float | None, after: float | None, computed_s: float) -> float | None:
     """The share of working time in which other processes used the CPU."""
     if before is None or after is None or computed_s <= 0:
         return None
@@ -125,7 +125,7 @@ def _share(before: Optional[float], after: Optional[float], computed_s: float) -
 
 def _combine_replicas(
     torch: Any, collectives: Any, stage: _Stage, microbatch_s: float, device: Any
-) -> Tuple[List[float], float, float]:
+) -> tuple[list[float], float, float]:
     """For each stage the slowest replica's time per microbatch; the mean working time of stages; the longest step."""
     times = torch.zeros(3, stage.stages, device=device)
     times[:, stage.number] = torch.tensor([microbatch_s, stage.busy_s, stage.step_s])
@@ -145,19 +145,19 @@ class _Stage:
         device: Any,
         world_size: int,
         stages: int,
-        fault: Dict[str, Any],
+        fault: dict[str, Any],
     ) -> None:
         self.stages = stages
         self._width = world_size // stages
         self.number = progress.rank // self._width
         self._torch, self._dist, self._progress, self._device, self._fault = torch, dist, progress, device, fault
-        self.faults: List[StageFault] = []
+        self.faults: list[StageFault] = []
         self.compared = 0
         #: The duration of the last step with a flush, and its part without exchanges.
         self.step_s = self.busy_s = 0.0
         self._idle_s = 0.0
         #: Seconds of each pass, by kind and by step with a flush.
-        self.timed: Dict[str, List[List[float]]] = {FORWARD: [], BACKWARD: []}
+        self.timed: dict[str, list[list[float]]] = {FORWARD: [], BACKWARD: []}
         self._weights: Any = None
         self._work = _work(torch, device)
 
@@ -177,9 +177,9 @@ class _Stage:
         slots = schedules.SCHEDULES[schedule](self.number, self.stages, microbatches)
         moves = schedules.exchanges(slots, self.number, self.stages)
         #: Input, weights and output of each microbatch between its passes: weights that are updated meanwhile are kept.
-        held: Dict[int, Tuple[Any, Any, Any]] = {}
+        held: dict[int, tuple[Any, Any, Any]] = {}
         gradient = self._torch.zeros_like(self._weights)
-        timed: Dict[str, List[float]] = {FORWARD: [], BACKWARD: []}
+        timed: dict[str, list[float]] = {FORWARD: [], BACKWARD: []}
         threads = self._torch.get_num_threads()
         self._torch.set_num_threads(1)
         began, self._idle_s = time.perf_counter(), 0.0
@@ -223,7 +223,7 @@ class _Stage:
             self._torch.cuda.synchronize(self._device)
         return time.perf_counter()
 
-    def _backward(self, held: Tuple[Any, Any, Any], gradient: Any) -> Tuple[Any, Any]:
+    def _backward(self, held: tuple[Any, Any, Any], gradient: Any) -> tuple[Any, Any]:
         """The gradients of the input and of the weights, as autograd computes them."""
         inputs, weights, made = held
         if self._fault.get("stale_weights"):
@@ -259,7 +259,7 @@ class _Stage:
             return expected.activations(self.number + 1, slot.microbatch)
         return expected.gradients(self.number, slot.microbatch)
 
-    def _note(self, fault: Optional[StageFault]) -> None:
+    def _note(self, fault: StageFault | None) -> None:
         self.compared += 1
         if fault is not None:
             self.faults.append(fault)
@@ -287,7 +287,7 @@ class _Stage:
             words.append("send %s of microbatch %d to rank %d" % (*_named(move.send), target))
         if not operations:
             return None
-        self._progress.entering("pipeline %s: %s" % (step, ", ".join(words)), waiting_for=peers, brief=True)
+        self._progress.entering("pipeline {}: {}".format(step, ", ".join(words)), waiting_for=peers, brief=True)
         self._await(dist.batch_isend_irecv(operations), peers)
         self._progress.left()
         self._idle_s += time.perf_counter() - began
@@ -304,7 +304,7 @@ class _Stage:
             self._torch.cuda.synchronize(self._device)
 
 
-def _named(slot: Slot) -> Tuple[str, int]:
+def _named(slot: Slot) -> tuple[str, int]:
     return ("activations" if slot.kind == FORWARD else "gradients"), slot.microbatch
 
 

@@ -12,7 +12,7 @@ import json
 import re
 import select
 import threading
-from typing import Any, Dict, Optional, Tuple
+from typing import Any
 
 from preflight.executors.bridge.mux import BridgeError, Stream
 
@@ -35,7 +35,7 @@ class ExecStream(Stream):
         # TLS connections must not be read and written at the same time.
         self._socket_lock = threading.Lock()
         self._stderr = b""
-        self._status: Dict[str, Any] = {}
+        self._status: dict[str, Any] = {}
         self._problem = ""
         self._closed = False
         self._ended = False
@@ -56,7 +56,7 @@ class ExecStream(Stream):
                 return b""
         return b""
 
-    def _message(self) -> Optional[bytes]:
+    def _message(self) -> bytes | None:
         """Return the next message; empty if there was none for the stream, None at the end."""
         from websocket import ABNF, WebSocketException
 
@@ -86,7 +86,7 @@ class ExecStream(Stream):
             with self._socket_lock:
                 self._sock.send(bytes([STDIN]) + data[start : start + _MESSAGE_BYTES], opcode=ABNF.OPCODE_BINARY)
 
-    def exit_state(self) -> Tuple[Optional[int], str]:
+    def exit_state(self) -> tuple[int | None, str]:
         """Return the exit code from the container runtime, and the end of standard error."""
         words = self._stderr.decode("utf-8", "replace").strip()
         if not self._status:
@@ -152,11 +152,11 @@ def _grant(message: str) -> str:
     if match is None:
         return "ask for that permission"
     verb, resource, group, namespace = match.groups()
-    where = "-n %s" % namespace if namespace else "--all-namespaces"
+    where = f"-n {namespace}" if namespace else "--all-namespaces"
     kind, full = ("role", where) if namespace else ("clusterrole", "")
-    plural = "%s.%s" % (resource, group) if group else resource
-    words = "kubectl create %s preflight %s --verb=%s --resource=%s" % (kind, full, verb, plural)
-    return "`kubectl auth can-i %s %s %s` checks this; grant it with `%s` and a binding" % (
+    plural = f"{resource}.{group}" if group else resource
+    words = f"kubectl create {kind} preflight {full} --verb={verb} --resource={plural}"
+    return "`kubectl auth can-i {} {} {}` checks this; grant it with `{}` and a binding".format(
         verb,
         plural,
         where,
@@ -172,7 +172,7 @@ def explain_connection_error(to: str, host: str, message: str) -> BridgeError:
     kind = "timeout" if re.search(r"timed out", message, re.IGNORECASE) else "unreachable"
     return BridgeError(
         kind,
-        "the API server %s cannot be reached to %s: %s; does `kubectl get pods` work here?" % (host, to, last),
+        f"the API server {host} cannot be reached to {to}: {last}; does `kubectl get pods` work here?",
         message,
     )
 
@@ -191,13 +191,13 @@ def explain_exec_error(pod: str, message: str) -> BridgeError:
         quoted = re.fullmatch(r"b(['\"])(.*)\1", body, re.DOTALL)
         if quoted:
             body = quoted[2].encode("latin-1", "replace").decode("unicode_escape")
-        trouble = explain_api_error("start a program in the pod %s" % pod, int(match[1]), body)
+        trouble = explain_api_error(f"start a program in the pod {pod}", int(match[1]), body)
         return BridgeError(trouble.kind, trouble.message, message[:4000])
     kind = "timeout" if "timed out" in message.lower() else "unreachable"
-    return BridgeError(kind, "no program can be started in the pod %s: %s" % (pod, message[:300]), message[:4000])
+    return BridgeError(kind, f"no program can be started in the pod {pod}: {message[:300]}", message[:4000])
 
 
-def json_object(data: bytes) -> Dict[str, Any]:
+def json_object(data: bytes) -> dict[str, Any]:
     """Parse a JSON object; empty if `data` is not one."""
     try:
         found = json.loads(data.decode("utf-8", "replace"))
