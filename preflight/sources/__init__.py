@@ -2,7 +2,7 @@
 
 PACK = (
     "preflight.sources.shell.shell_source:ShellSource",
-    "preflight.sources.kubernetes.kubernetes_source:KubernetesSource",
+    "preflight.sources.kubernetes.workloads:KubernetesSource",
     "preflight.sources.containers.sources:ComposeSource",
     "preflight.sources.containers.sources:DockerfileSource",
     "preflight.sources.orchestrators:SOURCES",

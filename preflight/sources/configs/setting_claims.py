@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from preflight._util.budget import spend
 from preflight._util.secret_names import is_secret
 from preflight.model.job import Claim, Known, Plain, Unresolved, Value, lift
-from preflight.model.job.quantities import LISTED_SECTION, SECTION, SETTING_PREFIX
+from preflight.model.job.value import LISTED_SECTION, SECTION, SETTING_PREFIX
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, value_of
 
 #: Keys of one file that are claimed.

@@ -20,8 +20,7 @@ from preflight.model.job.value import items
 from preflight.model.progress import Progress, Step, ignore
 from preflight.sources.base import Source, SourceFile
 from preflight.sources.discovery.collect import STDIN, collect_job
-from preflight.sources.discovery.readings import RecognisedFiles
-from preflight.sources.discovery.snapshot import TreeSnapshot, below
+from preflight.sources.discovery.readings import RecognisedFiles, TreeSnapshot, below
 from preflight.sources.discovery.walk import Walked
 from preflight.sources.formats.claim_redaction import job_without_secrets
 from preflight.sources.formats.tree import decode

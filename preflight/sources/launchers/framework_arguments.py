@@ -39,8 +39,7 @@ from preflight.model.job import (
     lift,
     product,
 )
-from preflight.model.job.quantities import SETTING_PREFIX
-from preflight.model.job.value import known_number
+from preflight.model.job.value import SETTING_PREFIX, known_number
 from preflight.sources.base import LaunchLine, SourceFile, Tree, Word
 from preflight.sources.configs.accelerate_config import AccelerateSource
 from preflight.sources.configs.deepspeed import DeepSpeedSource

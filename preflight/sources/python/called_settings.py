@@ -18,7 +18,7 @@ from preflight._util import toml
 from preflight._util.budget import truncate
 from preflight._util.secret_names import is_secret
 from preflight.model.job import Claim, Known, Unresolved, Value
-from preflight.model.job.quantities import SECTION, SETTING_PREFIX
+from preflight.model.job.value import SECTION, SETTING_PREFIX
 from preflight.sources.python import imports
 from preflight.sources.python.environment import is_left_before
 from preflight.sources.python.listed_items import setting_of

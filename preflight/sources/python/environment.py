@@ -14,8 +14,7 @@ from dataclasses import replace
 from preflight._util.redaction import HIDDEN, scrub
 from preflight._util.secret_names import is_secret
 from preflight.model.job import Claim, Strength, Unresolved, Value, alternatives, lift
-from preflight.model.job.quantities import ENVIRONMENT_PREFIX
-from preflight.model.job.value import Plain
+from preflight.model.job.value import ENVIRONMENT_PREFIX, Plain
 from preflight.sources.python.module import Module, last
 from preflight.sources.python.rank_conditions import variable_read
 

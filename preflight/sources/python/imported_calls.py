@@ -16,13 +16,7 @@ from typing import NamedTuple
 
 from preflight.model.job import WHOLE_JOB, Claim, Strength
 from preflight.sources.base import SourceFile
-from preflight.sources.python import (
-    called_settings,
-    dataset_devices,
-    imports,
-    paddle_strategy,
-    written_files,
-)
+from preflight.sources.python import called_settings, data_loaders, imports, paddle_strategy, written_files
 from preflight.sources.python.environment import always_reached, is_left_before
 from preflight.sources.python.module import SPAWNS, Module, argument, last, parse_silently, value_of
 from preflight.sources.python.outline import Function
@@ -42,7 +36,7 @@ _OF_RANK = re.compile(r"rank|worker|hostname|uuid|getpid|process_index", re.IGNO
 _READERS = (
     called_settings.claims,
     called_settings.torch_claims,
-    dataset_devices.claims,
+    data_loaders.datasets_on_gpu,
     written_files.folders_of_module,
     paddle_strategy.claims,
 )

@@ -19,13 +19,13 @@ from preflight.sources.base import SUBMITTERS, Command
 from preflight.sources.shell import (
     arithmetic,
     branch_conditions,
-    declarations,
     heredocs,
     inner_shells,
     input_words,
     lookup,
     program_output,
     sbatch_directives,
+    shell_builtins,
 )
 from preflight.sources.shell.abstract_machine import (
     MAX_DEPTH,
@@ -37,8 +37,7 @@ from preflight.sources.shell.abstract_machine import (
 )
 from preflight.sources.shell.branch_conditions import Choice, program_choices
 from preflight.sources.shell.expansion import expand_text, expand_words, output_text, parts_between, word_parts
-from preflight.sources.shell.inner_shells import InnerShell, find_inner_shell
-from preflight.sources.shell.inner_state import inner_state, state_under_env
+from preflight.sources.shell.inner_shells import InnerShell, find_inner_shell, inner_state, state_under_env
 from preflight.sources.shell.lookup import found_programs
 from preflight.sources.shell.parameter_syntax import without_placeholders
 from preflight.sources.shell.shell_builtins import BUILTINS, NAME, Invocation
@@ -95,9 +94,9 @@ def _run_node(machine: Machine, state: State, document: Document, node: Node, re
     if kind == "command":
         return _run_command(machine, state, document, node, redirects)
     if kind == "variable_assignment":
-        return declarations.assign(machine, state, document, node), True
+        return shell_builtins.assign(machine, state, document, node), True
     if kind in ("declaration_command", "unset_command"):
-        declarations.declare(machine, state, document, node)
+        shell_builtins.declare(machine, state, document, node)
         return Flow.NEXT, True
     if kind == "if_statement":
         return _run_if(machine, state, document, node)
@@ -687,7 +686,7 @@ def _run_command(machine: Machine, state: State, document: Document, node: Node,
         if prefixes and not written and child.type != "comment" and _is_on_later_line(document, prefixes[-1], child):
             # The grammar parses `A=1 B=2` on a line of its own as prefixes of the command on the next line.
             for prefix in prefixes:
-                declarations.assign(machine, state, document, prefix)
+                shell_builtins.assign(machine, state, document, prefix)
             prefixes, start = [], child.start_byte
         if child.type == "variable_assignment":
             prefixes.append(child)
@@ -704,7 +703,7 @@ def _run_command(machine: Machine, state: State, document: Document, node: Node,
         return _run_choices(machine, state, document, node, redirects, choices)
     place = document.place(start, node.end_byte)
     assigned = [
-        found for prefix in prefixes if (found := declarations.evaluate_assignment(machine, state, document, prefix))
+        found for prefix in prefixes if (found := shell_builtins.evaluate_assignment(machine, state, document, prefix))
     ]
     starts: list[int] | None = None if machine.trace is None else []
     fields = found_programs(expand_words(machine, state, document, written, starts=starts))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from preflight.model.job import Claim, Known, Plain, Relation, Unresolved
-from preflight.model.job.quantities import SETTING_PREFIX, is_known
+from preflight.model.job.value import SETTING_PREFIX, is_known
 from preflight.sources.base import Reading, SourceFile
 from preflight.sources.configs.frameworks.framework_files import (
     PYTHON_FRAMEWORKS,
