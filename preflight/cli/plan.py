@@ -11,7 +11,7 @@ from preflight.cli import options
 from preflight.cli.delivery import deliver_document
 
 if TYPE_CHECKING:
-    from preflight.commands.comment import ChangeReport, Platform
+    from preflight.commands.comment import ChangeReport, GitHub, GitLab
     from preflight.model.configuration import Configuration
     from preflight.reporters.base import Style
 
@@ -161,7 +161,7 @@ def comment(paths: tuple[Path, ...], root: Path | None, since: str, platform: st
 
 
 def _compared(
-    request: Platform, targets: tuple[Path, ...], since: str, root: Path | None, configuration: Configuration
+    request: GitHub | GitLab, targets: tuple[Path, ...], since: str, root: Path | None, configuration: Configuration
 ) -> ChangeReport:
     """The report, compared with the base; where that is not possible, the report on all jobs and the reason."""
     from preflight import api
