@@ -1,27 +1,53 @@
-"""Reads the configuration files of training frameworks by their tables: how a file is recognised, and which key states
-which quantity.
+"""Reads the configuration files of training frameworks by their tables (how a file is recognised, and which key states
+which quantity), DeepSpeed's among them.
 
 `frameworks.toml` describes each. A framework needs no code unless values depend on each other; that code is `also`.
+
+A claim's location is the *value* (`64`), its spelling the whole pair (`"train_batch_size": 64`). A value of the wrong
+type (`"64"`, 1.5, 0) is claimed as written, so that a rule can judge it; only values that DeepSpeed or a trainer fills
+in later (`"auto"`, a placeholder) are unresolved.
+
+The tables of what a framework rejects (`data/settings/` of the rules) use these names of keys. The value of a section
+is `SECTION`, because claims have plain values.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import posixpath
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from preflight._util import toml
+from preflight._util.budget import spend, truncate
 from preflight._util.secret_names import is_secret
-from preflight.model.job import WHOLE_JOB, Claim, Known, Relation, Scope, Span, as_int, lift
+from preflight.model.job import (
+    AUTO,
+    WHOLE_JOB,
+    Claim,
+    Known,
+    Note,
+    NoteDetail,
+    NoteKind,
+    Plain,
+    Relation,
+    Scope,
+    Span,
+    Unresolved,
+    Value,
+    as_int,
+    lift,
+    span_of,
+)
+from preflight.model.job.value import LISTED_SECTION, SECTION, SETTING_PREFIX
 from preflight.sources.base import Reading, SourceFile, Tree
-from preflight.sources.configs import deepspeed
-from preflight.sources.configs.setting_claims import state_settings
 from preflight.sources.formats.comments import suppressions
-from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, document_of, value_of
+from preflight.sources.formats.lenient_json import parse
+from preflight.sources.formats.structured import Fault, Kind, Member, Node, NodeClaims, document_of, value_of
 from preflight.sources.value_readers import GATED, READERS, Reader, as_count
 
 Also = Callable[[NodeClaims, Node], None]
@@ -121,7 +147,7 @@ def of_gpt_neox(node_claims: NodeClaims, root: Node) -> None:
     if allreduce is not None and value_of(allreduce.node) == Known(True):
         node_claims.add("communication_data_type", Known("fp32"), allreduce)
     own = NodeClaims(node_claims.file, "deepspeed", node_claims.scope)
-    deepspeed.state(own, root, of_others=True)
+    state(own, root, of_others=True)
     node_claims.claims[:0] = own.claims
 
 
@@ -309,3 +335,300 @@ def framework_of(program: str) -> Framework | None:
         if any(dotted == name or dotted.endswith("." + name) for name in source.framework.programs):
             return source.framework
     return None
+
+
+#: More faults from one file add no information.
+MAX_NOTES = 20
+
+_OWN_KEYS = ("train_micro_batch_size_per_gpu", "zero_optimization", "zero_allow_untested_optimizer")
+_SHARED_KEYS = (
+    *("train_batch_size", "gradient_accumulation_steps", "gradient_clipping", "steps_per_print"),
+    *("wall_clock_breakdown", "optimizer", "fp16", "bf16"),
+)
+#: Keys beside which these are the saved arguments of a program.
+_OF_ARGUMENTS = re.compile(
+    r'"(?:output_dir|learning_rate|model_name_or_path|per_device_train_batch_size|num_train_epochs|max_steps)"\s*:'
+)
+_FILE_NAME = re.compile(r"(?:.*[._-])?(?:ds|deepspeed|zero\d?)(?:[._-].*)?|.*deepspeed.*", re.IGNORECASE)
+
+
+class DeepSpeedSource:
+    """Reads one DeepSpeed configuration file."""
+
+    name = "deepspeed"
+    roles = ("config",)
+
+    def recognises(self, file: SourceFile) -> bool:
+        """Whether this is JSON with keys that only DeepSpeed has, or with shared ones and DeepSpeed's name."""
+        name = posixpath.basename(file.path)
+        if not name.lower().endswith((".json", ".hjson", ".jsonc")):
+            return False
+        if _OF_ARGUMENTS.search(file.text):
+            return False
+        if any(f'"{key}"' in file.text for key in _OWN_KEYS):
+            return True
+        shared = sum(1 for key in _SHARED_KEYS if f'"{key}"' in file.text)
+        return shared >= 3 or (shared >= 1 and _FILE_NAME.fullmatch(name) is not None)
+
+    def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
+        """State the configuration's claims; a malformed value gives a located note and does not affect the rest."""
+        document = parse(file.text)
+        notes = [_note(file, fault) for fault in document.faults[:MAX_NOTES]]
+        claims: list[Claim] = []
+        if document.root is not None and document.root.kind is Kind.OBJECT:
+            notes += itertools.islice(_duplicates(file, document.root), MAX_NOTES)
+            node_claims = NodeClaims(file, "deepspeed", scope)
+            state(node_claims, document.root)
+            state_settings(node_claims, document.root, "deepspeed")
+            claims = node_claims.claims
+        elif document.root is not None:
+            span = span_of(file.path, file.text, document.root.start, document.root.end)
+            message = f"{file.path} is not a JSON object: it must start with `{{`; DeepSpeed cannot use it"
+            notes.append(Note(NoteKind.MALFORMED, message, span))
+        notes.sort(key=lambda note: (note.span.line, note.span.column))
+        comments = suppressions(file, signs=("//", "#"))
+        return Reading(claims=tuple(claims), notes=tuple(notes), suppressions=comments)
+
+
+def _note(file: SourceFile, fault: Fault) -> Note:
+    span = span_of(file.path, file.text, fault.start, fault.end)
+    where = f"{file.path} line {span.line}"
+    if fault.template:
+        return Note(NoteKind.TEMPLATE, f"{where}: {fault.message}", span)
+    message = f"{where}: {fault.message}"
+    if fault.hjson:
+        message += "; DeepSpeed's own reader accepts it, but json.load (Hugging Face's trainer) fails here"
+    return Note(NoteKind.MALFORMED, message, span, detail=NoteDetail.HJSON if fault.hjson else None)
+
+
+def _duplicates(file: SourceFile, node: Node) -> Iterator[Note]:
+    first: dict[str, int] = {}
+    for member in node.members:
+        if member.key in first:
+            span = span_of(file.path, file.text, member.key_start, member.key_end)
+            before = file.text.count("\n", 0, first[member.key]) + 1
+            message = (
+                f'{file.path} line {span.line}: the key "{member.key[:60]}" is already on line'
+                f" {before}; DeepSpeed stops with 'Duplicate keys in DeepSpeed config', and"
+                " json.load uses this one: remove one of them"
+            )
+            yield Note(NoteKind.MALFORMED, message, span)
+        first[member.key] = member.key_start
+        yield from _duplicates(file, member.node)
+
+
+#: Paths of keys, and their quantities.
+QUANTITY_OF: dict[tuple[str, ...], str] = {
+    tuple(path.split(".")): quantity for path, quantity in toml.load(Path(__file__).with_name("deepspeed.toml")).items()
+}
+_SECTIONS = frozenset(path[:depth] for path in QUANTITY_OF for depth in range(1, len(path)))
+#: A section with more keys than this is not a configuration.
+_MAX_NAMES = 300
+#: Sections whose keys are also claimed by name.
+_NAMED_SECTIONS = frozenset(path for path in _SECTIONS if path[0] == "zero_optimization")
+
+
+def state(node_claims: NodeClaims, root: Node, *, of_others: bool = False) -> None:
+    """State the claims of a configuration, in the order of its keys; of duplicate keys the last is in force.
+
+    `of_others`: DeepSpeed's keys are mixed with those of another framework, so top-level keys are not claimed by name.
+    """
+    if not of_others:
+        for member in truncate(root.in_force, _MAX_NAMES, "keys"):
+            _name(node_claims, member, (member.key,))
+    _section(node_claims, root, ())
+
+
+def _section(node_claims: NodeClaims, node: Node, above: tuple[str, ...]) -> None:
+    for position, member in enumerate(node.in_force):
+        path = (*above, member.key)
+        if above in _NAMED_SECTIONS and position < _MAX_NAMES:
+            _name(node_claims, member, path)
+        if path in _SECTIONS and member.node.kind is Kind.OBJECT:
+            _section(node_claims, member.node, path)
+        elif path in QUANTITY_OF:
+            node_claims.add(QUANTITY_OF[path], _value(node_claims, member.node), member)
+        elif path == ("zero_optimization",) and member.node.value is True:
+            # An old spelling: "zero_optimization": true is stage 1.
+            node_claims.add("zero_stage", Known(1), member)
+
+
+def _name(node_claims: NodeClaims, member: Member, path: tuple[str, ...]) -> None:
+    node_claims.claims.append(
+        Claim(
+            quantity="deepspeed_key",
+            value=_filled_in(member.key) or Known(".".join(path)),
+            span=node_claims.places.span(member.key_start, member.key_end),
+            spelling=node_claims.file.text[member.key_start : member.key_end][:100],
+            source=node_claims.source,
+            scope=node_claims.scope,
+            strength=node_claims.strength,
+        )
+    )
+
+
+def _filled_in(key: str) -> Unresolved | None:
+    return Unresolved(f"{key[:60]}: a placeholder that is replaced later") if "{{" in key or "${" in key else None
+
+
+def _value(node_claims: NodeClaims, node: Node) -> Value:
+    if node.kind is Kind.SCALAR:
+        return AUTO if node.value == "auto" else Known(node.value)
+    text = node_claims.file.text[node.start : node.end]
+    if node.kind is Kind.TEMPLATE:
+        return Unresolved(f"{text[:60]}: a placeholder that is replaced later")
+    if node.kind is Kind.BROKEN:
+        return Unresolved(f"{text[:60]!r} is not a value")
+    # A list or an object instead of a number: a rule will quote the text as written.
+    return Known(" ".join(text[:200].split()))
+
+
+#: Keys of one file that are claimed.
+_MAX_KEYS = 400
+_MAX_DEPTH = 4
+#: Sections of a list whose keys are claimed, as `datasets.item0.type`.
+_MAX_LISTED = 8
+_FLOAT_WITHOUT_DOT = re.compile(r"[-+]?\d{1,40}[eE][-+]?\d{1,4}")
+#: What stands under a key with a secret's name, and is none: a list of names of secrets.
+_NAME_OF_SECRET = re.compile(r"(?:[a-z]{1,20}:)?[A-Z][A-Z_]{2,40}")
+#: A name; as a key of SkyPilot's mounts also a path.
+_KEY = re.compile(r"[A-Za-z0-9_-]{1,80}|[/~][A-Za-z0-9_/-]{0,80}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """How the keys of one configuration are named and read."""
+
+    framework: str
+    #: How a key is written in a path; empty for a key that is left out of it.
+    key_of: Callable[[str], str]
+    read: Callable[[Node], Value]
+    #: Sections and lists that are not read into.
+    stops: Callable[[Member], bool]
+    because: tuple[Claim, ...]
+    #: Whether the names of listed sections are stated together, as `tasks.names`.
+    names: bool
+
+
+def state_settings(
+    node_claims: NodeClaims,
+    root: Node,
+    framework: str,
+    *,
+    only: Iterable[str] = (),
+    floats_without_dot: bool = False,
+    key_of: Callable[[str], str] = lambda key: key,
+    stops: Callable[[Member], bool] = lambda member: False,
+    read: Callable[[Node], Value] = value_of,
+    because: tuple[Claim, ...] = (),
+    names: bool = False,
+) -> None:
+    """Claim every key of a configuration; of duplicate keys the last is in force.
+
+    Args:
+        only: the top-level keys to claim; empty for all.
+        floats_without_dot: whether the framework reads `1e-4` as a number (OmegaConf does, PyYAML reads a text).
+        key_of: how a key is written in a path.
+        stops: whether a section or list is stated without what is in it.
+        read: the value of a node.
+        because: the claims that each claim rests on.
+        names: whether the names of listed sections are stated together, as `tasks.names`.
+    """
+    wanted = frozenset(only)
+    left = [_MAX_KEYS]
+    reader = _Reader(framework, key_of, _float_of if floats_without_dot else read, stops, because, names)
+    for member in root.in_force:
+        if not wanted or member.key in wanted:
+            _state(node_claims, member, key_of(member.key), reader, left)
+
+
+def _state(node_claims: NodeClaims, member: Member, path: str, reader: _Reader, left: list[int]) -> None:
+    node = member.node
+    hidden = is_secret(member.key)
+    if left[0] <= 0 or not _KEY.fullmatch(reader.key_of(member.key)) or (hidden and _may_be_secret(node)):
+        return
+    left[0] -= 1
+    spend(1)
+    quantity = f"{SETTING_PREFIX}{reader.framework}.{path}"
+    inner = node.kind is Kind.OBJECT
+    stops = reader.stops(member)
+    key_only = inner or stops
+    spelling = node_claims.file.text[member.key_start : member.key_end] if key_only else node_claims.spelling(member)
+    claim = Claim(
+        quantity,
+        Known(SECTION) if inner else _setting_value(node, reader.read),
+        node_claims.places.span(member.key_start, member.key_end),
+        spelling,
+        node_claims.source,
+        node_claims.scope,
+        node_claims.strength,
+        because=reader.because,
+    )
+    node_claims.claims.append(claim)
+    if node.kind is Kind.ARRAY and path.count(".") < _MAX_DEPTH:
+        if reader.names and any(item.member("name") for item in node.items):
+            listed = [item.at("name") for item in node.items]
+            # The names of variables look like placeholders.
+            read = value_of if stops else reader.read
+            values = [Known(f"({at})") if name is None else read(name) for at, name in enumerate(listed)]
+            node_claims.claims.append(replace(claim, quantity=f"{quantity}.names", value=lift(_together, *values)))
+        for number, item in enumerate(() if stops else node.items[:_MAX_LISTED]):
+            for below in item.in_force if item.kind is Kind.OBJECT else ():
+                _state(node_claims, below, f"{path}.item{number}.{reader.key_of(below.key)}", reader, left)
+    if hidden:
+        _state_names(node_claims, node, quantity)
+    elif inner and path.count(".") < _MAX_DEPTH and not stops:
+        for below in node.in_force:
+            _state(node_claims, below, f"{path}.{reader.key_of(below.key)}", reader, left)
+
+
+def _may_be_secret(node: Node) -> bool:
+    """Whether the value of a key with a secret's name may be one.
+
+    A section, a truth value, null, and a list of names of secrets are not.
+    """
+    if node.kind is Kind.ARRAY:
+        names = [item.value if item.kind is Kind.SCALAR else None for item in node.items]
+        return not all(isinstance(name, str) and _NAME_OF_SECRET.fullmatch(name) for name in names)
+    return node.kind is not Kind.OBJECT and not (
+        node.kind is Kind.SCALAR and (node.value is None or isinstance(node.value, bool))
+    )
+
+
+def _together(*items: Plain) -> Plain:
+    return tuple(str(item) for item in items)
+
+
+def _state_names(node_claims: NodeClaims, section: Node, path: str) -> None:
+    """Claim that keys of a section with secrets are given, without a value."""
+    for member in section.in_force[:_MAX_LISTED]:
+        if _KEY.fullmatch(member.key):
+            span = node_claims.places.span(member.key_start, member.key_end)
+            value = Unresolved("part of a section with secrets")
+            node_claims.claims.append(
+                Claim(
+                    f"{path}.{member.key}",
+                    value,
+                    span,
+                    member.key,
+                    node_claims.source,
+                    node_claims.scope,
+                    node_claims.strength,
+                )
+            )
+
+
+def _setting_value(node: Node, read: Callable[[Node], Value]) -> Value:
+    if node.kind is Kind.ARRAY and node.items and all(item.kind is Kind.OBJECT for item in node.items):
+        return Known((LISTED_SECTION,) * len(node.items))
+    if node.kind is Kind.ARRAY and not all(item.kind is Kind.SCALAR for item in node.items):
+        return Unresolved("a list of lists or of sections")
+    return read(node)
+
+
+def _float_of(node: Node) -> Value:
+    """The value as OmegaConf reads it."""
+    value = value_of(node)
+    if isinstance(value, Known) and isinstance(value.value, str) and _FLOAT_WITHOUT_DOT.fullmatch(value.value):
+        return Known(float(value.value))
+    return value

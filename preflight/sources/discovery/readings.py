@@ -29,9 +29,8 @@ from preflight.model.job import WHOLE_JOB, LeftOut, Note, NoteDetail, NoteKind, 
 from preflight.model.progress import Progress, Step, ignore
 from preflight.sources.base import Reading, Source, SourceFile, Tree
 from preflight.sources.discovery.walk import Walked, walk
-from preflight.sources.formats.claim_redaction import without_secrets
 from preflight.sources.formats.tree import DirectoryTree, OverlayTree
-from preflight.sources.secrets import shown_lines
+from preflight.sources.secrets import shown_lines, without_secrets
 from preflight.sources.shell.shell_source import startable
 
 _BATCH_HEADER = re.compile(r"^#(?:SBATCH|PBS|BSUB|COBALT)\s", re.MULTILINE)

@@ -27,7 +27,6 @@ from preflight.model.job import (
     lift,
 )
 from preflight.sources.base import Command, Reading, SourceFile, Tree
-from preflight.sources.formats.claim_redaction import secrets_of, without_secrets
 from preflight.sources.formats.comments import suppressions
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, places_of, value_of
 from preflight.sources.formats.tree import TEMPLATE_SUFFIXES
@@ -73,7 +72,7 @@ from preflight.sources.kubernetes.related_objects import (
 )
 from preflight.sources.launchers.launch_lines import read_commands
 from preflight.sources.launchers.option_parser import is_python, python_program, text_of
-from preflight.sources.secrets import secrets_of_files
+from preflight.sources.secrets import secrets_of, secrets_of_files, without_secrets
 from preflight.sources.shell.state import Slot
 
 #: Kinds whose pods together are the nodes of one job, whatever their containers run.

@@ -36,7 +36,7 @@ from preflight.model.job import (
 )
 from preflight.model.job.value import SETTING_PREFIX
 from preflight.sources.base import LaunchLine, Reading, SourceFile, Tree, Word
-from preflight.sources.configs.setting_claims import state_settings
+from preflight.sources.configs.framework_files import state_settings
 from preflight.sources.formats.structured import Kind, NodeClaims, document_of
 from preflight.sources.launchers.claim_builder import (
     ClaimBuilder,

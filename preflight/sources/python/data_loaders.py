@@ -20,11 +20,10 @@ from preflight.sources.base import SourceFile
 from preflight.sources.formats.structured import Kind
 from preflight.sources.python import imports
 from preflight.sources.python.environment import always_reached
-from preflight.sources.python.listed_items import items_of, setting_of
 from preflight.sources.python.module import Module, argument, is_none, last, qualified, value_of
 from preflight.sources.python.outline import dotted, end_of
 from preflight.sources.python.rank_conditions import RankSet, is_local, is_rank, ranks_where_true
-from preflight.sources.python.shards import UNSYNCHRONIZED_WORK
+from preflight.sources.python.shards import UNSYNCHRONIZED_WORK, items_of, setting_of
 from preflight.sources.python.words import WORDS
 
 _Loop: TypeAlias = "ast.For | ast.AsyncFor"

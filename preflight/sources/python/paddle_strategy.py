@@ -13,8 +13,8 @@ from preflight._util.secret_names import is_secret
 from preflight.model.job import Claim, Known, Unresolved, Value, alternatives, lift
 from preflight.model.job.value import SECTION, SETTING_PREFIX, Plain
 from preflight.sources.formats.structured import value_of
-from preflight.sources.python.listed_items import setting_of
 from preflight.sources.python.module import Assigned, Module, attributes, enclosing
+from preflight.sources.python.shards import setting_of
 from preflight.sources.python.words import WORDS
 
 _HYBRID = {

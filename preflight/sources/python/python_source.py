@@ -26,15 +26,12 @@ from preflight.sources.python import (
     devices,
     environment,
     frameworks,
-    horovod,
     imported_calls,
     imports,
     model_wrappers,
-    own_ranks,
     paddle,
     paddle_legacy,
     process_group,
-    rank_names,
     shards,
     single_ranks,
     started_commands,
@@ -66,7 +63,7 @@ _READERS: tuple[Callable[[Module], Iterable[Claim | Reference]], ...] = (
     paddle_legacy.cluster_train_claims,
     trainers.usage_claims,
     model_wrappers.exchange_claims,
-    own_ranks.entry_claims,
+    started_commands.entry_claims,
     written_files.checkpoint_claims,
     checkpoint_keys.claims,
     devices.claims,
@@ -83,7 +80,7 @@ _READERS: tuple[Callable[[Module], Iterable[Claim | Reference]], ...] = (
     written_files.shared_path_claims,
     model_wrappers.claims,
     data_loaders.unsplit_claims,
-    horovod.claims,
+    frameworks.horovod_claims,
     frameworks.tensorflow_claims,
     trainers.claims,
     called_settings.claims,
@@ -93,7 +90,7 @@ _READERS: tuple[Callable[[Module], Iterable[Claim | Reference]], ...] = (
     called_settings.torch_claims,
     imported_calls.claims,
     process_group.drawn_ports,
-    rank_names.claims,
+    environment.names_with_rank,
     wrapped_models.claims,
     process_group.need_claims,
     configurations.claims,
@@ -201,7 +198,10 @@ class PythonSource:
         if len(executors) > 1:
             found = {key: claim for key, claim in found.items() if not frameworks.is_required(claim)}
         ordered = sorted(found.values(), key=lambda claim: (claim.span.line, claim.span.column, claim.quantity))
-        made: list[frameworks.ExecutorLaunch | own_ranks.OwnLaunch] = [*executors, *own_ranks.launches(module)]
+        made: list[frameworks.ExecutorLaunch | started_commands.OwnLaunch] = [
+            *executors,
+            *started_commands.launches(module),
+        ]
         started = _read_started_commands(module, file, tree)
         return Reading(
             suppressions=suppressions(file),
@@ -250,8 +250,8 @@ def _evaluate(each: started_commands.StartedCommand, file: SourceFile, tree: Tre
 
 
 def _read_evaluated(commands: Sequence[Command], tree: Tree) -> Reading:
-    from preflight.sources.formats.claim_redaction import secrets_of, without_secrets
     from preflight.sources.launchers.launch_lines import read_commands
+    from preflight.sources.secrets import secrets_of, without_secrets
 
     reading = read_commands(commands, {}, tree, batch=False)
     return without_secrets(reading, secrets_of(commands)) if reading.launches else Reading()
@@ -266,7 +266,7 @@ def read_notebook(file: SourceFile, tree: Tree) -> Reading:
     if isinstance(parsed, Note):
         return Reading()
     module = Module(code, parsed, tree, WHOLE_JOB)
-    own = list(own_ranks.launches(module))
+    own = list(started_commands.launches(module))
     started = _read_started_commands(module, code, tree)
     claims = (
         *(claim for item in own for claim in item.claims),

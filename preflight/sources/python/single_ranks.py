@@ -16,7 +16,7 @@ from preflight.sources.python import (
     checkpoint_names,
     collectives,
     data_loaders,
-    horovod,
+    frameworks,
     model_features,
     worker_processes,
 )
@@ -366,8 +366,8 @@ _READERS: tuple[tuple[tuple[str, ...], Callable[[Module], Iterable[Claim]]], ...
     (("torch.load", "paddle.load", "load_file", "np.load"), checkpoint_names.claims),
     (("pipe_command",), data_loaders.pipe_programs),
     ((".recv(", ".Recv(", "recv("), collectives.exchanges),
-    (("horovod", "byteps"), horovod.asked_before_start),
-    (("horovod", "byteps"), horovod.single_pass_optimizers),
-    (("backward(",), horovod.repeated_passes),
+    (("horovod", "byteps"), frameworks.asked_before_start),
+    (("horovod", "byteps"), frameworks.single_pass_optimizers),
+    (("backward(",), frameworks.repeated_passes),
     (("extract", "unpack", "download", "copy"), prepared_by_first_rank),
 )

@@ -26,7 +26,7 @@ from preflight.model.job import (
     lift,
 )
 from preflight.model.job.value import SECTION, SETTING_PREFIX, Computed, Symbol, one_of
-from preflight.sources.configs.deepspeed import QUANTITY_OF
+from preflight.sources.configs.framework_files import QUANTITY_OF
 from preflight.sources.configs.hugging_face import PRECISIONS, SETTINGS, precision_of
 from preflight.sources.python.module import Module, argument, last, value_of
 from preflight.sources.python.outline import dotted

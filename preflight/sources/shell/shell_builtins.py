@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from preflight.sources.base import Command
-from preflight.sources.shell import arithmetic, branch_conditions, heredocs, input_words, lookup
+from preflight.sources.shell import arithmetic, branch_conditions, input_words, lookup
 from preflight.sources.shell.abstract_machine import Machine, Result, Written
 from preflight.sources.shell.expansion import expand_text, expand_words
 from preflight.sources.shell.lookup import look_up
@@ -147,7 +147,9 @@ def _read(invocation: Invocation) -> Result:
     name = invocation.plain[0]
     text: Text | None = None
     if name != "getopts":
-        found = heredocs.standard_input(invocation.machine, invocation.state, invocation.document, invocation.redirects)
+        found = input_words.standard_input(
+            invocation.machine, invocation.state, invocation.document, invocation.redirects
+        )
         text = found if invocation.redirects else None
     if name in ("mapfile", "readarray"):
         input_words.assign_array(invocation.state, invocation.fields, text, invocation.place)

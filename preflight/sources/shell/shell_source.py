@@ -23,8 +23,8 @@ from preflight.model.job import (
     Unresolved,
 )
 from preflight.sources.base import Command, Reading, Script, SourceFile, Tree
-from preflight.sources.formats.claim_redaction import secrets_of, without_secrets
 from preflight.sources.formats.comments import suppressions
+from preflight.sources.secrets import secrets_of, without_secrets
 
 _SUFFIXES = (
     *(".sh", ".bash", ".ksh", ".zsh", ".sbatch", ".slurm", ".slrm", ".job", ".sub"),

@@ -19,7 +19,6 @@ from preflight.sources.base import SUBMITTERS, Command
 from preflight.sources.shell import (
     arithmetic,
     branch_conditions,
-    heredocs,
     inner_shells,
     input_words,
     lookup,
@@ -159,13 +158,13 @@ def _run_redirected(
         if redirect.type == "heredoc_redirect":
             all_redirects += [child for child in redirect.children if child.type == "file_redirect"]
             extra += [c for c in redirect.children if c.type in ("pipeline", "list", "command", "redirected_statement")]
-    heredocs.record_destinations(machine, state, document, all_redirects)
+    input_words.record_destinations(machine, state, document, all_redirects)
     result = _DONE
     if body is not None and body.type in _COMPOUND and not machine.quiet:
-        with machine.run_with_input(heredocs.standard_input(machine, state, document, all_redirects)):
+        with machine.run_with_input(input_words.standard_input(machine, state, document, all_redirects)):
             result = run_statement(machine, state, document, body, all_redirects)
         if body.type in ("compound_statement", "subshell"):
-            heredocs.record_written_by(machine, state, document, body, all_redirects)
+            input_words.record_written_by(machine, state, document, body, all_redirects)
     elif body is not None:
         result = run_statement(machine, state, document, body, all_redirects)
     if result[0] is Flow.NEXT and extra:
@@ -707,7 +706,7 @@ def _run_command(machine: Machine, state: State, document: Document, node: Node,
     ]
     starts: list[int] | None = None if machine.trace is None else []
     fields = found_programs(expand_words(machine, state, document, written, starts=starts))
-    heredocs.record_written_file(machine, state, document, all_redirects, fields)
+    input_words.record_written_file(machine, state, document, all_redirects, fields)
     if not fields:
         for name, slot in assigned:
             state.put(name, slot)
@@ -790,7 +789,7 @@ def _record(invocation: Invocation) -> Result:
 def _run_starts(invocation: Invocation, state: State, command: Command) -> None:
     """Run the commands that `xargs` or `parallel` starts, one for each argument."""
     machine, place = invocation.machine, invocation.place
-    given = heredocs.standard_input(machine, state, invocation.document, invocation.redirects)
+    given = input_words.standard_input(machine, state, invocation.document, invocation.redirects)
     name = invocation.plain[0].rpartition("/")[2]
     found = input_words.starts_of(name, invocation.fields[1:], given, place)
     if found is None or len(machine.outer_commands) >= MAX_NESTED_SHELLS or machine.depth >= MAX_DEPTH - 4:
@@ -1001,7 +1000,7 @@ def follow_inner_shell(
         machine.add_note(NoteKind.TOO_LARGE, "shells nested too deeply; not followed further", place)
         return
     text, path = found.text, found.path
-    given = heredocs.standard_input(machine, state, document, redirects) if found.reads_input or redirects else None
+    given = input_words.standard_input(machine, state, document, redirects) if found.reads_input or redirects else None
     if found.reads_input:
         text, given = given, None
         if text is None and path is None:

@@ -7,8 +7,7 @@ import pytest
 from preflight.model.job import Job, Known, NoteKind, Scope, Strength, Unresolved
 from preflight.sources.base import Reading, Source, SourceFile, Tree
 from preflight.sources.configs.accelerate_config import AccelerateSource
-from preflight.sources.configs.deepspeed import DeepSpeedSource
-from preflight.sources.configs.frameworks.framework_files import FRAMEWORKS, FrameworkSource
+from preflight.sources.configs.framework_files import FRAMEWORKS, DeepSpeedSource, FrameworkSource
 from preflight.sources.configs.line_files import HostfileSource
 from preflight.sources.configs.training_settings import TrainingSettingsSource
 from preflight.sources.discovery.assemble import assemble
