@@ -45,7 +45,7 @@ def gang() -> int:
     import anyio
 
     from preflight.agent.wire import Context
-    from preflight.executors.local import LocalExecutor
+    from preflight.executors.pipe import LocalExecutor
     from preflight.model.recording import Node
     from preflight.model.requests import Request, probe_name
     from preflight.runner.fleet import open_fleet

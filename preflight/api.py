@@ -137,7 +137,7 @@ def _lint(
     progress: Progress,
 ) -> Report:
     from preflight.sources.discovery.assemble import assemble
-    from preflight.sources.discovery.snapshot import TreeSnapshot, below
+    from preflight.sources.discovery.readings import TreeSnapshot, below
 
     snapshot, created = TreeSnapshot(top, wanted.exclude, given), now()
     key = ""
@@ -318,7 +318,7 @@ def nodes(
         UsageError: the nodes are unknown, or a requirement is invalid.
     """
     from preflight.commands.golden_node import profile_of
-    from preflight.model.nodes import job_of_nodes, parse_requirement
+    from preflight.model.recording import job_of_nodes, parse_requirement
 
     required = []
     for text in requirements:

@@ -22,7 +22,7 @@ from preflight.model.charts import (
 from preflight.model.doctor_items import DoctorItem, Surroundings
 from preflight.model.findings import Command, Confidence, Edit, Evidence, Fix, Location, Severity, Status
 from preflight.model.job import Claim, Job, Known, Launch, OneOf, Relation, Scope, Span, Strength, Unresolved, Value
-from preflight.model.nodes import Fleet, Node, NodeRecord
+from preflight.model.recording import Fleet, Node, NodeRecord
 from preflight.model.requests import Facts, Observed, Request, Unavailable, probe_name
 from preflight.plugins.authoring import (
     Check,

@@ -16,7 +16,7 @@ import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, TextIO
+from typing import Any, Mapping, TextIO
 
 from preflight.agent import rank_events
 from preflight.agent.wire import ProbeUnavailable
@@ -37,11 +37,11 @@ VARIABLES = {
     "events": "PREFLIGHT_EVENTS",
     "injected_fault": "PREFLIGHT_INJECTED_FAULT",
 }
-DEFAULTS: Dict[str, Any] = {"timeout_s": 60.0, "deadline_s": 600.0, "steps": 10, "backend": "auto"}
+DEFAULTS: dict[str, Any] = {"timeout_s": 60.0, "deadline_s": 600.0, "steps": 10, "backend": "auto"}
 _NUMBERS = ("timeout_s", "deadline_s", "steps")
 
 
-def settings(environment: Mapping[str, str]) -> Dict[str, Any]:
+def settings(environment: Mapping[str, str]) -> dict[str, Any]:
     """The settings: from the variables, otherwise from the file, otherwise the defaults.
 
     Raises ValueError for an invalid number.
@@ -60,11 +60,11 @@ def settings(environment: Mapping[str, str]) -> Dict[str, Any]:
         try:
             found[name] = int(found[name]) if name == "steps" else float(found[name])
         except ValueError:
-            raise ValueError("%s=%r is not a number" % (VARIABLES[name], found[name])) from None
+            raise ValueError(f"{VARIABLES[name]}={found[name]!r} is not a number") from None
     return found
 
 
-def main(arguments: Optional[List[str]] = None) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Take part as the rank that the launcher assigned to this process. The arguments belong to the replaced program
     and are ignored.
     """
@@ -76,7 +76,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
             return launcher_environment.run(options["spawn"], sys.argv, float(options["deadline_s"]))
         place = launcher_environment.place(os.environ)
     except (launcher_environment.NotLaunched, launcher_environment.NoRanks, ValueError) as problem:
-        _print("NO-GO: %s: %s" % (socket.gethostname(), problem))
+        _print(f"NO-GO: {socket.gethostname()}: {problem}")
         return 1
     return Run(place, options).run()
 
@@ -84,11 +84,11 @@ def main(arguments: Optional[List[str]] = None) -> int:
 class Run:
     """One rank's run: the trainer's own phases under a watchdog, and the report of their results."""
 
-    def __init__(self, place: launcher_environment.LaunchedRank, options: Dict[str, Any]) -> None:
+    def __init__(self, place: launcher_environment.LaunchedRank, options: dict[str, Any]) -> None:
         self._place, self._options = place, options
         self._began = time.monotonic()
         self._events = _event_stream(options, place)
-        self._report: Optional[RankReport] = None
+        self._report: RankReport | None = None
         timeout_s = float(options["timeout_s"])
         self._watch = RankWatchdog(
             place,
@@ -108,9 +108,9 @@ class Run:
         if place.world_size < expected:
             group_key = (expected, place.launcher, place.world_size)
             short = "the job's files start %d ranks, but %s reports a world size of %d" % group_key
-            me = "rank %d on %s" % (place.rank, socket.gethostname())
-            _print("%s: NO-GO: %s" % (me, short))
-            self._write(False, ["%s: %s" % (me, short)], [])
+            me = f"rank {place.rank} on {socket.gethostname()}"
+            _print(f"{me}: NO-GO: {short}")
+            self._write(False, [f"{me}: {short}"], [])
             return 1
         watch.start()
         params = {
@@ -136,38 +136,28 @@ class Run:
         took = time.monotonic() - self._began
         go, why, everyone = watch.finished({"host": report.host, "faults": faults, "took_s": took})
         self._write(go, why, everyone)
-        me = "rank %d on %s" % (place.rank, report.host)
-        what = "%s on %s, %d exact operations, %d steps" % (
-            report.backend,
-            report.device,
-            report.operations,
-            report.steps,
-        )
-        _print("%s: %s (%s, %.1f s)" % (me, "; ".join(faults) if faults else "all right", what, took))
+        me = f"rank {place.rank} on {report.host}"
+        what = f"{report.backend} on {report.device}, {report.operations} exact operations, {report.steps} steps"
+        _print("{}: {} ({}, {:.1f} s)".format(me, "; ".join(faults) if faults else "all right", what, took))
         if place.rank == 0:
             self._print_summary(go, why, everyone, report, took)
         return 0 if go else 1
 
     def _print_summary(
-        self, go: bool, reasons: List[str], everyone: List[Dict[str, Any]], report: RankReport, took: float
+        self, go: bool, reasons: list[str], everyone: list[dict[str, Any]], report: RankReport, took: float
     ) -> None:
         hosts = len({each["host"] for each in everyone})
         ranks = "%d rank%s" % (report.world_size, "s" if report.world_size != 1 else "")
         if len(everyone) == report.world_size:
             ranks += " on %d host%s" % (hosts, "s" if hosts != 1 else "")
         if go:
-            note = "; " + report.backend_note if report.backend_note else ""
-            group_key = "%s connected through %s, summed exactly over %s and trained %d identical steps" % (
-                ranks,
-                self._place.launcher,
-                report.backend,
-                report.steps,
-            )
-            _print("GO: %s (%s, %.1f s%s)" % (group_key, report.framework, took, note))
+            note = f"{took:.1f} s{'; ' + report.backend_note if report.backend_note else ''}"
+            done = f"summed exactly over {report.backend} and trained {report.steps} identical steps"
+            _print(f"GO: {ranks} connected through {self._place.launcher}, {done} ({report.framework}, {note})")
         else:
-            _print("NO-GO: %s: %s" % (ranks, "; ".join(reasons[:5])))
+            _print("NO-GO: {}: {}".format(ranks, "; ".join(reasons[:5])))
 
-    def _emit(self, event: Dict[str, Any]) -> None:
+    def _emit(self, event: dict[str, Any]) -> None:
         self._watch.on_event(event)
         self._watch.on_heartbeat(event)
         if self._events is not None and event.get("event") != rank_events.BEAT:
@@ -175,7 +165,7 @@ class Run:
             self._events.write(json.dumps(line, sort_keys=True, default=str) + "\n")
             self._events.flush()
 
-    def _write(self, go: bool, reasons: List[str], everyone: List[Dict[str, Any]]) -> None:
+    def _write(self, go: bool, reasons: list[str], everyone: list[dict[str, Any]]) -> None:
         """Write the rank's report to a file, if requested. A folder that is not writable is not an error."""
         folder = self._options.get("report_dir")
         if not folder:
@@ -186,19 +176,15 @@ class Run:
         document["launch"] = self._options.get("launch", 1)
         document["hosts"] = sorted({str(each["host"]) for each in everyone})
         below = Path(str(folder)) / (self._watch.token() or "unmet")
-        name = (
-            "rank-%05d" % self._place.rank
-            if below.name != "unmet"
-            else "rank-%05d-%d" % (self._place.rank, os.getpid())
-        )
+        name = f"rank-{self._place.rank:05}" if below.name != "unmet" else f"rank-{self._place.rank:05}-{os.getpid()}"
         try:
             below.mkdir(parents=True, exist_ok=True)
             _write_atomically(below / (name + ".json"), document)
         except OSError as error:
-            _print("rank %d: no report in %s: %s" % (self._place.rank, below, error.strerror))
+            _print(f"rank {self._place.rank}: no report in {below}: {error.strerror}")
 
 
-def faults_of(report: RankReport) -> List[str]:
+def faults_of(report: RankReport) -> list[str]:
     """The faults in one rank's results, as sentences; with the same limits as in the head's checks."""
     found = [
         "%s is wrong in %d of %d elements: %s" % (each.operation, each.wrong, each.elements, each.explanation)
@@ -206,28 +192,28 @@ def faults_of(report: RankReport) -> List[str]:
     ]
     if len(set(report.digests)) > 1:
         odd = [rank for rank, digest in enumerate(report.digests) if digest != report.digests[report.rank]]
-        found.append("ranks %s have different weights from this one" % odd)
+        found.append(f"ranks {odd} have different weights from this one")
     if report.unmoved:
-        found.append("%s did not change in %d steps" % (", ".join(report.unmoved), report.steps))
+        found.append(f"{', '.join(report.unmoved)} did not change in {report.steps} steps")
     losses = report.losses
     if len(losses) >= steps.MAX_COMPARED_STEPS and not losses[-1] < losses[0] * steps.MAX_LOSS_RATIO:
         found.append("the loss went from %.4g to %.4g in %d steps" % (losses[0], losses[-1], report.steps))
     difference = report.difference_to_one_process
     if difference is not None and not difference <= steps.TOLERANCE:
-        found.append("the weights differ by %.3g from those of one process" % difference)
+        found.append(f"the weights differ by {difference:.3g} from those of one process")
     if report.teardown:
         found.append(report.teardown)
     return found
 
 
-def _framework(launcher: str) -> Dict[str, str]:
+def _framework(launcher: str) -> dict[str, str]:
     """Ranks of Paddle's launcher train with paddle if their interpreter has it; all others, and those, with torch."""
     import importlib.util
 
     return {"framework": "paddle"} if launcher == "paddle" and importlib.util.find_spec("paddle") is not None else {}
 
 
-def _event_stream(options: Dict[str, Any], place: launcher_environment.LaunchedRank) -> Optional[TextIO]:
+def _event_stream(options: dict[str, Any], place: launcher_environment.LaunchedRank) -> TextIO | None:
     """The destination of the rank's events as JSON lines: standard error, a file beside the report, or nowhere."""
     if options.get("events") == "stderr":
         return sys.stderr
@@ -236,15 +222,15 @@ def _event_stream(options: Dict[str, Any], place: launcher_environment.LaunchedR
     try:
         folder = Path(str(options["report_dir"]))
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / ("events-%05d-%d.jsonl" % (place.rank, os.getpid()))
+        path = folder / (f"events-{place.rank:05}-{os.getpid()}.jsonl")
         # A new file: an existing one, or a link, is not written to.
         return open(str(path), "x", encoding="utf-8")
     except OSError:
         return None
 
 
-def _write_atomically(path: Path, document: Dict[str, Any]) -> None:
-    descriptor, draft = tempfile.mkstemp(dir=str(path.parent), prefix=".%s." % path.name)
+def _write_atomically(path: Path, document: dict[str, Any]) -> None:
+    descriptor, draft = tempfile.mkstemp(dir=str(path.parent), prefix=f".{path.name}.")
     with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
         json.dump(document, stream, sort_keys=True, indent=1)
     os.chmod(draft, 0o644)
@@ -258,6 +244,6 @@ def _print(text: str) -> None:
     """
     try:
         sys.stdout.flush()
-        os.write(1, ("preflight smoke: %s\n" % " ".join(text.split())).encode("utf-8", "replace"))
+        os.write(1, ("preflight smoke: {}\n".format(" ".join(text.split()))).encode("utf-8", "replace"))
     except OSError:
         pass

@@ -20,7 +20,7 @@ SECRETS = {
     "path_token": "of the admission webhook; in no report",
     "secret": "of one smoke run; in no request that is recorded",
     "token": "by which the two ends of a link know each other",
-    "secrets": "the words that claim_redaction hides",
+    "secrets": "the words that `sources.secrets` hides",
     "automountServiceAccountToken": "a boolean of Kubernetes",
     "pass": "a counter of Paddle's servers",
     "hasKey": "the name of a function of Go templates",

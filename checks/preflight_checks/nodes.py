@@ -9,8 +9,7 @@ from preflight._util.hostnames import is_loopback
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.job.value import items, known_number
-from preflight.model.nodes import HEAD_PAUSED
-from preflight.model.recording import Facts, Fleet, NodeRecord, Unavailable
+from preflight.model.recording import HEAD_PAUSED, Facts, Fleet, NodeRecord, Unavailable
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.plans import no_requests
 from preflight_checks.requirements import fold, is_literal, is_single_machine, named, nodes_share_machine, scopes

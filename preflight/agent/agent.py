@@ -44,13 +44,13 @@ from preflight.agent.wire import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List, Optional, Sequence
+    from typing import Any, Callable, Sequence
 
 
 CHUNK_BYTES = 65536
 
 
-def read(fd: int) -> Optional[bytes]:
+def read(fd: int) -> bytes | None:
     """The available data; empty at the end, None when there is nothing yet."""
     try:
         return os.read(fd, CHUNK_BYTES)
@@ -103,7 +103,7 @@ class FrameWriter:
         except BlockingIOError:
             pass
         except OSError as error:
-            self._on_lost("the channel cannot be written: %s" % error)
+            self._on_lost(f"the channel cannot be written: {error}")
             return
         watch_writable(self._selector, self._fd, self._flush if self._outgoing else None)
         self._on_full(len(self._outgoing) > BACKLOG_BYTES)
@@ -115,11 +115,11 @@ def _frame(message: Any) -> bytes:
         return encode_answer(message)
     except WireError as error:
         if isinstance(message, (Done, Failed)):
-            return encode_answer(Failed(message.id, "crashed", "the answer cannot be sent: %s" % error))
+            return encode_answer(Failed(message.id, "crashed", f"the answer cannot be sent: {error}"))
         return b""
 
 
-def watch_writable(selector: selectors.BaseSelector, fd: int, callback: Optional[Callable[[], None]]) -> None:
+def watch_writable(selector: selectors.BaseSelector, fd: int, callback: Callable[[], None] | None) -> None:
     """Call back when the descriptor accepts more; with None, stop watching."""
     watched = fd in selector.get_map()
     if callback is not None and not watched:
@@ -158,7 +158,7 @@ class Agent:
         *,
         nonce: str = "",
         notes: Sequence[str] = (),
-        pulse: Optional[int] = None,
+        pulse: int | None = None,
         inside: bool = False,
     ) -> None:
         self._bundle = bundle
@@ -169,7 +169,7 @@ class Agent:
         self._pulse = pulse
         self._inside = inside
         self._reader = FrameReader()
-        self._children: Dict[int, ChildProcess] = {}
+        self._children: dict[int, ChildProcess] = {}
         self._selector = selectors.DefaultSelector()
         self._writer = FrameWriter(fd_out, self._selector, self._on_channel_lost, self._pause)
         self._contexts = ContextPool(self._start_context, self._send, self._feed)
@@ -216,7 +216,7 @@ class Agent:
         self._child_exited = True
 
     def _on_end_request(self, number: int, frame: Any) -> None:
-        self._end_reason = "the agent was stopped by signal %d" % number
+        self._end_reason = f"the agent was stopped by signal {number}"
 
     def _step(self) -> None:
         for key, _ in self._selector.select(self._wait_s()):
@@ -228,7 +228,7 @@ class Agent:
         self._last_frame_s = min(now, self._last_frame_s + max(0.0, now - self._stepped_s - 2 * WATCH_S))
         self._stepped_s = now
         if now - self._last_frame_s > LEASE_S:
-            self._end_reason = "%s for %.1f s" % (HEAD_SILENT, LEASE_S)
+            self._end_reason = f"{HEAD_SILENT} for {LEASE_S:.1f} s"
             return
         if self._child_exited:
             self._child_exited = False
@@ -297,7 +297,7 @@ class Agent:
             else:
                 self._contexts.dump(message.id)
 
-    def _child_of(self, request_id: int) -> Optional[ChildProcess]:
+    def _child_of(self, request_id: int) -> ChildProcess | None:
         for child in self._children.values():
             if child.request.id == request_id and not child.answered:
                 return child
@@ -329,16 +329,16 @@ class Agent:
             else:
                 self._register(child_handle.fork(request, self._nonce, self._bundle, now, kind=ChildProcess))
         except OSError as error:
-            self._send(Failed(request.id, "crashed", "the node cannot start a process: %s" % error))
+            self._send(Failed(request.id, "crashed", f"the node cannot start a process: {error}"))
 
     def _start_context(self, request: AgentRequest) -> ContextProcess:
         context = child_handle.fork(request, self._nonce, self._bundle, time.monotonic(), kind=ContextProcess)
         self._register(context)
         return context
 
-    def _start_batch(self, requests: List[AgentRequest]) -> BatchProcess:
+    def _start_batch(self, requests: list[AgentRequest]) -> BatchProcess:
         now = time.monotonic()
-        request = AgentRequest(0, "%d requests" % len(requests), {}, PROGRESS_TIMEOUT_S)
+        request = AgentRequest(0, f"{len(requests)} requests", {}, PROGRESS_TIMEOUT_S)
         together = child_handle.fork(request, self._nonce, self._bundle, now, kind=BatchProcess, requests=requests)
         self._register(together)
         return together
@@ -377,8 +377,8 @@ class Agent:
         except WireError as error:
             if isinstance(child, BatchProcess):
                 self._batches.on_lost(child)
-            reason = "it wrote something that is not a frame: %s" % error
-            child.on_error_output(("\n%s\n" % reason).encode("utf-8", "replace"))
+            reason = f"it wrote something that is not a frame: {error}"
+            child.on_error_output(f"\n{reason}\n".encode("utf-8", "replace"))
             self._answer(child, Failed(child.request.id, "crashed", reason))
             child.kill_at_s = 0.0
 
@@ -424,7 +424,7 @@ class Agent:
             self._answer(child, message)
             child.kill_at_s = time.monotonic() + LEAVE_S
 
-    def _send_to(self, child: ChildProcess, data: Dict[str, Any]) -> None:
+    def _send_to(self, child: ChildProcess, data: dict[str, Any]) -> None:
         self._send(Event(child.request.id, time.time(), "agent", data))
 
     def _answer(self, child: ChildProcess, message: Any) -> None:
@@ -454,7 +454,7 @@ class Agent:
             child.kill_at_s = now + (DUMP_S if child.started else 0.0)
         if child.kill_at_s is not None and now >= child.kill_at_s:
             if not child.answered:
-                reason = "no answer within %.3g s, waiting for %s" % (child.request.deadline_s, child.waiting_for())
+                reason = f"no answer within {child.request.deadline_s:.3g} s, waiting for {child.waiting_for()}"
                 self._answer(child, Failed(child.request.id, "timeout", reason))
             process.kill_tree(child.pid)
             child.kill_at_s = now + 0.1
@@ -501,9 +501,9 @@ def _bind(function: Callable[[ChildProcess], None], child: ChildProcess) -> Call
     return lambda: function(child)
 
 
-def hello_values(notes: List[str]) -> Ready:
+def hello_values(notes: list[str]) -> Ready:
     """The facts that need no lookup, because the user database can hang on a dead directory server."""
-    user = os.environ.get("USER") or os.environ.get("LOGNAME") or "uid %d" % os.getuid()
+    user = os.environ.get("USER") or os.environ.get("LOGNAME") or f"uid {os.getuid()}"
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             boot_id = file.read().strip()

@@ -22,7 +22,7 @@ from types import CodeType, ModuleType
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Sequence
+    from typing import Any, Sequence
 
 #: The Python version whose code objects this one accepts; `importlib.util`, which provides it too, is slow to import.
 MAGIC_NUMBER: bytes = _bootstrap_external.MAGIC_NUMBER
@@ -45,11 +45,11 @@ _LENGTH = struct.Struct(">I")
 #: exit code instead of a traceback. The alarm ends a loader whose bundle never arrives; `start` turns it off. A pipe on
 #: standard input is enlarged to a megabyte (1031 is F_SETPIPE_SZ), because Hydra drops a rank whose pipe is full
 #: (pmodels/mpich#2336).
-LOADER = """
+LOADER = f"""
 import sys
 if sys.version_info < (3, 8):
-    sys.stderr.write("Python %%d.%%d %s\\n" %% sys.version_info[:2])
-    sys.exit(%d)
+    sys.stderr.write("Python %d.%d {OLD_PYTHON_MARK}\\n" % sys.version_info[:2])
+    sys.exit({TOO_OLD})
 sys.path[:] = [p for p in sys.path if p]
 import os, signal
 signal.alarm(60)
@@ -77,10 +77,9 @@ def take(size):
 def blob():
     return take(int.from_bytes(take(4), "big"))
 exec(blob())
-""" % (OLD_PYTHON_MARK, TOO_OLD)
+"""
 #: The first code that the loader runs from its input: it unpacks the bundle as far as `start` below, and runs that.
-_STARTER = (
-    """
+_STARTER = f"""
 import gc
 gc.disable()
 import json, marshal, zlib
@@ -89,27 +88,25 @@ b = blob()
 e = 4 + int.from_bytes(b[:4], "big")
 h = json.loads(b[4:e].decode("utf-8"))
 k = "preflight.agent.bootstrap"
-m = {"__name__": k}
+m = {{"__name__": k}}
 def part(place):
     return zlib.decompress(b[e + place[0] : e + place[1]])
 if h["magic"] == _bootstrap_external.MAGIC_NUMBER.hex():
     c = marshal.loads(part(h["compiled"][k]))
 else:
-    c = compile(part(h["packed"][k]), "%s/preflight/agent/bootstrap.py", "exec")
+    c = compile(part(h["packed"][k]), "{ORIGIN}/preflight/agent/bootstrap.py", "exec")
 exec(c, m)
 m["start"](h, b[e:], b, json.loads(blob().decode("utf-8")), i, o)
 """
-    % ORIGIN
-)
 
 _RUN_LOADER = "import sys,zlib,binascii;exec(zlib.decompress(binascii.a2b_base64(sys.argv[1])))"
 #: In this order: the first that exists and is new enough is used.
 INTERPRETERS = (
     "python3",
-    *("python3.%d" % minor for minor in range(14, 7, -1)),
+    *(f"python3.{minor}" for minor in range(14, 7, -1)),
     "/usr/bin/python3",
     "/usr/local/bin/python3",
-    *("/usr/bin/python3.%d" % minor for minor in range(14, 7, -1)),
+    *(f"/usr/bin/python3.{minor}" for minor in range(14, 7, -1)),
     "python",
 )
 
@@ -119,7 +116,7 @@ def packed_loader() -> str:
     return binascii.b2a_base64(zlib.compress(LOADER.encode(), 9), newline=False).decode()
 
 
-def arguments(interpreter: str, nonce: str, flags: List[str]) -> List[str]:
+def arguments(interpreter: str, nonce: str, flags: list[str]) -> list[str]:
     """The argument list that starts the loader in `interpreter`."""
     return [interpreter, *flags, "-c", _RUN_LOADER, packed_loader(), nonce]
 
@@ -145,7 +142,7 @@ def shell_line(nonce: str) -> str:
     return "exec sh -c '" + script + "'"
 
 
-def bootstrap_message(bundle: bytes, entry: str, arguments: Dict[str, Any]) -> bytes:
+def bootstrap_message(bundle: bytes, entry: str, arguments: dict[str, Any]) -> bytes:
     """What to send after the nonce: a bundle, and the entry to run as `module:function`."""
     what = json.dumps({"entry": entry, "arguments": arguments}, separators=(",", ":")).encode()
     return b"".join(_LENGTH.pack(len(part)) + part for part in (_STARTER.encode(), bundle, what))
@@ -165,11 +162,11 @@ class BundleFinder:
 
     def __init__(
         self,
-        modules: Dict[str, str],
-        packages: List[str],
+        modules: dict[str, str],
+        packages: list[str],
         ready: Sequence[str] = (),
-        packed: Optional[Dict[str, List[int]]] = None,
-        compiled: Optional[Dict[str, List[int]]] = None,
+        packed: dict[str, list[int]] | None = None,
+        compiled: dict[str, list[int]] | None = None,
         appendix: bytes = b"",
     ) -> None:
         """`packed` and `compiled` locate compressed sources in the appendix, and code of a matching Python.
@@ -183,9 +180,9 @@ class BundleFinder:
         self._joint_sources = self._packed.pop("", None)
         self._marshalled = compiled or {}
         self._appendix = appendix
-        self._compiled: Dict[str, CodeType] = {}
+        self._compiled: dict[str, CodeType] = {}
 
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Optional[ModuleSpec]:
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """The spec of a module in the bundle; None leaves it to other finders."""
         if not self.holds(fullname):
             return None
@@ -206,7 +203,7 @@ class BundleFinder:
         """Whether the module can be imported without work that might block."""
         return fullname.startswith(self._ready) and self.holds(fullname)
 
-    def add(self, modules: Dict[str, str], packages: Sequence[str]) -> None:
+    def add(self, modules: dict[str, str], packages: Sequence[str]) -> None:
         """Also serve these modules, given by name with their sources."""
         self._modules.update(modules)
         self._packages |= frozenset(packages)
@@ -219,7 +216,7 @@ class BundleFinder:
         """The value of the module's `__file__`; no such file exists."""
         return filename(fullname, fullname in self._packages)
 
-    def get_source(self, fullname: str) -> Optional[str]:
+    def get_source(self, fullname: str) -> str | None:
         """The text of the module, for `import`, tracebacks and `inspect`."""
         packed = self._packed.pop(fullname, None)
         if packed is not None:
@@ -261,7 +258,7 @@ def prepare(module: str) -> None:
                     finder.get_code(module)
 
 
-def extend(bundle: bytes, modules: Dict[str, str], packages: Sequence[str]) -> bytes:
+def extend(bundle: bytes, modules: dict[str, str], packages: Sequence[str]) -> bytes:
     """Serve additional modules to `import` here, and the bundle with them, for processes started later."""
     for finder in sys.meta_path:
         if isinstance(finder, BundleFinder):
@@ -279,7 +276,7 @@ def extend(bundle: bytes, modules: Dict[str, str], packages: Sequence[str]) -> b
 
 
 def start(
-    content: Dict[str, Any], appendix: bytes, bundle: bytes, what: Dict[str, Any], fd_in: int, fd_out: int
+    content: dict[str, Any], appendix: bytes, bundle: bytes, what: dict[str, Any], fd_in: int, fd_out: int
 ) -> None:
     """Serve the bundle to `import` and run the entry. Called by the loader."""
     import signal

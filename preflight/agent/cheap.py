@@ -6,7 +6,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Generator, Optional, TypeVar
+    from typing import Any, Callable, Dict, Generator, TypeVar
 
     T = TypeVar("T")
     F = TypeVar("F", bound=Callable[..., Any])
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     Looks = Callable[[Dict[str, Any]], Generator[float, None, Any]]
 
 
-def cheap(kind: str, *, sends_requests: bool = False, looks: Optional[Looks] = None) -> Callable[[F], F]:
+def cheap(kind: str, *, sends_requests: bool = False, looks: Looks | None = None) -> Callable[[F], F]:
     """Mark a probe as cheap: on a healthy node it takes milliseconds, and it may run with others in one process.
 
     A probe that gets stuck costs the other probes of its process only time (`preflight.agent.child_handle`). It must

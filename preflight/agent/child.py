@@ -28,7 +28,7 @@ from preflight.agent.wire import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Iterator, Optional, Sequence, Tuple
+    from typing import Any, Callable, Iterator, Sequence
 
     Emit = Callable[[Any], None]
 
@@ -53,7 +53,7 @@ class ReplyWriter:
         """Send an event: a mapping or a dataclass."""
         self.event("child", plain(data))
 
-    def event(self, origin: str, data: Dict[str, Any]) -> None:
+    def event(self, origin: str, data: dict[str, Any]) -> None:
         """Send an event with this origin."""
         self.send(Event(self._id, time.time(), origin, data))
 
@@ -71,12 +71,12 @@ class ReplyWriter:
 class RequestRun:
     """A running request; while its target pauses, others may run."""
 
-    def __init__(self, writer: ReplyWriter, request_id: int, target: str, params: Dict[str, Any]) -> None:
+    def __init__(self, writer: ReplyWriter, request_id: int, target: str, params: dict[str, Any]) -> None:
         self._writer = writer
         self._id = request_id
         self._target = target
         self._params = params
-        self._looks: Optional[Iterator[float]] = None
+        self._looks: Iterator[float] | None = None
         #: When it continues, by the monotonic clock.
         self.resumes_at_s = 0.0
 
@@ -93,12 +93,12 @@ class RequestRun:
         except ProbeUnavailable as error:
             self._writer.send(Failed(self._id, error.kind, error.reason[:_REASON_CHARACTERS]))
         except WireError as error:
-            reason = "%s cannot send what it observed: %s" % (self._target, error)
+            reason = f"{self._target} cannot send what it observed: {error}"
             self._writer.send(Failed(self._id, "crashed", reason))
         except BaseException as error:  # SystemExit too: a library that exits is a crash of the probe.
             import traceback
 
-            reason = ("%s: %s" % (type(error).__name__, error))[:_REASON_CHARACTERS]
+            reason = (f"{type(error).__name__}: {error}")[:_REASON_CHARACTERS]
             self._writer.send(Failed(self._id, "crashed", reason, traceback.format_exc()[-_TRACEBACK_BYTES:]))
         return True
 
@@ -132,7 +132,7 @@ class _Pause(Exception):
         self.seconds = seconds
 
 
-def answer(writer: ReplyWriter, request_id: int, target: str, params: Dict[str, Any]) -> None:
+def answer(writer: ReplyWriter, request_id: int, target: str, params: dict[str, Any]) -> None:
     """Run the target and send exactly one Done or Failed."""
     RequestRun(writer, request_id, target, params).finish()
 
@@ -143,7 +143,7 @@ def _resolve(target: str) -> Callable[..., Any]:
     for name in path.split("."):
         found = getattr(found, name)
     if not callable(found):
-        raise TypeError("%s is not a function" % target)
+        raise TypeError(f"{target} is not a function")
     return found  # type: ignore[no-any-return]
 
 
@@ -182,7 +182,7 @@ def plain(value: Any) -> Any:
         return sorted(plain(item) for item in value)
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    raise TypeError("a probe returned %r, which has no JSON form" % type(value).__name__)
+    raise TypeError(f"a probe returned {type(value).__name__!r}, which has no JSON form")
 
 
 def listen_for_stacks() -> None:
@@ -193,7 +193,7 @@ def listen_for_stacks() -> None:
         pass
 
 
-def main(bundle: bytes, fd_in: int, fd_out: int, *, id: int, target: str, params: Dict[str, Any]) -> None:
+def main(bundle: bytes, fd_in: int, fd_out: int, *, id: int, target: str, params: dict[str, Any]) -> None:
     """Entry of a child in the job context, called by the loader; never returns."""
     writer = ReplyWriter(id, fd_out)
     listen_for_stacks()
@@ -238,7 +238,7 @@ def _read(fd: int) -> bytes:
             return b""
 
 
-def run_forked(requests: Sequence[AgentRequest], fd_out: int) -> Tuple[int, Optional[str]]:
+def run_forked(requests: Sequence[AgentRequest], fd_out: int) -> tuple[int, str | None]:
     """The body of a forked child: returns the exit code, and the error if an answer could not be sent."""
     listen_for_stacks()
     try:

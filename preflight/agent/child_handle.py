@@ -36,7 +36,7 @@ from preflight.agent.wire import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence, Tuple, Type, TypeVar
+    from typing import Any, Callable, NoReturn, Sequence, TypeVar
 
     R = TypeVar("R", bound="ChildProcess")
 
@@ -75,7 +75,7 @@ class ChildProcess:
         self.reader = NodeFrames()
         self.answered = False
         #: The time at which its processes are killed; set once the child has finished.
-        self.kill_at_s: Optional[float] = None
+        self.kill_at_s: float | None = None
         self.timed_out = False
         self.nonce = b""
         self._noise = bytearray()
@@ -83,10 +83,10 @@ class ChildProcess:
         self.exec_problem = ""
         #: The pid that the child itself sees; in a container it may be meaningless here.
         self.inner_pid = pid
-        self.dump_at_s: Optional[float] = None
+        self.dump_at_s: float | None = None
         self.dump_offset = 0
-        self._states: Dict[int, str] = {}
-        self._looks: Dict[int, str] = {}
+        self._states: dict[int, str] = {}
+        self._looks: dict[int, str] = {}
         self._error = bytearray()
         self._error_total = 0
 
@@ -100,7 +100,7 @@ class ChildProcess:
         """Whether the child's own Python has sent a message (always true for a fork)."""
         return not self.nonce
 
-    def deadlines(self) -> List[float]:
+    def deadlines(self) -> list[float]:
         """The times at which it needs attention."""
         times = [at for at in (self.kill_at_s, self.dump_at_s) if at is not None]
         return times if self.answered or self.timed_out else [*times, self.deadline_at_s]
@@ -135,7 +135,7 @@ class ChildProcess:
         fatal = [line for line in lines if line.startswith("Fatal Python error:")]
         return (fatal or lines)[-1][-300:] if lines else ""
 
-    def skip_noise(self, data: bytes) -> Tuple[bytes, bool]:
+    def skip_noise(self, data: bytes) -> tuple[bytes, bool]:
         """The data after the nonce, and whether the nonce has just arrived; wrappers and setup lines may print before
         it.
         """
@@ -158,7 +158,7 @@ class ChildProcess:
     def waiting_for(self) -> str:
         """What a child was doing when it missed its deadline, as far as is visible from outside."""
         if self.request.context is not None and not self.started:
-            return "the job context to start (`%s`)" % " ".join(command_of(self.request.context))
+            return "the job context to start (`{}`)".format(" ".join(command_of(self.request.context)))
         stat = process.stat_of(self.seen_pid())
         stuck = ""
         if stat is not None and stat.state in ("D", "T", "t"):
@@ -166,10 +166,10 @@ class ChildProcess:
         place = innermost_frame(self.error_text(self.dump_offset)) if self.timed_out else ""
         return self.request.target + (" at " + place if place else "") + stuck
 
-    def state_changes(self) -> List[Dict[str, Any]]:
+    def state_changes(self) -> list[dict[str, Any]]:
         """State changes of its processes since the last poll: stopped, running, or stuck in the kernel in two polls."""
-        changes: List[Dict[str, Any]] = []
-        looks: Dict[int, str] = {}
+        changes: list[dict[str, Any]] = []
+        looks: dict[int, str] = {}
         for pid in [self.pid, *process.descendants(self.pid)]:
             stat = process.stat_of(pid)
             if stat is None:
@@ -190,17 +190,17 @@ class ChildProcess:
         """Why a child that ended with `code` gave no answer."""
         request = self.request
         if self.timed_out:
-            reason = "no answer within %.3g s, waiting for %s" % (request.deadline_s, self.waiting_for())
+            reason = f"no answer within {request.deadline_s:.3g} s, waiting for {self.waiting_for()}"
             return Failed(request.id, "timeout", reason)
         if self.exec_problem:
-            return Failed(request.id, "context", "the job context cannot be entered: %s" % self.exec_problem)
+            return Failed(request.id, "context", f"the job context cannot be entered: {self.exec_problem}")
         if not self.started and request.context is not None:
             command = " ".join(command_of(request.context))
             if code == bootstrap.TOO_OLD:
-                reason = "`%s` is older than Python 3.8" % command
+                reason = f"`{command}` is older than Python 3.8"
             else:
                 last_line = self.last_error_line()
-                reason = "`%s` %s before its Python started%s" % (
+                reason = "`{}` {} before its Python started{}".format(
                     command,
                     process.describe_exit(code),
                     ": " + last_line if last_line else "",
@@ -208,7 +208,7 @@ class ChildProcess:
             noise = self._noise[-ERROR_BYTES:].decode("utf-8", "replace")
             return Failed(request.id, "context", reason, self.error_text() or noise, code)
         return Failed(
-            request.id, "crashed", "%s %s without an answer" % (request.target, process.describe_exit(code)), "", code
+            request.id, "crashed", f"{request.target} {process.describe_exit(code)} without an answer", "", code
         )
 
 
@@ -217,20 +217,20 @@ def innermost_frame(stacks: str) -> str:
 
     Our own innermost frame is preferred, because `socket.py` says less than the probe that called it.
     """
-    places: List[str] = []
+    places: list[str] = []
     for line in stacks.splitlines():
         if line.startswith(("Thread ", "Current thread ")):
             places = []
         match = _FRAME.match(line)
         if match:
-            places.append("%s:%s in %s" % (match.group(1).replace(bootstrap.ORIGIN + "/", ""), *match.groups()[1:]))
+            places.append("{}:{} in {}".format(match.group(1).replace(bootstrap.ORIGIN + "/", ""), *match.groups()[1:]))
     ours = [place for place in places if place.startswith(("preflight", "reference_trainer"))]
     answers = "preflight/agent/"
     chosen = [place for place in ours if not place.startswith(answers)] or places
     return chosen[0] if chosen else ""
 
 
-def command_of(context: Context) -> List[str]:
+def command_of(context: Context) -> list[str]:
     """Format the command of a job context as a person would write it."""
     return [*context.wrapper, context.script or context.interpreter]
 
@@ -241,8 +241,8 @@ def fork(
     bundle: bytes,
     now_s: float,
     *,
-    kind: Type[R],
-    requests: Optional[Sequence[AgentRequest]] = None,
+    kind: type[R],
+    requests: Sequence[AgentRequest] | None = None,
 ) -> R:
     """Start the child of a request: a fork of this process, or a fresh interpreter in its context.
 
@@ -290,7 +290,7 @@ def fork(
 
 
 def _run_in_child(
-    request: AgentRequest, requests: Sequence[AgentRequest], nonce: str, agent: int, pipes: List[Tuple[int, int]]
+    request: AgentRequest, requests: Sequence[AgentRequest], nonce: str, agent: int, pipes: list[tuple[int, int]]
 ) -> NoReturn:
     """Runs in the new process: close all descriptors except the pipes, then run or exec."""
     code = 1
@@ -319,12 +319,12 @@ def _run_in_child(
         else:
             _exec_in_context(request.context, nonce, ends[7])
     except BaseException as error:
-        os.write(2, ("%s: %s\n" % (type(error).__name__, error)).encode("utf-8", "replace"))
+        os.write(2, f"{type(error).__name__}: {error}\n".encode("utf-8", "replace"))
     finally:
         process.exit_now(code)
 
 
-def _close_others(kept: List[int]) -> None:
+def _close_others(kept: list[int]) -> None:
     try:
         open_fds = [int(name) for name in os.listdir("/proc/self/fd")]
     except OSError:  # a container without /proc
@@ -341,12 +341,12 @@ def _exec_in_context(context: Context, nonce: str, status: int) -> None:
     """Exec the job's interpreter; an error is written to `status`, which exec closes."""
     for number in (signal.SIGPIPE, getattr(signal, "SIGXFSZ", signal.SIGPIPE)):
         signal.signal(number, signal.SIG_DFL)
-    claimed = " (%s)" % context.provenance if context.provenance else ""
+    claimed = f" ({context.provenance})" if context.provenance else ""
     try:
         if context.directory is not None:
             os.chdir(context.directory)
     except OSError as error:
-        reason = "its working directory %s%s cannot be entered: %s" % (context.directory, claimed, error.strerror)
+        reason = f"its working directory {context.directory}{claimed} cannot be entered: {error.strerror}"
         os.write(status, reason.encode("utf-8", "replace"))
         os._exit(1)
     environment = {**os.environ, **context.environment}
@@ -359,7 +359,7 @@ def _exec_in_context(context: Context, nonce: str, status: int) -> None:
     try:
         os.execvpe(command[0], command, environment)
     except OSError as error:
-        reason = "`%s`%s cannot be run: %s" % (command[0], claimed, error.strerror)
+        reason = f"`{command[0]}`{claimed} cannot be run: {error.strerror}"
         os.write(status, reason.encode("utf-8", "replace"))
         os._exit(1)
 
@@ -373,8 +373,8 @@ class BatchProcess(ChildProcess):
 
     def __init__(self, request: AgentRequest, pid: int, now_s: float) -> None:
         super().__init__(request, pid, now_s)
-        self.requests: Dict[int, AgentRequest] = {}
-        self.answers: List[Any] = []
+        self.requests: dict[int, AgentRequest] = {}
+        self.answers: list[Any] = []
         self._began_s = now_s
 
     def is_starved(self, now_s: float) -> bool:
@@ -395,15 +395,15 @@ class BatchPool:
 
     def __init__(
         self,
-        start_batch: Callable[[List[AgentRequest]], BatchProcess],
+        start_batch: Callable[[list[AgentRequest]], BatchProcess],
         start_single: Callable[[AgentRequest], None],
-        send: Callable[[List[Any]], None],
+        send: Callable[[list[Any]], None],
     ) -> None:
         self._start_batch = start_batch
         self._start_single = start_single
         self._send = send
-        self._gathered: Dict[str, List[AgentRequest]] = {}
-        self._children: List[BatchProcess] = []
+        self._gathered: dict[str, list[AgentRequest]] = {}
+        self._children: list[BatchProcess] = []
 
     def gather(self, request: AgentRequest) -> None:
         """Collect a request that may share a child with others of its kind; `start` runs them."""
@@ -499,7 +499,7 @@ class ContextProcess(ChildProcess):
         super().__init__(request, pid, now_s)
         # It has no request and no deadline of its own; only its requests are answered.
         self.answered = True
-        self.requests: Dict[int, ContextRequest] = {}
+        self.requests: dict[int, ContextRequest] = {}
 
     def bootstrap_message(self, bundle: bytes) -> bytes:
         """The input for its loader."""
@@ -509,10 +509,10 @@ class ContextProcess(ChildProcess):
         """What an unanswered request was waiting for."""
         command = " ".join(command_of(self.request.context)) if self.request.context is not None else ""
         if not self.started:
-            return "the job context to start (`%s`)" % command
+            return f"the job context to start (`{command}`)"
         stat = process.stat_of(self.seen_pid())
         state = {"D": ", which is stuck in the kernel (state D)", "T": ", which is stopped", "t": ", which is stopped"}
-        return "%s below the process in the job context (`%s`)%s" % (
+        return "{} below the process in the job context (`{}`){}".format(
             item.request.target,
             command,
             state.get(stat.state, "") if stat is not None else "",
@@ -523,10 +523,7 @@ class ContextProcess(ChildProcess):
         if not self.started:
             why = self.exit_failure(code)
             return Failed(item.request.id, why.kind, why.reason, why.detail, why.exit_code)
-        reason = "%s: the process in the job context that runs it %s" % (
-            item.request.target,
-            process.describe_exit(code),
-        )
+        reason = f"{item.request.target}: the process in the job context that runs it {process.describe_exit(code)}"
         return Failed(item.request.id, "crashed", reason, self.error_text(), code)
 
 
@@ -545,9 +542,9 @@ class ContextPool:
         self._start_context = enter
         self._send = send
         self._flush = feed
-        self._processes: Dict[str, ContextProcess] = {}
+        self._processes: dict[str, ContextProcess] = {}
         #: Why a context could not be entered, and until when it is not tried again.
-        self._failures: Dict[str, Tuple[float, Failed]] = {}
+        self._failures: dict[str, tuple[float, Failed]] = {}
 
     def submit(self, request: AgentRequest, now_s: float) -> None:
         """Run a request in its context. Raises OSError when the node is out of processes or descriptors."""
@@ -602,7 +599,7 @@ class ContextPool:
             if context.started:
                 self._send_to(context, Beat(time.time()))
 
-    def deadlines(self) -> List[float]:
+    def deadlines(self) -> list[float]:
         """The times at which `enforce_deadlines` has something to do."""
         return [item.due_s for context in self._processes.values() for item in context.requests.values()]
 
@@ -613,7 +610,7 @@ class ContextPool:
             for item in late:
                 del context.requests[item.request.id]
                 allowed = item.request.start_s + item.request.deadline_s
-                reason = "no answer within %.3g s, waiting for %s" % (allowed, context.describe_wait(item))
+                reason = f"no answer within {allowed:.3g} s, waiting for {context.describe_wait(item)}"
                 self._send(Failed(item.request.id, "timeout", reason, context.error_text()))
             # A context that is only slow to start is kept for the next request.
             if any(item.is_sent for item in late):
@@ -631,7 +628,7 @@ class ContextPool:
             if not context.started:
                 self._failures[key] = (now_s + RETRY_S, context.exit_failure(code))
 
-    def _context_of(self, request_id: int) -> Optional[ContextProcess]:
+    def _context_of(self, request_id: int) -> ContextProcess | None:
         for context in self._processes.values():
             if request_id in context.requests:
                 return context

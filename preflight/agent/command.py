@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Mapping, Sequence
 
 from preflight.agent import process
 from preflight.agent.wire import ProbeUnavailable
@@ -26,7 +26,7 @@ _POLL_S = 0.1
 class CommandResult:
     """The result of a tool. `exit_code` is negative for a signal; `cut`: whether it printed more than was kept."""
 
-    command: Tuple[str, ...]
+    command: tuple[str, ...]
     exit_code: int
     output: str
     error: str
@@ -38,7 +38,7 @@ def run(
     command: Sequence[str],
     *,
     deadline_s: float,
-    environment: Optional[Mapping[str, str]] = None,
+    environment: Mapping[str, str] | None = None,
     max_output_bytes: int = MAX_OUTPUT_BYTES,
 ) -> CommandResult:
     """Run `command` with no input and wait for its end, whatever its exit code is.
@@ -54,7 +54,7 @@ def run(
 
     words = [str(word) for word in command]
     if not words or not words[0] or any("\0" in word for word in words):
-        raise ProbeUnavailable("crashed", "%r is not a command: expected a list of words, the tool first" % (words,))
+        raise ProbeUnavailable("crashed", f"{words!r} is not a command: expected a list of words, the tool first")
     began = time.monotonic()
     try:
         child = subprocess.Popen(
@@ -66,11 +66,11 @@ def run(
             start_new_session=True,
         )
     except FileNotFoundError:
-        raise ProbeUnavailable("missing", "`%s` was not found" % words[0]) from None
+        raise ProbeUnavailable("missing", f"`{words[0]}` was not found") from None
     except PermissionError:
-        raise ProbeUnavailable("denied", "this user may not run `%s`" % words[0]) from None
+        raise ProbeUnavailable("denied", f"this user may not run `{words[0]}`") from None
     except OSError as error:
-        raise ProbeUnavailable("crashed", "`%s` cannot be run: %s" % (words[0], error.strerror)) from None
+        raise ProbeUnavailable("crashed", f"`{words[0]}` cannot be run: {error.strerror}") from None
     try:
         output, error_text, cut = _read(child, began + deadline_s, max_output_bytes)
         while not _has_ended(child):
@@ -81,7 +81,7 @@ def run(
         state = process.stat_of(child.pid)
         stuck = ", which is stuck in the kernel (state D)" if state is not None and state.state == "D" else ""
         raise ProbeUnavailable(
-            "timeout", "`%s` did not end within %.3g s%s" % (" ".join(words), deadline_s, stuck)
+            "timeout", "`{}` did not end within {:.3g} s{}".format(" ".join(words), deadline_s, stuck)
         ) from None
     finally:
         _end(child)
@@ -89,18 +89,18 @@ def run(
     return CommandResult(tuple(words), child.returncode, _text(output), _text(error_text), took, cut)
 
 
-def command(params: Dict[str, Any]) -> CommandResult:
+def command(params: dict[str, Any]) -> CommandResult:
     """The output of a command: `params["command"]`, an argument list, run without a shell, for `deadline_s` seconds."""
     return run(params["command"], deadline_s=float(params["deadline_s"]))
 
 
-def _environment(overrides: Mapping[str, str]) -> Dict[str, str]:
+def _environment(overrides: Mapping[str, str]) -> dict[str, str]:
     folders = os.environ.get("PATH", "").split(os.pathsep)
     path = os.pathsep.join([*filter(None, folders), *(f for f in SYSTEM_FOLDERS if f not in folders)])
     return {**os.environ, "PATH": path, "LC_ALL": "C", "LANGUAGE": "C", **overrides}
 
 
-def _read(child: "subprocess.Popen[bytes]", until: float, largest: int) -> Tuple[bytes, bytes, bool]:
+def _read(child: subprocess.Popen[bytes], until: float, largest: int) -> tuple[bytes, bytes, bool]:
     """Read both streams to their ends, but only briefly beyond the end of the tool: processes that it leaves behind may
     hold them open.
 
@@ -111,7 +111,7 @@ def _read(child: "subprocess.Popen[bytes]", until: float, largest: int) -> Tuple
     assert child.stdout is not None and child.stderr is not None
     out, err = bytearray(), bytearray()
     streams = {child.stdout.fileno(): (out, largest), child.stderr.fileno(): (err, _MAX_ERROR_BYTES)}
-    waiting: List[int] = list(streams)
+    waiting: list[int] = list(streams)
     cut = False
     while waiting:
         ended = _has_ended(child)
@@ -133,12 +133,12 @@ def _read(child: "subprocess.Popen[bytes]", until: float, largest: int) -> Tuple
     return bytes(out), bytes(err), cut
 
 
-def _has_ended(child: "subprocess.Popen[bytes]") -> bool:
+def _has_ended(child: subprocess.Popen[bytes]) -> bool:
     """Whether it has ended; it is not reaped yet, so its pid still identifies only its process group."""
     return os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
-def _end(child: "subprocess.Popen[bytes]") -> None:
+def _end(child: subprocess.Popen[bytes]) -> None:
     """Kill the rest of the tool and its process group, reap it, and close its streams."""
     import subprocess
 

@@ -59,8 +59,8 @@ def _guard(agent: int, pulse: int) -> NoReturn:
         silences = 0 if ready else silences + 1
         if ready and not os.read(pulse, 65536):
             code = process.exit_code(os.waitpid(agent, 0)[1])
-            _end_all("the agent %s" % process.describe_exit(code) if code else "")
-    _end_all("the agent was stopped or stuck for %.0f s" % (silences * LEASE_S / 2))
+            _end_all(f"the agent {process.describe_exit(code)}" if code else "")
+    _end_all(f"the agent was stopped or stuck for {silences * LEASE_S / 2:.0f} s")
 
 
 def _is_stopped(pid: int) -> bool:

@@ -13,11 +13,10 @@ import signal
 import sys
 import time
 from dataclasses import dataclass
-from typing import Dict, List, Optional, Tuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, Iterable, List, NoReturn, Optional, Set
+    from typing import Iterable, NoReturn
 
 
 _PR_SET_PDEATHSIG = 1
@@ -63,27 +62,27 @@ def proc_shows_own_processes() -> bool:
         return False
 
 
-def stat_of(pid: int) -> Optional[Stat]:
+def stat_of(pid: int) -> Stat | None:
     """The kernel's data about a process; None when it is gone, or /proc does not show it."""
     if not proc_shows_own_processes():
         return None
-    return parse_stat(content("%d/stat" % pid))
+    return parse_stat(content(f"{pid}/stat"))
 
 
-def children_of(pid: int) -> List[int]:
+def children_of(pid: int) -> list[int]:
     """Direct children, from the kernel's own list if it has one, otherwise from all of /proc."""
     if not proc_shows_own_processes():
         return []
     return _listed_children(pid) if _kernel_lists_children() else _children_by_parent().get(pid, [])
 
 
-def descendants(root: int) -> List[int]:
+def descendants(root: int) -> list[int]:
     """Everything below `root`, parents before children. A snapshot: new forks may be missing."""
     if not proc_shows_own_processes():
         return []
     everyone = None if _kernel_lists_children() else _children_by_parent()
-    found: List[int] = []
-    seen: Set[int] = {root}
+    found: list[int] = []
+    seen: set[int] = {root}
     pending = [root]
     while pending:
         pid = pending.pop(0)
@@ -97,21 +96,21 @@ def descendants(root: int) -> List[int]:
 
 def _kernel_lists_children() -> bool:
     # A kernel built without CONFIG_PROC_CHILDREN lacks the file.
-    return os.path.exists("/proc/self/task/%d/children" % os.getpid())
+    return os.path.exists(f"/proc/self/task/{os.getpid()}/children")
 
 
-def _listed_children(pid: int) -> List[int]:
-    found: List[int] = []
+def _listed_children(pid: int) -> list[int]:
+    found: list[int] = []
     try:
-        for thread in os.listdir("/proc/%d/task" % pid):
-            found.extend(int(word) for word in content("%d/task/%s/children" % (pid, thread)).split())
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            found.extend(int(word) for word in content(f"{pid}/task/{thread}/children").split())
     except OSError:
         pass
     return found
 
 
-def _children_by_parent() -> Dict[int, List[int]]:
-    children: Dict[int, List[int]] = {}
+def _children_by_parent() -> dict[int, list[int]]:
+    children: dict[int, list[int]] = {}
     for line in stat_lines().values():
         stat = parse_stat(line)
         if stat is not None:
@@ -137,7 +136,7 @@ def kill_tree(root: int) -> None:
         kill_all([-root])
 
 
-def end_descendants(deadline_s: float) -> List[int]:
+def end_descendants(deadline_s: float) -> list[int]:
     """Kill everything below this process until nothing is left; returns the remaining pids if the deadline comes first.
 
     It takes several rounds, because a process forked between listing and killing is found only in the next round. A
@@ -154,9 +153,9 @@ def end_descendants(deadline_s: float) -> List[int]:
         time.sleep(0.01)
 
 
-def reap() -> Dict[int, int]:
+def reap() -> dict[int, int]:
     """Exit statuses, in the form of `subprocess`, of the children that have ended."""
-    ended: Dict[int, int] = {}
+    ended: dict[int, int] = {}
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -175,18 +174,18 @@ def exit_code(status: int) -> int:
 def describe_exit(code: int) -> str:
     """Describe how a process ended."""
     if code >= 0:
-        return "ended with exit code %d" % code
+        return f"ended with exit code {code}"
     try:
         name = signal.Signals(-code).name
     except ValueError:
         name = "unknown"
-    return "was killed by signal %d (%s)" % (-code, name)
+    return f"was killed by signal {-code} ({name})"
 
 
 def write_last_message(reason: str) -> None:
     """Write a last message for the head to the standard error of the transport."""
     try:
-        os.write(2, ("preflight: %s\n" % reason).encode("utf-8", "replace") if reason else b"")
+        os.write(2, f"preflight: {reason}\n".encode("utf-8", "replace") if reason else b"")
     except OSError:
         pass
 
@@ -223,7 +222,7 @@ def command_in(line: bytes) -> bytes:
     return line[line.find(b"(") + 1 : line.rfind(b")")]
 
 
-def parse_stat(line: bytes) -> Optional[Stat]:
+def parse_stat(line: bytes) -> Stat | None:
     """One line of /proc/PID/stat, whose second field may contain blanks and parentheses; None for another format."""
     # The command is in parentheses and may itself contain any character, so the last one ends it.
     head, _, tail = line.rpartition(b")")
@@ -242,10 +241,10 @@ def parse_stat(line: bytes) -> Optional[Stat]:
 
 #: The last snapshot, the process that took it, and when by the monotonic clock.
 _seen_by, _seen_s = 0, 0.0
-_seen = {}  # type: Dict[int, bytes]
+_seen: dict[int, bytes] = {}
 
 
-def stat_lines(recent_s: float = 0.0) -> Dict[int, bytes]:
+def stat_lines(recent_s: float = 0.0) -> dict[int, bytes]:
     """The stat line of every visible process, by pid; at most `recent_s` seconds old.
 
     A child takes a new snapshot, because its parent's does not contain the child.
@@ -256,7 +255,7 @@ def stat_lines(recent_s: float = 0.0) -> Dict[int, bytes]:
     return _seen
 
 
-def last_snapshot(recent_s: float) -> Tuple[Dict[int, bytes], float]:
+def last_snapshot(recent_s: float) -> tuple[dict[int, bytes], float]:
     """The last snapshot of `stat_lines`, from this process or from the parent of a fork, and the time of it by the
     monotonic clock.
 
@@ -267,8 +266,8 @@ def last_snapshot(recent_s: float) -> Tuple[Dict[int, bytes], float]:
     return _seen, _seen_s
 
 
-def _read_lines() -> Dict[int, bytes]:
-    found = {}  # type: Dict[int, bytes]
+def _read_lines() -> dict[int, bytes]:
+    found: dict[int, bytes] = {}
     opened, read, closed = os.open, os.read, os.close
     for name in pids():
         try:
@@ -285,12 +284,12 @@ def _read_lines() -> Dict[int, bytes]:
     return found
 
 
-def pids() -> List[str]:
+def pids() -> list[str]:
     """The visible processes, by their names below /proc."""
     return [name for name in list_folder(PROC) if name.isdecimal()][:MAX_PROCESSES]
 
 
-def list_folder(path: str) -> List[str]:
+def list_folder(path: str) -> list[str]:
     """The names in a folder, sorted; none if it cannot be listed."""
     try:
         return sorted(os.listdir(path))
@@ -307,7 +306,7 @@ def read_text(path: str, max_bytes: int = 65536) -> str:
         return ""
 
 
-def read_number(path: str) -> Optional[int]:
+def read_number(path: str) -> int | None:
     """The whole number that a file consists of; None if it cannot be read, or holds something else."""
     try:
         return int(read_text(path))

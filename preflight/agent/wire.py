@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Optional, Tuple
+    from typing import Any, Iterator
 
 
 PROTOCOL = 1
@@ -54,10 +54,10 @@ class Context:
     """
 
     interpreter: str = "python3"
-    wrapper: List[str] = field(default_factory=list)
-    directory: Optional[str] = None
-    environment: Dict[str, str] = field(default_factory=dict)
-    prelude: List[str] = field(default_factory=list)
+    wrapper: list[str] = field(default_factory=list)
+    directory: str | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+    prelude: list[str] = field(default_factory=list)
     provenance: str = ""
     script: str = ""
 
@@ -75,9 +75,9 @@ class AgentRequest:
 
     id: int
     target: str
-    params: Dict[str, Any] = field(default_factory=dict)
+    params: dict[str, Any] = field(default_factory=dict)
     deadline_s: float = 5.0
-    context: Optional[Context] = None
+    context: Context | None = None
     fresh: bool = False
     start_s: float = 0.0
     spent_s: float = 0.0
@@ -91,8 +91,8 @@ class Ship:
     `packages` are those that contain others. The agent's own modules were sent earlier, with the loader's bundle.
     """
 
-    modules: Dict[str, str] = field(default_factory=dict)
-    packages: List[str] = field(default_factory=list)
+    modules: dict[str, str] = field(default_factory=dict)
+    packages: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class Ready:
     executable: str
     boot_id: str
     user: str
-    notes: List[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class Event:
     id: int
     at_s: float
     origin: str
-    data: Dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ class Failed:
     kind: str
     reason: str
     detail: str = ""
-    exit_code: Optional[int] = None
+    exit_code: int | None = None
 
 
 #: Why a fact is missing. `missing`: tool, file or device does not exist. `denied`: no permission. `timeout`: the
@@ -182,13 +182,13 @@ class ProbeUnavailable(Exception):
     def __init__(self, kind: str, reason: str) -> None:
         super().__init__(reason)
         if kind not in UNAVAILABLE_KINDS:
-            raise ValueError("unknown kind of unavailability: %r" % kind)
+            raise ValueError(f"unknown kind of unavailability: {kind!r}")
         self.kind = kind
         self.reason = reason
 
 
 _MESSAGES = (AgentRequest, Ship, Cancel, Signal, Beat, Ready, Event, Done, Failed)
-_TYPES: Dict[str, Any] = {cls.__name__.lower(): cls for cls in _MESSAGES}
+_TYPES: dict[str, Any] = {cls.__name__.lower(): cls for cls in _MESSAGES}
 
 
 #: 9999-12-31: the last time that `datetime` supports.
@@ -196,7 +196,7 @@ _LAST_S = 253402300799.0
 _NUMBER = (int, float)
 #: The valid values of a field of each name, in any message: types, and the smallest and largest number or the longest
 #: text or list. `value` may be anything.
-_FIELDS: Dict[str, Any] = {
+_FIELDS: dict[str, Any] = {
     "id": (int, 0, 1 << 31),
     "protocol": (int, 0, 1 << 31),
     "pid": (int, 0, 1 << 31),
@@ -228,10 +228,10 @@ def _checked(message: Any) -> Any:
             raise ValueError("%s is %.40r" % (name, value))
         size = len(value) if isinstance(value, (str, list, dict)) else value
         if isinstance(size, (int, float)) and not least <= size <= most:
-            what = "%s" % (size,) if size is value else "%d long" % size
-            raise ValueError("%s is %s; expected %s to %s" % (name, what, least, most))
+            what = f"{size}" if size is value else "%d long" % size
+            raise ValueError(f"{name} is {what}; expected {least} to {most}")
         if name in _TEXTS and not all(isinstance(item, str) and len(item) <= _TEXTS[name] for item in value):
-            raise ValueError("%s must hold only short strings" % name)
+            raise ValueError(f"{name} must hold only short strings")
     if isinstance(message, Failed) and message.kind not in UNAVAILABLE_KINDS:
         raise ValueError("unknown kind %.40r" % message.kind)
     return message
@@ -249,13 +249,13 @@ def encode(message: Any, *, max_bytes: int = MAX_FRAME_BYTES) -> bytes:
     if isinstance(message, Event):
         max_bytes = min(max_bytes, EVENT_BYTES)
     if len(data) > max_bytes:
-        raise WireError("a message of %d bytes is larger than %d" % (len(data), max_bytes))
+        raise WireError(f"a message of {len(data)} bytes is larger than {max_bytes}")
     if isinstance(message, AgentRequest):
         # A job's files may contain any number; an agent that gets an invalid one would end.
         try:
             check_numbers(message.params)
         except ValueError as error:
-            raise WireError("the parameters hold %s" % error) from None
+            raise WireError(f"the parameters hold {error}") from None
     return _LENGTH.pack(len(data)) + data
 
 
@@ -266,7 +266,7 @@ def decode(data: bytes, *, max_bytes: int = MAX_FRAME_BYTES) -> Any:
         kind = body.pop("type")
         cls = _TYPES[kind]
         if cls is Event and len(data) > EVENT_BYTES:
-            raise ValueError("an event of %d bytes; at most %d are accepted" % (len(data), EVENT_BYTES))
+            raise ValueError(f"an event of {len(data)} bytes; at most {EVENT_BYTES} are accepted")
         context = body.get("context")
         if cls is AgentRequest and context is not None:
             body["context"] = _checked(Context(**context))
@@ -332,12 +332,12 @@ class BoundsError(ValueError):
 def parse(data: bytes, *, max_bytes: int = ANSWER_BYTES, max_items: int = MAX_ITEMS, max_depth: int = MAX_DEPTH) -> Any:
     """The value of one JSON document. Raises ValueError (BoundsError, or json's own) that names the fault."""
     if len(data) > max_bytes:
-        raise BoundsError("%d bytes; at most %d are accepted" % (len(data), max_bytes))
+        raise BoundsError(f"{len(data)} bytes; at most {max_bytes} are accepted")
     check_size(data, max_items=max_items)
     try:
         value = _DECODER.decode(data.decode("utf-8"))
     except RecursionError:
-        raise BoundsError("more than %d levels deep" % max_depth) from None
+        raise BoundsError(f"more than {max_depth} levels deep") from None
     check_depth(data, value, max_depth)
     if _SURROGATE.search(data) is not None:
         # Raises UnicodeEncodeError, which is a ValueError, for half of a pair.
@@ -348,7 +348,7 @@ def parse(data: bytes, *, max_bytes: int = ANSWER_BYTES, max_items: int = MAX_IT
 def check_size(data: bytes, *, max_items: int = MAX_ITEMS) -> None:
     """Raise BoundsError if a document has too many values, without parsing it."""
     if _items(data) > max_items and _items(_STRING.sub(b'""', data)) > max_items:
-        raise BoundsError("more than %d items" % max_items)
+        raise BoundsError(f"more than {max_items} items")
 
 
 def check_depth(data: bytes, value: Any, max_depth: int = MAX_DEPTH) -> None:
@@ -357,7 +357,7 @@ def check_depth(data: bytes, value: Any, max_depth: int = MAX_DEPTH) -> None:
         return
     level = [value]
     for _ in range(max_depth + 1):
-        inner: List[Any] = []
+        inner: list[Any] = []
         for item in level:
             if isinstance(item, dict):
                 inner.extend(entry for entry in item.values() if isinstance(entry, (dict, list)))
@@ -366,7 +366,7 @@ def check_depth(data: bytes, value: Any, max_depth: int = MAX_DEPTH) -> None:
         if not inner:
             return
         level = inner
-    raise BoundsError("more than %d levels deep" % max_depth)
+    raise BoundsError(f"more than {max_depth} levels deep")
 
 
 def check_numbers(value: Any) -> None:
@@ -379,9 +379,9 @@ def check_numbers(value: Any) -> None:
         elif isinstance(item, (list, tuple)):
             remaining.extend(item)
         elif isinstance(item, float) and not math.isfinite(item):
-            raise BoundsError("%s is not a finite number" % item)
+            raise BoundsError(f"{item} is not a finite number")
         elif isinstance(item, int) and not LEAST_INTEGER <= item <= MAX_INTEGER:
-            raise BoundsError("an integer of %d bits; at most 64 are accepted" % item.bit_length())
+            raise BoundsError(f"an integer of {item.bit_length()} bits; at most 64 are accepted")
 
 
 def is_deep(data: bytes, max_depth: int = 64) -> bool:
@@ -405,20 +405,20 @@ def _integer(text: str) -> int:
         number = int(text)
         if LEAST_INTEGER <= number <= MAX_INTEGER:
             return number
-    raise BoundsError("the integer %.24s%s has more than 64 bits" % (text, "..." if len(text) > 24 else ""))
+    raise BoundsError("the integer {:.24}{} has more than 64 bits".format(text, "..." if len(text) > 24 else ""))
 
 
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise BoundsError("%.40s is not a finite number" % text)
+        raise BoundsError(f"{text:.40} is not a finite number")
     return number
 
 
-def _object(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        seen = set()  # type: set[str]
+        seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
                 raise BoundsError("the key %.40r occurs twice in one object" % key)

@@ -299,7 +299,7 @@ class _WithProperties(click.Command):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the properties. Their module is imported only here, because it needs more than click."""
-        from preflight.model.nodes import PROPERTIES
+        from preflight.model.recording import PROPERTIES
 
         with formatter.section("Properties for --expect"):
             formatter.write_dl(list(PROPERTIES.items()))

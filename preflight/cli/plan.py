@@ -11,7 +11,7 @@ from preflight.cli import options
 from preflight.cli.delivery import deliver_document
 
 if TYPE_CHECKING:
-    from preflight.commands.comment import ChangeReport, Platform
+    from preflight.commands.comment import ChangeReport, GitHub, GitLab
     from preflight.model.configuration import Configuration
     from preflight.reporters.base import Style
 
@@ -65,11 +65,11 @@ def plan(
     made = api.plan(chosen, root=root, variables=variables, price_per_gpu_hour=price_per_gpu_hour)
 
     def render(name: str, style: Style) -> str | bytes:
-        from preflight.commands.plan import plan_pages, plan_text
+        from preflight.commands.plan import plan_pages
 
         if name == "html":
             return plan_pages.html(made)
-        return plan_pages.markdown(made) if name == "markdown" else plan_text.page(made, style)
+        return plan_pages.markdown(made) if name == "markdown" else plan_pages.page(made, style)
 
     deliver_document(made, targets, render, color=color, verbosity=verbose)
     if any(job.launches for job in made.jobs):
@@ -86,8 +86,7 @@ def _show_changes(
     color: bool | None,
 ) -> int:
     from preflight import api
-    from preflight.commands.plan.plan_pages import NOT_READ, changes_between, changes_markdown
-    from preflight.commands.plan.plan_text import changes_page
+    from preflight.commands.plan.plan_pages import NOT_READ, changes_between, changes_markdown, changes_page
 
     if any(name == "html" for name, _ in targets):
         raise click.UsageError("--changes can be written as text, json or markdown, not as html")
@@ -132,7 +131,7 @@ def comment(paths: tuple[Path, ...], root: Path | None, since: str, platform: st
     from preflight.commands.comment import PlatformError, key_of, publish
     from preflight.commands.comment import comment as written
     from preflight.reporters.output import print_text
-    from preflight.sources.discovery.snapshot import below
+    from preflight.sources.discovery.readings import below
     from preflight.sources.discovery.walk import root_of
 
     targets = paths or (Path(),)
@@ -162,7 +161,7 @@ def comment(paths: tuple[Path, ...], root: Path | None, since: str, platform: st
 
 
 def _compared(
-    request: Platform, targets: tuple[Path, ...], since: str, root: Path | None, configuration: Configuration
+    request: GitHub | GitLab, targets: tuple[Path, ...], since: str, root: Path | None, configuration: Configuration
 ) -> ChangeReport:
     """The report, compared with the base; where that is not possible, the report on all jobs and the reason."""
     from preflight import api

@@ -355,8 +355,8 @@ def serve(
     from preflight._util.usage_error import UsageError
     from preflight.config.resolve import Choices
     from preflight.services.access import token_of
-    from preflight.services.fleet_page.server import Listening, listening
-    from preflight.services.fleet_page.server import serve as run
+    from preflight.services.fleet_page.application import Listening, listening
+    from preflight.services.fleet_page.application import serve as run
 
     address = history or api.configure(Choices(file=config, use_file=not no_config), ()).history
     if not address:

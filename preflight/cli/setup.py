@@ -83,7 +83,7 @@ def doctor(
     )
 
     def render(_: str, style: Style) -> str:
-        from preflight.commands.doctor.examination_text import page
+        from preflight.commands.doctor.examination import page
 
         return page(found, style)
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from preflight import __version__
 from preflight._util import regular_file
@@ -334,30 +334,6 @@ _REPOSITORY = re.compile(r"[A-Za-z0-9_.-]{1,100}/[A-Za-z0-9_.-]{1,100}\Z")
 _NUMBER = re.compile(r"[0-9]{1,15}\Z")
 
 
-class Platform(Protocol):
-    """One pull or merge request.
-
-    `base` is the commit that it is compared with, `head` its last commit; empty if unknown. `max_characters` is the
-    size of a comment.
-    """
-
-    base: str
-    head: str
-    max_characters: int
-
-    def find(self, key: str) -> tuple[int, str] | None:
-        """The number and the text of our comment; None if there is none."""
-        ...
-
-    def create(self, body: str) -> None:
-        """Add a comment."""
-        ...
-
-    def update(self, number: int, body: str) -> None:
-        """Replace the text of our comment."""
-        ...
-
-
 class GitHub:
     """The pull request of a workflow run, from the variables of the runner.
 
@@ -469,7 +445,7 @@ class GitLab:
         self._client.request("PUT", f"{self._notes}/{number}", {"body": body})
 
 
-def publish(platform: Platform, key: str, write: Callable[[str], Comment]) -> str:
+def publish(platform: GitHub | GitLab, key: str, write: Callable[[str], Comment]) -> str:
     """Write the comment, or replace the one that is there; return what was done.
 
     `write` makes the comment, given the present one. Where there is none and nothing to say, none is made.
@@ -520,7 +496,7 @@ def _commit(pull: Mapping[str, Any], side: str) -> str:
     return name if isinstance(name, str) and _COMMIT.match(name) else ""
 
 
-def platform_of(name: str, environment: Mapping[str, str] = os.environ) -> Platform:
+def platform_of(name: str, environment: Mapping[str, str] = os.environ) -> GitHub | GitLab:
     """The pull request on `github`, or the merge request on `gitlab`, that this job runs for.
 
     Raises:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import anyio
 
@@ -175,24 +175,6 @@ _CLOSED = ("DRAIN", "DOWN", "FAIL", "INVAL", "MAINT", "FUTURE", "NOT_RESPONDING"
 Command = tuple[str, ...]
 
 
-class Scheduler(Protocol):
-    """What owns the nodes."""
-
-    name: str
-
-    async def standings(self) -> dict[str, Standing]:
-        """The state of each of its nodes. Raises ExecutorError if it does not answer."""
-        ...
-
-    async def standing(self, node: str) -> Standing:
-        """The present state of one of its nodes. Raises ExecutorError if it does not answer."""
-        ...
-
-    def commands(self, decision: Decision) -> tuple[Command, ...]:
-        """The commands that carry out a decision, in order."""
-        ...
-
-
 class Slurm:
     """Nodes of Slurm: `scontrol` drains with a reason, and resumes."""
 
@@ -328,7 +310,7 @@ def act_on(
 
 async def _act(
     report: Report,
-    scheduler: Scheduler,
+    scheduler: Slurm | Kubernetes,
     really: bool,
     at_most: float,
     say: Callable[[str], None],
@@ -357,7 +339,7 @@ async def _act(
 
 
 async def _has_changed(
-    item: Decision, scheduler: Scheduler, before: Standing, say: Callable[[str], None], log_file: Path | None
+    item: Decision, scheduler: Slurm | Kubernetes, before: Standing, say: Callable[[str], None], log_file: Path | None
 ) -> bool:
     """Whether somebody else changed the node since the decision: then it is left to them."""
     try:

@@ -8,8 +8,7 @@ from preflight._util import regular_file
 from preflight._util.spans import Span
 from preflight._util.usage_error import UsageError
 from preflight.model.job import Claim
-from preflight.model.nodes import PROPERTIES, Requirement, requirement_claim
-from preflight.model.recording import Facts, NodeRecord, Recording
+from preflight.model.recording import PROPERTIES, Facts, NodeRecord, Recording, Requirement, requirement_claim
 from preflight.plugins import registry
 
 

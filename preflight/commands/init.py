@@ -32,7 +32,7 @@ from preflight.model.job import Job, Known, OneOf
 from preflight.model.recording import Recording
 from preflight.reporters.text.groups import count
 from preflight.sources.base import SourceFile
-from preflight.sources.discovery.git_files import problem
+from preflight.sources.discovery.walk import problem
 from preflight.sources.formats.tree import DirectoryTree
 
 #: Folders whose jobs are often not the project's own: examples, tests, copies. Third-party code under a common

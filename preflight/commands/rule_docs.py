@@ -129,7 +129,7 @@ def listing(output: str, site_rules: Sequence[Path] = (), *, width: int | None =
 
 def vocabulary() -> str:
     """Return one line per quantity that files can state: its name, its type or unit, and its meaning."""
-    from preflight.model.job.quantities import QUANTITIES
+    from preflight.model.job.value import QUANTITIES
 
     rows = [(item.name, item.unit or item.kind.__name__, item.meaning) for item in QUANTITIES.values()]
     names, kinds = max(len(name) for name, _, _ in rows), max(len(kind) for _, kind, _ in rows)

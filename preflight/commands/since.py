@@ -20,7 +20,7 @@ from preflight.model.recording import Recording
 from preflight.plugins import registry
 from preflight.sources.discovery.assemble import assemble
 from preflight.sources.discovery.git_revision import Revision, UnreadableRevision, open_revision
-from preflight.sources.discovery.snapshot import TreeSnapshot, below
+from preflight.sources.discovery.readings import TreeSnapshot, below
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,8 @@ from preflight.model.configuration import Configuration, FileIgnores, SeverityCh
 from preflight.model.findings import PROFILES, Confidence, Severity
 from preflight.model.job import NoteKind, Span
 from preflight.sources.base import SourceFile
-from preflight.sources.discovery.git_files import problem as pattern_problem
-from preflight.sources.discovery.git_files import relocate
+from preflight.sources.discovery.walk import problem as pattern_problem
+from preflight.sources.discovery.walk import relocate
 from preflight.sources.formats.lenient_toml import Positions
 from preflight.sources.formats.tree import DirectoryTree
 

@@ -181,7 +181,7 @@ def read_jobs(
     folder again.
     """
     from preflight.sources.discovery.assemble import assemble
-    from preflight.sources.discovery.snapshot import TreeSnapshot
+    from preflight.sources.discovery.readings import TreeSnapshot
 
     top, chosen = resolve_paths(paths, root, given)
     snapshot = TreeSnapshot(top, exclude, given, only)

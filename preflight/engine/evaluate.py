@@ -20,9 +20,8 @@ from preflight._util.sequences import join_some
 from preflight.model.configuration import SMOKE, STAGES, Configuration, matches, severity_chosen
 from preflight.model.findings import PROFILES, Confidence, Finding, Outcome, Severity, Status
 from preflight.model.job import Job
-from preflight.model.nodes import NodeRecord
 from preflight.model.progress import Progress, Step, ignore
-from preflight.model.recording import Facts, Fleet, Recording
+from preflight.model.recording import Facts, Fleet, NodeRecord, Recording
 from preflight.model.requests import Unavailable
 from preflight.plugins.authoring import Check, Meta, Rule, Verdict, clear_memo
 

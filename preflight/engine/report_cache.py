@@ -26,7 +26,7 @@ from preflight.engine.report import Coverage, Input, Report, Run, Tool, Understo
 from preflight.engine.waste import AvoidedCost
 from preflight.model.findings import Finding, Location, Outcome, Status, VerdictKind
 from preflight.model.job import InputFile, Job, Launch
-from preflight.sources.discovery.snapshot import TreeSnapshot
+from preflight.sources.discovery.readings import TreeSnapshot
 
 _FORMAT = 3
 #: The fields of a job that are loaded at once; the rest is loaded on demand.

@@ -17,7 +17,7 @@ from preflight.model.configuration import Accepted, Configuration, FileIgnores, 
 from preflight.model.findings import Command, Evidence, Finding, Location, Outcome
 from preflight.model.job import Job, Suppression
 from preflight.model.recording import Recording
-from preflight.sources.discovery.git_files import Excluded
+from preflight.sources.discovery.walk import Excluded
 
 #: The number of nodes that a waiver may name.
 _MAX_HOSTS = 100_000

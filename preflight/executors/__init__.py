@@ -5,7 +5,7 @@ from __future__ import annotations
 #: The built-in executors, imported by name when needed. If preflight runs inside several at once (a Slurm job that is a
 #: Kubernetes pod), the first that detects it is used.
 PACK = (
-    "preflight.executors.local:EXECUTOR",
+    "preflight.executors.pipe:EXECUTOR",
     "preflight.executors.slurm:EXECUTOR",
     "preflight.executors.mpi:EXECUTOR",
     "preflight.executors.ssh:EXECUTOR",

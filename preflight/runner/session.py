@@ -34,8 +34,7 @@ from preflight.agent.wire import (
     encode,
 )
 from preflight.executors.base import Channel, ExecutorError
-from preflight.model.nodes import HEAD_PAUSED
-from preflight.model.recording import Node, NodeRecord
+from preflight.model.recording import HEAD_PAUSED, Node, NodeRecord
 
 _log = logging.getLogger(__name__)
 

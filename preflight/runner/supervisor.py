@@ -10,17 +10,18 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
 
 from preflight._util.validation import format_errors
 from preflight.agent import rank_events
-from preflight.agent.wire import AgentRequest, Context, Done, Event, Failed
+from preflight.agent.wire import AgentRequest, Context, Done, Event
 from preflight.analysis.culprit import LIMITS, Culprit, Limits, Member, decision_time, find_culprit
 from preflight.analysis.rank_state import members_of, replaced
 from preflight.model.recording import EventRecord, FactRecord, Unavailable
 from preflight.model.requests import Request
+from preflight.runner.session import AgentSession, RunningRequest
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -38,32 +39,8 @@ STACKS_S = 2.0
 MAX_STACKS = 8
 
 
-class RunningRequest(Protocol):
-    """A request in progress, as `preflight.runner.session.RunningRequest`."""
-
-    async def result(self) -> Done | Failed:
-        """Wait for the answer."""
-        ...
-
-    def cancel(self) -> None:
-        """Have the child killed."""
-        ...
-
-    def dump_stacks(self) -> None:
-        """Have the child dump its stacks."""
-        ...
-
-
-class Session(Protocol):
-    """The part of `preflight.runner.session.AgentSession` that is used here."""
-
-    def start(self, request: AgentRequest, on_event: Callable[[Event], None] | None = None) -> RunningRequest:
-        """Send a request and return at once."""
-        ...
-
-
 async def run_rank_group(
-    sessions: Mapping[str, Session],
+    sessions: Mapping[str, AgentSession],
     requests: Sequence[Request],
     *,
     context: Context,

@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from preflight.model.job.quantities import LISTED_SECTION
+from preflight.model.job.value import LISTED_SECTION
 
 
 class UnknownValue(Exception):

@@ -41,12 +41,11 @@ from preflight.model.job import (
 )
 from preflight.model.job.value import Symbol
 from preflight.sources.base import Command, Reading, SourceFile, Tree, set_by_caller
-from preflight.sources.configs.frameworks.framework_files import FRAMEWORKS, Framework, Key, keys_in_force
-from preflight.sources.configs.setting_claims import state_settings
-from preflight.sources.formats.claim_redaction import secrets_of, without_secrets
+from preflight.sources.configs.framework_files import FRAMEWORKS, Framework, Key, keys_in_force, state_settings
 from preflight.sources.formats.comments import suppressions
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, code_of, value_of
 from preflight.sources.launchers.claim_builder import product_of
+from preflight.sources.secrets import secrets_of, without_secrets
 from preflight.sources.shell.evaluator import evaluate_code
 from preflight.sources.shell.shell_document import Alt, FileText, Hole, Lit, Piece, Place, Text
 from preflight.sources.shell.state import Kind as SlotKind

@@ -20,7 +20,7 @@ import os
 import statistics
 import time
 from dataclasses import dataclass, field
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable
 
 from reference_trainer.collective import steps as training
 from reference_trainer.collective.group import Collectives
@@ -53,7 +53,7 @@ class CollectiveTiming:
 
     operation: str
     message_bytes: int
-    times_s: List[float]
+    times_s: list[float]
     bytes_per_s: float
 
 
@@ -68,15 +68,15 @@ class Sweep:
     backend supports only on lists of parts, not on whole tensors.
     """
 
-    timed: List[CollectiveTiming] = field(default_factory=list)
-    unsupported: List[str] = field(default_factory=list)
+    timed: list[CollectiveTiming] = field(default_factory=list)
+    unsupported: list[str] = field(default_factory=list)
     skipped: str = ""
     cores: int = 0
     local_ranks: int = 1
     load: float = 0.0
-    waited: Optional[float] = None
+    waited: float | None = None
     crossing_bytes: int = 0
-    in_lists: List[str] = field(default_factory=list)
+    in_lists: list[str] = field(default_factory=list)
 
 
 def bus_factor(operation: str, world_size: int) -> float:
@@ -118,7 +118,7 @@ def sweep(
     device: Any,
     local_ranks: int,
     sharing: int = 1,
-) -> Tuple[Sweep, List[Mismatch], int]:
+) -> tuple[Sweep, list[Mismatch], int]:
     """Run every collective at both sizes; returns the measurements, the faults, and the number of compared results.
 
     Args:
@@ -133,7 +133,7 @@ def sweep(
     if min_s <= MAX_FIRST_MESSAGE_S:
         runner.run_all(large_bytes(min_s, max_bytes), LARGE_CALLS)
     else:
-        runner.skipped.append("an all-reduce of %d bytes took %.1f s: no larger messages" % (MIN_LARGE_BYTES, min_s))
+        runner.skipped.append(f"an all-reduce of {MIN_LARGE_BYTES} bytes took {min_s:.1f} s: no larger messages")
     now, total = starvation.threads_waited_s(), time.perf_counter() - began
     share = None if waited is None or now is None else round(max(0.0, now - waited) / total, 3)
     found = Sweep(
@@ -162,23 +162,23 @@ class _Runner:
         self._progress = progress
         self._world_size = world_size
         self._device = device
-        self.timed: List[CollectiveTiming] = []
-        self.unsupported: List[str] = []
-        self.skipped: List[str] = []
-        self.mismatches: List[Mismatch] = []
+        self.timed: list[CollectiveTiming] = []
+        self.unsupported: list[str] = []
+        self.skipped: list[str] = []
+        self.mismatches: list[Mismatch] = []
         self.compared = 0
 
-    def probe(self) -> Tuple[float, int]:
+    def probe(self) -> tuple[float, int]:
         """Return the time of an all-reduce of the smallest large size, and the memory available for a message."""
         tensor = self._torch.zeros(MIN_LARGE_BYTES // 4, device=self._device)
-        what = "trial all_reduce of %d bytes" % MIN_LARGE_BYTES
+        what = f"trial all_reduce of {MIN_LARGE_BYTES} bytes"
         times = [self._collectives.timed(messages.ALL_REDUCE, tensor, None, what) or 0.0 for _ in range(2)]
         if self._device.type != "cuda":
             return max(times), MAX_BYTES
         free = int(self._torch.cuda.mem_get_info(self._device)[0])
         return max(times[1:]), min(MAX_GPU_BYTES, free // (_PART_OF_MEMORY * self._sharing))
 
-    def slowest_and_smallest(self, min_s: float, max_bytes: int) -> Tuple[float, int]:
+    def slowest_and_smallest(self, min_s: float, max_bytes: int) -> tuple[float, int]:
         """Return the longest time and the smallest memory of all ranks, because all must choose the same size."""
         tensor = self._torch.tensor([min_s, -float(max_bytes)], dtype=self._torch.float64, device=self._device)
         self._collectives.maximum(tensor, "agreement on the size of messages")
@@ -187,7 +187,7 @@ class _Runner:
     def run_all(self, message_bytes: int, calls: int) -> None:
         """Run every collective at about this size."""
         elements = messages.elements_of(message_bytes, self._world_size)
-        self._progress.entering("making messages of %d bytes" % (elements * 4))
+        self._progress.entering(f"making messages of {elements * 4} bytes")
         known = KnownMessage(
             self._progress.rank, self._world_size, elements, self._device, self._progress.report_progress
         )
@@ -196,17 +196,17 @@ class _Runner:
             if operation in self.unsupported:
                 continue
             if operation == messages.ALL_TO_ALL and self._world_size > MAX_ALL_TO_ALL_RANKS:
-                self._note_once("all_to_all was skipped with more than %d ranks" % MAX_ALL_TO_ALL_RANKS)
+                self._note_once(f"all_to_all was skipped with more than {MAX_ALL_TO_ALL_RANKS} ranks")
                 continue
             self._measure(known, operation, elements * 4, calls)
 
     def _measure(self, known: KnownMessage, operation: str, message_bytes: int, calls: int) -> None:
-        what = "%s of %d bytes, timed" % (operation, message_bytes)
+        what = f"{operation} of {message_bytes} bytes, timed"
         # Each call has its own values and memory, made before any of them is timed and compared after all of them.
         inputs = [known.sent(operation, call) for call in range(calls + 1)]
         rooms = [known.room(operation) for _ in inputs]
         self._progress.report_progress()
-        times: List[float] = []
+        times: list[float] = []
         for tensor, room in zip(inputs, rooms):
             took = self._collectives.timed(operation, tensor, room, what)
             if took is None:
@@ -256,11 +256,11 @@ class Window:
     group; None on a GPU, or if the kernel does not report it.
     """
 
-    compute_s: List[float] = field(default_factory=list)
-    exchange_s: List[float] = field(default_factory=list)
+    compute_s: list[float] = field(default_factory=list)
+    exchange_s: list[float] = field(default_factory=list)
     partner: int = -1
-    waited: Optional[float] = None
-    held_back: Optional[float] = None
+    waited: float | None = None
+    held_back: float | None = None
 
 
 def partner_of(rank: int, world_size: int, window: int) -> int:
@@ -291,9 +291,9 @@ def measure(
     compute, waited, held_back = _compute(torch, device, progress)
     progress.left()
     partner = partner_of(progress.rank, world_size, window)
-    exchange: List[float] = []
+    exchange: list[float] = []
     if partner >= 0:
-        progress.entering("exchange with rank %d" % partner, waiting_for=[partner])
+        progress.entering(f"exchange with rank {partner}", waiting_for=[partner])
         exchange = _exchange(torch, dist, device, partner, exchanged)
         progress.left()
     return Window(compute, exchange, partner, waited, held_back)
@@ -309,8 +309,8 @@ def _compute(torch: Any, device: Any, progress: Progress) -> Any:
     try:
         for _ in range(WARM_UP):
             work()
-        found: List[float] = []
-        waits: List[float] = []
+        found: list[float] = []
+        waits: list[float] = []
         held = starvation.throttled_s()
         began = time.perf_counter()
         for _ in range(PIECES):
@@ -337,14 +337,14 @@ def _compute(torch: Any, device: Any, progress: Progress) -> Any:
     return found, round(sum(waits) / total, 3), round(held_s / total, 3)
 
 
-def _work(torch: Any, device: Any) -> Callable[[], Optional[float]]:
+def _work(torch: Any, device: Any) -> Callable[[], float | None]:
     """A piece of work: a few tens of milliseconds on a CPU, a few on a GPU; returns the GPU's own time for it."""
     if device.type != "cpu":
         matrix = torch.randn(GPU_SIZE, GPU_SIZE, device=device)
         out = torch.empty_like(matrix)
         began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 
-        def multiply() -> Optional[float]:
+        def multiply() -> float | None:
             began.record()
             for _ in range(GPU_PRODUCTS):
                 torch.matmul(matrix, matrix, out=out)
@@ -357,7 +357,7 @@ def _work(torch: Any, device: Any) -> Callable[[], Optional[float]]:
     samples, labels = training.shard(0, device)
     criterion = torch.nn.CrossEntropyLoss()
 
-    def steps() -> Optional[float]:
+    def steps() -> float | None:
         for _ in range(STEPS):
             criterion(model(samples), labels).backward()
         return None
@@ -365,12 +365,12 @@ def _work(torch: Any, device: Any) -> Callable[[], Optional[float]]:
     return steps
 
 
-def _exchange(torch: Any, dist: Any, device: Any, partner: int, size: int) -> List[float]:
+def _exchange(torch: Any, dist: Any, device: Any, partner: int, size: int) -> list[float]:
     """Times of sending a message and receiving one of the same size, at the same time."""
     mine = torch.zeros(size // 4, device=device)
     theirs = torch.empty_like(mine)
     on_gpu = device.type == "cuda"
-    found: List[float] = []
+    found: list[float] = []
     if on_gpu:
         torch.cuda.synchronize(device)
     for _ in range(EXCHANGES + 1):

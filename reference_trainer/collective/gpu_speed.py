@@ -21,7 +21,7 @@ from __future__ import annotations
 import statistics
 import time
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable
 
 from reference_trainer.common.gpu_state import GpuState, GpuWatcher, OtherUse, pci_address
 from reference_trainer.common.progress import Progress
@@ -60,18 +60,18 @@ class ExactCompute:
     `turns` has the repetitions by precision, `notes` the reason for each precision that was left out.
     """
 
-    turns: Dict[str, int] = field(default_factory=dict)
+    turns: dict[str, int] = field(default_factory=dict)
     elements: int = 0
-    wrong: List[WrongProduct] = field(default_factory=list)
-    notes: Dict[str, str] = field(default_factory=dict)
+    wrong: list[WrongProduct] = field(default_factory=list)
+    notes: dict[str, str] = field(default_factory=dict)
 
 
-def operands() -> Tuple[List[List[int]], List[List[int]]]:
+def operands() -> tuple[list[list[int]], list[list[int]]]:
     """The repeating rows of the left operand and columns of the right one, each `PERIOD` lists of `DEPTH` integers."""
     return _integers(1), _integers(2)
 
 
-def _integers(seed: int) -> List[List[int]]:
+def _integers(seed: int) -> list[list[int]]:
     """Numbers from -63 to 63 of a linear congruential generator (the constants are those of Numerical Recipes)."""
     state, rows = seed, []
     for _ in range(PERIOD):
@@ -97,9 +97,9 @@ def check(torch: Any, device: Any, moved: Callable[[], None], budget_s: float = 
     # Whole numbers below 2^53: exact, whatever the order.
     sums = rows @ columns.t()
     which = (torch.arange(size) % PERIOD).to(device)
-    turns: Dict[str, int] = {}
-    notes: Dict[str, str] = {}
-    wrong: List[WrongProduct] = []
+    turns: dict[str, int] = {}
+    notes: dict[str, str] = {}
+    wrong: list[WrongProduct] = []
     elements = 0
     saved = _exact_sums(torch)
     try:
@@ -129,10 +129,10 @@ def _repeat(
     torch: Any,
     device: Any,
     precision: str,
-    known: Tuple[Any, Any, Any, Any],
+    known: tuple[Any, Any, Any, Any],
     moved: Callable[[], None],
     budget_s: float,
-) -> Tuple[int, List[WrongProduct]]:
+) -> tuple[int, list[WrongProduct]]:
     """Repeat one product; returns the number of repetitions and the wrong ones."""
     rows, columns, sums, which = known
     kind = {FP32: torch.float32, TF32: torch.float32, BF16: torch.bfloat16, FP16: torch.float16}[precision]
@@ -142,7 +142,7 @@ def _repeat(
     a = rows.to(kind).to(device)[which]
     b = (columns * scale).to(kind).to(device)[which].t().contiguous()
     expected = (sums * scale).to(torch.float32).to(kind).to(device)[which][:, which]
-    wrong: List[WrongProduct] = []
+    wrong: list[WrongProduct] = []
     began, turn = time.monotonic(), 0
     while turn < MIN_TURNS or (turn < MAX_PRODUCT_TURNS and time.monotonic() - began < budget_s):
         product = torch.mm(a, b)
@@ -168,7 +168,7 @@ def _describe(torch: Any, product: Any, expected: Any, precision: str, turn: int
         column,
         repr(float(got)),
         repr(float(right)),
-        "0x%x" % bits,
+        f"0x{bits:x}",
         int(odd.sum()),
         product.numel(),
     )
@@ -177,10 +177,10 @@ def _describe(torch: Any, product: Any, expected: Any, precision: str, turn: int
 _SUMS = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction", "allow_tf32")
 
 
-def _exact_sums(torch: Any) -> Dict[str, Any]:
+def _exact_sums(torch: Any) -> dict[str, Any]:
     """Let no partial sum be rounded to 16 bits; returns the former settings. Old versions of torch lack some."""
     settings = torch.backends.cuda.matmul
-    saved: Dict[str, Any] = {}
+    saved: dict[str, Any] = {}
     for name in _SUMS:
         try:
             saved[name] = getattr(settings, name)
@@ -190,7 +190,7 @@ def _exact_sums(torch: Any) -> Dict[str, Any]:
     return saved
 
 
-def _restore(torch: Any, saved: Dict[str, Any]) -> None:
+def _restore(torch: Any, saved: dict[str, Any]) -> None:
     for name, value in saved.items():
         setattr(torch.backends.cuda.matmul, name, value)
 
@@ -256,16 +256,16 @@ class GpuReport:
 
     model: str = ""
     pci: str = ""
-    speeds: List[Speed] = field(default_factory=list)
-    notes: Dict[str, str] = field(default_factory=dict)
+    speeds: list[Speed] = field(default_factory=list)
+    notes: dict[str, str] = field(default_factory=dict)
     skipped: str = ""
     state: GpuState = field(default_factory=GpuState)
     before: OtherUse = field(default_factory=OtherUse)
     after: OtherUse = field(default_factory=OtherUse)
     exact: ExactCompute = field(default_factory=ExactCompute)
     peer: str = ""
-    peer_links: Optional[int] = None
-    switch_links: Optional[int] = None
+    peer_links: int | None = None
+    switch_links: int | None = None
     shared_by: int = 1
     took_s: float = 0.0
 
@@ -303,10 +303,10 @@ class _Measurement:
         self._devices = torch.cuda.device_count()
         self._shared_by = -(-local_ranks // max(1, self._devices))
         self._began = time.monotonic()
-        self._speeds: List[Speed] = []
-        self._notes: Dict[str, str] = {}
+        self._speeds: list[Speed] = []
+        self._notes: dict[str, str] = {}
         self._peer_address = ""
-        self._peer_links: Optional[int] = None
+        self._peer_links: int | None = None
 
     def run(self, take_turn: Callable[[Callable[[], None]], None]) -> GpuReport:
         progress, torch = self._progress, self._torch
@@ -360,7 +360,7 @@ class _Measurement:
         free = self._free_bytes()
         if free >= least:
             return ""
-        return "%d MiB of memory are free for it, and it needs %d" % (free >> 20, least >> 20)
+        return f"{free >> 20} MiB of memory are free for it, and it needs {least >> 20}"
 
     def _late(self) -> bool:
         return time.monotonic() - self._began > DEADLINE_S
@@ -373,7 +373,7 @@ class _Measurement:
         try:
             run()
         except (RuntimeError, NotImplementedError, TypeError, AttributeError) as error:
-            self._notes[what] = "%s: %s" % (type(error).__name__, str(error).strip().split("\n")[0][:160])
+            self._notes[what] = "{}: {}".format(type(error).__name__, str(error).strip().split("\n")[0][:160])
 
     def _measure_products(self) -> None:
         # AMD's architecture numbers have another meaning; all of its cards here have these formats.
@@ -456,13 +456,13 @@ class _Measurement:
 
     def _timed(
         self, run: Callable[[], Any], most: int, budget_s: float, *, during: Callable[[], None] = lambda: None
-    ) -> List[float]:
+    ) -> list[float]:
         """Seconds of each run by the GPU's own clock; runs are queued five at a time, so that no pause is timed."""
         cuda, stream = self._torch.cuda, self._torch.cuda.current_stream(self._device)
         for _ in range(WARM_UP):
             run()
         cuda.synchronize(self._device)
-        times: List[float] = []
+        times: list[float] = []
         began = time.monotonic()
         while len(times) < min(MIN_RUNS, most) or (len(times) < most and time.monotonic() - began < budget_s):
             marks = [cuda.Event(enable_timing=True) for _ in range(min(MIN_RUNS, most) + 1)]
@@ -476,9 +476,9 @@ class _Measurement:
             self._progress.report_progress()
         return times
 
-    def _note(self, what: str, work: float, times: List[float], size: int) -> None:
+    def _note(self, what: str, work: float, times: list[float], size: int) -> None:
         best, median = (work / value if value > 0 else 0.0 for value in (min(times), statistics.median(times)))
-        self._speeds.append(Speed(what, float("%.6g" % best), float("%.6g" % median), size, len(times)))
+        self._speeds.append(Speed(what, float(f"{best:.6g}"), float(f"{median:.6g}"), size, len(times)))
 
 
 def _matrix_bytes(size: int) -> int:
@@ -511,6 +511,6 @@ def turns(local_rank: int, local_ranks: int, barrier: Callable[[str], None]) -> 
         for turn in range(local_ranks):
             if turn == local_rank:
                 run()
-            barrier("turn %d of copies to the host" % turn)
+            barrier(f"turn {turn} of copies to the host")
 
     return take

@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from datetime import timedelta
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable
 
 from preflight.agent import rank_events
 from reference_trainer.common import messages
@@ -36,7 +36,7 @@ _ASYNC_ERRORS, _OLD_ASYNC_ERRORS = "TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYN
 def join(
     dist: Any,
     torch: Any,
-    params: Dict[str, Any],
+    params: dict[str, Any],
     progress: Progress,
     store: Any,
     backend: str,
@@ -51,12 +51,12 @@ def join(
     world_size = int(params["world_size"])
     interface = os.environ.get("GLOO_SOCKET_IFNAME" if backend == "gloo" else "NCCL_SOCKET_IFNAME", "")
     progress.entering(
-        "setup of the %s process group" % backend,
+        f"setup of the {backend} process group",
         collective=True,
         root=rank_events.ANY_RANK,
         details={"hostname_resolves_to": _resolve_self(), "interface": interface},
     )
-    more: Dict[str, Any] = {}
+    more: dict[str, Any] = {}
     if backend == "nccl":
         timeout_s += _NCCL_MARGIN_S
         os.environ[_ASYNC_ERRORS] = "0"
@@ -82,7 +82,7 @@ def _resolve_self() -> str:
     try:
         return socket.gethostbyname(socket.gethostname())
     except OSError as error:
-        return "unresolved: %s" % error
+        return f"unresolved: {error}"
 
 
 class Collectives:
@@ -95,7 +95,7 @@ class Collectives:
         progress: Progress,
         *,
         stall_before: int = 0,
-        corrupt: Optional[Callable[[Any, int], None]] = None,
+        corrupt: Callable[[Any, int], None] | None = None,
     ) -> None:
         self._stall_before = stall_before
         self._corrupt = corrupt
@@ -104,7 +104,7 @@ class Collectives:
         self._progress = progress
         self._device: Any = None
         #: Collectives that this backend only supports over lists of parts.
-        self.in_lists: Set[str] = set()
+        self.in_lists: set[str] = set()
 
     def all_reduce(self, tensor: Any, label: str) -> None:
         """Sum over all ranks, in place."""
@@ -116,11 +116,11 @@ class Collectives:
         """Copy the root's tensor to all ranks, in place."""
         self._counted(label, tensor, lambda: self._dist.broadcast(tensor, src=root), root=root)
 
-    def all_gather(self, outputs: List[Any], tensor: Any, label: str) -> None:
+    def all_gather(self, outputs: list[Any], tensor: Any, label: str) -> None:
         """Collect the tensors of all ranks in `outputs`, by rank."""
         self._counted(label, tensor, lambda: self._dist.all_gather(outputs, tensor))
 
-    def reduce_scatter(self, output: Any, inputs: List[Any], label: str) -> bool:
+    def reduce_scatter(self, output: Any, inputs: list[Any], label: str) -> bool:
         """Sum all ranks' `inputs[own rank]` into `output`; False if the backend does not support it."""
         return self._if_supported(
             lambda: self._counted(label, output, lambda: self._dist.reduce_scatter(output, inputs))
@@ -130,14 +130,14 @@ class Collectives:
         """The maximum of all ranks' values, in place."""
         self._counted(label, tensor, lambda: self._dist.all_reduce(tensor, op=self._dist.ReduceOp.MAX))
 
-    def timed(self, operation: str, tensor: Any, room: Any, label: str) -> Optional[float]:
+    def timed(self, operation: str, tensor: Any, room: Any, label: str) -> float | None:
         """Duration of one call on this rank, in seconds; None if the backend does not support it.
 
         Args:
             operation: one of `messages.OPERATIONS`; all-reduce and broadcast (from rank 0) work in place, the others
                 write their result to `room`.
         """
-        took: List[float] = []
+        took: list[float] = []
 
         def measured(run: Callable[[], Any]) -> None:
             began = time.perf_counter()
@@ -156,7 +156,7 @@ class Collectives:
             self.in_lists.add(operation)
         return None
 
-    def _variants(self, operation: str, tensor: Any, room: Any) -> List[Callable[[], Any]]:
+    def _variants(self, operation: str, tensor: Any, room: Any) -> list[Callable[[], Any]]:
         """Variants of a call: on whole tensors, and if that is not supported (older versions of Gloo) on lists of
         parts.
         """
@@ -203,7 +203,7 @@ class Collectives:
         self._counted(label, tensor, lambda: self._dist.all_reduce(tensor))
 
     def _counted(
-        self, label: str, tensor: Any, run: Callable[[], Any], *, brief: bool = False, root: Optional[int] = None
+        self, label: str, tensor: Any, run: Callable[[], Any], *, brief: bool = False, root: int | None = None
     ) -> None:
         if self._progress.collective + 1 == self._stall_before:
             time.sleep(3600.0)
@@ -221,7 +221,7 @@ def _named(dist: Any, *names: str) -> Any:
 
 def tear_down(torch: Any, dist: Any, progress: Progress, device: Any) -> str:
     """Destroy the process group within a limit; returns a description of any problem."""
-    problems: List[str] = []
+    problems: list[str] = []
 
     def destroy() -> None:
         try:
@@ -230,7 +230,7 @@ def tear_down(torch: Any, dist: Any, progress: Progress, device: Any) -> str:
                 torch.cuda.set_device(device)
             dist.destroy_process_group()
         except Exception as error:
-            problems.append("%s: %s" % (type(error).__name__, str(error).split("\n")[0]))
+            problems.append("{}: {}".format(type(error).__name__, str(error).split("\n")[0]))
 
     progress.entering("destruction of the process group")
     thread = threading.Thread(target=destroy, name="preflight-teardown", daemon=True)
@@ -238,7 +238,7 @@ def tear_down(torch: Any, dist: Any, progress: Progress, device: Any) -> str:
     thread.join(_TEARDOWN_S)
     progress.left()
     if thread.is_alive():
-        return "destroy_process_group did not return within %g s" % _TEARDOWN_S
+        return f"destroy_process_group did not return within {_TEARDOWN_S:g} s"
     return problems[0] if problems else ""
 
 
@@ -264,11 +264,13 @@ def device_identity(torch: Any, device: Any) -> int:
         return 0
     properties = torch.cuda.get_device_properties(device)
     # Without an identifier (before torch 2.4) the number must do: it depends on what the process may see.
-    name = str(getattr(properties, "uuid", "") or "%s/%s" % (os.environ.get("CUDA_VISIBLE_DEVICES", ""), device.index))
+    name = str(
+        getattr(properties, "uuid", "") or "{}/{}".format(os.environ.get("CUDA_VISIBLE_DEVICES", ""), device.index)
+    )
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")
 
 
-def neighbours(torch: Any, collectives: Collectives, world_size: int, device: Any) -> Tuple[List[int], List[int]]:
+def neighbours(torch: Any, collectives: Collectives, world_size: int, device: Any) -> tuple[list[int], list[int]]:
     """The ranks on this rank's machine and those on its device, including itself, in order. Every rank takes part."""
     mine = torch.tensor([identity(), device_identity(torch, device)], dtype=torch.int64, device=device)
     gathered = [torch.zeros_like(mine) for _ in range(world_size)]

@@ -10,7 +10,7 @@ import os
 import socket
 import sys
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 from preflight.agent import rank_events
 from preflight.agent.wire import ProbeUnavailable
@@ -26,7 +26,7 @@ from reference_trainer.pipeline import stage as pipeline
 from reference_trainer.pipeline.stage import PipelineReport
 
 
-def rank(params: Dict[str, Any], emit: Emit) -> RankReport:
+def rank(params: dict[str, Any], emit: Emit) -> RankReport:
     """Take part in the smoke run as one rank.
 
     Args:
@@ -68,13 +68,13 @@ def rank(params: Dict[str, Any], emit: Emit) -> RankReport:
             rank=progress.rank,
         )
         if consequence:
-            raise ProbeUnavailable("blocked", "the connection was lost: %s" % text) from error
+            raise ProbeUnavailable("blocked", f"the connection was lost: {text}") from error
         raise
     finally:
         progress.stop()
 
 
-def _started(params: Dict[str, Any], progress: Progress) -> None:
+def _started(params: dict[str, Any], progress: Progress) -> None:
     """Report the identity of this rank, before anything that may fail."""
     progress.reached(
         rank_events.STARTED,
@@ -84,11 +84,11 @@ def _started(params: Dict[str, Any], progress: Progress) -> None:
         host=socket.gethostname(),
         python=sys.version.split()[0],
         executable=sys.executable,
-        master="%s:%s" % (params["master_addr"], params["master_port"]),
+        master="{}:{}".format(params["master_addr"], params["master_port"]),
     )
 
 
-def _run(params: Dict[str, Any], progress: Progress, watcher: TransportWatcher) -> RankReport:
+def _run(params: dict[str, Any], progress: Progress, watcher: TransportWatcher) -> RankReport:
     world_size = int(params["world_size"])
     steps = int(params.get("steps", training.MAX_COMPARED_STEPS))
     timeout_s = float(params.get("timeout_s", 60.0))
@@ -120,7 +120,7 @@ def _run(params: Dict[str, Any], progress: Progress, watcher: TransportWatcher) 
     mismatches = first.mismatches + second.mismatches
     progress.reached(rank_events.EXACT, mismatches=len(mismatches))
 
-    def leave() -> Dict[str, Any]:
+    def leave() -> dict[str, Any]:
         """Leave the group; what every rank reports."""
         collectives.barrier("last barrier")
         teardown = group.tear_down(torch, dist, progress, device)
@@ -132,7 +132,7 @@ def _run(params: Dict[str, Any], progress: Progress, watcher: TransportWatcher) 
             "host": socket.gethostname(),
             "backend": backend,
             "device": versions["device"],
-            "framework": "torch %s" % versions["torch"],
+            "framework": "torch {}".format(versions["torch"]),
             "nccl_version": versions["nccl"],
             "phase_at_s": dict(progress.phase_at_s),
             "operations": len(first.operations) + len(second.operations),
@@ -204,7 +204,7 @@ def _cpu_capability(torch: Any) -> str:
 
 
 def _gpu(
-    torch: Any, progress: Progress, collectives: group.Collectives, params: Dict[str, Any], device: Any
+    torch: Any, progress: Progress, collectives: group.Collectives, params: dict[str, Any], device: Any
 ) -> gpu_speed.GpuReport:
     """The speed of this rank's GPU by itself. All ranks call it, since those of a node take turns."""
     local_ranks = int(params.get("local_world_size", 1))
@@ -219,9 +219,9 @@ def _gpu(
 
 def _train(
     progress: Progress, sharding: sharded.ShardingChoice, world_size: int, steps: int, device: Any
-) -> Tuple[Any, training.TrainingResult]:
+) -> tuple[Any, training.TrainingResult]:
     """Run ordinary steps; each counts as one collective, since each needs every rank. Also returns the whole model."""
-    progress.entering("%s setup" % sharding.name, collective=True, root=rank_events.ANY_RANK)
+    progress.entering(f"{sharding.name} setup", collective=True, root=rank_events.ANY_RANK)
     wrapped = sharded.wrap(sharding, training.build(device), world_size, device)
     progress.left(collective=True)
     name = "DDP" if sharding.name == sharded.DDP else "FSDP"
@@ -229,7 +229,7 @@ def _train(
         wrapped,
         training.shard(progress.rank, device),
         steps,
-        before=lambda step: progress.entering("%s step %d" % (name, step), collective=True, brief=True),
+        before=lambda step: progress.entering(f"{name} step {step}", collective=True, brief=True),
         after=lambda step: progress.left(collective=True),
     )
     progress.entering("putting the model together", collective=True)
@@ -238,7 +238,7 @@ def _train(
     return model, trained
 
 
-def _digests(torch: Any, collectives: group.Collectives, own: str, world_size: int, device: Any) -> List[str]:
+def _digests(torch: Any, collectives: group.Collectives, own: str, world_size: int, device: Any) -> list[str]:
     """The SHA-256 of every rank's weights, by rank."""
     mine = torch.tensor(list(bytes.fromhex(own)), dtype=torch.uint8, device=device)
     found = [torch.zeros_like(mine) for _ in range(world_size)]
@@ -264,28 +264,28 @@ class RankReport:
     device: str
     framework: str
     nccl_version: str = ""
-    phase_at_s: Dict[str, float] = field(default_factory=dict)
+    phase_at_s: dict[str, float] = field(default_factory=dict)
     operations: int = 0
-    mismatches: List[Mismatch] = field(default_factory=list)
-    unsupported: List[str] = field(default_factory=list)
+    mismatches: list[Mismatch] = field(default_factory=list)
+    unsupported: list[str] = field(default_factory=list)
     exact_steps: int = 0
     steps: int = 0
-    losses: List[float] = field(default_factory=list)
-    step_s: List[float] = field(default_factory=list)
-    unmoved: List[str] = field(default_factory=list)
-    digests: List[str] = field(default_factory=list)
-    difference_to_one_process: Optional[float] = None
+    losses: list[float] = field(default_factory=list)
+    step_s: list[float] = field(default_factory=list)
+    unmoved: list[str] = field(default_factory=list)
+    digests: list[str] = field(default_factory=list)
+    difference_to_one_process: float | None = None
     teardown: str = ""
-    windows: List[pace.Window] = field(default_factory=list)
+    windows: list[pace.Window] = field(default_factory=list)
     sweep: bandwidth.Sweep = field(default_factory=bandwidth.Sweep)
     transport: Transport = field(default_factory=Transport)
     trainer: str = sharded.DDP
     trainer_note: str = ""
-    pipeline: Optional[PipelineReport] = None
+    pipeline: PipelineReport | None = None
     exact_digest: str = ""
-    gpu: Optional[gpu_speed.GpuReport] = None
+    gpu: gpu_speed.GpuReport | None = None
     #: Why all ranks used gloo although some could have used nccl.
     backend_note: str = ""
     #: None in recordings of older versions, and with paddle.
-    drift: Optional[training.Drift] = None
+    drift: training.Drift | None = None
     cpu_capability: str = ""

@@ -15,7 +15,7 @@ import ctypes
 import hashlib
 import time
 from dataclasses import dataclass, field
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Sequence
 
 from reference_trainer.common import messages
 
@@ -35,11 +35,11 @@ MAX_LOSS_RATIO = 0.9
 class TrainingResult:
     """The result of the steps on this rank. `step_s` holds the wall time of each step; the first builds buckets."""
 
-    losses: List[float] = field(default_factory=list)
-    step_s: List[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    step_s: list[float] = field(default_factory=list)
 
 
-def shard(rank: int, device: Any) -> Tuple[Any, Any]:
+def shard(rank: int, device: Any) -> tuple[Any, Any]:
     """The samples of one rank: float32[BATCH, INPUTS] around one centre per class, and their classes int64[BATCH]."""
     import torch
 
@@ -61,7 +61,7 @@ def build(device: Any) -> Any:
 
 
 def train(
-    model: Any, data: Tuple[Any, Any], steps: int, *, before: Callable[[int], Any], after: Callable[[int], Any]
+    model: Any, data: tuple[Any, Any], steps: int, *, before: Callable[[int], Any], after: Callable[[int], Any]
 ) -> TrainingResult:
     """Run `steps` steps of SGD; `before` and `after` are called around each. `model` is already wrapped for several
     ranks.
@@ -71,8 +71,8 @@ def train(
     samples, labels = data
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     criterion = torch.nn.CrossEntropyLoss()
-    losses: List[Any] = []
-    step_s: List[float] = []
+    losses: list[Any] = []
+    step_s: list[float] = []
     for step in range(steps):
         began = time.monotonic()
         before(step)
@@ -88,12 +88,12 @@ def train(
     return TrainingResult([float(loss) for loss in losses], step_s)
 
 
-def first_and_last(values: List[Any], count: int) -> List[Any]:
+def first_and_last(values: list[Any], count: int) -> list[Any]:
     """The first and the last half of `count` items."""
     return values if len(values) <= count else values[: count // 2] + values[-(count // 2) :]
 
 
-def unmoved(model: Any, device: Any) -> List[str]:
+def unmoved(model: Any, device: Any) -> list[str]:
     """The tensors of `model` that are unchanged since the start."""
     import torch
 
@@ -135,7 +135,7 @@ def drift(model: Any, collectives: Any) -> Drift:
 
 def difference_to_one_process(
     model: Any, world_size: int, steps: int, device: Any, after: Callable[[], Any] = lambda: None
-) -> Optional[float]:
+) -> float | None:
     """Largest difference between `model` and that of a single process that trained on all shards; None if not compared.
 
     `after` is called after each piece of the work, which takes a long time on a busy node.
@@ -184,7 +184,7 @@ def choose(wanted: bool, unsupported: Sequence[str], backend: str) -> ShardingCh
     lacking = [name for name in (messages.ALL_GATHER, messages.REDUCE_SCATTER) if name in unsupported]
     if lacking:
         return ShardingChoice(
-            DDP, "%s of this torch has no %s, which sharding requires" % (backend, " and no ".join(lacking))
+            DDP, "{} of this torch has no {}, which sharding requires".format(backend, " and no ".join(lacking))
         )
     try:
         from torch.distributed.fsdp import fully_shard  # noqa: F401
@@ -197,7 +197,7 @@ def choose(wanted: bool, unsupported: Sequence[str], backend: str) -> ShardingCh
 
         return ShardingChoice(FSDP1)
     except ImportError as error:
-        return ShardingChoice(DDP, "this torch has no FSDP: %s" % error)
+        return ShardingChoice(DDP, f"this torch has no FSDP: {error}")
 
 
 def wrap(choice: ShardingChoice, model: Any, world_size: int, device: Any) -> Any:

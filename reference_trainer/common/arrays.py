@@ -7,7 +7,7 @@ array is created, `device` is a torch device, or `NUMPY`; elsewhere it follows f
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Sequence, Tuple
+from typing import Any, Sequence
 
 #: Used instead of a torch device.
 NUMPY = "numpy"
@@ -63,7 +63,7 @@ def stack(arrays: Sequence[Any]) -> Any:
     return _library(arrays[0]).stack(list(arrays))
 
 
-def wrong(got: Any, expected: Any) -> Tuple[int, int]:
+def wrong(got: Any, expected: Any) -> tuple[int, int]:
     """The number of elements (float32) that differ in any bit, and the first of them in row-major order; (0, -1) for
     none.
     """

@@ -14,7 +14,7 @@ import selectors
 import socket
 import time
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Sequence
 
 from preflight.agent import rank_events, wire
 from preflight.agent.wire import ProbeUnavailable
@@ -42,7 +42,7 @@ class JsonLines:
         """Send one line. Raises OSError when the other side is gone."""
         self.connection.sendall(json.dumps(message).encode() + b"\n")
 
-    def receive(self, ends: float) -> Optional[Dict[str, Any]]:
+    def receive(self, ends: float) -> dict[str, Any] | None:
         """The next line; None at the deadline (of `time.monotonic`). Raises ConnectionError at the end of the
         connection.
         """
@@ -57,7 +57,7 @@ class JsonLines:
                 return None
         return self._next()
 
-    def ready(self) -> Optional[Dict[str, Any]]:
+    def ready(self) -> dict[str, Any] | None:
         """The next line if it has arrived completely, for a readable connection. Raises ConnectionError at its end."""
         if b"\n" not in self._received:
             try:
@@ -76,7 +76,7 @@ class JsonLines:
             raise ConnectionError("connection closed by peer")
         self._received += part
 
-    def _next(self) -> Dict[str, Any]:
+    def _next(self) -> dict[str, Any]:
         line, _, self._received = self._received.partition(b"\n")
         try:
             message = wire.parse(line)
@@ -88,18 +88,18 @@ class JsonLines:
 @dataclass
 class _Client:
     line: JsonLines
-    message: Dict[str, Any] = field(default_factory=dict)
+    message: dict[str, Any] = field(default_factory=dict)
     since_s: float = 0.0
 
 
 def host_assembly(
-    own: Dict[str, Any],
+    own: dict[str, Any],
     expected: Sequence[int],
     common: Sequence[str],
     progress: Progress,
     listener: socket.socket,
     timeout_s: float,
-) -> Dict[int, JsonLines]:
+) -> dict[int, JsonLines]:
     """Wait on `listener`, which is closed before this returns, until all `expected` numbers have connected.
 
     Args:
@@ -109,7 +109,7 @@ def host_assembly(
     the numbers of the missing ones.
     """
     ends, notice_at = time.monotonic() + timeout_s, 0.0
-    callers: List[_Client] = []
+    callers: list[_Client] = []
     missing = list(expected)
     listener.setblocking(False)
     with selectors.DefaultSelector() as selector:
@@ -118,7 +118,7 @@ def host_assembly(
             while missing:
                 now = time.monotonic()
                 if now >= ends:
-                    text = "ranks %s did not connect to the port of rank %s within %g s" % (
+                    text = "ranks {} did not connect to the port of rank {} within {:g} s".format(
                         missing,
                         own["rank"],
                         timeout_s,
@@ -151,7 +151,7 @@ def host_assembly(
 
 
 def join_assembly(
-    own: Dict[str, Any], address: str, port: int, host_rank: int, progress: Progress, timeout_s: float
+    own: dict[str, Any], address: str, port: int, host_rank: int, progress: Progress, timeout_s: float
 ) -> JsonLines:
     """Report to another process's port, and wait until all expected processes have connected there.
 
@@ -168,7 +168,7 @@ def join_assembly(
     while True:
         message = line.receive(ends)
         if message is None:
-            text = "rank %d did not report within %g s that all ranks have connected" % (host_rank, timeout_s)
+            text = f"rank {host_rank} did not report within {timeout_s:g} s that all ranks have connected"
             raise ProbeUnavailable("timeout", text)
         if message.get("mismatch"):
             _mismatch(progress, message["mismatch"])
@@ -177,10 +177,10 @@ def join_assembly(
         elif message.get("go"):
             return line
         elif "go" in message:
-            raise ProbeUnavailable("blocked", "rank %d gave up waiting for the others" % host_rank)
+            raise ProbeUnavailable("blocked", f"rank {host_rank} gave up waiting for the others")
 
 
-def _accept(listener: socket.socket, selector: selectors.BaseSelector, callers: List[_Client]) -> None:
+def _accept(listener: socket.socket, selector: selectors.BaseSelector, callers: list[_Client]) -> None:
     try:
         connection, _ = listener.accept()
     except OSError:
@@ -191,7 +191,7 @@ def _accept(listener: socket.socket, selector: selectors.BaseSelector, callers: 
     selector.register(connection, selectors.EVENT_READ, caller)
 
 
-def _drop_stale(callers: List[_Client], selector: selectors.BaseSelector, now: float) -> None:
+def _drop_stale(callers: list[_Client], selector: selectors.BaseSelector, now: float) -> None:
     """Close clients that have not identified themselves in time, and the oldest if there are too many."""
     unknown = [caller for caller in callers if not caller.message]
     for number, caller in enumerate(unknown, 1):
@@ -217,28 +217,28 @@ def _identify(caller: _Client, selector: selectors.BaseSelector) -> bool:
 
 
 def _contradiction(
-    own: Dict[str, Any], caller: _Client, callers: List[_Client], expected: Sequence[int], common: Sequence[str]
-) -> Dict[str, Any]:
+    own: dict[str, Any], caller: _Client, callers: list[_Client], expected: Sequence[int], common: Sequence[str]
+) -> dict[str, Any]:
     """The contradiction between this client's report and earlier ones; empty if there is none."""
     message = caller.message
     where = str(message.get("host", "?"))
     for name in common:
         if message.get(name) != own.get(name):
-            mine = "%s (rank %s on %s)" % (own.get(name), own["rank"], own["host"])
+            mine = "{} (rank {} on {})".format(own.get(name), own["rank"], own["host"])
             return {
                 "what": name,
-                "theirs": "%s (rank %s on %s)" % (message.get(name), message["rank"], where),
+                "theirs": "{} (rank {} on {})".format(message.get(name), message["rank"], where),
                 "mine": mine,
             }
     twice = [other for other in callers if other is not caller and other.message.get("rank") == message["rank"]]
     if twice or message["rank"] == own["rank"]:
         first = str(twice[0].message.get("host", "?")) if twice else own["host"]
-        return {"what": "rank", "theirs": "rank %d on %s" % (message["rank"], where), "mine": "the same on %s" % first}
+        return {"what": "rank", "theirs": "rank %d on %s" % (message["rank"], where), "mine": f"the same on {first}"}
     if message["rank"] not in expected:
         return {
             "what": "rank",
             "theirs": "rank %d on %s" % (message["rank"], where),
-            "mine": "one of %s" % list(expected),
+            "mine": f"one of {list(expected)}",
         }
     return {}
 
@@ -256,9 +256,9 @@ def _close(callers: Sequence[_Client]) -> None:
         caller.line.close()
 
 
-def _mismatch(progress: Progress, contradiction: Dict[str, Any]) -> None:
+def _mismatch(progress: Progress, contradiction: dict[str, Any]) -> None:
     what, mine, theirs = (str(contradiction[name]) for name in ("what", "mine", "theirs"))
-    text = "processes of one run disagree: %s %s against %s" % (what, theirs, mine)
+    text = f"processes of one run disagree: {what} {theirs} against {mine}"
     progress.send(
         rank_events.PROBLEM, problem="mismatch", what=what, mine=mine, theirs=theirs, error=text, rank=progress.rank
     )

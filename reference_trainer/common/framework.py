@@ -17,14 +17,14 @@ import ctypes
 import gc
 import os
 import sys
-from typing import Any, Dict, Optional, Sequence, Tuple
+from typing import Any, Sequence
 
 from preflight.agent import rank_events
 from preflight.agent.wire import ProbeUnavailable
 from reference_trainer.common.progress import Progress
 
 
-def is_paddle(params: Dict[str, Any]) -> bool:
+def is_paddle(params: dict[str, Any]) -> bool:
     """Whether this rank trains with paddle: by `framework`, or because the interpreter has paddle and no torch."""
     import importlib.util
 
@@ -34,7 +34,7 @@ def is_paddle(params: Dict[str, Any]) -> bool:
     return importlib.util.find_spec("torch") is None and importlib.util.find_spec("paddle") is not None
 
 
-def load(progress: Progress, *, optimizers: bool = False) -> Tuple[Any, Any]:
+def load(progress: Progress, *, optimizers: bool = False) -> tuple[Any, Any]:
     """`torch` and `torch.distributed`, imported under an announcement because it takes seconds.
 
     Args:
@@ -50,14 +50,14 @@ def load(progress: Progress, *, optimizers: bool = False) -> Tuple[Any, Any]:
         import torch.distributed as dist
     except ImportError as error:
         progress.send(rank_events.PROBLEM, problem="import", error=str(error), rank=progress.rank)
-        reason = "torch cannot be imported by %s: %s" % (sys.executable, error)
+        reason = f"torch cannot be imported by {sys.executable}: {error}"
         if getattr(error, "name", None) == "torch":
-            reason += "; install it there: %s -m pip install torch" % sys.executable
+            reason += f"; install it there: {sys.executable} -m pip install torch"
         raise ProbeUnavailable("missing", reason) from error
     finally:
         gc.enable()
     if not dist.is_available():
-        raise ProbeUnavailable("missing", "this torch %s was built without torch.distributed" % torch.__version__)
+        raise ProbeUnavailable("missing", f"this torch {torch.__version__} was built without torch.distributed")
     if optimizers:
         # The first one imports compiler modules for a second and a half: here, not in the middle of a step.
         torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
@@ -66,7 +66,7 @@ def load(progress: Progress, *, optimizers: bool = False) -> Tuple[Any, Any]:
     return torch, dist
 
 
-def nccl_obstacle(torch: Any, params: Dict[str, Any]) -> str:
+def nccl_obstacle(torch: Any, params: dict[str, Any]) -> str:
     """Why this rank cannot use NCCL; empty if it can, or if its backend is gloo.
 
     With `auto` each local rank needs a GPU of its own; with `nccl` the node only needs one.
@@ -76,17 +76,17 @@ def nccl_obstacle(torch: Any, params: Dict[str, Any]) -> str:
         return ""
     devices = _count_devices(torch)
     if not devices:
-        return "torch %s finds no GPU%s" % (torch.__version__, _visible())
+        return f"torch {torch.__version__} finds no GPU{_visible()}"
     if not torch.distributed.is_nccl_available():
-        return "torch %s was built without NCCL" % torch.__version__
+        return f"torch {torch.__version__} was built without NCCL"
     local_size = int(params.get("local_world_size", 1)) if wanted == "auto" else 1
     if devices < local_size:
-        found = "1 GPU" if devices == 1 else "%d GPUs" % devices
-        return "torch %s finds %s for %d ranks of this node" % (torch.__version__, found, local_size)
+        found = "1 GPU" if devices == 1 else f"{devices} GPUs"
+        return f"torch {torch.__version__} finds {found} for {local_size} ranks of this node"
     return ""
 
 
-def choose_device(torch: Any, params: Dict[str, Any], backend: str) -> Any:
+def choose_device(torch: Any, params: dict[str, Any], backend: str) -> Any:
     """The device of this rank for `nccl` or `gloo`.
 
     With fewer GPUs than local ranks, these share them, as `common/shared_gpu.py` lets them. Raises ProbeUnavailable of
@@ -115,12 +115,12 @@ def device_named(torch: Any, name: str, local_index: int = 0) -> Any:
     if name == "auto":
         name = "cuda" if devices else "cpu"
     if name == "cuda" and devices:
-        name = "cuda:%d" % (local_index % devices)
+        name = f"cuda:{local_index % devices}"
     if name == "cpu":  # chosen by `auto`
         return torch.device("cpu")
     kind, _, number = name.partition(":")
     if kind != "cuda" or not (number or "0").isdecimal():
-        raise ProbeUnavailable("denied", "unknown device %r; expected cpu, auto or cuda:N" % name)
+        raise ProbeUnavailable("denied", f"unknown device {name!r}; expected cpu, auto or cuda:N")
     if int(number or 0) >= devices:
         text = "device %s is requested, but torch finds %d GPUs%s" % (name, devices, _visible())
         raise ProbeUnavailable("missing", text)
@@ -135,8 +135,8 @@ def _count_devices(torch: Any) -> int:
 def _visible() -> str:
     """The setting that hides GPUs, for a message that there are none."""
     names = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-    given = ["%s=%s" % (name, os.environ[name]) for name in names if name in os.environ]
-    return " (%s)" % ", ".join(given) if given else ""
+    given = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
+    return " ({})".format(", ".join(given)) if given else ""
 
 
 def _open(torch: Any, index: int) -> Any:
@@ -148,11 +148,11 @@ def _open(torch: Any, index: int) -> Any:
         torch.zeros(1, device=device)
     except RuntimeError as error:
         text = str(error).strip().split("\n")[0]
-        raise ProbeUnavailable("denied", "%s cannot be used: %s" % (device, text)) from error
+        raise ProbeUnavailable("denied", f"{device} cannot be used: {text}") from error
     return device
 
 
-def set_interface(params: Dict[str, Any], backend: str) -> None:
+def set_interface(params: dict[str, Any], backend: str) -> None:
     """Set the interface of Gloo or NCCL, if the environment does not name one or the caller insists.
 
     NCCL chooses by itself if the job has no filter, and that choice is part of the test: only an interface that the
@@ -168,12 +168,12 @@ def set_interface(params: Dict[str, Any], backend: str) -> None:
 def describe(error: BaseException) -> str:
     """The type and the first line of an error, and NCCL's own reason, which torch prints on a later line."""
     lines = [line.strip() for line in str(error).strip().split("\n") if line.strip()]
-    first = "%s: %s" % (type(error).__name__, lines[0] if lines else "")
+    first = "{}: {}".format(type(error).__name__, lines[0] if lines else "")
     reasons = [line for place, line in enumerate(lines[:-1]) if line == "Last error:" for line in [lines[place + 1]]]
-    return "%s: %s" % (first, reasons[0]) if reasons else first
+    return f"{first}: {reasons[0]}" if reasons else first
 
 
-def versions(torch: Any, device: Any) -> Dict[str, str]:
+def versions(torch: Any, device: Any) -> dict[str, str]:
     """Versions for the report: torch, CUDA, NCCL and the device; empty if there is none."""
     on_gpu = device.type == "cuda"
     nccl = ".".join(str(part) for part in torch.cuda.nccl.version()) if on_gpu else ""
@@ -182,14 +182,14 @@ def versions(torch: Any, device: Any) -> Dict[str, str]:
         "torch": str(torch.__version__),
         "cuda": str(torch.version.cuda or ""),
         "nccl": nccl,
-        "device": "%s %s" % (device, name) if on_gpu else "cpu",
+        "device": f"{device} {name}" if on_gpu else "cpu",
     }
 
 
 _LIBRARY = "libcuda.so.1"
 
 
-def initialise() -> Optional[Any]:
+def initialise() -> Any | None:
     """Initialise the driver; returns its library, None if there is none. torch reports the errors, in its own call."""
     try:
         driver = ctypes.CDLL(_LIBRARY)
@@ -216,7 +216,7 @@ SUPPORTS_SHARING = (2, 30)
 MAX_BLOCKS = 2
 
 
-def environment(rank: int, ranks_on_gpu: int, nccl: Sequence[int]) -> Dict[str, str]:
+def environment(rank: int, ranks_on_gpu: int, nccl: Sequence[int]) -> dict[str, str]:
     """The variables for one rank; none if the rank has the GPU to itself.
 
     Args:
@@ -232,4 +232,4 @@ def environment(rank: int, ranks_on_gpu: int, nccl: Sequence[int]) -> Dict[str, 
     }
     if tuple(nccl[:2]) >= SUPPORTS_SHARING:
         return {**common, "NCCL_MULTI_RANK_GPU_ENABLE": "1"}
-    return {**common, "NCCL_HOSTID": "preflight-%d" % rank}
+    return {**common, "NCCL_HOSTID": f"preflight-{rank}"}

@@ -10,7 +10,7 @@ import ctypes
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable
 
 #: Time between two samples.
 SAMPLE_S = 0.02
@@ -40,19 +40,19 @@ class GpuState:
         problem: why there is nothing.
     """
 
-    clock_mhz: Optional[int] = None
-    clock_max_mhz: Optional[int] = None
-    clock_application_mhz: Optional[int] = None
-    reasons: Optional[int] = None
-    held_reasons: Optional[int] = None
-    temperature_c: Optional[int] = None
-    power_w: Optional[float] = None
-    power_limit_w: Optional[float] = None
-    power_limit_default_w: Optional[float] = None
-    pcie_generation: Optional[int] = None
-    pcie_generation_max: Optional[int] = None
-    pcie_width: Optional[int] = None
-    pcie_width_max: Optional[int] = None
+    clock_mhz: int | None = None
+    clock_max_mhz: int | None = None
+    clock_application_mhz: int | None = None
+    reasons: int | None = None
+    held_reasons: int | None = None
+    temperature_c: int | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    power_limit_default_w: float | None = None
+    pcie_generation: int | None = None
+    pcie_generation_max: int | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
     uuid: str = ""
     driver: str = ""
     samples: int = 0
@@ -70,8 +70,8 @@ class OtherUse:
             it.
     """
 
-    utilization_percent: Optional[int] = None
-    processes: Optional[int] = None
+    utilization_percent: int | None = None
+    processes: int | None = None
 
     @property
     def busy(self) -> bool:
@@ -86,23 +86,23 @@ class GpuWatcher:
         index: the ordinal of the device as CUDA counts the visible ones.
     """
 
-    def __init__(self, index: int, nvml: Any = None, address: Optional[Callable[[int], str]] = None) -> None:
+    def __init__(self, index: int, nvml: Any = None, address: Callable[[int], str] | None = None) -> None:
         self._nvml = nvml
         self._handle: Any = None
         self._stop = threading.Event()
-        self._thread: Optional[threading.Thread] = None
-        self._clocks: List[int] = []
-        self._reasons: List[int] = []
-        self._heat: List[int] = []
-        self._power: List[float] = []
-        self._link: List[List[Optional[int]]] = []
+        self._thread: threading.Thread | None = None
+        self._clocks: list[int] = []
+        self._reasons: list[int] = []
+        self._heat: list[int] = []
+        self._power: list[float] = []
+        self._link: list[list[int | None]] = []
         self.problem = ""
         # A driver that hangs must not hang the rank.
         opener = threading.Thread(target=self._open, args=(index, address or pci_address), daemon=True)
         opener.start()
         opener.join(INIT_S)
         if opener.is_alive():
-            self._handle, self.problem = None, "NVML did not answer within %g s" % INIT_S
+            self._handle, self.problem = None, f"NVML did not answer within {INIT_S:g} s"
 
     def _open(self, index: int, address: Callable[[int], str]) -> None:
         try:
@@ -116,7 +116,7 @@ class GpuWatcher:
         except ImportError:
             self.problem = "the Python binding of NVML is missing"
         except Exception as error:
-            self.problem = "NVML: %s" % error
+            self.problem = f"NVML: {error}"
 
     def begin(self) -> None:
         """Start a thread that reads the state."""
@@ -207,7 +207,7 @@ class GpuWatcher:
         Args:
             moved: called while it waits.
         """
-        least: Optional[int] = None
+        least: int | None = None
         ends = time.monotonic() + SETTLE_S
         while self._handle is not None and time.monotonic() < ends:
             rates = self._get("nvmlDeviceGetUtilizationRates")
@@ -222,7 +222,7 @@ class GpuWatcher:
         # One of them is this rank.
         return OtherUse(least, max(0, len(running) - 1) if running is not None else None)
 
-    def nvlinks_to(self, address: str) -> Optional[int]:
+    def nvlinks_to(self, address: str) -> int | None:
         """The links that are up to the GPU at this PCI address, directly or through NVSwitch; None if unknown.
 
         An empty address counts only links to an NVSwitch.
@@ -264,7 +264,7 @@ def pci_address(index: int) -> str:
     device = ctypes.c_int()
     text = ctypes.create_string_buffer(32)
     if cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(device), index):
-        raise LookupError("CUDA's driver does not know device %d" % index)
+        raise LookupError(f"CUDA's driver does not know device {index}")
     if cuda.cuDeviceGetPCIBusId(text, len(text), device):
-        raise LookupError("CUDA's driver does not report the PCI address of device %d" % index)
+        raise LookupError(f"CUDA's driver does not report the PCI address of device {index}")
     return text.value.decode()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Any, Callable, Dict
+from typing import Any, Callable
 
 KINDS = ("delay", "flip", "kill", "loss", "stop")
 #: The number of delayed collectives: enough to be significant, few enough that the run ends in time.
@@ -21,10 +21,10 @@ _BIT = 20
 class RankFault:
     """The fault that this rank injects, if any. `on_fault` is called with a description just before it happens."""
 
-    def __init__(self, config: Dict[str, Any], on_fault: Callable[..., None]) -> None:
+    def __init__(self, config: dict[str, Any], on_fault: Callable[..., None]) -> None:
         self._kind = str(config.get("kind", ""))
         if self._kind and self._kind not in KINDS:
-            raise ValueError("unknown fault %r for a rank; expected one of %s" % (self._kind, ", ".join(KINDS)))
+            raise ValueError("unknown fault {!r} for a rank; expected one of {}".format(self._kind, ", ".join(KINDS)))
         self._step = int(config.get("step", 0))
         self._seconds = float(config.get("seconds", 0.5))
         self._on_fault = on_fault

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
+from typing import Any, Mapping, NamedTuple
 
 from preflight.agent import process
 
@@ -31,10 +31,10 @@ class Launcher(NamedTuple):
     """
 
     name: str
-    rank: Tuple[str, ...]
-    size: Tuple[str, ...]
-    local_rank: Tuple[str, ...]
-    run: Tuple[str, ...]
+    rank: tuple[str, ...]
+    size: tuple[str, ...]
+    local_rank: tuple[str, ...]
+    run: tuple[str, ...]
     source: str
 
 
@@ -123,7 +123,7 @@ class LaunchedRank:
     agent_store: bool = False
     prefix: str = "preflight"
 
-    def params(self) -> Dict[str, Any]:
+    def params(self) -> dict[str, Any]:
         """The parameters of `rank.rank`."""
         return {
             "rank": self.rank,
@@ -151,7 +151,7 @@ def place(environment: Mapping[str, str]) -> LaunchedRank:
             continue
         number, count = _number(*rank), _number(*size)
         if not 0 <= number < count:
-            raise NotLaunched("%s=%s is not a rank of %s=%s" % (rank[0], rank[1], size[0], size[1]))
+            raise NotLaunched(f"{rank[0]}={rank[1]} is not a rank of {size[0]}={size[1]}")
         local = _first(launcher.local_rank, environment)
         address, port = _master(launcher.name, count, environment, number)
         run = _first(launcher.run, environment)
@@ -165,16 +165,16 @@ def place(environment: Mapping[str, str]) -> LaunchedRank:
             port,
             run[1] if run is not None else "",
             launcher.name == "torch" and environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
-            "preflight/%s" % restarts,
+            f"preflight/{restarts}",
         )
     if environment.get(_ACCELERATE):
         address, port = _master("accelerate", 1, environment)
         return LaunchedRank("accelerate", 0, 1, 0, address, port)
-    known = ", ".join("%s and %s" % (launcher.rank[0], launcher.size[-1]) for launcher in LAUNCHERS)
-    raise NotLaunched("no launcher sets the rank of this process; expected one of these pairs of variables: %s" % known)
+    known = ", ".join(f"{launcher.rank[0]} and {launcher.size[-1]}" for launcher in LAUNCHERS)
+    raise NotLaunched(f"no launcher sets the rank of this process; expected one of these pairs of variables: {known}")
 
 
-def _first(names: Tuple[str, ...], environment: Mapping[str, str]) -> Optional[Tuple[str, str]]:
+def _first(names: tuple[str, ...], environment: Mapping[str, str]) -> tuple[str, str] | None:
     return next(((name, environment[name]) for name in names if environment.get(name, "") != ""), None)
 
 
@@ -182,10 +182,10 @@ def _number(name: str, text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise NotLaunched("%s=%r is not a number" % (name, text)) from None
+        raise NotLaunched(f"{name}={text!r} is not a number") from None
 
 
-def _master(launcher: str, count: int, environment: Mapping[str, str], rank: int = 0) -> Tuple[str, int]:
+def _master(launcher: str, count: int, environment: Mapping[str, str], rank: int = 0) -> tuple[str, int]:
     """The rendezvous: MASTER_ADDR and MASTER_PORT, otherwise the usual fallback of training programs."""
     address, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
     if launcher == "paddle":
@@ -206,8 +206,8 @@ def _master(launcher: str, count: int, environment: Mapping[str, str], rank: int
         port = port or _slurm_port(environment.get("SLURM_JOB_ID", ""))
     if not address:
         raise NotLaunched(
-            "MASTER_ADDR is not set, and %s gives no rendezvous address for its %d ranks; export MASTER_ADDR"
-            % (launcher, count)
+            f"MASTER_ADDR is not set, and {launcher} gives no rendezvous address for its {count} ranks;"
+            " export MASTER_ADDR"
         )
     return address, _number("MASTER_PORT", port) if port else DEFAULT_PORT
 
@@ -261,7 +261,7 @@ def is_served(environment: Mapping[str, str]) -> bool:
     return bool(environment.get(_ADDRESS)) and environment.get(_PORT, "").isdecimal()
 
 
-def master(environment: Mapping[str, str], rank: int, wait_s: float = WAIT_S) -> Tuple[str, int]:
+def master(environment: Mapping[str, str], rank: int, wait_s: float = WAIT_S) -> tuple[str, int]:
     """The address and port of rank 0: its own choice on rank 0, which others wait for.
 
     Raises NoMaster if the store does not answer, or rank 0 leaves nothing there in time.
@@ -277,21 +277,21 @@ def master(environment: Mapping[str, str], rank: int, wait_s: float = WAIT_S) ->
         if answer is not None:
             address, _, number = answer.decode("ascii", "replace").partition(" ")
             if not number.isdecimal():
-                raise NoMaster("horovodrun's store at %s:%d holds %r instead of an address" % (host, port, answer[:80]))
+                raise NoMaster(f"horovodrun's store at {host}:{port} holds {answer[:80]!r} instead of an address")
             return address, int(number)
         if time.monotonic() >= ends:
-            raise NoMaster("rank 0 left no address in horovodrun's store at %s:%d within %g s" % (host, port, wait_s))
+            raise NoMaster(f"rank 0 left no address in horovodrun's store at {host}:{port} within {wait_s:g} s")
         time.sleep(0.2)
 
 
-def _request(host: str, port: int, method: str, body: Optional[bytes] = None) -> Optional[bytes]:
+def _request(host: str, port: int, method: str, body: bytes | None = None) -> bytes | None:
     connection = http.client.HTTPConnection(host, port, timeout=_ANSWER_S)
     try:
         connection.request(method, _KEY, body)
         answer = connection.getresponse()
         data = answer.read(4096)
     except (OSError, http.client.HTTPException) as error:
-        raise NoMaster("horovodrun's store at %s:%d does not answer: %s" % (host, port, error)) from None
+        raise NoMaster(f"horovodrun's store at {host}:{port} does not answer: {error}") from None
     finally:
         connection.close()
     return data if answer.status == 200 else None
@@ -322,7 +322,7 @@ class NoRanks(Exception):
     """No rank can be started; the message gives the reason."""
 
 
-def run(number: Union[int, str], arguments: List[str], deadline_s: float) -> int:
+def run(number: int | str, arguments: list[str], deadline_s: float) -> int:
     """Start this program once for each rank of this machine, and wait for all of them.
 
     Args:
@@ -338,7 +338,7 @@ def run(number: Union[int, str], arguments: List[str], deadline_s: float) -> int
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     own = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count), MARK: "1"}
-    ranks: List[Any] = []
+    ranks: list[Any] = []
 
     def end(number_: int, frame: Any) -> None:
         for rank in ranks:
@@ -351,7 +351,7 @@ def run(number: Union[int, str], arguments: List[str], deadline_s: float) -> int
         command = [sys.executable, *arguments]
         ranks.append(subprocess.Popen(command, env=environment, preexec_fn=process.die_with_parent))
     ends = time.monotonic() + deadline_s + _GRACE_S
-    late: List[str] = []
+    late: list[str] = []
     for place, rank in enumerate(ranks):
         try:
             rank.wait(max(0.0, ends - time.monotonic()))
@@ -359,7 +359,7 @@ def run(number: Union[int, str], arguments: List[str], deadline_s: float) -> int
             rank.kill()
             late.append(str(place))
     if late:
-        raise NoRanks("rank %s did not end by itself at its deadline of %g s" % (", ".join(late), deadline_s))
+        raise NoRanks("rank {} did not end by itself at its deadline of {:g} s".format(", ".join(late), deadline_s))
     return 1 if any(rank.returncode for rank in ranks) else 0
 
 
@@ -367,8 +367,8 @@ def _gpus() -> int:
     try:
         import torch
     except ImportError as error:
-        raise NoRanks("the program starts one rank for each GPU, and torch cannot be imported: %s" % error) from None
+        raise NoRanks(f"the program starts one rank for each GPU, and torch cannot be imported: {error}") from None
     count = int(torch.cuda.device_count())
     if not count:
-        raise NoRanks("the program starts one rank for each GPU, and torch %s finds none" % torch.__version__)
+        raise NoRanks(f"the program starts one rank for each GPU, and torch {torch.__version__} finds none")
     return count

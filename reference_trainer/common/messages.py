@@ -7,7 +7,7 @@ misplaced part is noticed. Every call of a series has values of its own, too: th
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Any, Callable, Sequence
 
 from reference_trainer.common import arrays, oracle
 from reference_trainer.common.oracle import Mismatch
@@ -79,19 +79,19 @@ class KnownMessage:
             return None
         return torch.zeros(self._part if operation == REDUCE_SCATTER else self.elements, device=self._device)
 
-    def check(self, operation: str, got: Any, label: str, call: int = 0) -> Optional[Mismatch]:
+    def check(self, operation: str, got: Any, label: str, call: int = 0) -> Mismatch | None:
         """None if every bit of the result of one call of a series is right."""
         (found,) = self.check_series(operation, [got], label, first=call)
         return found
 
     def check_series(
         self, operation: str, results: Sequence[Any], label: str, *, first: int = 0
-    ) -> List[Optional[Mismatch]]:
+    ) -> list[Mismatch | None]:
         """The same for the results of consecutive calls."""
         import torch
 
         right, scale = self._right(operation) * 2.0**first, 2.0**first
-        found: List[Optional[Mismatch]] = []
+        found: list[Mismatch | None] = []
         for got in results:
             if torch.equal(got.view(torch.int32), right.view(torch.int32)):
                 found.append(None)

@@ -13,7 +13,7 @@ and a pattern of signs and numbers that differs from step to step the value of a
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Sequence
 
 from reference_trainer.common import arrays
 
@@ -64,7 +64,7 @@ class Mismatch:
     expected: str
     got: str
     flipped_bits: str
-    contributions: Dict[str, int] = field(default_factory=dict)
+    contributions: dict[str, int] = field(default_factory=dict)
     explanation: str = ""
     sender: str = ""
 
@@ -188,7 +188,7 @@ def coded_units(world_size: int, elements: int, salt: int, device: Any, step: in
 
 def compare(
     operation: str, rank: int, got: Any, expected: Any, *, unit: Any = None, world_size: int = 0, quantum: float = 1.0
-) -> Optional[Mismatch]:
+) -> Mismatch | None:
     """None if both tensors have the same bits; otherwise the mismatch, and the contribution that explains it.
 
     Args:
@@ -201,7 +201,7 @@ def compare(
     elements = arrays.size(got)
     seen, right = float(got.reshape(-1)[index]), float(expected.reshape(-1)[index])
     flipped = arrays.bits(got, index) ^ arrays.bits(expected, index)
-    counts: Dict[str, int] = {}
+    counts: dict[str, int] = {}
     if unit is not None:
         at = arrays.first_wrong(got, expected, unit)
         if at >= 0:
@@ -215,13 +215,13 @@ def compare(
         index,
         repr(right),
         repr(seen),
-        "0x%08x" % flipped,
+        f"0x{flipped:08x}",
         counts,
         _explain(counts, flipped, wrong, elements),
     )
 
 
-def _decode(seen: float, right: float, quantum: float, index: int, elements: int, world_size: int) -> Dict[str, int]:
+def _decode(seen: float, right: float, quantum: float, index: int, elements: int, world_size: int) -> dict[str, int]:
     """The ranks whose contributions are not included exactly once; empty if no such sum explains it."""
     if seen != seen or abs(seen) == float("inf"):
         return {}
@@ -236,7 +236,7 @@ def _decode(seen: float, right: float, quantum: float, index: int, elements: int
     left = total(window, world_size) + int(quanta)
     if left < 0:
         return {}
-    found: Dict[str, int] = {}
+    found: dict[str, int] = {}
     for rank in range(window * WINDOW, min((window + 1) * WINDOW, world_size)):
         times = left % BASE
         left //= BASE
@@ -245,19 +245,19 @@ def _decode(seen: float, right: float, quantum: float, index: int, elements: int
     return {} if left else found
 
 
-def _explain(counts: Dict[str, int], flipped: int, wrong: int, elements: int) -> str:
+def _explain(counts: dict[str, int], flipped: int, wrong: int, elements: int) -> str:
     if wrong == 1 and elements > 1 and bin(flipped).count("1") == 1:
-        return "one bit of one element differs (bit %d): memory or link corruption" % (flipped.bit_length() - 1)
+        return f"one bit of one element differs (bit {flipped.bit_length() - 1}): memory or link corruption"
     parts = []
     for rank, times in sorted(counts.items(), key=lambda item: int(item[0])):
         if times == 0:
-            parts.append("the contribution of rank %s is missing" % rank)
+            parts.append(f"the contribution of rank {rank} is missing")
         else:
-            parts.append("the contribution of rank %s was added %d times" % (rank, times))
+            parts.append(f"the contribution of rank {rank} was added {times} times")
     if parts:
         return " and ".join(parts)
     if bin(flipped).count("1") == 1:
-        return "one bit differs (bit %d)" % (flipped.bit_length() - 1)
+        return f"one bit differs (bit {flipped.bit_length() - 1})"
     return "no combination of whole contributions explains this"
 
 
@@ -271,9 +271,9 @@ class ExactResult:
     `digest` is the SHA-256 of the weights after exact steps.
     """
 
-    mismatches: List[Mismatch] = field(default_factory=list)
-    operations: List[str] = field(default_factory=list)
-    unsupported: List[str] = field(default_factory=list)
+    mismatches: list[Mismatch] = field(default_factory=list)
+    operations: list[str] = field(default_factory=list)
+    unsupported: list[str] = field(default_factory=list)
     digest: str = ""
 
 
@@ -285,9 +285,9 @@ def check_collectives(collectives: Any, rank: int, world_size: int, device: Any)
             tensor, what)`, `reduce_scatter(output, inputs, what)`.
         device: of torch, or `arrays.NUMPY` where the collectives use numpy arrays.
     """
-    found: List[Mismatch] = []
-    done: List[str] = []
-    unsupported: List[str] = []
+    found: list[Mismatch] = []
+    done: list[str] = []
+    unsupported: list[str] = []
 
     def judge(what: str, got: Any, expected: Any, unit: Any = None) -> None:
         mismatch = compare(what, rank, got, expected, unit=unit, world_size=world_size)
@@ -296,7 +296,7 @@ def check_collectives(collectives: Any, rank: int, world_size: int, device: Any)
             found.append(mismatch)
 
     for salt, elements in enumerate(SIZES):
-        what = "all_reduce of %d elements" % elements
+        what = f"all_reduce of {elements} elements"
         tensor = contribution(rank, world_size, elements, salt, device)
         collectives.all_reduce(tensor, what)
         judge(
@@ -306,7 +306,7 @@ def check_collectives(collectives: Any, rank: int, world_size: int, device: Any)
             coded_units(world_size, elements, salt, device),
         )
     for root in _roots(world_size):
-        what = "broadcast of 4096 elements from rank %d" % root
+        what = f"broadcast of 4096 elements from rank {root}"
         tensor = _owned(root, 4096, device) if rank == root else arrays.zeros(4096, device)
         collectives.broadcast(tensor, root, what)
         judge(what, tensor, _owned(root, 4096, device))
@@ -315,7 +315,7 @@ def check_collectives(collectives: Any, rank: int, world_size: int, device: Any)
         outputs = [arrays.zeros(1000, device) for _ in range(world_size)]
         collectives.all_gather(outputs, _owned(rank, 1000, device, turn), what)
         for owner, output in enumerate(outputs):
-            judge("%s, part of rank %d" % (what, owner), output, _owned(owner, 1000, device, turn))
+            judge(f"{what}, part of rank {owner}", output, _owned(owner, 1000, device, turn))
     for turn in range(_TURNS):
         what = "reduce_scatter of 1000 elements a rank" + (" again" if turn else "")
         salt = 100 + turn * world_size
@@ -383,13 +383,13 @@ def check_steps(
     start = units(FEATURES, STEPS_SALT, device) * START_QUANTA
     model = build(start)
     right = start
-    found: List[Mismatch] = []
-    done: List[str] = []
+    found: list[Mismatch] = []
+    done: list[str] = []
     for step in range(steps):
         mine = contribution(rank, world_size, FEATURES, STEPS_SALT, device, step)
         expected = expected_sum(world_size, FEATURES, STEPS_SALT, device, step)
         gradient = model.gradient(arrays.stack([mine * factor for factor in _BATCH]))
-        what = "gradients of exact step %d" % step
+        what = f"gradients of exact step {step}"
         collectives.all_reduce(gradient, what)
         unit = coded_units(world_size, FEATURES, STEPS_SALT, device, step)
         mismatch = compare(what, rank, gradient, expected, unit=unit, world_size=world_size)
@@ -398,7 +398,7 @@ def check_steps(
             found.append(mismatch)
         model.step(gradient)
         right = right - expected * LEARNING_RATE
-    what = "weights after %d exact steps" % steps
+    what = f"weights after {steps} exact steps"
     weights = model.weights()
     last = compare(what, rank, weights, right)
     done.append(what)
@@ -407,7 +407,7 @@ def check_steps(
     return ExactResult(found, done, [], arrays.digest(weights))
 
 
-def exact_settings() -> Tuple[str, ...]:
+def exact_settings() -> tuple[str, ...]:
     """Switch off hidden rounding (TF32, reduced precision sums); returns the changed settings."""
     import torch
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, Sequence
 
 from preflight.agent import rank_events
 
 
-def waited_s(path: str = "/proc/thread-self/schedstat") -> Optional[float]:
+def waited_s(path: str = "/proc/thread-self/schedstat") -> float | None:
     """How long this thread was ready to run but did not run; None if the kernel does not count it.
 
     The second number of `schedstat` (Documentation/scheduler/sched-stats.rst), nanoseconds.
@@ -26,28 +26,28 @@ def waited_s(path: str = "/proc/thread-self/schedstat") -> Optional[float]:
         return None
 
 
-def waits_of_threads(root: str = "/proc/self/task") -> Optional[Dict[str, float]]:
+def waits_of_threads(root: str = "/proc/self/task") -> dict[str, float] | None:
     """`waited_s` of each thread of this process, by thread id; None if the kernel does not count it."""
-    found: Dict[str, float] = {}
+    found: dict[str, float] = {}
     try:
         for thread in os.listdir(root):
-            waited = waited_s("%s/%s/schedstat" % (root, thread))
+            waited = waited_s(f"{root}/{thread}/schedstat")
             if waited is not None:
                 found[thread] = waited
-            elif os.path.isdir("%s/%s" % (root, thread)):
+            elif os.path.isdir(f"{root}/{thread}"):
                 return None  # not merely a thread that has just ended
     except OSError:
         return None
     return found
 
 
-def threads_waited_s(root: str = "/proc/self/task") -> Optional[float]:
+def threads_waited_s(root: str = "/proc/self/task") -> float | None:
     """The sum of `waited_s` over the threads of this process; None if the kernel does not count it."""
     waits = waits_of_threads(root)
     return None if waits is None else sum(waits.values())
 
 
-def throttled_s(root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") -> Optional[float]:
+def throttled_s(root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") -> float | None:
     """How long the control groups of this process were throttled by their quota; None if unknown.
 
     `throttled_usec` of cgroup v2, `throttled_time` (nanoseconds) of v1.
@@ -94,7 +94,7 @@ class StarvationClock:
         self._throttled = throttled_s() or 0.0
         self._stolen = stolen_s()
 
-    def read(self) -> Optional[float]:
+    def read(self) -> float | None:
         """The total so far in seconds; None if the kernel does not count it."""
         waits, now_s = waits_of_threads(), time.monotonic()
         if waits is None or self._waits is None:
@@ -108,11 +108,11 @@ class StarvationClock:
         return self._total_s
 
 
-def _stat_files(root: str, own: str) -> List[str]:
+def _stat_files(root: str, own: str) -> list[str]:
     """Possible locations of cpu.stat: that of this process's own group as it sees it, otherwise that of the visible
     root.
     """
-    found: List[str] = []
+    found: list[str] = []
     try:
         with open(own) as file:
             lines = file.read().splitlines()
@@ -147,7 +147,7 @@ class Progress:
         self.phase = ""
         #: Number of the last collective that was entered.
         self.collective = 0
-        self.phase_at_s: Dict[str, float] = {}
+        self.phase_at_s: dict[str, float] = {}
         self._emit = emit
         self._lock = threading.Lock()
         #: A heartbeat must not see a half-entered step.
@@ -155,18 +155,18 @@ class Progress:
         self._began = time.monotonic()
         self._counter = 0
         self._what = ""
-        self._waiting_for: List[int] = []
+        self._waiting_for: list[int] = []
         self._loading = False
         self._inside = False
         self._idle = False
-        self._root: Optional[int] = None
+        self._root: int | None = None
         self._announced = False
         self._announced_at = 0.0
         self._since = self._began
         self._quit = threading.Event()
         #: Called before each collective with its number, for fault injection.
         self.before_collective: Callable[[int], None] = _no_fault
-        self._heart: Optional[threading.Thread] = None
+        self._heart: threading.Thread | None = None
 
     @property
     def began_s(self) -> float:
@@ -194,7 +194,7 @@ class Progress:
         """Report that a requested fault is being injected."""
         self.send(rank_events.FAULT_INJECTED, phase=self.phase, **what)
 
-    def report_loss(self, text: str, because: List[int]) -> None:
+    def report_loss(self, text: str, because: list[int]) -> None:
         """Report that this rank ends because the ranks `because` are gone."""
         self.send(
             rank_events.PROBLEM,
@@ -222,8 +222,8 @@ class Progress:
         loading: bool = False,
         brief: bool = False,
         idle: bool = False,
-        root: Optional[int] = None,
-        details: Optional[Dict[str, Any]] = None,
+        root: int | None = None,
+        details: dict[str, Any] | None = None,
     ) -> int:
         """Report that a call that may block is about to begin.
 
@@ -249,7 +249,7 @@ class Progress:
         if not self._announced:
             return self.collective
         self._announced_at = self._since
-        data: Dict[str, Any] = {
+        data: dict[str, Any] = {
             "what": what,
             "phase": self.phase,
             "waiting_for": list(waiting_for),
@@ -291,7 +291,7 @@ class Progress:
             self._moved()
         if not self._announced:
             return
-        data: Dict[str, Any] = {"what": what, "phase": self.phase, "progress": self._counter, "seconds": seconds}
+        data: dict[str, Any] = {"what": what, "phase": self.phase, "progress": self._counter, "seconds": seconds}
         if collective:
             data["collective"] = self.collective
         self.send(rank_events.LEFT, **data)
@@ -306,7 +306,7 @@ class Progress:
         while not self._quit.wait(rank_events.HEARTBEAT_S):
             beat += 1
             with self._state:
-                now: Dict[str, Any] = {
+                now: dict[str, Any] = {
                     "progress": self._counter,
                     "phase": self.phase,
                     "what": self._what,

@@ -17,7 +17,7 @@ import threading
 import time
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable
 
 from preflight.agent import rank_events
 from preflight.agent.wire import ProbeUnavailable
@@ -27,7 +27,7 @@ from reference_trainer.common.progress import Progress
 _SLICE_S = 1.0
 
 
-def open_listener(params: Dict[str, Any], progress: Progress) -> Optional[socket.socket]:
+def open_listener(params: dict[str, Any], progress: Progress) -> socket.socket | None:
     """Rank 0 binds the master port at once, before the slow import, so that a port in use is known early.
 
     Not if the launcher serves the store itself (`agent_store`): then its port must be in use.
@@ -50,7 +50,7 @@ def open_listener(params: Dict[str, Any], progress: Progress) -> Optional[socket
 class MasterDialer:
     """Dials the master's port while torch is imported, so that a closed port is reported early."""
 
-    def __init__(self, params: Dict[str, Any], progress: Progress, timeout_s: float) -> None:
+    def __init__(self, params: dict[str, Any], progress: Progress, timeout_s: float) -> None:
         self._host, self._port = str(params["master_addr"]), int(params["master_port"])
         self._progress = progress
         self._timeout_s = timeout_s
@@ -67,7 +67,7 @@ class MasterDialer:
         self._outcome = dial_until(self._host, self._port, timeout_s=self._timeout_s, on_dialled=self._on_dialled)
 
     def _on_dialled(self, dialled: DialResult) -> None:
-        report_dial(self._progress, dialled, to=0, endpoint="%s:%d" % (self._host, self._port))
+        report_dial(self._progress, dialled, to=0, endpoint=f"{self._host}:{self._port}")
 
 
 def report_dial(progress: Progress, dialled: DialResult, **target: Any) -> None:
@@ -84,10 +84,10 @@ def report_dial(progress: Progress, dialled: DialResult, **target: Any) -> None:
     )
 
 
-def await_master(params: Dict[str, Any], progress: Progress, dialling: MasterDialer) -> None:
+def await_master(params: dict[str, Any], progress: Progress, dialling: MasterDialer) -> None:
     """Wait until the master's port accepts a connection. Raises ProbeUnavailable with the failure."""
     host, port = str(params["master_addr"]), int(params["master_port"])
-    progress.entering("connection to the master %s:%d" % (host, port), waiting_for=[] if progress.rank == 0 else [0])
+    progress.entering(f"connection to the master {host}:{port}", waiting_for=[] if progress.rank == 0 else [0])
     reached = dialling.result()
     if reached.result != "open":
         raise ProbeUnavailable(
@@ -100,9 +100,9 @@ def await_master(params: Dict[str, Any], progress: Progress, dialling: MasterDia
 
 def join_store(
     dist: Any,
-    params: Dict[str, Any],
+    params: dict[str, Any],
     progress: Progress,
-    listener: Optional[socket.socket],
+    listener: socket.socket | None,
     dialling: MasterDialer,
     timeout_s: float,
     obstacle: str = "",
@@ -122,7 +122,7 @@ def join_store(
         store = _own_store(dist, host, port, listener, timeout_s)
     await_master(params, progress, dialling)
     if store is None:
-        progress.entering("store of the master %s:%d" % (host, port), waiting_for=[0])
+        progress.entering(f"store of the master {host}:{port}", waiting_for=[0])
         store = dist.TCPStore(host, port, None, False, timedelta(seconds=timeout_s), False)
         progress.left()
     if params.get("store_prefix"):
@@ -137,7 +137,7 @@ def join_store(
         missing = _await_some(store, missing)
         progress.waits_for(missing)
         if missing and time.monotonic() >= ends:
-            raise ProbeUnavailable("timeout", "ranks %s did not reach the store within %g s" % (missing, timeout_s))
+            raise ProbeUnavailable("timeout", f"ranks {missing} did not reach the store within {timeout_s:g} s")
     progress.left()
     return store
 
@@ -154,27 +154,27 @@ def _own_store(dist: Any, host: str, port: int, listener: socket.socket, timeout
     return store
 
 
-def _publish_identity(store: Any, params: Dict[str, Any], progress: Progress, world_size: int, obstacle: str) -> None:
+def _publish_identity(store: Any, params: dict[str, Any], progress: Progress, world_size: int, obstacle: str) -> None:
     """Publish this rank's identity, and check that the others belong to the same run. A mismatch is reported and ends
     the rank.
     """
     own = {"world_size": world_size, "run_id": str(params.get("run_id", "")), "host": socket.gethostname()}
-    if store.add("preflight/claimed/%d" % progress.rank, 1) > 1:
-        _mismatch(progress, "rank", "rank %d" % progress.rank, "the same, by another process", progress.rank)
+    if store.add(f"preflight/claimed/{progress.rank}", 1) > 1:
+        _mismatch(progress, "rank", f"rank {progress.rank}", "the same, by another process", progress.rank)
     first = json.loads(store.compare_set("preflight/run", "", json.dumps(own)).decode())
     for name in ("world_size", "run_id"):
         if first[name] != own[name]:
             _mismatch(
-                progress, name, own[name], "%s (first reported on %s)" % (first[name], first["host"]), progress.rank
+                progress, name, own[name], "{} (first reported on {})".format(first[name], first["host"]), progress.rank
             )
     if obstacle:
-        first = "rank %d on %s %s" % (progress.rank, own["host"], obstacle)
+        first = f"rank {progress.rank} on {own['host']} {obstacle}"
         store.compare_set("preflight/obstacle", "", first)
         store.add("preflight/obstacles", 1)
-    store.set("preflight/here/%d" % progress.rank, "1")
+    store.set(f"preflight/here/{progress.rank}", "1")
 
 
-def agree_on_backend(store: Any, progress: Progress, wanted: str, world_size: int, obstacle: str) -> Tuple[str, str]:
+def agree_on_backend(store: Any, progress: Progress, wanted: str, world_size: int, obstacle: str) -> tuple[str, str]:
     """The backend of all ranks, the same on each of them; called after `join_store`, so that all obstacles are known.
 
     Args:
@@ -189,29 +189,29 @@ def agree_on_backend(store: Any, progress: Progress, wanted: str, world_size: in
     if wanted == "gloo" or not without:
         return ("gloo" if wanted == "gloo" else "nccl"), ""
     if wanted == "nccl" and obstacle:
-        raise ProbeUnavailable("missing", "backend nccl is requested, but %s" % obstacle)
+        raise ProbeUnavailable("missing", f"backend nccl is requested, but {obstacle}")
     first = store.get("preflight/obstacle").decode()
     if wanted == "nccl":
-        raise ProbeUnavailable("blocked", "backend nccl is requested, but on %s" % first)
+        raise ProbeUnavailable("blocked", f"backend nccl is requested, but on {first}")
     if without == world_size:
         return "gloo", ""
     return "gloo", "gloo on all ranks, because %d of %d cannot use nccl: on %s" % (without, world_size, first)
 
 
 def _mismatch(progress: Progress, what: str, mine: Any, theirs: Any, rank_: int) -> None:
-    text = "this rank has %s %s, but another rank with the same master has %s" % (what, mine, theirs)
+    text = f"this rank has {what} {mine}, but another rank with the same master has {theirs}"
     progress.send(rank_events.PROBLEM, problem="mismatch", what=what, mine=mine, theirs=theirs, error=text, rank=rank_)
     raise ProbeUnavailable("denied", text)
 
 
-def _await_some(store: Any, missing: List[int]) -> List[int]:
+def _await_some(store: Any, missing: list[int]) -> list[int]:
     """The ranks in `missing` that are still missing after a brief wait for the first of them."""
     try:
-        store.wait(["preflight/here/%d" % missing[0]], timedelta(seconds=_SLICE_S))
+        store.wait([f"preflight/here/{missing[0]}"], timedelta(seconds=_SLICE_S))
     except Exception as error:
         if "timeout" not in str(error).lower() and "timed out" not in str(error).lower():
             raise
-    return [other for other in missing if not store.check(["preflight/here/%d" % other])]
+    return [other for other in missing if not store.check([f"preflight/here/{other}"])]
 
 
 #: Time limit of one attempt to connect; a SYN that is lost is sent again after one second (RFC 6298).
@@ -242,12 +242,12 @@ def listen(port: int, host: str = "") -> socket.socket:
         return _listen(socket.AF_INET6, port)
     except OSError as error:
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
-            raise OSError(error.errno, "cannot listen on port %d: %s" % (port, os.strerror(error.errno))) from None
+            raise OSError(error.errno, f"cannot listen on port {port}: {os.strerror(error.errno)}") from None
     try:
         return _listen(socket.AF_INET, port)
     except OSError as error:
         code = error.errno or 0
-        raise OSError(code, "cannot listen on port %d: %s" % (port, os.strerror(code))) from None
+        raise OSError(code, f"cannot listen on port {port}: {os.strerror(code)}") from None
 
 
 def _listen_at(host: str, port: int) -> socket.socket:
@@ -279,8 +279,8 @@ def dial(host: str, port: int, *, timeout_s: float = ATTEMPT_S) -> DialResult:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        return DialResult("unresolved", "%s: %s" % (host, getattr(error, "strerror", None) or error))
-    last = DialResult("unresolved", "%s has no address" % host)
+        return DialResult("unresolved", "{}: {}".format(host, getattr(error, "strerror", None) or error))
+    last = DialResult("unresolved", f"{host} has no address")
     for family, kind, protocol, _, address in found:
         last = _attempt(family, kind, protocol, address, began, timeout_s)
         if last.result == "open":
@@ -289,7 +289,7 @@ def dial(host: str, port: int, *, timeout_s: float = ATTEMPT_S) -> DialResult:
 
 
 def _attempt(
-    family: int, kind: int, protocol: int, address: Tuple[object, ...], began: float, timeout_s: float
+    family: int, kind: int, protocol: int, address: tuple[object, ...], began: float, timeout_s: float
 ) -> DialResult:
     where = str(address[0])
     with socket.socket(family, kind, protocol) as connection:
@@ -297,16 +297,16 @@ def _attempt(
         try:
             connection.connect(address)
         except socket.timeout:
-            result, text = "timed-out", "no answer within %.1f s" % timeout_s
+            result, text = "timed-out", f"no answer within {timeout_s:.1f} s"
         except OSError as error:
             result, text = _why(error.errno), error.strerror or str(error)
         else:
             source = str(connection.getsockname()[0])
             return DialResult("open", "", where, source, time.monotonic() - began)
-    return DialResult(result, "%s port %s: %s" % (where, address[1], text), where, "", time.monotonic() - began)
+    return DialResult(result, f"{where} port {address[1]}: {text}", where, "", time.monotonic() - began)
 
 
-def _why(code: Optional[int]) -> str:
+def _why(code: int | None) -> str:
     if code == errno.ECONNREFUSED:
         return "refused"
     if code == errno.ETIMEDOUT:

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 from dataclasses import dataclass, field
-from typing import Dict, List, MutableMapping, Optional, Tuple
+from typing import MutableMapping
 
 from preflight.agent.process import list_folder, read_number
 
@@ -38,8 +38,8 @@ class CardCounters:
     `problem` is why a counter could not be read.
     """
 
-    interfaces: Dict[str, List[int]] = field(default_factory=dict)
-    ports: Dict[str, List[int]] = field(default_factory=dict)
+    interfaces: dict[str, list[int]] = field(default_factory=dict)
+    ports: dict[str, list[int]] = field(default_factory=dict)
     problem: str = ""
 
 
@@ -53,13 +53,13 @@ def count(interfaces: str = INTERFACES, infiniband: str = INFINIBAND) -> CardCou
             with open(interfaces) as file:
                 found = parse_interfaces(file.read())
         except OSError as error:
-            problems.append("%s: %s" % (interfaces, error.strerror))
-    ports = {}  # type: Dict[str, List[int]]
+            problems.append(f"{interfaces}: {error.strerror}")
+    ports: dict[str, list[int]] = {}
     reader = threading.Thread(target=_read_ports, args=(infiniband, ports), daemon=True, name="preflight-ports")
     reader.start()
     reader.join(PORTS_S)
     if reader.is_alive():
-        problems.append("an RDMA device did not answer within %g s" % PORTS_S)
+        problems.append(f"an RDMA device did not answer within {PORTS_S:g} s")
     return CardCounters(found, dict(ports), "; ".join(problems))
 
 
@@ -71,8 +71,8 @@ def between(before: CardCounters, after: CardCounters) -> CardCounters:
     )
 
 
-def _differences(before: Dict[str, List[int]], after: Dict[str, List[int]]) -> Dict[str, List[int]]:
-    found = {}  # type: Dict[str, List[int]]
+def _differences(before: dict[str, list[int]], after: dict[str, list[int]]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
     for name, now in after.items():
         then = before.get(name)
         if then is not None and all(a >= b for a, b in zip(now, then)) and now != then:
@@ -80,7 +80,7 @@ def _differences(before: Dict[str, List[int]], after: Dict[str, List[int]]) -> D
     return found
 
 
-def _by_psutil() -> Optional[Dict[str, List[int]]]:
+def _by_psutil() -> dict[str, list[int]] | None:
     """Bytes sent and received by interface as counted by psutil; None if the rank's Python has no usable psutil."""
     try:
         import psutil
@@ -92,9 +92,9 @@ def _by_psutil() -> Optional[Dict[str, List[int]]]:
     return {name: [card.bytes_sent, card.bytes_recv] for name, card in counters.items()}
 
 
-def parse_interfaces(text: str) -> Dict[str, List[int]]:
+def parse_interfaces(text: str) -> dict[str, list[int]]:
     """Bytes sent and received by interface, from /proc/net/dev: the first column is received, the ninth sent."""
-    found = {}  # type: Dict[str, List[int]]
+    found: dict[str, list[int]] = {}
     for line in text.splitlines():
         name, colon, rest = line.rpartition(":")
         columns = rest.split()
@@ -103,15 +103,15 @@ def parse_interfaces(text: str) -> Dict[str, List[int]]:
     return found
 
 
-def _read_ports(root: str, found: Dict[str, List[int]]) -> None:
+def _read_ports(root: str, found: dict[str, list[int]]) -> None:
     for device in list_folder(root):
         for port in list_folder(os.path.join(root, device, "ports")):
             counted = _port(os.path.join(root, device, "ports", port))
             if counted is not None:
-                found["%s:%s" % (device, port)] = list(counted)
+                found[f"{device}:{port}"] = list(counted)
 
 
-def _port(folder: str) -> Optional[Tuple[int, int]]:
+def _port(folder: str) -> tuple[int, int] | None:
     sent = read_number(folder + "/counters/port_xmit_data")
     received = read_number(folder + "/counters/port_rcv_data")
     if sent is not None and received is not None:
@@ -146,10 +146,10 @@ class NcclConnections:
 
     version: str = ""
     network: str = ""
-    devices: List[str] = field(default_factory=list)
-    via: Dict[str, int] = field(default_factory=dict)
-    direct: Optional[bool] = None
-    warnings: List[str] = field(default_factory=list)
+    devices: list[str] = field(default_factory=list)
+    via: dict[str, int] = field(default_factory=dict)
+    direct: bool | None = None
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def sockets(self) -> bool:
@@ -160,10 +160,10 @@ class NcclConnections:
 def parse(text: str) -> NcclConnections:
     """Parse NCCL's log of one rank, of NCCL 2.4 or newer."""
     version, network = "", ""
-    devices = {}  # type: Dict[str, List[str]]
-    via = {}  # type: Dict[str, int]
-    direct = None  # type: Optional[bool]
-    warnings = []  # type: List[str]
+    devices: dict[str, list[str]] = {}
+    via: dict[str, int] = {}
+    direct: bool | None = None
+    warnings: list[str] = []
     for line in text.splitlines():
         if "NCCL" not in line:
             continue
@@ -191,14 +191,14 @@ def parse(text: str) -> NcclConnections:
     return NcclConnections(version, network, _of_network(network, devices), via, direct, warnings)
 
 
-def _devices(text: str) -> List[str]:
+def _devices(text: str) -> list[str]:
     """The names in `[0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>` or `[0]eth0:10.0.0.1<0>`."""
     text = text.partition("; OOB")[0]
-    ports = ["%s:%s" % (name, port) for name, port, _ in _DEVICE.findall(text)]
+    ports = [f"{name}:{port}" for name, port, _ in _DEVICE.findall(text)]
     return ports or _ADDRESS.findall(text)
 
 
-def _of_network(network: str, devices: Dict[str, List[str]]) -> List[str]:
+def _of_network(network: str, devices: dict[str, list[str]]) -> list[str]:
     """The devices of the selected network: RDMA plugins (IBext) name theirs as NCCL itself does."""
     if network in devices:
         return devices[network]
@@ -224,14 +224,14 @@ class Capture:
         return os.pread(self._fd, size, 0).decode("utf-8", "replace")
 
 
-def _anonymous() -> Tuple[int, str]:
+def _anonymous() -> tuple[int, str]:
     """An anonymous file, and the path under which this process can open it again."""
     try:
         fd = os.memfd_create("preflight-nccl")
     except (AttributeError, OSError):
         with tempfile.TemporaryFile() as file:
             fd = os.dup(file.fileno())
-    return fd, "/proc/self/fd/%d" % fd
+    return fd, f"/proc/self/fd/{fd}"
 
 
 @dataclass(frozen=True)
@@ -257,9 +257,9 @@ class TransportWatcher:
 
     def __init__(self) -> None:
         self._counts = False
-        self._before: Optional[CardCounters] = None
-        self._after: Optional[CardCounters] = None
-        self._capture: Optional[Capture] = None
+        self._before: CardCounters | None = None
+        self._after: CardCounters | None = None
+        self._capture: Capture | None = None
 
     def listen(self, backend: str) -> None:
         """Capture NCCL's log; call before the backend starts."""
@@ -289,4 +289,4 @@ class TransportWatcher:
         if self._capture is None:
             return
         for line in parse(self._capture.text()).warnings:
-            sys.stderr.write("NCCL WARN %s\n" % line)
+            sys.stderr.write(f"NCCL WARN {line}\n")

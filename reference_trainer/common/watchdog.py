@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from datetime import timedelta
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict
 
 from preflight.agent import rank_events
 from reference_trainer.common.assembly import JsonLines
@@ -49,7 +49,7 @@ class RankWatchdog:
         deadline_s: float,
         stall_s: float,
         print_line: Callable[[str], None],
-        report: Callable[[bool, List[str]], None],
+        report: Callable[[bool, list[str]], None],
         end: Callable[[int], Any] = os._exit,
     ) -> None:
         self._place = place
@@ -63,10 +63,10 @@ class RankWatchdog:
         self._beats = 0
         self._first: Any = None
         self._store: Any = None
-        self._lines: Optional[PeerLines] = None
+        self._lines: PeerLines | None = None
         self._closing = False
         self._end_lock = threading.Lock()
-        self._seen: Dict[int, Tuple[int, float, State]] = {}
+        self._seen: dict[int, tuple[int, float, State]] = {}
 
     def start(self) -> None:
         """Start watching. SIGTERM (a launcher ends all ranks because one failed) is handled by a separate thread.
@@ -77,7 +77,7 @@ class RankWatchdog:
         for run in (self._run, self._await_signal):
             threading.Thread(target=run, name="preflight-watch", daemon=True).start()
 
-    def on_event(self, event: Dict[str, Any]) -> None:
+    def on_event(self, event: dict[str, Any]) -> None:
         """Handle one event of the rank."""
         kind = event.get("event")
         own = self._own
@@ -94,7 +94,7 @@ class RankWatchdog:
             own["what"], own["loading"] = "", False
         self._moved_at(time.monotonic())
 
-    def on_heartbeat(self, event: Dict[str, Any]) -> None:
+    def on_heartbeat(self, event: dict[str, Any]) -> None:
         """Handle the progress in a heartbeat: consecutive steps are not reported individually."""
         if event.get("event") == rank_events.BEAT:
             self._starved_s = float(event.get("starved_s", self._starved_s))
@@ -115,9 +115,9 @@ class RankWatchdog:
         link = dist.TCPStore(host, port, None, False, timedelta(seconds=10), False)
         self._store = dist.PrefixStore("watch", dist.PrefixStore(self._place.prefix, link))
         if self._place.rank == 0:
-            self._store.set("token", "%x" % time.time_ns())
+            self._store.set("token", f"{time.time_ns():x}")
 
-    def on_lines(self, lines: Dict[int, JsonLines]) -> None:
+    def on_lines(self, lines: dict[int, JsonLines]) -> None:
         """Use these connections, from rank 0 to all others, where there is no store."""
         self._lines = PeerLines(self._place.rank, self._own["host"], lines, self.end_run)
 
@@ -136,9 +136,9 @@ class RankWatchdog:
             culprit = self._await_culprit()
             if culprit:
                 self.end_run(culprit)
-        self.end_run("%s: %s" % (self._name(), reason))
+        self.end_run(f"{self._name()}: {reason}")
 
-    def finished(self, summary: Dict[str, Any]) -> Tuple[bool, List[str], List[Dict[str, Any]]]:
+    def finished(self, summary: dict[str, Any]) -> tuple[bool, list[str], list[dict[str, Any]]]:
         """Finish this rank: return the verdict on all ranks, why there is none, and (on rank 0) the summary of all
         ranks.
         """
@@ -146,48 +146,48 @@ class RankWatchdog:
         place, store = self._place, self._store
         if store is None:
             return self._finished_over_lines(summary)
-        store.set("report/%d" % place.rank, json.dumps(summary))
+        store.set(f"report/{place.rank}", json.dumps(summary))
         ends = time.monotonic() + self._stall_s
         if place.rank != 0:
             while not store.check(["verdict"]):
                 self._look_for_failures()
                 if time.monotonic() >= ends:
-                    return False, ["%s: rank 0 reported no verdict within %.0f s" % (self._name(), self._stall_s)], []
+                    return False, [f"{self._name()}: rank 0 reported no verdict within {self._stall_s:.0f} s"], []
                 time.sleep(0.05)
             verdict = json.loads(store.get("verdict").decode())
             store.add("read", 1)
             return bool(verdict["go"]), [str(each) for each in verdict["why"]], []
-        found: Dict[int, Dict[str, Any]] = {}
+        found: dict[int, dict[str, Any]] = {}
         while len(found) < place.world_size:
             for rank in range(place.world_size):
-                if rank not in found and store.check(["report/%d" % rank]):
-                    found[rank] = json.loads(store.get("report/%d" % rank).decode())
+                if rank not in found and store.check([f"report/{rank}"]):
+                    found[rank] = json.loads(store.get(f"report/{rank}").decode())
             if len(found) < place.world_size:
                 self._look_for_failures()
                 if time.monotonic() >= ends:
                     break
                 time.sleep(0.05)
-        why = ["rank %d did not report a result" % r for r in range(place.world_size) if r not in found]
+        why = [f"rank {r} did not report a result" for r in range(place.world_size) if r not in found]
         for rank, each in sorted(found.items()):
             why += ["rank %d on %s: %s" % (rank, each["host"], fault) for fault in each["faults"]]
         store.set("verdict", json.dumps({"go": not why, "why": why[:20]}))
         self._await_readers()
         return not why, why, [found[rank] for rank in sorted(found)]
 
-    def _finished_over_lines(self, summary: Dict[str, Any]) -> Tuple[bool, List[str], List[Dict[str, Any]]]:
+    def _finished_over_lines(self, summary: dict[str, Any]) -> tuple[bool, list[str], list[dict[str, Any]]]:
         place, lines = self._place, self._lines
-        why = ["%s: %s" % (self._name(), fault) for fault in summary["faults"]]
+        why = [f"{self._name()}: {fault}" for fault in summary["faults"]]
         if lines is None:
             return not why, why, [summary]
         reports = {place.rank: summary, **lines.finish(summary, self._stall_s)}
         if place.rank != 0:
             verdict = lines.await_verdict(self._stall_s)
             if verdict is None:
-                return False, [lines.reason or "%s: rank 0 reported no verdict" % self._name()], []
+                return False, [lines.reason or f"{self._name()}: rank 0 reported no verdict"], []
             return bool(verdict.get("go")), [str(each) for each in verdict.get("why", [])], []
-        why = ["rank %d did not report a result" % r for r in range(place.world_size) if r not in reports]
+        why = [f"rank {r} did not report a result" for r in range(place.world_size) if r not in reports]
         for rank, each in sorted(reports.items()):
-            why += ["rank %d on %s: %s" % (rank, each.get("host"), fault) for fault in each.get("faults", [])]
+            why += [f"rank {rank} on {each.get('host')}: {fault}" for fault in each.get("faults", [])]
         lines.publish(not why, why[:20])
         return not why, why, [reports[rank] for rank in sorted(reports)]
 
@@ -200,18 +200,19 @@ class RankWatchdog:
         self._publish_reason(reason)
         own = reason.startswith(self._name() + ":")
         self._print_line(
-            "%s: NO-GO%s %s"
-            % (self._name(), ":" if own else " because of", reason[len(self._name()) + 2 :] if own else reason)
+            "{}: NO-GO{} {}".format(
+                self._name(), ":" if own else " because of", reason[len(self._name()) + 2 :] if own else reason
+            )
         )
         if self._place.rank == 0:
-            self._print_line("NO-GO: %s" % reason)
+            self._print_line(f"NO-GO: {reason}")
         self._report(False, [reason])
         if self._place.rank == 0:
             self._await_readers()
         self._end(1)
 
     def _name(self) -> str:
-        return "rank %d on %s" % (self._place.rank, self._own["host"])
+        return f"rank {self._place.rank} on {self._own['host']}"
 
     def _run(self) -> None:
         while True:
@@ -226,19 +227,19 @@ class RankWatchdog:
             if self._closing:
                 continue
             if now - self._began > self._deadline_s:
-                self.end_run(self._describe_stall("did not end within %.0f s" % self._deadline_s))
+                self.end_run(self._describe_stall(f"did not end within {self._deadline_s:.0f} s"))
             limit = _LOADING_S if self._own.get("loading") else self._stall_s
             met = rank_events.position(self._own["phase"]) >= rank_events.position(rank_events.RENDEZVOUS)
             starved_s = self._starved_s - self._starved_until_progress_s
             if (met or self._own.get("loading")) and now - self._since - starved_s > limit:
-                self.end_run(self._describe_stall("made no progress for %.0f s" % (now - self._since)))
+                self.end_run(self._describe_stall(f"made no progress for {now - self._since:.0f} s"))
 
     def _on_store_lost(self, error: Exception) -> None:
         """Handle the loss of the store, which rank 0 or the launcher served."""
         time.sleep(SILENT_S)  # the main thread may have a better reason
         if not self._closing:
             message = str(error).strip().split("\n")[0]
-            self.end_run("rank 0 (%s): the ranks' store there is gone: %s" % (self._place.master_addr, message))
+            self.end_run(f"rank 0 ({self._place.master_addr}): the ranks' store there is gone: {message}")
 
     def _await_signal(self) -> None:
         signal.sigwait({signal.SIGTERM})
@@ -250,7 +251,7 @@ class RankWatchdog:
     def _post_progress(self) -> None:
         if self._store is not None:
             self._beats += 1
-            self._store.set("at/%d" % self._place.rank, json.dumps({**self._own, "count": self._beats}))
+            self._store.set(f"at/{self._place.rank}", json.dumps({**self._own, "count": self._beats}))
 
     def _look_for_failures(self) -> None:
         """End if another rank has published a reason."""
@@ -313,50 +314,50 @@ class RankWatchdog:
         """Read the progress of the others, and note when it changed."""
         now = time.monotonic()
         for rank in range(self._place.world_size):
-            if rank == self._place.rank or not self._store.check(["at/%d" % rank]):
+            if rank == self._place.rank or not self._store.check([f"at/{rank}"]):
                 continue
-            state = json.loads(self._store.get("at/%d" % rank).decode())
+            state = json.loads(self._store.get(f"at/{rank}").decode())
             before = self._seen.get(rank)
             if before is None or before[0] != state["count"]:
                 self._seen[rank] = (state["count"], now, state)
 
-    def _silent_ranks(self) -> List[str]:
+    def _silent_ranks(self) -> list[str]:
         now = time.monotonic()
         return [
-            "rank %d on %s: it reported nothing for %.0f s; its last activity was %s"
-            % (rank, state["host"], now - at, _activity(state))
+            f"rank {rank} on {state['host']}: it reported nothing for {now - at:.0f} s; its last activity was"
+            f" {_activity(state)}"
             for rank, (_, at, state) in sorted(self._seen.items())
             if now - at >= SILENT_S
         ]
 
     def _describe_stall(self, what: str) -> str:
         """Describe why this rank is stuck: name the rank that is behind, judging by the posts of all."""
-        own = "%s: %s at %s" % (self._name(), what, _activity(self._own))
+        own = f"{self._name()}: {what} at {_activity(self._own)}"
         if self._lines is not None:
             return own
         if self._store is None:
-            return own + ", before it reached rank 0 at %s:%d" % (self._place.master_addr, self._place.master_port)
+            return own + f", before it reached rank 0 at {self._place.master_addr}:{self._place.master_port}"
         try:
             self._read_others()
             time.sleep(SILENT_S + 2 * POLL_S)
             self._read_others()
         except Exception as error:
-            return "%s, and the ranks' store is gone: %s" % (own, str(error).split("\n")[0])
+            return "{}, and the ranks' store is gone: {}".format(own, str(error).split("\n")[0])
         silent = self._silent_ranks()
         mine = int(self._own["collective"])
         slowest = [
-            "rank %d on %s, which is still at %s" % (rank, state["host"], _activity(state))
+            f"rank {rank} on {state['host']}, which is still at {_activity(state)}"
             for rank, (_, _, state) in sorted(self._seen.items())
             if int(state["collective"]) < mine
             or rank_events.position(state["phase"]) < rank_events.position(self._own["phase"])
         ]
         missing = [
-            "rank %d, which never connected" % rank
+            f"rank {rank}, which never connected"
             for rank in range(self._place.world_size)
             if rank != self._place.rank and rank not in self._seen
         ]
         waited = silent or missing or slowest
-        return "%s; it waits for %s" % (own, "; ".join(waited[:8])) if waited else own
+        return "{}; it waits for {}".format(own, "; ".join(waited[:8])) if waited else own
 
 
 def _activity(state: State) -> str:
@@ -373,13 +374,13 @@ class PeerLines:
         on_failure: called once with the reason when another rank failed, or its process ended before its report.
     """
 
-    def __init__(self, rank: int, host: str, lines: Dict[int, JsonLines], on_failure: Callable[[str], None]) -> None:
+    def __init__(self, rank: int, host: str, lines: dict[int, JsonLines], on_failure: Callable[[str], None]) -> None:
         self._rank = rank
         self._lines = lines
         self._on_failure = on_failure
-        self._hosts: Dict[int, str] = {}
-        self._reports: Dict[int, Dict[str, Any]] = {}
-        self._verdict: Optional[Dict[str, Any]] = None
+        self._hosts: dict[int, str] = {}
+        self._reports: dict[int, dict[str, Any]] = {}
+        self._verdict: dict[str, Any] | None = None
         self._closed = False
         #: Why another rank failed; empty as long as none did.
         self.reason = ""
@@ -395,7 +396,7 @@ class PeerLines:
         for other in self._lines:
             self._send(other, failure=reason)
 
-    def finish(self, summary: Dict[str, Any], wait_s: float) -> Dict[int, Dict[str, Any]]:
+    def finish(self, summary: dict[str, Any], wait_s: float) -> dict[int, dict[str, Any]]:
         """On rank 0, the summaries of all other ranks that report in time; elsewhere, send one."""
         if self._rank:
             self._send(0, report=summary)
@@ -403,13 +404,13 @@ class PeerLines:
         self._wait(lambda: len(self._reports) == len(self._lines), wait_s)
         return dict(self._reports)
 
-    def publish(self, go: bool, why: List[str]) -> None:
+    def publish(self, go: bool, why: list[str]) -> None:
         """Send the verdict to all ranks."""
         self._closed = True
         for other in self._lines:
             self._send(other, verdict={"go": go, "why": why})
 
-    def await_verdict(self, wait_s: float) -> Optional[Dict[str, Any]]:
+    def await_verdict(self, wait_s: float) -> dict[str, Any] | None:
         """The verdict of rank 0; None if there is none in time."""
         self._wait(lambda: self._verdict is not None, wait_s)
         return self._verdict
@@ -449,7 +450,7 @@ class PeerLines:
                 self._failed("rank %d%s: its process ended" % (other, " on " + host if host else ""), other)
             return False
 
-    def _handle(self, other: int, message: Dict[str, Any]) -> None:
+    def _handle(self, other: int, message: dict[str, Any]) -> None:
         if "host" in message:
             self._hosts[other] = str(message["host"])
         if isinstance(message.get("report"), dict):

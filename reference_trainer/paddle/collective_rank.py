@@ -2,14 +2,20 @@
 
 The same phases, the same known sums and the same judgement as with torch. The two windows of `pace` and the sweep of
 bandwidths are measured only with torch.
+
+When a rank is lost, Paddle's Gloo throws in a place where C++ calls `std::terminate`, and the process aborts at once.
+Whether its watch still names the lost rank would be chance.
 """
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
+import os
 import socket
+import sys
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable
 
 from preflight.agent import rank_events
 from preflight.agent.wire import ProbeUnavailable
@@ -27,15 +33,14 @@ from reference_trainer.collective.steps import (
 )
 from reference_trainer.common import assembly, oracle, rendezvous
 from reference_trainer.common.arrays import NUMPY
+from reference_trainer.common.injected_faults import RankFault
 from reference_trainer.common.progress import Progress
-from reference_trainer.paddle import process_group
-from reference_trainer.paddle.process_group import delay_abort
 
 #: A rank that watches the others itself gets this long to say which one was lost before Paddle aborts it.
 ABORT_DELAY_S = 5.0
 
 
-def run(params: Dict[str, Any], progress: Progress) -> RankReport:
+def run(params: dict[str, Any], progress: Progress) -> RankReport:
     """Take part as one rank; parameters and errors are those of `rank.rank`."""
     world_size = int(params["world_size"])
     steps = int(params.get("steps", training.MAX_COMPARED_STEPS))
@@ -44,15 +49,15 @@ def run(params: Dict[str, Any], progress: Progress) -> RankReport:
     dialling = rendezvous.MasterDialer(params, progress, timeout_s)
     rendezvous.await_master(params, progress, dialling)
     lines = _assemble(params, progress, listener, timeout_s)
-    paddle = process_group.load(progress)
-    backend = _agree_on_backend(params, progress, lines, process_group.nccl_obstacle(paddle, params), timeout_s)
+    paddle = load(progress)
+    backend = _agree_on_backend(params, progress, lines, nccl_obstacle(paddle, params), timeout_s)
     progress.entering("setup of the device", loading=True)
-    device = process_group.device_of(paddle, params, backend)
+    device = device_of(paddle, params, backend)
     progress.left()
-    versions = process_group.versions(paddle, device)
-    progress.reached(rank_events.IMPORTED, backend=backend, **versions)
+    found = versions(paddle, device)
+    progress.reached(rank_events.IMPORTED, backend=backend, **found)
     progress.reached(rank_events.RENDEZVOUS)
-    collectives = process_group.join(paddle, params, progress, backend, device, timeout_s)
+    collectives = join(paddle, params, progress, backend, device, timeout_s)
     progress.reached(rank_events.GROUP)
     first = oracle.check_collectives(collectives, progress.rank, world_size, NUMPY)
     second = oracle.check_steps(
@@ -60,8 +65,8 @@ def run(params: Dict[str, Any], progress: Progress) -> RankReport:
     )
     mismatches = first.mismatches + second.mismatches
     progress.reached(rank_events.EXACT, mismatches=len(mismatches))
-    report: Dict[str, Any] = {
-        "framework": "paddle %s" % versions["paddle"],
+    report: dict[str, Any] = {
+        "framework": f"paddle {found['paddle']}",
         "operations": len(first.operations) + len(second.operations),
         "mismatches": mismatches,
         "unsupported": first.unsupported,
@@ -77,15 +82,15 @@ def run(params: Dict[str, Any], progress: Progress) -> RankReport:
         world_size,
         socket.gethostname(),
         backend,
-        versions["device"],
+        found["device"],
         phase_at_s=dict(progress.phase_at_s),
         **report,
     )
 
 
 def _assemble(
-    params: Dict[str, Any], progress: Progress, listener: Optional[socket.socket], timeout_s: float
-) -> Dict[int, assembly.JsonLines]:
+    params: dict[str, Any], progress: Progress, listener: socket.socket | None, timeout_s: float
+) -> dict[int, assembly.JsonLines]:
     """Wait until every rank of the run has connected to the master's port; rank 0 then releases it.
 
     Returns the connections by rank: from rank 0 to all others, from each other to rank 0.
@@ -111,7 +116,7 @@ def _assemble(
 
 
 def _agree_on_backend(
-    params: Dict[str, Any], progress: Progress, lines: Dict[int, assembly.JsonLines], obstacle: str, timeout_s: float
+    params: dict[str, Any], progress: Progress, lines: dict[int, assembly.JsonLines], obstacle: str, timeout_s: float
 ) -> str:
     """The backend of all ranks: as requested, or for `auto` nccl if every rank can use it.
 
@@ -126,7 +131,7 @@ def _agree_on_backend(
             progress.send(
                 rank_events.PROBLEM, problem=rank_events.NO_DEVICE, backend=wanted, error=obstacle, rank=progress.rank
             )
-            raise ProbeUnavailable("missing", "backend nccl is requested, but %s" % obstacle)
+            raise ProbeUnavailable("missing", f"backend nccl is requested, but {obstacle}")
         if wanted != "auto":
             kept = _keep(params, lines)
             return wanted
@@ -149,7 +154,7 @@ def _agree_on_backend(
             line.close()
 
 
-def _keep(params: Dict[str, Any], lines: Dict[int, assembly.JsonLines]) -> bool:
+def _keep(params: dict[str, Any], lines: dict[int, assembly.JsonLines]) -> bool:
     if params.get("on_lines") is None:
         return False
     params["on_lines"](lines)
@@ -157,14 +162,14 @@ def _keep(params: Dict[str, Any], lines: Dict[int, assembly.JsonLines]) -> bool:
     return True
 
 
-def _received(line: assembly.JsonLines, ends: float, rank: int) -> Dict[str, Any]:
+def _received(line: assembly.JsonLines, ends: float, rank: int) -> dict[str, Any]:
     message = line.receive(ends)
     if message is None:
-        raise ProbeUnavailable("timeout", "rank %d did not tell in time whether it can use nccl" % rank)
+        raise ProbeUnavailable("timeout", f"rank {rank} did not tell in time whether it can use nccl")
     return message
 
 
-def _trained(paddle: Any, collectives: Any, progress: Progress, world_size: int, steps: int) -> Dict[str, Any]:
+def _trained(paddle: Any, collectives: Any, progress: Progress, world_size: int, steps: int) -> dict[str, Any]:
     """Run ordinary DataParallel steps; return their results."""
     model = build(paddle)
     progress.entering("DataParallel setup", collective=True, root=rank_events.ANY_RANK)
@@ -176,7 +181,7 @@ def _trained(paddle: Any, collectives: Any, progress: Progress, world_size: int,
         wrapped,
         shard(paddle, progress.rank),
         steps,
-        before=lambda step: progress.entering("DataParallel step %d" % step, collective=True, brief=True),
+        before=lambda step: progress.entering(f"DataParallel step {step}", collective=True, brief=True),
         after=lambda step: progress.left(collective=True),
     )
     progress.reached(rank_events.DDP, first_loss=trained.losses[0], last_loss=trained.losses[-1])
@@ -199,7 +204,7 @@ def _trained(paddle: Any, collectives: Any, progress: Progress, world_size: int,
     }
 
 
-def _digests(collectives: Any, own_values: str, world_size: int) -> List[str]:
+def _digests(collectives: Any, own_values: str, world_size: int) -> list[str]:
     """The SHA-256 of every rank's weights, by rank; sent as 32-bit numbers, which every backend supports."""
     import numpy
 
@@ -219,7 +224,7 @@ def _drift(model: Any, collectives: Any) -> training.Drift:
     return training.Drift(float(numpy.abs(own - first).max()), int((own != first).sum()), int(own.size))
 
 
-def shard(paddle: Any, rank: int) -> Tuple[Any, Any]:
+def shard(paddle: Any, rank: int) -> tuple[Any, Any]:
     """The samples of one rank: float32[BATCH, INPUTS] around one centre per class, and their classes int64[BATCH]."""
     import numpy
 
@@ -240,7 +245,7 @@ def train(
     paddle: Any,
     model: Any,
     wrapped: Any,
-    data: Tuple[Any, Any],
+    data: tuple[Any, Any],
     steps: int,
     *,
     before: Callable[[int], Any],
@@ -250,8 +255,8 @@ def train(
     samples, labels = data
     optimizer = paddle.optimizer.SGD(LEARNING_RATE, parameters=model.parameters())
     criterion = paddle.nn.CrossEntropyLoss()
-    losses: List[float] = []
-    took: List[float] = []
+    losses: list[float] = []
+    took: list[float] = []
     for step in range(steps):
         began = time.perf_counter()
         before(step)
@@ -265,7 +270,7 @@ def train(
     return TrainingResult(losses, took)
 
 
-def unmoved(paddle: Any, model: Any) -> List[str]:
+def unmoved(paddle: Any, model: Any) -> list[str]:
     """The tensors of `model` that are unchanged since the start."""
     import numpy
 
@@ -283,7 +288,7 @@ def digest(model: Any) -> str:
 
 def difference_to_one_process(
     paddle: Any, model: Any, world_size: int, steps: int, after: Callable[[], Any]
-) -> Optional[float]:
+) -> float | None:
     """Largest difference between `model` and that of one process that trained on all shards; None if not compared."""
     import numpy
 
@@ -327,3 +332,201 @@ class ExactModel:
     def weights(self) -> Any:
         """float32[features] of numpy."""
         return self._layer.weight.numpy().reshape(-1)
+
+
+#: Paddle's own limit for waits of its store, in seconds (FLAGS_stop_check_timeout), and for an operation of NCCL.
+_LIMITS = ("FLAGS_stop_check_timeout", "PADDLE_PG_TIMEOUT")
+
+
+def load(progress: Progress) -> Any:
+    """`paddle`, imported under an announcement because it takes seconds.
+
+    Raises ProbeUnavailable of kind `missing`, with the reason, if it cannot be imported.
+    """
+    progress.entering("import of paddle", loading=True)
+    try:
+        import paddle
+        import paddle.distributed
+    except ImportError as error:
+        progress.send(rank_events.PROBLEM, problem="import", error=str(error), rank=progress.rank)
+        raise ProbeUnavailable("missing", f"paddle cannot be imported by {sys.executable}: {error}") from error
+    progress.left()
+    return paddle
+
+
+def nccl_obstacle(paddle: Any, params: dict[str, Any]) -> str:
+    """Why this rank cannot use NCCL on a GPU of its own; empty if it can, or if its backend is gloo."""
+    wanted = str(params.get("backend", "auto"))
+    if wanted == "gloo":
+        return ""
+    if not paddle.is_compiled_with_cuda():
+        return f"paddle {paddle.__version__} was built without CUDA"
+    devices = paddle.device.cuda.device_count()
+    if not devices:
+        return f"paddle {paddle.__version__} finds no GPU"
+    local_size = int(params.get("local_world_size", 1)) if wanted == "auto" else 1
+    if devices < local_size:
+        return "paddle %s finds %d GPUs for %d ranks of this node" % (paddle.__version__, devices, local_size)
+    return ""
+
+
+def device_of(paddle: Any, params: dict[str, Any], backend: str) -> str:
+    """Paddle's name of the device of this rank for `nccl` or `gloo`."""
+    if backend != "nccl":
+        return "cpu"
+    return "gpu:%d" % (int(params.get("local_rank", 0)) % paddle.device.cuda.device_count())
+
+
+def versions(paddle: Any, device: str) -> dict[str, str]:
+    """Versions for the report; empty if there is none."""
+    on_gpu = device != "cpu"
+    name = paddle.device.cuda.get_device_name(int(device.split(":")[1])) if on_gpu else ""
+    return {
+        "paddle": str(paddle.__version__),
+        "cuda": str(paddle.version.cuda()) if on_gpu else "",
+        "device": (f"{device} {name}").strip(),
+    }
+
+
+def join(
+    paddle: Any, params: dict[str, Any], progress: Progress, backend: str, device: str, timeout_s: float
+) -> Collectives:
+    """Join the process group once all ranks are known to have connected, and run a first sum through it.
+
+    Rank 0 opens Paddle's store; the others wait for its port, because Paddle's client sleeps three seconds after an
+    early attempt. A single rank has no group, because Paddle creates none.
+    """
+    world_size = int(params["world_size"])
+    _environment(params, backend, device, timeout_s)
+    paddle.set_device(device)
+    if world_size > 1:
+        host, port = str(params["master_addr"]), int(params["master_port"])
+        if progress.rank != 0:
+            progress.entering(f"paddle's store at {host}:{port}", waiting_for=[0])
+            opened = rendezvous.dial_until(host, port, timeout_s=timeout_s, on_dialled=lambda dialled: None)
+            progress.left()
+            if opened.result != "open":
+                raise ProbeUnavailable("timeout", f"paddle's store on rank 0: {opened.result} {opened.error}")
+        progress.entering(f"setup of the {backend} process group", collective=True, root=rank_events.ANY_RANK)
+        paddle.distributed.init_parallel_env()
+        progress.left(collective=True)
+    given = params.get("injected_fault") or {}
+    fault = RankFault(given, progress.on_fault_injected)
+    progress.before_collective = fault.before
+    collectives = Collectives(paddle, progress, world_size, fault, stall_before=int(given.get("stall_before", 0)))
+    collectives.barrier("first collective")
+    return collectives
+
+
+def _environment(params: dict[str, Any], backend: str, device: str, timeout_s: float) -> None:
+    """The variables that `paddle.distributed.launch` would set; they replace those in the job's environment."""
+    rank, world_size = int(params["rank"]), int(params["world_size"])
+    master = "{}:{}".format(params["master_addr"], params["master_port"])
+    # Only their number and order matter for the group; nothing listens there.
+    endpoints = [f"rank{other}:{1 + other}" for other in range(world_size)]
+    for name in ("MASTER_ADDR", "MASTER_PORT", "TRAINING_ROLE", "PADDLE_ROLE"):
+        os.environ.pop(name, None)
+    os.environ.update(
+        PADDLE_TRAINER_ID=str(rank),
+        PADDLE_TRAINERS_NUM=str(world_size),
+        PADDLE_TRAINER_ENDPOINTS=",".join(endpoints),
+        PADDLE_CURRENT_ENDPOINT=endpoints[rank],
+        PADDLE_MASTER=master,
+        PADDLE_DISTRI_BACKEND=backend,
+    )
+    if backend == "nccl":
+        os.environ["FLAGS_selected_gpus"] = device.split(":")[1]
+    for name in _LIMITS:
+        os.environ.setdefault(name, str(max(1, int(timeout_s))))
+
+
+class Collectives:
+    """Paddle's collectives over numpy arrays, counted and announced one by one; each waits for its completion."""
+
+    def __init__(
+        self, paddle: Any, progress: Progress, world_size: int, fault: RankFault, *, stall_before: int = 0
+    ) -> None:
+        self._fault = fault
+        self._paddle = paddle
+        self._dist = paddle.distributed
+        self._progress = progress
+        self._alone = world_size == 1
+        self._stall_before = stall_before
+
+    def all_reduce(self, array: Any, label: str) -> None:
+        """Sum over all ranks, in place."""
+        self._fault.corrupt(array, self._progress.collective + 1)
+        self._in_place(array, label, self._dist.all_reduce)
+
+    def broadcast(self, array: Any, root: int, label: str) -> None:
+        """Copy the root's array to all ranks, in place."""
+        self._in_place(array, label, lambda tensor: self._dist.broadcast(tensor, src=root), root)
+
+    def all_gather(self, outputs: list[Any], array: Any, label: str) -> None:
+        """Collect the arrays of all ranks in `outputs`, by rank."""
+        tensor = self._paddle.to_tensor(array)
+        found: list[Any] = [tensor] if self._alone else []
+        self._counted(label, lambda: self._alone or self._dist.all_gather(found, tensor))
+        for output, part in zip(outputs, found):
+            output[...] = part.numpy()
+
+    def reduce_scatter(self, output: Any, inputs: list[Any], label: str) -> bool:
+        """Sum all ranks' `inputs[own rank]` into `output`; False if the backend does not support it."""
+        parts = [self._paddle.to_tensor(part) for part in inputs]
+        result = parts[0] if self._alone else self._paddle.zeros_like(parts[0])
+        try:
+            self._counted(label, lambda: self._alone or self._dist.reduce_scatter(result, parts))
+        except NotImplementedError:
+            self._progress.left(collective=True)
+            return False
+        output[...] = result.numpy()
+        return True
+
+    def barrier(self, label: str) -> None:
+        """Wait for all ranks, by a sum of one element."""
+        tensor = self._paddle.ones([1])
+        self._counted(label, lambda: self._alone or self._dist.all_reduce(tensor))
+
+    def _in_place(self, array: Any, label: str, run: Callable[[Any], Any], root: int | None = None) -> None:
+        tensor = self._paddle.to_tensor(array)
+        self._counted(label, lambda: self._alone or run(tensor), root)
+        array[...] = tensor.numpy()
+
+    def _counted(self, label: str, run: Callable[[], Any], root: int | None = None) -> None:
+        if self._progress.collective + 1 == self._stall_before:
+            time.sleep(3600.0)
+        self._progress.entering(label, collective=True, root=root)
+        run()
+        if self._paddle.is_compiled_with_cuda():
+            self._paddle.device.synchronize()
+        self._progress.left(collective=True)
+
+
+_LIBRARY = "libstdc++.so.6"
+#: `std::set_terminate(void (*)())` as compilers spell it.
+_SET_TERMINATE = "_ZSt13set_terminatePFvvE"
+_HANDLER = ctypes.CFUNCTYPE(None)
+#: The handler in use, which must live as long as the process.
+_kept: list[Any] = []
+
+
+def delay_abort(seconds: float) -> bool:
+    """Before `std::terminate` aborts this process, let its other threads run for `seconds`; they may end it.
+
+    Returns False where the C++ library is not the shared one of GCC; the process then aborts as before.
+    """
+    try:
+        set_terminate = getattr(ctypes.CDLL(_LIBRARY), _SET_TERMINATE)
+    except (OSError, AttributeError):
+        return False
+    set_terminate.restype, set_terminate.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+
+    def wait() -> None:
+        time.sleep(seconds)
+        if former:
+            _HANDLER(former)()  # prints the exception, and aborts
+
+    handler = _HANDLER(wait)
+    _kept.append(handler)
+    former = set_terminate(ctypes.cast(handler, ctypes.c_void_p))
+    return True

@@ -4,6 +4,19 @@ Ranks are laid out as in Megatron-LM: stage s of replica r is rank s x (ranks / 
 the requested schedule, then one without a flush, in which each microbatch's backward pass needs the weights of its
 forward pass. Wrong values are replaced with correct ones where they are found, so that only the stage or path that
 caused them is blamed.
+
+GPipe: all forward passes, then all backward passes (arXiv 1811.06965). 1F1B: after as many forward passes as there are
+later stages, each further forward pass is followed by a backward pass, so that no stage holds more microbatches than
+there are stages from it to the end (PipeDream, arXiv 1806.03377; with a flush after each step in arXiv 2104.04473).
+
+A microbatch is two rows, `a` and `b`. A stage with weights `w` is linear in them: `a` is unchanged, `b` becomes `b + w
+* a`. Backwards `gb` is unchanged, `ga` becomes `ga + w * gb`, and the gradient of `w` is `a * gb`. So activations and
+gradients depend on the weights of every stage they went through, but grow only like a sum: all values are integers
+below 2^24 times a power of two (for up to `MAX_STAGES` stages), and 32-bit floats hold them exactly.
+
+The gradient of each microbatch occupies a separate digit in base 4, as in `oracle`, so that a sum shows which one is
+missing or was added twice; and the weights of each version differ in the digits of the microbatches that made it, so
+that a backward pass that did not use the weights of its forward pass shows which ones it used.
 """
 
 from __future__ import annotations
@@ -11,14 +24,12 @@ from __future__ import annotations
 import statistics
 import time
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Sequence
 
 from reference_trainer.collective import bandwidth as pace
+from reference_trainer.common import arrays, oracle
 from reference_trainer.common import progress as starvation
 from reference_trainer.common.progress import Progress
-from reference_trainer.pipeline import schedule as expected_values
-from reference_trainer.pipeline import schedule as schedules
-from reference_trainer.pipeline.schedule import BACKWARD, FORWARD, Exchange, ExpectedValues, Slot, StageFault
 
 #: Steps with a flush; the first opens connections, so that the times of the last one count.
 STEPS = 2
@@ -44,12 +55,12 @@ class PipelineReport:
     schedule: str = ""
     stage: int = 0
     compared: int = 0
-    faults: List[StageFault] = field(default_factory=list)
+    faults: list[StageFault] = field(default_factory=list)
     forward_s: float = 0.0
     backward_s: float = 0.0
     step_s: float = 0.0
-    waited: Optional[float] = None
-    stage_s: List[float] = field(default_factory=list)
+    waited: float | None = None
+    stage_s: list[float] = field(default_factory=list)
     imbalance: float = 0.0
     bubble: float = 0.0
     formula: float = 0.0
@@ -57,7 +68,7 @@ class PipelineReport:
 
 
 def run(
-    torch: Any, dist: Any, collectives: Any, params: Dict[str, Any], progress: Progress, device: Any
+    torch: Any, dist: Any, collectives: Any, params: dict[str, Any], progress: Progress, device: Any
 ) -> PipelineReport:
     """Run as one stage, together with all other ranks.
 
@@ -76,12 +87,12 @@ def run(
     stage = _Stage(torch, dist, progress, device, world_size, stages, params.get("injected_fault", {}))
     waited = starvation.waited_s()
     for step in range(STEPS):
-        collectives.barrier("start of pipeline step %d" % step)
-        stage.step("step %d" % step, schedule, microbatches, updates=step, flush=True)
+        collectives.barrier(f"start of pipeline step {step}")
+        stage.step(f"step {step}", schedule, microbatches, updates=step, flush=True)
     timed = stage.timed
     share = _share(waited, starvation.waited_s(), sum(sum(each) for kind in timed.values() for each in kind))
     collectives.barrier("start of the pipeline step without a flush")
-    stage.step("step without a flush", schedules.ONE_F_ONE_B, microbatches, updates=STEPS, flush=False)
+    stage.step("step without a flush", ONE_F_ONE_B, microbatches, updates=STEPS, flush=False)
     forward_s, backward_s = (min(statistics.median(each) for each in timed[kind]) for kind in (FORWARD, BACKWARD))
     stage_s, busy_s, step_s = _combine_replicas(torch, collectives, stage, forward_s + backward_s, device)
     mean = sum(stage_s) / stages
@@ -99,24 +110,24 @@ def run(
         [round(each, 6) for each in stage_s],
         round(max(stage_s) / mean, 3),
         round(max(0.0, 1.0 - busy_s / step_s), 3),
-        round(schedules.bubble(stages, microbatches), 3),
+        round(bubble(stages, microbatches), 3),
     )
 
 
 def pipeline_problem(world_size: int, stages: int, microbatches: int, schedule: str) -> str:
     """Why such a pipeline is impossible; empty if it is possible."""
-    if schedule not in schedules.SCHEDULES:
-        return "unknown schedule %r; expected one of %s" % (schedule, " and ".join(sorted(schedules.SCHEDULES)))
-    if not 2 <= stages <= expected_values.MAX_STAGES:
-        return "%d stages; 2 to %d are supported" % (stages, expected_values.MAX_STAGES)
+    if schedule not in SCHEDULES:
+        return "unknown schedule {!r}; expected one of {}".format(schedule, " and ".join(sorted(SCHEDULES)))
+    if not 2 <= stages <= MAX_STAGES:
+        return f"{stages} stages; 2 to {MAX_STAGES} are supported"
     if world_size % stages:
-        return "%d ranks cannot be divided into %d equal stages" % (world_size, stages)
-    if not 1 <= microbatches <= expected_values.MAX_MICROBATCHES:
-        return "%d microbatches; 1 to %d are supported" % (microbatches, expected_values.MAX_MICROBATCHES)
+        return f"{world_size} ranks cannot be divided into {stages} equal stages"
+    if not 1 <= microbatches <= MAX_MICROBATCHES:
+        return f"{microbatches} microbatches; 1 to {MAX_MICROBATCHES} are supported"
     return ""
 
 
-def _share(before: Optional[float], after: Optional[float], computed_s: float) -> Optional[float]:
+def _share(before: float | None, after: float | None, computed_s: float) -> float | None:
     """The share of working time in which other processes used the CPU."""
     if before is None or after is None or computed_s <= 0:
         return None
@@ -125,7 +136,7 @@ def _share(before: Optional[float], after: Optional[float], computed_s: float) -
 
 def _combine_replicas(
     torch: Any, collectives: Any, stage: _Stage, microbatch_s: float, device: Any
-) -> Tuple[List[float], float, float]:
+) -> tuple[list[float], float, float]:
     """For each stage the slowest replica's time per microbatch; the mean working time of stages; the longest step."""
     times = torch.zeros(3, stage.stages, device=device)
     times[:, stage.number] = torch.tensor([microbatch_s, stage.busy_s, stage.step_s])
@@ -145,19 +156,19 @@ class _Stage:
         device: Any,
         world_size: int,
         stages: int,
-        fault: Dict[str, Any],
+        fault: dict[str, Any],
     ) -> None:
         self.stages = stages
         self._width = world_size // stages
         self.number = progress.rank // self._width
         self._torch, self._dist, self._progress, self._device, self._fault = torch, dist, progress, device, fault
-        self.faults: List[StageFault] = []
+        self.faults: list[StageFault] = []
         self.compared = 0
         #: The duration of the last step with a flush, and its part without exchanges.
         self.step_s = self.busy_s = 0.0
         self._idle_s = 0.0
         #: Seconds of each pass, by kind and by step with a flush.
-        self.timed: Dict[str, List[List[float]]] = {FORWARD: [], BACKWARD: []}
+        self.timed: dict[str, list[list[float]]] = {FORWARD: [], BACKWARD: []}
         self._weights: Any = None
         self._work = _work(torch, device)
 
@@ -174,12 +185,12 @@ class _Stage:
         )
         if self._weights is None:
             self._weights = expected.weights(self.number, 0)
-        slots = schedules.SCHEDULES[schedule](self.number, self.stages, microbatches)
-        moves = schedules.exchanges(slots, self.number, self.stages)
+        slots = SCHEDULES[schedule](self.number, self.stages, microbatches)
+        moves = exchanges(slots, self.number, self.stages)
         #: Input, weights and output of each microbatch between its passes: weights that are updated meanwhile are kept.
-        held: Dict[int, Tuple[Any, Any, Any]] = {}
+        held: dict[int, tuple[Any, Any, Any]] = {}
         gradient = self._torch.zeros_like(self._weights)
-        timed: Dict[str, List[float]] = {FORWARD: [], BACKWARD: []}
+        timed: dict[str, list[float]] = {FORWARD: [], BACKWARD: []}
         threads = self._torch.get_num_threads()
         self._torch.set_num_threads(1)
         began, self._idle_s = time.perf_counter(), 0.0
@@ -201,7 +212,7 @@ class _Stage:
                 result = self._checked_output(expected, slot, inputs, name)
                 gradient += own
                 if not flush:
-                    self._weights = self._weights + expected_values.LEARNING_RATE * own
+                    self._weights = self._weights + LEARNING_RATE * own
             self._work(slot, int(self._fault.get("slow_stage", 1)))
             timed[slot.kind].append(self._now() - at)
             self._progress.report_progress()
@@ -209,13 +220,13 @@ class _Stage:
         took = time.perf_counter() - began
         self._torch.set_num_threads(threads)
         if flush:
-            self._weights = self._weights + expected_values.LEARNING_RATE * gradient
+            self._weights = self._weights + LEARNING_RATE * gradient
             self.step_s, self.busy_s = took, took - self._idle_s
             for kind, each in timed.items():
                 self.timed[kind].append(each)
         rank, number = self._progress.rank, self.number
         self._note(expected.judge_weight_gradients(number, rank, gradient, name))
-        self._note(expected_values.judge_weights(expected, number, rank, self._weights, name))
+        self._note(judge_weights(expected, number, rank, self._weights, name))
         self._weights = expected.weights(number, microbatches)
 
     def _now(self) -> float:
@@ -223,7 +234,7 @@ class _Stage:
             self._torch.cuda.synchronize(self._device)
         return time.perf_counter()
 
-    def _backward(self, held: Tuple[Any, Any, Any], gradient: Any) -> Tuple[Any, Any]:
+    def _backward(self, held: tuple[Any, Any, Any], gradient: Any) -> tuple[Any, Any]:
         """The gradients of the input and of the weights, as autograd computes them."""
         inputs, weights, made = held
         if self._fault.get("stale_weights"):
@@ -259,7 +270,7 @@ class _Stage:
             return expected.activations(self.number + 1, slot.microbatch)
         return expected.gradients(self.number, slot.microbatch)
 
-    def _note(self, fault: Optional[StageFault]) -> None:
+    def _note(self, fault: StageFault | None) -> None:
         self.compared += 1
         if fault is not None:
             self.faults.append(fault)
@@ -274,7 +285,7 @@ class _Stage:
         came, began = None, time.perf_counter()
         if move.receive is not None and move.receive_from is not None:
             source = self._rank_of(move.receive_from)
-            came = self._torch.zeros(2, expected_values.ELEMENTS, device=self._device)
+            came = self._torch.zeros(2, ELEMENTS, device=self._device)
             operations.append(dist.P2POp(dist.irecv, came, source))
             peers.append(source)
             words.append("receive %s of microbatch %d from rank %d" % (*_named(move.receive), source))
@@ -287,7 +298,7 @@ class _Stage:
             words.append("send %s of microbatch %d to rank %d" % (*_named(move.send), target))
         if not operations:
             return None
-        self._progress.entering("pipeline %s: %s" % (step, ", ".join(words)), waiting_for=peers, brief=True)
+        self._progress.entering("pipeline {}: {}".format(step, ", ".join(words)), waiting_for=peers, brief=True)
         self._await(dist.batch_isend_irecv(operations), peers)
         self._progress.left()
         self._idle_s += time.perf_counter() - began
@@ -304,7 +315,7 @@ class _Stage:
             self._torch.cuda.synchronize(self._device)
 
 
-def _named(slot: Slot) -> Tuple[str, int]:
+def _named(slot: Slot) -> tuple[str, int]:
     return ("activations" if slot.kind == FORWARD else "gradients"), slot.microbatch
 
 
@@ -324,3 +335,268 @@ def _work(torch: Any, device: Any) -> Callable[[Slot, int], None]:
             torch.matmul(matrix, matrix)
 
     return work
+
+
+FORWARD, BACKWARD = "forward", "backward"
+GPIPE, ONE_F_ONE_B = "gpipe", "1f1b"
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One piece of work of a stage: the forward or the backward pass of one microbatch."""
+
+    kind: str
+    microbatch: int
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """The messages that a stage sends and receives at the same time, between two slots.
+
+    A message is named by the slot of the sender: `send` is the slot just finished here, `receive` the neighbour's slot
+    that the next one needs. `send_to` and `receive_from` are stages; None if there is no message.
+    """
+
+    send: Slot | None = None
+    send_to: int | None = None
+    receive: Slot | None = None
+    receive_from: int | None = None
+
+
+def gpipe(stage: int, stages: int, microbatches: int) -> list[Slot]:
+    """All forward passes, then all backward passes, in the same order on every stage."""
+    forward = [Slot(FORWARD, m) for m in range(microbatches)]
+    return forward + [Slot(BACKWARD, m) for m in range(microbatches)]
+
+
+def one_f_one_b(stage: int, stages: int, microbatches: int) -> list[Slot]:
+    """`stages - 1 - stage` forward passes to fill the pipeline, then one forward and one backward in turn."""
+    ahead = min(stages - 1 - stage, microbatches)
+    found = [Slot(FORWARD, m) for m in range(ahead)]
+    for m in range(microbatches - ahead):
+        found += [Slot(FORWARD, ahead + m), Slot(BACKWARD, m)]
+    return found + [Slot(BACKWARD, m) for m in range(microbatches - ahead, microbatches)]
+
+
+SCHEDULES: dict[str, Callable[[int, int, int], list[Slot]]] = {GPIPE: gpipe, ONE_F_ONE_B: one_f_one_b}
+
+
+def bubble(stages: int, microbatches: int) -> float:
+    """The share of a step in which a stage of a balanced pipeline waits (arXiv 2104.04473, section 2.2)."""
+    return (stages - 1) / (microbatches + stages - 1)
+
+
+def exchanges(slots: list[Slot], stage: int, stages: int) -> list[Exchange]:
+    """The exchanges before each slot, and after the last: one more than there are slots.
+
+    Sending the last result and receiving the next input are combined, because two neighbours that send to each other
+    at the same time would both wait for the other to receive.
+    """
+    found = []
+    for done, coming in zip([None, *slots], [*slots, None]):
+        to = _consumer(done, stage, stages) if done is not None else None
+        source = _producer(coming, stage, stages) if coming is not None else None
+        found.append(Exchange(done if to is not None else None, to, coming if source is not None else None, source))
+    return found
+
+
+def _consumer(slot: Slot, stage: int, stages: int) -> int | None:
+    """The stage that uses the result of a slot."""
+    other = stage + 1 if slot.kind == FORWARD else stage - 1
+    return other if 0 <= other < stages else None
+
+
+def _producer(slot: Slot, stage: int, stages: int) -> int | None:
+    """The stage whose result a slot needs."""
+    other = stage - 1 if slot.kind == FORWARD else stage + 1
+    return other if 0 <= other < stages else None
+
+
+def versions(slots: list[Slot], *, flush: bool) -> list[int]:
+    """By microbatch, the version of the weights (number of updates) of its forward pass, which its backward pass must
+    use as well.
+
+    Without a flush (PipeDream) the weights are updated after each backward pass, otherwise after all of them.
+    """
+    updates: int = 0
+    found: dict[int, int] = {}
+    for slot in slots:
+        if slot.kind == FORWARD:
+            found[slot.microbatch] = 0 if flush else updates
+        else:
+            updates += 1
+    return [found[m] for m in sorted(found)]
+
+
+#: Digits of one float (see `oracle.WINDOW`).
+MAX_MICROBATCHES = oracle.WINDOW
+#: 64 stages x 3 updates by all microbatches x 21845 quanta < 2^24.
+MAX_STAGES, MAX_UPDATES = 64, 3
+#: Elements of each of the two rows.
+ELEMENTS = 1000
+#: Weights increase by this times the gradient: a power of two; they increase so that none comes near zero.
+LEARNING_RATE = 0.125
+_SALT = 9000
+_START = 5.0
+
+
+@dataclass(frozen=True)
+class StageFault:
+    """A wrong value of one stage.
+
+    Args:
+        what: `received activations`, `activations`, `received gradients`, `gradients`, `weight gradients`, `weights`.
+        microbatch: -1 if it concerns all of them.
+        sender: the rank that sent it; -1 if it was computed here.
+        index: first wrong element (row-major); `wrong` of `elements` are wrong. `expected` and `got` are its `repr`s.
+    """
+
+    what: str
+    stage: int
+    microbatch: int
+    step: str
+    sender: int
+    elements: int
+    wrong: int
+    index: int
+    expected: str
+    got: str
+    explanation: str
+
+
+class ExpectedValues:
+    """The values of one step of a pipeline that each stage must have for each microbatch.
+
+    Args:
+        updates: the number of updates by all microbatches before this step.
+        replica: the replica of the pipeline: each has values of its own, so that crossed ones are noticed.
+        flush: the weights are updated once, after all backward passes; else after each (PipeDream).
+    """
+
+    def __init__(
+        self,
+        schedule: str,
+        stages: int,
+        microbatches: int,
+        device: Any,
+        *,
+        updates: int = 0,
+        flush: bool = True,
+        replica: int = 0,
+    ) -> None:
+        self.stages, self.microbatches = stages, microbatches
+        index, salt = arrays.numbers(ELEMENTS, device), _SALT + replica
+        limit = mantissa_limit(stages, microbatches)
+        #: A power of two times a number with as many bits as leave the products exact.
+        self._unit = oracle.units_at(index, salt) * oracle.mantissas_at(index, salt, limit)
+        self._before = updates
+        slots = [SCHEDULES[schedule](stage, stages, microbatches) for stage in range(stages)]
+        #: By stage and microbatch: updates within this step that the weights of the forward pass had.
+        self.version = [versions(each, flush=flush) for each in slots]
+
+    def weights(self, stage: int, version: int) -> Any:
+        """float32[ELEMENTS]: the weights of a stage after updates by `version` microbatches of this step."""
+        return self._unit * self._quanta(stage, version)
+
+    def activations(self, stage: int, microbatch: int) -> Any:
+        """float32[2, ELEMENTS]: the input of `stage`; for stage number `stages`, the output of the last one."""
+        quanta = microbatch + 1.0
+        for before in range(stage):
+            quanta += self._quanta(before, self.version[before][microbatch])
+        return arrays.stack([self._unit, self._unit * self._unit * quanta])
+
+    def gradients(self, stage: int, microbatch: int, version: int | None = None) -> Any:
+        """float32[2, ELEMENTS]: the backward output of `stage`; for stage number `stages`, the start of the backward
+        passes.
+
+        `version` overrides the correct version of this stage's own weights.
+        """
+        quanta = microbatch + 1.0
+        for behind in range(stage, self.stages):
+            own = behind == stage and version is not None
+            quanta += self._quanta(behind, version if own and version is not None else self.version[behind][microbatch])
+        digit = oracle.digit(microbatch)
+        return arrays.stack([self._unit * (quanta * digit), arrays.full(float(digit), self._unit)])
+
+    def judge_weight_gradients(self, stage: int, rank: int, got: Any, step: str) -> StageFault | None:
+        """Check the sum over all microbatches; shows which one is missing or doubled."""
+        expected = self._unit * float(oracle.total(0, self.microbatches))
+        found = oracle.compare("", rank, got, expected, unit=self._unit, world_size=self.microbatches)
+        if found is None:
+            return None
+        explanation = found.explanation.replace("rank", "microbatch")
+        return _fault("weight gradients", stage, -1, step, -1, found, explanation)
+
+    def judge(self, slot: Slot, stage: int, got: Any, step: str, *, sender: int = -1) -> StageFault | None:
+        """Check the input of a slot (from rank `sender`), or its output."""
+        received = sender >= 0
+        forward = slot.kind == FORWARD
+        m = slot.microbatch
+        at = stage + (0 if received == forward else 1)
+        right = self.activations(at, m) if forward else self.gradients(at, m)
+        found = oracle.compare("", 0, got, right)
+        if found is None:
+            return None
+        kind = "activations" if forward else "gradients"
+        explanation = self._other(slot, at, got) if received else self._stale(slot, stage, got)
+        return _fault(
+            f"received {kind}" if received else kind, stage, m, step, sender, found, explanation or found.explanation
+        )
+
+    def _other(self, slot: Slot, at: int, got: Any) -> str:
+        """Whether another microbatch, or nothing, was received instead of this one."""
+        if not bool((got != 0).any()):
+            return f"no data of microbatch {slot.microbatch} arrived: all values are zero"
+        for m in range(self.microbatches):
+            other = self.activations(at, m) if slot.kind == FORWARD else self.gradients(at, m)
+            if arrays.wrong(got, other)[0] == 0:
+                return f"these are the values of microbatch {m}: microbatch {slot.microbatch} is lost or out of order"
+        return ""
+
+    def _stale(self, slot: Slot, stage: int, got: Any) -> str:
+        """Whether a backward pass used different weights from its forward pass."""
+        if slot.kind == FORWARD:
+            return ""
+        own = self.version[stage][slot.microbatch]
+        for version in range(self.microbatches + 1):
+            if version != own and arrays.wrong(got, self.gradients(stage, slot.microbatch, version))[0] == 0:
+                return (
+                    f"the backward pass used the weights after {version} updates, the forward pass those after {own}: "
+                    "they were not stashed"
+                )
+        return ""
+
+    def _quanta(self, stage: int, version: int) -> float:
+        whole = oracle.total(0, self.microbatches) * self._before
+        return _START + stage + LEARNING_RATE * (whole + oracle.total(0, version))
+
+
+def mantissa_limit(stages: int, microbatches: int) -> int:
+    """The largest number in a unit: its square times the most quanta of an activation stays below 2^24."""
+    weights = (_START + stages) / LEARNING_RATE + (MAX_UPDATES + 1) * oracle.total(0, microbatches)
+    most = stages * weights + (microbatches + 1) / LEARNING_RATE
+    return max(1, int((2.0**24 / most) ** 0.5))
+
+
+def _fault(
+    what: str, stage: int, microbatch: int, step: str, sender: int, found: oracle.Mismatch, explanation: str
+) -> StageFault:
+    return StageFault(
+        what,
+        stage,
+        microbatch,
+        step,
+        sender,
+        found.elements,
+        found.wrong,
+        found.index,
+        found.expected,
+        found.got,
+        explanation,
+    )
+
+
+def judge_weights(expected: ExpectedValues, stage: int, rank: int, got: Any, step: str) -> StageFault | None:
+    """Check the weights of a stage after all microbatches of a step."""
+    found = oracle.compare("", rank, got, expected.weights(stage, expected.microbatches))
+    return None if found is None else _fault("weights", stage, -1, step, -1, found, found.explanation)

@@ -8,7 +8,7 @@ import array
 import functools
 import json
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Sequence
 
 from reference_trainer.ps import frames, settings
 from reference_trainer.ps.connection import versions_bytes
@@ -30,13 +30,13 @@ class Server:
         self.pulled = HostTensor(elements, pinned=pinned)
         self.pushed = HostTensor(elements, pinned=pinned)
         #: The versions of each shard in `pulled` (uint32[parts, workers]), and of each table in the last look-up.
-        self.versions: List[List[List[int]]] = [[] for _ in self.shards]
-        self.row_versions: Dict[int, List[int]] = {}
+        self.versions: list[list[list[int]]] = [[] for _ in self.shards]
+        self.row_versions: dict[int, list[int]] = {}
         #: The data to push for each shard, in parts: of `pushed`, or of a gradient in place.
-        self.outgoing: List[List[memoryview]] = [[] for _ in self.shards]
+        self.outgoing: list[list[memoryview]] = [[] for _ in self.shards]
         self.send_pushed_buffer()
         #: The rows of each table in the last request to this server.
-        self.looked_up: Dict[int, Any] = {}
+        self.looked_up: dict[int, Any] = {}
         self.round_trips = 0
         self.waited_s = 0.0
         #: Pushes of this phase that the server already has, from the worker that this one replaced.
@@ -53,7 +53,7 @@ class Rows:
 
     def __init__(self, rows: Any, servers: int) -> None:
         self.rows = rows
-        self.mine: List[Tuple[Any, Any]] = []
+        self.mine: list[tuple[Any, Any]] = []
         for server in range(servers):
             if servers == 1:
                 self.mine.append((rows, None))
@@ -96,7 +96,7 @@ class Client:
         #: No server has any data of this worker yet.
         self._all_begin = True
         #: The memory that queued frames refer to.
-        self._kept: List[Any] = []
+        self._kept: list[Any] = []
         for server in self.servers:
             server.channel.on_wait_change = functools.partial(self._noticed, server.index)
 
@@ -160,7 +160,7 @@ class Client:
         return whole
 
     @staticmethod
-    def _read_versions(server: Server, size: int) -> List[int]:
+    def _read_versions(server: Server, size: int) -> list[int]:
         data = bytearray(size)
         server.channel.read_payload(memoryview(data))
         return array.array("I", bytes(data)).tolist()
@@ -186,7 +186,7 @@ class Client:
             mine = rows.mine[server.index][0]
             count = int(mine.numel())
             if count > self._capacities[server.index][table]:
-                raise ValueError("%d rows of table %s at once are too many" % (count, self._tables[table].name))
+                raise ValueError(f"{count} rows of table {self._tables[table].name} at once are too many")
             header = Header(frames.LOOKUP, 0, self.index, clock, table, count, count * 8, self.phase)
             server.channel.queue([memoryview(frames.encode(header)), *bytes_of(mine)])
             server.looked_up[table] = mine
@@ -206,8 +206,8 @@ class Client:
     def _push_to(
         self, server: Server, clock: int, rows: Sequence[Rows], row_numbers: Sequence[Any], flags: int, pull: bool
     ) -> None:
-        frames_: List[List[memoryview]] = []
-        keep: List[Any] = []
+        frames_: list[list[memoryview]] = []
+        keep: list[Any] = []
         shards = server.shards
         for table, (part, numbers) in enumerate(zip(rows, row_numbers)):
             mine, places = part.mine[server.index]
@@ -241,7 +241,7 @@ class Client:
             server.channel.flush()
         self._kept.append(keep)
 
-    def _apply_fault(self, server: Server, clock: int, parts: List[List[memoryview]]) -> List[List[memoryview]]:
+    def _apply_fault(self, server: Server, clock: int, parts: list[list[memoryview]]) -> list[list[memoryview]]:
         """The same frames with the injected fault."""
         fault = self._fault
         if fault.server != server.index:
@@ -287,7 +287,7 @@ class Client:
         for server in self.servers:
             server.channel.close()
 
-    def await_vacancy(self) -> Optional[int]:
+    def await_vacancy(self) -> int | None:
         """Wait as a backup worker: returns the worker to replace, or None if the run ended without one."""
         first = self.servers[0]
         while True:
@@ -303,7 +303,7 @@ class Client:
                 raise self._unexpected(first, header)
             return header.worker
 
-    def become_worker(self, worker: int) -> Tuple[int, int]:
+    def become_worker(self, worker: int) -> tuple[int, int]:
         """Become `worker` at every server; returns the phase and clock of the first missing push."""
         self._all_begin = False
         for server in self.servers:
@@ -320,7 +320,7 @@ class Client:
         self.index = worker
         return min((server.has_phase, server.has_clock) for server in self.servers)
 
-    def _pending_servers(self) -> List[Server]:
+    def _pending_servers(self) -> list[Server]:
         """The servers that have not finished this phase yet (some may have, when a backup worker takes over)."""
         if self._all_begin:
             return self.servers
@@ -346,7 +346,7 @@ class Client:
         """Tell all servers that this worker is alive during a long operation."""
         self._keep_alive(None)
 
-    def _keep_alive(self, but: Optional[Server]) -> None:
+    def _keep_alive(self, but: Server | None) -> None:
         """Tell the other servers that this worker is alive while one server delays it."""
         now = time.monotonic()
         if now - self._alive_s < _ALIVE_S / 2:
@@ -359,10 +359,5 @@ class Client:
 
     @staticmethod
     def _unexpected(server: Server, header: Header) -> PeerError:
-        text = "%s answered with %s of shard %d, %d bytes" % (
-            server.channel.peer,
-            header.name,
-            header.shard,
-            header.bytes,
-        )
+        text = f"{server.channel.peer} answered with {header.name} of shard {header.shard}, {header.bytes} bytes"
         return PeerError("protocol_error", server.channel.peer, text)

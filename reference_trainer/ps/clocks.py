@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Callable, Dict, List, Optional, Sequence, Set
+from typing import Callable, Sequence
 
 SYNC, ASYNC, SSP, GEO = "sync", "async", "ssp", "geo"
 MODES = (SYNC, ASYNC, SSP, GEO)
@@ -20,7 +20,7 @@ _TICK_S = 1.0
 class RunEnded(Exception):
     """The run ends for this reason, and so do all waits. `cause` is the worker that caused it, if any."""
 
-    def __init__(self, text: str, *, worker: Optional[int] = None, mismatch: bool = False) -> None:
+    def __init__(self, text: str, *, worker: int | None = None, mismatch: bool = False) -> None:
         super().__init__(text)
         self.text = text
         self.worker = worker
@@ -44,20 +44,20 @@ class Clocks:
         self.parts = [0] * workers
         self.applied = 0
         self.updates = 0
-        self.violations: List[str] = []
-        self.staleness: Dict[int, int] = {}
-        self.overtaken: Dict[int, int] = {}
+        self.violations: list[str] = []
+        self.staleness: dict[int, int] = {}
+        self.overtaken: dict[int, int] = {}
         self.longest_s = 0.0
         self.changed = threading.Condition()
-        self.ended: Optional[RunEnded] = None
+        self.ended: RunEnded | None = None
         self._bound = bound
         self._apply_round = apply_round
-        self._at_barrier: Set[int] = set()
+        self._at_barrier: set[int] = set()
         #: The update count at each worker's last read, and of reads during its push.
         self._read_at = [0] * workers
-        self._reads_at: Dict[int, int] = {}
+        self._reads_at: dict[int, int] = {}
         self._pushed_s = [0.0] * workers
-        self._waiting: Dict[int, float] = {}
+        self._waiting: dict[int, float] = {}
 
     def end(self, reason: RunEnded) -> None:
         """End all waits; the first reason counts."""
@@ -131,7 +131,7 @@ class Clocks:
                     self.phase = phase + 1
                     self.changed.notify_all()
 
-        def missing() -> List[int]:
+        def missing() -> list[int]:
             return [] if self.phase > phase else [w for w in range(self.workers) if w not in self._at_barrier]
 
         return self._await(worker, missing, on_wait, lambda: None)
@@ -143,12 +143,12 @@ class Clocks:
         self.applied = 0
         self._pushed_s = [0.0] * self.workers
 
-    def held(self) -> List[int]:
+    def held(self) -> list[int]:
         """The workers that wait for others."""
         with self.changed:
             return list(self._waiting)
 
-    def delaying_workers(self, min_s: float) -> List[int]:
+    def delaying_workers(self, min_s: float) -> list[int]:
         """The workers that have made others wait for longer than `min_s`."""
         with self.changed:
             now = time.monotonic()
@@ -160,7 +160,7 @@ class Clocks:
             slowest = min(self.clock)
             return [w for w in range(self.workers) if self.clock[w] == slowest and w not in waiting]
 
-    def _laggards(self, need: int) -> List[int]:
+    def _laggards(self, need: int) -> list[int]:
         if self.mode == SYNC:
             return [w for w in range(self.workers) if self.clock[w] < need] if self.applied < need else []
         return [w for w in range(self.workers) if self.clock[w] < need]
@@ -178,7 +178,7 @@ class Clocks:
     def _await(
         self,
         worker: int,
-        missing: Callable[[], List[int]],
+        missing: Callable[[], list[int]],
         on_wait: Callable[[Sequence[int]], None],
         then: Callable[[], None],
     ) -> float:

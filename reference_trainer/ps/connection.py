@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, Sequence
 
 from reference_trainer.ps import clocks, frames, settings
 from reference_trainer.ps.clocks import RunEnded
@@ -43,7 +43,7 @@ class PullReply:
         #: It is already being sent.
         self.begun = False
         #: Bytes to send together with the next piece.
-        self._before: List[memoryview] = []
+        self._before: list[memoryview] = []
         #: The versions of the pieces that were sent, which follow after the last one.
         self._versions = b""
         self._clock = 0
@@ -92,15 +92,15 @@ class PullReply:
         host, channel = self._host, self._peer.channel
         in_place = self._sends_in_place()
         slot = host.slots[self._peer.index]
-        parts: List[memoryview] = []
+        parts: list[memoryview] = []
         for shard in self._shards:
             parts.append(self._announced(shard, clock))
             if in_place:
                 parts += [host.store.view(shard), memoryview(host.store.versions(shard, self._reader(clock)))]
                 continue
-            versions: List[bytes] = []
+            versions: list[bytes] = []
 
-            def read(shard: Shard = shard, versions: List[bytes] = versions) -> None:
+            def read(shard: Shard = shard, versions: list[bytes] = versions) -> None:
                 into = slot.outgoing.tensor[: shard.elements]
                 versions.append(host.store.read(shard, into, self._reader(clock)))
 
@@ -195,9 +195,7 @@ class PushParts:
         """Record earlier pushes that are missing although the worker is at `clock`, so that nothing waits for them."""
         host, worker = self._host, self._peer.index
         if clock > host.config.rounds(host.steps):
-            raise self._peer.protocol_error(
-                "is at clock %d; there are %d pushes" % (clock, host.config.rounds(host.steps))
-            )
+            raise self._peer.protocol_error(f"is at clock {clock}; there are {host.config.rounds(host.steps)} pushes")
         while host.clocks.clock[worker] < clock:
             now = host.clocks.clock[worker]
             self._await_room(now)
@@ -234,14 +232,14 @@ class PushParts:
         source = Source(self._peer.index, clock, self._peer.generation)
         self._host.store.count(part, source, tables=self._tables)
 
-    def _note(self, clock: int, what: str, part: Optional[int] = None) -> None:
+    def _note(self, clock: int, what: str, part: int | None = None) -> None:
         host = self._host
         phase = "exact" if host.clocks.phase <= settings.EXACT_READ else "training"
         of = ""
         if part is not None and part < self._tables:
-            of = ", rows of table %s," % host.config.plan.tables[part].name
+            of = f", rows of table {host.config.plan.tables[part].name},"
         elif part is not None and self._shards:
-            of = ", shard %d," % (part - self._tables)
+            of = f", shard {part - self._tables},"
         text = "push %d of worker %d to server %d (%s phase)%s %s"
         host.clocks.note(text % (clock, self._peer.index, host.config.index, phase, of, what))
 
@@ -276,7 +274,7 @@ def await_vacancy(host: ServerState, peer: ConnectedWorker) -> None:
         send_notice_of_wait(peer.channel, [])
 
 
-def _vacant_index(host: ServerState, peer: ConnectedWorker) -> Optional[int]:
+def _vacant_index(host: ServerState, peer: ConnectedWorker) -> int | None:
     """The first vacant index, if this is the first waiting backup worker."""
     with host.lock:
         if host.vacant and host.spares and host.spares[0] is peer:
@@ -290,13 +288,13 @@ def drop_worker(host: ServerState, worker: int) -> None:
         before = host.peers.get(worker)
     if before is None:
         return
-    before.channel.send_error("a backup worker replaced worker %d" % worker, frames.BECAUSE_OF_ANOTHER)
+    before.channel.send_error(f"a backup worker replaced worker {worker}", frames.BECAUSE_OF_ANOTHER)
     before.channel.shut()
     if not before.gone.wait(settings.LAG_S):
-        raise RunEnded("the connection of worker %d could not be closed" % worker)
+        raise RunEnded(f"the connection of worker {worker} could not be closed")
 
 
-def replace_worker(host: ServerState, peer: ConnectedWorker, worker: int) -> Tuple[int, int, int]:
+def replace_worker(host: ServerState, peer: ConnectedWorker, worker: int) -> tuple[int, int, int]:
     """Let a backup worker replace this worker: it takes over its clock, the parts of its next push that have arrived,
     and the phase.
     """
@@ -379,7 +377,7 @@ class ConnectionHandler:
             self._lost(error)
         except Exception as error:
             # After a bug here the others are notified, so that they do not wait, and it is raised in the main thread.
-            text = "server %d failed: %s: %s" % (host.config.index, type(error).__name__, error)
+            text = f"server {host.config.index} failed: {type(error).__name__}: {error}"
             host.clocks.end(RunEnded(text))
             self._channel.send_error(text, frames.BECAUSE_OF_ANOTHER)
         finally:
@@ -395,9 +393,9 @@ class ConnectionHandler:
             host.clocks.await_end(_MOMENT_S)
             text = error.text
         elif error.kind == "silent":
-            text = "%s has sent nothing for %.1f s: it is stopped or stuck" % (peer.name(), self._channel.limit_s)
+            text = f"{peer.name()} has sent nothing for {self._channel.limit_s:.1f} s: it is stopped or stuck"
         else:
-            text = "%s is gone: %s" % (peer.name(), error.text)
+            text = f"{peer.name()} is gone: {error.text}"
         if error.kind in ("protocol_error", "silent"):
             self._channel.send_error(text)
         host.lose(peer, text)
@@ -436,7 +434,7 @@ class ConnectionHandler:
             self._refuse_payload(header)
             self._peer.left = True
         else:
-            raise self._peer.protocol_error("sent %s" % header.name)
+            raise self._peer.protocol_error(f"sent {header.name}")
         self._peer.busy_since = 0.0
         host.on_progress()
 
@@ -449,10 +447,10 @@ class ConnectionHandler:
     def _push(self, header: Header) -> None:
         host = self._host
         if header.shard >= max(1, len(self._shards)):
-            raise self._peer.protocol_error("pushed shard %d of %d" % (header.shard, len(self._shards)))
+            raise self._peer.protocol_error(f"pushed shard {header.shard} of {len(self._shards)}")
         expected = self._shards[header.shard].bytes if self._shards else 0
         if header.bytes != expected:
-            raise self._peer.protocol_error("pushed %d bytes for a shard of %d" % (header.bytes, expected))
+            raise self._peer.protocol_error(f"pushed {header.bytes} bytes for a shard of {expected}")
         part = self._tables + header.shard
         if self._accepts_part(header, part):
             slot = host.slots[self._worker()]
@@ -487,7 +485,7 @@ class ConnectionHandler:
         """Read a shard and add it piece by piece; a concurrent reader may see some pieces but not others."""
         host, factor = self._host, self._factor_of(header)
         answers = header.op == frames.PUSHPULL and self._answer.may_begin(shard)
-        checked: Optional[List[Any]] = [] if host.checked and host.clocks.phase == settings.EXACT else None
+        checked: list[Any] | None = [] if host.checked and host.clocks.phase == settings.EXACT else None
         with self._released:
             if answers:
                 self._answer.begin(header.clock + 1)
@@ -513,9 +511,7 @@ class ConnectionHandler:
         width = self._widths[table]
         same = header.flags & frames.SAME_ROWS
         if header.bytes != header.count * (4 * width + (0 if same else 8)):
-            raise self._peer.protocol_error(
-                "updated %d rows of %d numbers with %d bytes" % (header.count, width, header.bytes)
-            )
+            raise self._peer.protocol_error(f"updated {header.count} rows of {width} numbers with {header.bytes} bytes")
         if self._accepts_part(header, table):
             slot = host.slots[self._worker()]
             slot.held[table] = 0
@@ -524,7 +520,7 @@ class ConnectionHandler:
             elif header.count == slot.last_lookup_count[table]:
                 slot.use_looked_up_rows(table)
             else:
-                raise self._peer.protocol_error("updated %d rows that it had not looked up" % header.count)
+                raise self._peer.protocol_error(f"updated {header.count} rows that it had not looked up")
             self._channel.read_payload(slot.row_numbers[table].bytes_of(0, header.count * width))
             slot.held[table] = header.count
             if not same:
@@ -547,7 +543,7 @@ class ConnectionHandler:
         self._worker()
         self._cache_phase()
         if header.clock >= self._rounds:
-            raise self._peer.protocol_error("sent push %d; there are %d" % (header.clock, self._rounds))
+            raise self._peer.protocol_error(f"sent push {header.clock}; there are {self._rounds}")
         return self._parts.is_due(header.clock, part) or self._drop(header)
 
     def _finished(self, header: Header, part: int) -> None:
@@ -583,7 +579,7 @@ class ConnectionHandler:
         table = header.shard
         self._check_table(table, header)
         if header.bytes != header.count * 8:
-            raise self._peer.protocol_error("looked up %d rows with %d bytes" % (header.count, header.bytes))
+            raise self._peer.protocol_error(f"looked up {header.count} rows with {header.bytes} bytes")
         slot = host.slots[worker]
         slot.last_lookup_count[table] = -1
         rows = slot.looked_up[table]
@@ -600,7 +596,7 @@ class ConnectionHandler:
         out = slot.outgoing_rows[table]
         size = header.count * width * 4
         into = out.tensor[: header.count * width].view(header.count, width)
-        versions: List[bytes] = []
+        versions: list[bytes] = []
 
         def read() -> None:
             versions.append(host.store.read_rows(table, wanted, into, self._source(header.clock)))
@@ -629,7 +625,7 @@ class ConnectionHandler:
         host, worker = self._host, self._worker()
         state = host.clocks
         if header.phase > state.phase:
-            raise self._peer.protocol_error("is at barrier %d, the server at %d" % (header.phase, state.phase))
+            raise self._peer.protocol_error(f"is at barrier {header.phase}, the server at {state.phase}")
         if header.phase == state.phase and state.phase in (settings.EXACT, settings.TRAINING):
             self._parts.skip_to(host.config.rounds(host.steps))
         with self._released:
@@ -640,7 +636,7 @@ class ConnectionHandler:
         """This backup worker replaces worker `worker` from now on."""
         host, peer = self._host, self._peer
         if not peer.spare or peer.index >= 0 or worker >= host.config.workers:
-            raise self._peer.protocol_error("asked to replace worker %d" % worker)
+            raise self._peer.protocol_error(f"asked to replace worker {worker}")
         with self._released:
             drop_worker(host, worker)
         clock, parts, phase = replace_worker(host, peer, worker)
@@ -658,10 +654,10 @@ class ConnectionHandler:
 
     def _check_table(self, table: int, header: Header) -> None:
         if table >= self._tables:
-            raise self._peer.protocol_error("named table %d of %d" % (table, self._tables))
+            raise self._peer.protocol_error(f"named table {table} of {self._tables}")
         most = self._capacities[table]
         if header.count > most:
-            raise self._peer.protocol_error("named %d rows of a table; at most %d are accepted" % (header.count, most))
+            raise self._peer.protocol_error(f"named {header.count} rows of a table; at most {most} are accepted")
 
     def _check_rows(self, rows: HostTensor, count: int, table: int) -> None:
         if not self._host.store.holds_rows(rows, count, table):
@@ -669,7 +665,7 @@ class ConnectionHandler:
 
     def _refuse_payload(self, header: Header) -> None:
         if header.bytes:
-            raise self._peer.protocol_error("sent a payload with %s" % header.name)
+            raise self._peer.protocol_error(f"sent a payload with {header.name}")
 
     def _drop(self, header: Header) -> bool:
         left = header.bytes
@@ -680,7 +676,7 @@ class ConnectionHandler:
         return False
 
 
-def _joined(pieces: List[Any]) -> Any:
+def _joined(pieces: list[Any]) -> Any:
     import torch
 
     return torch.cat(pieces)

@@ -9,7 +9,7 @@ differ by worker, step and element, so that a wrong weight shows which push is m
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Sequence
 
 from reference_trainer.common import oracle
 from reference_trainer.common.oracle import LEARNING_RATE, START_QUANTA, STEPS_SALT, Mismatch
@@ -73,7 +73,7 @@ class ExactValues:
         self._device = device
         self._salts = {p.name: STEPS_SALT + number for number, p in enumerate(plan.dense)}
         self._sizes = {p.name: p.elements for p in plan.dense}
-        self._known: Dict[Tuple[int, int, int], _ShardValues] = {}
+        self._known: dict[tuple[int, int, int], _ShardValues] = {}
 
     def start(self, shard: Shard) -> Any:
         """The weights of a shard before the first push: float32[elements]."""
@@ -101,11 +101,11 @@ class ExactValues:
         pattern = oracle.pattern_at(index + oracle.shift_of(step, self._workers), self._workers, size, salt)
         return oracle.units_at(index, salt) * pattern * oracle.share_at(index, worker, self._workers, size)
 
-    def push_of_rows(self, table: int, worker: int, clock: int) -> Tuple[Any, Any]:
+    def push_of_rows(self, table: int, worker: int, clock: int) -> tuple[Any, Any]:
         """The rows that one push of a worker touches, and their gradients summed over its steps."""
         import torch
 
-        found: Tuple[Any, Any] = (torch.zeros(0, dtype=torch.int64), torch.zeros(0, self._plan.tables[table].width))
+        found: tuple[Any, Any] = (torch.zeros(0, dtype=torch.int64), torch.zeros(0, self._plan.tables[table].width))
         for step in self.steps_of(clock):
             rows = torch.unique(ids(self._plan.tables[table], worker, step))
             gradients = self.row_gradients(table, rows.to(self._device), worker, step)
@@ -121,17 +121,17 @@ class ExactValues:
         rows = torch.cat([*found, *((part + 1) % kind.rows for part in found)]) if found else torch.zeros(0).long()
         return torch.unique(rows)
 
-    def compare(self, label: str, rank: int, shard: Shard, got: Any, expected: Any) -> Optional[Mismatch]:
+    def compare(self, label: str, rank: int, shard: Shard, got: Any, expected: Any) -> Mismatch | None:
         """None if a shard holds the right bits, else whose pushes explain its wrong elements."""
         found = oracle.compare(label, rank, got, expected)
         if found is None:
             return None
         parameter, index = shard.place_of(found.index)
-        where = "element %d of %s" % (index, parameter)
+        where = f"element {index} of {parameter}"
         difference = (expected - got) / LEARNING_RATE
         return self._explained(found, where, difference, lambda worker, clock: self.push(shard, worker, clock))
 
-    def compare_rows(self, label: str, rank: int, table: int, rows: Any, got: Any, expected: Any) -> Optional[Mismatch]:
+    def compare_rows(self, label: str, rank: int, table: int, rows: Any, got: Any, expected: Any) -> Mismatch | None:
         """The same for rows of a table."""
         import torch
 
@@ -157,9 +157,9 @@ class ExactValues:
         texts = [_count_text(worker, clock, count) for worker, count in sorted(times.items())]
         why = " and ".join(texts) if texts else found.explanation
         counts = {str(worker): 1 + count for worker, count in times.items()}
-        return replace(found, contributions=counts, explanation="%s: %s" % (where, why))
+        return replace(found, contributions=counts, explanation=f"{where}: {why}")
 
-    def _decode(self, difference: Any, pushed: Callable[[int, int], Any]) -> Tuple[Dict[int, int], int]:
+    def _decode(self, difference: Any, pushed: Callable[[int, int], Any]) -> tuple[dict[int, int], int]:
         """How often too many the push of one clock was added, by worker, and the clock; nothing if that is not it."""
         import torch
 
@@ -176,13 +176,13 @@ class ExactValues:
         return {}, 0
 
     @staticmethod
-    def _counts(rows: List[List[float]], differences: List[float]) -> Dict[int, int]:
+    def _counts(rows: list[list[float]], differences: list[float]) -> dict[int, int]:
         """The counts of each worker by the first elements with the digits of each window of workers.
 
         `rows` are what each worker pushes to each element.
         """
-        found: Dict[int, int] = {}
-        windows: Set[int] = set()
+        found: dict[int, int] = {}
+        windows: set[int] = set()
         for pushes, wanted in zip(rows, differences):
             known = [worker for worker, push in enumerate(pushes) if push]
             if not known or known[0] // oracle.WINDOW in windows:
@@ -224,14 +224,14 @@ class ExactValues:
 class _ShardValues:
     """What the values of one shard consist of: units, the share of each worker, and the pattern of each step."""
 
-    def __init__(self, shard: Shard, workers: int, device: Any, salts: Dict[str, int], sizes: Dict[str, int]) -> None:
+    def __init__(self, shard: Shard, workers: int, device: Any, salts: dict[str, int], sizes: dict[str, int]) -> None:
         import torch
 
         self._workers = workers
-        self._pieces: List[Tuple[Any, int]] = []
+        self._pieces: list[tuple[Any, int]] = []
         #: By parameter size: each piece's element numbers.
-        self._indices: List[Tuple[Any, int]] = []
-        units: List[Any] = []
+        self._indices: list[tuple[Any, int]] = []
+        units: list[Any] = []
         beyond = oracle.shift_of(oracle.MAX_EXACT_STEPS, workers)
         for piece in shard.pieces:
             begin, count, name = piece.block.begin, piece.block.elements, piece.block.parameter
@@ -241,7 +241,7 @@ class _ShardValues:
             self._indices.append((long[:count], sizes[name]))
             units.append(oracle.units_at(long[:count], salts[name]))
         self.units = torch.cat(units)
-        self._shares: Dict[int, Any] = {}
+        self._shares: dict[int, Any] = {}
 
     def share(self, worker: int) -> Any:
         """Units times the part of a worker: float32[elements]."""
@@ -272,21 +272,21 @@ class ExpectedShard:
         self._exact = exact
         self._shard = shard
         self._workers = workers
-        self._has: List[List[int]] = []
-        self._latest: Dict[Tuple[int, int], Any] = {}
+        self._has: list[list[int]] = []
+        self._latest: dict[tuple[int, int], Any] = {}
 
     def advance(self, versions: Sequence[Sequence[int]]) -> str:
         """Add pushes until `values` have these versions; returns what is impossible about them, or nothing."""
         if not self._has:
             self._has = [[0] * self._workers for _ in versions]
         size = self._shard.elements if len(self._has) == 1 else piece_of(self._shard.elements)
-        added: Dict[Tuple[int, int], Any] = {}
+        added: dict[tuple[int, int], Any] = {}
         for part, (has, wanted) in enumerate(zip(self._has, versions)):
             for worker in range(self._workers):
                 if wanted[worker] < has[worker]:
-                    return "holds %d pushes of worker %d, and held %d before" % (wanted[worker], worker, has[worker])
+                    return f"holds {wanted[worker]} pushes of worker {worker}, and held {has[worker]} before"
                 if wanted[worker] > self._exact.pushes:
-                    return "claims to hold %d pushes of worker %d" % (wanted[worker], worker)
+                    return f"claims to hold {wanted[worker]} pushes of worker {worker}"
                 for clock in range(has[worker], wanted[worker]):
                     push = added.get((worker, clock))
                     if push is None:
@@ -314,9 +314,9 @@ class ExpectedRows:
         for worker, wanted in enumerate(versions):
             has = self._has[worker]
             if wanted < has:
-                return "holds %d pushes of worker %d, and held %d before" % (wanted, worker, has)
+                return f"holds {wanted} pushes of worker {worker}, and held {has} before"
             if wanted > self._exact.pushes:
-                return "claims to hold %d pushes of worker %d" % (wanted, worker)
+                return f"claims to hold {wanted} pushes of worker {worker}"
             for clock in range(has, wanted):
                 touched, gradients = self._exact.push_of_rows(self._table, worker, clock)
                 here = torch.isin(touched, self.rows)
@@ -332,7 +332,7 @@ class ExpectedRows:
         return self.values[torch.searchsorted(self.rows, rows)]
 
 
-def summed_rows(first: Tuple[Any, Any], second: Tuple[Any, Any]) -> Tuple[Any, Any]:
+def summed_rows(first: tuple[Any, Any], second: tuple[Any, Any]) -> tuple[Any, Any]:
     """Rows and numbers of both, each row once with the sum of its numbers."""
     import torch
 
@@ -343,13 +343,13 @@ def summed_rows(first: Tuple[Any, Any], second: Tuple[Any, Any]) -> Tuple[Any, A
 
 def _count_text(worker: int, clock: int, count: int) -> str:
     if count == -1:
-        return "push %d of worker %d is missing" % (clock, worker)
+        return f"push {clock} of worker {worker} is missing"
     if count == 1:
-        return "push %d of worker %d was applied twice" % (clock, worker)
-    return "push %d of worker %d was applied %+d times too often" % (clock, worker, count)
+        return f"push {clock} of worker {worker} was applied twice"
+    return f"push {clock} of worker {worker} was applied {count:+} times too often"
 
 
-def deduplicated(found: Any) -> Tuple[Any, Any, Any]:
+def deduplicated(found: Any) -> tuple[Any, Any, Any]:
     """The sorted distinct row numbers; for each given number its position among them; the count of each."""
     import torch
 

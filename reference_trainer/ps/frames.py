@@ -20,7 +20,7 @@ import threading
 import time
 import zlib
 from dataclasses import dataclass
-from typing import Any, Callable, List, Optional, Tuple, Union
+from typing import Any, Callable
 
 #: Operations above this size run without the lock, on their own processor.
 LARGE_BYTES = 1 << 20
@@ -194,13 +194,13 @@ def encode(header: Header) -> bytes:
     return body + _CRC.pack(zlib.crc32(body))
 
 
-def decode(data: Union[bytes, bytearray, memoryview]) -> Header:
+def decode(data: bytes | bytearray | memoryview) -> Header:
     """Decode the header in these 44 bytes. Raises FrameError with the received data."""
     if len(data) != HEADER_BYTES:
-        raise FrameError("a header has %d bytes, not %d" % (HEADER_BYTES, len(data)))
+        raise FrameError(f"a header has {HEADER_BYTES} bytes, not {len(data)}")
     magic, version, op, flags, worker, clock, shard, count, size, phase, crc = _HEADER.unpack(data)
     if magic != MAGIC:
-        raise FrameError("this is not the protocol of preflight's parameter servers: %r" % bytes(data[:24]))
+        raise FrameError(f"this is not the protocol of preflight's parameter servers: {bytes(data[:24])!r}")
     if crc != zlib.crc32(data[:_BODY_BYTES]):
         raise FrameError("the checksum of a header is wrong: bytes were changed in transit")
     if version != VERSION:
@@ -295,7 +295,7 @@ class Channel:
         self._reads_ahead = True
         #: Unacknowledged bytes at the last check.
         self._unsent = 0
-        self._queued: List[memoryview] = []
+        self._queued: list[memoryview] = []
         #: A frame was begun whose end is still to be offered.
         self._cut = False
         self._sending = threading.Lock()
@@ -310,11 +310,11 @@ class Channel:
         """Send one whole frame, with the payload's buffers in sequence."""
         self.send_all([memoryview(encode(header)), *payload])
 
-    def queue(self, parts: List[memoryview]) -> None:
+    def queue(self, parts: list[memoryview]) -> None:
         """Send these bytes before the next wait for the other side, together with everything else queued by then."""
         self._queued += parts
 
-    def offer(self, parts: List[memoryview], *, whole: bool) -> None:
+    def offer(self, parts: list[memoryview], *, whole: bool) -> None:
         """Queue these bytes, and send as much of the queue as possible without waiting. Raises PeerError.
 
         For answers while the other side is still sending: it reads nothing before it has sent everything, so waiting
@@ -341,7 +341,7 @@ class Channel:
         if self._queued:
             self.send_all([])
 
-    def send_all(self, parts: List[memoryview]) -> None:
+    def send_all(self, parts: list[memoryview]) -> None:
         """Send these bytes in order, after the queue; one frame or several. Raises PeerError."""
         with self._sending:
             if self._queued:
@@ -368,7 +368,7 @@ class Channel:
                 left -= sent
                 parts = _rest(parts, sent)
 
-    def receive(self, deadline: Optional[float] = None) -> Header:
+    def receive(self, deadline: float | None = None) -> Header:
         """Return the next header, by `deadline` however slowly its bytes arrive; without one, as long as they keep
         arriving.
 
@@ -378,7 +378,7 @@ class Channel:
         for an invalid frame, and the content of an ERROR frame.
         """
         if self._payload_left:
-            raise RuntimeError("%d bytes of a payload were not read" % self._payload_left)
+            raise RuntimeError(f"{self._payload_left} bytes of a payload were not read")
         while self._end - self._begin < HEADER_BYTES:
             self._read_more(deadline)
             self._in_time(deadline)
@@ -387,20 +387,20 @@ class Channel:
         try:
             header = decode(self._ahead[begin : self._begin])
         except FrameError as error:
-            raise PeerError("protocol_error", self.peer, "%s sent invalid data: %s" % (self.peer, error)) from error
+            raise PeerError("protocol_error", self.peer, f"{self.peer} sent invalid data: {error}") from error
         self._payload_left = header.bytes
         self._reads_ahead = header.bytes < _LARGE_BYTES
         if header.op == ERROR:
             raise self._error(header, deadline)
         return header
 
-    def read_payload(self, into: memoryview, ends: Optional[float] = None) -> None:
+    def read_payload(self, into: memoryview, ends: float | None = None) -> None:
         """Read as much of the payload as `into` holds; by `ends` however slowly its bytes arrive; without it, as long
         as they keep arriving.
         """
         size = len(into)
         if size > self._payload_left:
-            raise PeerError("protocol_error", self.peer, "%s sent a payload that is too short" % self.peer)
+            raise PeerError("protocol_error", self.peer, f"{self.peer} sent a payload that is too short")
         self._payload_left -= size
         have = min(size, self._end - self._begin)
         into[:have] = self._ahead[self._begin : self._begin + have]
@@ -434,10 +434,10 @@ class Channel:
             if have < size:
                 self._in_time(ends)
 
-    def text(self, header: Header, ends: Optional[float] = None) -> str:
+    def text(self, header: Header, ends: float | None = None) -> str:
         """The payload of this header as a string. Raises PeerError if it is longer than a message may be."""
         if header.bytes > TEXT_BYTES:
-            raise PeerError("protocol_error", self.peer, "%s sent a text of %d bytes" % (self.peer, header.bytes))
+            raise PeerError("protocol_error", self.peer, f"{self.peer} sent a text of {header.bytes} bytes")
         data = bytearray(header.bytes)
         self.read_payload(memoryview(data), ends)
         return data.decode("utf-8", "replace")
@@ -476,7 +476,7 @@ class Channel:
         """The first bytes that arrived and were not read yet; messages about unknown clients quote them."""
         return bytes(self._ahead[self._begin : self._end][:80])
 
-    def _read_more(self, deadline: Optional[float]) -> None:
+    def _read_more(self, deadline: float | None) -> None:
         self.flush()
         if self._begin == self._end:
             self._begin = self._end = 0
@@ -506,18 +506,18 @@ class Channel:
             self.bytes_in += got
             return
 
-    def _in_time(self, deadline: Optional[float]) -> None:
+    def _in_time(self, deadline: float | None) -> None:
         """Raise PeerError after the deadline, if there is one, even if data is still arriving."""
         if deadline is not None and time.monotonic() >= deadline:
             self._end_wait()
-            raise PeerError("silent", self.peer, "%s did not send a whole frame in time" % self.peer)
+            raise PeerError("silent", self.peer, f"{self.peer} did not send a whole frame in time")
 
     def _check(self, began: float, deadline: float, did: str) -> None:
         """After a system call without progress for a tick: report a long wait, and end it at the deadline."""
         now = time.monotonic()
         if now >= deadline and not self._is_draining():
             self._end_wait()
-            raise PeerError("silent", self.peer, "%s %s for %.1f s" % (self.peer, did, self.limit_s))
+            raise PeerError("silent", self.peer, f"{self.peer} {did} for {self.limit_s:.1f} s")
         if now - began >= NOTICE_S:
             self.kept_waiting = True
             self.on_wait_change(True)
@@ -538,19 +538,19 @@ class Channel:
 
     def _gone(self, error: OSError) -> PeerError:
         if error.errno in (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH):
-            return PeerError("silent", self.peer, "%s no longer answers: %s" % (self.peer, error.strerror))
-        return PeerError("gone", self.peer, "the connection to %s broke: %s" % (self.peer, error.strerror))
+            return PeerError("silent", self.peer, f"{self.peer} no longer answers: {error.strerror}")
+        return PeerError("gone", self.peer, f"the connection to {self.peer} broke: {error.strerror}")
 
     def _ended(self) -> PeerError:
-        return PeerError("gone", self.peer, "%s closed the connection" % self.peer)
+        return PeerError("gone", self.peer, f"{self.peer} closed the connection")
 
-    def _error(self, header: Header, ends: Optional[float]) -> PeerError:
+    def _error(self, header: Header, ends: float | None) -> PeerError:
         kind = "mismatch" if header.flags & MISMATCH else "ended"
         kind = "protocol_error" if header.flags & REFUSED else kind
-        return PeerError(kind, self.peer, "%s says: %s" % (self.peer, self.text(header, ends)))
+        return PeerError(kind, self.peer, f"{self.peer} says: {self.text(header, ends)}")
 
 
-def _rest(parts: List[memoryview], sent: int) -> List[memoryview]:
+def _rest(parts: list[memoryview], sent: int) -> list[memoryview]:
     """The rest of these buffers after this many bytes were sent."""
     for place, part in enumerate(parts):
         if sent < len(part):
@@ -562,11 +562,11 @@ def _rest(parts: List[memoryview], sent: int) -> List[memoryview]:
 def address_of(connection: socket.socket, *, peer: bool) -> str:
     """`host:port` of one end of a connection; a mapped IPv4 address is shown as IPv4."""
     try:
-        name: Tuple[object, ...] = connection.getpeername() if peer else connection.getsockname()
+        name: tuple[object, ...] = connection.getpeername() if peer else connection.getsockname()
     except OSError:
         return ""
     if len(name) < 2:
         return str(name)
     host = str(name[0])
     host = host[7:] if host.startswith("::ffff:") else host
-    return "[%s]:%s" % (host, name[1]) if ":" in host else "%s:%s" % (host, name[1])
+    return f"[{host}]:{name[1]}" if ":" in host else f"{host}:{name[1]}"

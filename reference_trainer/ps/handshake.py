@@ -16,7 +16,7 @@ import socket
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 from preflight.agent import rank_events, wire
 from preflight.agent.wire import ProbeUnavailable
@@ -31,7 +31,7 @@ _NONCE_BYTES = 32
 _PROOF_BYTES = 32
 
 
-def challenge(channel: Channel, secret: bytes, deadline: float) -> Tuple[Dict[str, Any], bytes]:
+def challenge(channel: Channel, secret: bytes, deadline: float) -> tuple[dict[str, Any], bytes]:
     """The server's side: read the worker's hello, and return what its answer must prove.
 
     Raises PeerError of kind `protocol_error` for a stranger, which sends invalid data, nothing, or a wrong secret.
@@ -43,21 +43,21 @@ def challenge(channel: Channel, secret: bytes, deadline: float) -> Tuple[Dict[st
     except PeerError as error:
         if error.kind == "silent":
             raise PeerError(
-                "protocol_error", error.peer, "%s connected and did not identify itself" % error.peer
+                "protocol_error", error.peer, f"{error.peer} connected and did not identify itself"
             ) from error
         raise
     if header.op != frames.HELLO or not _NONCE_BYTES + _PROOF_BYTES < header.bytes <= frames.TEXT_BYTES:
-        raise PeerError("protocol_error", channel.peer, "%s began with %s" % (channel.peer, header.name))
+        raise PeerError("protocol_error", channel.peer, f"{channel.peer} began with {header.name}")
     data = bytearray(header.bytes)
     channel.read_payload(memoryview(data), deadline)
     theirs, proof = bytes(data[:_NONCE_BYTES]), bytes(data[_NONCE_BYTES : _NONCE_BYTES + _PROOF_BYTES])
     peer_values = bytes(data[_NONCE_BYTES + _PROOF_BYTES :])
     if not hmac.compare_digest(proof, _proof(secret, b"worker", own, theirs, peer_values)):
-        raise PeerError("protocol_error", channel.peer, "%s does not know the secret of this run" % channel.peer)
+        raise PeerError("protocol_error", channel.peer, f"{channel.peer} does not know the secret of this run")
     return _parsed(channel, peer_values), own + theirs
 
 
-def welcome(channel: Channel, secret: bytes, challenges: bytes, own_values: Dict[str, Any]) -> None:
+def welcome(channel: Channel, secret: bytes, challenges: bytes, own_values: dict[str, Any]) -> None:
     """The server's answer, once it accepts the worker."""
     peer_values = json.dumps(own_values).encode("utf-8")
     proof = _proof(secret, b"server", challenges[:_NONCE_BYTES], challenges[_NONCE_BYTES:], peer_values)
@@ -65,7 +65,7 @@ def welcome(channel: Channel, secret: bytes, challenges: bytes, own_values: Dict
     channel.send(Header(frames.WELCOME, bytes=len(data)), memoryview(data))
 
 
-def introduce(channel: Channel, secret: bytes, own_values: Dict[str, Any], limit_s: float) -> Dict[str, Any]:
+def introduce(channel: Channel, secret: bytes, own_values: dict[str, Any], limit_s: float) -> dict[str, Any]:
     """The worker's side: authenticate itself, and read the server's hello.
 
     Raises PeerError: `protocol_error` for a peer that is not a server of this run, `mismatch` and `ended` with the
@@ -73,9 +73,7 @@ def introduce(channel: Channel, secret: bytes, own_values: Dict[str, Any], limit
     """
     header = _expected(channel, frames.CHALLENGE, limit_s)
     if header.bytes != _NONCE_BYTES:
-        raise PeerError(
-            "protocol_error", channel.peer, "%s sent a challenge of %d bytes" % (channel.peer, header.bytes)
-        )
+        raise PeerError("protocol_error", channel.peer, f"{channel.peer} sent a challenge of {header.bytes} bytes")
     theirs = bytearray(_NONCE_BYTES)
     channel.read_payload(memoryview(theirs), time.monotonic() + limit_s)
     own = os.urandom(_NONCE_BYTES)
@@ -84,12 +82,12 @@ def introduce(channel: Channel, secret: bytes, own_values: Dict[str, Any], limit
     channel.send(Header(frames.HELLO, bytes=len(data)), memoryview(data))
     header = _expected(channel, frames.WELCOME, limit_s)
     if not _PROOF_BYTES < header.bytes <= frames.TEXT_BYTES:
-        raise PeerError("protocol_error", channel.peer, "%s sent a welcome of %d bytes" % (channel.peer, header.bytes))
+        raise PeerError("protocol_error", channel.peer, f"{channel.peer} sent a welcome of {header.bytes} bytes")
     answer = bytearray(header.bytes)
     channel.read_payload(memoryview(answer), time.monotonic() + limit_s)
     proof, peer_data = bytes(answer[:_PROOF_BYTES]), bytes(answer[_PROOF_BYTES:])
     if not hmac.compare_digest(proof, _proof(secret, b"server", bytes(theirs), own, peer_data)):
-        raise PeerError("protocol_error", channel.peer, "%s does not know the secret of this run" % channel.peer)
+        raise PeerError("protocol_error", channel.peer, f"{channel.peer} does not know the secret of this run")
     return _parsed(channel, peer_data)
 
 
@@ -104,9 +102,7 @@ def _expected(channel: Channel, op: int, limit_s: float) -> Header:
             raise PeerError("silent", error.peer, text % (error.peer, limit_s)) from error
         raise
     if header.op != op:
-        raise PeerError(
-            "protocol_error", channel.peer, "%s sent %s, not %s" % (channel.peer, header.name, frames.NAMES[op])
-        )
+        raise PeerError("protocol_error", channel.peer, f"{channel.peer} sent {header.name}, not {frames.NAMES[op]}")
     return header
 
 
@@ -114,13 +110,13 @@ def _proof(secret: bytes, role: bytes, of_server: bytes, of_worker: bytes, peer_
     return hmac.new(secret, b"preflight ps " + role + of_server + of_worker + peer_values, hashlib.sha256).digest()
 
 
-def _parsed(channel: Channel, peer_values: bytes) -> Dict[str, Any]:
+def _parsed(channel: Channel, peer_values: bytes) -> dict[str, Any]:
     try:
         found = wire.parse(peer_values)
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise PeerError("protocol_error", channel.peer, "%s sent a message that is not valid JSON" % channel.peer)
+        raise PeerError("protocol_error", channel.peer, f"{channel.peer} sent a message that is not valid JSON")
     return found
 
 
@@ -139,15 +135,15 @@ class DialledServer:
     index: int
     endpoint: str
     dialled: DialResult = field(default_factory=lambda: DialResult("failed", "it was not tried"))
-    channel: Optional[Channel] = None
+    channel: Channel | None = None
     host: str = ""
-    problem: Optional[PeerError] = None
+    problem: PeerError | None = None
 
 
 class ServerDialer:
     """Dials all servers while torch is imported: `result` waits for all of them."""
 
-    def __init__(self, config: Settings, progress: Progress, own_values: Dict[str, Any]) -> None:
+    def __init__(self, config: Settings, progress: Progress, own_values: dict[str, Any]) -> None:
         self._config = config
         self._progress = progress
         self._own_values = own_values
@@ -160,7 +156,7 @@ class ServerDialer:
         for thread in self._threads:
             thread.start()
 
-    def channels(self) -> List[Channel]:
+    def channels(self) -> list[Channel]:
         """A connection to each server, by index.
 
         Raises ProbeUnavailable: `denied` when a server has another configuration or another program listens there,
@@ -215,7 +211,7 @@ class ServerDialer:
                 return
             time.sleep(_PAUSE_S)
 
-    def _connect(self, item: DialledServer, host: str, port: int) -> Optional[socket.socket]:
+    def _connect(self, item: DialledServer, host: str, port: int) -> socket.socket | None:
         """One attempt; the connection is kept if it opens."""
         began = time.monotonic()
         try:
@@ -227,7 +223,7 @@ class ServerDialer:
         if connection.getsockname() == connection.getpeername():
             # A port of the ephemeral range may connect to itself while nothing listens there.
             connection.close()
-            item.dialled = DialResult("refused", "%s port %d: nothing listens there" % (host, port))
+            item.dialled = DialResult("refused", f"{host} port {port}: nothing listens there")
             return None
         address, source = str(connection.getpeername()[0]), str(connection.getsockname()[0])
         item.dialled = DialResult("open", "", address, source, time.monotonic() - began)
@@ -235,7 +231,7 @@ class ServerDialer:
 
     def _greet(self, item: DialledServer, connection: socket.socket) -> None:
         config = self._config
-        name = "server %d at %s" % (item.index, item.endpoint)
+        name = f"server {item.index} at {item.endpoint}"
         channel = Channel(connection, peer=name, limit_s=config.least_limit_s)
         try:
             own_values = {**self._own_values, "server": item.index}
@@ -264,9 +260,9 @@ class ServerDialer:
             return
         except OSError as error:
             channel.close()
-            item.problem = PeerError("gone", name, "%s: %s" % (name, error.strerror or errno.errorcode.get(0, "")))
+            item.problem = PeerError("gone", name, "{}: {}".format(name, error.strerror or errno.errorcode.get(0, "")))
             return
-        channel.peer = "%s (%s)" % (name, item.host) if item.host else name
+        channel.peer = f"{name} ({item.host})" if item.host else name
         item.channel = channel
 
     def _on_dialled(self, item: DialledServer) -> None:

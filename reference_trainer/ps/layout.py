@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Sequence
 
 from reference_trainer.ps.client import Server
 from reference_trainer.ps.partition import Plan
@@ -16,7 +16,7 @@ class ParameterLayout:
     """The pieces of every dense parameter, in the order of the plan."""
 
     def __init__(self, plan: Plan) -> None:
-        pieces: Dict[str, List[Tuple[int, int, int, int]]] = {p.name: [] for p in plan.dense}
+        pieces: dict[str, list[tuple[int, int, int, int]]] = {p.name: [] for p in plan.dense}
         for server, shards in enumerate(plan.shards):
             for shard in shards:
                 for piece in shard.pieces:
@@ -35,11 +35,11 @@ class ParameterLayout:
         self._sizes = [p.elements for p in plan.dense]
         self._sent = [[self._runs(pieces) for pieces in shards] for shards in made_of]
         #: The servers whose memory `gather` used last, and the location of everything in it.
-        self._seen: Optional[Sequence[Server]] = None
-        self._pulled: List[List[Any]] = []
-        self._whole: List[Any] = []
+        self._seen: Sequence[Server] | None = None
+        self._pulled: list[list[Any]] = []
+        self._whole: list[Any] = []
 
-    def gather(self, servers: Sequence[Server], device: Any = None) -> List[Any]:
+    def gather(self, servers: Sequence[Server], device: Any = None) -> list[Any]:
         """Every parameter as last pulled. A parameter that is in one piece on one server is not copied on the host.
 
         Args:
@@ -84,7 +84,7 @@ class ParameterLayout:
 
             torch.cuda.synchronize(on_gpu[0])
 
-    def lend(self, values: Sequence[Any], servers: Sequence[Server]) -> List[Any]:
+    def lend(self, values: Sequence[Any], servers: Sequence[Server]) -> list[Any]:
         """Like `scatter`, but large values are sent in place. Keep the returned objects until they have been sent.
 
         Values on a GPU are always copied, to the memory that `scatter` uses: only that is pinned.
@@ -97,7 +97,7 @@ class ParameterLayout:
         flat = [value.detach().reshape(-1) for value in values]
         for server, shards in zip(servers, self._sent):
             for number, runs in enumerate(shards):
-                parts: List[memoryview] = []
+                parts: list[memoryview] = []
                 for offset, size, pieces in runs:
                     if len(pieces) == 1:
                         parts += bytes_of(self._piece(flat, pieces[0]))
@@ -109,14 +109,14 @@ class ParameterLayout:
                 server.outgoing[number] = parts
         return flat
 
-    def _piece(self, flat: Sequence[Any], piece: Tuple[int, int, int]) -> Any:
+    def _piece(self, flat: Sequence[Any], piece: tuple[int, int, int]) -> Any:
         place, begin, size = piece
         return flat[place] if size == self._sizes[place] else flat[place][begin : begin + size]
 
     @staticmethod
-    def _runs(pieces: Sequence[Tuple[int, int, int, int]]) -> List[Tuple[int, int, List[Tuple[int, int, int]]]]:
+    def _runs(pieces: Sequence[tuple[int, int, int, int]]) -> list[tuple[int, int, list[tuple[int, int, int]]]]:
         """The units of sending, as offset and size: one large piece in place, or small pieces that are copied."""
-        runs: List[Tuple[int, int, List[Tuple[int, int, int]]]] = []
+        runs: list[tuple[int, int, list[tuple[int, int, int]]]] = []
         small = False
         for place, begin, size, offset in pieces:
             if small and size < _MIN_LENT:

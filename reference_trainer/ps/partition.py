@@ -10,7 +10,7 @@ import hashlib
 import json
 import zlib
 from dataclasses import dataclass
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Iterable, Sequence
 
 FLOAT_BYTES = 4
 #: The largest piece that is sent and locked as a whole. On loopback every transport is fastest with 1 to 16 MiB, and
@@ -54,7 +54,7 @@ def product(shape: Iterable[int]) -> int:
     return result
 
 
-def sizes_of_blocks(shape: Sequence[int], servers: int, min_elements: int = MIN_BLOCK) -> Tuple[int, ...]:
+def sizes_of_blocks(shape: Sequence[int], servers: int, min_elements: int = MIN_BLOCK) -> tuple[int, ...]:
     """The sizes in elements of the blocks of one parameter for this many servers.
 
     As in Paddle's `slice_variable` (fluid/transpiler/distribute_transpiler.py, 1.8.5): at most one block per server,
@@ -71,10 +71,10 @@ def sizes_of_blocks(shape: Sequence[int], servers: int, min_elements: int = MIN_
     return tuple(min(size, elements - index * size) for index in range(-(-elements // size)))
 
 
-def cut(name: str, shape: Sequence[int], servers: int, min_elements: Optional[int] = MIN_BLOCK) -> List[Block]:
+def cut(name: str, shape: Sequence[int], servers: int, min_elements: int | None = MIN_BLOCK) -> list[Block]:
     """The blocks of one parameter; one block if `min_elements` is None."""
     sizes = (product(shape),) if min_elements is None else sizes_of_blocks(shape, servers, min_elements)
-    blocks: List[Block] = []
+    blocks: list[Block] = []
     begin = 0
     for index, elements in enumerate(sizes):
         blocks.append(Block(name, index, begin, elements))
@@ -82,28 +82,28 @@ def cut(name: str, shape: Sequence[int], servers: int, min_elements: Optional[in
     return blocks
 
 
-def in_turn(blocks: Sequence[Block], servers: int) -> List[List[Block]]:
+def in_turn(blocks: Sequence[Block], servers: int) -> list[list[Block]]:
     """The blocks of each server when they are assigned in turn (Paddle's RoundRobin)."""
-    held: List[List[Block]] = [[] for _ in range(servers)]
+    held: list[list[Block]] = [[] for _ in range(servers)]
     for turn, block in enumerate(blocks):
         held[turn % servers].append(block)
     return held
 
 
-def by_name(blocks: Sequence[Block], servers: int) -> List[List[Block]]:
+def by_name(blocks: Sequence[Block], servers: int) -> list[list[Block]]:
     """The blocks of each server, by a hash of their names that is the same in every process."""
-    held: List[List[Block]] = [[] for _ in range(servers)]
+    held: list[list[Block]] = [[] for _ in range(servers)]
     for block in blocks:
-        key = "%s.block%d" % (block.parameter, block.index)
+        key = f"{block.parameter}.block{block.index}"
         held[zlib.crc32(key.encode("utf-8")) % servers].append(block)
     return held
 
 
-def by_size(blocks: Sequence[Block], servers: int) -> List[List[Block]]:
+def by_size(blocks: Sequence[Block], servers: int) -> list[list[Block]]:
     """The blocks of each server: the largest come first, and each goes to the server with the least so far, the first
     among equals.
     """
-    held: List[List[Block]] = [[] for _ in range(servers)]
+    held: list[list[Block]] = [[] for _ in range(servers)]
     loads = [0] * servers
     for block in sorted(blocks, key=lambda block: (-block.elements, block.parameter, block.index)):
         chosen = loads.index(min(loads))
@@ -116,7 +116,7 @@ def by_size(blocks: Sequence[Block], servers: int) -> List[List[Block]]:
 POLICIES = {"round-robin": in_turn, "hash": by_name, "size": by_size}
 
 
-def rows_held(rows: int, servers: int) -> Tuple[int, ...]:
+def rows_held(rows: int, servers: int) -> tuple[int, ...]:
     """The number of rows of a table on each server if the row number modulo the number of servers decides, as for
     sparse tables.
     """
@@ -125,13 +125,13 @@ def rows_held(rows: int, servers: int) -> Tuple[int, ...]:
 
 def bytes_held(
     dense: Sequence[Sequence[int]],
-    tables: Sequence[Tuple[int, int]],
+    tables: Sequence[tuple[int, int]],
     servers: int,
     *,
-    min_elements: Optional[int] = MIN_BLOCK,
+    min_elements: int | None = MIN_BLOCK,
     policy: str = "round-robin",
     slots: int = 0,
-) -> List[int]:
+) -> list[int]:
     """The memory of each server: blocks of dense parameters and rows of tables, with the optimizer's values.
 
     Args:
@@ -146,10 +146,10 @@ def bytes_held(
     return [elements * FLOAT_BYTES * (1 + slots) for elements in held]
 
 
-def sliced(blocks: Iterable[Block], max_elements: int = SLICE_BYTES // FLOAT_BYTES) -> List[Block]:
+def sliced(blocks: Iterable[Block], max_elements: int = SLICE_BYTES // FLOAT_BYTES) -> list[Block]:
     """The same blocks, none of more than `max_elements` elements, renumbered within each parameter."""
-    found: List[Block] = []
-    numbers: Dict[str, int] = {}
+    found: list[Block] = []
+    numbers: dict[str, int] = {}
     for block in blocks:
         for begin in range(0, block.elements, max_elements):
             number = numbers.get(block.parameter, 0)
@@ -158,7 +158,7 @@ def sliced(blocks: Iterable[Block], max_elements: int = SLICE_BYTES // FLOAT_BYT
     return found
 
 
-def overloaded(loads: Sequence[int]) -> Tuple[int, ...]:
+def overloaded(loads: Sequence[int]) -> tuple[int, ...]:
     """The servers with more than twice the mean, unless that is negligible: all others wait for them."""
     mean = sum(loads) / len(loads) if loads else 0.0
     return tuple(index for index, load in enumerate(loads) if load > 2 * mean and load > NEGLIGIBLE_BYTES)
@@ -178,7 +178,7 @@ class Parameter:
     """A dense parameter: its name and shape. All numbers are float32."""
 
     name: str
-    shape: Tuple[int, ...]
+    shape: tuple[int, ...]
 
     @property
     def elements(self) -> int:
@@ -213,20 +213,20 @@ class Shard:
     number: int
     begin: int
     elements: int
-    pieces: Tuple[Piece, ...]
+    pieces: tuple[Piece, ...]
 
     @property
     def bytes(self) -> int:
         """Its size in transit."""
         return self.elements * FLOAT_BYTES
 
-    def place_of(self, element: int) -> Tuple[str, int]:
+    def place_of(self, element: int) -> tuple[str, int]:
         """The parameter and the flat index of one of the shard's elements."""
         for piece in self.pieces:
             inside = self.begin + element - piece.offset
             if 0 <= inside < piece.block.elements:
                 return piece.block.parameter, piece.block.begin + inside
-        raise IndexError("shard %d has no element %d" % (self.number, element))
+        raise IndexError(f"shard {self.number} has no element {element}")
 
 
 @dataclass(frozen=True)
@@ -235,9 +235,9 @@ class Plan:
 
     servers: int
     policy: str
-    dense: Tuple[Parameter, ...]
-    tables: Tuple[Table, ...]
-    shards: Tuple[Tuple[Shard, ...], ...]
+    dense: tuple[Parameter, ...]
+    tables: tuple[Table, ...]
+    shards: tuple[tuple[Shard, ...], ...]
 
     def elements_of(self, server: int) -> int:
         """The count of dense numbers on one server."""
@@ -272,7 +272,7 @@ class Plan:
         }
         return hashlib.sha256(json.dumps(values, separators=(",", ":")).encode("utf-8")).hexdigest()
 
-    def parameters(self) -> List[List[Any]]:
+    def parameters(self) -> list[list[Any]]:
         """Names and shapes as JSON, to find the tensor that differs if the digests do."""
         return [[p.name, list(p.shape)] for p in self.dense] + [[t.name, [t.rows, t.width]] for t in self.tables]
 
@@ -283,7 +283,7 @@ def make(
     servers: int,
     *,
     policy: str = "size",
-    least_block: Optional[int] = None,
+    least_block: int | None = None,
     slice_bytes: int = SLICE_BYTES,
 ) -> Plan:
     """Make the plan for these parameters.
@@ -296,7 +296,7 @@ def make(
     Raises ValueError naming the valid policies.
     """
     if policy not in POLICIES:
-        raise ValueError("unknown policy %r; expected one of %s" % (policy, ", ".join(sorted(POLICIES))))
+        raise ValueError("unknown policy {!r}; expected one of {}".format(policy, ", ".join(sorted(POLICIES))))
     blocks = [block for p in dense for block in cut(p.name, p.shape, servers, least_block) if block.elements]
     slices = sliced(blocks, slice_bytes // FLOAT_BYTES)
     held = POLICIES[policy](slices, servers)
@@ -304,10 +304,10 @@ def make(
     return Plan(servers, policy, tuple(dense), tuple(tables), shards)
 
 
-def _packed(blocks: Sequence[Block], max_elements: int) -> Tuple[Shard, ...]:
+def _packed(blocks: Sequence[Block], max_elements: int) -> tuple[Shard, ...]:
     """Blocks of one server in sequence, in as few shards as `max_elements` elements per shard allow in this order."""
-    found: List[Shard] = []
-    pieces: List[Piece] = []
+    found: list[Shard] = []
+    pieces: list[Piece] = []
     begin = offset = 0
     for block in blocks:
         if pieces and offset + block.elements - begin > max_elements:
@@ -336,11 +336,11 @@ def difference(mine: Sequence[Any], theirs: Any) -> str:
 
 def _words(parameter: Any) -> str:
     if isinstance(parameter, (list, tuple)) and len(parameter) == 2:
-        return "%s %s" % (str(parameter[0])[:80], str(parameter[1])[:80])
+        return f"{str(parameter[0])[:80]} {str(parameter[1])[:80]}"
     return str(parameter)[:80]
 
 
-def from_params(params: Dict[str, Any], dense: Sequence[Parameter], tables: Sequence[Table]) -> Plan:
+def from_params(params: dict[str, Any], dense: Sequence[Parameter], tables: Sequence[Table]) -> Plan:
     """The plan from a process's parameters: `servers`, `policy`, `least_block`, `slice_bytes`."""
     least = params.get("least_block")
     return make(

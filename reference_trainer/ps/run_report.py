@@ -12,7 +12,7 @@ import os
 import socket
 import sys
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from preflight.agent import rank_events
 from reference_trainer.common.oracle import Mismatch
@@ -87,21 +87,21 @@ class ServerReport:
     mode: str
     device: str
     framework: str
-    phase_at_s: Dict[str, float] = field(default_factory=dict)
+    phase_at_s: dict[str, float] = field(default_factory=dict)
     dense_bytes: int = 0
     table_bytes: int = 0
     shards: int = 0
     imbalance: float = 1.0
-    seen: List[WorkerStats] = field(default_factory=list)
-    staleness: Dict[str, int] = field(default_factory=dict)
+    seen: list[WorkerStats] = field(default_factory=list)
+    staleness: dict[str, int] = field(default_factory=dict)
     staleness_bound: int = 0
-    overtaken: Dict[str, int] = field(default_factory=dict)
+    overtaken: dict[str, int] = field(default_factory=dict)
     expected_pushes: int = 0
-    violations: List[str] = field(default_factory=list)
-    mismatches: List[Mismatch] = field(default_factory=list)
-    strangers: List[RejectedClient] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
+    mismatches: list[Mismatch] = field(default_factory=list)
+    strangers: list[RejectedClient] = field(default_factory=list)
     stranger_count: int = 0
-    replaced: List[Replacement] = field(default_factory=list)
+    replaced: list[Replacement] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -147,31 +147,31 @@ class WorkerReport:
     mode: str
     device: str
     framework: str
-    phase_at_s: Dict[str, float] = field(default_factory=dict)
-    seen: List[ServerStats] = field(default_factory=list)
+    phase_at_s: dict[str, float] = field(default_factory=dict)
+    seen: list[ServerStats] = field(default_factory=list)
     plan: str = ""
     exact_steps: int = 0
     steps: int = 0
-    mismatches: List[Mismatch] = field(default_factory=list)
-    losses: List[float] = field(default_factory=list)
+    mismatches: list[Mismatch] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
     first_loss: float = 0.0
     last_loss: float = 0.0
-    pull_s: List[float] = field(default_factory=list)
-    compute_s: List[float] = field(default_factory=list)
-    push_s: List[float] = field(default_factory=list)
-    unmoved: List[str] = field(default_factory=list)
+    pull_s: list[float] = field(default_factory=list)
+    compute_s: list[float] = field(default_factory=list)
+    push_s: list[float] = field(default_factory=list)
+    unmoved: list[str] = field(default_factory=list)
     exact_digest: str = ""
     digest: str = ""
-    difference_to_one_process: Optional[float] = None
+    difference_to_one_process: float | None = None
     spare: bool = False
-    replaced: Optional[int] = None
+    replaced: int | None = None
 
 
 #: The number of tensors and locations that are named; the digest covers all.
 _MAX_NAMED = 200
 
 
-def send(params: Dict[str, Any], progress: Progress, role: str) -> None:
+def send(params: dict[str, Any], progress: Progress, role: str) -> None:
     """Send this process's report."""
     endpoint = str(params.get("endpoint") or "")
     values = {
@@ -208,11 +208,11 @@ def problem_of(endpoint: str) -> str:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.bind((host, 0))
     except OSError as error:
-        return "%s is not an address of this host" % host if error.errno == errno.EADDRNOTAVAIL else ""
+        return f"{host} is not an address of this host" if error.errno == errno.EADDRNOTAVAIL else ""
     return ""
 
 
-def _trained(params: Dict[str, Any]) -> Dict[str, Any]:
+def _trained(params: dict[str, Any]) -> dict[str, Any]:
     """The process's parameters and their assignment to servers; empty for an invalid configuration."""
     try:
         plan = settings.plan_of(params)
@@ -221,10 +221,10 @@ def _trained(params: Dict[str, Any]) -> Dict[str, Any]:
     return {"parameters": plan.digest(), "tensors": tensors(plan)}
 
 
-def tensors(plan: Plan) -> List[str]:
+def tensors(plan: Plan) -> list[str]:
     """For each tensor one string with its shape and the location of each of its blocks."""
-    named = ["%s %s float32" % (p.name, list(p.shape)) for p in plan.dense]
-    named += ["%s %s float32, by row" % (t.name, [t.rows, t.width]) for t in plan.tables]
+    named = [f"{p.name} {list(p.shape)} float32" for p in plan.dense]
+    named += [f"{t.name} {[t.rows, t.width]} float32, by row" for t in plan.tables]
     for server, shards in enumerate(plan.shards):
         for piece in (piece for shard in shards for piece in shard.pieces):
             block = piece.block

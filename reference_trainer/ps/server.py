@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable
 
 from preflight.agent import rank_events
 from preflight.agent.wire import ProbeUnavailable
@@ -56,7 +56,7 @@ class ConnectionAcceptor:
     """
 
     def __init__(
-        self, host: ServerState, listener: socket.socket, on_disagreement: Callable[[str, Dict[str, Any]], None]
+        self, host: ServerState, listener: socket.socket, on_disagreement: Callable[[str, dict[str, Any]], None]
     ) -> None:
         self._host = host
         self._listener = listener
@@ -102,7 +102,7 @@ class ConnectionAcceptor:
             except PeerError as error:
                 if error.kind == "protocol_error":
                     self._host.refuse(channel.address, error.text)
-                    channel.send_error("this port belongs to a smoke run of preflight: %s" % error.text, frames.REFUSED)
+                    channel.send_error(f"this port belongs to a smoke run of preflight: {error.text}", frames.REFUSED)
                 channel.close()
                 return
             except OSError:
@@ -157,7 +157,7 @@ class _UnauthenticatedConnections:
         self._most = _MAX_UNKNOWN + 2 * config.workers
         self._changed = threading.Condition()
         #: The time and origin of each connection, oldest first.
-        self._since: Dict[socket.socket, Tuple[float, str]] = {}
+        self._since: dict[socket.socket, tuple[float, str]] = {}
         #: Addresses of the job's nodes, if they are given literally or a client has proved itself from there.
         self._known_hosts = {endpoint.rpartition(":")[0].strip("[]") for endpoint in config.endpoints}
 
@@ -172,7 +172,7 @@ class _UnauthenticatedConnections:
                 self._changed.wait(min(left, _PROOF_S / 4))
         return True
 
-    def add(self, connection: socket.socket) -> List[str]:
+    def add(self, connection: socket.socket) -> list[str]:
         """Add a connection; returns the addresses of those that were dropped for it."""
         given_up = []
         with self._changed:
@@ -196,7 +196,7 @@ class _UnauthenticatedConnections:
                 if known:
                     self._known_hosts.add(found[1])
 
-    def _oldest(self) -> Optional[socket.socket]:
+    def _oldest(self) -> socket.socket | None:
         """The connection to drop first: by preference from the address with most connections, from an address outside
         the job, and the oldest.
         """
@@ -218,32 +218,34 @@ def _shut(connection: socket.socket) -> None:
         pass
 
 
-def disagreement(config: Settings, message: Dict[str, Any]) -> str:
+def disagreement(config: Settings, message: dict[str, Any]) -> str:
     """The difference between a worker's configuration and this server's, in one sentence for both sides; empty if there
     is none.
     """
     index = message.get("index")
-    who = "worker %s on %s" % (index, str(message.get("host", "?"))[:255])
-    here = "server %d" % config.index
+    who = "worker {} on {}".format(index, str(message.get("host", "?"))[:255])
+    here = f"server {config.index}"
     if message.get("role") != "worker":
-        return "%s reports the role %r; expected server or worker" % (who, str(message.get("role"))[:40])
+        return "{} reports the role {!r}; expected server or worker".format(who, str(message.get("role"))[:40])
     if message.get("run_id", "") != config.run_id:
-        return "%s belongs to run %r, %s to run %r" % (who, str(message.get("run_id"))[:64], here, config.run_id)
+        return "{} belongs to run {!r}, {} to run {!r}".format(
+            who, str(message.get("run_id"))[:64], here, config.run_id
+        )
     own = config.shared_values()
     for name, words in _SETTING_NAMES.items():
         if message.get(name) != own[name]:
-            return "%s has %s as %s; %s has %s" % (who, _short(message.get(name)), words, here, _short(own[name]))
+            return f"{who} has {_short(message.get(name))} as {words}; {here} has {_short(own[name])}"
     if message.get("server") != config.index:
         return " ".join((who, rank_events.EXPECTS_SERVER % _short(message.get("server")), here))
     if not isinstance(index, int) or isinstance(index, bool):
-        return "%s has no index" % who
+        return f"{who} has no index"
     if not message.get("spare") and not 0 <= index < config.workers:
-        return "%s has an invalid index; expected 0 to %d" % (who, config.workers - 1)
+        return f"{who} has an invalid index; expected 0 to {config.workers - 1}"
     if message.get("plan") != own["plan"]:
-        parameters: List[Any] = config.plan.parameters()
+        parameters: list[Any] = config.plan.parameters()
         what = partition.difference(parameters, message.get("parameters"))
         what = what or "the same parameters, divided or assigned differently"
-        return "%s has a different list of parameters from %s: %s" % (who, here, what)
+        return f"{who} has a different list of parameters from {here}: {what}"
     return ""
 
 
@@ -258,7 +260,7 @@ _NOTICE_S = 0.5
 _GOODBYE_S = 5.0
 
 
-def server(params: Dict[str, Any], emit: Emit) -> ServerReport:
+def server(params: dict[str, Any], emit: Emit) -> ServerReport:
     """Take part in the smoke run as one server.
 
     Args:
@@ -318,9 +320,7 @@ def _run(config: Settings, progress: Progress) -> ServerReport:
         return _report(host, progress, versions)
     except BaseException as error:
         # Workers that still wait for this server are told why it ends.
-        host.clocks.end(
-            error if isinstance(error, RunEnded) else RunEnded("server %d failed: %s" % (config.index, error))
-        )
+        host.clocks.end(error if isinstance(error, RunEnded) else RunEnded(f"server {config.index} failed: {error}"))
         _await_goodbyes(host, 1.0)
         raise
     finally:
@@ -331,23 +331,23 @@ def _check_own_configuration(config: Settings, progress: Progress) -> None:
     if config.role != "server":
         _reject_configuration(progress, "role", config.role, "server")
     if not 0 <= config.index < config.servers or len(config.endpoints) != config.servers:
-        theirs = "%d servers with %d endpoints" % (config.servers, len(config.endpoints))
+        theirs = f"{config.servers} servers with {len(config.endpoints)} endpoints"
         _reject_configuration(progress, "index", config.index, theirs)
     if config.endpoints[config.index] != config.endpoint:
         _reject_configuration(
-            progress, "endpoint", config.endpoint or "none", "%s in the list" % config.endpoints[config.index]
+            progress, "endpoint", config.endpoint or "none", f"{config.endpoints[config.index]} in the list"
         )
 
 
 def _reject_configuration(progress: Progress, what: str, mine: Any, theirs: Any) -> None:
-    text = "this server has %s %s, but its configuration has %s" % (what, mine, theirs)
+    text = f"this server has {what} {mine}, but its configuration has {theirs}"
     progress.send(
         rank_events.PROBLEM, problem="mismatch", what=what, mine=mine, theirs=theirs, error=text, rank=progress.rank
     )
     raise ProbeUnavailable("denied", text)
 
 
-def _report_disagreement(progress: Progress, text: str, peer_values: Dict[str, Any]) -> None:
+def _report_disagreement(progress: Progress, text: str, peer_values: dict[str, Any]) -> None:
     index = peer_values.get("index")
     progress.send(rank_events.PROBLEM, problem="mismatch", what="hello", error=text, rank=progress.rank, worker=index)
 
@@ -393,9 +393,7 @@ def _supervise(host: ServerState, progress: Progress) -> None:
         progress.waits_for(numbers_of(waiting, config.worker_numbers), idle=idle)
         if phase == settings.JOINING and time.monotonic() >= joined_by:
             names = ", ".join(map(str, waiting))
-            raise RunEnded(
-                "workers %s did not connect to server %d within %g s" % (names, config.index, config.timeout_s)
-            )
+            raise RunEnded(f"workers {names} did not connect to server {config.index} within {config.timeout_s:g} s")
         _manage_replacements(host, phase)
     _report_phases(host, progress, phase, state.phase)
     _report_replacements(host, progress, announced)
@@ -418,7 +416,7 @@ def _report_phases(host: ServerState, progress: Progress, before: int, now: int)
         progress.entering("requests of workers", waiting_for=numbers_of(all_workers, host.config.worker_numbers))
 
 
-def _waiting(host: ServerState, phase: int) -> Tuple[List[int], bool]:
+def _waiting(host: ServerState, phase: int) -> tuple[list[int], bool]:
     """The workers that it needs to continue, and whether it is merely idle."""
     with host.lock:
         peers = [peer for _, peer in sorted(host.peers.items())]
@@ -445,7 +443,7 @@ def _manage_replacements(host: ServerState, phase: int) -> None:
                 peer = host.peers.get(worker)
                 free = len(host.spares) > len(host.vacant)
             if peer is not None and free:
-                why = "%s has delayed the others for %g s" % (peer.name(), config.lag_s)
+                why = f"{peer.name()} has delayed the others for {config.lag_s:g} s"
                 host.lose(peer, why, lagged=True)
                 peer.channel.send_error(why, 0)
                 peer.channel.shut()
@@ -454,7 +452,7 @@ def _manage_replacements(host: ServerState, phase: int) -> None:
         late = [w for w, at_s in host.vacant_at.items() if now - at_s > max(config.lag_s, config.least_limit_s)]
         why = host.vacant[late[0]] if late else ""
     if late:
-        raise RunEnded("%s; no backup worker replaced it in time" % why, worker=late[0])
+        raise RunEnded(f"{why}; no backup worker replaced it in time", worker=late[0])
 
 
 def _report_replacements(host: ServerState, progress: Progress, announced: int) -> int:
@@ -482,7 +480,7 @@ def _await_goodbyes(host: ServerState, limit_s: float) -> None:
         peer.gone.wait(max(0.0, ends - time.monotonic()))
 
 
-def _report(host: ServerState, progress: Progress, versions: Dict[str, str]) -> ServerReport:
+def _report(host: ServerState, progress: Progress, versions: dict[str, str]) -> ServerReport:
     config, state = host.config, host.clocks
     progress.reached(rank_events.DONE)
     seen = {**host.left, **{worker: peer.seen() for worker, peer in host.peers.items()}}
@@ -496,7 +494,7 @@ def _report(host: ServerState, progress: Progress, versions: Dict[str, str]) -> 
         config.endpoint,
         config.mode,
         versions["device"],
-        "torch %s" % versions["torch"],
+        "torch {}".format(versions["torch"]),
         dict(progress.phase_at_s),
         host.store.dense_bytes,
         host.store.table_bytes,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import replace
-from typing import Any, Callable, Dict, List, Optional, Set
+from typing import Any, Callable
 
 from reference_trainer.common import oracle
 from reference_trainer.common.oracle import LEARNING_RATE, Mismatch
@@ -24,7 +24,7 @@ _MAX_CHECKED_BYTES = 256 * 1024 * 1024
 class ConnectedWorker:
     """One connected worker, or a backup worker (`index` -1 until it replaces one)."""
 
-    def __init__(self, channel: Channel, peer_values: Dict[str, Any]) -> None:
+    def __init__(self, channel: Channel, peer_values: dict[str, Any]) -> None:
         self.channel = channel
         self.index = -1 if peer_values.get("spare") else int(peer_values["index"])
         self.spare = bool(peer_values.get("spare"))
@@ -48,12 +48,12 @@ class ConnectedWorker:
 
     def name(self) -> str:
         """`worker 1 (node-b, process 4711)`."""
-        who = "worker %d" % self.index if self.index >= 0 else "a backup worker"
+        who = f"worker {self.index}" if self.index >= 0 else "a backup worker"
         return "%s (%s, process %d)" % (who, self.host, self.pid)
 
     def protocol_error(self, did: str) -> PeerError:
         """Whether it violated the protocol."""
-        return PeerError("protocol_error", self.channel.peer, "%s %s" % (self.name(), did))
+        return PeerError("protocol_error", self.channel.peer, f"{self.name()} {did}")
 
     def seen(self) -> WorkerStats:
         """The worker's data for the report."""
@@ -83,18 +83,18 @@ class ServerState:
         self.reply_timeout = settings.AdaptiveTimeout(config.least_limit_s)
         self.lock = threading.Lock()
         self.turn = FairLock()
-        self.peers: Dict[int, ConnectedWorker] = {}
-        self.spares: List[ConnectedWorker] = []
+        self.peers: dict[int, ConnectedWorker] = {}
+        self.spares: list[ConnectedWorker] = []
         #: Workers whose connection was dropped and that are not replaced yet: why, and when.
-        self.vacant: Dict[int, str] = {}
-        self.vacant_at: Dict[int, float] = {}
+        self.vacant: dict[int, str] = {}
+        self.vacant_at: dict[int, float] = {}
         #: Workers whose place is vacant because the others waited for them.
-        self.lagged: Set[int] = set()
-        self.left: Dict[int, WorkerStats] = {}
-        self.strangers: List[RejectedClient] = []
+        self.lagged: set[int] = set()
+        self.left: dict[int, WorkerStats] = {}
+        self.strangers: list[RejectedClient] = []
         self.stranger_count = 0
-        self.replaced: List[Replacement] = []
-        self.mismatches: List[Mismatch] = []
+        self.replaced: list[Replacement] = []
+        self.mismatches: list[Mismatch] = []
         #: The order of the training's pushes and reads, after its end.
         self.history = b""
         self.ready = threading.Event()
@@ -179,7 +179,7 @@ class ServerState:
             if len(self.strangers) < _MAX_STRANGERS:
                 self.strangers.append(RejectedClient(address, why[:300]))
 
-    def mismatch(self, found: Optional[Mismatch]) -> None:
+    def mismatch(self, found: Mismatch | None) -> None:
         """Record a wrong value."""
         if found is not None:
             with self.lock:
@@ -201,7 +201,7 @@ class ServerState:
         if found is not None:
             parameter, index = shard.place_of(found.index)
             why = "element %d of %s: %s" % (index, parameter, found.explanation)
-            self.mismatch(replace(found, explanation=why, sender="worker %d" % worker))
+            self.mismatch(replace(found, explanation=why, sender=f"worker {worker}"))
 
     def lose(self, peer: ConnectedWorker, why: str, *, lagged: bool = False) -> None:
         """A worker's connection ended before the run: a backup worker may replace it, else the run ends.

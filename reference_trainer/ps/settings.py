@@ -13,7 +13,7 @@ import os
 import signal
 import time
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Sequence
 
 from preflight.agent.wire import ProbeUnavailable
 from reference_trainer.common import oracle
@@ -48,7 +48,7 @@ class Settings:
     index: int
     servers: int
     workers: int
-    endpoints: Tuple[str, ...]
+    endpoints: tuple[str, ...]
     endpoint: str
     mode: str
     staleness: int
@@ -67,10 +67,10 @@ class Settings:
     secret: bytes
     plan: Plan
     task: Any
-    server_numbers: Tuple[int, ...]
-    worker_numbers: Tuple[int, ...]
-    spare_numbers: Tuple[int, ...] = ()
-    injected_fault: Dict[str, Any] = field(default_factory=dict)
+    server_numbers: tuple[int, ...]
+    worker_numbers: tuple[int, ...]
+    spare_numbers: tuple[int, ...] = ()
+    injected_fault: dict[str, Any] = field(default_factory=dict)
     stream_bytes: int = LARGE_BYTES
     most_exact_steps: int = oracle.MAX_EXACT_STEPS
 
@@ -115,7 +115,7 @@ class Settings:
         """Maximum rows of a table in one exchange with one server."""
         return min(MAX_IDS, self.plan.rows_of(server, self.plan.tables[table]))
 
-    def shared_values(self) -> Dict[str, Any]:
+    def shared_values(self) -> dict[str, Any]:
         """The settings that must be equal in every process of this run."""
         return {
             "servers": self.servers,
@@ -132,22 +132,22 @@ class Settings:
         }
 
 
-def read(params: Dict[str, Any], role: str) -> Settings:
+def read(params: dict[str, Any], role: str) -> Settings:
     """The settings in `params`. Raises ProbeUnavailable of kind `denied` for invalid ones."""
     try:
         return _read(params, role)
     except (TypeError, ValueError, KeyError) as error:
-        what = "%s is missing" % error if isinstance(error, KeyError) else str(error)
-        raise ProbeUnavailable("denied", "the configuration of the %s is invalid: %s" % (role, what)) from error
+        what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise ProbeUnavailable("denied", f"the configuration of the {role} is invalid: {what}") from error
 
 
-def _read(params: Dict[str, Any], role: str) -> Settings:
+def _read(params: dict[str, Any], role: str) -> Settings:
     servers, workers = int(params["servers"]), int(params["workers"])
     if servers < 1 or workers < 1:
-        raise ValueError("%d servers and %d workers" % (servers, workers))
+        raise ValueError(f"{servers} servers and {workers} workers")
     mode = str(params.get("mode") or clocks.SYNC)
     if mode not in clocks.MODES:
-        raise ValueError("unknown mode %r; expected one of %s" % (mode, ", ".join(clocks.MODES)))
+        raise ValueError("unknown mode {!r}; expected one of {}".format(mode, ", ".join(clocks.MODES)))
     task = _task(params)
     numbers = params.get("numbers") or {}
     spares = int(params.get("spares") or (1 if params.get("backup") else 0))
@@ -188,27 +188,27 @@ def _read(params: Dict[str, Any], role: str) -> Settings:
     )
 
 
-def plan_of(params: Dict[str, Any]) -> Plan:
+def plan_of(params: dict[str, Any]) -> Plan:
     """The plan from the configuration. Raises ValueError, TypeError or KeyError for an invalid one."""
     task = _task(params)
     return from_params(params, task.dense, task.tables)
 
 
-def _task(params: Dict[str, Any]) -> Any:
+def _task(params: dict[str, Any]) -> Any:
     return tasks.from_params(params.get("model"))
 
 
-def _numbers(given: Any, first: int, count: int) -> Tuple[int, ...]:
+def _numbers(given: Any, first: int, count: int) -> tuple[int, ...]:
     if given:
         return tuple(int(number) for number in given)
     return tuple(range(first, first + count))
 
 
-def split_endpoint(endpoint: str) -> Tuple[str, int]:
+def split_endpoint(endpoint: str) -> tuple[str, int]:
     """Host and port of `host:port`. Raises ValueError."""
     host, colon, port = endpoint.rpartition(":")
     if not colon or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ValueError("%r is not an endpoint; expected host:port" % endpoint)
+        raise ValueError(f"{endpoint!r} is not an endpoint; expected host:port")
     return host.strip("[]"), int(port)
 
 
@@ -229,7 +229,7 @@ class AdaptiveTimeout:
         return max(self._min_s, LIMIT_FACTOR * self._longest_s)
 
 
-def numbers_of(indices: List[int], numbers: Tuple[int, ...]) -> List[int]:
+def numbers_of(indices: list[int], numbers: tuple[int, ...]) -> list[int]:
     """The numbers of processes given by index, without invalid indices."""
     return [numbers[index] for index in indices if 0 <= index < len(numbers)]
 
@@ -243,13 +243,13 @@ class ProcessFault:
     """The fault that this process injects, if any."""
 
     def __init__(
-        self, config: Dict[str, Any], *, role: str, index: int, on_fault: Optional[Callable[..., None]] = None
+        self, config: dict[str, Any], *, role: str, index: int, on_fault: Callable[..., None] | None = None
     ) -> None:
         self._on_fault = on_fault
         concerned = config.get("role", role) == role and int(config.get("index", index)) == index
         self.kind = str(config.get("kind", "")) if concerned else ""
         if self.kind and self.kind not in KINDS:
-            raise ValueError("unknown fault %r; expected one of %s" % (self.kind, ", ".join(KINDS)))
+            raise ValueError("unknown fault {!r}; expected one of {}".format(self.kind, ", ".join(KINDS)))
         self.step = int(config.get("step", 0 if self.kind == "delay" else 1))
         self.server = int(config.get("server", 0))
         self.shard = int(config.get("shard", 0))

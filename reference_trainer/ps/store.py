@@ -7,7 +7,7 @@ import ctypes
 import hashlib
 import threading
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Sequence
 
 from reference_trainer.ps.partition import Plan, Shard
 
@@ -40,7 +40,7 @@ class HostTensor:
             self.tensor = torch.zeros(elements, dtype=kind)
         size = elements * self.tensor.element_size()
         self._item = self.tensor.element_size()
-        self._integers: Optional[memoryview] = None
+        self._integers: memoryview | None = None
         # The view does not own the memory; the tensor beside it does.
         self.view = _view(self.tensor.data_ptr(), size, _WRITABLE) if size else memoryview(bytearray())
 
@@ -56,7 +56,7 @@ class HostTensor:
         return self.view[begin * self._item : (begin + elements) * self._item]
 
 
-def bytes_of(tensor: Any) -> Tuple[memoryview, ...]:
+def bytes_of(tensor: Any) -> tuple[memoryview, ...]:
     """The bytes of a contiguous tensor on the host, for sending while the tensor is kept; empty for an empty one."""
     size = tensor.numel() * tensor.element_size()
     if not size:
@@ -64,7 +64,7 @@ def bytes_of(tensor: Any) -> Tuple[memoryview, ...]:
     return (_view(tensor.data_ptr(), size, _WRITABLE),)
 
 
-def empty(rows: int, width: int) -> Tuple[Any, Tuple[memoryview, ...]]:
+def empty(rows: int, width: int) -> tuple[Any, tuple[memoryview, ...]]:
     """A new float32[rows, width] on the host, to be filled through its bytes."""
     import torch
 
@@ -125,14 +125,14 @@ class History:
         return sizes.tobytes() + b"".join(part.tobytes() for part in self.parts)
 
 
-def history_of(data: bytes, parts: int) -> List[List[Tuple[int, int, int, int]]]:
+def history_of(data: bytes, parts: int) -> list[list[tuple[int, int, int, int]]]:
     """The events of each part: kind, worker, clock, generation. Raises ValueError for anything else."""
     numbers = array.array("i")
     numbers.frombytes(data)
     sizes, at = numbers[:parts].tolist(), parts
     if len(sizes) != parts or min([0, *sizes]) < 0 or at + EVENT_NUMBERS * sum(sizes) != len(numbers):
-        raise ValueError("a history of %d numbers for %d parts" % (len(numbers), parts))
-    found: List[List[Tuple[int, int, int, int]]] = []
+        raise ValueError(f"a history of {len(numbers)} numbers for {parts} parts")
+    found: list[list[tuple[int, int, int, int]]] = []
     for size in sizes:
         flat = numbers[at : at + EVENT_NUMBERS * size].tolist()
         events = iter(flat)
@@ -177,7 +177,7 @@ class Store:
         self._row_versions = [array.array("I", [0] * workers) for _ in plan.tables]
         #: The first part of each shard in the history; the tables follow after the shards.
         self._first_parts = [sum(counts[:number]) for number in range(len(counts) + 1)]
-        self.history: Optional[History] = None
+        self.history: History | None = None
 
         self.shards = plan.shards[server]
         self.tables = plan.tables
@@ -260,7 +260,7 @@ class Store:
                 for piece in range(len(self._versions[shard.number])):
                     self._added(shard, piece, source)
 
-    def versions(self, shard: Shard, reader: Optional[Source] = None, part: int = -1) -> bytes:
+    def versions(self, shard: Shard, reader: Source | None = None, part: int = -1) -> bytes:
         """The versions of one part of a shard, or of all: uint32[parts, workers]; a `reader` is recorded."""
         found = b""
         for number, versions in enumerate(self._versions[shard.number]):
@@ -335,7 +335,7 @@ class Store:
         """The number of pieces of a shard."""
         return len(self._pieces[shard.number])
 
-    def read_piece(self, shard: Shard, piece: int, into: Any, reader: Optional[Source] = None) -> bytes:
+    def read_piece(self, shard: Shard, piece: int, into: Any, reader: Source | None = None) -> bytes:
         """Copy one piece of a shard, consistently; returns its versions."""
         with self._locks[shard.number]:
             into.copy_(self._pieces[shard.number][piece])
@@ -361,7 +361,7 @@ class Store:
         self._row_versions[table][source.worker] += 1
         self._note(self._first_parts[-1] + table, PUSHED, source)
 
-    def read(self, shard: Shard, into: Any, reader: Optional[Source] = None) -> bytes:
+    def read(self, shard: Shard, into: Any, reader: Source | None = None) -> bytes:
         """Copy a shard to the host, consistently; returns its versions."""
         with self._locks[shard.number]:
             into.copy_(self.part(shard))
@@ -371,7 +371,7 @@ class Store:
         """A shard's bytes in place, without a copy; only on the host, and only while nothing changes them."""
         return self._views[shard.number]
 
-    def read_rows(self, table: int, rows: Any, into: Any, reader: Optional[Source] = None) -> bytes:
+    def read_rows(self, table: int, rows: Any, into: Any, reader: Source | None = None) -> bytes:
         """Copy some rows to the host: float32[n, width]; returns the table's versions: uint32[workers]."""
         import torch
 
@@ -426,10 +426,10 @@ class Slot:
             HostTensor(capacity(t) * table.width, pinned=pinned) for t, table in enumerate(plan.tables)
         ]
         self.widths = [table.width for table in plan.tables]
-        self._pieces: Dict[int, List[Tuple[Any, memoryview]]] = {}
+        self._pieces: dict[int, list[tuple[Any, memoryview]]] = {}
         #: Receive buffers of pieces: a GPU still copies from one while the next piece arrives in another.
         self._buffers = 1 if store.on_host else _GPU_BUFFERS
-        self._in_use: List[Any] = [None] * self._buffers
+        self._in_use: list[Any] = [None] * self._buffers
 
     def part(self, shard: Shard) -> Any:
         """The push for a shard: float32[elements]."""
@@ -439,7 +439,7 @@ class Slot:
         """The bytes of that part."""
         return self._views[shard.number]
 
-    def pieces(self, shard: Shard) -> List[Tuple[Any, memoryview]]:
+    def pieces(self, shard: Shard) -> list[tuple[Any, memoryview]]:
         """The receive buffer for each piece of a large shard, the same memory in turn: tensor and bytes."""
         found = self._pieces.get(shard.elements)
         if found is None:
@@ -462,7 +462,7 @@ class Slot:
         """Record that a GPU will copy this piece from its buffer."""
         self._in_use[number % self._buffers] = store.event()
 
-    def copy_piece(self, store: Store, shard: Shard, piece: int, reader: Source) -> Tuple[memoryview, bytes]:
+    def copy_piece(self, store: Store, shard: Shard, piece: int, reader: Source) -> tuple[memoryview, bytes]:
         """Copy a piece of a shard to its position in `outgoing`; returns its bytes and its versions."""
         begin = piece * piece_of(shard.elements)
         size = min(piece_of(shard.elements), shard.elements - begin)

@@ -6,7 +6,7 @@ Workers know their own samples, servers only the initial values; nothing here us
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Sequence
 
 from reference_trainer.ps.partition import Parameter, Table
 
@@ -51,9 +51,9 @@ class Network:
             Parameter("output.weight", (classes, hidden)),
             Parameter("output.bias", (classes,)),
         )
-        self.tables: Tuple[Table, ...] = (Table("embedding", rows, width),) if slots else ()
-        self._samples: Dict[int, Tuple[Any, Any, Any]] = {}
-        self._copies: Dict[Tuple[int, Any], Tuple[Any, Any]] = {}
+        self.tables: tuple[Table, ...] = (Table("embedding", rows, width),) if slots else ()
+        self._samples: dict[int, tuple[Any, Any, Any]] = {}
+        self._copies: dict[tuple[int, Any], tuple[Any, Any]] = {}
 
     def initial(self, name: str) -> Any:
         """The initial value of a dense parameter, flat: float32[elements], the same in every process."""
@@ -92,14 +92,14 @@ class Network:
         hidden = torch.tanh(torch.nn.functional.linear(joined, weights[0], weights[1]))
         return torch.nn.functional.cross_entropy(torch.nn.functional.linear(hidden, weights[2], weights[3]), labels)
 
-    def _samples_on(self, worker: int, device: Any) -> Tuple[Any, Any]:
+    def _samples_on(self, worker: int, device: Any) -> tuple[Any, Any]:
         """A worker's features and labels on a device, copied once."""
         if (worker, device) not in self._copies:
             features, _, labels = self.samples(worker)
             self._copies[worker, device] = (features.to(device), labels.to(device))
         return self._copies[worker, device]
 
-    def samples(self, worker: int) -> Tuple[Any, Any, Any]:
+    def samples(self, worker: int) -> tuple[Any, Any, Any]:
         """A worker's features float32[batch, inputs], rows int64[batch, slots], and labels int64[batch]."""
         import torch
 
@@ -168,16 +168,16 @@ def from_params(model: Any) -> Any:
         dense = [Parameter(str(name), tuple(int(size) for size in shape)) for name, shape in model.get("dense", [])]
         tables = [Table(str(name), int(rows), int(width)) for name, rows, width in model.get("tables", [])]
     except (TypeError, ValueError) as error:
-        raise ValueError("the list of parameters cannot be read: %s" % error) from error
+        raise ValueError(f"the list of parameters cannot be read: {error}") from error
     _check(dense, tables)
     return Quadratic(dense, tables)
 
 
-def _check(dense: List[Parameter], tables: List[Table]) -> None:
+def _check(dense: list[Parameter], tables: list[Table]) -> None:
     names = [p.name for p in dense] + [t.name for t in tables]
     if not names:
         raise ValueError("the list of parameters is empty")
     if len(set(names)) < len(names):
-        raise ValueError("two parameters are named %s" % next(n for n in names if names.count(n) > 1))
+        raise ValueError(f"two parameters are named {next(n for n in names if names.count(n) > 1)}")
     if any(p.elements <= 0 for p in dense) or any(t.rows <= 0 or t.width <= 0 for t in tables):
         raise ValueError("a parameter without elements cannot be trained")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import socket
 from types import SimpleNamespace
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Sequence, Tuple
 
 from preflight.agent import rank_events
 from preflight.agent.wire import ProbeUnavailable
@@ -34,14 +34,14 @@ Key = Tuple[int, int, int]
 class _Part:
     """A part of one server's store: its numbers, and what happened to them."""
 
-    def __init__(self, values: Any, events: List[Tuple[int, int, int, int]]) -> None:
+    def __init__(self, values: Any, events: list[tuple[int, int, int, int]]) -> None:
         self.values = values
         self.events = events
         self.next = 0
         #: The sum of the pushes of the current round.
         self.total: Any = None
         #: The numbers at each read that is needed.
-        self.seen: Dict[Key, Any] = {}
+        self.seen: dict[Key, Any] = {}
 
 
 class Replay:
@@ -79,10 +79,10 @@ class Replay:
             self._memory,  # type: ignore[arg-type]
         )
         #: The numbers of each row among all touched ones of its server.
-        self._places: List[List[Any]] = []
-        self._slices: List[List[Tuple[int, int]]] = []
-        self._parts: List[List[_Part]] = [self._parts_of(server, data) for server, data in enumerate(histories)]
-        self._gradients: Dict[Key, List[List[Any]]] = {}
+        self._places: list[list[Any]] = []
+        self._slices: list[list[tuple[int, int]]] = []
+        self._parts: list[list[_Part]] = [self._parts_of(server, data) for server, data in enumerate(histories)]
+        self._gradients: dict[Key, list[list[Any]]] = {}
 
     def difference(self, final: Sequence[Any]) -> float:
         """The largest difference of these parameters and rows from those of the replay."""
@@ -93,7 +93,7 @@ class Replay:
         for server, parts in enumerate(self._parts):
             for part, (begin, end) in zip(parts, self._slices[server]):
                 self._memory[server].pulled.tensor[begin:end] = part.values
-        expected: List[Any] = list(self._layout.gather(self._memory))  # type: ignore[arg-type]
+        expected: list[Any] = list(self._layout.gather(self._memory))  # type: ignore[arg-type]
         for table, rows in enumerate(self._rows):
             whole = torch.zeros(rows.numel(), self._config.plan.tables[table].width)
             for server in range(self._config.servers):
@@ -102,9 +102,9 @@ class Replay:
         pairs = [(a, b) for a, b in zip(final, expected) if b.numel()]
         return float(torch.stack([(a.cpu() - b).abs().max() for a, b in pairs]).max())
 
-    def _parts_of(self, server: int, data: bytes) -> List[_Part]:
+    def _parts_of(self, server: int, data: bytes) -> list[_Part]:
         config = self._config
-        slices: List[Tuple[int, int]] = []
+        slices: list[tuple[int, int]] = []
         for shard in config.plan.shards[server]:
             count = parts_of(shard.elements, config.stream_bytes)
             size = shard.elements if count == 1 else piece_of(shard.elements)
@@ -149,7 +149,7 @@ class Replay:
                     self._after()
         return all(part.next == len(part.events) for part in parts)
 
-    def _dense_parts(self) -> List[_Part]:
+    def _dense_parts(self) -> list[_Part]:
         return [part for server, mine in enumerate(self._parts) for part in mine[: len(self._slices[server])]]
 
     def _has_whole_rounds(self, part: _Part) -> bool:
@@ -194,7 +194,7 @@ class Replay:
         else:
             part.total.add_(numbers, alpha=factor)
 
-    def _push(self, key: Key) -> List[List[Any]]:
+    def _push(self, key: Key) -> list[list[Any]]:
         """What a worker pushed to each part of each server after it had read these weights."""
         import torch
 
@@ -223,10 +223,10 @@ class Replay:
             _, gradients = gradients_of(config.task, worker, clock, leaves, requested, len(weights))
             gradients = [gradient.cpu() for gradient in gradients]
         self._layout.scatter(gradients[: len(weights)], self._memory)  # type: ignore[arg-type]
-        pushed: List[List[Any]] = []
+        pushed: list[list[Any]] = []
         for server in range(config.servers):
             tensor = self._memory[server].pushed.tensor
-            mine: List[Any] = [tensor[begin:end].clone() for begin, end in self._slices[server]]
+            mine: list[Any] = [tensor[begin:end].clone() for begin, end in self._slices[server]]
             for table, rows in enumerate(distinct):
                 here = rows.remainder(config.servers) == server
                 known = self._rows[table][self._places[server][table]]
@@ -252,7 +252,7 @@ def difference(
     rows: Sequence[Any],
     device: Any,
     after: Callable[[], Any] = lambda: None,
-) -> Optional[float]:
+) -> float | None:
     """Largest difference between `final` and one process that trained on all shards in the servers' order.
 
     Args:
@@ -281,7 +281,7 @@ def _zeros(count: int) -> Any:
     return torch.zeros(count)
 
 
-def worker(params: Dict[str, Any], emit: Emit) -> WorkerReport:
+def worker(params: dict[str, Any], emit: Emit) -> WorkerReport:
     """Take part in the smoke run as one worker.
 
     Args:
@@ -319,11 +319,11 @@ def worker(params: Dict[str, Any], emit: Emit) -> WorkerReport:
         progress.stop()
 
 
-def _silent_server(error: PeerError, config: Settings) -> List[int]:
+def _silent_server(error: PeerError, config: Settings) -> list[int]:
     """The number of the server that the worker waited for in vain; empty for any other problem."""
     if error.kind != "silent":
         return []
-    return [n for index, n in enumerate(config.server_numbers) if error.peer.startswith("server %d " % index)]
+    return [n for index, n in enumerate(config.server_numbers) if error.peer.startswith(f"server {index} ")]
 
 
 def _run(config: Settings, progress: Progress) -> WorkerReport:
@@ -338,10 +338,7 @@ def _run(config: Settings, progress: Progress) -> WorkerReport:
         **config.shared_values(),
     }
     if len(config.endpoints) != config.servers:
-        text = "the configuration of this worker has %d servers, but %d endpoints" % (
-            config.servers,
-            len(config.endpoints),
-        )
+        text = f"the configuration of this worker has {config.servers} servers, but {len(config.endpoints)} endpoints"
         progress.send(rank_events.PROBLEM, problem="mismatch", what="servers", error=text, rank=progress.rank)
         raise ProbeUnavailable("denied", text)
     dialling = ServerDialer(config, progress, values)
@@ -391,7 +388,7 @@ class _Run:
         fault: ProcessFault,
         device: Any,
         dialling: ServerDialer,
-        versions: Dict[str, str],
+        versions: dict[str, str],
     ) -> None:
         self._config = config
         self._progress = progress
@@ -404,9 +401,9 @@ class _Run:
         )
         self._trained = WorkerTraining()
         self._exact_digest = self._digest = ""
-        self._unmoved: List[str] = []
+        self._unmoved: list[str] = []
         self._losses = (0.0, 0.0)
-        self._difference: Optional[float] = None
+        self._difference: float | None = None
 
     def run_phases(self) -> WorkerReport:
         """Run all phases and return the results."""
@@ -474,7 +471,7 @@ class _Run:
         # The awaited servers are reported during the wait: most of a step is computing.
         self._progress.entering(text, brief=step >= 0)
 
-    def _report(self, replaced: Optional[int]) -> WorkerReport:
+    def _report(self, replaced: int | None) -> WorkerReport:
         config, trained = self._config, self._trained
         return WorkerReport(
             config.rank,
@@ -484,7 +481,7 @@ class _Run:
             socket.gethostname(),
             config.mode,
             self._versions["device"],
-            "torch %s" % self._versions["torch"],
+            "torch {}".format(self._versions["torch"]),
             dict(self._progress.phase_at_s),
             self._seen(),
             config.plan.digest(),
@@ -504,7 +501,7 @@ class _Run:
             replaced,
         )
 
-    def _seen(self) -> List[ServerStats]:
+    def _seen(self) -> list[ServerStats]:
         found = []
         for server, reached in zip(self._client.servers, self._dialling.reached):
             channel = server.channel
@@ -528,5 +525,5 @@ class _Run:
         return found
 
 
-def _ends(values: List[float]) -> List[float]:
+def _ends(values: list[float]) -> list[float]:
     return values if len(values) <= 200 else values[:100] + values[-100:]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Sequence
 
 from reference_trainer.common.oracle import LEARNING_RATE, Mismatch
 from reference_trainer.ps import clocks, exact, frames, settings
@@ -28,7 +28,7 @@ class ExpectedReplies:
         config: Settings,
         client: Client,
         values: ExactValues,
-        keep: Callable[[Optional[Mismatch]], None],
+        keep: Callable[[Mismatch | None], None],
         alive: Callable[[], None],
     ) -> None:
         self._config = config
@@ -36,7 +36,7 @@ class ExpectedReplies:
         self._values = values
         self._keep = keep
         self._alive = alive
-        self._shards: Dict[Tuple[int, int], ExpectedShard] = {
+        self._shards: dict[tuple[int, int], ExpectedShard] = {
             (server.index, shard.number): ExpectedShard(values, shard, config.workers)
             for server in client.servers
             for shard in server.shards
@@ -49,7 +49,7 @@ class ExpectedReplies:
             for table, rows in enumerate(self.touched)
         }
         #: Shards and tables that were wrong already: they stay wrong.
-        self._wrong: Set[Tuple[str, int, int]] = set()
+        self._wrong: set[tuple[str, int, int]] = set()
 
     def compare_dense(self, clock: int, what: str) -> None:
         """Compare the last pull before push `clock`."""
@@ -85,7 +85,7 @@ class ExpectedReplies:
         expected = self._shards[server.index, shard.number]
         problem = problem or expected.advance(server.versions[shard.number])
         if problem:
-            found: Optional[Mismatch] = self._mismatch(where, problem, server)
+            found: Mismatch | None = self._mismatch(where, problem, server)
         else:
             got = server.pulled.tensor[shard.begin : shard.begin + shard.elements]
             found = self._values.compare(where, self._config.rank, shard, got, expected.values)
@@ -105,7 +105,7 @@ class ExpectedReplies:
             problem = self._impossible(server, versions, clock) or expected.advance(versions)
             mine, places = rows.mine[server.index]
             if problem:
-                found: Optional[Mismatch] = self._mismatch(where, problem, server)
+                found: Mismatch | None = self._mismatch(where, problem, server)
             elif not mine.numel():
                 continue
             else:
@@ -125,7 +125,7 @@ class ExpectedReplies:
             expected = self._rows[server.index, table]
             complete = [self._values.pushes] * self._config.workers
             problem = expected.advance(complete)
-            where = "%s on server %d" % (what, server.index)
+            where = f"{what} on server {server.index}"
             part = got[rows.remainder(self._config.servers) == server.index].contiguous()
             if not part.numel():
                 continue
@@ -144,19 +144,19 @@ class ExpectedReplies:
             # A worker that this one replaced has pushed this already, or a part of the next.
             least, most = server.has_clock, server.has_clock + 1
         if not least <= versions[own] <= most:
-            return "holds %d pushes of this worker, which has sent %d" % (versions[own], clock)
+            return f"holds {versions[own]} pushes of this worker, which has sent {clock}"
         if config.mode not in (clocks.SYNC, clocks.SSP):
             return ""
         bound = 0 if config.mode == clocks.SYNC else config.staleness
         for worker, count in enumerate(versions):
             if count < clock - bound:
-                return "holds %d pushes of worker %d at clock %d; it should have waited" % (count, worker, clock)
+                return f"holds {count} pushes of worker {worker} at clock {clock}; it should have waited"
             if count > clock and config.mode == clocks.SYNC:
-                return "holds %d pushes of worker %d at clock %d already" % (count, worker, clock)
+                return f"holds {count} pushes of worker {worker} at clock {clock} already"
         return ""
 
     def _mismatch(self, where: str, problem: str, server: Server) -> Mismatch:
-        text = "server %d %s" % (server.index, problem)
+        text = f"server {server.index} {problem}"
         return Mismatch(where, self._config.rank, 0, 0, 0, "possible versions", "others", "", {}, text)
 
 
@@ -181,10 +181,10 @@ After = Callable[[], Any]
 class WorkerTraining:
     """The results of the steps. Each step has three times: waiting for weights, computing, and sending the push."""
 
-    losses: List[float] = field(default_factory=list)
-    pull_s: List[float] = field(default_factory=list)
-    compute_s: List[float] = field(default_factory=list)
-    push_s: List[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    pull_s: list[float] = field(default_factory=list)
+    compute_s: list[float] = field(default_factory=list)
+    push_s: list[float] = field(default_factory=list)
 
 
 class WorkerSteps:
@@ -213,8 +213,8 @@ class WorkerSteps:
         self._after = after
         self._alive = alive
         self._layout = ParameterLayout(config.plan)
-        self.mismatches: List[Mismatch] = []
-        self._expected: Optional[ExpectedReplies] = None
+        self.mismatches: list[Mismatch] = []
+        self._expected: ExpectedReplies | None = None
 
     def exact_steps(self, first: int) -> None:
         """Push known values, starting with push `first`. Every pull and look-up is compared, too."""
@@ -234,12 +234,12 @@ class WorkerSteps:
                 self._fall_behind()
             steps = config.steps_of(clock, config.exact_steps)
             client.pull(clock)
-            self._expected.compare_dense(clock, "weights before push %d" % clock)
+            self._expected.compare_dense(clock, f"weights before push {clock}")
             rows, numbers = [], []
             for table in range(len(config.plan.tables)):
                 part, given = self._exact_rows(values, table, steps)
                 got = client.lookup(table, part, clock)
-                self._expected.compare_rows(table, part, got, clock, "rows before push %d" % clock)
+                self._expected.compare_rows(table, part, got, clock, f"rows before push {clock}")
                 rows.append(part)
                 numbers.append(given * -LEARNING_RATE if geo else given)
             factor = -LEARNING_RATE if geo else 1.0
@@ -284,18 +284,18 @@ class WorkerSteps:
             self._expected = ExpectedReplies(config, client, values, self._keep, self._alive)
         self._before("last exact weights", -1)
         client.pull(0)
-        self._expected.compare_final("weights after %d exact steps" % config.exact_steps)
+        self._expected.compare_final(f"weights after {config.exact_steps} exact steps")
         found = self._layout.gather(client.servers)
         for table, kind in enumerate(config.plan.tables):
             rows = self._expected.touched[table]
             got = self._read_rows(table, rows)
-            what = "rows of %s after %d exact steps" % (kind.name, config.exact_steps)
+            what = f"rows of {kind.name} after {config.exact_steps} exact steps"
             self._expected.compare_final_rows(table, rows, got, what)
             found.append(got)
         self._after()
         return digest(found)
 
-    def _keep(self, found: Optional[Mismatch]) -> None:
+    def _keep(self, found: Mismatch | None) -> None:
         if found is not None and len(self.mismatches) < _MAX_MISMATCHES:
             self.mismatches.append(found)
 
@@ -332,7 +332,7 @@ class WorkerSteps:
             self._request(requested, first)
         values = self._answers(requested)
         waited = prepared_s = 0.0
-        lent: List[Any] = []
+        lent: list[Any] = []
         for step in range(first, config.steps):
             self._before("step %d", step)
             began = time.monotonic()
@@ -372,12 +372,12 @@ class WorkerSteps:
             self._after()
         return done
 
-    def _distinct(self, step: int) -> List[Any]:
+    def _distinct(self, step: int) -> list[Any]:
         """De-duplicate the rows of a step; for each table the distinct ones and the position of each occurrence.
 
         After the last step there are none.
         """
-        requested: List[Any] = []
+        requested: list[Any] = []
         if step >= self._config.steps:
             return requested
         for table in range(len(self._config.plan.tables)):
@@ -385,14 +385,14 @@ class WorkerSteps:
             requested.append((Rows(rows, self._config.servers), inverse))
         return requested
 
-    def _request(self, requested: List[Any], step: int) -> None:
+    def _request(self, requested: list[Any], step: int) -> None:
         for table, (rows, _) in enumerate(requested):
             self._client.request_rows(table, rows, step)
 
-    def _answers(self, requested: List[Any]) -> List[Any]:
+    def _answers(self, requested: list[Any]) -> list[Any]:
         return [self._client.receive_rows(table, rows) for table, (rows, _) in enumerate(requested)]
 
-    def _gradients(self, step: int, requested: List[Any], values: List[Any]) -> Any:
+    def _gradients(self, step: int, requested: list[Any], values: list[Any]) -> Any:
         """Loss, gradients of dense parameters, and of distinct rows."""
         # Pinned memory is copied while the next operations are queued; it is not written before the loss is known.
         dense = self._layout.gather(self._client.servers, self._device)
@@ -427,7 +427,7 @@ class WorkerSteps:
             self._after()
         return done
 
-    def _union(self, clock: int) -> List[Rows]:
+    def _union(self, clock: int) -> list[Rows]:
         """All rows that the local steps of one push touch."""
         rows = [rows_of_round(self._config, self._client.index, clock, t) for t in range(len(self._config.plan.tables))]
         return [Rows(each, self._config.servers) for each in rows]
@@ -454,7 +454,7 @@ class WorkerSteps:
         self._after()
         return found, unmoved
 
-    def first_and_last_loss(self) -> Tuple[float, float]:
+    def first_and_last_loss(self) -> tuple[float, float]:
         """The loss on this worker's samples with the first weights, and with the last pulled ones.
 
         Losses of single steps are less informative: without a barrier a worker may finish before another one has begun.
@@ -499,12 +499,12 @@ def rows_of_round(config: Settings, worker: int, clock: int, table: int) -> Any:
 
 
 def train_locally(
-    config: Settings, worker: int, clock: int, local: List[Any], union: List[Rows], dense: int
-) -> List[float]:
+    config: Settings, worker: int, clock: int, local: list[Any], union: list[Rows], dense: int
+) -> list[float]:
     """The local steps of one push, on a copy of the weights; returns their losses."""
     import torch
 
-    losses: List[float] = []
+    losses: list[float] = []
     for step in config.steps_of(clock, config.steps):
         requested = []
         for table, rows in enumerate(union):
@@ -517,12 +517,12 @@ def train_locally(
     return losses
 
 
-def _may_request_early(requested: List[Any]) -> bool:
+def _may_request_early(requested: list[Any]) -> bool:
     """Whether these rows may be requested before the reply to a pull has been read."""
     return all(part.rows.numel() <= _MAX_EARLY_ROWS for part, _ in requested)
 
 
-def gradients_of(task: Any, worker: int, step: int, leaves: List[Any], requested: List[Any], dense: int) -> Any:
+def gradients_of(task: Any, worker: int, step: int, leaves: list[Any], requested: list[Any], dense: int) -> Any:
     """Loss and gradients of `leaves`: dense parameters, then the distinct rows of each table."""
     import torch
 

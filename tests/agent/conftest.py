@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import anyio
 import pytest
 
-from preflight.executors.local import LocalExecutor
+from preflight.executors.pipe import LocalExecutor
 from preflight.model.recording import Node
 from preflight.runner.fleet import open_fleet
 from preflight.runner.session import AgentSession

@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from preflight.agent.wire import AgentRequest, Context, Done, Event, Failed
-from preflight.executors.local import LocalExecutor
+from preflight.executors.pipe import LocalExecutor
 from preflight.runner.session import AgentSession
 from tests.waiting import LIMIT_S
 

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 HEAD = """
 import sys
 import anyio
-from preflight.executors.local import LocalExecutor
+from preflight.executors.pipe import LocalExecutor
 from preflight.runner.fleet import open_fleet
 from preflight.agent.wire import AgentRequest, Context
 from preflight.model.recording import Node

@@ -11,8 +11,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 
 from preflight.agent.wire import LEASE_S, PROTOCOL, AgentRequest, Beat, Done, Failed, FrameReader, Ready, encode
 from preflight.executors.base import Channel, ExecutorError
-from preflight.model.nodes import HEAD_PAUSED
-from preflight.model.recording import Node
+from preflight.model.recording import HEAD_PAUSED, Node
 from preflight.runner.session import AgentSession
 
 pytestmark = pytest.mark.thorough

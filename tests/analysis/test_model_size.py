@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from preflight.analysis.model_size import GIB, TransformerShape, format_gibibytes, format_parameters, named_parameters
-from preflight_rules.sizes.hardware import named
+from preflight_rules.sizes.memory import named
 
 
 def shape(layers: int, hidden: int, heads: int, **more: int) -> TransformerShape:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from preflight.engine.evaluate import MAX_NODES, judged
-from preflight.model.nodes import Fleet, Node, NodeRecord
+from preflight.model.recording import Fleet, Node, NodeRecord
 from preflight.model.requests import EventRecord, FactRecord, Facts, Request
 
 

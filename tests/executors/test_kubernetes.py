@@ -18,8 +18,7 @@ import pytest
 from preflight._util.usage_error import UsageError
 from preflight.agent.process import stat_of
 from preflight.executors.base import ExecutorError, GatheredNodes, NodeRequest
-from preflight.executors.bridge.kubernetes_exec import explain_api_error, explain_exec_error
-from preflight.executors.bridge.kubernetes_side import pod_facts, startup_problem
+from preflight.executors.bridge.kubernetes_side import explain_api_error, explain_exec_error, pod_facts, startup_problem
 from preflight.executors.kubernetes import KubernetesExecutor, explain
 from preflight.executors.kubernetes_pods import build_job, choose_source
 from preflight.model.recording import Node, NodeRecord

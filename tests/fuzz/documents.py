@@ -23,9 +23,8 @@ from preflight.model.recording_io import load, save
 from preflight.plugins import registry
 from preflight.plugins.site.loader import parse
 from preflight.reporters.base import Style
-from preflight.sources.discovery.git_files import Excluded
-from preflight.sources.discovery.git_files import problem as pattern_problem
-from preflight.sources.discovery.walk import walk
+from preflight.sources.discovery.walk import Excluded, walk
+from preflight.sources.discovery.walk import problem as pattern_problem
 from tests.fuzz import folder, mutation, seeds, words
 from tests.fuzz.jobs import place_named, well_judged
 from tests.fuzz.limits import MIB, Limits

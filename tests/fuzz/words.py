@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-from preflight.model.job.quantities import QUANTITIES
+from preflight.model.job.value import QUANTITIES
 from preflight.sources.tables import FOLDER, load_table
 
 _MAX_WORDS = 600

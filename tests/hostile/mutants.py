@@ -353,7 +353,7 @@ assert len(MUTANTS) >= 50
 
 def main(arguments: list[str]) -> int:
     """The command line with some mutated agents."""
-    from preflight.executors.local import LocalExecutor
+    from preflight.executors.pipe import LocalExecutor
 
     wanted, memory, *rest = arguments
     chosen = dict(pair.split("=") for pair in wanted.split(",") if pair)

@@ -24,8 +24,7 @@ import torch.distributed.fsdp
 from preflight.agent.wire import ProbeUnavailable
 from preflight.model.configuration import SmokeOptions
 from preflight.model.findings import Status
-from preflight.model.nodes import Fleet
-from preflight.model.recording import Facts
+from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import EventRecord, FactRecord, Request, Unavailable
 from preflight_checks.smoke.completion import rank_did_not_finish
 from preflight_checks.smoke.plan import plan_smoke

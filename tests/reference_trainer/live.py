@@ -19,7 +19,7 @@ from preflight.agent import rank_events
 from preflight.agent.wire import Context
 from preflight.analysis.culprit import LIMITS, Culprit, Limits, decision_time, find_culprit
 from preflight.analysis.rank_state import members_of
-from preflight.executors.local import LocalExecutor
+from preflight.executors.pipe import LocalExecutor
 from preflight.model.recording import EventRecord, FactRecord, Facts, Node
 from preflight.model.requests import Request
 from preflight.runner.fleet import open_fleet

@@ -11,7 +11,7 @@ import pytest
 
 PROGRAM = """
 import ctypes, os, sys, threading, time
-from reference_trainer.paddle.process_group import delay_abort
+from reference_trainer.paddle.collective_rank import delay_abort
 if sys.argv[1] != "none":
     assert delay_abort(float(sys.argv[1]))
 threading.Timer(0.5, lambda: (print("named", flush=True), os._exit(7))).start()

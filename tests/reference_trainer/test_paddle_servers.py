@@ -14,7 +14,7 @@ import pytest
 
 from preflight.agent import rank_events
 from reference_trainer.collective import steps
-from reference_trainer.paddle.static_program import LOST
+from reference_trainer.paddle.paddle_server import LOST
 from tests.ports import free_ports
 from tests.waiting import until
 

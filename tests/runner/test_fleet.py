@@ -12,7 +12,7 @@ import pytest
 from preflight.agent.process import stat_of
 from preflight.agent.wire import LEASE_S, Done
 from preflight.executors.base import Bundle, Channel, Executor, ExecutorError
-from preflight.executors.local import LocalExecutor
+from preflight.executors.pipe import LocalExecutor
 from preflight.model.recording import Node, NodeRecord
 from preflight.runner.fleet import KeepaliveThread, open_fleet
 from preflight.runner.session import AgentSession

@@ -9,7 +9,7 @@ import pytest
 
 from preflight._util.usage_error import UsageError
 from preflight.executors.base import NodeRequest
-from preflight.executors.local import MAX_LOCAL
+from preflight.executors.pipe import MAX_LOCAL
 from preflight.model.job import Job, Launch, Scope
 from preflight.model.recording import Node, Origin
 from preflight.runner.preparation import choose, claimed_count, context_of, find, main_launch

@@ -17,7 +17,7 @@ from preflight import api
 from preflight._util.usage_error import UsageError
 from preflight.executors.base import Bundle, Channel, Executor, ExecutorError, GatheredNodes, NodeRequest
 from preflight.executors.bundle import build_bundle
-from preflight.executors.local import LocalExecutor
+from preflight.executors.pipe import LocalExecutor
 from preflight.model.configuration import RunOptions
 from preflight.model.progress import Progress, Step, ignore
 from preflight.model.recording import Node, Recording

@@ -13,8 +13,8 @@ import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from preflight.services import http_protocol
-from preflight.services.fleet_page.server import settings
+from preflight.services import access
+from preflight.services.fleet_page.application import settings
 from tests.services.connections import ends
 
 pytestmark = pytest.mark.thorough
@@ -34,7 +34,7 @@ async def slow(scope: Scope, receive: Receive, send: Send) -> None:
 
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    monkeypatch.setattr(http_protocol, "HEAD_S", _HEAD_S)
+    monkeypatch.setattr(access, "HEAD_S", _HEAD_S)
     server = uvicorn.Server(settings(slow))
     with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)

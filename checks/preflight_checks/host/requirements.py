@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Claim, Job, Known
-from preflight.model.nodes import NONE, NUMBERS, VERSIONS, Requirement, parse_requirement
-from preflight.model.recording import Facts, Fleet, NodeRecord
+from preflight.model.recording import NONE, NUMBERS, VERSIONS, Facts, Fleet, NodeRecord, Requirement, parse_requirement
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.comparison import GIB, version_of
 from preflight_checks.host.memory import MIN_SHARE

@@ -10,13 +10,13 @@ from preflight.model.findings import Command, Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import FactRow, Facts, Fleet, Unavailable
 from preflight.plugins.authoring import Verdict, check, failed, memoize, passed, root_command, unknown
-from preflight_checks.links.arp_conflicts import disputed_pairs
 from preflight_checks.links.dial_requests import (
     FREE,
     SPREAD,
     cells,
     claims_of,
     coverage,
+    disputed_pairs,
     failed_at_first,
     knock_id,
     plan_links,

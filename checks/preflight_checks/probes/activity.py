@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, Generator, List, Optional
+from typing import Any, Callable, Generator
 
 from preflight.agent.cheap import cheap, run_with_pauses
 from preflight.agent.process import PROC, last_snapshot, parse_stat, stat_lines, text
@@ -40,18 +40,19 @@ class Activity:
     without progress in between. None: this system does not report it.
     """
 
-    load: Optional[float] = None
-    cores: Optional[int] = None
-    heavy: List[Busy] = field(default_factory=list)
+    load: float | None = None
+    cores: int | None = None
+    heavy: list[Busy] = field(default_factory=list)
     heavy_cores: float = 0.0
-    stuck: List[Busy] = field(default_factory=list)
+    stuck: list[Busy] = field(default_factory=list)
 
 
-def _snapshots(params: Dict[str, Any]) -> Generator[float, None, Activity]:
+def _snapshots(params: dict[str, Any]) -> Generator[float, None, Activity]:
     first, began = last_snapshot(MAX_SNAPSHOT_AGE_S)
     yield max(0.0, began + INTERVAL_S - time.monotonic())
     second, elapsed = stat_lines(), time.monotonic() - began
-    heavy, stuck = [], []  # type: List[Busy], List[Busy]
+    heavy: list[Busy] = []
+    stuck: list[Busy] = []
     ticks = os.sysconf("SC_CLK_TCK")
 
     def parent_of(pid: int) -> int:
@@ -85,7 +86,7 @@ def _snapshots(params: Dict[str, Any]) -> Generator[float, None, Activity]:
 
 
 @cheap("node", looks=_snapshots)
-def activity(params: Dict[str, Any]) -> Activity:
+def activity(params: dict[str, Any]) -> Activity:
     """Take two snapshots of all processes, at least APART_S apart."""
     return run_with_pauses(_snapshots(params))
 
@@ -107,12 +108,12 @@ def belongs_to_check(pid: int, parent_of: Callable[[int], int], own_pid: int, ag
 
 def _owner(pid: int) -> int:
     try:
-        return os.stat("%s/%d" % (PROC, pid)).st_uid
+        return os.stat(f"{PROC}/{pid}").st_uid
     except OSError:
         return -1
 
 
-def _number(word: str) -> Optional[float]:
+def _number(word: str) -> float | None:
     try:
         return float(word)
     except ValueError:

@@ -11,12 +11,12 @@ import os
 import re
 import sys
 import time
-from typing import Any, BinaryIO, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, BinaryIO, Sequence
 
 _FOLDER = re.compile(r"^(?P<name>[^-]+(?:-(?=\D)[^-]+)*?)-(?P<version>\d[^-]*)(?:-.*)?\.(?:dist|egg)-info$")
 
 
-def parse_folder(entry: str) -> Optional[Tuple[str, str]]:
+def parse_folder(entry: str) -> tuple[str, str] | None:
     """Normalised name and version of a metadata folder; None for any other folder."""
     match = _FOLDER.match(entry)
     if match is None:
@@ -29,14 +29,14 @@ def version_of(*names: str) -> str:
     return first_of(names, versions())
 
 
-def first_of(names: Sequence[str], versions: Dict[str, str]) -> str:
+def first_of(names: Sequence[str], versions: dict[str, str]) -> str:
     """The version of the first of these in `versions()`; empty if there is none."""
     return next((versions[name] for name in names if name in versions), "")
 
 
-def versions() -> Dict[str, str]:
+def versions() -> dict[str, str]:
     """Every distribution with its version. As in the import system, the first folder of sys.path counts."""
-    found: Dict[str, str] = {}
+    found: dict[str, str] = {}
     for folder in dict.fromkeys(os.path.abspath(place or ".") for place in sys.path):
         try:
             entries = sorted(os.listdir(folder))
@@ -75,7 +75,7 @@ def package(name: str) -> str:
     return folders[0] if folders else ""
 
 
-def constants(path: str) -> Dict[str, Any]:
+def constants(path: str) -> dict[str, Any]:
     """The top-level assignments of a Python file whose values are literals; empty if it cannot be read."""
     import ast
 
@@ -84,9 +84,10 @@ def constants(path: str) -> Dict[str, Any]:
             tree = ast.parse(file.read(262144))
     except (OSError, SyntaxError, ValueError):
         return {}
-    values: Dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for node in tree.body:
-        targets, value = [], None  # type: List[ast.expr], Optional[ast.expr]
+        targets: list[ast.expr] = []
+        value: ast.expr | None = None
         if isinstance(node, ast.Assign):
             targets, value = node.targets, node.value
         elif isinstance(node, ast.AnnAssign):
@@ -103,7 +104,7 @@ def constants(path: str) -> Dict[str, Any]:
     return values
 
 
-def version_info(framework: str, folder: str) -> Dict[str, Any]:
+def version_info(framework: str, folder: str) -> dict[str, Any]:
     """Version, CUDA, ROCm's HIP, cuDNN and NCCL from the framework's version file, under common names."""
     values = constants(os.path.join(folder, _FILES[framework]))
     if framework == "tensorflow":
@@ -132,10 +133,10 @@ def _nccl(number: Any) -> str:
     if not text.isdecimal() or int(text) < 2000:
         return "" if text.isdecimal() else text
     value, unit = int(text), 10000 if int(text) >= 10000 else 1000
-    return "%d.%d.%d" % (value // unit, value % unit // 100, value % 100)
+    return f"{value // unit}.{value % unit // 100}.{value % 100}"
 
 
-def required(framework: str) -> Dict[str, str]:
+def required(framework: str) -> dict[str, str]:
     """The versions of cuDNN and NCCL that the framework's distribution pins."""
     from importlib import metadata  # Takes longer to import than most probes run.
 
@@ -146,7 +147,7 @@ def required(framework: str) -> Dict[str, str]:
             continue
         except Exception:  # broken metadata of another package
             return {}
-        found: Dict[str, str] = {}
+        found: dict[str, str] = {}
         for line in lines:
             match = _PIN.match(line)
             if match:
@@ -155,17 +156,17 @@ def required(framework: str) -> Dict[str, str]:
     return {}
 
 
-def distributions() -> Dict[str, str]:
+def distributions() -> dict[str, str]:
     """Versions of NVIDIA's own distributions, by their folder below `nvidia/`."""
-    found: Dict[str, str] = {}
+    found: dict[str, str] = {}
     for folder in ("cudnn", "nccl"):
-        version = version_of(*("nvidia-%s%s" % (folder, suffix) for suffix in ("-cu13", "-cu12", "-cu11", "")))
+        version = version_of(*(f"nvidia-{folder}{suffix}" for suffix in ("-cu13", "-cu12", "-cu11", "")))
         if version:
             found[folder] = version
     return found
 
 
-def architectures(framework: str, folder: str, info: Dict[str, Any]) -> Optional[List[str]]:
+def architectures(framework: str, folder: str, info: dict[str, Any]) -> list[str] | None:
     """`sm_80`, `compute_90`, `gfx90a` ...: the architectures that the framework has code for; None if they are not
     recorded.
     """
@@ -181,13 +182,13 @@ def architectures(framework: str, folder: str, info: Dict[str, Any]) -> Optional
         return None
 
 
-def _listed_in(file: BinaryIO) -> Optional[List[str]]:
+def _listed_in(file: BinaryIO) -> list[str] | None:
     """The first list of several architectures in a binary, or the only single one; None after `SEARCH_S`.
 
     It is read in pieces: it has 30 MB, may be on a shared file system, and the list is often near the beginning.
     """
     until = time.monotonic() + SEARCH_S
-    single: Set[str] = set()
+    single: set[str] = set()
     rest = b""
     while time.monotonic() < until:
         piece = file.read(_PIECE_BYTES)

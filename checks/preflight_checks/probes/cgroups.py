@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Dict, Iterator, List, Optional, Tuple
+from typing import Iterator
 
 from preflight.agent.process import read_text
 
@@ -29,14 +29,14 @@ class Cgroups:
     """
 
     versions: str = ""
-    cpu_quota_cores: Optional[float] = None
+    cpu_quota_cores: float | None = None
     cpu_quota_at: str = ""
-    throttled: Optional[float] = None
-    memory_limit_bytes: Optional[int] = None
-    memory_used_bytes: Optional[int] = None
+    throttled: float | None = None
+    memory_limit_bytes: int | None = None
+    memory_used_bytes: int | None = None
     memory_limit_at: str = ""
-    processes_limit: Optional[int] = None
-    processes_used: Optional[int] = None
+    processes_limit: int | None = None
+    processes_used: int | None = None
     processes_limit_at: str = ""
     hidden: bool = False
 
@@ -47,7 +47,7 @@ class MountedHierarchy:
 
     root: str
     point: str
-    controllers: Tuple[str, ...]
+    controllers: tuple[str, ...]
 
 
 def cgroups(proc: str = "/proc", base: str = "") -> Cgroups:
@@ -77,9 +77,9 @@ def cgroups(proc: str = "/proc", base: str = "") -> Cgroups:
     )
 
 
-def parse_membership(text: str) -> Dict[str, str]:
+def parse_membership(text: str) -> dict[str, str]:
     """Parse /proc/self/cgroup: the group of each controller; version 2's under the empty name."""
-    found = {}  # type: Dict[str, str]
+    found: dict[str, str] = {}
     for line in text.splitlines():
         parts = line.split(":", 2)
         if len(parts) == 3:
@@ -88,9 +88,9 @@ def parse_membership(text: str) -> Dict[str, str]:
     return found
 
 
-def parse_mounts(text: str) -> List[MountedHierarchy]:
+def parse_mounts(text: str) -> list[MountedHierarchy]:
     """Parse /proc/self/mountinfo: the mounted hierarchies."""
-    found = []  # type: List[MountedHierarchy]
+    found: list[MountedHierarchy] = []
     for line in text.splitlines():
         left, separator, right = line.partition(" - ")
         fields, kind = left.split(), right.split()
@@ -109,7 +109,7 @@ def unescaped(text: str) -> str:
 
 
 def _ancestor_folders(
-    controller: str, membership: Dict[str, str], mounts: List[MountedHierarchy], base: str
+    controller: str, membership: dict[str, str], mounts: list[MountedHierarchy], base: str
 ) -> Iterator[str]:
     """The folders of the process's group and its ancestors, as far as they are mounted."""
     group = membership.get(controller)
@@ -128,12 +128,13 @@ def _ancestor_folders(
             return
 
 
-def _any_v1(folders: Dict[str, List[str]]) -> bool:
+def _any_v1(folders: dict[str, list[str]]) -> bool:
     return any(found for name, found in folders.items() if name)
 
 
-def _tightest_cpu(first: List[str], second: List[str]) -> Tuple[Optional[float], str]:
-    best, where = None, ""  # type: Optional[float], str
+def _tightest_cpu(first: list[str], second: list[str]) -> tuple[float | None, str]:
+    best: float | None = None
+    where: str = ""
     for folder in first + second:
         if folder in first:
             quota = _number(folder, "cpu.cfs_quota_us")
@@ -145,15 +146,16 @@ def _tightest_cpu(first: List[str], second: List[str]) -> Tuple[Optional[float],
     return best, where
 
 
-def _pair(text: str) -> Tuple[Optional[int], Optional[int]]:
+def _pair(text: str) -> tuple[int | None, int | None]:
     words = text.split()
     if len(words) != 2 or not (words[0].isdecimal() and words[1].isdecimal()):
         return None, None
     return int(words[0]), int(words[1])
 
 
-def _tightest(places: List[Tuple[str, str]]) -> Tuple[Optional[int], str]:
-    best, where = None, ""  # type: Optional[int], str
+def _tightest(places: list[tuple[str, str]]) -> tuple[int | None, str]:
+    best: int | None = None
+    where: str = ""
     for folder, name in places:
         value = _number(folder, name)
         if value is not None and 0 <= value < _UNLIMITED_BYTES and (best is None or value < best):
@@ -161,8 +163,8 @@ def _tightest(places: List[Tuple[str, str]]) -> Tuple[Optional[int], str]:
     return best, where
 
 
-def _throttled(folder: str) -> Optional[float]:
-    counts = {}  # type: Dict[str, int]
+def _throttled(folder: str) -> float | None:
+    counts: dict[str, int] = {}
     for line in read_text(folder + "/cpu.stat").splitlines():
         name, _, value = line.partition(" ")
         if value.strip().isdecimal():
@@ -171,7 +173,7 @@ def _throttled(folder: str) -> Optional[float]:
     return counts.get("nr_throttled", 0) / periods if periods else None
 
 
-def _first_number(folder: str, names: Tuple[str, ...]) -> Optional[int]:
+def _first_number(folder: str, names: tuple[str, ...]) -> int | None:
     for name in names if folder else ():
         value = _number(folder, name)
         if value is not None:
@@ -179,8 +181,8 @@ def _first_number(folder: str, names: Tuple[str, ...]) -> Optional[int]:
     return None
 
 
-def _number(folder: str, name: str) -> Optional[int]:
-    text = read_text("%s/%s" % (folder, name))
+def _number(folder: str, name: str) -> int | None:
+    text = read_text(f"{folder}/{name}")
     return int(text) if text.lstrip("-").isdecimal() else None
 
 
@@ -216,9 +218,9 @@ class Mount:
         return "noexec" in self.options.split(",")
 
 
-def mounts(text: str) -> List[Mount]:
+def mounts(text: str) -> list[Mount]:
     """Parse /proc/self/mounts: the mounts in the order in which they were made."""
-    found = []  # type: List[Mount]
+    found: list[Mount] = []
     for line in text.splitlines():
         parts = line.split(" ")
         if len(parts) >= 4:
@@ -226,9 +228,9 @@ def mounts(text: str) -> List[Mount]:
     return found
 
 
-def mount_of(path: str, table: List[Mount]) -> Optional[Mount]:
+def mount_of(path: str, table: list[Mount]) -> Mount | None:
     """The mount of an absolute path without links; if several are mounted there, the last one hides the others."""
-    best = None  # type: Optional[Mount]
+    best: Mount | None = None
     for mount in table:
         inside = path == mount.point or path.startswith(mount.point.rstrip("/") + "/")
         if inside and (best is None or len(mount.point) >= len(best.point)):
@@ -236,7 +238,7 @@ def mount_of(path: str, table: List[Mount]) -> Optional[Mount]:
     return best
 
 
-def mounted() -> List[Mount]:
+def mounted() -> list[Mount]:
     """The mounts of this process; empty if the system's mount table cannot be read."""
     try:
         with open(TABLE, encoding="utf-8", errors="replace") as file:

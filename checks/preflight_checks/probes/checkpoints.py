@@ -9,7 +9,7 @@ import errno
 import os
 import re
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Set, Tuple
+from typing import Any
 
 #: The number of names in one folder that are examined; a checkpoint has a few for each rank.
 MAX_NAMES = 20000
@@ -41,19 +41,19 @@ class CheckpointState:
     problem: str = ""
     detail: str = ""
     tag: str = ""
-    zero: List[int] = field(default_factory=list)
-    model: List[int] = field(default_factory=list)
-    tensor: List[int] = field(default_factory=list)
-    stages: List[int] = field(default_factory=list)
-    distributed: List[int] = field(default_factory=list)
-    random: List[int] = field(default_factory=list)
+    zero: list[int] = field(default_factory=list)
+    model: list[int] = field(default_factory=list)
+    tensor: list[int] = field(default_factory=list)
+    stages: list[int] = field(default_factory=list)
+    distributed: list[int] = field(default_factory=list)
+    random: list[int] = field(default_factory=list)
     universal: bool = False
     index: bool = False
-    hollow: List[str] = field(default_factory=list)
+    hollow: list[str] = field(default_factory=list)
     size_bytes: int = 0
 
 
-def checkpoint_state(params: Dict[str, Any]) -> CheckpointState:
+def checkpoint_state(params: dict[str, Any]) -> CheckpointState:
     """Examine the checkpoint `params["path"]`: a file, a folder with one, or one that names its newest."""
     given = str(params["path"])
     resolved = os.path.abspath(os.path.expandvars(os.path.expanduser(given)))
@@ -65,7 +65,7 @@ def checkpoint_state(params: Dict[str, Any]) -> CheckpointState:
         folder = os.path.join(resolved, tag)
         if not os.path.isdir(folder):
             return CheckpointState(
-                given, resolved, "tag", "%s is recorded as the newest checkpoint, but does not exist" % tag, tag
+                given, resolved, "tag", f"{tag} is recorded as the newest checkpoint, but does not exist", tag
             )
         pieces = _pieces(folder)
     except OSError as error:
@@ -80,7 +80,7 @@ def _newest(folder: str) -> str:
     """The folder of the newest checkpoint below `folder`, empty if `folder` is one itself. Raises OSError."""
     text = _first_word(os.path.join(folder, "latest_checkpointed_iteration.txt"))
     if text:
-        return text if text == "release" else "iter_%07d" % int(text) if text.isdecimal() else text
+        return text if text == "release" else f"iter_{int(text):07}" if text.isdecimal() else text
     text = _first_word(os.path.join(folder, "latest")) or _first_word(os.path.join(folder, "latest_universal"))
     # The name of a subfolder, which cannot lead elsewhere.
     return text if text and "/" not in text and text not in (".", "..") else ""
@@ -94,9 +94,9 @@ def _first_word(path: str) -> str:
         return ""
 
 
-def _pieces(folder: str) -> List[Tuple[str, int, bool]]:
+def _pieces(folder: str) -> list[tuple[str, int, bool]]:
     """Name, size and whether it is a folder. Raises OSError."""
-    found = []  # type: List[Tuple[str, int, bool]]
+    found: list[tuple[str, int, bool]] = []
     with os.scandir(folder) as entries:
         for entry in entries:
             if len(found) >= MAX_NAMES:
@@ -107,9 +107,9 @@ def _pieces(folder: str) -> List[Tuple[str, int, bool]]:
     return sorted(found)
 
 
-def _read(state: CheckpointState, pieces: List[Tuple[str, int, bool]]) -> CheckpointState:
+def _read(state: CheckpointState, pieces: list[tuple[str, int, bool]]) -> CheckpointState:
     kinds = ("zero", "model", "tensor", "stages", "distributed", "random")
-    ranks: Dict[str, Set[int]] = {kind: set() for kind in kinds}
+    ranks: dict[str, set[int]] = {kind: set() for kind in kinds}
     universal = index = False
     for name, _size, is_folder in pieces:
         universal = universal or (is_folder and name == "zero")

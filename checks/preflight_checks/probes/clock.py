@@ -7,7 +7,7 @@ import os
 import re
 import struct
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 from preflight.agent.cheap import cheap
 from preflight.agent.command import run
@@ -33,14 +33,14 @@ class Clock:
     daemons; `daemon_says` is chronyd's status.
     """
 
-    synchronised: Optional[bool] = None
+    synchronised: bool | None = None
     problem: str = ""
-    daemons: Tuple[str, ...] = ()
+    daemons: tuple[str, ...] = ()
     daemon_says: str = ""
 
 
 @cheap("node", sends_requests=True)
-def clock(params: Dict[str, Any]) -> Clock:
+def clock(params: dict[str, Any]) -> Clock:
     """The state of the clock of this node."""
     daemons = tuple(running_daemons())
     status = ""
@@ -85,7 +85,7 @@ def leap_status(text: str) -> str:
     return leap.group(1) if leap else ""
 
 
-def running_daemons() -> List[str]:
+def running_daemons() -> list[str]:
     """The time daemons among the visible processes; in a container that is seldom all of them."""
     commands = {command_in(line) for line in stat_lines(RECENT_S).values()}
     return sorted(_SHOWN.get(name, name) for name in DAEMONS if name.encode("ascii") in commands)

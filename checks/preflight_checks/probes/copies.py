@@ -9,7 +9,7 @@ import os
 import re
 import time
 from dataclasses import dataclass, field
-from typing import Any, Dict, Iterator, List, Sequence, Tuple
+from typing import Any, Iterator, Sequence
 
 from preflight._util.secret_names import is_secret
 from preflight_checks.probes.installed import commit_of
@@ -26,7 +26,7 @@ _HOST = re.compile(r"^\s*(?P<name>[\w.-]{1,253})[ \t]+.*?slots?\s*=\s*(?P<value>
 _NUMBER = re.compile(r"-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?")
 
 
-def named_values(path: str, text: str) -> Dict[str, str]:
+def named_values(path: str, text: str) -> dict[str, str]:
     """Numbers, true and false, and `auto`, by their names; repeated values are joined.
 
     JSON and YAML by their keys, dotted; Python by assignments, keyword arguments and defaults of options; all other
@@ -41,7 +41,7 @@ def named_values(path: str, text: str) -> Dict[str, str]:
         found = _of_python(text)
     else:
         found = _of_shell(text)
-    kept: Dict[str, List[str]] = {}
+    kept: dict[str, list[str]] = {}
     for name, value in found:
         if is_secret(name.rpartition(".")[2]):
             continue
@@ -59,16 +59,16 @@ def _value_text(value: Any) -> str:
     return "auto" if value == "auto" else ""
 
 
-def _of_json(text: str) -> Iterator[Tuple[str, str]]:
+def _of_json(text: str) -> Iterator[tuple[str, str]]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
         return
-    waiting: List[Tuple[str, Any]] = [("", document)]
+    waiting: list[tuple[str, Any]] = [("", document)]
     while waiting:
         name, value = waiting.pop()
         if isinstance(value, dict):
-            inner = [("%s.%s" % (name, key) if name else str(key), item) for key, item in value.items()]
+            inner = [(f"{name}.{key}" if name else str(key), item) for key, item in value.items()]
             waiting.extend(reversed(inner))
         elif isinstance(value, list):
             waiting.extend((name, item) for item in reversed(value))
@@ -76,9 +76,9 @@ def _of_json(text: str) -> Iterator[Tuple[str, str]]:
             yield name, _value_text(value)
 
 
-def _of_yaml(text: str) -> Iterator[Tuple[str, str]]:
+def _of_yaml(text: str) -> Iterator[tuple[str, str]]:
     """Blocks of `name: value` by their indentation; flow collections and anchors are left out."""
-    above: List[Tuple[int, str]] = []
+    above: list[tuple[int, str]] = []
     for line in text.splitlines():
         match = _YAML.match(line)
         if match is None:
@@ -94,7 +94,7 @@ def _of_yaml(text: str) -> Iterator[Tuple[str, str]]:
             yield name, value.lower()
 
 
-def _of_python(text: str) -> Iterator[Tuple[str, str]]:
+def _of_python(text: str) -> Iterator[tuple[str, str]]:
     import ast  # Few jobs' files are Python.
 
     try:
@@ -135,7 +135,7 @@ def _constant(node: ast.expr) -> str:
     return sign + value if value else ""
 
 
-def _of_shell(text: str) -> Iterator[Tuple[str, str]]:
+def _of_shell(text: str) -> Iterator[tuple[str, str]]:
     for pattern in (_OPTION, _ASSIGNED, _HOST):
         for match in pattern.finditer(text):
             yield match.group("name"), match.group("value")
@@ -163,7 +163,7 @@ class Copy:
     problem: str = ""
     sha256: str = ""
     size_bytes: int = 0
-    numbers: Dict[str, str] = field(default_factory=dict)
+    numbers: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -175,15 +175,15 @@ class Copies:
     """
 
     directory: str
-    copies: List[Copy] = field(default_factory=list)
+    copies: list[Copy] = field(default_factory=list)
     commit: str = ""
-    code: Dict[str, str] = field(default_factory=dict)
+    code: dict[str, str] = field(default_factory=dict)
     code_hash: str = ""
     code_files: int = 0
     cut: str = ""
 
 
-def copies(params: Dict[str, Any]) -> Copies:
+def copies(params: dict[str, Any]) -> Copies:
     """Examine `params["files"]`, pairs of a name and its possible locations, relative to the working directory.
 
     The first existing location counts. If one is found, the code below the working directory is hashed too, and listed
@@ -194,7 +194,9 @@ def copies(params: Dict[str, Any]) -> Copies:
     if not any(copy.path and not copy.problem for copy in found) or _is_home(directory):
         return Copies(directory, found)
     listed, cut = _code(directory)
-    whole = hashlib.sha256("".join("%s %s\n" % item for item in sorted(listed.items())).encode("utf-8", "replace"))
+    whole = hashlib.sha256(
+        "".join("{} {}\n".format(*item) for item in sorted(listed.items())).encode("utf-8", "replace")
+    )
     return Copies(
         directory,
         found,
@@ -224,24 +226,22 @@ def _copy(name: str, places: Sequence[str]) -> Copy:
         except OSError as error:
             return Copy(name, os.path.abspath(place), error.strerror or str(error))
         if len(data) > MAX_FILE_BYTES:
-            return Copy(
-                name, path, "it is larger than %d MiB" % (MAX_FILE_BYTES >> 20), size_bytes=os.path.getsize(place)
-            )
+            return Copy(name, path, f"it is larger than {MAX_FILE_BYTES >> 20} MiB", size_bytes=os.path.getsize(place))
         numbers = named_values(name, data.decode("utf-8", "replace"))
         return Copy(name, path, "", hashlib.sha256(data).hexdigest(), len(data), numbers)
     return Copy(name, "", "missing")
 
 
-def _code(directory: str) -> Tuple[Dict[str, str], str]:
+def _code(directory: str) -> tuple[dict[str, str], str]:
     """Short hashes by relative name, and why the walk was cut off."""
     until = time.monotonic() + CODE_WITHIN_S
-    listed = {}  # type: Dict[str, str]
+    listed: dict[str, str] = {}
     read = 0
     for path in _sources(directory):
         if time.monotonic() > until:
-            return listed, "reading the code took longer than %g s" % CODE_WITHIN_S
+            return listed, f"reading the code took longer than {CODE_WITHIN_S:g} s"
         if len(listed) >= MAX_CODE or read >= MAX_CODE_BYTES:
-            return listed, "there is more code than %d files or %d MiB" % (MAX_CODE, MAX_CODE_BYTES >> 20)
+            return listed, f"there is more code than {MAX_CODE} files or {MAX_CODE_BYTES >> 20} MiB"
         try:
             with open(path, "rb") as file:
                 data = file.read(MAX_FILE_BYTES)

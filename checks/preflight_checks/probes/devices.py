@@ -7,7 +7,7 @@ import os
 import re
 import stat
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from preflight.agent import command
 from preflight.agent.process import read_text
@@ -28,8 +28,8 @@ class DeviceNodes:
     is whether an NVIDIA CDI specification exists, `container` whether this process is in a container.
     """
 
-    nodes: List[str] = field(default_factory=list)
-    unlinked: List[str] = field(default_factory=list)
+    nodes: list[str] = field(default_factory=list)
+    unlinked: list[str] = field(default_factory=list)
     cgroup_driver: str = ""
     engine: str = ""
     toolkit: str = ""
@@ -37,7 +37,7 @@ class DeviceNodes:
     container: bool = False
 
 
-def device_nodes(params: Dict[str, Any]) -> DeviceNodes:
+def device_nodes(params: dict[str, Any]) -> DeviceNodes:
     """Examine /dev, and query docker, or containerd's configuration, for the control-group driver."""
     nodes, unlinked = [], []
     for path in sorted(glob.glob(os.path.join(DEV, "nvidia*"))):
@@ -48,7 +48,7 @@ def device_nodes(params: Dict[str, Any]) -> DeviceNodes:
         if not stat.S_ISCHR(status.st_mode):
             continue
         nodes.append(path)
-        number = "%d:%d" % (os.major(status.st_rdev), os.minor(status.st_rdev))
+        number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
         if not os.path.exists(os.path.join(DEV, "char", number)):
             unlinked.append(path)
     driver, engine = _docker()
@@ -65,7 +65,7 @@ def device_nodes(params: Dict[str, Any]) -> DeviceNodes:
     )
 
 
-def _docker() -> "tuple[str, str]":
+def _docker() -> tuple[str, str]:
     try:
         ran = command.run(["docker", "info", "--format", "{{.CgroupDriver}}"], deadline_s=_TOOL_S)
     except ProbeUnavailable:
@@ -74,7 +74,7 @@ def _docker() -> "tuple[str, str]":
     return (output, "docker") if output in ("systemd", "cgroupfs") else ("", "")
 
 
-def _containerd() -> "tuple[str, str]":
+def _containerd() -> tuple[str, str]:
     try:
         with open(CONTAINERD, errors="replace") as file:
             match = re.search(r"^\s*SystemdCgroup\s*=\s*(true|false)", file.read(262144), re.MULTILINE)
@@ -110,12 +110,12 @@ class Fabric:
     """
 
     switches: int
-    running: Optional[bool] = None
+    running: bool | None = None
     service: str = ""
     version: str = ""
 
 
-def fabric(params: Dict[str, Any]) -> Fabric:
+def fabric(params: dict[str, Any]) -> Fabric:
     """Find switches by the driver's list or, without it, by PCI class; nothing more is queried if there are none."""
     switches = len(glob.glob(os.path.join(SWITCHES, "*"))) or _switches_by_pci_class()
     if not switches:
@@ -131,7 +131,7 @@ def _switches_by_pci_class() -> int:
     return count
 
 
-def _running() -> Optional[bool]:
+def _running() -> bool | None:
     for path in glob.glob(os.path.join(PROC, "[0-9]*", "comm")):
         if read_text(os.path.join(os.path.dirname(path), "comm")) == _PROCESS:
             return True

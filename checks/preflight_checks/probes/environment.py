@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, TypeVar
+from typing import Any, Callable, Mapping, TypeVar
 
 from preflight._util.redaction import scrub
 from preflight._util.secret_names import KEYED_HASH, is_secret
@@ -47,8 +47,8 @@ class SettingsFile:
 
     path: str
     problem: str = ""
-    settings: Dict[str, str] = field(default_factory=dict)
-    unread: List[str] = field(default_factory=list)
+    settings: dict[str, str] = field(default_factory=dict)
+    unread: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -59,19 +59,19 @@ class Environment:
     order in which NCCL reads them; `export_files` are those of DeepSpeed's launcher.
     """
 
-    variables: Dict[str, str] = field(default_factory=dict)
-    digests: Dict[str, str] = field(default_factory=dict)
-    nccl_files: List[SettingsFile] = field(default_factory=list)
-    export_files: List[SettingsFile] = field(default_factory=list)
+    variables: dict[str, str] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)
+    nccl_files: list[SettingsFile] = field(default_factory=list)
+    export_files: list[SettingsFile] = field(default_factory=list)
     user: str = ""
     uid: int = -1
     home: str = ""
     directory: str = ""
-    missing_folders: List[str] = field(default_factory=list)
+    missing_folders: list[str] = field(default_factory=list)
 
 
 @cheap("node", sends_requests=True)
-def environment(params: Dict[str, Any]) -> Environment:
+def environment(params: dict[str, Any]) -> Environment:
     """The variables that match COLLECTED, hashes of those named in `params["hashed"]`, and settings files.
 
     `params["run_key"]` is the key of this run; the head sets it when it sends the request.
@@ -102,17 +102,17 @@ def environment(params: Dict[str, Any]) -> Environment:
 
 def _limited(read: Callable[[], T], default: T) -> T:
     """The result of `read`, or `default` if it is late; it continues in a thread that is not awaited."""
-    found: List[T] = []
+    found: list[T] = []
     thread = threading.Thread(target=lambda: found.append(read()), daemon=True)
     thread.start()
     thread.join(LOOK_S)
     return found[0] if found else default
 
 
-def split_secrets(environ: Mapping[str, str], wanted: "set[str]", key: str) -> Tuple[Dict[str, str], Dict[str, str]]:
+def split_secrets(environ: Mapping[str, str], wanted: set[str], key: str) -> tuple[dict[str, str], dict[str, str]]:
     """The values that may be shown, and the hashes of those that may not, by name."""
-    shown = {}  # type: Dict[str, str]
-    hidden = {}  # type: Dict[str, str]
+    shown: dict[str, str] = {}
+    hidden: dict[str, str] = {}
     for name in sorted(environ):
         value = environ[name]
         if _matches(name) and _showable(name, value):
@@ -141,7 +141,7 @@ def _showable(name: str, value: str) -> bool:
     return plain and not is_secret(name) and scrub(value) == value
 
 
-def nccl_files(environ: Mapping[str, str], home: Optional[str]) -> List[SettingsFile]:
+def nccl_files(environ: Mapping[str, str], home: str | None) -> list[SettingsFile]:
     """The files NCCL reads, in its own order: a value set earlier, or in the environment, is not replaced.
 
     As initEnv does it (NVIDIA/nccl, src/misc/param.cc): $NCCL_CONF_FILE, else .nccl.conf in the home directory of the
@@ -152,7 +152,7 @@ def nccl_files(environ: Mapping[str, str], home: Optional[str]) -> List[Settings
     return [file for file in found if file is not None]
 
 
-def read_settings(path: str) -> Optional[SettingsFile]:
+def read_settings(path: str) -> SettingsFile | None:
     """The settings in one file; None if it does not exist."""
     try:
         if not os.path.isfile(path):
@@ -162,37 +162,37 @@ def read_settings(path: str) -> Optional[SettingsFile]:
     except OSError as error:
         return SettingsFile(path, error.strerror or str(error))
     if len(data) > MAX_FILE_BYTES:
-        return SettingsFile(path, "it is larger than %d KiB" % (MAX_FILE_BYTES // 1024))
+        return SettingsFile(path, f"it is larger than {MAX_FILE_BYTES // 1024} KiB")
     settings, unread = parse_settings(data.decode("utf-8", "replace"))
     kept = {name: value for name, value in settings.items() if _matches(name) and _showable(name, value)}
     return SettingsFile(path, "", kept, unread)
 
 
-def parse_settings(text: str) -> Tuple[Dict[str, str], List[str]]:
+def parse_settings(text: str) -> tuple[dict[str, str], list[str]]:
     """Parse settings as NCCL reads them, and return the other lines too.
 
     A line that begins with # is skipped, and so is one without an equals sign. Nothing is trimmed: in `A = 1` the name
     is `A` with a trailing blank, which is never looked up. The first of two settings counts.
     """
-    settings = {}  # type: Dict[str, str]
-    unread = []  # type: List[str]
+    settings: dict[str, str] = {}
+    unread: list[str] = []
     for number, line in enumerate(text.split("\n"), start=1):
         if not line or line.startswith("#"):
             continue
         name, sign, value = line.partition("=")
         if not sign:
             if line.strip():
-                unread.append("line %d: `%s` has no equals sign" % (number, scrub(line.strip())[:80]))
+                unread.append(f"line {number}: `{scrub(line.strip())[:80]}` has no equals sign")
         elif name != name.strip() or not name:
-            unread.append("line %d: the name `%s` contains spaces" % (number, scrub(name)[:80]))
+            unread.append(f"line {number}: the name `{scrub(name)[:80]}` contains spaces")
         else:
             if value != value.strip():
-                unread.append("line %d: the value of %s has spaces around it" % (number, name[:80]))
+                unread.append(f"line {number}: the value of {name[:80]} has spaces around it")
             settings.setdefault(name, value)
     return settings, unread[:16]
 
 
-def _export_files(home: Optional[str]) -> List[SettingsFile]:
+def _export_files(home: str | None) -> list[SettingsFile]:
     """The exports of DeepSpeed's launcher beside its own list, from home and working directory; the later one wins."""
     name = os.environ.get("DS_ENV_FILE") or ".deepspeed_env"
     folders = [folder for folder in (home, _directory()) if folder]
@@ -200,7 +200,7 @@ def _export_files(home: Optional[str]) -> List[SettingsFile]:
     return [file for file in found if file is not None]
 
 
-def _names_of(path: str) -> Optional[SettingsFile]:
+def _names_of(path: str) -> SettingsFile | None:
     """The names that a file exports. A line without an equals sign ends DeepSpeed's launcher with a traceback."""
     try:
         if not os.path.isfile(path):
@@ -210,11 +210,11 @@ def _names_of(path: str) -> Optional[SettingsFile]:
     except OSError as error:
         return SettingsFile(path, error.strerror or str(error))
     names = {line.partition("=")[0].strip(): "" for line in lines if "=" in line}
-    wrong = ["line %d has no equals sign" % (at + 1) for at, line in enumerate(lines) if "=" not in line]
+    wrong = [f"line {at + 1} has no equals sign" for at, line in enumerate(lines) if "=" not in line]
     return SettingsFile(path, "", names, wrong[:16])
 
 
-def _account() -> Tuple[str, str]:
+def _account() -> tuple[str, str]:
     """Name and home directory of the user, from the user database."""
     try:
         import pwd

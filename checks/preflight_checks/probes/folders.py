@@ -7,7 +7,7 @@ import os
 import re
 import stat
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 from preflight.agent.command import run
 from preflight.agent.process import read_text
@@ -36,15 +36,15 @@ class FolderState:
     mount_point: str = ""
     read_only: bool = False
     no_programs: bool = False
-    total_bytes: Optional[int] = None
-    free_bytes: Optional[int] = None
-    inodes_total: Optional[int] = None
-    inodes_free: Optional[int] = None
-    quotas: List[Quota] = field(default_factory=list)
-    targets: List[Target] = field(default_factory=list)
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    inodes_total: int | None = None
+    inodes_free: int | None = None
+    quotas: list[Quota] = field(default_factory=list)
+    targets: list[Target] = field(default_factory=list)
 
 
-def folder_state(params: Dict[str, Any]) -> FolderState:
+def folder_state(params: dict[str, Any]) -> FolderState:
     """Examine `params["path"]` as seen from the job context; nothing is made or written.
 
     With `params["quota"]` quotas and targets are queried, if the file system has any.
@@ -55,7 +55,7 @@ def folder_state(params: Dict[str, Any]) -> FolderState:
     if status is None:
         return FolderState(given, resolved, nearest=nearest, problem=found[0], detail=found[1])
     if not stat.S_ISDIR(status.st_mode):
-        return FolderState(given, resolved, nearest == resolved, nearest, "file", "%s is not a folder" % nearest)
+        return FolderState(given, resolved, nearest == resolved, nearest, "file", f"{nearest} is not a folder")
     real = os.path.realpath(nearest)
     mount = mount_of(real, mounted())
     try:
@@ -83,7 +83,7 @@ def folder_state(params: Dict[str, Any]) -> FolderState:
     )
 
 
-def _nearest(path: str) -> Tuple[str, Optional[os.stat_result], Tuple[str, str]]:
+def _nearest(path: str) -> tuple[str, os.stat_result | None, tuple[str, str]]:
     """The path or its nearest existing ancestor, and what blocks the rest."""
     at = path
     while True:
@@ -91,9 +91,9 @@ def _nearest(path: str) -> Tuple[str, Optional[os.stat_result], Tuple[str, str]]
             return at, os.stat(at), ("", "")
         except OSError as error:
             if os.path.islink(at):
-                return at, None, ("dangling", "%s links to %s, which does not exist" % (at, os.readlink(at)))
+                return at, None, ("dangling", f"{at} links to {os.readlink(at)}, which does not exist")
             if error.errno not in (errno.ENOENT, errno.ENOTDIR) or at == "/":
-                return at, None, (_kind(error), "%s: %s" % (at, error.strerror or error))
+                return at, None, (_kind(error), f"{at}: {error.strerror or error}")
         at = os.path.dirname(at)
 
 
@@ -112,7 +112,7 @@ class WriteResult:
     problem: str = ""
 
 
-def write_trial(params: Dict[str, Any]) -> WriteResult:
+def write_trial(params: dict[str, Any]) -> WriteResult:
     """Write a file of 4 KiB into the folder `params["path"]` (or the nearest above it), fsync and remove it.
 
     The only probe that writes anything outside memory; it runs only with the user's consent.
@@ -153,9 +153,9 @@ class Quota:
 
     whose: str
     used_bytes: int
-    limit_bytes: Optional[int]
-    used_files: Optional[int] = None
-    limit_files: Optional[int] = None
+    limit_bytes: int | None
+    used_files: int | None = None
+    limit_files: int | None = None
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ class Target:
     free_bytes: int
 
 
-def quotas_of(mount: Mount) -> List[Quota]:
+def quotas_of(mount: Mount) -> list[Quota]:
     """The quotas of this user on a mount; empty if there are none, or they are unknown."""
     try:
         if mount.kind == "lustre":
@@ -181,7 +181,7 @@ def quotas_of(mount: Mount) -> List[Quota]:
     return []
 
 
-def targets_of(mount: Mount) -> List[Target]:
+def targets_of(mount: Mount) -> list[Target]:
     """The targets of a Lustre mount; empty for any other, or if they are unknown."""
     if mount.kind != "lustre":
         return []
@@ -191,9 +191,9 @@ def targets_of(mount: Mount) -> List[Target]:
         return []
 
 
-def parse_quota(text: str, source: str) -> List[Quota]:
+def parse_quota(text: str, source: str) -> list[Quota]:
     """Parse `quota -w -p`: the quotas of one device or export. Blocks are KiB; `*` marks an exceeded limit."""
-    found = []  # type: List[Quota]
+    found: list[Quota] = []
     for line in text.splitlines():
         words = line.split()
         if len(words) >= 8 and words[0] == source:
@@ -202,7 +202,7 @@ def parse_quota(text: str, source: str) -> List[Quota]:
     return found
 
 
-def parse_lfs_quota(text: str, whose: str) -> List[Quota]:
+def parse_lfs_quota(text: str, whose: str) -> list[Quota]:
     """Parse `lfs quota -q`: the file system, then blocks and files as in `quota`."""
     words = text.split()
     if len(words) < 9:
@@ -213,25 +213,25 @@ def parse_lfs_quota(text: str, whose: str) -> List[Quota]:
 
 def _quota(
     whose: str,
-    used: Optional[int],
-    soft: Optional[int],
-    hard: Optional[int],
-    files: Optional[int],
-    soft_files: Optional[int],
-    hard_files: Optional[int],
+    used: int | None,
+    soft: int | None,
+    hard: int | None,
+    files: int | None,
+    soft_files: int | None,
+    hard_files: int | None,
 ) -> Quota:
     limit = hard or soft
     return Quota(whose, (used or 0) * 1024, limit * 1024 if limit else None, files, hard_files or soft_files or None)
 
 
-def _number(word: str) -> Optional[int]:
+def _number(word: str) -> int | None:
     digits = word.strip("*[]")
     return int(digits) if digits.isdecimal() else None
 
 
-def parse_lfs_df(text: str) -> List[Target]:
+def parse_lfs_df(text: str) -> list[Target]:
     """Parse `lfs df`: the targets, in KiB; inactive ones and the sum are left out."""
-    found = []  # type: List[Target]
+    found: list[Target] = []
     for line in text.splitlines():
         match = re.match(r"^(\S+)_UUID\s+(\d+)\s+\d+\s+(\d+)\s", line)
         if match:
@@ -242,7 +242,7 @@ def parse_lfs_df(text: str) -> List[Target]:
 #: Where each library looks, in its order: variables, with the suffix that it appends to their value, then a default.
 #: Sources: Python's tempfile; triton/knobs.py (3.4); torch/utils/cpp_extension.py and torch/_inductor/runtime/
 #: cache_dir_utils.py (2.8); huggingface_hub/constants.py (0.34).
-PLACES = {
+PLACES: dict[str, tuple[list[tuple[str, str]], str]] = {
     "temporary": ([("TMPDIR", ""), ("TEMP", ""), ("TMP", "")], "/tmp"),
     "home": ([("HOME", "")], ""),
     "triton": ([("TRITON_CACHE_DIR", ""), ("TRITON_HOME", ".triton/cache")], "~/.triton/cache"),
@@ -256,7 +256,7 @@ PLACES = {
         ],
         "~/.cache/huggingface/hub",
     ),
-}  # type: Dict[str, Tuple[List[Tuple[str, str]], str]]
+}
 #: The fallbacks of Python when the first is unusable (tempfile._candidate_tempdir_list); the working directory comes
 #: last.
 OTHER_TEMPORARY = ("/tmp", "/var/tmp", "/usr/tmp")
@@ -278,7 +278,7 @@ class Scratch:
     instead: str = ""
 
 
-def scratch(params: Dict[str, Any]) -> Scratch:
+def scratch(params: dict[str, Any]) -> Scratch:
     """The folder of this kind (`params["what"]`, a key of PLACES) for a process of the job."""
     what = str(params["what"])
     variable, path = chosen(what, dict(os.environ))
@@ -290,7 +290,7 @@ def scratch(params: Dict[str, Any]) -> Scratch:
     return Scratch(what, variable, state, instead)
 
 
-def chosen(what: str, environment: Dict[str, str]) -> Tuple[str, str]:
+def chosen(what: str, environment: dict[str, str]) -> tuple[str, str]:
     """The variable that decides, and the folder."""
     variables, default = PLACES[what]
     for name, rest in variables:
@@ -319,13 +319,13 @@ class HubModel:
     folder: str
     offline: bool
     variable: str = ""
-    revisions: List[str] = field(default_factory=list)
+    revisions: list[str] = field(default_factory=list)
     main: str = ""
     local: bool = False
     problem: str = ""
 
 
-def hub_model(params: Dict[str, Any]) -> HubModel:
+def hub_model(params: dict[str, Any]) -> HubModel:
     """Look up `params["model"]` (`owner/name`) in the cache of the job's processes."""
     model = str(params["model"])
     set_by = next((name for name in _OFFLINE if os.environ.get(name, "").lower() in _TRUE), "")
@@ -338,7 +338,7 @@ def hub_model(params: Dict[str, Any]) -> HubModel:
     return HubModel(model, folder, bool(set_by), set_by, revisions, main, os.path.isdir(model))
 
 
-def _names(folder: str) -> Optional[List[str]]:
+def _names(folder: str) -> list[str] | None:
     try:
         return os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):

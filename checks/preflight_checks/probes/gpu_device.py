@@ -11,7 +11,7 @@ import os
 import pwd
 import re
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable
 
 from preflight_checks.probes.isolated import Send
 
@@ -36,7 +36,7 @@ class _Reader:
     def __init__(self, nvml: Any, send: Send) -> None:
         self.nvml = nvml
         self._send = send
-        self.unread = {}  # type: Dict[str, str]
+        self.unread: dict[str, str] = {}
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Call one function of NVML. Raises NVMLError, or AttributeError for a binding without it."""
@@ -182,9 +182,9 @@ def _links(reader: _Reader, handle: Any) -> None:
     get("fabric_status", lambda: _fabric(reader, handle)["status"])
 
 
-def _nvlinks(reader: _Reader, handle: Any) -> Optional[List[bool]]:
+def _nvlinks(reader: _Reader, handle: Any) -> list[bool] | None:
     """The links that are up; None for a device without any."""
-    found: List[bool] = []
+    found: list[bool] = []
     for link in range(MAX_NVLINKS):
         try:
             found.append(bool(reader.call("nvmlDeviceGetNvLinkState", handle, link)))
@@ -195,9 +195,9 @@ def _nvlinks(reader: _Reader, handle: Any) -> Optional[List[bool]]:
     return found or None
 
 
-def _nvlink_errors(reader: _Reader, handle: Any, links: List[bool]) -> Dict[str, int]:
+def _nvlink_errors(reader: _Reader, handle: Any, links: list[bool]) -> dict[str, int]:
     """Sums over the links that are up, by counter; counters that this generation of links lacks are left out."""
-    sums: Dict[str, int] = {}
+    sums: dict[str, int] = {}
     for number, counter in enumerate(NVLINK_COUNTERS):
         for link, up in enumerate(links):
             if not up:
@@ -212,7 +212,7 @@ def _nvlink_errors(reader: _Reader, handle: Any, links: List[bool]) -> Dict[str,
     return sums
 
 
-def _fabric(reader: _Reader, handle: Any) -> Dict[str, int]:
+def _fabric(reader: _Reader, handle: Any) -> dict[str, int]:
     info = reader.nvml.c_nvmlGpuFabricInfo_t()
     reader.call("nvmlDeviceGetGpuFabricInfo", handle, ctypes.byref(info))
     state = info.state
@@ -269,7 +269,7 @@ def _mig_instances(reader: _Reader, handle: Any) -> int:
     return count
 
 
-def _processes(reader: _Reader, handle: Any) -> List[Dict[str, Any]]:
+def _processes(reader: _Reader, handle: Any) -> list[dict[str, Any]]:
     # Drivers before 510 have the second version only; the unversioned name of the binding is the third.
     try:
         listed = reader.call("nvmlDeviceGetComputeRunningProcesses_v3", handle)
@@ -285,7 +285,7 @@ def _processes(reader: _Reader, handle: Any) -> List[Dict[str, Any]]:
     return sorted(found, key=lambda item: item["pid"])
 
 
-def _process_owner(pid: int) -> "tuple[str, str]":
+def _process_owner(pid: int) -> tuple[str, str]:
     """Command and user of a process; empty if it is not visible from here."""
     folder = os.path.join(PROC, str(pid))
     try:
@@ -309,7 +309,7 @@ def kernel_driver(text: str) -> str:
 def pci_address(bus_id: str) -> str:
     """Convert NVML's `00000000:1B:00.0` to the kernel's `0000:1b:00.0`."""
     domain, _, rest = bus_id.lower().partition(":")
-    return "%s:%s" % (domain[-4:], rest) if rest else bus_id
+    return f"{domain[-4:]}:{rest}" if rest else bus_id
 
 
 def text(value: Any) -> str:

@@ -10,7 +10,7 @@ import functools
 import glob
 import os
 from dataclasses import dataclass, field, fields
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from preflight.agent import command
 from preflight.agent.process import read_number, read_text
@@ -32,10 +32,10 @@ class Device:
     identity: str
     architecture: str
     pci: str
-    memory_bytes: Optional[int]
+    memory_bytes: int | None
 
 
-def devices() -> List[Device]:
+def devices() -> list[Device]:
     """Every GPU that compute programs can use, in KFD's order; empty without the driver."""
     found = []
     for folder in sorted(glob.glob(os.path.join(KFD, "*")), key=_number):
@@ -61,19 +61,19 @@ def driver_version() -> str:
     return read_text(os.path.join(MODULE, "version"))
 
 
-def parse_properties(text: str) -> Dict[str, str]:
+def parse_properties(text: str) -> dict[str, str]:
     """`name value` lines of a node of KFD's topology."""
     return dict(line.split(None, 1) for line in text.splitlines() if len(line.split(None, 1)) == 2)
 
 
 def architecture(version: int) -> str:
     """KFD's number as LLVM's name: 90010 is gfx90a, 110000 is gfx1100."""
-    return "gfx%d%x%x" % (version // 10000, version // 100 % 100, version % 100) if version else ""
+    return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}" if version else ""
 
 
 def location(domain: int, place: int) -> str:
     """KFD's location as a PCI address: bus in the upper byte, then five bits of device and three of function."""
-    return "%04x:%02x:%02x.%d" % (domain, place >> 8 & 0xFF, place >> 3 & 0x1F, place & 7)
+    return f"{domain:04x}:{place >> 8 & 0xFF:02x}:{place >> 3 & 0x1F:02x}.{place & 7}"
 
 
 def _number(path: str) -> int:
@@ -98,7 +98,7 @@ class GpuProcess:
     """A process with a compute context on a GPU. `name` and `user` are empty if it is not visible from here."""
 
     pid: int
-    memory_bytes: Optional[int] = None
+    memory_bytes: int | None = None
     name: str = ""
     user: str = ""
 
@@ -116,51 +116,51 @@ class Gpu:
     index: int
     name: str = ""
     uuid: str = ""
-    memory_bytes: Optional[int] = None
+    memory_bytes: int | None = None
     compute_capability: str = ""
     problem: str = ""
     problem_kind: str = ""
     pci: str = ""
     took_s: float = 0.0
-    memory_used_bytes: Optional[int] = None
-    utilization_percent: Optional[int] = None
-    ecc_enabled: Optional[bool] = None
-    ecc_uncorrected: Optional[int] = None
-    ecc_uncorrected_ever: Optional[int] = None
-    ecc_corrected_ever: Optional[int] = None
-    rows_remapped_uncorrectable: Optional[int] = None
-    rows_remap_pending: Optional[bool] = None
-    rows_remap_failed: Optional[bool] = None
-    pages_retired: Optional[int] = None
-    pages_retirement_pending: Optional[bool] = None
-    clock_reasons: Optional[int] = None
-    clock_mhz: Optional[int] = None
-    clock_max_mhz: Optional[int] = None
-    clock_application_mhz: Optional[int] = None
-    power_w: Optional[float] = None
-    power_limit_w: Optional[float] = None
-    power_limit_default_w: Optional[float] = None
-    temperature_c: Optional[int] = None
-    temperature_slowdown_c: Optional[int] = None
-    pcie_width: Optional[int] = None
-    pcie_width_max: Optional[int] = None
-    pcie_generation: Optional[int] = None
-    pcie_generation_max: Optional[int] = None
-    pcie_replays: Optional[int] = None
-    nvlinks: Optional[List[bool]] = None
-    nvlink_errors: Dict[str, int] = field(default_factory=dict)
-    mig_enabled: Optional[bool] = None
-    mig_pending: Optional[bool] = None
-    mig_instances: Optional[int] = None
-    persistence: Optional[bool] = None
-    compute_mode: Optional[int] = None
-    processes: Optional[List[GpuProcess]] = None
-    recovery_action: Optional[int] = None
-    fabric_state: Optional[int] = None
-    fabric_status: Optional[int] = None
+    memory_used_bytes: int | None = None
+    utilization_percent: int | None = None
+    ecc_enabled: bool | None = None
+    ecc_uncorrected: int | None = None
+    ecc_uncorrected_ever: int | None = None
+    ecc_corrected_ever: int | None = None
+    rows_remapped_uncorrectable: int | None = None
+    rows_remap_pending: bool | None = None
+    rows_remap_failed: bool | None = None
+    pages_retired: int | None = None
+    pages_retirement_pending: bool | None = None
+    clock_reasons: int | None = None
+    clock_mhz: int | None = None
+    clock_max_mhz: int | None = None
+    clock_application_mhz: int | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    power_limit_default_w: float | None = None
+    temperature_c: int | None = None
+    temperature_slowdown_c: int | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
+    pcie_generation: int | None = None
+    pcie_generation_max: int | None = None
+    pcie_replays: int | None = None
+    nvlinks: list[bool] | None = None
+    nvlink_errors: dict[str, int] = field(default_factory=dict)
+    mig_enabled: bool | None = None
+    mig_pending: bool | None = None
+    mig_instances: int | None = None
+    persistence: bool | None = None
+    compute_mode: int | None = None
+    processes: list[GpuProcess] | None = None
+    recovery_action: int | None = None
+    fabric_state: int | None = None
+    fabric_status: int | None = None
     vbios: str = ""
     gsp_firmware: str = ""
-    unread: Dict[str, str] = field(default_factory=dict)
+    unread: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -178,18 +178,18 @@ class Gpus:
     driver: str = ""
     kernel_driver: str = ""
     cuda_driver: str = ""
-    gpus: List[Gpu] = field(default_factory=list)
+    gpus: list[Gpu] = field(default_factory=list)
     problem: str = ""
     detail: str = ""
     device_files: int = 0
     vendor: str = "nvidia"
     took_s: float = 0.0
     host_processes: bool = True
-    peer_reads: Optional[List[int]] = None
-    peer_distances: Optional[List[int]] = None
+    peer_reads: list[int] | None = None
+    peer_distances: list[int] | None = None
 
 
-def gpus(params: Dict[str, Any]) -> Gpus:
+def gpus(params: dict[str, Any]) -> Gpus:
     """Every GPU of this node. A driver that does not work is a fact; a missing pynvml is not.
 
     Raises ProbeUnavailable if pynvml was not sent along, or if this user may not query it.
@@ -197,13 +197,13 @@ def gpus(params: Dict[str, Any]) -> Gpus:
     try:
         import pynvml
     except ImportError as error:
-        raise ProbeUnavailable("missing", "the Python binding of NVML is not installed: %s" % error) from None
+        raise ProbeUnavailable("missing", f"the Python binding of NVML is not installed: {error}") from None
     kernel = gpu_device.kernel_driver(read_text(KERNEL_DRIVER))
     files = len([path for path in glob.glob("/dev/nvidia[0-9]*") if path[len("/dev/nvidia") :].isdecimal()])
     (system,) = run_isolated([functools.partial(_system, pynvml)], SYSTEM_S)
     problem, detail = _system_problem(system)
     if problem == "denied":
-        raise ProbeUnavailable("denied", "NVML may not be used by this user: %s" % detail)
+        raise ProbeUnavailable("denied", f"NVML may not be used by this user: {detail}")
     if problem in ("no-library", "no-driver"):
         radeon = devices()
         if radeon:
@@ -211,14 +211,14 @@ def gpus(params: Dict[str, Any]) -> Gpus:
     driver, cuda = system.values.get("driver", ""), system.values.get("cuda", "")
     if problem == "mismatch":
         library = libraries.locate("libnvidia-ml.so.1", None)
-        detail += "; the module is %s, %s" % (kernel or "unknown", os.path.realpath(library.path) or "the library")
+        detail += "; the module is {}, {}".format(kernel or "unknown", os.path.realpath(library.path) or "the library")
     if problem:
         return Gpus(driver, kernel, cuda, [], problem, detail, files, took_s=system.took_s)
     count = int(system.values.get("count", 0))
     answers = run_isolated([functools.partial(gpu_device.look, pynvml, index) for index in range(count)], DEVICE_S)
     found = [_gpu(index, answer) for index, answer in enumerate(answers)]
     seen = read_text(os.path.join(PROC, "2", "comm")) == "kthreadd"
-    peers: Dict[str, Any] = {}
+    peers: dict[str, Any] = {}
     if 1 < count <= MAX_PAIRED_GPUS and not any(card.problem for card in found):
         peers = run_isolated([functools.partial(gpu_device.pairs, pynvml, count)], PAIRS_S)[0].values
     reads, distances = peers.get("peer_reads"), peers.get("peer_distances")
@@ -239,13 +239,13 @@ def _system(pynvml: Any, send: Send) -> None:
     # No nvmlShutdown: this process ends, and a driver that hangs would hang there too.
 
 
-def _system_problem(system: TaskResult) -> "tuple[str, str]":
+def _system_problem(system: TaskResult) -> tuple[str, str]:
     if system.values.get("problem"):
         return system.values["problem"], system.values.get("detail", "")
     if system.problem == "timeout":
-        return "timeout", "%s did not return within %g s%s" % (system.at, SYSTEM_S, _busy())
+        return "timeout", f"{system.at} did not return within {SYSTEM_S:g} s{_busy()}"
     if system.problem:
-        return "other", "%s: %s" % (system.at, system.detail)
+        return "other", f"{system.at}: {system.detail}"
     return "", ""
 
 
@@ -267,10 +267,10 @@ def _gpu(index: int, answers: TaskResult) -> Gpu:
     listed = values.get("processes")
     processes = [GpuProcess(**item) for item in listed] if listed is not None else None
     if answers.problem == "timeout":
-        values["problem"] = "%s did not return within %g s%s" % (answers.at, DEVICE_S, _busy())
+        values["problem"] = f"{answers.at} did not return within {DEVICE_S:g} s{_busy()}"
         values["problem_kind"] = "timeout"
     elif answers.problem:
-        values["problem"], values["problem_kind"] = "%s: %s" % (answers.at, answers.detail), "crashed"
+        values["problem"], values["problem_kind"] = f"{answers.at}: {answers.detail}", "crashed"
     known_values = {name: value for name, value in values.items() if name in known}
     return Gpu(index=index, processes=processes, unread=unread, took_s=answers.took_s, **known_values)
 
@@ -278,10 +278,10 @@ def _gpu(index: int, answers: TaskResult) -> Gpu:
 def _busy() -> str:
     """An explanation for a slow query on an overloaded machine."""
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
-    return " (the node is busy: load %.0f on %d cores)" % (load, cores) if load > 4 * cores else ""
+    return f" (the node is busy: load {load:.0f} on {cores} cores)" if load > 4 * cores else ""
 
 
-def _amd(found: List[Device]) -> Gpus:
+def _amd(found: list[Device]) -> Gpus:
     listed = [
         Gpu(index, item.name or item.architecture, item.identity, item.memory_bytes, item.architecture, pci=item.pci)
         for index, item in enumerate(found)
@@ -294,7 +294,7 @@ def _cuda(pynvml: Any) -> str:
         version = int(pynvml.nvmlSystemGetCudaDriverVersion_v2())
     except pynvml.NVMLError:
         return ""
-    return "%d.%d" % (version // 1000, version % 1000 // 10)
+    return f"{version // 1000}.{version % 1000 // 10}"
 
 
 #: The cheapest query of each tool; the second is used if the first does not exist.
@@ -308,11 +308,11 @@ class ToolAnswer:
 
     tool: str
     took_s: float
-    exit_code: Optional[int]
+    exit_code: int | None
     said: str = ""
 
 
-def management_tool(params: Dict[str, Any]) -> ToolAnswer:
+def management_tool(params: dict[str, Any]) -> ToolAnswer:
     """Run the first existing tool. Raises ProbeUnavailable if there is none, which is not a fault."""
     for words in TOOLS:
         try:

@@ -14,7 +14,7 @@ import re
 import sys
 from dataclasses import dataclass, field
 from importlib import machinery
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from preflight._util.redaction import scrub
 from preflight.agent.cheap import cheap
@@ -49,30 +49,33 @@ class Installed:
     kind: str
     machine: str
     abi: str
-    distributions: Dict[str, str] = field(default_factory=dict)
-    sources: Dict[str, Source] = field(default_factory=dict)
-    twice: Dict[str, List[str]] = field(default_factory=dict)
-    unread: List[str] = field(default_factory=list)
+    distributions: dict[str, str] = field(default_factory=dict)
+    sources: dict[str, Source] = field(default_factory=dict)
+    twice: dict[str, list[str]] = field(default_factory=dict)
+    unread: list[str] = field(default_factory=list)
     digest: str = ""
 
 
 @cheap("packages")
-def installed(params: Dict[str, Any]) -> Installed:
+def installed(params: dict[str, Any]) -> Installed:
     """The distributions of this interpreter. Run it in the job context.
 
     With `params["only"]`, patterns of names, the others only enter the digest: with thousands of nodes full lists would
     be most of a recording.
     """
-    found, twice, sources, unread = {}, {}, {}, []  # type: Dict[str, str], Dict[str, List[str]], Dict[str, Source], List[str]
+    found: dict[str, str] = {}
+    twice: dict[str, list[str]] = {}
+    sources: dict[str, Source] = {}
+    unread: list[str] = []
     for folder in dict.fromkeys(os.path.abspath(entry or ".") for entry in sys.path):
         if not os.path.isdir(folder):
             continue
         try:
             names = sorted(os.listdir(folder))
         except OSError as error:
-            unread.append("%s: %s" % (folder, error.strerror or error))
+            unread.append(f"{folder}: {error.strerror or error}")
             continue
-        here = {}  # type: Dict[str, str]
+        here: dict[str, str] = {}
         for entry in names:
             named = parse_folder(entry)
             if named is None:
@@ -87,7 +90,7 @@ def installed(params: Dict[str, Any]) -> Installed:
                 source = _source(os.path.join(folder, entry))
                 if source is not None:
                     sources[name] = source
-    whole = "".join("%s==%s\n" % item for item in sorted(found.items()))
+    whole = "".join("{}=={}\n".format(*item) for item in sorted(found.items()))
     only = [str(pattern) for pattern in params.get("only", [])]
     kept = {n: v for n, v in found.items() if not only or any(fnmatch.fnmatchcase(n, pattern) for pattern in only)}
     return Installed(
@@ -112,7 +115,7 @@ def _kind() -> str:
     return "venv" if sys.prefix != sys.base_prefix else "system"
 
 
-def _source(folder: str) -> Optional[Source]:
+def _source(folder: str) -> Source | None:
     """Parse direct_url.json (PEP 610); None for a distribution from an index."""
     try:
         with open(os.path.join(folder, "direct_url.json"), encoding="utf-8", errors="replace") as file:

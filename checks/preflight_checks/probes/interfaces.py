@@ -14,7 +14,7 @@ import os
 import socket
 import struct
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 from preflight.agent.cheap import cheap
 from preflight.agent.command import run
@@ -48,9 +48,9 @@ class Interface:
     up: bool
     running: bool
     loopback: bool
-    addresses: List[Address] = field(default_factory=list)
-    mtu: Optional[int] = None
-    speed_mbps: Optional[int] = None
+    addresses: list[Address] = field(default_factory=list)
+    mtu: int | None = None
+    speed_mbps: int | None = None
     kind: str = ""
 
 
@@ -58,7 +58,7 @@ class Interface:
 class Interfaces:
     """All interfaces, in the order `getifaddrs` lists them."""
 
-    interfaces: List[Interface]
+    interfaces: list[Interface]
     source: str = ""
 
 
@@ -78,9 +78,9 @@ class Route:
 
 
 @cheap("node")
-def interfaces(params: Dict[str, Any]) -> Interfaces:
+def interfaces(params: dict[str, Any]) -> Interfaces:
     """Every interface with its addresses. Raises ProbeUnavailable if no method of listing them works."""
-    rows = None  # type: Optional[List[Tuple[str, int, Optional[Address]]]]
+    rows: list[tuple[str, int, Address | None]] | None = None
     source = "getifaddrs"
     try:
         rows = _getifaddrs()
@@ -92,11 +92,11 @@ def interfaces(params: Dict[str, Any]) -> Interfaces:
     return Interfaces([_described(name, flags, found) for name, flags, found in grouped(rows)], source)
 
 
-def grouped(rows: List[Tuple[str, int, Optional[Address]]]) -> List[Tuple[str, int, List[Address]]]:
+def grouped(rows: list[tuple[str, int, Address | None]]) -> list[tuple[str, int, list[Address]]]:
     """Rows of `getifaddrs` (one per address) grouped by interface, in first-seen order."""
-    order = []  # type: List[str]
-    flags = {}  # type: Dict[str, int]
-    found = {}  # type: Dict[str, List[Address]]
+    order: list[str] = []
+    flags: dict[str, int] = {}
+    found: dict[str, list[Address]] = {}
     for name, bits, address in rows:
         if name not in flags:
             order.append(name)
@@ -107,9 +107,9 @@ def grouped(rows: List[Tuple[str, int, Optional[Address]]]) -> List[Tuple[str, i
     return [(name, flags[name], found[name]) for name in order]
 
 
-def parse_ip_addr(text: str) -> List[Tuple[str, int, Optional[Address]]]:
+def parse_ip_addr(text: str) -> list[tuple[str, int, Address | None]]:
     """Parse the output of `ip -j addr` into rows like those of `getifaddrs`. Raises ValueError for other output."""
-    rows = []  # type: List[Tuple[str, int, Optional[Address]]]
+    rows: list[tuple[str, int, Address | None]] = []
     listed = json.loads(text)
     if not isinstance(listed, list):
         raise ValueError("expected a list of interfaces")
@@ -125,7 +125,7 @@ def parse_ip_addr(text: str) -> List[Tuple[str, int, Optional[Address]]]:
     return rows
 
 
-def _from_command() -> Optional[List[Tuple[str, int, Optional[Address]]]]:
+def _from_command() -> list[tuple[str, int, Address | None]] | None:
     try:
         return parse_ip_addr(run(["ip", "-j", "addr"], deadline_s=3.0).output)
     except (ProbeUnavailable, ValueError):
@@ -147,12 +147,12 @@ _Ifaddrs._fields_ = [
 ]
 
 
-def _getifaddrs() -> List[Tuple[str, int, Optional[Address]]]:
+def _getifaddrs() -> list[tuple[str, int, Address | None]]:
     library = ctypes.CDLL(None, use_errno=True)
     head = ctypes.POINTER(_Ifaddrs)()
     if library.getifaddrs(ctypes.byref(head)) != 0:
         raise OSError(ctypes.get_errno(), "getifaddrs")
-    rows = []  # type: List[Tuple[str, int, Optional[Address]]]
+    rows: list[tuple[str, int, Address | None]] = []
     try:
         entry = head
         while entry:
@@ -165,7 +165,7 @@ def _getifaddrs() -> List[Tuple[str, int, Optional[Address]]]:
     return rows
 
 
-def _address(pointer: Optional[int], netmask: Optional[int]) -> Optional[Address]:
+def _address(pointer: int | None, netmask: int | None) -> Address | None:
     """The address a `sockaddr` holds; None for other families (packet sockets)."""
     if not pointer:
         return None
@@ -181,7 +181,7 @@ def _address(pointer: Optional[int], netmask: Optional[int]) -> Optional[Address
     return Address(text, sum(bin(byte).count("1") for byte in mask))
 
 
-def _described(name: str, flags: int, addresses: List[Address]) -> Interface:
+def _described(name: str, flags: int, addresses: list[Address]) -> Interface:
     folder = "/sys/class/net/" + name
     ours = _sys_is_ours(name, folder)
     kind = ""
@@ -208,8 +208,8 @@ def _has_physical_port(folder: str) -> bool:
     ports = list_folder(folder + "/brif")
     # The port may itself be a bond or a VLAN of a physical interface.
     return any(
-        os.path.exists("/sys/class/net/%s/device" % port)
-        or any(name.startswith("lower_") for name in list_folder("/sys/class/net/%s" % port))
+        os.path.exists(f"/sys/class/net/{port}/device")
+        or any(name.startswith("lower_") for name in list_folder(f"/sys/class/net/{port}"))
         for port in ports
     )
 
@@ -221,7 +221,7 @@ def _sys_is_ours(name: str, folder: str) -> bool:
         return False
 
 
-def _mtu(name: str) -> Optional[int]:
+def _mtu(name: str) -> int | None:
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as plain:
             answer = fcntl.ioctl(plain.fileno(), _SIOCGIFMTU, struct.pack("16s16x", name.encode()[:15]))
@@ -231,7 +231,7 @@ def _mtu(name: str) -> Optional[int]:
 
 
 @cheap("node", sends_requests=True)
-def route(params: Dict[str, Any]) -> Route:
+def route(params: dict[str, Any]) -> Route:
     """The kernel's route to `params["destination"]` (a name or an address). Sends nothing.
 
     Connecting a datagram socket makes the kernel choose route and source without a packet; the interface comes from
@@ -285,7 +285,7 @@ def _route_by_netlink(address: str) -> str:
         return ""
 
 
-def parse_route_answer(data: bytes) -> Optional[int]:
+def parse_route_answer(data: bytes) -> int | None:
     """Index of the outgoing interface in one netlink answer to a route request; None if it has none."""
     if len(data) < 28:
         return None
@@ -311,15 +311,15 @@ MAX_ADDRESSES = 64
 class Routes:
     """One route for each requested address, in that order."""
 
-    routes: List[Route]
+    routes: list[Route]
 
 
-def routes(params: Dict[str, Any]) -> Routes:
+def routes(params: dict[str, Any]) -> Routes:
     """The routes to `params["addresses"]`, which are literal addresses."""
     wanted = [str(text) for text in params["addresses"]][:MAX_ADDRESSES]
     for text in wanted:
         try:
             ipaddress.ip_address(text)
         except ValueError:
-            raise ProbeUnavailable("missing", "%r is not an address" % text) from None
+            raise ProbeUnavailable("missing", f"{text!r} is not an address") from None
     return Routes([route({"destination": text, "limit_s": 1.0}) for text in wanted])

@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict
 
 from preflight.agent import process
 
@@ -27,21 +27,21 @@ _MAX_BYTES = 1 << 20
 class TaskResult:
     """The report of one task. `problem` is empty, `timeout` or `crashed`; `at` is its last operation."""
 
-    values: Dict[str, Any] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
     at: str = ""
     problem: str = ""
     detail: str = ""
     took_s: float = 0.0
 
 
-def run_isolated(tasks: List[Task], deadline_s: float) -> List[TaskResult]:
+def run_isolated(tasks: list[Task], deadline_s: float) -> list[TaskResult]:
     """Run all tasks at the same time, each in a fork, and read their reports until they end or the deadline passes.
 
     A late task is killed and not waited for: one that is stuck in the kernel cannot end, and the agent adopts what is
     left when this process ends. Raises OSError if no process can be started.
     """
     began = time.monotonic()
-    running: Dict[int, _Child] = {}
+    running: dict[int, _Child] = {}
     results = [TaskResult() for _ in tasks]
     try:
         for task, result in zip(tasks, results):
@@ -90,8 +90,8 @@ class _Child:
         if not self._ended:
             self._result.problem = "crashed"
             if os.WIFSIGNALED(status):
-                self._result.detail = "it was killed by signal %d" % os.WTERMSIG(status)
-            self._result.detail = self._result.detail or "it ended with code %d" % os.WEXITSTATUS(status)
+                self._result.detail = f"it was killed by signal {os.WTERMSIG(status)}"
+            self._result.detail = self._result.detail or f"it ended with code {os.WEXITSTATUS(status)}"
 
     def kill_late(self, took_s: float) -> None:
         """Kill a late task; the agent reaps it."""
@@ -129,7 +129,7 @@ def _fork(task: Task, results: TaskResult) -> _Child:
             os._exit(1)
         os.close(read)
 
-        def send(values: Dict[str, Any]) -> None:
+        def send(values: dict[str, Any]) -> None:
             data = memoryview(json.dumps(values, separators=(",", ":")).encode("utf-8") + b"\n")
             while data:
                 data = data[os.write(write, data) :]
@@ -139,6 +139,6 @@ def _fork(task: Task, results: TaskResult) -> _Child:
             send({"end": True})
             code = 0
         except Exception as error:
-            send({"crash": "%s: %s" % (type(error).__name__, error)})
+            send({"crash": f"{type(error).__name__}: {error}"})
     finally:
         os._exit(code)

@@ -6,7 +6,7 @@ import os
 import re
 import time
 from dataclasses import dataclass, field
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Iterable, Optional, Tuple
 
 from preflight.agent import command
 from preflight.agent.wire import ProbeUnavailable
@@ -30,7 +30,7 @@ class DriverMessage:
     code: int
     pci: str
     count: int
-    last_age_s: Optional[float]
+    last_age_s: float | None
     text: str
 
 
@@ -39,19 +39,19 @@ class KernelLog:
     """The driver's messages. `source` is where they were read."""
 
     source: str
-    complaints: List[DriverMessage] = field(default_factory=list)
+    complaints: list[DriverMessage] = field(default_factory=list)
 
 
 #: Age in seconds, and the line.
 Line = Tuple[Optional[float], str]
 
 
-def kernel_log(params: Dict[str, Any]) -> KernelLog:
+def kernel_log(params: dict[str, Any]) -> KernelLog:
     """Messages since boot, from the journal, else from the kernel's own buffer.
 
     Raises ProbeUnavailable if neither may be read; an unprivileged user is often denied both.
     """
-    reasons: List[ProbeUnavailable] = []
+    reasons: list[ProbeUnavailable] = []
     for read in (_journal, _buffer):
         try:
             return read()
@@ -66,14 +66,14 @@ def _journal() -> KernelLog:
     if not _read_journal("--lines=1"):
         raise ProbeUnavailable("missing", "the journal has no kernel messages of this boot")
     now = time.time()
-    lines: List[Line] = []
+    lines: list[Line] = []
     for line in _read_journal("--grep=" + PATTERN):
         stamp = _STAMP.match(line)
         lines.append((now - float(stamp.group(1)) if stamp else None, line))
     return KernelLog("journalctl --dmesg", sum_up(lines))
 
 
-def _read_journal(option: str) -> List[str]:
+def _read_journal(option: str) -> list[str]:
     """Lines of the kernel's messages since boot. Raises ProbeUnavailable if this user may not see them."""
     words = ["journalctl", "--dmesg", "--boot", "--quiet", "--no-pager", "--output=short-unix", option]
     ran = command.run(words, deadline_s=TOOL_S)
@@ -93,10 +93,10 @@ def _buffer() -> KernelLog:
     try:
         fd = os.open(KMSG, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
-        raise ProbeUnavailable("missing", "%s does not exist" % KMSG) from None
+        raise ProbeUnavailable("missing", f"{KMSG} does not exist") from None
     except OSError as error:
-        raise ProbeUnavailable("denied", "%s may not be read: %s" % (KMSG, error.strerror)) from None
-    lines: List[Line] = []
+        raise ProbeUnavailable("denied", f"{KMSG} may not be read: {error.strerror}") from None
+    lines: list[Line] = []
     now = time.clock_gettime(time.CLOCK_MONOTONIC)
     try:
         while True:
@@ -107,7 +107,7 @@ def _buffer() -> KernelLog:
             except BrokenPipeError:  # it was overwritten during reading; the next read continues after it
                 continue
             except OSError as error:
-                raise ProbeUnavailable("denied", "%s may not be read: %s" % (KMSG, error.strerror)) from None
+                raise ProbeUnavailable("denied", f"{KMSG} may not be read: {error.strerror}") from None
             if not record:
                 break
             head, _, text = record.decode("utf-8", "replace").partition(";")
@@ -120,9 +120,9 @@ def _buffer() -> KernelLog:
     return KernelLog(KMSG, sum_up(lines))
 
 
-def sum_up(lines: Iterable[Line]) -> List[DriverMessage]:
+def sum_up(lines: Iterable[Line]) -> list[DriverMessage]:
     """Messages counted by kind, code and device, each with the latest text."""
-    found: Dict[Tuple[str, int, str], DriverMessage] = {}
+    found: dict[tuple[str, int, str], DriverMessage] = {}
     for age, line in lines:
         match = _SXID.search(line) if "SXid" in line else _XID.search(line)
         if match is None:

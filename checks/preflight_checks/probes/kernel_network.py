@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from preflight.agent.cheap import cheap
 from preflight.agent.process import read_number, read_text
@@ -25,16 +25,16 @@ class KernelNetwork:
         most_neighbours: gc_thresh3, the maximum number of neighbours (ARP entries) for IPv4.
     """
 
-    first_port: Optional[int] = None
-    last_port: Optional[int] = None
+    first_port: int | None = None
+    last_port: int | None = None
     reserved_ports: str = ""
-    listen_backlog: Optional[int] = None
-    connections: Optional[int] = None
-    most_connections: Optional[int] = None
-    most_neighbours: Optional[int] = None
+    listen_backlog: int | None = None
+    connections: int | None = None
+    most_connections: int | None = None
+    most_neighbours: int | None = None
 
     @property
-    def ports(self) -> Optional[int]:
+    def ports(self) -> int | None:
         """The number of ports in the range, without the reserved ones."""
         if self.first_port is None or self.last_port is None:
             return None
@@ -49,10 +49,10 @@ class KernelNetwork:
 
 
 @cheap("node")
-def kernel_network(params: Dict[str, Any]) -> KernelNetwork:
+def kernel_network(params: dict[str, Any]) -> KernelNetwork:
     """These settings of this node. Raises ProbeUnavailable if /proc/sys/net cannot be read at all."""
     if not os.path.isdir(SYSCTL):
-        raise ProbeUnavailable("missing", "%s does not exist" % SYSCTL)
+        raise ProbeUnavailable("missing", f"{SYSCTL} does not exist")
     ports = _text("ipv4/ip_local_port_range").split()
     return KernelNetwork(
         _whole_number(ports[0]) if len(ports) == 2 else None,
@@ -73,9 +73,9 @@ def visible_network() -> KernelNetwork:
         return KernelNetwork()
 
 
-def reserved(text: str) -> List[int]:
+def reserved(text: str) -> list[int]:
     """Parse the ports of `8080,9000-9002`; unreadable parts are skipped."""
-    found = []  # type: List[int]
+    found: list[int] = []
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
         low, high = _whole_number(first), _whole_number(last or first)
@@ -84,7 +84,7 @@ def reserved(text: str) -> List[int]:
     return found
 
 
-def _whole_number(text: str) -> Optional[int]:
+def _whole_number(text: str) -> int | None:
     return int(text) if text.isdecimal() else None
 
 

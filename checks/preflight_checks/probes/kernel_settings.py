@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 from preflight._util.redaction import scrub
 from preflight.agent.cheap import cheap
@@ -37,29 +37,29 @@ class KernelSettings:
     `modules` are the parameters of loaded and built-in modules (`nvme_core.io_timeout`).
     """
 
-    values: Dict[str, str] = field(default_factory=dict)
+    values: dict[str, str] = field(default_factory=dict)
     unread: int = 0
-    modules: Dict[str, str] = field(default_factory=dict)
+    modules: dict[str, str] = field(default_factory=dict)
 
 
 @cheap("node")
-def kernel_settings(params: Dict[str, Any]) -> KernelSettings:
+def kernel_settings(params: dict[str, Any]) -> KernelSettings:
     """Read the kernel's settings from its own files; no tool is run.
 
     Raises ProbeUnavailable if there are none.
     """
     values, unread = read(ROOT)
     if not values:
-        raise ProbeUnavailable("missing", "the kernel shows no settings below %s" % ROOT)
+        raise ProbeUnavailable("missing", f"the kernel shows no settings below {ROOT}")
     modules, hidden = read_modules(MODULES)
     return KernelSettings(values, unread + hidden, modules)
 
 
-def read(root: str) -> Tuple[Dict[str, str], int]:
+def read(root: str) -> tuple[dict[str, str], int]:
     """Every setting below a folder, and the number of unreadable ones."""
-    values: Dict[str, str] = {}
+    values: dict[str, str] = {}
     unread = 0
-    folders: List[Tuple[str, str]] = [(root, "")]
+    folders: list[tuple[str, str]] = [(root, "")]
     while folders and len(values) < _MAX_VALUES:
         folder, prefix = folders.pop()
         with Folder(folder) as opened:
@@ -82,14 +82,14 @@ def read(root: str) -> Tuple[Dict[str, str], int]:
     return values, unread
 
 
-def read_modules(root: str) -> Tuple[Dict[str, str], int]:
+def read_modules(root: str) -> tuple[dict[str, str], int]:
     """Every parameter of every module below a folder by `module.parameter`, and the number of unreadable ones."""
-    values: Dict[str, str] = {}
+    values: dict[str, str] = {}
     unread = 0
     with Folder(root) as modules:
         listed = modules.entries()
     for module, _ in listed:
-        with Folder("%s/%s/parameters" % (root, module)) as opened:
+        with Folder(f"{root}/{module}/parameters") as opened:
             for name, _ in opened.entries():
                 if len(values) >= _MAX_VALUES:
                     return values, unread
@@ -97,7 +97,7 @@ def read_modules(root: str) -> Tuple[Dict[str, str], int]:
                 if text is None:
                     unread += 1
                 else:
-                    values["%s.%s" % (module, name)] = text
+                    values[f"{module}.{name}"] = text
     return values, unread
 
 
@@ -120,7 +120,7 @@ class Folder:
         if self._fd >= 0:
             os.close(self._fd)
 
-    def entries(self) -> List[Tuple[str, bool]]:
+    def entries(self) -> list[tuple[str, bool]]:
         """The names in it, in order, and whether each is a folder."""
         if self._fd < 0:
             return []
@@ -130,7 +130,7 @@ class Folder:
         except OSError:
             return []
 
-    def setting(self, name: str) -> Optional[str]:
+    def setting(self, name: str) -> str | None:
         """The content of a file, words separated by one blank; None if it is write-only: writing starts an action."""
         try:
             fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK, dir_fd=self._fd)

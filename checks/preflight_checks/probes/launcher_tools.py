@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from preflight.agent.command import run
 from preflight.agent.wire import ProbeUnavailable
@@ -39,7 +39,7 @@ class Tool:
     name: str
     path: str = ""
     version: str = ""
-    took_s: Optional[float] = None
+    took_s: float | None = None
     problem: str = ""
 
 
@@ -47,11 +47,11 @@ class Tool:
 class Tools:
     """The requested tools, and the PATH they were searched on."""
 
-    tools: List[Tool] = field(default_factory=list)
+    tools: list[Tool] = field(default_factory=list)
     search_path: str = ""
 
 
-def tools(params: Dict[str, Any]) -> Tools:
+def tools(params: dict[str, Any]) -> Tools:
     """Search for each of `params["names"]` on PATH and beside this interpreter; get the version of the quick ones."""
     search = os.environ.get("PATH", os.defpath)
     folder = os.path.dirname(sys.executable or "") if params.get("beside") else ""
@@ -81,7 +81,7 @@ class Login:
     """One attempt to log in to `target` and run `true`. `exit_code` is None if it did not end in time."""
 
     target: str
-    exit_code: Optional[int] = None
+    exit_code: int | None = None
     said: str = ""
     took_s: float = 0.0
 
@@ -90,11 +90,11 @@ class Login:
 class Logins:
     """The results of the attempts; `untried` are targets for which there was no time."""
 
-    logins: List[Login] = field(default_factory=list)
-    untried: List[str] = field(default_factory=list)
+    logins: list[Login] = field(default_factory=list)
+    untried: list[str] = field(default_factory=list)
 
 
-def logins(params: Dict[str, Any]) -> Logins:
+def logins(params: dict[str, Any]) -> Logins:
     """Log in to each of `params["targets"]` from this node with ssh, without a terminal or a prompt, and run `true`.
 
     `params["options"]` are further arguments of ssh, as the job's launcher passes them. Nothing is written on either
@@ -105,7 +105,7 @@ def logins(params: Dict[str, Any]) -> Logins:
     options = [str(word) for word in params.get("options", [])]
     waiting = [str(target) for target in params["targets"]]
     until = time.monotonic() + LOGINS_S
-    done = {}  # type: Dict[str, Login]
+    done: dict[str, Login] = {}
     lock = threading.Lock()
 
     def work() -> None:
@@ -130,7 +130,7 @@ def logins(params: Dict[str, Any]) -> Logins:
         )
 
 
-def _login(target: str, options: List[str]) -> Login:
+def _login(target: str, options: list[str]) -> Login:
     chosen = {
         "BatchMode": "yes",
         "ConnectTimeout": str(int(LOGIN_S) - 1),
@@ -142,7 +142,7 @@ def _login(target: str, options: List[str]) -> Login:
         "ForwardX11": "no",
         "LogLevel": "INFO",
     }
-    words = [word for name, value in chosen.items() for word in ("-o", "%s=%s" % (name, value))]
+    words = [word for name, value in chosen.items() for word in ("-o", f"{name}={value}")]
     began = time.monotonic()
     try:
         ran = run(["ssh", "-n", "-T", *words, *options, "--", target, "true"], deadline_s=LOGIN_S)

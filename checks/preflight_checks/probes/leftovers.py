@@ -7,7 +7,7 @@ import os
 import re
 import time
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, Sequence
 
 from preflight._util.redaction import scrub
 from preflight.agent.cheap import cheap
@@ -77,7 +77,7 @@ class Process:
     state: str
     orphan: bool = False
     directory: str = ""
-    ports: List[int] = field(default_factory=list)
+    ports: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -103,16 +103,16 @@ class Lock:
 class Leftovers:
     """The leftovers. `strangers` counts busy Python processes by user, `hidden` those whose command is not visible."""
 
-    processes: List[Process] = field(default_factory=list)
-    segments: List[Segment] = field(default_factory=list)
-    shm_total_bytes: Optional[int] = None
-    strangers: Dict[str, int] = field(default_factory=dict)
+    processes: list[Process] = field(default_factory=list)
+    segments: list[Segment] = field(default_factory=list)
+    shm_total_bytes: int | None = None
+    strangers: dict[str, int] = field(default_factory=dict)
     hidden: int = 0
     compiling: bool = False
 
 
 @cheap("node")
-def leftovers(params: Dict[str, Any]) -> Leftovers:
+def leftovers(params: dict[str, Any]) -> Leftovers:
     """Processes that run one of `params["programs"]` (names of scripts or modules) or a launcher, and shared memory.
 
     `params["ports"]` are the job's ports: a process that listens on one of them is reported with it.
@@ -122,8 +122,8 @@ def leftovers(params: Dict[str, Any]) -> Leftovers:
     table, hidden = _table()
     own = _relatives(table, os.getpid())
     listeners = _listeners(ports)
-    found = []  # type: List[Process]
-    strangers = {}  # type: Dict[str, int]
+    found: list[Process] = []
+    strangers: dict[str, int] = {}
     compiling = False
     for pid, entry in sorted(table.items()):
         if pid in own:
@@ -147,7 +147,7 @@ def leftovers(params: Dict[str, Any]) -> Leftovers:
     )
 
 
-def locks(params: Dict[str, Any]) -> List[Lock]:
+def locks(params: dict[str, Any]) -> list[Lock]:
     """Locks of torch's extension folders. They are a separate request, in the job context, because the folder may be on
     a dead mount.
 
@@ -155,7 +155,7 @@ def locks(params: Dict[str, Any]) -> List[Lock]:
     process left makes all others wait forever (pytorch/pytorch#189245).
     """
     root = os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.join(os.path.expanduser("~"), ".cache", "torch_extensions")
-    found = []  # type: List[Lock]
+    found: list[Lock] = []
     for pattern in ("*/lock", "*/*/lock"):
         for path in sorted(glob.glob(os.path.join(glob.escape(root), pattern)))[:MAX_LISTED]:
             try:
@@ -169,7 +169,7 @@ def locks(params: Dict[str, Any]) -> List[Lock]:
 class Entry:
     """One process in the table."""
 
-    words: List[str]
+    words: list[str]
     parent: int
     state: str
     user: str
@@ -179,9 +179,9 @@ class Entry:
     role: str = ""
 
 
-def _table() -> Tuple[Dict[int, Entry], int]:
+def _table() -> tuple[dict[int, Entry], int]:
     """Every process with a command line, and the number of hidden ones."""
-    table = {}  # type: Dict[int, Entry]
+    table: dict[int, Entry] = {}
     hidden = 0
     uid, ticks = os.getuid(), float(os.sysconf("SC_CLK_TCK"))
     up = float((text("uptime") or "0").split()[0])
@@ -217,7 +217,7 @@ def _role(name: str) -> str:
     return ""
 
 
-def classify(words: Sequence[str], programs: Sequence[str], role: str = "") -> Optional[Tuple[str, str]]:
+def classify(words: Sequence[str], programs: Sequence[str], role: str = "") -> tuple[str, str] | None:
     """Classify a command line for a job: its kind and its name; None for anything else.
 
     An editor with train.py open is not a trainer: the program must be run by an interpreter.
@@ -239,7 +239,7 @@ def classify(words: Sequence[str], programs: Sequence[str], role: str = "") -> O
     return ("launcher", launcher) if launcher else None
 
 
-def python_target(words: Sequence[str]) -> Optional[str]:
+def python_target(words: Sequence[str]) -> str | None:
     """The script or module that a Python command line runs, or the code after `-c`."""
     at = 1
     while at < len(words):
@@ -259,7 +259,7 @@ def _is_python(program: str) -> bool:
     return os.path.basename(program).rstrip("0123456789.") in ("python", "pypy")
 
 
-def _process(pid: int, kind: Tuple[str, str], entry: Entry, table: Dict[int, Entry], held: List[int]) -> Process:
+def _process(pid: int, kind: tuple[str, str], entry: Entry, table: dict[int, Entry], held: list[int]) -> Process:
     shown = scrub(" ".join(entry.words))[:200]
     # An orphan is adopted by init or by a subreaper.
     orphan = entry.parent <= 1 or entry.parent not in table
@@ -271,22 +271,22 @@ def _process(pid: int, kind: Tuple[str, str], entry: Entry, table: Dict[int, Ent
     return Process(pid, kind[0], kind[1], shown, entry.user, entry.own, age, entry.state, orphan, directory, held)
 
 
-def _still_stuck(processes: List[Process]) -> List[Process]:
+def _still_stuck(processes: list[Process]) -> list[Process]:
     if not any(process.state == "D" for process in processes):
         return processes
     time.sleep(SAMPLE_GAP_S)
-    kept = []  # type: List[Process]
+    kept: list[Process] = []
     for process in processes:
         state = process.state
         if state == "D":
-            again = parse_stat(content("%d/stat" % process.pid))
+            again = parse_stat(content(f"{process.pid}/stat"))
             state = again.state if again is not None else "X"
         values = dict(process.__dict__, state=state)
         kept.append(Process(**values))
     return kept
 
 
-def _relatives(table: Dict[int, Entry], pid: int) -> Set[int]:
+def _relatives(table: dict[int, Entry], pid: int) -> set[int]:
     """This process, its ancestors, and everything that those have started for this run."""
     above = {pid}
     at = pid
@@ -312,11 +312,11 @@ def _is_head(words: Sequence[str]) -> bool:
     return run is not None and os.path.basename(run) == "preflight"
 
 
-def _listeners(ports: Set[int]) -> Dict[int, Set[int]]:
+def _listeners(ports: set[int]) -> dict[int, set[int]]:
     """The processes that listen on these ports, among those whose descriptors we may read."""
     from preflight_checks.probes.ports import holders_of, vacant
 
-    found = {}  # type: Dict[int, Set[int]]
+    found: dict[int, set[int]] = {}
     for port in sorted(ports)[:MAX_LISTED]:
         # A list of all sockets from the kernel costs as much as everything else here.
         if vacant(port):
@@ -327,9 +327,9 @@ def _listeners(ports: Set[int]) -> Dict[int, Set[int]]:
     return found
 
 
-def _segments(alive: Set[int]) -> List[Segment]:
+def _segments(alive: set[int]) -> list[Segment]:
     """Shared-memory files of dead creators, largest first."""
-    found = []  # type: List[Segment]
+    found: list[Segment] = []
     segments = [(os.path.join(SHM, name), of) for name in list_folder(SHM) for of in [_library_of(name)] if of]
     used = _mapped() if segments else set()
     if used is None:
@@ -359,9 +359,9 @@ def _creator_pid(name: str) -> int:
     return int(match.group(1)) if match else -1
 
 
-def _mapped() -> Optional[Set[str]]:
+def _mapped() -> set[str] | None:
     """Names of segments that some process still has mapped, among those whose maps we may read; None if out of time."""
-    found: Set[str] = set()
+    found: set[str] = set()
     prefix = SHM + "/"
     until = time.monotonic() + MAPS_DEADLINE_S
     for name in pids():
@@ -374,7 +374,7 @@ def _mapped() -> Optional[Set[str]]:
     return found
 
 
-def _size_of(folder: str) -> Optional[int]:
+def _size_of(folder: str) -> int | None:
     try:
         status = os.statvfs(folder)
     except OSError:
@@ -384,4 +384,4 @@ def _size_of(folder: str) -> Optional[int]:
 
 def _user(uid: int) -> str:
     # A lookup in the user database can hang on a dead directory server.
-    return {0: "root", os.getuid(): os.environ.get("USER") or "uid %d" % uid}.get(uid, "uid %d" % uid)
+    return {0: "root", os.getuid(): os.environ.get("USER") or f"uid {uid}"}.get(uid, f"uid {uid}")

@@ -13,7 +13,7 @@ import os
 import re
 import struct
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable
 
 from preflight.agent import command
 from preflight.agent.wire import ProbeUnavailable
@@ -31,12 +31,12 @@ class Dynamic:
     does not count (ld.so(8)).
     """
 
-    needed: List[str] = field(default_factory=list)
-    rpath: List[str] = field(default_factory=list)
-    runpath: List[str] = field(default_factory=list)
+    needed: list[str] = field(default_factory=list)
+    rpath: list[str] = field(default_factory=list)
+    runpath: list[str] = field(default_factory=list)
 
 
-def dynamic(path: str) -> Optional[Dynamic]:
+def dynamic(path: str) -> Dynamic | None:
     """The dynamic section of the library at `path`; None if there is none that can be read."""
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -45,14 +45,14 @@ def dynamic(path: str) -> Optional[Dynamic]:
         return None
 
 
-def _parse(data: "mmap.mmap", origin: str) -> Optional[Dynamic]:
+def _parse(data: mmap.mmap, origin: str) -> Dynamic | None:
     # \x7fELF, 64-bit, little-endian.
     if data[:6] != b"\x7fELF\x02\x01":
         return None
     (start,) = struct.unpack_from("<Q", data, 32)
     size, count = struct.unpack_from("<HH", data, 54)
-    loads: List[Tuple[int, int, int]] = []
-    section: Optional[Tuple[int, int]] = None
+    loads: list[tuple[int, int, int]] = []
+    section: tuple[int, int] | None = None
     for number in range(count):
         kind, _, offset, address, _, length, _, _ = struct.unpack_from("<IIQQQQQQ", data, start + number * size)
         if kind == _LOAD:
@@ -61,7 +61,7 @@ def _parse(data: "mmap.mmap", origin: str) -> Optional[Dynamic]:
             section = (offset, length)
     if section is None:
         return None
-    entries: List[Tuple[int, int]] = []
+    entries: list[tuple[int, int]] = []
     for number in range(min(section[1] // 16, _MAX_ENTRIES)):
         tag, value = struct.unpack_from("<QQ", data, section[0] + number * 16)
         if tag == 0:
@@ -73,7 +73,7 @@ def _parse(data: "mmap.mmap", origin: str) -> Optional[Dynamic]:
     strings = next(
         (table - address + offset for address, offset, size in loads if address <= table < address + size), table
     )
-    texts: Dict[int, List[str]] = {}
+    texts: dict[int, list[str]] = {}
     for tag, value in entries:
         if tag in (_NEEDED, _RPATH, _RUNPATH):
             end = data.find(b"\0", strings + value)
@@ -83,7 +83,7 @@ def _parse(data: "mmap.mmap", origin: str) -> Optional[Dynamic]:
     )
 
 
-def _folders(paths: List[str], origin: str) -> List[str]:
+def _folders(paths: list[str], origin: str) -> list[str]:
     folders = [folder for path in paths for folder in path.split(":") if folder]
     expanded = (folder.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", origin) for folder in folders)
     return [os.path.normpath(folder) for folder in expanded]
@@ -107,13 +107,13 @@ class LibraryLookup:
 
 
 @functools.lru_cache(maxsize=1)
-def cached() -> Dict[str, str]:
+def cached() -> dict[str, str]:
     """The loader's cache: the first path for each name. Empty if ldconfig cannot be run."""
     try:
         text = command.run(["ldconfig", "-p"], deadline_s=2.0, max_output_bytes=4 << 20).output
     except ProbeUnavailable:
         return {}
-    found: Dict[str, str] = {}
+    found: dict[str, str] = {}
     for line in text.splitlines():
         match = re.match(r"\s+(\S+) \(.*(?:x86-64|AArch64|64bit).*\) => (\S+)", line)
         if match:
@@ -121,11 +121,11 @@ def cached() -> Dict[str, str]:
     return found
 
 
-def locate(name: str, user: Optional[Dynamic]) -> LibraryLookup:
+def locate(name: str, user: Dynamic | None) -> LibraryLookup:
     """The file that the loader uses for `name` when a library with this dynamic section needs it, or a program opens it
     by name (None).
     """
-    steps: List[Tuple[str, List[str]]] = []
+    steps: list[tuple[str, list[str]]] = []
     if user is not None and user.rpath and not user.runpath:
         steps.append(("the RPATH of the library that needs it", user.rpath))
     steps.append(("LD_LIBRARY_PATH", [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]))
@@ -145,7 +145,7 @@ def locate(name: str, user: Optional[Dynamic]) -> LibraryLookup:
     return LibraryLookup(name)
 
 
-def with_version(found: LibraryLookup, distributions: Dict[str, str], read: Callable[[Any], str]) -> LibraryLookup:
+def with_version(found: LibraryLookup, distributions: dict[str, str], read: Callable[[Any], str]) -> LibraryLookup:
     """`found` with its version: from its file's name, from its distribution, or from the library itself.
 
     `distributions` are versions by folder below `nvidia/` (`cudnn`, `nccl`); `read` calls the loaded library.
@@ -167,14 +167,14 @@ def version_in_name(path: str) -> str:
     return match.group(1) if match else ""
 
 
-def _library_version(path: str, read: Callable[[Any], str]) -> "tuple[str, str]":
+def _library_version(path: str, read: Callable[[Any], str]) -> tuple[str, str]:
     def task(send: Send) -> None:
-        send({"at": "loading %s" % path})
+        send({"at": f"loading {path}"})
         send({"version": read(ctypes.CDLL(path))})
 
     (result,) = run_isolated([task], LOAD_S)
     if result.problem:
-        return "", "%s: %s" % (result.at, result.detail or result.problem)
+        return "", f"{result.at}: {result.detail or result.problem}"
     return str(result.values.get("version", "")), ""
 
 
@@ -184,7 +184,7 @@ def cudnn_version(library: Any) -> str:
     number = int(library.cudnnGetVersion())
     major = number // 10000 if number >= 90000 else number // 1000
     rest = number - major * (10000 if number >= 90000 else 1000)
-    return "%d.%d.%d" % (major, rest // 100, rest % 100)
+    return f"{major}.{rest // 100}.{rest % 100}"
 
 
 def nccl_version(library: Any) -> str:
@@ -192,7 +192,7 @@ def nccl_version(library: Any) -> str:
     number = ctypes.c_int()
     library.ncclGetVersion(ctypes.byref(number))
     unit = 10000 if number.value >= 10000 else 1000
-    return "%d.%d.%d" % (number.value // unit, number.value % unit // 100, number.value % 100)
+    return f"{number.value // unit}.{number.value % unit // 100}.{number.value % 100}"
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ class DriverLibrary:
     version: str = ""
     problem: str = ""
     detail: str = ""
-    empty_files: Optional[List[str]] = None
+    empty_files: list[str] | None = None
 
 
 DRIVER = "libcuda.so.1"
@@ -228,19 +228,19 @@ def driver_library() -> DriverLibrary:
     if not result.problem:
         return DriverLibrary(path, driver_version(path), empty_files=_empty_siblings(path))
     if result.problem == "timeout":
-        return DriverLibrary(path, driver_version(path), "timeout", "loading it did not finish within %g s" % LOAD_S)
+        return DriverLibrary(path, driver_version(path), "timeout", f"loading it did not finish within {LOAD_S:g} s")
     if not path:
         return DriverLibrary(problem="missing", detail=result.detail)
     try:
         size = os.stat(path).st_size
     except OSError as error:
-        return DriverLibrary(path, "", "unloadable", "%s: %s" % (path, error.strerror))
+        return DriverLibrary(path, "", "unloadable", f"{path}: {error.strerror}")
     problem = "empty" if size == 0 else "unloadable"
     return DriverLibrary(path, driver_version(path), problem, result.detail, _empty_siblings(path))
 
 
 def _load_driver(send: Send) -> None:
-    send({"at": "loading %s" % DRIVER})
+    send({"at": f"loading {DRIVER}"})
     ctypes.CDLL(DRIVER)
     with open("/proc/self/maps") as file:
         for line in file:
@@ -249,7 +249,7 @@ def _load_driver(send: Send) -> None:
                 return
 
 
-def _empty_siblings(path: str) -> List[str]:
+def _empty_siblings(path: str) -> list[str]:
     folder = os.path.dirname(path)
     found = []
     for name in ("libcuda.so*", "libnvidia-ml.so*", "libnvidia-ptxjitcompiler.so*", "libnvidia-nvvm.so*"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from preflight.agent.cheap import cheap
 from preflight.agent.process import list_folder, read_text
@@ -32,33 +32,34 @@ class Limits:
     changed; `idle` means the scheduling policy that gets only the time that others leave (SCHED_IDLE).
     """
 
-    open_files_soft: Optional[int]
-    open_files_hard: Optional[int]
-    locked_memory_soft_bytes: Optional[int]
-    shm_total_bytes: Optional[int] = None
-    shm_free_bytes: Optional[int] = None
+    open_files_soft: int | None
+    open_files_hard: int | None
+    locked_memory_soft_bytes: int | None
+    shm_total_bytes: int | None = None
+    shm_free_bytes: int | None = None
     shm_problem: str = ""
-    rdma_devices: List[str] = field(default_factory=list)
-    processes_soft: Optional[int] = None
+    rdma_devices: list[str] = field(default_factory=list)
+    processes_soft: int | None = None
     processes_exempt: bool = False
-    threads_of_user: Optional[int] = None
-    address_space_soft_bytes: Optional[int] = None
-    file_size_soft_bytes: Optional[int] = None
-    usable_cpus: List[int] = field(default_factory=list)
-    online_cpus: Optional[int] = None
-    threads: Dict[str, str] = field(default_factory=dict)
+    threads_of_user: int | None = None
+    address_space_soft_bytes: int | None = None
+    file_size_soft_bytes: int | None = None
+    usable_cpus: list[int] = field(default_factory=list)
+    online_cpus: int | None = None
+    threads: dict[str, str] = field(default_factory=dict)
     cgroup: Cgroups = field(default_factory=Cgroups)
-    cpu_time_soft_s: Optional[int] = None
+    cpu_time_soft_s: int | None = None
     niceness: int = 0
     idle: bool = False
 
 
 @cheap("node")
-def limits(params: Dict[str, Any]) -> Limits:
+def limits(params: dict[str, Any]) -> Limits:
     """The limits of this process. Run it in the job context, where they are those of the ranks."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)
     processes = _limit(resource.getrlimit(resource.RLIMIT_NPROC)[0])
-    total = free = None  # type: Optional[int]
+    total: int | None = None
+    free: int | None = None
     problem = ""
     try:
         shared = os.statvfs(SHM)
@@ -88,7 +89,7 @@ def limits(params: Dict[str, Any]) -> Limits:
     )
 
 
-def _limit(value: int) -> Optional[int]:
+def _limit(value: int) -> int | None:
     return None if value == resource.RLIM_INFINITY or value < 0 else value
 
 
@@ -99,7 +100,7 @@ def _is_idle() -> bool:
         return False
 
 
-def _affinity() -> List[int]:
+def _affinity() -> list[int]:
     try:
         return sorted(os.sched_getaffinity(0))
     except (AttributeError, OSError):
@@ -117,7 +118,7 @@ def _exempt() -> bool:
     return False
 
 
-def threads_of(user: int) -> Optional[int]:
+def threads_of(user: int) -> int | None:
     """The number of threads of a (real) user; None if processes of others are hidden."""
     count = 0
     try:
@@ -126,7 +127,7 @@ def threads_of(user: int) -> Optional[int]:
         return None
     for name in names:
         uid, threads = -1, 0
-        for line in read_text("%s/%s/status" % (PROC, name)).splitlines():
+        for line in read_text(f"{PROC}/{name}/status").splitlines():
             if line.startswith("Uid:"):
                 uid = int(line.split()[1])
             elif line.startswith("Threads:"):

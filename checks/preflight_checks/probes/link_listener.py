@@ -16,7 +16,7 @@ import struct
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import AbstractSet, Any, Callable, Dict, List, Optional, Tuple
+from typing import AbstractSet, Any, Callable
 
 from preflight_checks.probes.kernel_network import reserved, visible_network
 from preflight_checks.probes.link_wire import (
@@ -68,12 +68,12 @@ class Listening:
     token: str
     free: int
     udp: int = 0
-    ports: Dict[str, str] = field(default_factory=dict)
-    spread: List[int] = field(default_factory=list)
-    range: List[int] = field(default_factory=list)
+    ports: dict[str, str] = field(default_factory=dict)
+    spread: list[int] = field(default_factory=list)
+    range: list[int] = field(default_factory=list)
 
 
-def listen(params: Dict[str, Any], emit: Callable[[Dict[str, Any]], None]) -> Listening:
+def listen(params: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> Listening:
     """Listen on every port of `params["ports"]` and on a free one until cancelled (or `lifetime_s`, 120 s).
 
     It also listens on `params["spread"]` ports across the ephemeral range. Emits `{"listening": Listening}` as soon as
@@ -81,8 +81,8 @@ def listen(params: Dict[str, Any], emit: Callable[[Dict[str, Any]], None]) -> Li
     """
     token = binascii.hexlify(os.urandom(TOKEN_BYTES))
     deadline = time.monotonic() + float(params.get("lifetime_s", 120.0))
-    listeners = []  # type: List[socket.socket]
-    ports = {}  # type: Dict[str, str]
+    listeners: list[socket.socket] = []
+    ports: dict[str, str] = {}
     try:
         first = _listener(0)
         listeners.append(first)
@@ -93,7 +93,7 @@ def listen(params: Dict[str, Any], emit: Callable[[Dict[str, Any]], None]) -> Li
             except OSError as error:
                 ports[str(port)] = error.strerror or str(error)
                 if any(holder.command == OTHER_RUN for holder in holders_of(int(port))):
-                    ports[str(port)] += " by %s" % OTHER_RUN
+                    ports[str(port)] += f" by {OTHER_RUN}"
         network = visible_network()
         ephemeral = [port for port in (network.first_port, network.last_port) if port]
         taken = frozenset(reserved(network.reserved_ports))
@@ -111,12 +111,12 @@ def listen(params: Dict[str, Any], emit: Callable[[Dict[str, Any]], None]) -> Li
             item.close()
 
 
-def _spread(ephemeral: List[int], count: int, reserved_ports: AbstractSet[int] = frozenset()) -> List[socket.socket]:
+def _spread(ephemeral: list[int], count: int, reserved_ports: AbstractSet[int] = frozenset()) -> list[socket.socket]:
     """Listeners on about `count` ports of the range, one near the upper end of each of as many equal parts.
 
     A part without a free port near its end has none. No job is given a reserved port, so none is tried.
     """
-    found = []  # type: List[socket.socket]
+    found: list[socket.socket] = []
     if not ephemeral or count < 1:
         return found
     first, last = ephemeral
@@ -152,7 +152,7 @@ def _listener(port: int, timeout_s: float = 0.4) -> socket.socket:
     return found
 
 
-def _datagrams() -> Optional[socket.socket]:
+def _datagrams() -> socket.socket | None:
     """A socket for datagrams of both families; None if this node has none."""
     for family, anywhere in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
         try:
@@ -173,28 +173,26 @@ def _datagrams() -> Optional[socket.socket]:
 class _Train:
     """The datagrams of one train so far: their origin, and how many arrived."""
 
-    source: Tuple[Any, ...]
+    source: tuple[Any, ...]
     arrived: int = 0
 
 
 class _Server:
     """Serves the connections of one listener, each in a thread."""
 
-    def __init__(
-        self, token: bytes, datagrams: Optional[socket.socket], emit: Callable[[Dict[str, Any]], None]
-    ) -> None:
+    def __init__(self, token: bytes, datagrams: socket.socket | None, emit: Callable[[dict[str, Any]], None]) -> None:
         self._token = token
         self._emit = emit
         self._datagrams = datagrams
-        self._trains = {}  # type: Dict[bytes, _Train]
+        self._trains: dict[bytes, _Train] = {}
         self._overflown = 0
         self._lock = threading.Lock()
         self._connections = 0
-        self._unknown = {}  # type: Dict[socket.socket, float]
-        self._transfers = {}  # type: Dict[str, Dict[str, Any]]
+        self._unknown: dict[socket.socket, float] = {}
+        self._transfers: dict[str, dict[str, Any]] = {}
         self.udp_port = datagrams.getsockname()[1] if datagrams is not None else 0
 
-    def serve(self, listeners: List[socket.socket], deadline: float) -> None:
+    def serve(self, listeners: list[socket.socket], deadline: float) -> None:
         """Accept connections until the deadline."""
         if self._datagrams is not None:
             threading.Thread(target=self._count, args=(self._datagrams,), daemon=True).start()
@@ -265,7 +263,7 @@ class _Server:
             except (OSError, EOFError, ValueError, KeyError, TypeError):
                 return
 
-    def _execute(self, stream: socket.socket, words: Dict[str, Any]) -> bool:
+    def _execute(self, stream: socket.socket, words: dict[str, Any]) -> bool:
         """Execute a command; False when the connection is no longer needed."""
         what = words.get("do")
         if what in ("sink", "source"):
@@ -292,7 +290,7 @@ class _Server:
             return False
         return True
 
-    def _result(self, id: str) -> Dict[str, Any]:
+    def _result(self, id: str) -> dict[str, Any]:
         """The result of a transfer, once its thread has finished."""
         until = time.monotonic() + RESULT_S
         while id not in self._transfers and time.monotonic() < until:
@@ -315,7 +313,7 @@ class _Server:
             train = self._trains.setdefault(id, _Train(source))
             train.arrived += 1
 
-    def _send_train(self, id: bytes, words: Dict[str, Any]) -> Tuple[int, int]:
+    def _send_train(self, id: bytes, words: dict[str, Any]) -> tuple[int, int]:
         """Send a train back to the origin of the train with this id; returns the number of datagrams, and their size.
 
         Without a size each datagram fills one frame of the path MTU that this kernel knows.
@@ -339,7 +337,7 @@ def count_overflow(datagrams: socket.socket) -> None:
         pass
 
 
-def overflown(extra: List[Tuple[int, int, bytes]], known: int) -> int:
+def overflown(extra: list[tuple[int, int, bytes]], known: int) -> int:
     """The overflow count in a datagram; `known` if it has none."""
     for level, kind, data in extra:
         if level == socket.SOL_SOCKET and kind == _SO_RXQ_OVFL and len(data) >= 4:
@@ -378,7 +376,7 @@ def largest_datagram(connected: socket.socket, address: str) -> int:
         return 0
 
 
-def send_train(datagrams: socket.socket, target: Optional[Tuple[Any, ...]], id: bytes, words: Dict[str, Any]) -> int:
+def send_train(datagrams: socket.socket, target: tuple[Any, ...] | None, id: bytes, words: dict[str, Any]) -> int:
     """Send `count` datagrams of `size` bytes, `gap_s` apart; to the connected end without a target. Returns their
     number.
     """
@@ -401,11 +399,11 @@ def send_train(datagrams: socket.socket, target: Optional[Tuple[Any, ...]], id: 
     return sent
 
 
-def _id(words: Dict[str, Any]) -> bytes:
+def _id(words: dict[str, Any]) -> bytes:
     return binascii.unhexlify(str(words["train"]))[:8].ljust(8, b"\0")
 
 
-def transfer(stream: socket.socket, direction: str, words: Dict[str, Any]) -> Dict[str, Any]:
+def transfer(stream: socket.socket, direction: str, words: dict[str, Any]) -> dict[str, Any]:
     """Receive (`sink`) or send (`source`) up to `bytes` for up to `seconds`; returns the result.
 
     A sink counts from the first received piece, which itself is not counted, to the last. Neither end uses the other's
@@ -435,7 +433,7 @@ def transfer(stream: socket.socket, direction: str, words: Dict[str, Any]) -> Di
     }
 
 
-def _send(stream: socket.socket, max_bytes: int, until: float) -> Tuple[int, float]:
+def _send(stream: socket.socket, max_bytes: int, until: float) -> tuple[int, float]:
     """Send until the data or the time is used up: bytes that the kernel accepted, and the duration."""
     buffer = memoryview(bytearray(CHUNK))
     moved, began = 0, time.monotonic()
@@ -449,7 +447,7 @@ def _send(stream: socket.socket, max_bytes: int, until: float) -> Tuple[int, flo
     return moved, time.monotonic() - began
 
 
-def _receive_bulk(stream: socket.socket, max_bytes: int, until: float) -> Tuple[int, float]:
+def _receive_bulk(stream: socket.socket, max_bytes: int, until: float) -> tuple[int, float]:
     """Receive until the end or until shortly after `until`: bytes between the first and the last piece, and the
     duration.
     """

@@ -14,7 +14,7 @@ import statistics
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes.link_listener import (
@@ -69,16 +69,16 @@ class Direction:
     the largest datagram that one frame of the sender's interface carries, `frames_arrived` of `_FULL_FRAMES` arrived.
     """
 
-    single_mbps: Optional[float] = None
-    several_mbps: Optional[float] = None
+    single_mbps: float | None = None
+    several_mbps: float | None = None
     sent: int = 0
     arrived: int = 0
     no_room: int = 0
-    retransmitted: Optional[int] = None
-    segments: Optional[int] = None
+    retransmitted: int | None = None
+    segments: int | None = None
     frame_bytes: int = 0
     frames_arrived: int = 0
-    busy: Optional[float] = None
+    busy: float | None = None
 
 
 @dataclass(frozen=True)
@@ -98,19 +98,19 @@ class Quality:
     p99_s: float = 0.0
     spread_s: float = 0.0
     pings: int = 0
-    lost_pings: Optional[int] = None
+    lost_pings: int | None = None
     out: Direction = field(default_factory=Direction)
     back: Direction = field(default_factory=Direction)
     congestion: str = ""
     mss: int = 0
-    busy: Optional[float] = None
-    average: List[Optional[float]] = field(default_factory=list)
-    processors: List[int] = field(default_factory=list)
+    busy: float | None = None
+    average: list[float | None] = field(default_factory=list)
+    processors: list[int] = field(default_factory=list)
     bytes: int = 0
     took_s: float = 0.0
 
 
-def measure(params: Dict[str, Any]) -> Quality:
+def measure(params: dict[str, Any]) -> Quality:
     """Measure between this node and `params["peer"]` at `params["host"]`, whose `listen` runs meanwhile.
 
     `train` (500) is the number of datagrams each way, `bulk_s` (0.12) the length of each of the four transfers,
@@ -126,7 +126,9 @@ def measure(params: Dict[str, Any]) -> Quality:
         link.open()
         return link.measure()
     except (OSError, EOFError, ValueError, KeyError) as error:
-        raise ProbeUnavailable("blocked", "the connection to %s broke off: %s" % (peer, error or "closed")) from None
+        raise ProbeUnavailable(
+            "blocked", "the connection to {} broke off: {}".format(peer, error or "closed")
+        ) from None
     finally:
         link.close()
 
@@ -134,7 +136,7 @@ def measure(params: Dict[str, Any]) -> Quality:
 class _Link:
     """One measurement in progress."""
 
-    def __init__(self, params: Dict[str, Any], peer: str, host: str, listening: Dict[str, Any]) -> None:
+    def __init__(self, params: dict[str, Any], peer: str, host: str, listening: dict[str, Any]) -> None:
         self._peer = peer
         self._listening = listening
         self._train = int(params.get("train", TRAIN))
@@ -210,10 +212,10 @@ class _Link:
             round(time.monotonic() - began, 3),
         )
 
-    def _pings(self) -> List[float]:
+    def _pings(self) -> list[float]:
         """Round trips of small messages, in seconds."""
         data = FRAME.pack(PAYLOAD, 16) + b"\0" * 16
-        found = []  # type: List[float]
+        found: list[float] = []
         began = time.monotonic()
         while len(found) < self._pings_wanted:
             ran_s = time.monotonic() - began
@@ -225,7 +227,7 @@ class _Link:
             found.append(time.perf_counter() - at)
         return found
 
-    def _datagrams(self) -> Tuple[Direction, Direction]:
+    def _datagrams(self) -> tuple[Direction, Direction]:
         """Trains and full frames in both directions; none if datagrams do not arrive, because many firewalls block
         them.
         """
@@ -263,9 +265,9 @@ class _Link:
             sent=int(answer["sent"]), arrived=came, no_room=no_room, frame_bytes=frame, frames_arrived=full_came
         )
 
-    def _request_arrivals(self, id: bytes, sent: int) -> Dict[str, Any]:
+    def _request_arrivals(self, id: bytes, sent: int) -> dict[str, Any]:
         """The peer's count, once it is complete or has stopped growing: the peer may be busy."""
-        answer = {}  # type: Dict[str, Any]
+        answer: dict[str, Any] = {}
         best, grown = -1, time.monotonic()
         while time.monotonic() - grown < _SETTLE_S:
             answer = command(self._control, do="arrived", train=binascii.hexlify(id).decode())
@@ -276,17 +278,17 @@ class _Link:
             time.sleep(_SETTLE_S / 10)
         return answer
 
-    def _bulk(self, out: Direction, back: Direction) -> Tuple[Direction, Direction]:
+    def _bulk(self, out: Direction, back: Direction) -> tuple[Direction, Direction]:
         """One stream each way, then several at once each way."""
-        found = []  # type: List[Dict[str, Any]]
+        found: list[dict[str, Any]] = []
         for streams, direction in ((1, "source"), (1, "sink"), (STREAMS, "source"), (STREAMS, "sink")):
             found.append(self._transfers(streams, direction))
         single_out, single_back, several_out, several_back = found
         return _with_rates(out, single_out, several_out), _with_rates(back, single_back, several_back)
 
-    def _transfers(self, streams: int, direction: str) -> Dict[str, Any]:
+    def _transfers(self, streams: int, direction: str) -> dict[str, Any]:
         """Run several transfers at once; `direction` is this node's role in them."""
-        results = [{} for _ in range(streams)]  # type: List[Dict[str, Any]]
+        results: list[dict[str, Any]] = [{} for _ in range(streams)]
         share = self._bulk_bytes // streams
 
         def node_load(index: int) -> None:
@@ -318,7 +320,7 @@ class _Link:
             "sent": _sum_known([item["sent"] for item in sending]),
         }
 
-    def _transfer(self, direction: str, max_bytes: int) -> Dict[str, Any]:
+    def _transfer(self, direction: str, max_bytes: int) -> dict[str, Any]:
         stream = self._connect()
         with stream:
             id = binascii.hexlify(os.urandom(8)).decode()
@@ -367,7 +369,7 @@ class _Counting:
         self._thread.join(1.0)
 
 
-def _with_rates(direction: Direction, single: Dict[str, Any], several: Dict[str, Any]) -> Direction:
+def _with_rates(direction: Direction, single: dict[str, Any], several: dict[str, Any]) -> Direction:
     return Direction(
         single["mbps"],
         several["mbps"],
@@ -382,17 +384,17 @@ def _with_rates(direction: Direction, single: Dict[str, Any], several: Dict[str,
     )
 
 
-def _share(before: Optional[float], after: Optional[float], took_s: float) -> Optional[float]:
+def _share(before: float | None, after: float | None, took_s: float) -> float | None:
     if before is None or after is None or took_s <= 0:
         return None
     return round(max(0.0, after - before) / took_s, 3)
 
 
-def _largest(values: List[Optional[float]]) -> Optional[float]:
+def _largest(values: list[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return max(known) if known else None
 
 
-def _sum_known(values: List[Optional[int]]) -> Optional[int]:
+def _sum_known(values: list[int | None]) -> int | None:
     known = [value for value in values if value is not None]
     return sum(known) if known else None

@@ -14,7 +14,7 @@ import socket
 import struct
 import time
 from dataclasses import dataclass
-from typing import Any, Dict, Optional
+from typing import Any
 
 from preflight.agent import wire
 
@@ -35,7 +35,7 @@ KNOCK = 0xFFFFFFFF
 _TCP_INFO = {"snd_mss": 16, "pmtu": 60, "rtt": 68, "rttvar": 72, "total_retrans": 100, "min_rtt": 148, "data_out": 156}
 
 
-def receive(stream: socket.socket, size: int, ends: Optional[float] = None) -> bytes:
+def receive(stream: socket.socket, size: int, ends: float | None = None) -> bytes:
     """Receive exactly `size` bytes, all of them by `ends` if given.
 
     Raises EOFError when the other side closes before, OSError (its timeout among them) as the socket does.
@@ -45,7 +45,7 @@ def receive(stream: socket.socket, size: int, ends: Optional[float] = None) -> b
         if ends is not None:
             remaining = ends - time.monotonic()
             if remaining <= 0:
-                raise socket.timeout("only %d of %d bytes arrived in time" % (len(data), size))
+                raise socket.timeout(f"only {len(data)} of {size} bytes arrived in time")
             stream.settimeout(remaining)
         more = stream.recv(min(size - len(data), 1 << 18))
         if not more:
@@ -75,17 +75,17 @@ def exchange_hello(stream: socket.socket, token: str) -> str:
     stream.sendall(greeting)
     answer = receive(stream, HELLO_BYTES)
     if answer != greeting:
-        raise ValueError("it responded with %r" % answer[:40])
+        raise ValueError(f"it responded with {answer[:40]!r}")
     return receive(stream, SEEN_BYTES).decode("ascii", "replace").strip()
 
 
-def command(stream: socket.socket, **words: Any) -> Dict[str, Any]:
+def command(stream: socket.socket, **words: Any) -> dict[str, Any]:
     """Send a command and wait for its answer. Raises EOFError, OSError, or ValueError."""
     send_words(stream, **words)
     return receive_words(stream)
 
 
-def receive_words(stream: socket.socket) -> Dict[str, Any]:
+def receive_words(stream: socket.socket) -> dict[str, Any]:
     """Read the next frame, which must be a command or an answer to one."""
     kind, size = FRAME.unpack(receive(stream, FRAME.size))
     if kind != COMMAND or size > _MAX_COMMAND_BYTES:
@@ -93,7 +93,7 @@ def receive_words(stream: socket.socket) -> Dict[str, Any]:
     return words_of(receive(stream, size))
 
 
-def words_of(body: bytes) -> Dict[str, Any]:
+def words_of(body: bytes) -> dict[str, Any]:
     """The JSON of a command or an answer. Raises ValueError for any other frame."""
     words = wire.parse(body, max_bytes=_MAX_COMMAND_BYTES)
     if not isinstance(words, dict):
@@ -120,7 +120,7 @@ def unacknowledged(stream: socket.socket) -> int:
         return 0
 
 
-def tcp_info(stream: socket.socket) -> Dict[str, int]:
+def tcp_info(stream: socket.socket) -> dict[str, int]:
     """The kernel's data about a connection; fields that this kernel lacks are left out. Times in us."""
     try:
         data = stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 232)
@@ -142,14 +142,14 @@ def congestion_control(stream: socket.socket) -> str:
 class Load:
     """The load of a node: its load average of the last minute, and the processors this process may use."""
 
-    average: Optional[float]
+    average: float | None
     processors: int
 
 
 def load() -> Load:
     """The current load of this node."""
     try:
-        average = os.getloadavg()[0]  # type: Optional[float]
+        average: float | None = os.getloadavg()[0]
     except OSError:
         average = None
     try:
@@ -159,7 +159,7 @@ def load() -> Load:
     return Load(average, processors)
 
 
-def waited_s() -> Optional[float]:
+def waited_s() -> float | None:
     """How long this thread was ready to run and had no processor; None if the kernel does not count it.
 
     The second number of schedstat (Documentation/scheduler/sched-stats), in nanoseconds.

@@ -16,7 +16,7 @@ import socket
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 from preflight_checks.probes.link_wire import (
     DATAGRAM,
@@ -81,21 +81,21 @@ class Target:
     lost_bytes: int = 0
     source: str = ""
     seen_as: str = ""
-    passed_over: List[str] = field(default_factory=list)
+    passed_over: list[str] = field(default_factory=list)
     mss: int = 0
     path_mtu: int = 0
-    ports: List[int] = field(default_factory=list)
-    closed_ports: List[int] = field(default_factory=list)
+    ports: list[int] = field(default_factory=list)
+    closed_ports: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Dialled:
     """The results of all targets that one node dialled."""
 
-    targets: List[Target] = field(default_factory=list)
+    targets: list[Target] = field(default_factory=list)
 
 
-def dial(params: Dict[str, Any]) -> Dialled:
+def dial(params: dict[str, Any]) -> Dialled:
     """Dial everything in `params["targets"]`: objects with `peer`, `label`, `host`, `port` (0 = the peer's free one).
 
     `params["listening"]` holds for each peer what its `listen` emitted, `params["unheard"]` why another has none. A
@@ -111,7 +111,7 @@ def dial(params: Dict[str, Any]) -> Dialled:
 class _Dialling:
     """One run of `dial`: its limits, and the lookups that several targets share."""
 
-    def __init__(self, params: Dict[str, Any]) -> None:
+    def __init__(self, params: dict[str, Any]) -> None:
         self._params = params
         self._began = time.monotonic()
         self._until = self._began + float(params.get("budget_s", BUDGET_S))
@@ -120,17 +120,17 @@ class _Dialling:
         self._bulk_bytes = int(params.get("bulk_bytes", BULK_BYTES))
         self._slots = threading.Semaphore(_AT_ONCE)
         self._payloads = threading.Semaphore(_PAYLOADS_AT_ONCE)
-        self._found = {}  # type: Dict[str, Lookup]
-        self._looking = {}  # type: Dict[str, threading.Lock]
+        self._found: dict[str, Lookup] = {}
+        self._looking: dict[str, threading.Lock] = {}
 
     def run(self) -> Dialled:
         """Dial every target, each in its own thread; unfinished ones are reported as late."""
         wanted = list(self._params.get("targets") or [])
-        results = [None] * len(wanted)  # type: List[Optional[Target]]
+        results: list[Target | None] = [None] * len(wanted)
         for target in wanted:
             self._looking.setdefault(str(target["host"]), threading.Lock())
 
-        def dial_target(index: int, target: Dict[str, Any]) -> None:
+        def dial_target(index: int, target: dict[str, Any]) -> None:
             time.sleep(max(0.0, float(target.get("after_s", 0.0)) - (time.monotonic() - self._began)))
             if not self._slots.acquire(timeout=max(0.0, self._until - time.monotonic())):
                 return
@@ -147,7 +147,7 @@ class _Dialling:
             thread.join(max(0.0, self._until + 0.3 - time.monotonic()))
         return Dialled([result or _untried_target(target) for target, result in zip(wanted, results)])
 
-    def _dial(self, target: Dict[str, Any]) -> Target:
+    def _dial(self, target: dict[str, Any]) -> Target:
         peer, host, wanted = str(target["peer"]), str(target["host"]), int(target["port"])
         call = _Attempt(peer, str(target["label"]), host, wanted)
         listening = (self._params.get("listening") or {}).get(peer)
@@ -171,10 +171,10 @@ class _Dialling:
         knock = (udp, id) if id and udp else None
         return self._exchange(call, found.addresses, port, until, str(listening["token"]), knock)
 
-    def _connect_all(self, call: _Attempt, addresses: List[str], ports: List[int], until: float) -> Target:
+    def _connect_all(self, call: _Attempt, addresses: list[str], ports: list[int], until: float) -> Target:
         """Connect to each of these ports at once; the peer's kernel accepts, so nothing needs to be sent."""
         tries = [_Attempt(call.peer, call.label, call.host, port) for port in ports]
-        streams = [None] * len(tries)  # type: List[Optional[socket.socket]]
+        streams: list[socket.socket | None] = [None] * len(tries)
 
         def connect(index: int) -> None:
             streams[index] = tries[index].connect(addresses, ports[index], until)
@@ -196,11 +196,11 @@ class _Dialling:
     def _exchange(
         self,
         call: _Attempt,
-        addresses: List[str],
+        addresses: list[str],
         port: int,
         until: float,
         token: str,
-        knock: Optional[Tuple[int, str]],
+        knock: tuple[int, str] | None,
     ) -> Target:
         stream = call.connect(addresses, port, until)
         if stream is None:
@@ -230,7 +230,7 @@ class _Dialling:
             return call.ended("reset", detail=reason, lost=self._bulk_bytes)
         if rest is None:
             return call.ended("ok", arrived=self._bulk_bytes)
-        detail = "after %d of %d bytes" % (rest, self._bulk_bytes)
+        detail = f"after {rest} of {self._bulk_bytes} bytes"
         if rest > MAX_FRAME_BYTES:
             # Frames of full size got through: their size is not the cause.
             return call.ended("slow", detail=detail, arrived=MAX_FRAME_BYTES, lost=self._bulk_bytes)
@@ -239,7 +239,7 @@ class _Dialling:
             return call.ended("slow", detail=detail, arrived=arrived, lost=self._bulk_bytes)
         return call.ended("stalled", detail=detail, arrived=arrived, lost=lost)
 
-    def _limit(self, call: _Attempt, port: int, token: str) -> Tuple[int, int]:
+    def _limit(self, call: _Attempt, port: int, token: str) -> tuple[int, int]:
         """The largest acknowledged message, and the first lost one; 0 if none is lost because of its size."""
         arrived, lost = self._find_size_limit(call, port, token, STEPS)
         if not lost:
@@ -248,7 +248,7 @@ class _Dialling:
         again, _ = self._find_size_limit(call, port, token, (lost,))
         return (again, 0) if again == lost else (arrived, lost)
 
-    def _find_size_limit(self, call: _Attempt, port: int, token: str, steps: Tuple[int, ...]) -> Tuple[int, int]:
+    def _find_size_limit(self, call: _Attempt, port: int, token: str, steps: tuple[int, ...]) -> tuple[int, int]:
         """Messages of growing size on one connection: the largest that is acknowledged, the first that is not."""
         arrived = 0
         stream = call.connect([call.address], port, min(self._until, time.monotonic() + self._connect_s))
@@ -290,7 +290,7 @@ def _knock(address: str, port: int, id: str) -> None:
             time.sleep(0.02)
 
 
-def _untried_target(target: Dict[str, Any]) -> Target:
+def _untried_target(target: dict[str, Any]) -> Target:
     peer, label = str(target["peer"]), str(target["label"])
     return Target(peer, label, str(target["host"]), int(target["port"]), "untried", detail="no time was left for it")
 
@@ -302,10 +302,10 @@ class _Attempt:
         self.peer, self.label, self.host, self.port = peer, label, host, port
         self.began = time.monotonic()
         self.address = self.source = self.seen_as = self.status = self.detail = ""
-        self.passed_over = []  # type: List[str]
+        self.passed_over: list[str] = []
         self.mss = self.path_mtu = 0
-        self.ports = []  # type: List[int]
-        self.closed_ports = []  # type: List[int]
+        self.ports: list[int] = []
+        self.closed_ports: list[int] = []
 
     def ended(self, status: str, *, detail: str = "", arrived: int = 0, lost: int = 0) -> Target:
         """The result of the target so far."""
@@ -330,9 +330,9 @@ class _Attempt:
             self.closed_ports,
         )
 
-    def connect(self, addresses: List[str], port: int, until: float) -> Optional[socket.socket]:
+    def connect(self, addresses: list[str], port: int, until: float) -> socket.socket | None:
         """A connection to the first address that accepts one; None if none does, with the most informative failure."""
-        failures = []  # type: List[Tuple[str, str, str]]
+        failures: list[tuple[str, str, str]] = []
         for index, address in enumerate(addresses):
             share = max(0.05, (until - time.monotonic()) / (len(addresses) - index))
             stream = socket.socket(family_of(address), socket.SOCK_STREAM)
@@ -342,7 +342,7 @@ class _Attempt:
                     stream.settimeout(share)
                     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     self.address, self.source = address, plain_address(str(stream.getsockname()[0]))
-                    self.passed_over = ["%s %s" % (failed, status) for status, failed, _ in failures]
+                    self.passed_over = [f"{failed} {status}" for status, failed, _ in failures]
                     return stream
                 failures.append((failure[0], address, failure[1]))
             except OSError as error:
@@ -352,7 +352,7 @@ class _Attempt:
         failures.sort(key=lambda item: item[0] == "no-route")
         self.status, self.address, self.detail = failures[0] if failures else ("unresolved", "", "no address")
         if len(failures) > 1:
-            self.detail += "; " + ", ".join("%s: %s" % (address, reason) for _, address, reason in failures[1:])
+            self.detail += "; " + ", ".join(f"{address}: {reason}" for _, address, reason in failures[1:])
         return None
 
     def greet(self, stream: socket.socket, token: str, until: float) -> bool:
@@ -365,7 +365,7 @@ class _Attempt:
             self.status, self.detail = "silent", "connected, but no answer came"
         except EOFError as error:
             data = error.args[0]
-            problem = "it responded with %r" % data[:40] if data else "it closed the connection"
+            problem = f"it responded with {data[:40]!r}" if data else "it closed the connection"
             self.status, self.detail = "stranger", problem
         except ValueError as error:
             self.status, self.detail = "stranger", str(error)
@@ -379,7 +379,7 @@ class _Attempt:
         self.mss, self.path_mtu = known.get("snd_mss", 0), known.get("pmtu", 0)
 
 
-def _connect(stream: socket.socket, address: str, port: int, timeout_s: float) -> Optional[Tuple[str, str]]:
+def _connect(stream: socket.socket, address: str, port: int, timeout_s: float) -> tuple[str, str] | None:
     """Connect; returns a failure as status and detail.
 
     An error that comes at once is this node's own (its routes). One that comes later was sent by another machine in an
@@ -390,10 +390,10 @@ def _connect(stream: socket.socket, address: str, port: int, timeout_s: float) -
     if code == errno.EINPROGRESS:
         _, writable, _ = select.select([], [stream], [], timeout_s)
         if not writable:
-            return "filtered", "no answer within %.1f s" % timeout_s
+            return "filtered", f"no answer within {timeout_s:.1f} s"
         code = stream.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code in _BY_MESSAGE and ":" not in address and not _is_unanswered(address):
-            return "prohibited", "an ICMP message came back: %s" % os.strerror(code)
+            return "prohibited", f"an ICMP message came back: {os.strerror(code)}"
     return (_STATUS.get(code, "no-route"), os.strerror(code)) if code else None
 
 
@@ -421,7 +421,7 @@ _STATUS = {
 }
 
 
-def send_payload(stream: socket.socket, size: int, end: float, timeout_s: float = PROGRESS_TIMEOUT_S) -> Optional[int]:
+def send_payload(stream: socket.socket, size: int, end: float, timeout_s: float = PROGRESS_TIMEOUT_S) -> int | None:
     """Send a payload of `size` bytes and wait for its acknowledgement.
 
     None if it arrived; else the number of bytes that the other side's kernel accepted before the time ran out, where 0

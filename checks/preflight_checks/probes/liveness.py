@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable
 
 from preflight.agent.cheap import cheap
 from preflight_checks.probes.cgroups import SHARED, Mount, mounted
@@ -27,7 +27,7 @@ class Liveness:
 
 
 @cheap("node", sends_requests=True)
-def network_mounts(params: Dict[str, Any]) -> List[Liveness]:
+def network_mounts(params: dict[str, Any]) -> list[Liveness]:
     """Query the free space of every network file system, all at the same time."""
     found = [mount for mount in mounted() if is_network(mount)][:_MAX_MOUNTS]
     results = run_isolated([_stat_task(mount.point) for mount in found], ANSWER_S)

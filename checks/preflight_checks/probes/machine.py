@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from preflight.agent.cheap import cheap
 from preflight.agent.process import list_folder, read_text
@@ -27,17 +27,17 @@ class NumaNode:
 
     number: int
     cpus: int
-    memory_bytes: Optional[int]
+    memory_bytes: int | None
 
 
 @dataclass(frozen=True)
 class Memory:
     """The machine's memory in bytes; None if the kernel does not report it."""
 
-    total_bytes: Optional[int] = None
-    available_bytes: Optional[int] = None
-    swap_total_bytes: Optional[int] = None
-    swap_free_bytes: Optional[int] = None
+    total_bytes: int | None = None
+    available_bytes: int | None = None
+    swap_total_bytes: int | None = None
+    swap_free_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -53,21 +53,21 @@ class Machine:
     system: str = ""
     c_library: str = ""
     processor: str = ""
-    online_cpus: Optional[int] = None
-    present_cpus: Optional[int] = None
-    sockets: Optional[int] = None
+    online_cpus: int | None = None
+    present_cpus: int | None = None
+    sockets: int | None = None
     virtual: bool = False
-    numa: List[NumaNode] = field(default_factory=list)
+    numa: list[NumaNode] = field(default_factory=list)
     memory: Memory = field(default_factory=Memory)
-    governors: Dict[str, int] = field(default_factory=dict)
+    governors: dict[str, int] = field(default_factory=dict)
     clock_source: str = ""
-    killed_for_memory: Optional[int] = None
-    logind: Dict[str, str] = field(default_factory=dict)
-    features: List[str] = field(default_factory=list)
+    killed_for_memory: int | None = None
+    logind: dict[str, str] = field(default_factory=dict)
+    features: list[str] = field(default_factory=list)
 
 
 @cheap("node")
-def machine(params: Dict[str, Any]) -> Machine:
+def machine(params: dict[str, Any]) -> Machine:
     """The machine as the agent sees it; no tool is run, and nothing needs root."""
     system = os.uname()
     cpuinfo = parse_cpuinfo(read_text(PROC + "/cpuinfo", 1 << 20))
@@ -95,16 +95,16 @@ def machine(params: Dict[str, Any]) -> Machine:
 @dataclass(frozen=True)
 class _CpuInfo:
     model: str
-    sockets: Optional[int]
+    sockets: int | None
     virtual: bool
-    features: List[str]
+    features: list[str]
 
 
 def parse_cpuinfo(text: str) -> _CpuInfo:
     """Parse /proc/cpuinfo: model and features, the number of sockets, and whether a hypervisor is reported."""
-    models = {}  # type: Dict[str, str]
+    models: dict[str, str] = {}
     sockets = set()
-    features = []  # type: List[str]
+    features: list[str] = []
     for line in text.splitlines():
         key, _, value = line.partition(":")
         key, value = key.strip(), value.strip()
@@ -120,7 +120,7 @@ def parse_cpuinfo(text: str) -> _CpuInfo:
 
 def parse_meminfo(text: str) -> Memory:
     """Parse the machine's memory from /proc/meminfo, which counts in KiB."""
-    found = {}  # type: Dict[str, int]
+    found: dict[str, int] = {}
     for line in text.splitlines():
         name, _, rest = line.partition(":")
         words = rest.split()
@@ -132,7 +132,7 @@ def parse_meminfo(text: str) -> Memory:
 
 def parse_os_release(text: str) -> str:
     """Name and version of the distribution: `ubuntu 22.04`."""
-    found = {}  # type: Dict[str, str]
+    found: dict[str, str] = {}
     for line in text.splitlines():
         name, equals, value = line.partition("=")
         if equals:
@@ -140,28 +140,28 @@ def parse_os_release(text: str) -> str:
     return " ".join(filter(None, (found.get("ID", ""), found.get("VERSION_ID", ""))))
 
 
-def numa_nodes(sys: str) -> List[NumaNode]:
+def numa_nodes(sys: str) -> list[NumaNode]:
     """The memory nodes, by number."""
     folder = sys + "/devices/system/node"
-    found = []  # type: List[NumaNode]
+    found: list[NumaNode] = []
     for name in list_folder(folder):
         if not name.startswith("node") or not name[4:].isdecimal():
             continue
-        total = None  # type: Optional[int]
-        for line in read_text("%s/%s/meminfo" % (folder, name)).splitlines():
+        total: int | None = None
+        for line in read_text(f"{folder}/{name}/meminfo").splitlines():
             words = line.split()
             if "MemTotal:" in words[:-1]:
                 total = _kib(words[words.index("MemTotal:") + 1])
-        cpus = _count(read_text("%s/%s/cpulist" % (folder, name))) or 0
+        cpus = _count(read_text(f"{folder}/{name}/cpulist")) or 0
         found.append(NumaNode(int(name[4:]), cpus, total))
     return sorted(found, key=lambda node: node.number)
 
 
-def governors(sys: str) -> Dict[str, int]:
+def governors(sys: str) -> dict[str, int]:
     """The number of CPUs under each governor of clock frequencies; empty if the system does not control frequencies."""
     folder = sys + "/devices/system/cpu"
     names = [name for name in list_folder(folder) if name.startswith("cpu") and name[3:].isdecimal()][:_MAX_CPUS]
-    texts = (read_text("%s/%s/cpufreq/scaling_governor" % (folder, name)) for name in names)
+    texts = (read_text(f"{folder}/{name}/cpufreq/scaling_governor") for name in names)
     return dict(sorted(Counter(text for text in texts if text).items()))
 
 
@@ -169,10 +169,10 @@ def governors(sys: str) -> Dict[str, int]:
 _LOGIND = ("KillUserProcesses", "RemoveIPC")
 
 
-def logind_settings(etc: str) -> Dict[str, str]:
+def logind_settings(etc: str) -> dict[str, str]:
     """The two settings of systemd-logind if they are configured; otherwise its defaults apply."""
-    found = {}  # type: Dict[str, str]
-    drop_ins = ["%s/systemd/logind.conf.d/%s" % (etc, name) for name in list_folder(etc + "/systemd/logind.conf.d")]
+    found: dict[str, str] = {}
+    drop_ins = [f"{etc}/systemd/logind.conf.d/{name}" for name in list_folder(etc + "/systemd/logind.conf.d")]
     for path in [etc + "/systemd/logind.conf", *sorted(drop_ins)]:
         for line in read_text(path).splitlines():
             name, equals, value = line.partition("=")
@@ -188,11 +188,11 @@ def _c_library() -> str:
         return ""
 
 
-def _kib(word: str) -> Optional[int]:
+def _kib(word: str) -> int | None:
     return int(word) * 1024 if word.isdecimal() else None
 
 
-def _count(text: str) -> Optional[int]:
+def _count(text: str) -> int | None:
     """Count the numbers in a list such as `0-3,8`."""
     total = 0
     for part in text.strip().split(","):
@@ -202,8 +202,8 @@ def _count(text: str) -> Optional[int]:
     return total or None
 
 
-def _pairs(text: str) -> Dict[str, int]:
-    found = {}  # type: Dict[str, int]
+def _pairs(text: str) -> dict[str, int]:
+    found: dict[str, int] = {}
     for line in text.splitlines():
         name, _, value = line.partition(" ")
         if value.strip().isdecimal():
@@ -235,10 +235,10 @@ class Identity:
 
 
 @cheap("node", sends_requests=True)
-def identity(params: Dict[str, Any]) -> Identity:
+def identity(params: dict[str, Any]) -> Identity:
     """The identity of this node."""
     limit_s = float(params.get("limit_s", FQDN_TIMEOUT_S))
-    answer: Dict[str, str] = {}
+    answer: dict[str, str] = {}
     began = time.monotonic()
     thread = threading.Thread(target=lambda: answer.update(fqdn=socket.getfqdn()), daemon=True)
     thread.start()

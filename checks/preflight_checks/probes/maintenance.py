@@ -7,7 +7,7 @@ import os
 import re
 import time
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 from preflight.agent.cheap import cheap
 from preflight.agent.command import run
@@ -30,13 +30,13 @@ class ShutdownSigns:
     """
 
     shutdown: str = ""
-    shutdown_in_s: Optional[float] = None
-    no_logins: Optional[str] = None
+    shutdown_in_s: float | None = None
+    no_logins: str | None = None
     restart_wanted: bool = False
 
 
 @cheap("node")
-def signs(params: Dict[str, Any]) -> ShutdownSigns:
+def signs(params: dict[str, Any]) -> ShutdownSigns:
     """Read the files that systemd and the distribution leave in /run and /etc; no daemon is queried."""
     planned = parse_scheduled(_read(RUN + "/systemd/shutdown/scheduled") or "")
     refusal = _read(RUN + "/nologin")
@@ -50,7 +50,7 @@ def signs(params: Dict[str, Any]) -> ShutdownSigns:
     )
 
 
-def parse_scheduled(text: str) -> Tuple[str, Optional[float]]:
+def parse_scheduled(text: str) -> tuple[str, float | None]:
     """Parse /run/systemd/shutdown/scheduled: the plan of systemd-logind and its time (seconds since 1970)."""
     found = dict(line.partition("=")[::2] for line in text.splitlines())
     when = found.get("USEC", "")
@@ -83,11 +83,11 @@ class Reservation:
 class SlurmPlans:
     """Nodes that Slurm does not consider healthy, and its reservations for maintenance."""
 
-    nodes: List[SlurmNode] = field(default_factory=list)
-    reservations: List[Reservation] = field(default_factory=list)
+    nodes: list[SlurmNode] = field(default_factory=list)
+    reservations: list[Reservation] = field(default_factory=list)
 
 
-def slurm_plans(params: Dict[str, Any]) -> SlurmPlans:
+def slurm_plans(params: dict[str, Any]) -> SlurmPlans:
     """Query Slurm's controller, from one node, about all of `params["nodes"]`.
 
     Raises ProbeUnavailable if there is no Slurm, or it does not answer.
@@ -106,9 +106,9 @@ def slurm_plans(params: Dict[str, Any]) -> SlurmPlans:
     return SlurmPlans(parse_slurm_nodes(nodes.output), parse_reservations(reserved.output, time.time()))
 
 
-def parse_slurm_nodes(text: str) -> List[SlurmNode]:
+def parse_slurm_nodes(text: str) -> list[SlurmNode]:
     """Parse `scontrol show node -o`: the nodes whose state is more than in use or idle."""
-    found = []  # type: List[SlurmNode]
+    found: list[SlurmNode] = []
     for line in text.splitlines():
         name, state = re.search(r"\bNodeName=(\S+)", line), re.search(r"\bState=(\S+)", line)
         if not name or not state:
@@ -122,9 +122,9 @@ def parse_slurm_nodes(text: str) -> List[SlurmNode]:
     return found
 
 
-def parse_reservations(text: str, now: float) -> List[Reservation]:
+def parse_reservations(text: str, now: float) -> list[Reservation]:
     """Parse `scontrol show reservation -o`: the reservations for maintenance that have not ended."""
-    found = []  # type: List[Reservation]
+    found: list[Reservation] = []
     for line in text.splitlines():
         values = dict(re.findall(r"(\w+)=(\S+)", line))
         if "MAINT" not in values.get("Flags", "").split(",") or not values.get("ReservationName"):
@@ -135,7 +135,7 @@ def parse_reservations(text: str, now: float) -> List[Reservation]:
     return found
 
 
-def _local_time(text: str) -> Optional[float]:
+def _local_time(text: str) -> float | None:
     try:
         return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
     except ValueError:
@@ -146,10 +146,10 @@ def _local_time(text: str) -> Optional[float]:
 class CloudEvents:
     """The cloud's announced events for this machine: one line for each event, empty for none."""
 
-    events: List[str] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
 
 
-def cloud_events(params: Dict[str, Any]) -> CloudEvents:
+def cloud_events(params: dict[str, Any]) -> CloudEvents:
     """Query the metadata service of this machine's cloud. Runs only with the user's consent.
 
     Raises ProbeUnavailable for a machine of no known cloud, or without an answer.
@@ -166,12 +166,12 @@ def cloud_events(params: Dict[str, Any]) -> CloudEvents:
         body = _get("/computeMetadata/v1/instance/maintenance-event", {"Metadata-Flavor": "Google"})
         return CloudEvents([body.strip()] if body and body.strip() not in ("NONE", "") else [])
     except OSError as error:
-        raise ProbeUnavailable("timeout", "the cloud's metadata service does not respond: %s" % error) from None
+        raise ProbeUnavailable("timeout", f"the cloud's metadata service does not respond: {error}") from None
 
 
 def detect_cloud(dmi: str) -> str:
     """`aws`, `azure`, `gcp`, or empty, from the firmware's identification."""
-    words = " ".join(_read("%s/%s" % (dmi, name)) or "" for name in ("sys_vendor", "board_vendor", "product_name"))
+    words = " ".join(_read(f"{dmi}/{name}") or "" for name in ("sys_vendor", "board_vendor", "product_name"))
     if "Amazon EC2" in words:
         return "aws"
     if "Google" in words:
@@ -181,7 +181,7 @@ def detect_cloud(dmi: str) -> str:
     return "azure" if tag == "7783-7084-3265-9085-8269-3286-77" else ""
 
 
-def _aws() -> List[str]:
+def _aws() -> list[str]:
     token = _get("/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "60"}, method="PUT")
     headers = {"X-aws-ec2-metadata-token": token.strip()} if token else {}
     events = parse_aws(_get("/latest/meta-data/events/maintenance/scheduled", headers) or "")
@@ -189,24 +189,24 @@ def _aws() -> List[str]:
     return events + (["spot: " + interruption.strip()[:200]] if interruption else [])
 
 
-def parse_aws(text: str) -> List[str]:
+def parse_aws(text: str) -> list[str]:
     """One line for each active event of EC2's list."""
     return [
-        "%s: %s to %s" % (event.get("Code", "?"), event.get("NotBefore", "?"), event.get("NotAfter", "?"))
+        "{}: {} to {}".format(event.get("Code", "?"), event.get("NotBefore", "?"), event.get("NotAfter", "?"))
         for event in _dictionaries(text, "")
         if event.get("State") == "active"
     ]
 
 
-def parse_azure(text: str) -> List[str]:
+def parse_azure(text: str) -> list[str]:
     """One line for each of Azure's scheduled events."""
     return [
-        "%s: %s" % (event.get("EventType", "?"), event.get("NotBefore") or "now")
+        "{}: {}".format(event.get("EventType", "?"), event.get("NotBefore") or "now")
         for event in _dictionaries(text, "Events")
     ]
 
 
-def _dictionaries(text: str, key: str) -> List[Dict[str, Any]]:
+def _dictionaries(text: str, key: str) -> list[dict[str, Any]]:
     try:
         body = json.loads(text) if text.strip() else []
     except ValueError:
@@ -216,7 +216,7 @@ def _dictionaries(text: str, key: str) -> List[Dict[str, Any]]:
     return [event for event in body if isinstance(event, dict)] if isinstance(body, list) else []
 
 
-def _get(path: str, headers: Dict[str, str], method: str = "GET") -> Optional[str]:
+def _get(path: str, headers: dict[str, str], method: str = "GET") -> str | None:
     """The answer to one request; None if the service has no such resource. Raises OSError without an answer."""
     # Slow to import, and only needed if the user allowed it.
     import urllib.error
@@ -234,7 +234,7 @@ def _get(path: str, headers: Dict[str, str], method: str = "GET") -> Optional[st
         raise
 
 
-def _read(path: str) -> Optional[str]:
+def _read(path: str) -> str | None:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read(1 << 16)

@@ -7,7 +7,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from preflight.agent.cheap import cheap
 
@@ -31,24 +31,24 @@ class Lookup:
     """
 
     name: str
-    addresses: List[str] = field(default_factory=list)
+    addresses: list[str] = field(default_factory=list)
     problem: str = ""
     detail: str = ""
     took_s: float = 0.0
     own: bool = False
-    bound: Optional[str] = None
+    bound: str | None = None
 
 
 @dataclass(frozen=True)
 class Lookups:
     """Several names, in the requested order. `hosts_file` is the content of /etc/hosts about them."""
 
-    lookups: List[Lookup]
-    hosts_file: Dict[str, List[str]] = field(default_factory=dict)
+    lookups: list[Lookup]
+    hosts_file: dict[str, list[str]] = field(default_factory=dict)
 
 
 @cheap("node", sends_requests=True)
-def resolve(params: Dict[str, Any]) -> Lookup:
+def resolve(params: dict[str, Any]) -> Lookup:
     """Look up `params["name"]`, or the node's own name when it is empty or missing.
 
     The lookup runs in a thread and is abandoned after `params["limit_s"]` seconds (3 by default), because a resolver
@@ -62,7 +62,7 @@ def resolve(params: Dict[str, Any]) -> Lookup:
     return replace(found, bound=first_bindable(found.addresses)) if own else found
 
 
-def first_bindable(addresses: List[str]) -> str:
+def first_bindable(addresses: list[str]) -> str:
     """The first of these addresses that this node can bind; empty if it can bind none."""
     for text in addresses:
         family = socket.AF_INET6 if ":" in text else socket.AF_INET
@@ -76,12 +76,12 @@ def first_bindable(addresses: List[str]) -> str:
 
 
 @cheap("node", sends_requests=True)
-def resolve_many(params: Dict[str, Any]) -> Lookups:
+def resolve_many(params: dict[str, Any]) -> Lookups:
     """Resolve all of `params["names"]` at the same time, each within `limit_s` seconds."""
     names = [str(name) for name in params["names"]][:MAX_NAMES]
     limit_s = float(params.get("limit_s", LOOKUP_S))
     ends = time.monotonic() + limit_s + 0.5
-    found: Dict[str, Lookup] = {}
+    found: dict[str, Lookup] = {}
     remaining = list(reversed(names))
 
     def resolve_sequentially() -> None:
@@ -108,7 +108,7 @@ def resolve_many(params: Dict[str, Any]) -> Lookups:
             thread.start()
     for thread in threads:
         thread.join(max(0.0, ends - time.monotonic()))
-    late = "no answer from the resolver within %.1f s" % limit_s
+    late = f"no answer from the resolver within {limit_s:.1f} s"
     answers = [found.get(name) or Lookup(name, [], "timeout", late, limit_s) for name in names]
     return Lookups(answers, parse_hosts(_hosts_text(), names))
 
@@ -121,10 +121,10 @@ def _hosts_text() -> str:
         return ""
 
 
-def parse_hosts(text: str, names: List[str]) -> Dict[str, List[str]]:
+def parse_hosts(text: str, names: list[str]) -> dict[str, list[str]]:
     """The addresses that /etc/hosts gives these names, in file order."""
     wanted = {name.lower(): name for name in names}
-    found: Dict[str, List[str]] = {}
+    found: dict[str, list[str]] = {}
     for line in text.splitlines():
         words = line.split("#", 1)[0].split()
         for word in words[1:]:
@@ -136,14 +136,14 @@ def parse_hosts(text: str, names: List[str]) -> Dict[str, List[str]]:
 
 def lookup(name: str, limit_s: float, own: bool = False) -> Lookup:
     """The addresses of `name`, waiting at most `limit_s` seconds."""
-    answer: Dict[str, Any] = {}
+    answer: dict[str, Any] = {}
     began = time.monotonic()
     thread = threading.Thread(target=_look_up, args=(name, answer), daemon=True)
     thread.start()
     thread.join(limit_s)
     took_s = round(time.monotonic() - began, 3)
     if not answer:
-        detail = "no answer from the resolver within %.1f s" % limit_s
+        detail = f"no answer from the resolver within {limit_s:.1f} s"
         return Lookup(name, [], "timeout", detail, took_s, own)
     if "error" in answer:
         return Lookup(name, [], "unresolved", answer["error"], took_s, own)
@@ -152,7 +152,7 @@ def lookup(name: str, limit_s: float, own: bool = False) -> Lookup:
 
 def _timed_lookup(name: str) -> Lookup:
     """The addresses of `name`, without a time limit."""
-    answer: Dict[str, Any] = {}
+    answer: dict[str, Any] = {}
     began = time.monotonic()
     _look_up(name, answer)
     took_s = round(time.monotonic() - began, 3)
@@ -161,7 +161,7 @@ def _timed_lookup(name: str) -> Lookup:
     return Lookup(name, answer["addresses"], "", "", took_s)
 
 
-def _look_up(name: str, answer: Dict[str, Any]) -> None:
+def _look_up(name: str, answer: dict[str, Any]) -> None:
     # As text it would pass the codec of international names, which takes longer to import than the lookup.
     host = name.encode() if name.isascii() else name
     try:
@@ -169,7 +169,7 @@ def _look_up(name: str, answer: Dict[str, Any]) -> None:
     except (OSError, UnicodeError) as error:
         answer["error"] = str(error)
         return
-    addresses = []  # type: List[str]
+    addresses: list[str] = []
     for _family, _kind, _protocol, _canonical, address in found:
         text = str(address[0])
         if text not in addresses:

@@ -12,7 +12,7 @@ import socket
 import struct
 import time
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes.interfaces import interfaces
@@ -42,7 +42,7 @@ class Card:
 
     name: str
     hardware: str
-    addresses: List[str] = field(default_factory=list)
+    addresses: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,13 @@ class Neighbours:
     `not_asked` is why no requests could be sent.
     """
 
-    table: List[Neighbour] = field(default_factory=list)
-    cards: List[Card] = field(default_factory=list)
-    answers: Dict[str, List[str]] = field(default_factory=dict)
+    table: list[Neighbour] = field(default_factory=list)
+    cards: list[Card] = field(default_factory=list)
+    answers: dict[str, list[str]] = field(default_factory=dict)
     not_asked: str = ""
 
 
-def neighbours(params: Dict[str, Any]) -> Neighbours:
+def neighbours(params: dict[str, Any]) -> Neighbours:
     """The table and, if permitted, the responders for each of `params["ask"]` (IPv4 addresses).
 
     Raises ProbeUnavailable if the kernel provides no table.
@@ -71,12 +71,12 @@ def neighbours(params: Dict[str, Any]) -> Neighbours:
     try:
         table = _table()
     except OSError as error:
-        raise ProbeUnavailable("denied", "the neighbour table cannot be read: %s" % error) from None
+        raise ProbeUnavailable("denied", f"the neighbour table cannot be read: {error}") from None
     wanted = [str(address) for address in params.get("ask") or [] if ":" not in str(address)]
     try:
         answers, why_not = _request_all(wanted, table, cards), ""
     except OSError as error:
-        answers, why_not = {}, "asking for hardware addresses needs CAP_NET_RAW (%s)" % (error.strerror or error)
+        answers, why_not = {}, f"asking for hardware addresses needs CAP_NET_RAW ({error.strerror or error})"
     return Neighbours(table, cards, answers, why_not)
 
 
@@ -92,12 +92,12 @@ def _hardware_of(name: str) -> str:
 
 def format_hardware(hardware: bytes) -> str:
     """Format as `02:42:ac:11:00:02`."""
-    return ":".join("%02x" % byte for byte in hardware)
+    return ":".join(f"{byte:02x}" for byte in hardware)
 
 
-def _table() -> List[Neighbour]:
+def _table() -> list[Neighbour]:
     """All entries of both families, from netlink."""
-    found = []  # type: List[Neighbour]
+    found: list[Neighbour] = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as netlink:
         netlink.settimeout(1.0)
         # RTM_GETNEIGH with NLM_F_REQUEST and NLM_F_DUMP.
@@ -113,11 +113,11 @@ def _table() -> List[Neighbour]:
                 return found
 
 
-def parse_neighbours(data: bytes) -> Tuple[List[Tuple[int, str, str]], bool]:
+def parse_neighbours(data: bytes) -> tuple[list[tuple[int, str, str]], bool]:
     """Parse netlink's answer: interface index, address and hardware address of each resolved entry; and whether it
     ends.
     """
-    found = []  # type: List[Tuple[int, str, str]]
+    found: list[tuple[int, str, str]] = []
     at = 0
     while at + 16 <= len(data):
         length, kind = struct.unpack_from("=IH", data, at)
@@ -132,7 +132,7 @@ def parse_neighbours(data: bytes) -> Tuple[List[Tuple[int, str, str]], bool]:
     return found, False
 
 
-def _entry(family: int, attributes: bytes) -> Optional[Tuple[str, str]]:
+def _entry(family: int, attributes: bytes) -> tuple[str, str] | None:
     address = hardware = ""
     at = 0
     while at + 4 <= len(attributes):
@@ -148,11 +148,11 @@ def _entry(family: int, attributes: bytes) -> Optional[Tuple[str, str]]:
     return (address, hardware) if address and hardware else None
 
 
-def _request_all(wanted: List[str], table: List[Neighbour], cards: List[Card]) -> Dict[str, List[str]]:
+def _request_all(wanted: list[str], table: list[Neighbour], cards: list[Card]) -> dict[str, list[str]]:
     """Send a request for each address over its interface in the table. Raises OSError if that is not permitted."""
     over = {entry.address: entry.interface for entry in table}
     own = {card.name: card for card in cards}
-    found = {}  # type: Dict[str, List[str]]
+    found: dict[str, list[str]] = {}
     for name in sorted({over[address] for address in wanted if over.get(address) in own}):
         card = own[name]
         mine = [address for address in card.addresses if ":" not in address]
@@ -162,9 +162,9 @@ def _request_all(wanted: List[str], table: List[Neighbour], cards: List[Card]) -
     return found
 
 
-def _request(name: str, hardware: str, own: str, wanted: List[str]) -> Dict[str, List[str]]:
+def _request(name: str, hardware: str, own: str, wanted: list[str]) -> dict[str, list[str]]:
     """The responders for these addresses on one interface: an ARP request each, and all the answers to it."""
-    found = {address: [] for address in wanted}  # type: Dict[str, List[str]]
+    found: dict[str, list[str]] = {address: [] for address in wanted}
     me, sender = bytes(int(part, 16) for part in hardware.split(":")), socket.inet_aton(own)
     with socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(_ETH_P_ARP)) as raw:
         raw.bind((name, _ETH_P_ARP))

@@ -12,7 +12,7 @@ import os
 import socket
 import struct
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 from preflight.agent.cheap import cheap
 from preflight.agent.process import read_number, read_text
@@ -31,8 +31,8 @@ class Member:
     """One member of a bond, and whether the bond considers its link up."""
 
     name: str
-    up: Optional[bool]
-    speed_mbps: Optional[int] = None
+    up: bool | None
+    speed_mbps: int | None = None
 
 
 @dataclass(frozen=True)
@@ -43,17 +43,17 @@ class NicState:
     """
 
     name: str
-    speed_mbps: Optional[int] = None
+    speed_mbps: int | None = None
     duplex: str = ""
     driver: str = ""
     firmware: str = ""
-    carrier_changes: Optional[int] = None
-    counters: Dict[str, int] = field(default_factory=dict)
+    carrier_changes: int | None = None
+    counters: dict[str, int] = field(default_factory=dict)
     bond_mode: str = ""
-    members: List[Member] = field(default_factory=list)
-    rp_filter: Optional[int] = None
-    arp_ignore: Optional[int] = None
-    arp_announce: Optional[int] = None
+    members: list[Member] = field(default_factory=list)
+    rp_filter: int | None = None
+    arp_ignore: int | None = None
+    arp_announce: int | None = None
 
 
 @dataclass(frozen=True)
@@ -63,22 +63,22 @@ class NicStates:
     `left_out` counts interfaces beyond the first MAX_INTERFACES.
     """
 
-    interfaces: List[NicState]
-    policy_rules: Optional[int] = None
+    interfaces: list[NicState]
+    policy_rules: int | None = None
     left_out: int = 0
 
 
 @cheap("node")
-def nic_states(params: Dict[str, Any]) -> NicStates:
+def nic_states(params: dict[str, Any]) -> NicStates:
     """The state of every interface. Raises ProbeUnavailable if /sys does not show this network namespace."""
     try:
         names = sorted(os.listdir(NET))
     except OSError as error:
         kind = "denied" if isinstance(error, PermissionError) else "missing"
-        raise ProbeUnavailable(kind, "%s cannot be listed: %s" % (NET, error.strerror)) from None
+        raise ProbeUnavailable(kind, f"{NET} cannot be listed: {error.strerror}") from None
     ours = [name for name in names if name != "lo" and not name.startswith("veth") and is_own_interface(name)]
     if not ours and any(name != "lo" and _exists(name) is False for name in names):
-        raise ProbeUnavailable("missing", "%s shows the interfaces of another network namespace" % NET)
+        raise ProbeUnavailable("missing", f"{NET} shows the interfaces of another network namespace")
     return NicStates(
         [_state(name) for name in ours[:MAX_INTERFACES]], _policy_rules(), max(0, len(ours) - MAX_INTERFACES)
     )
@@ -88,11 +88,11 @@ def nic_states(params: Dict[str, Any]) -> NicStates:
 class Carriers:
     """How often each interface lost or found its carrier since it exists; each loss counts twice."""
 
-    changes: Dict[str, int] = field(default_factory=dict)
+    changes: dict[str, int] = field(default_factory=dict)
 
 
 @cheap("node")
-def carriers(params: Dict[str, Any]) -> Carriers:
+def carriers(params: dict[str, Any]) -> Carriers:
     """The carrier changes so far. Raises ProbeUnavailable if /sys does not show this network namespace."""
     return Carriers(
         {
@@ -108,7 +108,7 @@ def is_own_interface(name: str) -> bool:
     return _exists(name) is True and read_number(os.path.join(NET, name, "ifindex")) == socket.if_nametoindex(name)
 
 
-def _exists(name: str) -> Optional[bool]:
+def _exists(name: str) -> bool | None:
     if not os.path.isdir(os.path.join(NET, name)):
         return None  # such as the file bonding_masters
     try:
@@ -140,10 +140,10 @@ def _state(name: str) -> NicState:
     )
 
 
-def _bond(folder: str) -> Tuple[str, List[Member]]:
+def _bond(folder: str) -> tuple[str, list[Member]]:
     """The mode of a bond (`802.3ad`) and its members; empty for anything else."""
     mode = read_text(os.path.join(folder, "bonding", "mode")).split(" ")[0]
-    members = []  # type: List[Member]
+    members: list[Member] = []
     for name in read_text(os.path.join(folder, "bonding", "slaves")).split():
         other = os.path.join(NET, name)
         status = read_text(os.path.join(other, "bonding_slave", "mii_status"))
@@ -151,7 +151,7 @@ def _bond(folder: str) -> Tuple[str, List[Member]]:
     return mode, members
 
 
-def driver_of(name: str) -> Tuple[str, str]:
+def driver_of(name: str) -> tuple[str, str]:
     """Driver and firmware version, as `ethtool -i` shows them; empty if the interface has none."""
     answer = array.array("B", struct.pack("=I192x", _GDRVINFO))
     address, _length = answer.buffer_info()
@@ -163,7 +163,7 @@ def driver_of(name: str) -> Tuple[str, str]:
     return parse_driver(answer.tobytes())
 
 
-def parse_driver(data: bytes) -> Tuple[str, str]:
+def parse_driver(data: bytes) -> tuple[str, str]:
     """Parse driver and firmware from a `struct ethtool_drvinfo`."""
 
     def text(at: int) -> str:
@@ -173,19 +173,19 @@ def parse_driver(data: bytes) -> Tuple[str, str]:
     return text(4), "" if firmware in ("N/A", "n/a") else firmware
 
 
-def _effective(name: str, setting: str) -> Optional[int]:
+def _effective(name: str, setting: str) -> int | None:
     """The larger of the interface's own value and that of `all`, which is the kernel's rule."""
     found = [read_number(os.path.join(CONF, which, setting)) for which in ("all", name)]
     known = [value for value in found if value is not None]
     return max(known) if len(known) == 2 else None
 
 
-def _speed(folder: str) -> Optional[int]:
+def _speed(folder: str) -> int | None:
     speed = read_number(os.path.join(folder, "speed"))
     return speed if speed is not None and speed > 0 else None
 
 
-def _policy_rules() -> Optional[int]:
+def _policy_rules() -> int | None:
     """Routing rules for IPv4 beyond local, main and default; None if netlink does not report them."""
     body = struct.pack("=BBBBBBBBI", socket.AF_INET, 0, 0, 0, 0, 0, 0, 0, 0)
     try:
@@ -202,7 +202,7 @@ def _policy_rules() -> Optional[int]:
         return None
 
 
-def parse_rules(data: bytes) -> Tuple[int, bool]:
+def parse_rules(data: bytes) -> tuple[int, bool]:
     """The number of rules in one netlink answer, and whether more answers follow. Raises OSError for a refusal."""
     at = count = 0
     while at + 16 <= len(data):

@@ -10,7 +10,7 @@ import os
 import sys
 from dataclasses import dataclass, field
 from importlib import machinery
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from preflight.agent.cheap import cheap
 from preflight_checks.probes import built
@@ -45,15 +45,16 @@ class Packages:
 
     python: str
     executable: str
-    versions: Dict[str, str] = field(default_factory=dict)
-    torch: Optional[Framework] = None
-    paddle: Optional[Framework] = None
+    versions: dict[str, str] = field(default_factory=dict)
+    torch: Framework | None = None
+    paddle: Framework | None = None
 
 
 @cheap("packages")
-def packages(params: Dict[str, Any]) -> Packages:
+def packages(params: dict[str, Any]) -> Packages:
     """Versions of the frameworks in this interpreter. Run it in the job context."""
-    versions, installed = {}, distributions.versions()  # type: Dict[str, str], Dict[str, str]
+    versions: dict[str, str] = {}
+    installed: dict[str, str] = distributions.versions()
     for name, candidates in DISTRIBUTIONS.items():
         version = first_of(candidates, installed)
         if version:
@@ -61,7 +62,7 @@ def packages(params: Dict[str, Any]) -> Packages:
     return Packages(sys.version.split()[0], sys.executable or "", versions, _framework("torch"), _framework("paddle"))
 
 
-def _framework(name: str) -> Optional[Framework]:
+def _framework(name: str) -> Framework | None:
     """The content of the framework's version file; None if it is not installed, or has no such file."""
     folder = built.package(name)
     info = built.version_info(name, folder) if folder else {}
@@ -82,22 +83,24 @@ class Importable:
     """
 
     executable: str
-    found: List[str] = field(default_factory=list)
-    missing: Dict[str, str] = field(default_factory=dict)
-    path: List[str] = field(default_factory=list)
-    undecided: Dict[str, str] = field(default_factory=dict)
+    found: list[str] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
+    path: list[str] = field(default_factory=list)
+    undecided: dict[str, str] = field(default_factory=dict)
 
 
 @cheap("packages")
-def importable(params: Dict[str, Any]) -> Importable:
+def importable(params: dict[str, Any]) -> Importable:
     """Look for the top-level packages `params["names"]`, also beside the scripts `params["scripts"]`. Run it in the job
     context.
     """
     beside = [os.path.dirname(os.path.abspath(str(script))) for script in params.get("scripts", [])]
-    found, missing, undecided = [], {}, {}  # type: List[str], Dict[str, str], Dict[str, str]
+    found: list[str] = []
+    missing: dict[str, str] = {}
+    undecided: dict[str, str] = {}
     for number, name in enumerate(str(name) for name in params.get("names", [])):
         if number >= MAX_NAMES:
-            undecided[name] = "only %d names are looked for" % MAX_NAMES
+            undecided[name] = f"only {MAX_NAMES} names are looked for"
             continue
         try:
             if _is_found(name, beside):
@@ -105,21 +108,21 @@ def importable(params: Dict[str, Any]) -> Importable:
             else:
                 missing[name] = ""
         except Exception as error:  # a finder of the job's own, or a damaged package
-            undecided[name] = "%s: %s" % (type(error).__name__, error)
+            undecided[name] = f"{type(error).__name__}: {error}"
     if missing:
         provided = _provided()
         missing = {name: provided.get(name, "") for name in missing}
     return Importable(sys.executable or "", found, missing, [entry for entry in sys.path if entry][:50], undecided)
 
 
-def _is_found(name: str, beside: List[str]) -> bool:
+def _is_found(name: str, beside: list[str]) -> bool:
     """Whether the import system finds `name`. Raises whatever its finders raise."""
     if importlib.util.find_spec(name) is not None:
         return True
     return machinery.PathFinder.find_spec(name, [os.getcwd(), *beside]) is not None
 
 
-def _provided() -> Dict[str, str]:
+def _provided() -> dict[str, str]:
     """The distribution that its metadata names as the provider of each top-level package."""
     from importlib import metadata  # Takes longer to import than most probes run.
 

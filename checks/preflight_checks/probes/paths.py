@@ -10,7 +10,7 @@ import re
 import stat
 import time
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
+from typing import Any, Iterable, Iterator
 
 from preflight_checks.probes.cgroups import SHARED, mount_of, mounted
 
@@ -27,9 +27,9 @@ def has_braces(text: str) -> bool:
     return any(_alternatives(found) is not None for found in _BRACES.findall(text))
 
 
-def expanded(text: str) -> List[str]:
+def expanded(text: str) -> list[str]:
     """All expansions of a text with braces, at most MAX_NAMES; a text without braces expands to itself."""
-    found = []  # type: List[str]
+    found: list[str] = []
     for name in _expand(text):
         if len(found) >= MAX_NAMES:
             break
@@ -49,7 +49,7 @@ def _expand(text: str) -> Iterator[str]:
     yield text
 
 
-def _alternatives(inside: str) -> Optional[List[str]]:
+def _alternatives(inside: str) -> list[str] | None:
     numbers = _RANGE.match(inside)
     if numbers:
         first, last, step = numbers.group(1), numbers.group(2), max(1, int(numbers.group(3) or 1))
@@ -67,7 +67,7 @@ def _alternatives(inside: str) -> Optional[List[str]]:
     return inside.split(",") if "," in inside else None
 
 
-def indexed(prefix: str) -> List[str]:
+def indexed(prefix: str) -> list[str]:
     """The two files of an indexed data set that is named by its prefix (Megatron-LM's --data-path); empty if it is not
     one.
     """
@@ -80,7 +80,7 @@ def is_list(path: str) -> bool:
     return path.endswith((".list", ".filelist", "file_list.txt", "filelist.txt"))
 
 
-def listed(path: str) -> Optional[List[str]]:
+def listed(path: str) -> list[str] | None:
     """The files that a list names, one a line, first word; relative ones as the reader finds them. None: unreadable.
 
     Readers resolve a name from the working directory; lists are often written for their own folder, so that is tried if
@@ -92,7 +92,7 @@ def listed(path: str) -> Optional[List[str]]:
     except OSError:
         return None
     folder = os.path.dirname(path)
-    found = []  # type: List[str]
+    found: list[str] = []
     for line in lines[:MAX_NAMES]:
         words = line.split()
         if not words or words[0].startswith("#"):
@@ -121,22 +121,22 @@ class Sample:
     whole: bool
 
 
-def chosen(names: Iterable[str]) -> List[str]:
+def chosen(names: Iterable[str]) -> list[str]:
     """The names to read, selected by their hashes: practically random, and the same ones on every node."""
     return sorted(names, key=lambda name: hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest())[:MAX_FILES]
 
 
-def sampled(files: Dict[str, str]) -> Tuple[List[Sample], str]:
+def sampled(files: dict[str, str]) -> tuple[list[Sample], str]:
     """Digests of some of the files (name -> path), and why there are fewer than planned."""
-    found = []  # type: List[Sample]
+    found: list[Sample] = []
     began = time.monotonic()
     for name in chosen(files):
         if time.monotonic() - began > CONTENT_TIME_LIMIT_S:
-            return found, "reading took longer than %.1f s" % CONTENT_TIME_LIMIT_S
+            return found, f"reading took longer than {CONTENT_TIME_LIMIT_S:.1f} s"
         try:
             found.append(digest_of(name, files[name]))
         except OSError as error:
-            return found, "%s: %s" % (name, error.strerror or error)
+            return found, f"{name}: {error.strerror or error}"
     return found, ""
 
 
@@ -192,18 +192,18 @@ class PathState:
     detail: str = ""
     size_bytes: int = 0
     file_system: str = ""
-    entries: List[Entry] = field(default_factory=list)
-    unreadable: List[str] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
     listed: int = 0
     digest: str = ""
-    absent: List[str] = field(default_factory=list)
+    absent: list[str] = field(default_factory=list)
     source: str = ""
-    samples: List[Sample] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
     sample_problem: str = ""
     hurried: bool = False
 
 
-def path_state(params: Dict[str, Any]) -> PathState:
+def path_state(params: dict[str, Any]) -> PathState:
     """Examine `params["path"]`, relative to the working directory of the job context; `~` and $NAME are expanded.
 
     Runs in its own child process: a hung network file system makes that one time out, nothing else.
@@ -236,7 +236,8 @@ def _placed(state: PathState) -> PathState:
 
 
 def _missing_path(given: str, resolved: str, error: OSError) -> PathState:
-    names, kind = [], "pattern"  # type: List[str], str
+    names: list[str] = []
+    kind: str = "pattern"
     if has_braces(resolved):
         names = expanded(resolved)
         # Nothing of it exists: this is reported of the path itself, not of each of its files.
@@ -251,7 +252,7 @@ def _missing_path(given: str, resolved: str, error: OSError) -> PathState:
     if isinstance(error, PermissionError):
         return PathState(given, resolved, "", "denied", error.strerror or "")
     if os.path.islink(resolved):
-        return PathState(given, resolved, "", "dangling", "it links to %s" % os.readlink(resolved))
+        return PathState(given, resolved, "", "dangling", f"it links to {os.readlink(resolved)}")
     problem = "missing" if isinstance(error, (FileNotFoundError, NotADirectoryError)) else "other"
     problem = "stale" if error.errno == errno.ESTALE else problem
     return PathState(given, resolved, "", problem, error.strerror or str(error))
@@ -265,9 +266,10 @@ def _walk(folder: str) -> Iterator[str]:
 
 
 def _collected(state: PathState, names: Iterable[str], base: str) -> PathState:
-    found = []  # type: List[Tuple[str, int]]
-    unreadable, absent = [], []  # type: List[str], List[str]
-    readable = {}  # type: Dict[str, str]
+    found: list[tuple[str, int]] = []
+    unreadable: list[str] = []
+    absent: list[str] = []
+    readable: dict[str, str] = {}
     hurried = False
     ends = time.monotonic() + TIME_LIMIT_S
     explicit = state.kind in ("list", "indexed") or has_braces(state.path)
@@ -304,6 +306,6 @@ def _collected(state: PathState, names: Iterable[str], base: str) -> PathState:
     )
 
 
-def _digest(found: List[Tuple[str, int]]) -> str:
+def _digest(found: list[tuple[str, int]]) -> str:
     text = "\n".join("%s\t%d" % item for item in sorted(found))
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]

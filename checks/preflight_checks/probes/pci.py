@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import struct
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Set
+from typing import Any
 
 from preflight.agent.process import read_number, read_text
 from preflight.agent.wire import ProbeUnavailable
@@ -40,33 +40,33 @@ class Pci:
         numa: the memory node of each GPU and card; -1 if the firmware names none.
     """
 
-    gpus: List[str] = field(default_factory=list)
-    cards: List[str] = field(default_factory=list)
-    bridges: List[str] = field(default_factory=list)
-    redirecting: List[str] = field(default_factory=list)
-    unreadable: List[str] = field(default_factory=list)
-    iommu: List[str] = field(default_factory=list)
-    virtual: Optional[bool] = None
-    kernel_options: List[str] = field(default_factory=list)
-    numa: Dict[str, int] = field(default_factory=dict)
+    gpus: list[str] = field(default_factory=list)
+    cards: list[str] = field(default_factory=list)
+    bridges: list[str] = field(default_factory=list)
+    redirecting: list[str] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
+    iommu: list[str] = field(default_factory=list)
+    virtual: bool | None = None
+    kernel_options: list[str] = field(default_factory=list)
+    numa: dict[str, int] = field(default_factory=dict)
 
 
-def pci(params: Dict[str, Any]) -> Pci:
+def pci(params: dict[str, Any]) -> Pci:
     """The PCI bridges between this node's GPUs and RDMA cards. Raises ProbeUnavailable without a PCI bus in /sys."""
     try:
         names = sorted(os.listdir(DEVICES))
     except OSError as error:
         kind = "denied" if isinstance(error, PermissionError) else "missing"
-        raise ProbeUnavailable(kind, "%s cannot be listed: %s" % (DEVICES, error.strerror)) from None
+        raise ProbeUnavailable(kind, f"{DEVICES} cannot be listed: {error.strerror}") from None
     classes = {name: read_text(os.path.join(DEVICES, name, "class"))[:6] for name in names}
     gpus = [name for name in names if classes[name] in _GPU and _text_of(name, "vendor") in ("0x10de", "0x1002")]
     cards = [n for n in names if classes[n] in _NIC and os.path.isdir(os.path.join(DEVICES, n, "infiniband"))]
-    above: Set[str] = set()
+    above: set[str] = set()
     for name in gpus + cards:
         above.update(part for part in os.path.realpath(os.path.join(DEVICES, name)).split("/")[:-1] if part in classes)
     bridges = sorted(above)
-    redirecting = []  # type: List[str]
-    unreadable = []  # type: List[str]
+    redirecting: list[str] = []
+    unreadable: list[str] = []
     for name in bridges:
         control = acs_control(_bytes(os.path.join(DEVICES, name, "config")))
         if control is None:
@@ -79,7 +79,7 @@ def pci(params: Dict[str, Any]) -> Pci:
     return Pci(gpus, cards, bridges, redirecting, unreadable, sorted(types), _virtual(), _options(), numa)
 
 
-def acs_control(config: bytes) -> Optional[int]:
+def acs_control(config: bytes) -> int | None:
     """The ACS control register in a device's configuration space; 0 if it has none, None if it is cut off."""
     if len(config) <= 256:
         return None
@@ -96,14 +96,14 @@ def acs_control(config: bytes) -> Optional[int]:
     return 0
 
 
-def _virtual() -> Optional[bool]:
+def _virtual() -> bool | None:
     """Whether the processor reports a hypervisor; None if unknown."""
     text = read_text(CPUINFO)
     flags = [line for line in text.splitlines() if line.startswith("flags")]
     return "hypervisor" in flags[0].split() if flags else None
 
 
-def _options() -> List[str]:
+def _options() -> list[str]:
     return [word for word in read_text(CMDLINE).split() if "iommu" in word]
 
 

@@ -8,7 +8,7 @@ import random
 import socket
 import struct
 from dataclasses import dataclass, field
-from typing import Any, Dict, Iterator, List, Set, Tuple
+from typing import Any, Iterator
 
 from preflight.agent.cheap import cheap
 from preflight.agent.wire import ProbeUnavailable
@@ -40,10 +40,10 @@ class PortState:
     host: str = ""
     problem: str = ""
     detail: str = ""
-    holders: List[Holder] = field(default_factory=list)
+    holders: list[Holder] = field(default_factory=list)
 
 
-def bindable(params: Dict[str, Any]) -> PortState:
+def bindable(params: dict[str, Any]) -> PortState:
     """Bind and listen on `params["port"]` as the launcher would, and release it at once.
 
     Without `host` this works like torch's store: with SO_REUSEADDR on the IPv6 wildcard for both families, else on the
@@ -97,7 +97,7 @@ def vacant(port: int) -> bool:
     return False
 
 
-def bound(family: int, address: Tuple[Any, ...], both: bool = False) -> socket.socket:
+def bound(family: int, address: tuple[Any, ...], both: bool = False) -> socket.socket:
     """A listening socket on `address`; with `both` an IPv6 one that also takes IPv4. Raises OSError."""
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -123,9 +123,9 @@ class Row:
     inode: int
 
 
-def parse_tcp_table(text: str) -> List[Row]:
+def parse_tcp_table(text: str) -> list[Row]:
     """Parse /proc/net/tcp or tcp6: the sockets; lines of another format are skipped."""
-    rows = []  # type: List[Row]
+    rows: list[Row] = []
     for line in text.splitlines()[1:]:
         parts = line.split()
         if len(parts) < 10 or ":" not in parts[1]:
@@ -150,8 +150,8 @@ def listens(port: int) -> bool:
     return any(row.state == _LISTEN for row in _rows_of(port))
 
 
-def _rows_of(port: int) -> List[Row]:
-    rows = []  # type: List[Row]
+def _rows_of(port: int) -> list[Row]:
+    rows: list[Row] = []
     for path in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
             with open(path) as file:
@@ -173,14 +173,14 @@ def holders_of(port: int) -> Iterator[Holder]:
         yield Holder(local, row.state == _LISTEN, pid, command, row.uid)
 
 
-def _owners(inodes: Set[int]) -> Dict[int, Tuple[int, str]]:
+def _owners(inodes: set[int]) -> dict[int, tuple[int, str]]:
     """Process id and command by socket inode, for processes whose descriptors we may read."""
-    wanted = {"socket:[%d]" % inode: inode for inode in inodes}
-    found = {}  # type: Dict[int, Tuple[int, str]]
+    wanted = {f"socket:[{inode}]": inode for inode in inodes}
+    found: dict[int, tuple[int, str]] = {}
     if not wanted:
         return found
     for entry in [name for name in os.listdir("/proc") if name.isdecimal()][:_MAX_PROCESSES]:
-        folder = "/proc/%s/fd" % entry
+        folder = f"/proc/{entry}/fd"
         try:
             for descriptor in os.listdir(folder):
                 inode = wanted.get(os.readlink(folder + "/" + descriptor))
@@ -196,7 +196,7 @@ def _owners(inodes: Set[int]) -> Dict[int, Tuple[int, str]]:
 def _command(pid: str) -> str:
     """The program and its first argument; the rest may contain secrets and is left out."""
     try:
-        with open("/proc/%s/cmdline" % pid, "rb") as file:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
             parts = [part.decode("utf-8", "replace") for part in file.read(4096).split(b"\0") if part]
     except OSError:
         return ""
@@ -220,18 +220,18 @@ _TRIES = 8
 class FreePorts:
     """Ports that could be bound a moment ago, in random order, so that concurrent requests get different ones."""
 
-    ports: List[int] = field(default_factory=list)
+    ports: list[int] = field(default_factory=list)
 
 
 @cheap("node")
-def free_ports(params: Dict[str, Any]) -> FreePorts:
+def free_ports(params: dict[str, Any]) -> FreePorts:
     """`params["count"]` such ports, or fewer if not enough are found; each is bound briefly.
 
     Raises ProbeUnavailable if none is found.
     """
     count = int(params["count"])
     known = candidates(visible_network())
-    found = []  # type: List[int]
+    found: list[int] = []
     for port in random.sample(known, min(len(known), _TRIES * count)):
         try:
             bind("", port)
@@ -241,11 +241,11 @@ def free_ports(params: Dict[str, Any]) -> FreePorts:
         if len(found) == count:
             break
     if not found:
-        raise ProbeUnavailable("missing", "no free port was found between %d and %d" % (FIRST, LAST))
+        raise ProbeUnavailable("missing", f"no free port was found between {FIRST} and {LAST}")
     return FreePorts(found)
 
 
-def candidates(network: KernelNetwork) -> List[int]:
+def candidates(network: KernelNetwork) -> list[int]:
     """Ports below the ephemeral range; if these are few, all outside it, else all; without reserved ones."""
     kept = set(reserved(network.reserved_ports))
     every = [port for port in range(FIRST, LAST + 1) if port not in kept]

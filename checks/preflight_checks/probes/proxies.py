@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, field
-from typing import Any, Dict, List
+from typing import Any
 
 PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 EXCEPTIONS = ("no_proxy", "NO_PROXY", "no_grpc_proxy")
@@ -15,11 +15,11 @@ EXCEPTIONS = ("no_proxy", "NO_PROXY", "no_grpc_proxy")
 class Proxies:
     """`proxies` maps a variable to `scheme://host:port`, without user and password; `exceptions` to its entries."""
 
-    proxies: Dict[str, str] = field(default_factory=dict)
-    exceptions: Dict[str, List[str]] = field(default_factory=dict)
+    proxies: dict[str, str] = field(default_factory=dict)
+    exceptions: dict[str, list[str]] = field(default_factory=dict)
 
 
-def proxies(params: Dict[str, Any]) -> Proxies:
+def proxies(params: dict[str, Any]) -> Proxies:
     """The proxy variables of this process. Run it in the job context, where they are those of the ranks."""
     return Proxies(
         {name: without_user(os.environ[name]) for name in PROXIES if os.environ.get(name)},
@@ -33,9 +33,9 @@ def without_user(text: str) -> str:
     # The text before the last @ may be a password with any characters.
     host = rest.rpartition("@")[2].split("/")[0].split("?")[0]
     plain = re.sub(r"[^\w.:\[\]-]", "?", host)
-    return "%s://%s" % (re.sub(r"\W", "?", scheme), plain) if separator else plain
+    return "{}://{}".format(re.sub(r"\W", "?", scheme), plain) if separator else plain
 
 
-def entries(text: str) -> List[str]:
+def entries(text: str) -> list[str]:
     """The entries of a list of exceptions, separated by commas or blanks."""
     return [part for part in re.split(r"[,\s]+", text) if part]

@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from preflight.agent.process import list_folder, read_number, read_text
 from preflight.agent.wire import ProbeUnavailable
@@ -51,11 +51,11 @@ class RdmaPort:
     number: int
     state: str = ""
     physical: str = ""
-    rate_gbps: Optional[float] = None
+    rate_gbps: float | None = None
     rate_text: str = ""
     link_layer: str = ""
-    gids: List[Gid] = field(default_factory=list)
-    counters: Dict[str, int] = field(default_factory=dict)
+    gids: list[Gid] = field(default_factory=list)
+    counters: dict[str, int] = field(default_factory=dict)
 
     @property
     def active(self) -> bool:
@@ -72,7 +72,7 @@ class RdmaDevice:
     firmware: str = ""
     board: str = ""
     pci: str = ""
-    ports: List[RdmaPort] = field(default_factory=list)
+    ports: list[RdmaPort] = field(default_factory=list)
     problem: str = ""
 
 
@@ -80,25 +80,25 @@ class RdmaDevice:
 class RdmaDevices:
     """All devices by name; none if the kernel has no RDMA at all."""
 
-    devices: List[RdmaDevice]
+    devices: list[RdmaDevice]
 
 
-def rdma(params: Dict[str, Any]) -> RdmaDevices:
+def rdma(params: dict[str, Any]) -> RdmaDevices:
     """The RDMA devices of this node. Raises ProbeUnavailable if the folder may not be read."""
     try:
         names = sorted(os.listdir(INFINIBAND), key=_by_number)
     except FileNotFoundError:
         return RdmaDevices([])
     except OSError as error:
-        raise ProbeUnavailable("denied", "%s cannot be listed: %s" % (INFINIBAND, error.strerror)) from None
-    found = {}  # type: Dict[str, RdmaDevice]
+        raise ProbeUnavailable("denied", f"{INFINIBAND} cannot be listed: {error.strerror}") from None
+    found: dict[str, RdmaDevice] = {}
     threads = [threading.Thread(target=_read_device, args=(name, found), daemon=True) for name in names]
     for thread in threads:
         thread.start()
     ends = time.monotonic() + float(params.get("device_s", DEVICE_S))
     for thread in threads:
         thread.join(max(0.0, ends - time.monotonic()))
-    late = "its driver did not answer within %g s" % float(params.get("device_s", DEVICE_S))
+    late = "its driver did not answer within {:g} s".format(float(params.get("device_s", DEVICE_S)))
     return RdmaDevices([found.get(name) or RdmaDevice(name, problem=late) for name in names])
 
 
@@ -108,7 +108,7 @@ def _by_number(name: str) -> Any:
     return head, int(name[len(head) :] or -1), name
 
 
-def _read_device(name: str, found: Dict[str, RdmaDevice]) -> None:
+def _read_device(name: str, found: dict[str, RdmaDevice]) -> None:
     found[name] = _device(name)
 
 
@@ -117,7 +117,7 @@ def _device(name: str) -> RdmaDevice:
     try:
         numbers = sorted(int(port) for port in os.listdir(os.path.join(folder, "ports")) if port.isdecimal())
     except OSError as error:
-        return RdmaDevice(name, problem="its ports cannot be listed: %s" % error.strerror)
+        return RdmaDevice(name, problem=f"its ports cannot be listed: {error.strerror}")
     return RdmaDevice(
         name,
         _link_target(os.path.join(folder, "device", "driver")),
@@ -149,9 +149,9 @@ def _port(folder: str, number: int) -> RdmaPort:
     )
 
 
-def _gids(folder: str) -> List[Gid]:
+def _gids(folder: str) -> list[Gid]:
     places = sorted(int(name) for name in list_folder(os.path.join(folder, "gids")) if name.isdecimal())
-    found = []  # type: List[Gid]
+    found: list[Gid] = []
     for index in places[:MAX_GIDS]:
         gid = read_text(os.path.join(folder, "gids", str(index)))
         if gid in ("", _NO_GUID):
@@ -168,7 +168,7 @@ def after_number(text: str) -> str:
     return text.split(":", 1)[-1].strip()
 
 
-def parse_rate(text: str) -> Optional[float]:
+def parse_rate(text: str) -> float | None:
     """200.0 from `200 Gb/sec (4X HDR)`; None if it is not a rate."""
     words = text.split()
     try:

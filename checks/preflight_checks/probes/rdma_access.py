@@ -6,7 +6,7 @@ import ctypes
 import errno
 import os
 from dataclasses import dataclass, field
-from typing import Any, Dict, List
+from typing import Any
 
 from preflight.agent.process import list_folder, read_text
 from preflight_checks.probes.gpu_device import kernel_driver
@@ -23,15 +23,15 @@ class RdmaAccess:
     `missing_library` is empty if libibverbs can be loaded.
     """
 
-    nodes: List[str] = field(default_factory=list)
-    refused: Dict[str, str] = field(default_factory=dict)
+    nodes: list[str] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
     missing_library: str = ""
 
 
-def rdma_access(params: Dict[str, Any]) -> RdmaAccess:
+def rdma_access(params: dict[str, Any]) -> RdmaAccess:
     """What this process may open. Run it in the job context: a container may lack devices of the node."""
     nodes = [name for name in list_folder(NODES) if name.startswith("uverbs")]
-    refused = {}  # type: Dict[str, str]
+    refused: dict[str, str] = {}
     for name in nodes:
         try:
             # Opening gives a handle and starts nothing; verbs begin with the first ioctl.
@@ -71,7 +71,7 @@ class GpuDirect:
     kernel: str = ""
 
 
-def gpudirect(params: Dict[str, Any]) -> GpuDirect:
+def gpudirect(params: dict[str, Any]) -> GpuDirect:
     """The parts of GPUDirect RDMA on this node."""
     text = read_text(DRIVER)
     found = [path for path in PEER_MEMORY if os.path.exists(path)]

@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable
 
 from preflight.agent import command as tool
 from preflight.agent.wire import ProbeUnavailable
@@ -50,8 +50,8 @@ class RailSpeed:
     port: int
     peer_device: str
     peer_port: int
-    gbps: Optional[float] = None
-    latency_us: Optional[float] = None
+    gbps: float | None = None
+    latency_us: float | None = None
     problem: str = ""
 
 
@@ -61,12 +61,12 @@ class RdmaSpeeds:
 
     peer: str
     address: str
-    rails: List[RailSpeed] = field(default_factory=list)
+    rails: list[RailSpeed] = field(default_factory=list)
     left_out: int = 0
     took_s: float = 0.0
 
 
-def rdma_speed(params: Dict[str, Any]) -> RdmaSpeeds:
+def rdma_speed(params: dict[str, Any]) -> RdmaSpeeds:
     """Measure RDMA writes from this node to `params["peer"]` at `params["host"]`, whose `listen` runs meanwhile.
 
     `rails` lists pairs of ports: device, port and index of the GID here, then there (an index of -1 leaves it to
@@ -79,7 +79,7 @@ def rdma_speed(params: Dict[str, Any]) -> RdmaSpeeds:
     tool.run([BANDWIDTH, "--version"], deadline_s=2.0)
     began = time.monotonic()
     rails = [tuple(rail) for rail in params["rails"]]
-    found: List[RailSpeed] = []
+    found: list[RailSpeed] = []
     try:
         address = str(socket.getaddrinfo(host, None, socket.AF_UNSPEC, socket.SOCK_STREAM)[0][4][0])
         with socket.socket(family_of(address), socket.SOCK_STREAM) as stream:
@@ -93,11 +93,13 @@ def rdma_speed(params: Dict[str, Any]) -> RdmaSpeeds:
                 # The latency of one pair of ports stands for all: it takes as long as the writes.
                 found.append(_measure(stream, address, rail, latency=not found))
     except (OSError, EOFError, ValueError, KeyError) as error:
-        raise ProbeUnavailable("blocked", "the connection to %s broke off: %s" % (peer, error or "closed")) from None
+        raise ProbeUnavailable(
+            "blocked", "the connection to {} broke off: {}".format(peer, error or "closed")
+        ) from None
     return RdmaSpeeds(peer, address, found, len(rails) - len(found), round(time.monotonic() - began, 3))
 
 
-def _measure(stream: socket.socket, address: str, rail: Tuple[Any, ...], *, latency: bool) -> RailSpeed:
+def _measure(stream: socket.socket, address: str, rail: tuple[Any, ...], *, latency: bool) -> RailSpeed:
     device, port, gid, far_device, far_port, far_gid = rail
     here, there = (str(device), int(port), int(gid)), (str(far_device), int(far_port), int(far_gid))
     ends = (here[0], here[1], there[0], there[1])
@@ -112,14 +114,14 @@ def _run(
     stream: socket.socket,
     address: str,
     name: str,
-    here: Tuple[str, int, int],
-    there: Tuple[str, int, int],
-    parse: Callable[[str], Optional[float]],
-) -> Tuple[Optional[float], str]:
+    here: tuple[str, int, int],
+    there: tuple[str, int, int],
+    parse: Callable[[str], float | None],
+) -> tuple[float | None, str]:
     """One run of one tool: its figure, or the problem."""
     answer = command(stream, do="perftest", tool=name, device=there[0], port=there[1], gid=there[2])
     if answer.get("error"):
-        return None, "the peer: %s" % answer["error"]
+        return None, "the peer: {}".format(answer["error"])
     try:
         ran = tool.run([*_words(name, here, int(answer["listens"])), address], deadline_s=RUN_S)
     except ProbeUnavailable as error:
@@ -134,13 +136,13 @@ def _run(
     return None, "%s ended with exit code %d: %s" % (name, ran.exit_code, said[:200] or "no output")
 
 
-def _words(name: str, end: Tuple[str, int, int], tcp_port: int) -> List[str]:
+def _words(name: str, end: tuple[str, int, int], tcp_port: int) -> list[str]:
     device, port, gid = end
     words = [name, "-d", device, "-i", str(port), "-p", str(tcp_port), "-F", *_OPTIONS[name]]
     return words + (["-x", str(gid)] if gid >= 0 else [])
 
 
-def serve(words: Dict[str, Any]) -> Dict[str, Any]:
+def serve(words: dict[str, Any]) -> dict[str, Any]:
     """Start the waiting process of one run, for the listener; answers the port it listens on, or an error.
 
     It ends by itself after the run, and is ended after `SERVE_S`.
@@ -151,7 +153,7 @@ def serve(words: Dict[str, Any]) -> Dict[str, Any]:
     with socket.socket() as free:
         free.bind(("", 0))
         tcp_port = int(free.getsockname()[1])
-    failed: List[str] = []
+    failed: list[str] = []
 
     def run() -> None:
         try:
@@ -168,10 +170,10 @@ def serve(words: Dict[str, Any]) -> Dict[str, Any]:
         if listens(tcp_port):
             return {"listens": tcp_port}
         time.sleep(0.02)
-    return {"error": failed[0] if failed else "%s did not listen within %g s" % (name, START_S)}
+    return {"error": failed[0] if failed else f"{name} did not listen within {START_S:g} s"}
 
 
-def parse_bandwidth(output: str) -> Optional[float]:
+def parse_bandwidth(output: str) -> float | None:
     """The average in Gbit/s in the table that `ib_write_bw` prints; None without one."""
     heading, values = _table(output)
     for index, title in enumerate(heading):
@@ -182,7 +184,7 @@ def parse_bandwidth(output: str) -> Optional[float]:
     return None
 
 
-def parse_latency(output: str) -> Optional[float]:
+def parse_latency(output: str) -> float | None:
     """The typical latency in microseconds in the table that `ib_write_lat` prints; None without one."""
     heading, values = _table(output)
     for index, title in enumerate(heading):
@@ -194,10 +196,10 @@ def parse_latency(output: str) -> Optional[float]:
 _HEADING = re.compile(r"BW \w+ ?\[[^\]]+\]|\d[\d.]*% percentile\[[^\]]+\]|\S+")
 
 
-def _table(output: str) -> Tuple[List[str], List[float]]:
+def _table(output: str) -> tuple[list[str], list[float]]:
     """The last heading that begins with `#bytes`, and the numbers of the line that follows it."""
-    heading: List[str] = []
-    values: List[float] = []
+    heading: list[str] = []
+    values: list[float] = []
     lines = output.splitlines()
     for place, line in enumerate(lines):
         if not line.strip().startswith("#bytes"):

@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from preflight.agent.process import read_text
 from preflight.agent.wire import ProbeUnavailable
@@ -28,26 +28,26 @@ class ResolvedHost:
     """One host of the job's endpoints as this node sees it. `local`: one of its addresses is this node's own."""
 
     host: str
-    addresses: List[str] = field(default_factory=list)
+    addresses: list[str] = field(default_factory=list)
     local: bool = False
     problem: str = ""
-    speed_mbps: Optional[int] = None
+    speed_mbps: int | None = None
 
 
 @dataclass(frozen=True)
 class ServerPlace:
     """The resources of a node. None if unknown; sizes are bytes, `memory_bytes` the smaller of RAM and cgroup limit."""
 
-    hosts: List[ResolvedHost] = field(default_factory=list)
-    memory_bytes: Optional[int] = None
-    memory_free_bytes: Optional[int] = None
-    cores: Optional[float] = None
-    first_ephemeral_port: Optional[int] = None
-    last_ephemeral_port: Optional[int] = None
+    hosts: list[ResolvedHost] = field(default_factory=list)
+    memory_bytes: int | None = None
+    memory_free_bytes: int | None = None
+    cores: float | None = None
+    first_ephemeral_port: int | None = None
+    last_ephemeral_port: int | None = None
     reserved_ports: str = ""
 
 
-def server_place(params: Dict[str, Any]) -> ServerPlace:
+def server_place(params: dict[str, Any]) -> ServerPlace:
     """Resolve every one of `params["hosts"]`, and find which are this node's, on which of its interfaces."""
     wanted = [str(host) for host in params.get("hosts", [])][:MAX_HOSTS]
     groups = cgroups()
@@ -67,15 +67,15 @@ def server_place(params: Dict[str, Any]) -> ServerPlace:
     return ServerPlace(hosts, total, free, cores, network.first_port, network.last_port, reserved)
 
 
-def _resolved_hosts(hosts: List[str]) -> List[ResolvedHost]:
-    answers: Dict[str, Lookup] = {}
+def _resolved_hosts(hosts: list[str]) -> list[ResolvedHost]:
+    answers: dict[str, Lookup] = {}
     threads = [threading.Thread(target=_look_up, args=(host, answers), daemon=True) for host in hosts]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(LOOKUPS_WITHIN_S + 1.0)
     speeds = _speeds()
-    found: List[ResolvedHost] = []
+    found: list[ResolvedHost] = []
     for host in hosts:
         answer = answers.get(host, Lookup(host, [], "timeout", "no answer from the resolver"))
         own = [address for address in answer.addresses if is_own(address)]
@@ -84,7 +84,7 @@ def _resolved_hosts(hosts: List[str]) -> List[ResolvedHost]:
     return found
 
 
-def _look_up(host: str, answers: Dict[str, Lookup]) -> None:
+def _look_up(host: str, answers: dict[str, Lookup]) -> None:
     answers[host] = lookup(host, LOOKUPS_WITHIN_S)
 
 
@@ -105,7 +105,7 @@ def is_own(address: str) -> bool:
     return True
 
 
-def _speeds() -> Dict[str, Optional[int]]:
+def _speeds() -> dict[str, int | None]:
     """The speed of the interface of each address, if the driver reports one."""
     try:
         listed = interfaces({}).interfaces

@@ -13,7 +13,7 @@ import re
 import shutil
 import sys
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from preflight.agent import command
 from preflight.agent.wire import ProbeUnavailable
@@ -43,8 +43,8 @@ class Build:
     hip: str = ""
     cudnn: str = ""
     nccl: str = ""
-    architectures: Optional[List[str]] = None
-    libraries: List[LibraryLookup] = field(default_factory=list)
+    architectures: list[str] | None = None
+    libraries: list[LibraryLookup] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class DeepSpeedOps:
     """DeepSpeed's record of its installation: operators that were built with it, and for which torch and CUDA."""
 
     version: str = ""
-    installed: List[str] = field(default_factory=list)
+    installed: list[str] = field(default_factory=list)
     torch: str = ""
     cuda: str = ""
 
@@ -71,7 +71,7 @@ class HorovodBuild:
     """The backends compiled into Horovod's extensions, by framework: `nccl`, `mpi`, `gloo`, `ccl`."""
 
     version: str = ""
-    extensions: Dict[str, List[str]] = field(default_factory=dict)
+    extensions: dict[str, list[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -79,14 +79,14 @@ class Stack:
     """The software of one interpreter."""
 
     executable: str
-    builds: List[Build] = field(default_factory=list)
+    builds: list[Build] = field(default_factory=list)
     driver: DriverLibrary = field(default_factory=DriverLibrary)
-    toolkit: Optional[Toolkit] = None
-    deepspeed: Optional[DeepSpeedOps] = None
-    horovod: Optional[HorovodBuild] = None
+    toolkit: Toolkit | None = None
+    deepspeed: DeepSpeedOps | None = None
+    horovod: HorovodBuild | None = None
 
 
-def stack(params: Dict[str, Any]) -> Stack:
+def stack(params: dict[str, Any]) -> Stack:
     """Examine the frameworks that this interpreter would import, and the libraries that they would load."""
     shared = built.distributions()
     builds = []
@@ -97,7 +97,7 @@ def stack(params: Dict[str, Any]) -> Stack:
     return Stack(sys.executable or "", builds, libraries.driver_library(), _toolkit(), _deepspeed(), _horovod())
 
 
-def _build(framework: str, folder: str, shared: Dict[str, str]) -> Build:
+def _build(framework: str, folder: str, shared: dict[str, str]) -> Build:
     info = built.version_info(framework, folder)
     wanted = built.required(framework)
     found = []
@@ -120,7 +120,7 @@ def _build(framework: str, folder: str, shared: Dict[str, str]) -> Build:
     )
 
 
-def _loaded_library(framework: str, folder: str, short: str, shared: Dict[str, str]) -> Optional[LibraryLookup]:
+def _loaded_library(framework: str, folder: str, short: str, shared: dict[str, str]) -> LibraryLookup | None:
     """The file that the framework uses for cuDNN or NCCL; None if it does not load one, or that is unknown."""
     for place in _USERS.get(framework, ()):
         path = os.path.join(folder, place)
@@ -128,26 +128,24 @@ def _loaded_library(framework: str, folder: str, short: str, shared: Dict[str, s
             continue
         dynamic = elf.dynamic(path)
         name = (
-            next((library for library in dynamic.needed if library.startswith("lib%s.so" % short)), "")
-            if dynamic
-            else ""
+            next((library for library in dynamic.needed if library.startswith(f"lib{short}.so")), "") if dynamic else ""
         )
         if name:
             return libraries.locate(name, dynamic)
-    bundled = sorted(glob.glob(os.path.join(folder, _BUNDLED.get(framework, "lib"), "lib%s.so*" % short)))
+    bundled = sorted(glob.glob(os.path.join(folder, _BUNDLED.get(framework, "lib"), f"lib{short}.so*")))
     if framework == "paddle" and not bundled and short not in shared:
         # Paddle opens it by name when it needs it, from NVIDIA's own distribution first (phi/backends/dynload).
-        found = libraries.locate("lib%s.so" % short, None)
+        found = libraries.locate(f"lib{short}.so", None)
         return found if found.path else None
     return None
 
 
-def _cudnn_part(cudnn: LibraryLookup, shared: Dict[str, str]) -> List[LibraryLookup]:
+def _cudnn_part(cudnn: LibraryLookup, shared: dict[str, str]) -> list[LibraryLookup]:
     """The first of the libraries that cuDNN opens by name, if it is in another folder than cuDNN itself."""
     match = re.match(r"libcudnn\.so\.(\d+)$", cudnn.name)
     if not match or not cudnn.path:
         return []
-    name = "libcudnn_ops%s.so.%s" % ("_infer" if match.group(1) == "8" else "", match.group(1))
+    name = "libcudnn_ops{}.so.{}".format("_infer" if match.group(1) == "8" else "", match.group(1))
     part = libraries.locate(name, elf.dynamic(cudnn.path))
     folder = os.path.dirname(part.path)
     if not part.path or os.path.realpath(folder) == os.path.realpath(os.path.dirname(cudnn.path)):
@@ -159,7 +157,7 @@ def _cudnn_part(cudnn: LibraryLookup, shared: Dict[str, str]) -> List[LibraryLoo
     return [LibraryLookup(part.name, part.path, part.via, version)]
 
 
-def _toolkit() -> Optional[Toolkit]:
+def _toolkit() -> Toolkit | None:
     """In the order of torch.utils.cpp_extension: CUDA_HOME, CUDA_PATH, nvcc on PATH, /usr/local/cuda."""
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or ""
     if not home:
@@ -175,7 +173,7 @@ def _toolkit() -> Optional[Toolkit]:
     return Toolkit(home, match.group(1), "") if match else Toolkit(home, "", "nvcc does not print its version")
 
 
-def _deepspeed() -> Optional[DeepSpeedOps]:
+def _deepspeed() -> DeepSpeedOps | None:
     folder = built.package("deepspeed")
     if not folder:
         return None
@@ -198,18 +196,18 @@ _HOROVOD_MARKS = {
 }
 
 
-def _horovod() -> Optional[HorovodBuild]:
+def _horovod() -> HorovodBuild | None:
     folder = built.package("horovod")
     if not folder:
         return None
-    extensions: Dict[str, List[str]] = {}
+    extensions: dict[str, list[str]] = {}
     for framework in ("torch", "tensorflow", "mxnet"):
         for path in sorted(glob.glob(os.path.join(folder, framework, "mpi_lib*.so"))):
             extensions[framework] = marks(path, _HOROVOD_MARKS)
     return HorovodBuild(version_of("horovod"), extensions)
 
 
-def marks(path: str, wanted: Dict[bytes, str]) -> List[str]:
+def marks(path: str, wanted: dict[bytes, str]) -> list[str]:
     """The names of those byte strings that a file contains."""
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:

@@ -6,7 +6,7 @@ import importlib
 import os
 import time
 from dataclasses import dataclass
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Iterator
 
 from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes import built
@@ -28,10 +28,10 @@ class ReadCost:
     files: int
     took_s: float
     cut: bool = False
-    load_per_core: Optional[float] = None
+    load_per_core: float | None = None
 
 
-def read_cost(params: Dict[str, Any]) -> ReadCost:
+def read_cost(params: dict[str, Any]) -> ReadCost:
     """Read the modules and some of the libraries of the first of `params["packages"]` that is installed.
 
     Nothing is imported: an import costs seconds of CPU time on every node, and the speed of reading files is what
@@ -41,7 +41,7 @@ def read_cost(params: Dict[str, Any]) -> ReadCost:
         folder = built.package(str(name))
         if folder:
             return _read(str(name), folder)
-    raise ProbeUnavailable("missing", "none of %s is installed" % ", ".join(map(str, params["packages"])))
+    raise ProbeUnavailable("missing", "none of {} is installed".format(", ".join(map(str, params["packages"]))))
 
 
 def _read(package: str, folder: str) -> ReadCost:
@@ -63,7 +63,7 @@ def _read(package: str, folder: str) -> ReadCost:
     return ReadCost(package, folder, files, round(time.monotonic() - began, 3), cut, _load())
 
 
-def _load() -> Optional[float]:
+def _load() -> float | None:
     try:
         return round(os.getloadavg()[0] / (os.cpu_count() or 1), 2)
     except OSError:
@@ -72,7 +72,7 @@ def _load() -> Optional[float]:
 
 def _files(folder: str) -> Iterator[str]:
     """Modules near the top of the package, which every import reads, and libraries."""
-    waiting: List[str] = [folder]
+    waiting: list[str] = [folder]
     seen = 0
     while waiting and seen < 200:
         here = waiting.pop(0)
@@ -97,7 +97,7 @@ class ImportCost:
     version: str = ""
 
 
-def import_cost(params: Dict[str, Any]) -> ImportCost:
+def import_cost(params: dict[str, Any]) -> ImportCost:
     """Import the first of `params["packages"]` that is installed, in this process, and return how long it took."""
     for name in params["packages"]:
         if not built.package(str(name)):
@@ -106,6 +106,6 @@ def import_cost(params: Dict[str, Any]) -> ImportCost:
         try:
             module = importlib.import_module(str(name))
         except Exception as error:
-            raise ProbeUnavailable("crashed", "import %s: %s: %s" % (name, type(error).__name__, error)) from None
+            raise ProbeUnavailable("crashed", f"import {name}: {type(error).__name__}: {error}") from None
         return ImportCost(str(name), round(time.monotonic() - began, 3), str(getattr(module, "__version__", "")))
-    raise ProbeUnavailable("missing", "none of %s is installed" % ", ".join(map(str, params["packages"])))
+    raise ProbeUnavailable("missing", "none of {} is installed".format(", ".join(map(str, params["packages"]))))

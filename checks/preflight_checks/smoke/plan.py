@@ -47,8 +47,7 @@ from preflight_checks.smoke.ranks import (
 )
 from reference_trainer.collective.rank import RankReport
 from reference_trainer.collective.rank import rank as run_rank
-from reference_trainer.pipeline.schedule import MAX_MICROBATCHES, ONE_F_ONE_B
-from reference_trainer.pipeline.stage import pipeline_problem
+from reference_trainer.pipeline.stage import MAX_MICROBATCHES, ONE_F_ONE_B, pipeline_problem
 
 #: Quantities that state the microbatches per step, of Fleet and of DeepSpeed's pipeline engine.
 _MICROBATCHES = ("pipeline_micro_batches", "gradient_accumulation_steps")

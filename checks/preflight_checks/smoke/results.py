@@ -35,8 +35,7 @@ from reference_trainer.collective.rank import RankReport
 from reference_trainer.collective.rank import rank as run_rank
 from reference_trainer.collective.steps import MAX_COMPARED_STEPS, MAX_LOSS_RATIO, TOLERANCE
 from reference_trainer.common.oracle import Mismatch
-from reference_trainer.pipeline.schedule import StageFault
-from reference_trainer.pipeline.stage import PipelineReport
+from reference_trainer.pipeline.stage import PipelineReport, StageFault
 
 _COST = "three steps of up to eight microbatches, about a tenth of a second each"
 

@@ -1,4 +1,6 @@
-"""The examination of this machine, its executors and hosts: all items in parallel, each with a deadline."""
+"""The examination of this machine, its executors and hosts, and its text: all items in parallel, each
+with a deadline.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,21 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import anyio
+from rich.text import Text
 
 from preflight import __version__
 from preflight._util.cache import Cache, default_cache
 from preflight._util.json_output import schema_of
+from preflight._util.sanitize import clean
 from preflight._util.validation import type_adapter
 from preflight.engine.report import ExitCode
 from preflight.executors.base import Executor, ExecutorError, run_tool
 from preflight.model.doctor_items import Capability, DoctorItem, Surroundings
 from preflight.model.recording import Node, NodeRecord
 from preflight.plugins import registry
+from preflight.reporters.base import Style
+from preflight.reporters.text.full_report import Sheet
+from preflight.reporters.text.groups import count
 from preflight.runner.fleet import open_fleet
 from preflight.runner.preparation import choose, named_nodes, recognising_executors
 
@@ -421,3 +428,45 @@ class Examination:
 def schema() -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of that document."""
     return schema_of(type_adapter(Examination), "preflight examination")
+
+
+_WORDS = {
+    Capability.YES: ("yes", "green"),
+    Capability.PARTLY: ("partly", "yellow"),
+    Capability.NO: ("no", "red"),
+    Capability.UNKNOWN: ("unknown", "yellow"),
+}
+
+
+def page(examination: Examination, style: Style) -> str:
+    """Return the examination as text, with ANSI colours if `style` asks for them."""
+    sheet = Sheet(style)
+    widest = min(24, max((len(item.about) for item in examination.items), default=0))
+    for item in examination.items:
+        if style.verbosity >= 0 or item.capability is not Capability.YES:
+            _print_item(sheet, item, widest)
+    sheet.line()
+    sheet.line(_last(examination))
+    return sheet.text()
+
+
+def _print_item(sheet: Sheet, item: DoctorItem, widest: int) -> None:
+    word, color = _WORDS[item.capability]
+    label = f"{word:<8}{clean(item.about):<{widest}}  "
+    sheet.wrapped(item.observed, indent=0, label=label, style=color)
+    for what, text in (("lost: ", item.lost), ("do:   ", item.remedy)):
+        if text:
+            sheet.wrapped(text, indent=10, label=what, style="bold")
+
+
+def _last(examination: Examination) -> Text:
+    verbs = (("lint", examination.lint), ("check", examination.check), ("smoke", examination.smoke))
+    capability = [verb for verb, held in verbs if held]
+    missing = sum(item.capability is Capability.NO for item in examination.items)
+    line = Text(
+        f"CAN {', '.join(capability).upper()}" if capability else "NOTHING CAN BE CHECKED",
+        style="bold green" if capability else "bold red",
+    )
+    executors = f" over {', '.join(examination.executors)}" if examination.executors and examination.check else ""
+    line.append(f"{executors}; {count(len(examination.items), 'item')} checked, {missing} missing", style="none")
+    return line

@@ -30,8 +30,7 @@ from preflight.commands.plan.job_plan import (
 from preflight.model.job import UNSEEN, Claim, Job, Known, Launch, OneOf, Relation, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.derive import deepspeed_slots, host_slots
-from preflight.model.job.quantities import QUANTITIES
-from preflight.model.job.value import Value, items, known_number
+from preflight.model.job.value import QUANTITIES, Value, items, known_number
 
 #: Nodes that get their own rows; the others, which differ only in their index, share one.
 _MAX_NODES = 8

@@ -1,22 +1,24 @@
 """The Kubernetes client in a bridge: finds, creates and deletes pods, and starts programs in them.
 
 Extracts the relevant data of pods and nodes from the API's JSON, and why a pod cannot start a program.
+
+Its websocket carries one byte of channel before each message (`v4.channel.k8s.io`; with `v5`, 255 closes a channel):
+kubernetes/apimachinery, pkg/util/remotecommand/constants.go.
+
+Error messages of the API server and of the connection to it, with what to do.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import select
+import threading
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 from preflight.executors.bridge import mux
-from preflight.executors.bridge.kubernetes_exec import (
-    ExecStream,
-    explain_api_error,
-    explain_connection_error,
-    explain_exec_error,
-)
 from preflight.executors.bridge.mux import BridgeError, Side, Stream
 
 #: Time limits of one call to the API server: (connect, answer).
@@ -51,16 +53,16 @@ class KubernetesSide(Side):
     def __init__(self) -> None:
         self._client: Any = None
         self._configuration: Any = None
-        self._created_jobs: List[Tuple[str, str]] = []
+        self._created_jobs: list[tuple[str, str]] = []
 
-    def do_connect(self, kubeconfig: str, context: str) -> Dict[str, Any]:
+    def do_connect(self, kubeconfig: str, context: str) -> dict[str, Any]:
         """Read the configuration; nothing is requested from the API server yet."""
         try:
             import kubernetes
         except ImportError as error:
             raise BridgeError(
                 "missing",
-                "the Kubernetes client cannot be imported (%s); pip install 'preflight-train[kubernetes]'" % error,
+                f"the Kubernetes client cannot be imported ({error}); pip install 'preflight-train[kubernetes]'",
             )
         configuration = kubernetes.client.Configuration()
         namespace, where = "default", ""
@@ -72,15 +74,15 @@ class KubernetesSide(Side):
                 _, active = kubernetes.config.list_kube_config_contexts(config_file=kubeconfig or None)
                 chosen = _named_context(kubernetes, kubeconfig, context) or active
                 namespace = chosen["context"].get("namespace") or namespace
-                where = "context %s" % chosen["name"]
+                where = "context {}".format(chosen["name"])
             else:
                 kubernetes.config.load_incluster_config(client_configuration=configuration)
                 namespace, where = _own_namespace() or namespace, "the pod it runs in"
         except Exception as error:  # The client's reader of configuration files raises many kinds of errors.
             raise BridgeError(
                 "missing",
-                "no cluster is configured here (%s); name a file with --on-option kubeconfig=FILE, or run this where "
-                "`kubectl get pods` works" % (str(error) or type(error).__name__),
+                f"no cluster is configured here ({str(error) or type(error).__name__}); name a file with"
+                " --on-option kubeconfig=FILE, or run this where `kubectl get pods` works",
             )
         # Retries would outlast every deadline.
         configuration.retries = 0
@@ -88,25 +90,25 @@ class KubernetesSide(Side):
         self._client = kubernetes
         return {"namespace": namespace, "server": configuration.host, "where": where}
 
-    def do_pods(self, namespace: str, selector: str, job: str) -> List[Dict[str, Any]]:
+    def do_pods(self, namespace: str, selector: str, job: str) -> list[dict[str, Any]]:
         """Return the pods that match a label selector or belong to a job; without either, all of the namespace."""
         api = self._core()
-        found: List[Any] = []
+        found: list[Any] = []
         going_on = None
         while True:
-            options: Dict[str, Any] = {"limit": _PAGE, "_request_timeout": _REQUEST_S}
+            options: dict[str, Any] = {"limit": _PAGE, "_request_timeout": _REQUEST_S}
             if selector:
                 options["label_selector"] = selector
             if going_on:
                 options["_continue"] = going_on
-            page = self._call("list pods in %s" % namespace, api.list_namespaced_pod, namespace, **options)
+            page = self._call(f"list pods in {namespace}", api.list_namespaced_pod, namespace, **options)
             found.extend(page.get("items") or [])
             going_on = (page.get("metadata") or {}).get("continue")
             if not going_on:
                 break
         return [pod_facts(pod) for pod in found if not job or _belongs(pod, job)]
 
-    def do_own(self, namespace: str) -> List[str]:
+    def do_own(self, namespace: str) -> list[str]:
         """Return the names of the jobs that our own pod belongs to; none outside a pod."""
         name = os.environ.get("HOSTNAME", "")
         if not name or not _own_namespace():
@@ -121,11 +123,11 @@ class KubernetesSide(Side):
         names = [labels[key] for key in JOB_LABELS if labels.get(key)]
         return list(dict.fromkeys([*names, *(owner["name"] for owner in owners if owner.get("kind") in _JOB_KINDS)]))
 
-    def do_job(self, namespace: str, name: str) -> Optional[Dict[str, Any]]:
+    def do_job(self, namespace: str, name: str) -> dict[str, Any] | None:
         """Return the Job of that name, or None."""
         try:
             job = self._call(
-                "read the Job %s" % name,
+                f"read the Job {name}",
                 self._batch().read_namespaced_job,
                 name,
                 namespace,
@@ -137,11 +139,11 @@ class KubernetesSide(Side):
             raise
         return job
 
-    def do_taken(self) -> List[Tuple[str, Dict[str, str]]]:
+    def do_taken(self) -> list[tuple[str, dict[str, str]]]:
         """Return what the containers of all running pods request, each with its node."""
         api = self._core()
-        found: List[Tuple[str, Dict[str, str]]] = []
-        options: Dict[str, Any] = {"limit": _PAGE, "_request_timeout": _REQUEST_S}
+        found: list[tuple[str, dict[str, str]]] = []
+        options: dict[str, Any] = {"limit": _PAGE, "_request_timeout": _REQUEST_S}
         options["field_selector"] = "status.phase!=Succeeded,status.phase!=Failed,spec.nodeName!="
         for _ in range(_MAX_PAGES):
             page = self._call("list pods of all namespaces", api.list_pod_for_all_namespaces, **options)
@@ -155,16 +157,14 @@ class KubernetesSide(Side):
             if not going_on:
                 return found
             options["_continue"] = going_on
-        raise BridgeError(
-            "timeout", "the cluster runs more than %d pods, more than preflight lists" % (_PAGE * _MAX_PAGES)
-        )
+        raise BridgeError("timeout", f"the cluster runs more than {_PAGE * _MAX_PAGES} pods, more than preflight lists")
 
-    def do_nodes(self) -> List[Dict[str, Any]]:
+    def do_nodes(self) -> list[dict[str, Any]]:
         """Return every node of the cluster: resources, labels and conditions."""
         page = self._call("list nodes", self._core().list_node, limit=5000, _request_timeout=_REQUEST_S)
         return [node_facts(node) for node in page.get("items") or []]
 
-    def do_create(self, namespace: str, job: Dict[str, Any]) -> str:
+    def do_create(self, namespace: str, job: dict[str, Any]) -> str:
         """Create a Job, which is deleted when this bridge ends."""
         owner = self._own_pod(namespace)
         if owner is not None:
@@ -173,7 +173,7 @@ class KubernetesSide(Side):
         # Recorded first: the Job may exist even if the answer is lost.
         self._created_jobs.append((namespace, name))
         made = self._call(
-            "create the Job %s in %s" % (name, namespace),
+            f"create the Job {name} in {namespace}",
             self._batch().create_namespaced_job,
             namespace,
             job,
@@ -182,13 +182,13 @@ class KubernetesSide(Side):
         return str(made["metadata"]["name"])
 
     def start(
-        self, namespace: str, pod: str, job: str, index: int, container: str, command: List[str], deadline_s: float
+        self, namespace: str, pod: str, job: str, index: int, container: str, command: list[str], deadline_s: float
     ) -> Stream:
         """Start `command` in a container of a pod (or of the pod with this index of a job) once it runs."""
         until = time.monotonic() + deadline_s
         while True:
             facts = self._find(namespace, pod, job, index)
-            what = pod or "the pod of index %d of %s" % (index, job)
+            what = pod or f"the pod of index {index} of {job}"
             if facts is not None:
                 problem = startup_problem(facts, container)
                 if problem is None:
@@ -198,8 +198,8 @@ class KubernetesSide(Side):
                 # The job controller makes another pod, or has not made this one yet.
                 kind, message, final = "missing", "the pod does not exist", bool(pod)
             if final or time.monotonic() + _POLL_S >= until:
-                waited = "" if final else " (waited %.0f s)" % deadline_s
-                raise BridgeError(kind, "%s: %s%s" % (facts["name"] if facts else what, message, waited))
+                waited = "" if final else f" (waited {deadline_s:.0f} s)"
+                raise BridgeError(kind, "{}: {}{}".format(facts["name"] if facts else what, message, waited))
             time.sleep(_POLL_S)
         return self._exec(facts, container, command, max(1.0, until - time.monotonic()))
 
@@ -216,11 +216,11 @@ class KubernetesSide(Side):
                     if getattr(error, "status", None) == 404 or tried == 2:
                         break
 
-    def _find(self, namespace: str, pod: str, job: str, index: int) -> Optional[Dict[str, Any]]:
+    def _find(self, namespace: str, pod: str, job: str, index: int) -> dict[str, Any] | None:
         if pod:
             try:
                 found = self._call(
-                    "read the pod %s" % pod,
+                    f"read the pod {pod}",
                     self._core().read_namespaced_pod,
                     pod,
                     namespace,
@@ -236,7 +236,7 @@ class KubernetesSide(Side):
         pods.sort(key=lambda each: (each["phase"] == "Running", each["created"]))
         return pods[-1] if pods else None
 
-    def _exec(self, facts: Dict[str, Any], container: str, command: List[str], deadline_s: float) -> Stream:
+    def _exec(self, facts: dict[str, Any], container: str, command: list[str], deadline_s: float) -> Stream:
         import websocket
         from kubernetes.stream import stream
 
@@ -260,7 +260,7 @@ class KubernetesSide(Side):
             raise explain_exec_error(name, str(getattr(error, "reason", "") or error))
         return ExecStream(opened.sock)
 
-    def _own_pod(self, namespace: str) -> Optional[Dict[str, Any]]:
+    def _own_pod(self, namespace: str) -> dict[str, Any] | None:
         """Return an owner reference to our own pod, so that created objects are deleted with it."""
         if _own_namespace() != namespace:
             return None
@@ -280,7 +280,7 @@ class KubernetesSide(Side):
     def _batch(self) -> Any:
         return self._client.client.BatchV1Api(self._client.client.ApiClient(self._configuration))
 
-    def _call(self, to: str, function: Any, *arguments: Any, **options: Any) -> Dict[str, Any]:
+    def _call(self, to: str, function: Any, *arguments: Any, **options: Any) -> dict[str, Any]:
         """Return the JSON answer to a call of the client. Raises BridgeError with the API server's message.
 
         The client's own objects reject what a newer or unusual server sends, and take longer to build than to fetch.
@@ -300,13 +300,15 @@ class KubernetesSide(Side):
             raise explain_connection_error(to, self._configuration.host, str(error))
         except ValueError as error:
             # Newer clients check what they send by the schema of their own version.
-            raise BridgeError("blocked", "the Kubernetes client could not %s: %s" % (to, " ".join(str(error).split())))
+            raise BridgeError(
+                "blocked", "the Kubernetes client could not {}: {}".format(to, " ".join(str(error).split()))
+            )
         try:
             found = json.loads(answer.data)
         except ValueError as error:
-            raise BridgeError("crashed", "the answer of the API server is not JSON (request: %s): %s" % (to, error))
+            raise BridgeError("crashed", f"the answer of the API server is not JSON (request: {to}): {error}")
         if not isinstance(found, dict):
-            raise BridgeError("crashed", "the answer of the API server is not a JSON object (request: %s)" % to)
+            raise BridgeError("crashed", f"the answer of the API server is not a JSON object (request: {to})")
         return found
 
 
@@ -330,7 +332,7 @@ def _own_namespace() -> str:
         return ""
 
 
-def _belongs(pod: Dict[str, Any], job: str) -> bool:
+def _belongs(pod: dict[str, Any], job: str) -> bool:
     metadata = pod.get("metadata") or {}
     labels, owners = metadata.get("labels") or {}, metadata.get("ownerReferences") or []
     return any(labels.get(key) == job for key in JOB_LABELS) or any(owner.get("name") == job for owner in owners)
@@ -346,7 +348,7 @@ _STUCK = frozenset(
 )
 
 
-def pod_facts(pod: Dict[str, Any]) -> Dict[str, Any]:
+def pod_facts(pod: dict[str, Any]) -> dict[str, Any]:
     """Return the relevant data of a pod from the API's JSON."""
     metadata, spec, status = pod.get("metadata") or {}, pod.get("spec") or {}, pod.get("status") or {}
     states = {each.get("name"): each for each in status.get("containerStatuses") or []}
@@ -381,20 +383,20 @@ def pod_facts(pod: Dict[str, Any]) -> Dict[str, Any]:
     }
 
 
-def main_container(pod: Dict[str, Any]) -> str:
+def main_container(pod: dict[str, Any]) -> str:
     """Return the container that requests devices, else the first."""
     devices = (each for each in pod["containers"] if any("/" in key for key in each["requests"]))
     return str(next(devices, pod["containers"][0])["name"])
 
 
-def _role(labels: Dict[str, str]) -> str:
+def _role(labels: dict[str, str]) -> str:
     for key in ("training.kubeflow.org/replica-type", "volcano.sh/task-spec", "ray.io/node-type"):
         if labels.get(key):
             return labels[key].lower()
     return ""
 
 
-def _index(labels: Dict[str, str], notes: Dict[str, str]) -> Optional[int]:
+def _index(labels: dict[str, str], notes: dict[str, str]) -> int | None:
     """Return a pod's index in its job, as set by its controller."""
     for key in (
         "batch.kubernetes.io/job-completion-index",
@@ -409,7 +411,7 @@ def _index(labels: Dict[str, str], notes: Dict[str, str]) -> Optional[int]:
     return None
 
 
-def node_facts(node: Dict[str, Any]) -> Dict[str, Any]:
+def node_facts(node: dict[str, Any]) -> dict[str, Any]:
     """Return the relevant data of a node from the API's JSON."""
     metadata, spec, status = node.get("metadata") or {}, node.get("spec") or {}, node.get("status") or {}
     conditions = {each.get("type"): each for each in status.get("conditions") or []}
@@ -423,39 +425,229 @@ def node_facts(node: Dict[str, Any]) -> Dict[str, Any]:
     }
 
 
-def startup_problem(pod: Dict[str, Any], container: str) -> Optional[Tuple[str, str, bool]]:
+def startup_problem(pod: dict[str, Any], container: str) -> tuple[str, str, bool] | None:
     """Return why nothing can be started in this container (kind, message, whether waiting is useless), or None."""
     if pod["deleted"]:
         return "unreachable", "the pod is being deleted", True
     names = [each["name"] for each in pod["containers"]]
     if container and container not in names:
-        return "missing", "the pod has no container %r; it has %s" % (container, ", ".join(names)), True
+        return "missing", "the pod has no container {!r}; it has {}".format(container, ", ".join(names)), True
     if pod["phase"] in ("Succeeded", "Failed"):
         value = " ".join(filter(None, (pod["reason"], pod["message"]))) or _ended(pod)
-        return "unreachable", "the pod has ended (%s)%s" % (pod["phase"], ": " + value if value else ""), True
+        return "unreachable", "the pod has ended ({}){}".format(pod["phase"], ": " + value if value else ""), True
     chosen = next(each for each in pod["containers"] if each["name"] == (container or main_container(pod)))
     waiting = chosen["state"].get("waiting") or {}
     if waiting.get("reason") in _STUCK:
-        words = "container %s (%s): %s" % (chosen["name"], chosen["image"], waiting["reason"])
+        words = "container {} ({}): {}".format(chosen["name"], chosen["image"], waiting["reason"])
         kind = "missing" if "mage" in waiting["reason"] else "crashed"
         return kind, ": ".join(filter(None, (words, waiting.get("message") or ""))), True
     if "terminated" in chosen["state"]:
         code = chosen["state"]["terminated"].get("exitCode")
-        return "crashed", "container %s has ended with exit code %s" % (chosen["name"], code), False
+        return "crashed", "container {} has ended with exit code {}".format(chosen["name"], code), False
     if "running" in chosen["state"]:
         return None
     for condition in pod["conditions"]:
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            words = "the pod is Pending: %s: %s" % (condition["reason"] or "not scheduled", condition["message"])
+            words = "the pod is Pending: {}: {}".format(condition["reason"] or "not scheduled", condition["message"])
             return "blocked", words, False
-    on = " on %s" % pod["node"] if pod["node"] else ""
+    on = " on {}".format(pod["node"]) if pod["node"] else ""
     value = waiting.get("reason") or pod["reason"] or "no reason given"
-    return "timeout", "the pod is %s%s: %s" % (pod["phase"], on, value), False
+    return "timeout", "the pod is {}{}: {}".format(pod["phase"], on, value), False
 
 
-def _ended(pod: Dict[str, Any]) -> str:
+def _ended(pod: dict[str, Any]) -> str:
     for each in pod["containers"]:
         ended = each["state"].get("terminated")
         if ended:
-            return "container %s: %s, exit code %s" % (each["name"], ended.get("reason", ""), ended.get("exitCode"))
+            return "container {}: {}, exit code {}".format(each["name"], ended.get("reason", ""), ended.get("exitCode"))
     return ""
+
+
+STDIN, STDOUT, STDERR, STATUS, CLOSE_SIGNAL = 0, 1, 2, 3, 255
+_V5 = "v5.channel.k8s.io"
+#: Largest message; API servers accept megabytes, proxies in front of them often less.
+_MESSAGE_BYTES = 256 * 1024
+_STDERR_BYTES = 8192
+#: How long a program may take to exit after its standard input is closed.
+_LEAVE_S = 1.0
+
+
+class ExecStream(Stream):
+    """One program in a container."""
+
+    def __init__(self, sock: Any) -> None:
+        """Take over a websocket after its handshake (websocket-client's `WebSocket`)."""
+        self._sock = sock
+        self._sock.settimeout(20.0)
+        # TLS connections must not be read and written at the same time.
+        self._socket_lock = threading.Lock()
+        self._stderr = b""
+        self._status: dict[str, Any] = {}
+        self._problem = ""
+        self._closed = False
+        self._ended = False
+
+    def read(self) -> bytes:
+        """Return the next bytes of standard output; empty once the program or the connection ended."""
+        while not self._ended:
+            message = self._message()
+            if message is None:
+                return b""
+            channel, data = message[:1], message[1:]
+            if channel == bytes([STDOUT]) and data:
+                return data
+            if channel == bytes([STDERR]):
+                self._stderr = (self._stderr + data)[-_STDERR_BYTES:]
+            elif channel == bytes([STATUS]):
+                self._status = json_object(data)
+                return b""
+        return b""
+
+    def _message(self) -> bytes | None:
+        """Return the next message; empty if there was none for the stream, None at the end."""
+        from websocket import ABNF, WebSocketException
+
+        try:
+            inner = self._sock.sock
+            if inner is None:
+                return None
+            if not (hasattr(inner, "pending") and inner.pending()):
+                poll = select.poll()
+                poll.register(inner, select.POLLIN)
+                if not poll.poll(1000):
+                    return b""
+            with self._socket_lock:
+                kind, frame = self._sock.recv_data_frame(True)
+        except (WebSocketException, OSError, ValueError, AttributeError) as error:
+            self._problem = self._problem or ("" if self._closed else str(error))
+            return None
+        if kind == ABNF.OPCODE_CLOSE:
+            return None
+        return bytes(frame.data) if kind in (ABNF.OPCODE_BINARY, ABNF.OPCODE_TEXT) else b""
+
+    def write(self, data: bytes) -> None:
+        """Write to the program's standard input."""
+        from websocket import ABNF
+
+        for start in range(0, len(data), _MESSAGE_BYTES):
+            with self._socket_lock:
+                self._sock.send(bytes([STDIN]) + data[start : start + _MESSAGE_BYTES], opcode=ABNF.OPCODE_BINARY)
+
+    def exit_state(self) -> tuple[int | None, str]:
+        """Return the exit code from the container runtime, and the end of standard error."""
+        words = self._stderr.decode("utf-8", "replace").strip()
+        if not self._status:
+            return None, "\n".join(filter(None, (words, self._problem)))
+        if self._status.get("status") == "Success":
+            return 0, words
+        causes = (self._status.get("details") or {}).get("causes") or []
+        codes = [cause.get("message", "") for cause in causes if cause.get("reason") == "ExitCode"]
+        if codes and str(codes[0]).isdecimal():
+            return int(codes[0]), words
+        return None, "\n".join(filter(None, (words, str(self._status.get("message", "")))))
+
+    def close(self) -> None:
+        """Close standard input if the server can, and the connection soon after; the program notices either."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._sock.subprotocol == _V5:
+            from websocket import ABNF
+
+            try:
+                with self._socket_lock:
+                    self._sock.send(bytes([CLOSE_SIGNAL, STDIN]), opcode=ABNF.OPCODE_BINARY)
+                # `read` continues until the program's exit code arrives.
+                timer = threading.Timer(_LEAVE_S, self._disconnect)
+                timer.daemon = True
+                timer.start()
+                return
+            except Exception:
+                pass
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        self._ended = True
+        try:
+            self._sock.shutdown()
+        except Exception:
+            pass
+
+
+def explain_api_error(to: str, status: int, body: str) -> BridgeError:
+    """Explain an error answer of the API server."""
+    message = str(json_object(body.encode()).get("message") or body.strip()[:300] or "nothing")
+    words = 'the API server refused to %s: "%s" (HTTP %d)' % (to, message, status)
+    if status == 401:
+        return BridgeError(
+            "denied", words + "; the login is missing or has expired: `kubectl auth whoami`", body[:4000]
+        )
+    if status == 403:
+        return BridgeError("denied", words + "; " + _grant(message), body[:4000])
+    if status == 404:
+        return BridgeError("missing", words, body[:4000])
+    if status in (409, 422, 400):
+        return BridgeError("blocked", words, body[:4000])
+    return BridgeError("unreachable", words, body[:4000])
+
+
+def _grant(message: str) -> str:
+    """Return what to grant, from RBAC's message (kubernetes/apiserver, handlers/responsewriters/errors.go)."""
+    match = re.search(
+        r'cannot (\w+) resource "([^"]+)" in API group "([^"]*)"(?: in the namespace "([^"]+)")?', message
+    )
+    if match is None:
+        return "ask for that permission"
+    verb, resource, group, namespace = match.groups()
+    where = f"-n {namespace}" if namespace else "--all-namespaces"
+    kind, full = ("role", where) if namespace else ("clusterrole", "")
+    plural = f"{resource}.{group}" if group else resource
+    words = f"kubectl create {kind} preflight {full} --verb={verb} --resource={plural}"
+    return "`kubectl auth can-i {} {} {}` checks this; grant it with `{}` and a binding".format(
+        verb,
+        plural,
+        where,
+        " ".join(words.split()),
+    )
+
+
+def explain_connection_error(to: str, host: str, message: str) -> BridgeError:
+    # urllib3 wraps one error into another; the innermost is what happened.
+    inner = re.findall(r"Caused by \w+\((.*)\)", message)
+    last = (inner[-1] if inner else message).strip()
+    last = re.sub(r"<[^>]*>:?\s*|^[\"']|[\"']$", "", last)
+    kind = "timeout" if re.search(r"timed out", message, re.IGNORECASE) else "unreachable"
+    return BridgeError(
+        kind,
+        f"the API server {host} cannot be reached to {to}: {last}; does `kubectl get pods` work here?",
+        message,
+    )
+
+
+_HANDSHAKE = re.compile(r"Handshake status (\d+)")
+
+
+def explain_exec_error(pod: str, message: str) -> BridgeError:
+    """Explain why a program could not be started in a pod, from websocket-client's message about the handshake.
+
+    That is "Handshake status 403 Forbidden -+-+- {headers} -+-+- b'{body}'" (websocket/_handshake.py).
+    """
+    match = _HANDSHAKE.search(message)
+    if match is not None:
+        body = message.rpartition("-+-+-")[2].strip()
+        quoted = re.fullmatch(r"b(['\"])(.*)\1", body, re.DOTALL)
+        if quoted:
+            body = quoted[2].encode("latin-1", "replace").decode("unicode_escape")
+        trouble = explain_api_error(f"start a program in the pod {pod}", int(match[1]), body)
+        return BridgeError(trouble.kind, trouble.message, message[:4000])
+    kind = "timeout" if "timed out" in message.lower() else "unreachable"
+    return BridgeError(kind, f"no program can be started in the pod {pod}: {message[:300]}", message[:4000])
+
+
+def json_object(data: bytes) -> dict[str, Any]:
+    """Parse a JSON object; empty if `data` is not one."""
+    try:
+        found = json.loads(data.decode("utf-8", "replace"))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

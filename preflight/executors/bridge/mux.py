@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import traceback
-from typing import Any, Callable, Dict, Iterator, Optional, Set, Tuple
+from typing import Any, Callable, Iterator
 
 #: Head to bridge: a call, bytes for a stream, the end of a stream.
 CALL, DATA, CLOSE = 1, 2, 3
@@ -53,7 +53,7 @@ class Stream:
         """Write all of `data` to its standard input. Raises OSError or BridgeError if it is gone."""
         raise NotImplementedError
 
-    def exit_state(self) -> Tuple[Optional[int], str]:
+    def exit_state(self) -> tuple[int | None, str]:
         """Return, after the end, the process's exit code, if known, and the end of standard error."""
         raise NotImplementedError
 
@@ -112,7 +112,7 @@ def restore_module_path() -> None:
         pass
 
 
-def read_frames(fd: int) -> Iterator[Tuple[int, int, bytes]]:
+def read_frames(fd: int) -> Iterator[tuple[int, int, bytes]]:
     """Yield every frame that arrives on `fd`, until its end."""
     while True:
         header = _read_exactly(fd, HEADER.size)
@@ -130,7 +130,7 @@ def frame(kind: int, number: int, payload: bytes) -> bytes:
     return HEADER.pack(len(payload), kind, number) + payload
 
 
-def _read_exactly(fd: int, size: int) -> Optional[bytes]:
+def _read_exactly(fd: int, size: int) -> bytes | None:
     parts = []
     while size:
         part = os.read(fd, min(size, 1 << 20))
@@ -147,9 +147,9 @@ class _Mux:
         self._fd_out = fd_out
         self._sending = threading.Lock()
         self._shutting_down = threading.Lock()
-        self._streams: Dict[int, _StreamThreads] = {}
+        self._streams: dict[int, _StreamThreads] = {}
         #: Streams that the head gave up before they were open.
-        self._abandoned: Set[int] = set()
+        self._abandoned: set[int] = set()
         self._opening = threading.Lock()
 
     def take(self, kind: int, number: int, payload: bytes) -> None:
@@ -176,21 +176,21 @@ class _Mux:
         except OSError:
             pass
 
-    def _call(self, number: int, what: Dict[str, Any]) -> None:
+    def _call(self, number: int, what: dict[str, Any]) -> None:
         try:
             name, parameters = what["call"], what["parameters"]
             if name == "open":
                 self._open(number, parameters)
                 return
-            answer: Dict[str, Any] = {"value": getattr(self._side, "do_" + name)(**parameters)}
+            answer: dict[str, Any] = {"value": getattr(self._side, "do_" + name)(**parameters)}
         except BridgeError as trouble:
             answer = {"kind": trouble.kind, "message": trouble.message, "detail": trouble.detail}
         except BaseException as error:
-            message = "%s: %s" % (type(error).__name__, str(error) or "no message")
+            message = "{}: {}".format(type(error).__name__, str(error) or "no message")
             answer = {"kind": "crashed", "message": message, "detail": traceback.format_exc()[-4000:]}
         self._answer(number, answer)
 
-    def _open(self, number: int, parameters: Dict[str, Any]) -> None:
+    def _open(self, number: int, parameters: dict[str, Any]) -> None:
         stream = _StreamThreads(self, number, self._side.start(**parameters))
         with self._opening:
             self._streams[number] = stream
@@ -201,7 +201,7 @@ class _Mux:
         self._answer(number, {"value": True})
         stream.start()
 
-    def _answer(self, number: int, answer: Dict[str, Any]) -> None:
+    def _answer(self, number: int, answer: dict[str, Any]) -> None:
         self.send(ANSWER, number, json.dumps(answer).encode("utf-8"))
 
     def shut_down(self) -> None:
@@ -233,7 +233,7 @@ class _StreamThreads:
         self._mux = mux
         self._number = number
         self._stream = stream
-        self._waiting: queue.Queue[Optional[bytes]] = queue.Queue()
+        self._waiting: queue.Queue[bytes | None] = queue.Queue()
         self._bytes = 0
         self._last_message = ""
 
@@ -242,14 +242,14 @@ class _StreamThreads:
         _thread(self._read)
         _thread(self._write)
 
-    def put(self, data: Optional[bytes]) -> None:
+    def put(self, data: bytes | None) -> None:
         """Queue `data` for writing, or (None) close the stream after all queued data."""
         if data is None:
             self._waiting.put(None)
             return
         self._bytes += len(data)
         if self._bytes > MAX_WAITING_BYTES:
-            self._last_message = "it read none of the %d bytes that were sent to it" % self._bytes
+            self._last_message = f"it read none of the {self._bytes} bytes that were sent to it"
             self._waiting.put(None)
             self.close()
         else:
@@ -283,7 +283,7 @@ class _StreamThreads:
                 self._mux.send(DATA, self._number, data)
             code, words = self._stream.exit_state()
         except BaseException as error:
-            words = "%s: %s" % (type(error).__name__, error)
+            words = f"{type(error).__name__}: {error}"
         self._stream.close()
         self._waiting.put(None)
         words = "\n".join(filter(None, (words, self._last_message)))

@@ -10,7 +10,7 @@ import re
 import socket
 import sys
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 from preflight.executors.bridge import mux
 from preflight.executors.bridge.mux import BridgeError, Side, Stream
@@ -37,31 +37,31 @@ class RaySide(Side):
         self._ray: Any = None
         self._actor: Any = None
 
-    def do_connect(self, address: str) -> Dict[str, Any]:
+    def do_connect(self, address: str) -> dict[str, Any]:
         """Become a driver of the cluster at `address` (`auto`: the one that this machine belongs to)."""
         try:
             import ray
         except ImportError as error:
             raise BridgeError(
                 "missing",
-                "Ray cannot be imported by %s (%s); pip install 'preflight-train[ray]', or name the Python that the "
-                "cluster runs with: --on-option interpreter=PATH" % (sys.executable, error),
+                f"Ray cannot be imported by {sys.executable} ({error}); pip install 'preflight-train[ray]', or"
+                " name the Python that the cluster runs with: --on-option interpreter=PATH",
             )
         _check_reachable(address)
         try:
             ray.init(address=address, namespace="preflight", log_to_driver=False, logging_level="ERROR")
         except BaseException as error:
-            raise connecting(address, "%s: %s" % (type(error).__name__, error), ray.__version__)
+            raise connecting(address, f"{type(error).__name__}: {error}", ray.__version__)
         self._ray = ray
         self._actor = ray.remote(_actor_class())
         return {"ray": ray.__version__, "python": "%d.%d.%d" % sys.version_info[:3]}
 
-    def do_nodes(self) -> List[Dict[str, Any]]:
+    def do_nodes(self) -> list[dict[str, Any]]:
         """Return every current or former node of the cluster: its resources, the free ones, and how it ended."""
         free = self._free()
         return [node_facts(node, free.get(node.get("NodeID", ""))) for node in self._ray.nodes()]
 
-    def do_waiting(self) -> List[Dict[str, Any]]:
+    def do_waiting(self) -> list[dict[str, Any]]:
         """Return placement groups that wait for resources: their name, strategy and bundles."""
         from ray.util.placement_group import placement_group_table
 
@@ -79,18 +79,18 @@ class RaySide(Side):
             for group in waiting
         ]
 
-    def _free(self) -> Dict[str, Dict[str, float]]:
+    def _free(self) -> dict[str, dict[str, float]]:
         try:
             from ray._private.state import available_resources_per_node
         except ImportError:
             return {}
         try:
-            found: Dict[str, Dict[str, float]] = available_resources_per_node()
+            found: dict[str, dict[str, float]] = available_resources_per_node()
         except Exception:
             return {}
         return found
 
-    def start(self, node: str, arguments: List[str], deadline_s: float) -> Stream:
+    def start(self, node: str, arguments: list[str], deadline_s: float) -> Stream:
         """Start the worker's own Python with `arguments` on the node of this id."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -142,7 +142,7 @@ class RayStream(Stream):
         """Write to its standard input."""
         self._ray.get(self._actor.write.remote(data), timeout=_LOST_S)
 
-    def exit_state(self) -> Tuple[Optional[int], str]:
+    def exit_state(self) -> tuple[int | None, str]:
         """Return its exit code, and its standard error."""
         if self._problem:
             return None, self._problem
@@ -173,7 +173,7 @@ def _actor_class() -> Any:
     """
 
     class PreflightAgent:
-        def __init__(self, arguments: List[str]) -> None:
+        def __init__(self, arguments: list[str]) -> None:
             import collections
             import os
             import subprocess
@@ -182,9 +182,9 @@ def _actor_class() -> Any:
 
             environment = dict(os.environ)
             # Ray sets these for a worker without CPUs and GPUs; ranks will have the node's own.
-            raylet: Dict[str, str] = {}
+            raylet: dict[str, str] = {}
             try:
-                with open("/proc/%d/environ" % os.getppid(), "rb") as file:
+                with open(f"/proc/{os.getppid()}/environ", "rb") as file:
                     pairs = file.read().decode("utf-8", "replace").split("\0")
                 raylet = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
             except OSError:
@@ -215,7 +215,7 @@ def _actor_class() -> Any:
         def pid(self) -> int:
             return self._process.pid
 
-        def read(self, wait_s: float) -> Optional[bytes]:
+        def read(self, wait_s: float) -> bytes | None:
             import os
             import select
 
@@ -229,11 +229,11 @@ def _actor_class() -> Any:
             self._process.stdin.write(data)
             self._process.stdin.flush()
 
-        def exit_state(self) -> Tuple[Optional[int], str]:
+        def exit_state(self) -> tuple[int | None, str]:
             import subprocess
 
             try:
-                code: Optional[int] = self._process.wait(timeout=2.0)
+                code: int | None = self._process.wait(timeout=2.0)
             except subprocess.TimeoutExpired:
                 code = None
             return code, b"".join(self._words).decode("utf-8", "replace").strip()
@@ -251,7 +251,7 @@ def _actor_class() -> Any:
     return PreflightAgent
 
 
-def node_facts(node: Dict[str, Any], free: Optional[Dict[str, float]]) -> Dict[str, Any]:
+def node_facts(node: dict[str, Any], free: dict[str, float] | None) -> dict[str, Any]:
     """Return the relevant data of a node from `ray.nodes()`."""
     resources = {str(key): float(amount) for key, amount in (node.get("Resources") or {}).items()}
     reason = node.get("DeathReason")
@@ -287,9 +287,7 @@ def _check_reachable(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT_S).close()
     except socket.gaierror as error:
-        raise BridgeError(
-            "unreachable", "%s, the address of the Ray cluster, does not resolve here: %s" % (host, error)
-        )
+        raise BridgeError("unreachable", f"{host}, the address of the Ray cluster, does not resolve here: {error}")
     except OSError as error:
         kind = "timeout" if isinstance(error, socket.timeout) else "unreachable"
         words = "nothing answers at %s, the address of the Ray cluster: %s; does `ray status --address %s` work here?"
@@ -302,39 +300,28 @@ def connecting(address: str, message: str, version: str) -> BridgeError:
         versions = re.findall(r"Ray: (\S+)\s+Python: (\S+)", message)
         if len(versions) >= 2:
             (ray, python), (own_ray, own_python) = versions[:2]
-            words = "the cluster runs Ray %s with Python %s, and %s has Ray %s with Python %s" % (
-                ray,
-                python,
-                sys.executable,
-                own_ray,
-                own_python,
-            )
+            own = f"{sys.executable} has Ray {own_ray} with Python {own_python}"
+            words = f"the cluster runs Ray {ray} with Python {python}, and {own}"
         else:
-            words = "the version of Ray or Python here differs from the cluster's: %s" % last_line(message)
+            words = f"the version of Ray or Python here differs from the cluster's: {last_line(message)}"
         return BridgeError(
             "blocked", words + "; name a Python like the cluster's: --on-option interpreter=PATH", message[-4000:]
         )
     if re.search(r"InvalidAuthToken|Authentication|UNAUTHENTICATED|auth(?:entication)? token", message):
-        words = (
-            "the cluster at %s rejects the token, or requires one: %s; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
-            % (address, last_line(message))
-        )
-        return BridgeError("denied", words, message[-4000:])
+        words = f"the cluster at {address} rejects the token, or requires one: {last_line(message)}"
+        return BridgeError("denied", words + "; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN", message[-4000:])
     if "Could not find any running Ray instance" in message or "ConnectionError" in message:
-        words = "no Ray cluster is found at %s: %s; does `ray status --address %s` work here?" % (
-            address,
-            last_line(message),
-            address,
-        )
-        return BridgeError("unreachable", words, message[-4000:])
+        words = f"no Ray cluster is found at {address}: {last_line(message)}"
+        remedy = f"does `ray status --address {address}` work here?"
+        return BridgeError("unreachable", f"{words}; {remedy}", message[-4000:])
     if re.search(r"Can't find a `?node_ip_address|no raylet|This node has an IP address", message):
         words = (
-            "this machine is not a node of the cluster at %s, which its drivers must be; name the server of "
-            "Ray Client instead: --on-option address=ray://HEAD:10001" % address
+            f"this machine is not a node of the cluster at {address}, which its drivers must be; name the server of "
+            "Ray Client instead: --on-option address=ray://HEAD:10001"
         )
         return BridgeError("unreachable", words, message[-4000:])
     return BridgeError(
-        "unreachable", "Ray %s could not connect to %s: %s" % (version, address, last_line(message)), message[-4000:]
+        "unreachable", f"Ray {version} could not connect to {address}: {last_line(message)}", message[-4000:]
     )
 
 
@@ -345,14 +332,12 @@ def starting(error: BaseException, deadline_s: float) -> BridgeError:
         words = "Ray started no worker there within %.0f s; the node may be overloaded or full of workers"
         return BridgeError("timeout", words % deadline_s, message[-2000:])
     if name in ("ActorUnschedulableError", "TaskUnschedulableError") or "node affinity" in message.lower():
-        return BridgeError(
-            "unreachable", "Ray does not know the node any more: %s" % last_line(message), message[-2000:]
-        )
+        return BridgeError("unreachable", f"Ray does not know the node any more: {last_line(message)}", message[-2000:])
     if name == "RuntimeEnvSetupError":
         return BridgeError(
-            "crashed", "the runtime environment could not be made there: %s" % last_line(message), message[-2000:]
+            "crashed", f"the runtime environment could not be made there: {last_line(message)}", message[-2000:]
         )
-    return BridgeError("unreachable", "Ray could not start a worker there: %s" % last_line(message), message[-2000:])
+    return BridgeError("unreachable", f"Ray could not start a worker there: {last_line(message)}", message[-2000:])
 
 
 def last_line(message: str) -> str:

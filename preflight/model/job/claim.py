@@ -77,7 +77,7 @@ class Claim:
     """One statement about one quantity.
 
     Args:
-        quantity: a name from `preflight.model.job.quantities`, or `env.NAME` for a variable the ranks will see.
+        quantity: a name from `preflight.model.job.value`, or `env.NAME` for a variable the ranks will see.
         value: the claimed value, in the unit of the quantity.
         span: its location.
         spelling: the text as the user wrote it (`--nnodes=4`), redacted.

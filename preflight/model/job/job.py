@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from preflight._util.sequences import grouped
 from preflight._util.spans import Span
 from preflight.model.job.claim import WHOLE_JOB, Claim, Relation, Scope
-from preflight.model.job.quantities import check_known
-from preflight.model.job.value import Unresolved, Value, in_bounds, join
+from preflight.model.job.value import Unresolved, Value, check_known, in_bounds, join
 
 
 class NoteKind(enum.Enum):

@@ -29,7 +29,7 @@ from preflight.model.job import (
     alternatives,
     join,
 )
-from preflight.model.job.quantities import QUANTITIES
+from preflight.model.job.value import QUANTITIES
 from preflight.plugins.authoring import Rule as PluginRule
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
 from preflight.plugins.claim_text import definitely_holds

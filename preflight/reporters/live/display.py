@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from preflight._util import terminal
 from preflight._util.hostnames import number_ranges
@@ -21,6 +21,9 @@ from preflight._util.sanitize import clean, fold_nodes, neutralize_commands
 from preflight.agent import rank_events
 from preflight.model.job import is_whole_number
 from preflight.model.progress import Progress, Step, ignore
+
+if TYPE_CHECKING:
+    from preflight.reporters.live.table import LiveTable
 
 TITLES = {
     "gather": "finding the nodes",
@@ -190,12 +193,6 @@ _MAX_NOTES = 10
 Clock = Callable[[], float]
 
 
-class _Watcher(Protocol):
-    def __call__(self, step: Step) -> None: ...
-
-    def close(self) -> None: ...
-
-
 @contextmanager
 def live_progress(
     stream: TextIO,
@@ -226,7 +223,7 @@ def live_progress(
         watcher.close()
 
 
-def _watcher(stream: TextIO, color: bool | None, clock: Clock, *, threads: bool) -> _Watcher:
+def _watcher(stream: TextIO, color: bool | None, clock: Clock, *, threads: bool) -> _Log | LiveTable:
     if not terminal.can_redraw(stream) or is_on_stderr():
         return _Log(stream, clock)
     # Imported here so that a run without a terminal does not load the library.
@@ -302,9 +299,9 @@ def _running_line(stage: Stage, now_s: float) -> list[str]:
 class _DelayedProgress:
     """Forwards steps to another receiver only once the run has taken so long that the user needs to see progress."""
 
-    def __init__(self, make: Callable[[], _Watcher], after_s: float, clock: Clock, *, threads: bool) -> None:
+    def __init__(self, make: Callable[[], _Log | LiveTable], after_s: float, clock: Clock, *, threads: bool) -> None:
         self._make = make
-        self._watcher: _Watcher | None = None
+        self._watcher: _Log | LiveTable | None = None
         self._clock = clock
         self._from = clock() + after_s
         self._held: list[Step] = []
@@ -329,7 +326,7 @@ class _DelayedProgress:
             if not self._closed:
                 self._create_watcher()
 
-    def _create_watcher(self) -> _Watcher:
+    def _create_watcher(self) -> _Log | LiveTable:
         """Create the receiver and pass it the held-back steps. Most runs end sooner and never need one."""
         watcher = self._watcher = self._watcher or self._make()
         held, self._held = self._held, []

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -226,30 +226,11 @@ _REQUEUE_S = 60
 _MESSAGE_LENGTH = 8000
 
 
-class Api(Protocol):
-    """What the controller asks of the API server; `Cluster` has it."""
-
-    def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]:
-        """One object; raises ClusterError."""
-
-    def list_all(self, resource: Resource) -> tuple[list[dict[str, Any]], str]:
-        """Every object, and the version for a watch; raises ClusterError."""
-
-    def watch(self, resource: Resource, since: str, seconds: int) -> Iterator[dict[str, Any]]:
-        """What happens to them; raises ClusterError."""
-
-    def patch_status(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> None:
-        """Merge into the status; raises ClusterError."""
-
-    def resource_of(self, api_version: str, kind: str) -> Resource:
-        """Where objects of a kind are kept; raises ClusterError."""
-
-
 @dataclass
 class Controller:
     """Answers the checks whose controllerName is `name`."""
 
-    api: Api
+    api: Cluster
     workers: Workers
     name: str
     checks: set[str] = field(default_factory=set)
@@ -420,7 +401,7 @@ def state_of(judgement: Judgement, policy: Policy) -> tuple[str, str]:
     return "Ready", text[:_MESSAGE_LENGTH]
 
 
-def run_controller(api: Api, workers: Workers, name: str) -> None:
+def run_controller(api: Cluster, workers: Workers, name: str) -> None:
     """Run until a signal ends the process."""
     try:
         with termination_raises():

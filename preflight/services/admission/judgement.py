@@ -124,7 +124,7 @@ def judge(
 
 def _may_be_a_job(file: ObjectFile) -> bool:
     from preflight.sources.base import SourceFile
-    from preflight.sources.kubernetes.kubernetes_source import KubernetesSource
+    from preflight.sources.kubernetes.workloads import KubernetesSource
 
     return KubernetesSource().recognises(SourceFile(file.path, file.text, "", len(file.text)))
 

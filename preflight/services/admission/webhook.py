@@ -28,9 +28,9 @@ from preflight import __version__
 from preflight._util.redaction import scrub
 from preflight._util.usage_error import UsageError
 from preflight.runner.signals import Terminated, termination_raises
+from preflight.services.access import ImpatientProtocol
 from preflight.services.admission.judgement import Judgement, not_judged
 from preflight.services.admission.review import InvalidReview, Overloaded, Review, Workers, answer, uid_in
-from preflight.services.http_protocol import ImpatientProtocol
 from preflight.sources.kubernetes.objects import GENERIC_KINDS, TRAINING_KINDS
 
 #: In seconds, up to the longest timeout of a webhook.

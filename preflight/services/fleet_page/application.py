@@ -1,4 +1,4 @@
-"""The page as a web application: addresses, logins, deadlines and headers.
+"""The page as a web application, and its server: addresses, logins, deadlines and headers.
 
 Every request has a deadline, every query ends with it, and only a few queries run at the same time. Nothing is stored,
 no script is sent, and the policy of each answer forbids scripts and other hosts.
@@ -7,6 +7,7 @@ no script is sent, and the policy of each answer forbids scripts and other hosts
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -23,10 +24,11 @@ from starlette.routing import Route
 
 from preflight import __version__
 from preflight._util.sanitize import fold_nodes
+from preflight._util.usage_error import UsageError
 from preflight.commands.history.database import HistoryUnavailable, ReadOnlyHistory
 from preflight.reporters.html.write import environment, static_text, stylesheet
 from preflight.reporters.text.groups import count
-from preflight.services.access import COOKIE, MAX_LENGTH, SESSION_S, Access, is_own_name
+from preflight.services.access import COOKIE, MAX_LENGTH, SESSION_S, VARIABLE, Access, is_loopback, is_own_name
 from preflight.services.fleet_page.fleet_view import (
     Pages,
     chosen_run,
@@ -51,6 +53,7 @@ from preflight.services.fleet_page.history_queries import (
 if TYPE_CHECKING:
     from sqlalchemy import Connection
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from uvicorn import Config
 
     from preflight.commands.history.account import Account
 
@@ -458,3 +461,111 @@ def _local(target: str) -> str:
 
 def _html(body: bytes, status: int = 200) -> Response:
     return Response(body, status, media_type="text/html")
+
+
+_INSTALL = 'pip install "preflight-train[history,serve]"'
+#: More connections than this are refused at once.
+_MAX_CONNECTIONS = 128
+_IDLE_S, _STOP_S = 15, 5
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """Where the server listens."""
+
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        """Its address for a browser."""
+        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}/"
+
+
+def listening(text: str) -> Listening:
+    """`HOST:PORT`, `[IPV6]:PORT`, or `PORT` of the loopback address.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]") if host else "127.0.0.1"
+    if not (port.isascii() and port.isdecimal() and int(port) <= 65535):
+        raise UsageError(f"--listen {text}: expected HOST:PORT, as in 127.0.0.1:8440")
+    return Listening(host, int(port))
+
+
+def serve(
+    address: str, where: Listening, token: str, *, deadline_s: float, started: Callable[[Listening], None]
+) -> None:
+    """Serve the page until SIGINT or SIGTERM.
+
+    Args:
+        address: of the history.
+        started: called once when requests are answered.
+
+    Raises:
+        UsageError: it would listen to others without a token; the history cannot be shown; the port cannot be used.
+    """
+    if not token and not is_loopback(where.host):
+        raise UsageError(
+            f"--listen {where.host}:{where.port}: others could read the history; give a token with --token-file or "
+            f"{VARIABLE}, or listen on 127.0.0.1"
+        )
+    try:
+        import uvicorn
+
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("uvicorn", "starlette", "h11"):
+            raise
+        raise UsageError(f"preflight serve needs packages that are not installed; run: {_INSTALL}") from None
+    from preflight.commands.history.database import open_read_only
+
+    database = open_read_only(address)
+    try:
+        # A history that cannot be shown is an error now, not on the first page.
+        with database.reading(deadline_s):
+            pass
+        page = FleetPage(database, Access(token), deadline_s=deadline_s, strangers=bool(token))
+        with _bound(where) as listener:
+            started(Listening(where.host, listener.getsockname()[1]))
+            uvicorn.Server(settings(page.application())).run(sockets=[listener])
+    finally:
+        database.close()
+
+
+def settings(application: ASGIApp) -> Config:
+    """How uvicorn serves an application of ours: no log of addresses, few connections, no WebSocket."""
+    import uvicorn
+
+    from preflight.services.access import ImpatientProtocol
+
+    return uvicorn.Config(
+        application,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        http=ImpatientProtocol,
+        ws="none",
+        limit_concurrency=_MAX_CONNECTIONS,
+        timeout_keep_alive=_IDLE_S,
+        timeout_graceful_shutdown=_STOP_S,
+    )
+
+
+def _bound(where: Listening) -> socket.socket:
+    try:
+        found = socket.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, place = found[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(place)
+            listener.listen(_MAX_CONNECTIONS)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        raise UsageError(f"--listen {where.host}:{where.port}: {error.strerror or error}") from None
+    return listener

@@ -27,7 +27,7 @@ from preflight.config.resolve import declared_by
 from preflight.engine.report import Report
 from preflight.model.findings import Edit, Finding, Location, Severity
 from preflight.model.job import Claim, Job, Launch, Relation
-from preflight.model.job.quantities import ENVIRONMENT_PREFIX, QUANTITIES, SETTING_PREFIX
+from preflight.model.job.value import ENVIRONMENT_PREFIX, QUANTITIES, SETTING_PREFIX
 from preflight.plugins import registry
 from preflight.plugins.authoring import Check, Rule
 from preflight.services.language_server.folder import Folder, JudgedJob, Text, Watch, uri_of

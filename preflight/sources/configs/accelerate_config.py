@@ -30,8 +30,8 @@ from preflight.model.job import (
     lift,
 )
 from preflight.sources.base import Reading, SourceFile, Tree
+from preflight.sources.configs.framework_files import state_settings
 from preflight.sources.configs.hugging_face import state_fsdp
-from preflight.sources.configs.setting_claims import state_settings
 from preflight.sources.formats.comments import suppressions
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, document_of
 from preflight.sources.value_readers import as_text

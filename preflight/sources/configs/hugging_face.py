@@ -23,9 +23,9 @@ from preflight._util import toml
 from preflight._util.budget import truncate
 from preflight.model.job import WHOLE_JOB, Claim, Known, Plain, Reference, Scope, Strength, Unresolved, Value, as_int
 from preflight.sources.base import Reading, SourceFile, Tree
+from preflight.sources.configs.framework_files import state_settings
 from preflight.sources.configs.model_config import ROLE as MODEL_ROLE
 from preflight.sources.configs.model_config import config_of
-from preflight.sources.configs.setting_claims import state_settings
 from preflight.sources.formats.comments import suppressions
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, document_of, value_of
 from preflight.sources.value_readers import READERS, Reader, as_bool, as_float, as_text, ordinal_or

@@ -18,7 +18,7 @@ from preflight._util.spans import MAX_SNIPPET_LENGTH
 from preflight.model.job import WHOLE_JOB, Claim, Known, Scope, Span, Strength, Value, lift
 from preflight.model.job.value import Plain
 from preflight.sources.base import Reading, SourceFile, Tree
-from preflight.sources.configs.setting_claims import state_settings
+from preflight.sources.configs.framework_files import state_settings
 from preflight.sources.formats.comments import suppressions
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, document_of, value_of
 

@@ -24,10 +24,10 @@ from preflight._util.budget import note_skipped
 from preflight._util.redaction import HIDDEN
 from preflight._util.secret_names import is_secret
 from preflight.model.job import WHOLE_JOB, Claim, Known, Scope, Strength, Unresolved, Value
-from preflight.model.job.quantities import ENVIRONMENT_PREFIX
+from preflight.model.job.value import ENVIRONMENT_PREFIX
 from preflight.sources.base import FROM_CALLER, Command, Reading, SourceFile, Tree, WrittenFile
-from preflight.sources.formats.claim_redaction import secrets_of, without_secrets
 from preflight.sources.formats.comments import suppressions
+from preflight.sources.secrets import secrets_of, without_secrets
 from preflight.sources.shell.shell_document import FileText, Hole, Lit, Piece, Place, Text
 from preflight.sources.shell.state import Kind, Slot
 from preflight.sources.shell.words import replace_spans

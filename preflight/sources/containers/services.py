@@ -34,10 +34,10 @@ from preflight.sources.base import Command, Reading, SourceFile, Tree, set_by_ca
 from preflight.sources.configs.line_files import variables_in
 from preflight.sources.configs.packages import claims as claims_of
 from preflight.sources.configs.packages import package_of_image
-from preflight.sources.formats.claim_redaction import secrets_of, without_secrets
 from preflight.sources.formats.comments import suppressions
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, code_of, value_of
 from preflight.sources.launchers.installs import mebibytes
+from preflight.sources.secrets import secrets_of, without_secrets
 from preflight.sources.shell.evaluator import evaluate_code, evaluate_words
 from preflight.sources.shell.shell_document import FileText, Hole, Lit, Piece, Place, Text
 from preflight.sources.shell.state import Kind as SlotKind

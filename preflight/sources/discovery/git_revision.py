@@ -24,7 +24,7 @@ from typing import IO
 
 from preflight._util import regular_file
 from preflight._util.sanitize import clean
-from preflight.sources.discovery.git_files import git_folder
+from preflight.sources.discovery.walk import git_folder
 from preflight.sources.formats.tree import MAX_BYTES
 
 #: Bounds of one commit: files, their names, and the content that is written.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from preflight._util.budget import spend, truncate
 from preflight._util.secret_names import is_secret
 from preflight.model.job import Claim, Known, Note, Scope, Span, Strength, Unresolved, Value, lift, product
-from preflight.model.job.quantities import SETTING_PREFIX
+from preflight.model.job.value import SETTING_PREFIX
 from preflight.sources.base import LaunchLine, SourceFile, Tree, Word
 from preflight.sources.hydra.composition import Composition, apply_overrides, compose_config
 from preflight.sources.hydra.configuration import (

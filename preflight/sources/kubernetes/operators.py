@@ -25,8 +25,8 @@ from dataclasses import dataclass, field, replace
 from preflight._util.budget import truncate
 from preflight._util.secret_names import is_secret
 from preflight.model.job import Claim, Known, Unresolved, Value, as_int, lift
-from preflight.model.job.quantities import SECTION, SETTING_PREFIX
-from preflight.sources.configs.setting_claims import state_settings
+from preflight.model.job.value import SECTION, SETTING_PREFIX
+from preflight.sources.configs.framework_files import state_settings
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, value_of
 from preflight.sources.kubernetes.admission import is_filled_in
 from preflight.sources.kubernetes.objects import Role, Workload

@@ -29,7 +29,7 @@ from preflight.model.job import (
     is_whole_number,
     lift,
 )
-from preflight.model.job.quantities import SETTING_PREFIX
+from preflight.model.job.value import SETTING_PREFIX
 from preflight.sources.base import LaunchLine, Reading, SourceFile, Tree
 from preflight.sources.configs.accelerate_config import EACH_MACHINE, ROLE, free_port, starts_by_deepspeed
 from preflight.sources.configs.hugging_face import fsdp_setting
@@ -54,7 +54,7 @@ from preflight.sources.launchers.option_parser import (
     text_of,
     texts,
 )
-from preflight.sources.launchers.started_program import read_program
+from preflight.sources.launchers.script_arguments import read_program
 from preflight.sources.tables import load_table
 from preflight.sources.value_readers import as_text
 

@@ -35,8 +35,7 @@ from preflight.model.job import (
     not_a_number,
     one_of,
 )
-from preflight.model.job.quantities import SETTING_PREFIX
-from preflight.model.job.value import Symbol
+from preflight.model.job.value import SETTING_PREFIX, Symbol
 from preflight.sources.base import Command, LaunchLine, Variable, Word
 from preflight.sources.launchers.option_parser import GivenOption, ScannedLine, concatenate, pieces_of, split_last
 from preflight.sources.tables import Generated

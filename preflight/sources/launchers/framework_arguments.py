@@ -39,12 +39,10 @@ from preflight.model.job import (
     lift,
     product,
 )
-from preflight.model.job.quantities import SETTING_PREFIX
-from preflight.model.job.value import known_number
+from preflight.model.job.value import SETTING_PREFIX, known_number
 from preflight.sources.base import LaunchLine, SourceFile, Tree, Word
 from preflight.sources.configs.accelerate_config import AccelerateSource
-from preflight.sources.configs.deepspeed import DeepSpeedSource
-from preflight.sources.configs.frameworks.framework_files import Framework, framework_of, source_of
+from preflight.sources.configs.framework_files import DeepSpeedSource, Framework, framework_of, source_of
 from preflight.sources.configs.hugging_face import (
     FIELDS,
     FRAMEWORK,

@@ -27,8 +27,8 @@ from preflight.sources.launchers.option_parser import (
     text_of,
     texts,
 )
+from preflight.sources.launchers.script_arguments import read_program
 from preflight.sources.launchers.slurm import HARMLESS
-from preflight.sources.launchers.started_program import read_program
 from preflight.sources.tables import load_table
 
 #: Characters of a host list that are repeated in the claim about each host.

@@ -34,9 +34,9 @@ from preflight.model.job import (
     as_int,
     lift,
 )
-from preflight.model.job.quantities import SETTING_PREFIX
+from preflight.model.job.value import SETTING_PREFIX
 from preflight.sources.base import LaunchLine, Reading, SourceFile, Tree, Word
-from preflight.sources.configs.setting_claims import state_settings
+from preflight.sources.configs.framework_files import state_settings
 from preflight.sources.formats.structured import Kind, NodeClaims, document_of
 from preflight.sources.launchers.claim_builder import (
     ClaimBuilder,
@@ -64,7 +64,7 @@ from preflight.sources.launchers.option_parser import (
     text_of,
     texts,
 )
-from preflight.sources.launchers.started_program import read_program
+from preflight.sources.launchers.script_arguments import read_program
 from preflight.sources.tables import load_table
 from preflight.sources.value_readers import as_gflag, as_strings, as_text, count_of, first_of
 

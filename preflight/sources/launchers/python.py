@@ -28,8 +28,7 @@ from preflight.model.job import (
     as_int,
     lift,
 )
-from preflight.model.job.quantities import SETTING_PREFIX
-from preflight.model.job.value import numbers
+from preflight.model.job.value import SETTING_PREFIX, numbers
 from preflight.sources.base import Command, LaunchLine, Reading, SourceFile, Tree, Variable, Word
 from preflight.sources.launchers.claim_builder import (
     ClaimBuilder,
@@ -39,7 +38,7 @@ from preflight.sources.launchers.claim_builder import (
     variables_of,
 )
 from preflight.sources.launchers.option_parser import is_python, module_path, python_program, relative, text_of, texts
-from preflight.sources.launchers.started_program import read_program
+from preflight.sources.launchers.script_arguments import read_program
 from preflight.sources.launchers.wrappers import strip_wrappers
 from preflight.sources.value_readers import as_strings, as_text, count_of
 

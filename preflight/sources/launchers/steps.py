@@ -23,7 +23,7 @@ from preflight.model.job import (
     as_int,
     lift,
 )
-from preflight.model.job.quantities import SETTING_PREFIX
+from preflight.model.job.value import SETTING_PREFIX
 from preflight.sources.base import Command, Variable
 from preflight.sources.launchers import slurm
 from preflight.sources.launchers.claim_builder import ClaimBuilder, option_setting, state_launcher, variable_setting

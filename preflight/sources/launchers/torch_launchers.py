@@ -21,8 +21,7 @@ their defaults and their precedence:
 from __future__ import annotations
 
 from preflight.model.job import Known, Plain, Relation, Strength, Unresolved, Value, as_int, is_whole_number, lift
-from preflight.model.job.quantities import SETTING_PREFIX
-from preflight.model.job.value import Symbol
+from preflight.model.job.value import SETTING_PREFIX, Symbol
 from preflight.sources.base import LaunchLine, Reading, Tree, Variable
 from preflight.sources.launchers.claim_builder import (
     ClaimBuilder,
@@ -48,7 +47,7 @@ from preflight.sources.launchers.option_parser import (
     text_of,
     texts,
 )
-from preflight.sources.launchers.started_program import read_program
+from preflight.sources.launchers.script_arguments import read_program
 from preflight.sources.tables import load_table
 from preflight.sources.value_readers import as_strings, as_text, count_of
 

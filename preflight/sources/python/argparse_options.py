@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from preflight._util.redaction import scrub
 from preflight._util.secret_names import is_secret
 from preflight.model.job import Claim, Strength, Unresolved, Value, alternatives, lift
-from preflight.model.job.quantities import QUANTITIES
-from preflight.model.job.value import Plain
+from preflight.model.job.value import QUANTITIES, Plain
 from preflight.sources.python import imports
 from preflight.sources.python.module import Module, argument, value_of
 from preflight.sources.python.words import OPTIONS

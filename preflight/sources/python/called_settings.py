@@ -18,10 +18,9 @@ from preflight._util import toml
 from preflight._util.budget import truncate
 from preflight._util.secret_names import is_secret
 from preflight.model.job import Claim, Known, Unresolved, Value
-from preflight.model.job.quantities import SECTION, SETTING_PREFIX
+from preflight.model.job.value import SECTION, SETTING_PREFIX
 from preflight.sources.python import imports
 from preflight.sources.python.environment import is_left_before
-from preflight.sources.python.listed_items import setting_of
 from preflight.sources.python.model_features import LOOPS
 from preflight.sources.python.module import Module, argument, attributes, enclosing, last, value_of
 from preflight.sources.python.outline import dotted
@@ -35,6 +34,7 @@ from preflight.sources.python.rank_conditions import (
     ranks_where_true,
     variable_read,
 )
+from preflight.sources.python.shards import setting_of
 
 #: What a script with calls of other libraries imports.
 _OF_OTHERS = re.compile(

@@ -2,7 +2,7 @@
 
 `Trainer.Config(parallelism=ParallelismConfig(tensor_parallel_degree=2))`, `cfg = base(); cfg.model.seq_length = 4096`
 and `run.Config(nl.Trainer, devices=8)` become objects with members, each with its location, so that the tables of
-`configs/frameworks` read them. Functions of the same module are followed; values from other modules are unknown.
+`configs/framework_files` read them. Functions of the same module are followed; values from other modules are unknown.
 
 A module often has many recipes, of which a launch names one. The claims of a single recipe have the scope of the whole
 job; if there are several, each has its own scope, so that their numbers are not mixed up.
@@ -17,8 +17,7 @@ from types import MappingProxyType
 
 from preflight._util.budget import spend
 from preflight.model.job import WHOLE_JOB, Claim, Known, Scope, Strength
-from preflight.sources.configs.frameworks.framework_files import PYTHON_FRAMEWORKS, Framework, keys_in_force
-from preflight.sources.configs.setting_claims import state_settings
+from preflight.sources.configs.framework_files import PYTHON_FRAMEWORKS, Framework, keys_in_force, state_settings
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims
 from preflight.sources.python.module import Module, last
 

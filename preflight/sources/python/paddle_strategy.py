@@ -11,11 +11,10 @@ from collections.abc import Iterator, Sequence
 from preflight._util.budget import truncate
 from preflight._util.secret_names import is_secret
 from preflight.model.job import Claim, Known, Unresolved, Value, alternatives, lift
-from preflight.model.job.quantities import SECTION, SETTING_PREFIX
-from preflight.model.job.value import Plain
+from preflight.model.job.value import SECTION, SETTING_PREFIX, Plain
 from preflight.sources.formats.structured import value_of
-from preflight.sources.python.listed_items import setting_of
 from preflight.sources.python.module import Assigned, Module, attributes, enclosing
+from preflight.sources.python.shards import setting_of
 from preflight.sources.python.words import WORDS
 
 _HYBRID = {

@@ -23,23 +23,16 @@ from preflight.sources.python import (
     collectives,
     configurations,
     data_loaders,
-    dataset_devices,
-    dataset_files,
     devices,
-    drawn_ports,
     environment,
     frameworks,
-    horovod,
     imports,
     model_wrappers,
-    own_ranks,
     paddle,
     paddle_legacy,
     process_group,
-    rank_names,
-    ray_actors,
-    script_features,
     shards,
+    single_ranks,
     started_commands,
     submitted_jobs,
     trainers,
@@ -57,7 +50,7 @@ _READERS: tuple[Callable[[Module], Iterable[Claim | Reference]], ...] = (
     process_group.claims,
     data_loaders.claims,
     data_loaders.batch_claims,
-    dataset_devices.claims,
+    data_loaders.datasets_on_gpu,
     argparse_options.claims,
     environment.claims,
     environment.required_claims,
@@ -69,7 +62,7 @@ _READERS: tuple[Callable[[Module], Iterable[Claim | Reference]], ...] = (
     paddle_legacy.cluster_train_claims,
     trainers.usage_claims,
     model_wrappers.exchange_claims,
-    own_ranks.entry_claims,
+    started_commands.entry_claims,
     written_files.checkpoint_claims,
     checkpoint_keys.claims,
     devices.claims,
@@ -77,26 +70,26 @@ _READERS: tuple[Callable[[Module], Iterable[Claim | Reference]], ...] = (
     collectives.swallowed_failures,
     model_wrappers.early_optimizer_claims,
     shards.claims,
-    dataset_files.divided_claims,
+    data_loaders.divided_claims,
     environment.scheduler_claims,
     frameworks.ray_claims,
-    ray_actors.claims,
+    frameworks.claims,
     written_files.folders,
     written_files.folders_of_module,
     written_files.shared_files,
     written_files.shared_path_claims,
     model_wrappers.claims,
     data_loaders.unsplit_claims,
-    horovod.claims,
+    frameworks.horovod_claims,
     frameworks.tensorflow_claims,
     trainers.claims,
     called_settings.claims,
     training_loop.claims,
     frameworks.hugectr_claims,
-    script_features.claims,
+    single_ranks.claims,
     called_settings.torch_claims,
-    drawn_ports.claims,
-    rank_names.claims,
+    process_group.drawn_ports,
+    environment.names_with_rank,
     wrapped_models.claims,
     process_group.need_claims,
     configurations.claims,
@@ -206,7 +199,10 @@ class PythonSource:
         if len(executors) > 1:
             found = {key: claim for key, claim in found.items() if not frameworks.is_required(claim)}
         ordered = sorted(found.values(), key=lambda claim: (claim.span.line, claim.span.column, claim.quantity))
-        made: list[frameworks.ExecutorLaunch | own_ranks.OwnLaunch] = [*executors, *own_ranks.launches(module)]
+        made: list[frameworks.ExecutorLaunch | started_commands.OwnLaunch] = [
+            *executors,
+            *started_commands.launches(module),
+        ]
         started = _read_started_commands(module, file, tree)
         return Reading(
             suppressions=suppressions(file),
@@ -255,8 +251,8 @@ def _evaluate(each: started_commands.StartedCommand, file: SourceFile, tree: Tre
 
 
 def _read_evaluated(commands: Sequence[Command], tree: Tree) -> Reading:
-    from preflight.sources.formats.claim_redaction import secrets_of, without_secrets
     from preflight.sources.launchers.launch_lines import read_commands
+    from preflight.sources.secrets import secrets_of, without_secrets
 
     reading = read_commands(commands, {}, tree, batch=False)
     return without_secrets(reading, secrets_of(commands)) if reading.launches else Reading()
@@ -271,7 +267,7 @@ def read_notebook(file: SourceFile, tree: Tree) -> Reading:
     if isinstance(parsed, Note):
         return Reading()
     module = Module(code, parsed, tree, WHOLE_JOB)
-    own = list(own_ranks.launches(module))
+    own = list(started_commands.launches(module))
     started = _read_started_commands(module, code, tree)
     claims = (
         *(claim for item in own for claim in item.claims),

@@ -25,9 +25,8 @@ from preflight.model.job import (
     alternatives,
     lift,
 )
-from preflight.model.job.quantities import SECTION, SETTING_PREFIX
-from preflight.model.job.value import Computed, Symbol
-from preflight.sources.configs.deepspeed import QUANTITY_OF
+from preflight.model.job.value import SECTION, SETTING_PREFIX, Computed, Symbol
+from preflight.sources.configs.framework_files import QUANTITY_OF
 from preflight.sources.configs.hugging_face import PRECISIONS, SETTINGS, precision_of
 from preflight.sources.python.module import Module, argument, last, value_of
 from preflight.sources.python.outline import dotted

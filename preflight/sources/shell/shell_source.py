@@ -23,8 +23,8 @@ from preflight.model.job import (
     Unresolved,
 )
 from preflight.sources.base import Command, Reading, Script, SourceFile, Tree
-from preflight.sources.formats.claim_redaction import secrets_of, without_secrets
 from preflight.sources.formats.comments import suppressions
+from preflight.sources.secrets import secrets_of, without_secrets
 
 _SUFFIXES = (
     *(".sh", ".bash", ".ksh", ".zsh", ".sbatch", ".slurm", ".slrm", ".job", ".sub"),
@@ -69,11 +69,11 @@ class ShellSource:
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
         """State the claims of the script's header and launches."""
         from preflight.sources.launchers import slurm, submissions
-        from preflight.sources.launchers.batch_headers import batch_header
         from preflight.sources.launchers.claim_builder import ClaimBuilder
         from preflight.sources.launchers.launch_context import library_exports
         from preflight.sources.launchers.launch_lines import read_commands
         from preflight.sources.launchers.steps import state_steps
+        from preflight.sources.launchers.submissions import batch_header
         from preflight.sources.shell.evaluator import evaluate
 
         script = evaluate(file, tree)

@@ -19,13 +19,12 @@ from preflight.sources.base import SUBMITTERS, Command
 from preflight.sources.shell import (
     arithmetic,
     branch_conditions,
-    declarations,
-    heredocs,
     inner_shells,
     input_words,
     lookup,
     program_output,
     sbatch_directives,
+    shell_builtins,
 )
 from preflight.sources.shell.abstract_machine import (
     MAX_DEPTH,
@@ -37,8 +36,7 @@ from preflight.sources.shell.abstract_machine import (
 )
 from preflight.sources.shell.branch_conditions import Choice, program_choices
 from preflight.sources.shell.expansion import expand_text, expand_words, output_text, parts_between, word_parts
-from preflight.sources.shell.inner_shells import InnerShell, find_inner_shell
-from preflight.sources.shell.inner_state import inner_state, state_under_env
+from preflight.sources.shell.inner_shells import InnerShell, find_inner_shell, inner_state, state_under_env
 from preflight.sources.shell.lookup import found_programs
 from preflight.sources.shell.parameter_syntax import without_placeholders
 from preflight.sources.shell.shell_builtins import BUILTINS, NAME, Invocation
@@ -95,9 +93,9 @@ def _run_node(machine: Machine, state: State, document: Document, node: Node, re
     if kind == "command":
         return _run_command(machine, state, document, node, redirects)
     if kind == "variable_assignment":
-        return declarations.assign(machine, state, document, node), True
+        return shell_builtins.assign(machine, state, document, node), True
     if kind in ("declaration_command", "unset_command"):
-        declarations.declare(machine, state, document, node)
+        shell_builtins.declare(machine, state, document, node)
         return Flow.NEXT, True
     if kind == "if_statement":
         return _run_if(machine, state, document, node)
@@ -160,13 +158,13 @@ def _run_redirected(
         if redirect.type == "heredoc_redirect":
             all_redirects += [child for child in redirect.children if child.type == "file_redirect"]
             extra += [c for c in redirect.children if c.type in ("pipeline", "list", "command", "redirected_statement")]
-    heredocs.record_destinations(machine, state, document, all_redirects)
+    input_words.record_destinations(machine, state, document, all_redirects)
     result = _DONE
     if body is not None and body.type in _COMPOUND and not machine.quiet:
-        with machine.run_with_input(heredocs.standard_input(machine, state, document, all_redirects)):
+        with machine.run_with_input(input_words.standard_input(machine, state, document, all_redirects)):
             result = run_statement(machine, state, document, body, all_redirects)
         if body.type in ("compound_statement", "subshell"):
-            heredocs.record_written_by(machine, state, document, body, all_redirects)
+            input_words.record_written_by(machine, state, document, body, all_redirects)
     elif body is not None:
         result = run_statement(machine, state, document, body, all_redirects)
     if result[0] is Flow.NEXT and extra:
@@ -687,7 +685,7 @@ def _run_command(machine: Machine, state: State, document: Document, node: Node,
         if prefixes and not written and child.type != "comment" and _is_on_later_line(document, prefixes[-1], child):
             # The grammar parses `A=1 B=2` on a line of its own as prefixes of the command on the next line.
             for prefix in prefixes:
-                declarations.assign(machine, state, document, prefix)
+                shell_builtins.assign(machine, state, document, prefix)
             prefixes, start = [], child.start_byte
         if child.type == "variable_assignment":
             prefixes.append(child)
@@ -704,11 +702,11 @@ def _run_command(machine: Machine, state: State, document: Document, node: Node,
         return _run_choices(machine, state, document, node, redirects, choices)
     place = document.place(start, node.end_byte)
     assigned = [
-        found for prefix in prefixes if (found := declarations.evaluate_assignment(machine, state, document, prefix))
+        found for prefix in prefixes if (found := shell_builtins.evaluate_assignment(machine, state, document, prefix))
     ]
     starts: list[int] | None = None if machine.trace is None else []
     fields = found_programs(expand_words(machine, state, document, written, starts=starts))
-    heredocs.record_written_file(machine, state, document, all_redirects, fields)
+    input_words.record_written_file(machine, state, document, all_redirects, fields)
     if not fields:
         for name, slot in assigned:
             state.put(name, slot)
@@ -791,7 +789,7 @@ def _record(invocation: Invocation) -> Result:
 def _run_starts(invocation: Invocation, state: State, command: Command) -> None:
     """Run the commands that `xargs` or `parallel` starts, one for each argument."""
     machine, place = invocation.machine, invocation.place
-    given = heredocs.standard_input(machine, state, invocation.document, invocation.redirects)
+    given = input_words.standard_input(machine, state, invocation.document, invocation.redirects)
     name = invocation.plain[0].rpartition("/")[2]
     found = input_words.starts_of(name, invocation.fields[1:], given, place)
     if found is None or len(machine.outer_commands) >= MAX_NESTED_SHELLS or machine.depth >= MAX_DEPTH - 4:
@@ -1002,7 +1000,7 @@ def follow_inner_shell(
         machine.add_note(NoteKind.TOO_LARGE, "shells nested too deeply; not followed further", place)
         return
     text, path = found.text, found.path
-    given = heredocs.standard_input(machine, state, document, redirects) if found.reads_input or redirects else None
+    given = input_words.standard_input(machine, state, document, redirects) if found.reads_input or redirects else None
     if found.reads_input:
         text, given = given, None
         if text is None and path is None:

@@ -10,8 +10,7 @@ from preflight._util.sequences import join_some
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Relation, Scope, Strength, alternatives, lift
 from preflight.model.job.claim import distinct, job_value
-from preflight.model.job.quantities import QUANTITIES
-from preflight.model.job.value import numbers, texts
+from preflight.model.job.value import QUANTITIES, numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import counted, editable, joined, placed, quoted, where, why_unresolved
 from preflight.plugins.questions import subjects

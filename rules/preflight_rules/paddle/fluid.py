@@ -10,7 +10,7 @@ from preflight.model.job.value import texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import placed, quoted
 from preflight.plugins.questions import subjects
-from preflight_rules.paddle.server_lists import endpoints
+from preflight_rules.paddle.roles_played import endpoints
 from preflight_rules.scripts.script_facts import stated
 
 

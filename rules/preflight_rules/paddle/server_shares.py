@@ -15,7 +15,7 @@ from preflight.plugins.questions import SubjectQuestion, claims_about
 from preflight_rules.kubernetes.workloads import Role, Workload, workloads
 from preflight_rules.paddle.fleet import distinct_claims
 from preflight_rules.paddle.fluid import claims_of
-from preflight_rules.paddle.server_lists import endpoints
+from preflight_rules.paddle.roles_played import endpoints
 from reference_trainer.ps.partition import FLOAT_BYTES, MIN_BLOCK, OPTIMIZER_SLOTS, bytes_held, overloaded
 
 #: More servers than this are a mistake that other rules report.

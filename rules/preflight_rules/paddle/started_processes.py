@@ -14,7 +14,7 @@ from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import argument_of, quoted, where
 from preflight_rules.launches import starting_file
-from preflight_rules.paddle.server_lists import endpoints
+from preflight_rules.paddle.roles_played import endpoints
 
 #: Names of scripts that each start one node: trainer0.sh, worker-1.sh, node2.sh.
 _NUMBERED = re.compile(r"(?:.*[-_.])?(?:node|worker|trainer|machine|host|rank)[-_]?\d+\.\w+")

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Known, Unresolved
 from preflight.model.job.claim import distinct, job_value
-from preflight.model.job.quantities import SECTION
-from preflight.model.job.value import items, known_number, numbers, texts
+from preflight.model.job.value import SECTION, items, known_number, numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import placed, quoted
 from preflight.sources.conditions import GIVEN, Section, UnknownValue, holds

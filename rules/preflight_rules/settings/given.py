@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from preflight.model.job import WHOLE_JOB, Claim, Job, Known, Launch, Scope, Span, Strength
-from preflight.model.job.quantities import ENVIRONMENT_PREFIX, SECTION, SETTING_PREFIX
-from preflight.model.job.value import numbers, texts
+from preflight.model.job.value import ENVIRONMENT_PREFIX, SECTION, SETTING_PREFIX, numbers, texts
 from preflight.plugins.claim_text import definitely_holds, why_unresolved
 from preflight.plugins.questions import subjects
 from preflight.sources.conditions import GIVEN, Section, UnknownValue

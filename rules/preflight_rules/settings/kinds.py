@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from preflight.model.job import Plain
-from preflight.model.job.quantities import SECTION
+from preflight.model.job.value import SECTION
 
 _TRUE_OR_FALSE = frozenset(("0", "1", "off", "on", "f", "t", "false", "true", "n", "y", "no", "yes"))
 

@@ -8,8 +8,7 @@ import pytest
 
 from preflight.model.findings import Severity, Status
 from preflight.model.job import OneOf, Unresolved
-from preflight.model.nodes import HEAD_PAUSED
-from preflight.model.recording import FactRecord, Fleet, Origin, Unavailable
+from preflight.model.recording import HEAD_PAUSED, FactRecord, Fleet, Origin, Unavailable
 from preflight_checks.host.machines import clock_not_kept, clock_spread
 from preflight_checks.nodes import named_node_absent, no_nodes, node_count_differs, node_not_examined, node_unreachable
 from preflight_checks.probes.clock import Clock, clock

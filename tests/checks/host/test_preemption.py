@@ -6,7 +6,7 @@ from typing import Any
 
 from preflight.model.findings import Severity, Status
 from preflight.model.recording import FactRecord, Unavailable
-from preflight_checks.host.preemption import node_will_go_away
+from preflight_checks.host.leftovers import node_will_go_away
 from preflight_checks.probes.maintenance import (
     CloudEvents,
     Reservation,

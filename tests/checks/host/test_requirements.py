@@ -9,8 +9,15 @@ import pytest
 
 from preflight.model.findings import Status
 from preflight.model.job import Job
-from preflight.model.nodes import NUMBERS, PROPERTIES, VERSIONS, job_of_nodes, parse_requirement
-from preflight.model.recording import FactRecord, NodeRecord
+from preflight.model.recording import (
+    NUMBERS,
+    PROPERTIES,
+    VERSIONS,
+    FactRecord,
+    NodeRecord,
+    job_of_nodes,
+    parse_requirement,
+)
 from preflight_checks.host.requirements import _COMMANDS, is_met, node_differs, properties
 from preflight_checks.probes.gpus import Gpus, gpus
 from preflight_checks.probes.machine import machine

@@ -6,8 +6,7 @@ import pytest
 
 from preflight.model.findings import Severity, Status
 from preflight.model.recording import Facts
-from preflight_checks.links.arp_conflicts import address_answered_twice, hardware_address_twice, plan_neighbours
-from preflight_checks.links.dial_requests import FREE
+from preflight_checks.links.dial_requests import FREE, address_answered_twice, hardware_address_twice, plan_neighbours
 from preflight_checks.links.reachability import port_unreachable
 from preflight_checks.probes.interfaces import Address, Interface, Interfaces, interfaces
 from preflight_checks.probes.links import Dialled, Target, dial

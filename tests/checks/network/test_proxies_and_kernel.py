@@ -16,8 +16,8 @@ from preflight_checks.network.kernel_network import (
     fixed_port_taken_by_kernel,
     listen_backlog_small,
     neighbour_table_small,
+    proxy_captures_peers,
 )
-from preflight_checks.network.proxies import proxy_captures_peers
 from preflight_checks.probes.interfaces import Address, Interface, Interfaces, interfaces
 from preflight_checks.probes.kernel_network import KernelNetwork, kernel_network
 from preflight_checks.probes.proxies import Proxies, proxies

@@ -11,7 +11,7 @@ from preflight.model.job import Job
 from preflight.model.recording import Cluster, ClusterNode, Facts, Fleet
 from preflight.sources.base import SourceFile
 from preflight.sources.formats.tree import MemoryTree
-from preflight.sources.kubernetes.kubernetes_source import KubernetesSource
+from preflight.sources.kubernetes.workloads import KubernetesSource
 from preflight_checks.scheduler.room import gang_does_not_fit, gang_starts_in_part
 from tests.checks.check_builders import fleet, job, judge, one, plan, statuses
 

@@ -16,8 +16,7 @@ from preflight_checks.probes.packages import Framework, Packages, packages
 from preflight_checks.smoke.completion import rank_did_not_finish
 from preflight_checks.smoke.results import pipeline_stage_slow, wrong_pipeline_result
 from reference_trainer.collective.rank import RankReport, rank
-from reference_trainer.pipeline.schedule import StageFault
-from reference_trainer.pipeline.stage import PipelineReport
+from reference_trainer.pipeline.stage import PipelineReport, StageFault
 from tests.checks.check_builders import fact, facts, fleet, job, judge, one, plan, statuses
 
 JOB: dict[str, Any] = {

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from preflight.cli import main
-from preflight.commands.doctor import examination, examination_text
+from preflight.commands.doctor import examination
 from preflight.commands.doctor.examination import Examination
 from preflight.model.doctor_items import Capability, DoctorItem, Surroundings
 from preflight.plugins import registry
@@ -92,7 +92,7 @@ def summed(*items: tuple[str, Capability]) -> Examination:
 def test_the_exit_code_is_1_only_if_nothing_can_be_done() -> None:
     nothing = summed(("packs.files", Capability.NO), ("packs.rules", Capability.NO), ("way.ssh", Capability.NO))
     assert (nothing.exit_code, nothing.lint, nothing.check) == (1, False, False)
-    assert examination_text.page(nothing, Style()).splitlines()[-1].startswith("NOTHING CAN BE CHECKED")
+    assert examination.page(nothing, Style()).splitlines()[-1].startswith("NOTHING CAN BE CHECKED")
     unknown = summed(("packs.files", Capability.UNKNOWN), ("packs.rules", Capability.YES))
     assert unknown.exit_code == 1, "unknown is no yes"
     nodes = summed(("packs.checks", Capability.YES), ("way.ssh", Capability.YES), ("training.x", Capability.NO))
@@ -107,7 +107,7 @@ def test_quiet_omits_working_items_and_hostile_text_is_escaped() -> None:
         DoctorItem("a", "a", Capability.YES, "there"),
         DoctorItem("b", "b\x1b[31m", Capability.NO, "gone\x07", "all", "get it\u202e"),
     )
-    shown = examination_text.page(
+    shown = examination.page(
         Examination("0.1.0", items, True, True, False, ("ssh",), 0), Style(verbosity=-1, color=True)
     )
     assert "there" not in shown.replace("not there", "") and "lost" in shown

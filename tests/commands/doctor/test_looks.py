@@ -15,8 +15,8 @@ from preflight._util.cache import Cache
 from preflight.commands.doctor import examination as local_items
 from preflight.commands.doctor.examination import interpreters
 from preflight.executors.base import Executor, ExecutorError
-from preflight.executors.local import LocalExecutor
 from preflight.executors.mpi import MpiExecutor
+from preflight.executors.pipe import LocalExecutor
 from preflight.executors.slurm import SlurmExecutor
 from preflight.executors.ssh import SshExecutor
 from preflight.model.doctor_items import Capability, DoctorItem, Surroundings

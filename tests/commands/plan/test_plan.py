@@ -12,8 +12,16 @@ from preflight import api
 from preflight._util.json_output import to_bytes
 from preflight.cli.main import run
 from preflight.commands.plan.job_plan import LaunchPlan, Place, Plan, schema
-from preflight.commands.plan.plan_pages import changes_between, changes_markdown, html, markdown, request_of, size_of
-from preflight.commands.plan.plan_text import changes_page, page
+from preflight.commands.plan.plan_pages import (
+    changes_between,
+    changes_markdown,
+    changes_page,
+    html,
+    markdown,
+    page,
+    request_of,
+    size_of,
+)
 from preflight.config.resolve import jobs_in
 from preflight.reporters.base import Style
 from tests.builders import DOCS

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from reference_trainer.pipeline import schedule as expected_values
-from reference_trainer.pipeline.schedule import (
+from reference_trainer.pipeline import stage as expected_values
+from reference_trainer.pipeline.stage import (
     BACKWARD,
     ELEMENTS,
     FORWARD,

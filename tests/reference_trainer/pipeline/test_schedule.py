@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from reference_trainer.pipeline import schedule as schedules
-from reference_trainer.pipeline.schedule import BACKWARD, FORWARD, Slot
+from reference_trainer.pipeline import stage as schedules
+from reference_trainer.pipeline.stage import BACKWARD, FORWARD, Slot
 
 SIZES = list(itertools.product(range(1, 9), range(1, 9)))
 

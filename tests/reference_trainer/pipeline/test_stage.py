@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from preflight.agent import rank_events
-from reference_trainer.pipeline import schedule as schedules
 from reference_trainer.pipeline import stage
+from reference_trainer.pipeline import stage as schedules
 
 pytestmark = pytest.mark.thorough
 

@@ -19,8 +19,7 @@ import uvicorn
 
 from preflight.commands.history.database import open_read_only
 from preflight.services.access import Access
-from preflight.services.fleet_page.application import FleetPage
-from preflight.services.fleet_page.server import settings
+from preflight.services.fleet_page.application import FleetPage, settings
 from tests.services.fleet_page.big_fleet import build
 from tests.waiting import until
 

@@ -8,8 +8,8 @@ import pytest
 
 from preflight._util.usage_error import UsageError
 from preflight.services.access import SESSION_S, Access, is_loopback, is_own_name, token_of
+from preflight.services.fleet_page.application import listening, serve
 from preflight.services.fleet_page.history_queries import Filters, filters_of
-from preflight.services.fleet_page.server import listening, serve
 from tests.services.fleet_page.running import TOKEN
 
 

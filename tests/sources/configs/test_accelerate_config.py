@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from preflight.model.job import Claim, Known, NoteKind, Relation, Scope, Strength, Unresolved
-from preflight.model.job.quantities import QUANTITIES, is_known
+from preflight.model.job.value import QUANTITIES, is_known
 from preflight.sources.base import Reading, SourceFile
 from preflight.sources.configs.accelerate_config import AccelerateSource
 from preflight.sources.formats.tree import MemoryTree

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from preflight.model.job import Claim, Known, NoteKind, Scope, Strength, Unresolved, Value
-from preflight.model.job.quantities import is_known
+from preflight.model.job.value import is_known
 from preflight.sources.base import Reading, SourceFile
-from preflight.sources.configs.deepspeed import MAX_NOTES, DeepSpeedSource
+from preflight.sources.configs.framework_files import MAX_NOTES, DeepSpeedSource
 from preflight.sources.formats import lenient_json, structured
 from preflight.sources.formats.tree import MemoryTree
 

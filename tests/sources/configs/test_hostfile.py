@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from preflight._util.hostnames import is_hostname, split_endpoint
 from preflight.model.job import Claim, Known, NoteKind, Relation, Scope, Strength
-from preflight.model.job.quantities import is_known
+from preflight.model.job.value import is_known
 from preflight.sources.base import Reading, SourceFile
 from preflight.sources.configs.line_files import HostfileSource
 from preflight.sources.formats.tree import MemoryTree

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from preflight.model.job import Claim, Known, Plain, Scope
-from preflight.model.job.quantities import is_known
+from preflight.model.job.value import is_known
 from preflight.sources.base import Reading, SourceFile
 from preflight.sources.configs.training_settings import TrainingSettingsSource
 from preflight.sources.formats.tree import MemoryTree

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from preflight.model.job import Claim, Known, NoteKind, Unresolved
-from preflight.model.job.quantities import is_known
+from preflight.model.job.value import is_known
 from preflight.sources.base import Reading, SourceFile
 from preflight.sources.containers.sources import ComposeSource
 from preflight.sources.formats.tree import MemoryTree

@@ -7,12 +7,11 @@ import pytest
 from preflight.model.job import Job, Known, NoteKind, Scope, Strength, Unresolved
 from preflight.sources.base import Reading, Source, SourceFile, Tree
 from preflight.sources.configs.accelerate_config import AccelerateSource
-from preflight.sources.configs.deepspeed import DeepSpeedSource
-from preflight.sources.configs.frameworks.framework_files import FRAMEWORKS, FrameworkSource
+from preflight.sources.configs.framework_files import FRAMEWORKS, DeepSpeedSource, FrameworkSource
 from preflight.sources.configs.line_files import HostfileSource
 from preflight.sources.configs.training_settings import TrainingSettingsSource
 from preflight.sources.discovery.assemble import assemble
-from preflight.sources.discovery.snapshot import TreeSnapshot
+from preflight.sources.discovery.readings import TreeSnapshot
 from preflight.sources.python.python_source import PythonSource
 from preflight.sources.shell.shell_source import ShellSource
 
@@ -258,7 +257,7 @@ def test_the_same_files_give_the_same_jobs(tmp_path: Path) -> None:
 
 
 def test_all_quantities_are_in_the_vocabulary(tmp_path: Path) -> None:
-    from preflight.model.job.quantities import QUANTITIES, is_known
+    from preflight.model.job.value import QUANTITIES, is_known
 
     root = Path(__file__).parents[3] / "examples"
     claims = [claim for job in assemble(root, [root], sources=SOURCES) for claim in job.claims]

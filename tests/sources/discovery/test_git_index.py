@@ -10,9 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from preflight.sources.discovery import git_files
-from preflight.sources.discovery.git_files import UnreadableIndex, tracked_in
-from preflight.sources.discovery.walk import walk
+from preflight.sources.discovery import walk as walking
+from preflight.sources.discovery.walk import UnreadableIndex, tracked_in, walk
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="there is no git")
 
@@ -189,6 +188,6 @@ def test_a_damaged_index_is_read_or_rejected(data: st.DataObject, tmp_path: Path
     (tmp_path / ".git").mkdir(exist_ok=True)
     (tmp_path / ".git" / "index").write_bytes(good[: data.draw(st.integers(0, len(good)))])
     try:
-        assert len(tracked_in(tmp_path).files) <= git_files._MAX_ENTRIES
+        assert len(tracked_in(tmp_path).files) <= walking._MAX_ENTRIES
     except UnreadableIndex as problem:
         assert str(problem)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from preflight.sources.discovery import git_revision
-from preflight.sources.discovery.git_files import tracked_in
 from preflight.sources.discovery.git_revision import UnreadableRevision, open_revision
+from preflight.sources.discovery.walk import tracked_in
 
 Git = Callable[..., str]
 

@@ -7,11 +7,11 @@ import json
 import pytest
 
 from preflight.model.job import Claim, Known, Launch, NoteKind, Unresolved, Value
-from preflight.model.job.quantities import is_known
+from preflight.model.job.value import is_known
 from preflight.sources.base import Reading, SourceFile
 from preflight.sources.formats.tree import MemoryTree
-from preflight.sources.kubernetes.kubernetes_source import KubernetesSource
 from preflight.sources.kubernetes.pods import amount
+from preflight.sources.kubernetes.workloads import KubernetesSource
 
 TORCH = """\
 apiVersion: kubeflow.org/v1

@@ -8,7 +8,7 @@ from preflight.model.job import Claim, Known, Unresolved
 from preflight.sources.base import Reading, SourceFile
 from preflight.sources.formats.tree import MemoryTree
 from preflight.sources.kubernetes.inputs import find_definitions
-from preflight.sources.kubernetes.kubernetes_source import KubernetesSource
+from preflight.sources.kubernetes.workloads import KubernetesSource
 
 
 def _read(text: str, path: str = "job.yaml", files: dict[str, str] | None = None) -> Reading:

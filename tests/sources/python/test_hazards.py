@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from preflight.model.job import Claim, Known, Unresolved
-from preflight.model.job.quantities import is_known
-from preflight.model.job.value import without_place
+from preflight.model.job.value import is_known, without_place
 from preflight.sources.base import SourceFile
 from preflight.sources.formats.tree import MemoryTree
 from preflight.sources.python import PythonSource

@@ -7,7 +7,7 @@ import textwrap
 import pytest
 
 from preflight.model.job import Claim, Known, Plain, Strength, Unresolved
-from preflight.model.job.quantities import is_known
+from preflight.model.job.value import is_known
 from preflight.sources.base import Reading, SourceFile
 from preflight.sources.formats.tree import MemoryTree
 from preflight.sources.python import PythonSource

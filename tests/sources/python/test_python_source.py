@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from preflight.model.job import Claim, Known, NoteKind, OneOf, Relation, Scope, Strength, Unresolved, Value, span_of
-from preflight.model.job.quantities import is_known
+from preflight.model.job.value import is_known
 from preflight.sources.base import Reading, SourceFile
 from preflight.sources.formats.tree import MemoryTree
 from preflight.sources.python import PythonSource

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from preflight._util.secret_names import is_secret
 from preflight.model.job import Claim, Known, Span, Strength, Unresolved, Value
-from preflight.model.job.quantities import SECTION, SETTING_PREFIX
+from preflight.model.job.value import SECTION, SETTING_PREFIX
 from preflight.sources.base import SourceFile
 from preflight.sources.python.called_settings import CALL, ITEMS, MAKER, SOURCE, Called, calls
 from preflight.sources.python.model_wrappers import OPTIMIZER

@@ -9,8 +9,7 @@ from typing import Any
 from preflight._util.secret_names import is_secret
 from preflight.model.job import Claim, Known, Launch, Value
 from preflight.model.job.claim import Branch, BranchClaim
-from preflight.model.job.quantities import SECTION, SETTING_PREFIX
-from preflight.model.job.value import Computed, Plain, without_place
+from preflight.model.job.value import SECTION, SETTING_PREFIX, Computed, Plain, without_place
 from preflight.sources.python.simulation.run_state import ExpressionPlace, Run
 from preflight.sources.python.simulation.values import NotKnown, native
 

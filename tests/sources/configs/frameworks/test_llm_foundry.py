@@ -4,7 +4,7 @@ import pytest
 
 from preflight.model.job import Known, Unresolved, Value
 from preflight.sources.base import SourceFile
-from preflight.sources.configs.frameworks.framework_files import FRAMEWORKS, FrameworkSource
+from preflight.sources.configs.framework_files import FRAMEWORKS, FrameworkSource
 from preflight.sources.formats.tree import MemoryTree
 
 COMPOSER = FrameworkSource(FRAMEWORKS["composer"])

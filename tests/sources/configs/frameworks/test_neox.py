@@ -4,7 +4,7 @@ import pytest
 
 from preflight.model.job import Claim, Known, NoteKind, Unresolved
 from preflight.sources.base import Reading, SourceFile
-from preflight.sources.configs.frameworks.framework_files import FRAMEWORKS, FrameworkSource
+from preflight.sources.configs.framework_files import FRAMEWORKS, FrameworkSource
 from preflight.sources.formats.tree import MemoryTree
 
 GPT_NEOX = FrameworkSource(FRAMEWORKS["gpt-neox"])

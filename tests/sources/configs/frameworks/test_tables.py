@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from preflight.model.job import Claim, Known, Plain, Relation, Unresolved
-from preflight.model.job.quantities import SETTING_PREFIX, is_known
+from preflight.model.job.value import SETTING_PREFIX, is_known
 from preflight.sources.base import Reading, SourceFile
-from preflight.sources.configs.frameworks.framework_files import (
+from preflight.sources.configs.framework_files import (
     PYTHON_FRAMEWORKS,
     SOURCES,
     FrameworkSource,

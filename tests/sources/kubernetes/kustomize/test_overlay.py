@@ -14,8 +14,8 @@ from preflight.model.job import Known
 from preflight.sources.base import Reading, SourceFile
 from preflight.sources.formats.structured import Kind, Node
 from preflight.sources.formats.tree import MemoryTree
-from preflight.sources.kubernetes.kubernetes_source import KubernetesSource
 from preflight.sources.kubernetes.kustomization import Overlay
+from preflight.sources.kubernetes.workloads import KubernetesSource
 
 JOB = """\
 apiVersion: kubeflow.org/v1

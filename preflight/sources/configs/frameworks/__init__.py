@@ -1,1 +1,0 @@
-"""Configuration files of training frameworks, read by tables: one module of keys for each framework."""
