@@ -23,6 +23,8 @@ _NO_FLEET = frozenset(
     ("PIL", "cv2", "matplotlib", "numpy", "paddle", "pandas", "scipy", "sklearn", "tqdm", "visualdl", "yaml")
 )
 _OF_PADDLE = re.compile(r"\b(?:paddle|fluid|fleet)\b")
+#: The methods of fleet that the text of a module calls.
+_OF_FLEET = re.compile(r"\bfleet\.(\w+)\(")
 
 
 def claims(module: Module) -> Iterator[Claim]:
@@ -72,7 +74,7 @@ def _roles(module: Module) -> Iterator[Claim]:
 
 
 def _fleet_calls(module: Module) -> Iterator[Claim]:
-    """The methods of fleet that the script calls, located at its `fleet.init` or the first of them."""
+    """The methods of fleet that the script or its modules call, located at its `fleet.init` or the first of them."""
     found: dict[str, ast.Call] = {}
     for call in module.calls:
         name = module.called(call)
@@ -83,7 +85,9 @@ def _fleet_calls(module: Module) -> Iterator[Claim]:
         unread = sorted(set(imports.libraries(module)) - _NO_FLEET)
         if unread:
             yield module.claim("fleet_libraries", tuple(unread), at.func, source="paddle")
-        yield module.claim("fleet_calls", tuple(sorted(found)), at.func, spelling=module.text(at), source="paddle")
+        texts = [each.text for each in imports.texts_of_modules(module)[0]]
+        names = {*found, *(name for text in texts for name in _OF_FLEET.findall(text))}
+        yield module.claim("fleet_calls", tuple(sorted(names)), at.func, spelling=module.text(at), source="paddle")
 
 
 def _fleet_init(module: Module, call: ast.Call, name: str) -> Iterator[Claim]:

@@ -99,8 +99,8 @@ def fleet_role_not_seen_through(job: Job) -> Iterator[Verdict]:
 
     Fix: Servers: `init_server()`, `run_server()`. Trainers: `init_worker()`, training, `stop_worker()`.
 
-    Known limits: Calls in another file are not seen; a script that only prints its program, or infers, may leave out
-    some. A missing stop_worker is only a hint unless the processes are started by hand.
+    Known limits: A script that only prints its program, or infers, may leave out some. A missing stop_worker is only a
+    hint unless the processes are started by hand.
     """
     for subject, _, calls in distinct_claims(job, "fleet_calls"):
         names = {str(name) for value in calls.alternatives if isinstance(value, tuple) for name in value}

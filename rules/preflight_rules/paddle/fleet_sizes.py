@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from preflight.model.findings import Severity
-from preflight.model.job import Claim, Job, Scope
+from preflight.model.job import Job, Scope
 from preflight.model.job.value import Symbol, numbers, symbols_in
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import placed, quoted
@@ -101,60 +101,6 @@ def _product(given: dict[str, int], ranks: int) -> int:
         * max(given.get("sep_degree", 1), 1)
         * given.get("sharding_degree", 1)
     )
-
-
-@rule(
-    "PDL009",
-    "pipeline-batch-not-micro-times-steps",
-    severity=Severity.WARNING,
-    otherwise="no script sets both a pipeline configuration and a batch size",
-)
-def pipeline_batch_not_micro_times_steps(job: Job) -> Iterator[Verdict]:
-    """The batch size fed to Fleet's pipeline is not micro batch size x accumulate_steps.
-
-    What it checks: micro_batch_size x accumulate_steps of pipeline_configs is the batch size of the script's only
-    DataLoader, or that of its DistributedBatchSampler.
-
-    Why it matters: An assertion in Fleet fails at the first step. Before 2.4 the samples that did not fit were dropped
-    silently.
-
-    Example: `{"micro_batch_size": 4, "accumulate_steps": 8}` and `DataLoader(..., batch_size=16)`.
-
-    Fix: Set the batch size to the product.
-
-    Known limits: A script with several loaders is not judged, nor a batch size that comes from an argument. Numbers of
-    the one settings file beside the script may not be those that it is given.
-    """
-    for subject, scope, steps in distinct_claims(job, "pipeline_micro_batches"):
-        sizes = [c for c in job.about("pipeline_micro_batch_size", scope) if c.span.path == steps.span.path]
-        loaders = _batch_sizes(job, scope, steps.span.path)
-        if not sizes or len(loaders) != 1:
-            continue
-        verdict = undecided(subject, (steps, *sizes, *loaders))
-        count, size, batch = (numbers(c.value) for c in (steps, sizes[0], loaders[0]))
-        if (
-            verdict is None
-            and count
-            and size
-            and batch
-            and not any(b == c * s for b in batch for c in count for s in size)
-        ):
-            verdict = failed(
-                subject,
-                f"{quoted(sizes[0])} x {quoted(steps)} is {count[0] * size[0]} samples, but {placed(loaders[0])} feeds"
-                f" {batch[0]}.",
-                at=loaders[0],
-                also=((steps, "micro batches of a step"), (sizes[0], "samples of a micro batch")),
-                remedy=f"Set the batch size to {count[0] * size[0]}.",
-            )
-        yield verdict or passed(subject)
-
-
-def _batch_sizes(job: Job, scope: Scope, path: str) -> list[Claim]:
-    """The batch sizes of the loaders of a script, otherwise those of the samplers that make their batches."""
-    names = ("dataloader_batch_size", *(f"setting.paddle_sampler.batch_size{end}" for end in (".beside", "")))
-    found = [[claim for claim in job.about(name, scope) if claim.span.path == path] for name in names]
-    return next(filter(None, found), [])
 
 
 @rule(

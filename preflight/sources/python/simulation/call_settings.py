@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from preflight._util.secret_names import is_secret
 from preflight.model.job import Claim, Known, Span, Strength, Unresolved, Value
@@ -40,6 +40,10 @@ class Place(NamedTuple):
     node: ast.AST
 
 
+#: The file of a call, where it begins, and where it ends: of `data.map(...).shuffle(...)` both begin at one place.
+_CallPlace: TypeAlias = tuple[str, int, int, int | None, int | None]
+
+
 class Seen(NamedTuple):
     """A call of the table, as the runs come to it.
 
@@ -57,17 +61,17 @@ class Seen(NamedTuple):
 
 def seen(runs: Sequence[Run]) -> Iterator[Seen]:
     """The calls of the table among the events of some runs, each once."""
-    found: dict[tuple[str, int, int], list[tuple[int, int, Event]]] = {}
+    found: dict[_CallPlace, list[tuple[int, int, Event]]] = {}
     # What differs between ranks is not known for any of them.
-    others: dict[tuple[str, int, int], list[Event]] = {}
+    others: dict[_CallPlace, list[Event]] = {}
     for run in runs:
         for event in run.events if run.is_of_any else ():
-            others.setdefault(event.path[-1], []).append(event)
+            others.setdefault(_place(event), []).append(event)
     runs = [run for run in runs if not run.is_of_any] or runs
     for rank, run in enumerate(runs):
         for number, event in enumerate(run.events):
             if event.name and event.doubt < 2:
-                found.setdefault(event.path[-1], []).append((rank, number, event))
+                found.setdefault(_place(event), []).append((rank, number, event))
     for places in found.values():
         event = places[0][2]
         row = _row(event)
@@ -76,8 +80,12 @@ def seen(runs: Sequence[Run]) -> Iterator[Seen]:
         ranks = {rank for rank, _, _ in places}
         same = [rank for rank, run in enumerate(runs) if run.role == runs[min(ranks)].role]
         reached_by = RankSet.ALL if ranks >= set(same) else RankSet.FIRST if ranks == {0} else RankSet.OTHERS
-        events = [*(event for _, _, event in places), *others.get(event.path[-1], ())]
+        events = [*(event for _, _, event in places), *others.get(_place(event), ())]
         yield Seen(row, events, runs[min(ranks)].events, reached_by)
+
+
+def _place(event: Event) -> _CallPlace:
+    return event.file.path, event.node.lineno, event.node.col_offset, event.node.end_lineno, event.node.end_col_offset
 
 
 def _row(event: Event) -> Called | None:
@@ -163,6 +171,7 @@ def _uses(each: Seen, at: Place) -> Iterator[tuple[str, tuple[Value, Place]]]:
         if isinstance(values[0], (External, Instance)):
             parts[f"{name}.before"] = (each.around[:number], partial(operator.is_, values[0]))
             parts[f"{name}.after"] = (each.around[number + 1 :], partial(operator.is_, values[0]))
+            parts[f"{name}.parts_after"] = (each.around[number + 1 :], partial(_is_part_of, values[0]))
     for key, (events, is_meant) in parts.items():
         found = tuple(dict.fromkeys(filter(None, (_use(other, is_meant) for other in events))))
         if found:
@@ -193,6 +202,12 @@ def early_optimizers(events: Sequence[Event]) -> Iterator[tuple[Event, Event]]:
         early = [event for n, event in taking if n < number]
         if early and not made and not any(n > number for n, _ in taking):
             yield early[-1], divided
+
+
+def _is_part_of(whole: External | Instance, value: Any) -> bool:
+    """Whether a value is an attribute of an object."""
+    own = whole.attributes.values() if isinstance(whole, Instance) else ()
+    return (isinstance(value, External) and value.owner is whole) or any(value is each for each in own)
 
 
 def _is_result(event: Event, value: Any) -> bool:
@@ -227,7 +242,7 @@ def _is_better(name: str, value: Value, known: Claim, texts: Collection[str]) ->
     """Whether a run shows something better than the text does."""
     if isinstance(value, Unresolved):
         return False
-    if name == "then" or name.endswith((".before", ".after")):
+    if name == "then" or name.endswith((".before", ".after", ".parts_after")):
         # The text shows one function, the run all of them.
         return True
     if name.endswith(f".{MAKER}") and known.value != value:
@@ -263,8 +278,11 @@ def _arguments(each: Seen) -> Iterator[tuple[str, ast.AST, list[Any]]]:
         if not isinstance(node, ast.Starred):
             yield name, node, [event.arguments[position] for event in each.events if position < len(event.arguments)]
     for keyword in first.node.keywords:
-        if keyword.arg and not is_secret(keyword.arg) and keyword.arg in first.keywords:
-            yield keyword.arg, keyword, [event.keywords.get(keyword.arg) for event in each.events]
+        written = {other.arg for other in first.node.keywords}
+        # A dictionary that is spread gives the others.
+        for name in [keyword.arg] if keyword.arg else first.keywords.keys() - written:
+            if not is_secret(name) and name in first.keywords:
+                yield name, keyword, [event.keywords.get(name) for event in each.events]
 
 
 def _facts_of(key: str, values: Sequence[Any], at: Place, depth: int) -> Iterator[tuple[str, Value, Place]]:

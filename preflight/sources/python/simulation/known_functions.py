@@ -84,6 +84,8 @@ _ADDS_OPTIONS = ("deepspeed.add_config_arguments", ".add_argparse_args")
 _WRITING = (".write_text", ".write_bytes", ".unlink", ".rename", ".symlink_to", ".save_to_disk")
 _SPAWNS = names("spawning")
 _SAME_MODULE = names("methods_that_return_the_module")
+_LOADED = "datasets.load_dataset()"
+_SAME_DATASET = names("methods_that_return_the_dataset")
 EQUAL = names("equal")
 OWN_RESULTS = names("own_results")
 LOSS = pattern("losses")
@@ -327,6 +329,8 @@ class Library:
         call = node if isinstance(node, ast.Call) else None
         if function.last in _SAME_MODULE and (module := _module_of(function)) is not None:
             return module
+        if function.last in _SAME_DATASET and function.owner is not None and function.owner.name == _LOADED:
+            return function.owner
         places = (call, frame.module.file, arguments, keywords, function.owner, origin, function.of)
         made = External(f"{name}()", run.region, {}, *places)
         if name.startswith("dataclasses.field") or name == "builtins.SystemExit":

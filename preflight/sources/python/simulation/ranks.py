@@ -48,7 +48,9 @@ _WAITING = (
     "collective_in_rank_loop",
 )
 #: Claims that show that a script is for several ranks.
-_OF_SEVERAL_RANKS = frozenset(("uses_ddp", "uses_fsdp", "training_framework", "backend"))
+_OF_SEVERAL_RANKS = frozenset(
+    ("uses_ddp", "uses_fsdp", "training_framework", "backend", "parallel_environment", "setting.paddle_v2.function")
+)
 #: Stands for a branch that may not be taken.
 _UNSURE = "a condition that is not known"
 #: How a condition is shown on which ranks part, by its kind.
@@ -169,6 +171,9 @@ def _of_launch(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> I
         early = _claim("early_optimizer", "fsdp", optimizer.file, optimizer.node, launch)
         yield replace(early, because=(because,))
     if not launch.launcher:
+        if runs[-1].is_complete:
+            yield from _of_modules(job, launch, runs, files)
+            yield from _of_calls(job, launch, runs)
         return
     failure = next((each.failure for each in runs if each.failure is not None), None)
     if failure is not None and _is_given(failure, script, tree):
