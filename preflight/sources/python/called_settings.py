@@ -50,8 +50,8 @@ FACTS = frozenset(
 )
 
 
-#: What is stated of an argument that has to do with ranks.
-ABOUT_RANKS = (".rank", ".variable", ".divided_by", ".is_list", ".chosen_by")
+#: Those of them that depend on the rest of the program.
+OF_PROGRAM = tuple(f".{fact}" for fact in ("early", "late", "last", "found", "unused", "again", "reached_by", "then"))
 
 
 class Called(NamedTuple):

@@ -292,9 +292,9 @@ def _select_for_role(reading: Reading, role: str, text: str) -> Reading:
     if role == REACHED:
         own = {launch.scope for launch in reading.launches}
         reached = (each for each in reading.claims if each.quantity not in _NOT_REACHED and each.scope not in own)
-        # A run shows the arguments of calls better, but not how a rank is written in them.
-        source, about_ranks = called_settings.SOURCE, called_settings.ABOUT_RANKS
-        reached = (each for each in reached if each.source != source or each.quantity.endswith(about_ranks))
+        # What is done before and after a call is seen in a run.
+        of_program = called_settings.OF_PROGRAM
+        reached = (each for each in reached if not each.quantity.endswith(of_program))
         return Reading(tuple(reached), suppressions=reading.suppressions)
     claims = tuple(claim for claim in reading.claims if claim.source != written_files.IN_FUNCTIONS)
     reading = replace(reading, claims=claims)

@@ -172,8 +172,7 @@ def _of_launch(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> I
         yield replace(early, because=(because,))
     if not launch.launcher:
         if runs[-1].is_complete:
-            yield from _of_modules(job, launch, runs, files)
-            yield from _of_calls(job, launch, runs)
+            yield from _of_functions(job, launch, runs, files)
         return
     failure = next((each.failure for each in runs if each.failure is not None), None)
     if failure is not None and _is_given(failure, script, tree):
@@ -197,8 +196,7 @@ def _of_launch(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> I
     if any("RANK" in each.variables for each in runs):
         setter = _claim("rank_setter", "", script, _start(script), launch)
         yield replace(setter, value=Unresolved(f"{launch.program} sets RANK"))
-    yield from _of_modules(job, launch, runs, files)
-    yield from _of_calls(job, launch, runs)
+    yield from _of_functions(job, launch, runs, files)
     yield from _of_lone_rank(job, launch, runs)
 
 
@@ -213,6 +211,15 @@ def _of_calls(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
     stated = {call_settings.place_of(claim.quantity, claim.span): claim for claim in calls}
     modules = {event.file.path: event.file.text for each in runs for event in each.events}
     return call_settings.claims(runs, list(modules.values()), stated, new)
+
+
+def _of_functions(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> Iterator[Claim]:
+    """What the functions of modules show that a program calls, and the calls that it comes to."""
+    shown = list(_of_modules(job, launch, runs, files))
+    calls = list(_of_calls(replace(job, claims=(*job.claims, *shown)), launch, runs))
+    better = {call_settings.place_of(claim.quantity, claim.span) for claim in calls}
+    yield from (claim for claim in shown if call_settings.place_of(claim.quantity, claim.span) not in better)
+    yield from calls
 
 
 def _of_modules(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> Iterator[Claim]:
