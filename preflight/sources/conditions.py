@@ -105,6 +105,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "occurrences": lambda item, part: item.count(part) if isinstance(item, str) else 0,
     "repeated": lambda item: _repeated(item),
     "list_length": lambda item: _list_length(item),
+    "number_in": lambda item, pattern: _number_in(item, pattern),
     "as_list": lambda item: item if isinstance(item, tuple) else () if item is None else (item,),
     "overlaps": lambda items, others: any(item in others for item in items),
 }
@@ -203,6 +204,12 @@ def _matches(text: str, pattern: str) -> bool:
     if len(text) > _MAX_MATCHED:
         raise UnknownValue("the form of a long text")
     return re.fullmatch(pattern, text) is not None
+
+
+def _number_in(item: Any, pattern: str) -> int | None:
+    """The number that the group of a pattern finds in a text: 4 for `p([0-9]+)` in `d2p4`; None if it finds none."""
+    found = re.search(pattern, item) if isinstance(item, str) and len(item) <= _MAX_MATCHED else None
+    return int(found[1]) if found is not None else None
 
 
 _RANGE = re.compile(
