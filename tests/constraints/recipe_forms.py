@@ -82,6 +82,7 @@ _TOOLS = {
         "general.run=r parallelism.dp=4 parallelism.tp=2 parallelism.pp=1 tokens.train_steps=100"
         " tokens.sequence_length=4096 tokens.micro_batch_size=1 tokens.batch_accumulation_per_replica=1",
     ),
+    "open_instruct": ("python open_instruct/grpo_fast.py {}", "--model_name_or_path m"),
     "skyrl": (
         "python3 -m skyrl.train.entrypoints.main_base {}",
         "trainer.placement.policy_num_gpus_per_node=8 generator.inference_engine.num_engines=8",
