@@ -129,10 +129,13 @@ def _repeated(item: Any) -> Any:
 
 
 def _list_length(item: Any) -> int:
-    """The length of a list that is written out: `([0]*1+[1]*7)*2` has 16. Raises UnknownValue for anything else."""
+    """The length of a list that is written out: `([0]*1+[1]*7)*2` has 16, `list(range(0, 8))` 8.
+
+    Raises UnknownValue for anything else.
+    """
     if isinstance(item, tuple):
         return len(item)
-    if not isinstance(item, str) or not item.strip().startswith(("[", "(")) or len(item) > _MAX_MATCHED:
+    if not isinstance(item, str) or not item.strip().startswith(("[", "(", "list(range(")) or len(item) > _MAX_MATCHED:
         raise UnknownValue(f"the length of {item!r}")
     try:
         return _length_of(ast.parse(item.strip(), mode="eval").body)
@@ -143,6 +146,12 @@ def _list_length(item: Any) -> int:
 def _length_of(node: ast.expr) -> int:
     if isinstance(node, ast.List):
         return len(node.elts)
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "list" and len(node.args) == 1:
+        return _length_of(node.args[0])
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "range":
+        bounds = [item.value for item in node.args if isinstance(item, ast.Constant) and isinstance(item.value, int)]
+        if bounds and len(bounds) == len(node.args) and 0 not in bounds[2:]:
+            return len(range(*bounds))
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         return _length_of(node.left) + _length_of(node.right)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and isinstance(node.right, ast.Constant):

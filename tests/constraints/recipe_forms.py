@@ -83,6 +83,16 @@ _TOOLS = {
         " tokens.sequence_length=4096 tokens.micro_batch_size=1 tokens.batch_accumulation_per_replica=1",
     ),
     "open_instruct": ("python open_instruct/grpo_fast.py {}", "--model_name_or_path m"),
+    "oumi": (
+        "torchrun --nproc-per-node 8 -m oumi train -c c.yaml",
+        'model.model_name=m data.train.datasets=\'[{"dataset_name":"d"}]\' training.trainer_type=TRL_SFT',
+    ),
+    "roll": (
+        "python examples/start_rlvr_pipeline.py --config_path . --config_name c",
+        "exp_name=e pretrain=m rollout_batch_size=64 prompt_length=512 response_length=8192 num_gpus_per_node=8"
+        " actor_train.strategy_args.strategy_name=megatron_train actor_train.device_mapping='list(range(0,16))'"
+        " actor_infer.strategy_args.strategy_name=vllm actor_infer.device_mapping='list(range(16,32))'",
+    ),
     "skyrl": (
         "python3 -m skyrl.train.entrypoints.main_base {}",
         "trainer.placement.policy_num_gpus_per_node=8 generator.inference_engine.num_engines=8",
