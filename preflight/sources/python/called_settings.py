@@ -38,7 +38,7 @@ from preflight.sources.python.rank_conditions import (
 
 #: What a script with calls of other libraries imports.
 _OF_OTHERS = re.compile(
-    r"peft|transformers|trl|accelerate|datasets|evaluate|lightning|composer|megatron|nemo|\bray\b|tensorflow|mpi4py"
+    r"peft|transformers|trl|accelerate|datasets|evaluate|lightning|composer|megatron|nemo|\bray\b|tensorflow|mpi4py|xtuner"
 )
 #: How these claims are named; `because` is the call.
 SOURCE = "call"
