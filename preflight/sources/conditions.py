@@ -105,6 +105,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "occurrences": lambda item, part: item.count(part) if isinstance(item, str) else 0,
     "repeated": lambda item: _repeated(item),
     "list_length": lambda item: _list_length(item),
+    "number_in": lambda item, pattern: _number_in(item, pattern),
     "as_list": lambda item: item if isinstance(item, tuple) else () if item is None else (item,),
     "overlaps": lambda items, others: any(item in others for item in items),
 }
@@ -128,10 +129,13 @@ def _repeated(item: Any) -> Any:
 
 
 def _list_length(item: Any) -> int:
-    """The length of a list that is written out: `([0]*1+[1]*7)*2` has 16. Raises UnknownValue for anything else."""
+    """The length of a list that is written out: `([0]*1+[1]*7)*2` has 16, `list(range(0, 8))` 8.
+
+    Raises UnknownValue for anything else.
+    """
     if isinstance(item, tuple):
         return len(item)
-    if not isinstance(item, str) or not item.strip().startswith(("[", "(")) or len(item) > _MAX_MATCHED:
+    if not isinstance(item, str) or not item.strip().startswith(("[", "(", "list(range(")) or len(item) > _MAX_MATCHED:
         raise UnknownValue(f"the length of {item!r}")
     try:
         return _length_of(ast.parse(item.strip(), mode="eval").body)
@@ -142,6 +146,12 @@ def _list_length(item: Any) -> int:
 def _length_of(node: ast.expr) -> int:
     if isinstance(node, ast.List):
         return len(node.elts)
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "list" and len(node.args) == 1:
+        return _length_of(node.args[0])
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "range":
+        bounds = [item.value for item in node.args if isinstance(item, ast.Constant) and isinstance(item.value, int)]
+        if bounds and len(bounds) == len(node.args) and 0 not in bounds[2:]:
+            return len(range(*bounds))
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         return _length_of(node.left) + _length_of(node.right)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and isinstance(node.right, ast.Constant):
@@ -203,6 +213,12 @@ def _matches(text: str, pattern: str) -> bool:
     if len(text) > _MAX_MATCHED:
         raise UnknownValue("the form of a long text")
     return re.fullmatch(pattern, text) is not None
+
+
+def _number_in(item: Any, pattern: str) -> int | None:
+    """The number that the group of a pattern finds in a text: 4 for `p([0-9]+)` in `d2p4`; None if it finds none."""
+    found = re.search(pattern, item) if isinstance(item, str) and len(item) <= _MAX_MATCHED else None
+    return int(found[1]) if found is not None else None
 
 
 _RANGE = re.compile(

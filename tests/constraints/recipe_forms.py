@@ -62,6 +62,37 @@ _TOOLS = {
         "python3 train.py {}",
         "--actor-num-nodes 1 --actor-num-gpus-per-node 8 --num-rollout 100 --rollout-batch-size 32 --colocate",
     ),
+    "areal": (
+        "python3 -m areal.infra.launcher.ray train.py --config c.yaml",
+        "experiment_name=math trial_name=run cluster.n_nodes=1 cluster.n_gpus_per_node=8 actor.backend=fsdp:d8"
+        " rollout.backend=sglang:d8 actor.path=m",
+    ),
+    "veomni": (
+        "torchrun --nproc-per-node 8 tasks/train_text.py c.yaml",
+        "model.model_path=m data.train_path=d train.accelerator.ulysses_size=1 train.micro_batch_size=1"
+        " train.init_device=meta",
+    ),
+    "primus": (
+        "primus-cli direct -- train pretrain --config c.yaml",
+        "work_group=amd exp_name=e modules.pre_trainer.framework=megatron modules.pre_trainer.config=pre_trainer.yaml"
+        " modules.pre_trainer.overrides.global_batch_size=64",
+    ),
+    "nanotron": (
+        "CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun --nproc-per-node 8 run_train.py --config-file c.yaml",
+        "general.run=r parallelism.dp=4 parallelism.tp=2 parallelism.pp=1 tokens.train_steps=100"
+        " tokens.sequence_length=4096 tokens.micro_batch_size=1 tokens.batch_accumulation_per_replica=1",
+    ),
+    "open_instruct": ("python open_instruct/grpo_fast.py {}", "--model_name_or_path m"),
+    "oumi": (
+        "torchrun --nproc-per-node 8 -m oumi train -c c.yaml",
+        'model.model_name=m data.train.datasets=\'[{"dataset_name":"d"}]\' training.trainer_type=TRL_SFT',
+    ),
+    "roll": (
+        "python examples/start_rlvr_pipeline.py --config_path . --config_name c",
+        "exp_name=e pretrain=m rollout_batch_size=64 prompt_length=512 response_length=8192 num_gpus_per_node=8"
+        " actor_train.strategy_args.strategy_name=megatron_train actor_train.device_mapping='list(range(0,16))'"
+        " actor_infer.strategy_args.strategy_name=vllm actor_infer.device_mapping='list(range(16,32))'",
+    ),
     "skyrl": (
         "python3 -m skyrl.train.entrypoints.main_base {}",
         "trainer.placement.policy_num_gpus_per_node=8 generator.inference_engine.num_engines=8",

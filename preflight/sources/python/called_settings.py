@@ -38,7 +38,7 @@ from preflight.sources.python.shards import setting_of
 
 #: What a script with calls of other libraries imports.
 _OF_OTHERS = re.compile(
-    r"peft|transformers|trl|accelerate|datasets|evaluate|lightning|composer|megatron|nemo|\bray\b|tensorflow|mpi4py"
+    r"peft|transformers|trl|accelerate|datasets|evaluate|lightning|composer|megatron|nemo|\bray\b|tensorflow|mpi4py|xtuner"
 )
 #: How these claims are named; `because` is the call.
 SOURCE = "call"

@@ -48,7 +48,7 @@ def test_llamafactory_on_one_device_claims_no_nodes() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["llamafactory-cli chat a.yaml", "axolotl preprocess a.yaml", "trl env", "tune ls", "tune run recipe --config x"],
+    ["llamafactory-cli chat a.yaml", "axolotl preprocess a.yaml", "trl env", "tune ls"],
 )
 def test_other_commands_launch_nothing(line: str) -> None:
     assert read(line).launches == ()
