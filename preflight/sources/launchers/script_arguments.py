@@ -549,10 +549,10 @@ def read_program(
     trainer, files = trainer_claims(line, words[1:], tree)
     own, configurations = framework_claims(line, words, tree)
     own = (*own, *megatron_claims(line, words, tree))
-    models = model_references(line, (*claims, *trainer), tree)
     if len(references) == 1:
         claims = (*claims, *program_claims(line, references[0].target, words[1:], tree))
     framework = _read_framework(line, words, tree, module=module)
+    models = model_references(line, (*claims, *trainer, *framework.claims), tree)
     if framework.starts_ranks and launcher in _PLAIN_LAUNCHERS:
         launcher = framework.starts_ranks
     launch = Launch(
@@ -642,7 +642,7 @@ def _read_framework(line: LaunchLine, words: Sequence[Word], tree: Tree, *, modu
         claims = rl_claims(by_arguments, line, words)
         if known_prefix(word) in by_arguments.own:
             claims = (*claims, *option_claims(by_arguments.name, line, words[1:]))
-        return _FrameworkReading(claims, (), by_arguments.name)
+        return _FrameworkReading(claims, (), by_arguments.name if by_arguments.starts_ranks else "")
     run = run_config(line, words, tree, module=module)
     if run is None:
         return _FrameworkReading()
