@@ -70,7 +70,7 @@ class Outline:
         return self._functions.get(name, ())
 
     def calls_named(self, name: str) -> Sequence[ast.Call]:
-        """The calls of a function or method of this name, on any object."""
+        """The calls of a function or method of this name of the script's own: `torch.save()` is none."""
         return self._calls.get(name, ())
 
     def assigned_once(self, target: ast.expr) -> ast.expr | None:
@@ -139,7 +139,10 @@ class Outline:
     @functools.cached_property
     def _calls(self) -> dict[str, list[ast.Call]]:
         return grouped(
-            (end_of(node.func), node) for node in self._walked.by_kind.get(ast.Call, ()) if isinstance(node, ast.Call)
+            (end_of(node.func), node)
+            for node in self._walked.by_kind.get(ast.Call, ())
+            if isinstance(node, ast.Call)
+            and not (isinstance(node.func, ast.Attribute) and dotted(node.func).split(".")[0] in self._walked.imports)
         )
 
     @functools.cached_property

@@ -160,7 +160,9 @@ def _startup_program(module: Module, call: ast.Call, transpiler: Claim, *, takes
     if program is not None:
         name = module.text(value_of(program))
         own = [guard for guard in own if module.text(guard.args[0]) == name]
-    if not own or any(keyword.arg is None for keyword in call.keywords):
+    # A block around it may make the programs those that it takes by default.
+    is_within = any(isinstance(outer, ast.With) for outer in module.outline.above(call))
+    if not own or is_within or any(keyword.arg is None for keyword in call.keywords):
         return
     startup = argument(call, "startup_program", POSITIONS["startup_program"])
     missing = []

@@ -17,7 +17,8 @@ from preflight.sources.shell.shell_document import GAP, Document
 from preflight.sources.shell.words import spelling_of
 
 _DIRECTIVE = re.compile(r"#SBATCH(?=[ \t]|$)")
-_TOKEN = re.compile(r"""(?:[^\s'"#]|'[^'\n]*'|"[^"\n]*"|(?<=\S)#)+""")
+#: A word; `#` begins a comment within one, too (_get_argument of Slurm's sbatch/opt.c).
+_TOKEN = re.compile(r"""(?:[^\s'"#]|'[^'\n]*'|"[^"\n]*")+""")
 _BARE_LONG = frozenset(
     (
         *("contiguous", "exclusive", "hold", "ignore-pbs", "no-kill", "no-requeue", "overcommit", "oversubscribe"),

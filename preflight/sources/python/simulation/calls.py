@@ -245,7 +245,8 @@ class Calls(Expressions):
         return result
 
     def _enter(self, function: FunctionValue) -> None:
-        """Note that a function is certainly called."""
+        """Note that a function is called."""
+        self._called_functions.add(function.node)
         if not self._maybe and not self._muted:
             node = function.node
             self.entered.add((function.frame.module.file.path, node.lineno, node.end_lineno or node.lineno))

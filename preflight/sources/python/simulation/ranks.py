@@ -94,7 +94,8 @@ def simulated(job: Job, derived: Job, files_of: Callable[[Launch], Files]) -> Jo
     """
     launches = job.launches or tuple(_unlaunched(job))
     runs = runs_of(derived, launches, files_of)
-    shown = list(resolution.resolved(job.claims, {launch.id: launch for launch in job.launches}, runs))
+    by_id = {launch.id: launch for launch in job.launches}
+    shown = [claim for claim in resolution.resolved(job.claims, by_id, runs) if not _is_uncalled(claim, runs)]
     known = replace(job, claims=tuple(shown))
     new = [
         claim
@@ -105,6 +106,13 @@ def simulated(job: Job, derived: Job, files_of: Callable[[Launch], Files]) -> Jo
     better = {(claim.scope, call_settings.place_of(claim.quantity, claim.span)) for claim in new}
     kept = (c for c in shown if (c.scope, call_settings.place_of(c.quantity, c.span)) not in better)
     return replace(job, claims=(*kept, *new))
+
+
+def _is_uncalled(claim: Claim, runs: Mapping[str, Sequence[Run]]) -> bool:
+    """Whether a claim is about a function that its program does not call."""
+    of_launch = runs.get(claim.scope.launch, ())
+    path, line = claim.span.path, claim.span.line
+    return bool(of_launch) and any(path == at and first <= line <= end for at, first, end in of_launch[-1].uncalled)
 
 
 def _unlaunched(job: Job) -> Iterator[Launch]:
@@ -419,11 +427,10 @@ def _run(
         failure = interpreter.run(script)
     except (OutOfSteps, RecursionError):
         is_complete = False
-    interpreter.free()
     outcomes = {place: frozenset(found) for place, found in interpreter.outcomes.items()}
     variables = frozenset(library.given)
     is_of_any = world.rank is None
-    return Run(
+    found = Run(
         interpreter.events,
         failure,
         is_complete,
@@ -440,7 +447,10 @@ def _run(
         library.is_asked,
         interpreter.parsers,
         frozenset(interpreter.entered),
+        frozenset(interpreter.uncalled()) if is_of_any and is_complete else frozenset(),
     )
+    interpreter.free()
+    return found
 
 
 class _Modules:

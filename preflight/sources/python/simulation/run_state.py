@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import copy
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -111,6 +112,7 @@ class Run(NamedTuple):
         asks_for_rank: whether what it does may depend on its rank.
         parsers: the calls that parse a line.
         entered: the functions that it certainly calls, by file, first and last line.
+        uncalled: the functions that nothing in its modules calls or names.
     """
 
     events: Sequence[Event]
@@ -129,6 +131,7 @@ class Run(NamedTuple):
     asks_for_rank: bool = True
     parsers: Sequence[ParserCall] = ()
     entered: Collection[tuple[str, int, int]] = ()
+    uncalled: Collection[tuple[str, int, int]] = ()
 
 
 class ParserCall(NamedTuple):
@@ -205,6 +208,17 @@ class Stopped(Signal):
 FindModule = Callable[[SourceFile, str, int], "SourceFile | None"]
 
 
+def _names_in(tree: ast.AST) -> Iterator[str]:
+    """The names that are used in a tree, and its texts, which may name something."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
 class RunState:
     """Where a run is, how certain that is, and what it has called so far."""
 
@@ -222,6 +236,7 @@ class RunState:
         #: How many items the loops at some places had.
         self.rounds: dict[tuple[str, int, int], set[int]] = {}
         self.entered: set[tuple[str, int, int]] = set()
+        self._called_functions: set[ast.AST] = set()
         self._watched: dict[int, ExpressionPlace] = {}
         self._wanted = wanted
         self._find_module = find_module
@@ -402,6 +417,19 @@ class RunState:
                 if isinstance(value, ClassValue):
                     value.names.clear()
             frame.names.clear()
+
+    def uncalled(self) -> Iterator[tuple[str, int, int]]:
+        """The functions that nothing in the modules of the run calls or names, by file, first and last line."""
+        parsed = {path: self._parse(module.file) for path, module in self._modules.items()}
+        trees = {path: each.tree for path, each in parsed.items() if each is not None}
+        named = Counter(name for tree in trees.values() for name in _names_in(tree))
+        for path, tree in trees.items():
+            for node in tree.body:
+                if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) or node.decorator_list:
+                    continue
+                own = Counter(_names_in(node))
+                if node not in self._called_functions and named[node.name] == own[node.name]:
+                    yield path, node.lineno, node.end_lineno or node.lineno
 
     def _read(self, file: SourceFile) -> Sequence[ast.stmt] | None:
         """The statements of a module; None if it cannot be parsed. Raises OutOfSteps where the modules are too long."""
