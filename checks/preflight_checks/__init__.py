@@ -53,7 +53,7 @@ _MEASUREMENTS = (
 
 PACK = Pack(
     items=modules(__name__, str(Path(__file__).parent), without="probes"),
-    areas=toml.load(Path(__file__).with_name("data") / "areas.toml"),
+    areas=toml.beside(__file__, "data/areas.toml"),
     stages=_STAGES,
     symptoms=_SYMPTOMS,
     charts=_CHARTS,

@@ -13,5 +13,5 @@ from preflight.plugins.pack import Pack, modules
 
 PACK = Pack(
     items=modules(__name__, str(Path(__file__).parent)),
-    areas=toml.load(Path(__file__).with_name("data") / "areas.toml"),
+    areas=toml.beside(__file__, "data/areas.toml"),
 )
