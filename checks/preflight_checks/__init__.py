@@ -1,49 +1,15 @@
 """The checks that come with preflight: what a job requires of its nodes, judged from facts about them.
 
-`PACK` lists every check as `module:function`. Nothing is registered by hand: it is every function below this package
-that the decorator `@check` marks, or one made of it, such as `@gpu_check`.
+A check is a function under `@check`, or under a decorator made of it such as `@gpu_check`, in any module of this
+package. `PACK` finds the modules by their file names and imports none of them.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from preflight.plugins.pack import Pack, decorated
-
-#: The subject of each area of checks.
-_AREAS = {
-    "CKP": "checkpoints",
-    "BAT": "batch sizes",
-    "ALC": "allocations",
-    "CLK": "clocks",
-    "CPU": "processors",
-    "CPY": "copies of the job's files",
-    "CTX": "the environment ranks run in",
-    "DAT": "data on the nodes",
-    "DSK": "temporary files and caches",
-    "ENV": "environment variables",
-    "GPU": "GPUs",
-    "LFT": "leftovers of earlier runs",
-    "KUB": "Kubernetes",
-    "LIM": "limits",
-    "LNK": "links",
-    "MEM": "memory",
-    "NAM": "host names",
-    "NET": "network settings",
-    "NIC": "network interfaces",
-    "NOD": "nodes",
-    "PCI": "PCI buses",
-    "PKG": "packages",
-    "PLC": "placement of parameter servers",
-    "PRT": "ports",
-    "PRX": "proxies",
-    "RAY": "Ray clusters",
-    "RDM": "RDMA devices",
-    "RMT": "remote start",
-    "SMK": "the training run",
-    "SYS": "operating systems",
-    "VER": "versions",
-}
+from preflight._util import toml
+from preflight.plugins.pack import Pack, modules
 
 #: Packages and modules that serve one stage only, so that a run without this stage does not load them.
 _STAGES = {
@@ -86,8 +52,8 @@ _MEASUREMENTS = (
 )
 
 PACK = Pack(
-    items=decorated(__name__, Path(__file__).parent, "check"),
-    areas=_AREAS,
+    items=modules(__name__, str(Path(__file__).parent), without="probes"),
+    areas=toml.beside(__file__, "data/areas.toml"),
     stages=_STAGES,
     symptoms=_SYMPTOMS,
     charts=_CHARTS,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 import functools
-import importlib
-import importlib.resources
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -21,11 +19,9 @@ from preflight.model.recording import Fleet
 from preflight_checks.requirements import fold, largest
 
 
-@functools.cache
 def table(name: str) -> dict[str, Any]:
     """The parsed contents of `data/NAME.toml`."""
-    text = importlib.resources.files("preflight_checks").joinpath(f"data/{name}.toml").read_text("utf-8")
-    return dict(toml.loads(text))
+    return toml.beside(__file__, f"data/{name}.toml")
 
 
 @dataclass(frozen=True, slots=True)

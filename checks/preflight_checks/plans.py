@@ -132,12 +132,12 @@ def given(gate: Gate[T]) -> Callable[[JudgeGiven[T]], JudgeFacts]:
     """
 
     def decorate(judge: JudgeGiven[T]) -> JudgeFacts:
+        @functools.wraps(judge)
         def judge_if_given(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             value = yield from gate(job, fleet, facts)
             if value is not None:
                 yield from judge(job, fleet, facts, value)
 
-        judge_if_given.__name__, judge_if_given.__doc__ = judge.__name__, judge.__doc__
         return judge_if_given
 
     return decorate

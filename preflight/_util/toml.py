@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import re
 import sys
@@ -23,6 +24,12 @@ def loads(text: str) -> dict[str, Any]:
 def load(path: Path) -> dict[str, Any]:
     """The same of a file. Raises OSError as well."""
     return loads(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def beside(module_file: str, name: str) -> dict[str, Any]:
+    """The table of a file in the folder of a module (`__file__`). It is read once; callers do not change it."""
+    return load(Path(module_file).parent / name)
 
 
 def with_tuples(table: Mapping[str, Any]) -> dict[str, Any]:

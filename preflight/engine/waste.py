@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import NamedTuple
 
 from preflight._util import toml
@@ -209,4 +208,4 @@ class Default(NamedTuple):
     source: str
 
 
-DEFAULTS = {key: Default(**row) for key, row in toml.load(Path(__file__).with_suffix(".toml")).items()}
+DEFAULTS = {key: Default(**row) for key, row in toml.beside(__file__, "waste.toml").items()}

@@ -329,7 +329,7 @@ class ErrorMeaning(NamedTuple):
 
 @functools.cache
 def _meanings() -> dict[str, list[ErrorMeaning]]:
-    tables = toml.load(Path(__file__).with_name("error_meanings.toml"))
+    tables = toml.beside(__file__, "error_meanings.toml")
     return {name: [ErrorMeaning(*row) for row in rows] for name, rows in tables.items()}
 
 

@@ -20,7 +20,6 @@ import re
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from preflight._util import toml
@@ -468,7 +467,7 @@ def _with_node_count(claim: Claim, nodes: Value) -> Claim:
     return replace(claim, value=nodes) if claim.value == counted else claim
 
 
-_TABLE = toml.load(Path(__file__).with_suffix(".toml"))
+_TABLE = toml.beside(__file__, "orchestrators.toml")
 
 
 def _variables(row: dict[str, str]) -> dict[str, str | Symbol]:

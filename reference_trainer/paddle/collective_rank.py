@@ -49,7 +49,7 @@ def run(params: dict[str, Any], progress: Progress) -> RankReport:
     dialling = rendezvous.MasterDialer(params, progress, timeout_s)
     rendezvous.await_master(params, progress, dialling)
     lines = _assemble(params, progress, listener, timeout_s)
-    paddle = load(progress)
+    paddle = load_paddle(progress)
     backend = _agree_on_backend(params, progress, lines, nccl_obstacle(paddle, params), timeout_s)
     progress.entering("setup of the device", loading=True)
     device = device_of(paddle, params, backend)
@@ -57,7 +57,7 @@ def run(params: dict[str, Any], progress: Progress) -> RankReport:
     found = versions(paddle, device)
     progress.reached(rank_events.IMPORTED, backend=backend, **found)
     progress.reached(rank_events.RENDEZVOUS)
-    collectives = join(paddle, params, progress, backend, device, timeout_s)
+    collectives = join_group(paddle, params, progress, backend, device, timeout_s)
     progress.reached(rank_events.GROUP)
     first = oracle.check_collectives(collectives, progress.rank, world_size, NUMPY)
     second = oracle.check_steps(
@@ -338,7 +338,7 @@ class ExactModel:
 _LIMITS = ("FLAGS_stop_check_timeout", "PADDLE_PG_TIMEOUT")
 
 
-def load(progress: Progress) -> Any:
+def load_paddle(progress: Progress) -> Any:
     """`paddle`, imported under an announcement because it takes seconds.
 
     Raises ProbeUnavailable of kind `missing`, with the reason, if it cannot be imported.
@@ -388,7 +388,7 @@ def versions(paddle: Any, device: str) -> dict[str, str]:
     }
 
 
-def join(
+def join_group(
     paddle: Any, params: dict[str, Any], progress: Progress, backend: str, device: str, timeout_s: float
 ) -> Collectives:
     """Join the process group once all ranks are known to have connected, and run a first sum through it.

@@ -52,8 +52,8 @@ def worker(config: Settings, progress: Progress) -> WorkerReport:
         address = connections.dial()
         connections.meet()
         progress.entering("import of paddle", loading=True)
-        environment(config, "worker", address)
-        paddle = load()
+        set_environment(config, "worker", address)
+        paddle = load_paddle()
         progress.left()
         progress.reached(rank_events.IMPORTED, paddle=str(paddle.__version__))
         connections.await_servers()
@@ -339,8 +339,8 @@ def _serve_paddle(config: Settings, reading: int, writing: int) -> None:
     """The child process: never returns."""
     code = 1
     try:
-        environment(config, "server", "")
-        paddle = load()
+        set_environment(config, "server", "")
+        paddle = load_paddle()
         os.write(writing, b"ready %s\n" % str(paddle.__version__).encode())
         if os.read(reading, 16) == b"go\n":
             cut = Program(paddle, config)
@@ -531,7 +531,7 @@ INPUTS, HIDDEN, CLASSES, BATCH, ROWS, WIDTH, LEARNING_RATE = 16, 32, 4, 64, 1000
 TABLE = "preflight_embedding"
 
 
-def environment(config: Settings, role: str, address: str) -> None:
+def set_environment(config: Settings, role: str, address: str) -> None:
     """The variables that configure Paddle's role maker for the run; they replace the job's own."""
     host, port = split_endpoint(config.endpoint) if role == "server" else (address, 0)
     os.environ.update(
@@ -549,7 +549,7 @@ def environment(config: Settings, role: str, address: str) -> None:
     )
 
 
-def load() -> Any:
+def load_paddle() -> Any:
     """`paddle`. Raises ProbeUnavailable of kind `missing` if it, or its parameter server, is not available."""
     try:
         import paddle

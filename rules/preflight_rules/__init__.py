@@ -6,72 +6,12 @@ modules by their file names and imports none of them.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from pathlib import Path
 
-from preflight.plugins.pack import Pack
+from preflight._util import toml
+from preflight.plugins.pack import Pack, modules
 
-
-def _modules(folder: str, package: str) -> Iterator[str]:
-    """The names of the modules in a package and its subpackages, sorted. Only folders are read."""
-    with os.scandir(folder) as entries:
-        for entry in sorted(entries, key=lambda entry: entry.name):
-            if entry.name.isidentifier() and os.path.exists(os.path.join(entry.path, "__init__.py")):  # noqa: PTH110, PTH118
-                yield from _modules(entry.path, f"{package}.{entry.name}")
-            elif entry.name.endswith(".py") and not entry.name.startswith("_"):
-                yield f"{package}.{entry.name.removesuffix('.py')}"
-
-
-#: The title of each area of rules, for `passed in the files: 12 rules on ...`. An area without one goes by its letters.
-_AREAS = {
-    "ACC": "Accelerate",
-    "ARG": "launcher options",
-    "BAT": "batch sizes",
-    "CFG": "framework settings",
-    "CKP": "checkpoints",
-    "CLT": "cluster_train",
-    "CST": "cost",
-    "CTR": "containers",
-    "DAT": "data loading",
-    "DSP": "DeepSpeed",
-    "ENV": "environment variables",
-    "FIL": "input files",
-    "FLG": "Paddle flags",
-    "FLT": "fault tolerance",
-    "FLU": "Fluid programs",
-    "FSD": "FSDP",
-    "GPU": "GPUs",
-    "HFT": "Hugging Face's trainer",
-    "HST": "hostfiles",
-    "HVD": "Horovod",
-    "HYD": "Hydra",
-    "IFN": "interface filters",
-    "KUB": "Kubernetes",
-    "LCH": "launch lines",
-    "LIT": "Lightning",
-    "LOG": "logs",
-    "LRK": "local ranks",
-    "MEM": "memory",
-    "MPI": "MPI",
-    "PAR": "parallel sizes",
-    "PDL": "Paddle launches",
-    "PGR": "process groups",
-    "PIP": "pipelines",
-    "PPS": "parameter servers",
-    "PRC": "precision",
-    "PRT": "ports",
-    "RAY": "Ray",
-    "RDV": "rendezvous",
-    "REC": "PaddleRec",
-    "RLT": "reinforcement learning",
-    "SGD": "synchronous and asynchronous SGD",
-    "SLU": "Slurm",
-    "TFP": "TensorFlow clusters",
-    "TMO": "timeouts",
-    "TRN": "training loops",
-    "TRX": "transmission",
-    "VLK": "pinned versions",
-    "WLD": "world size",
-}
-
-PACK = Pack(items=tuple(_modules(os.path.dirname(__file__), __name__)), areas=_AREAS)  # noqa: PTH120
+PACK = Pack(
+    items=modules(__name__, str(Path(__file__).parent)),
+    areas=toml.beside(__file__, "data/areas.toml"),
+)

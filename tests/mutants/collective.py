@@ -8,7 +8,7 @@ from typing import Any
 from reference_trainer.collective import group, steps
 from reference_trainer.collective import rank as rank_module
 from reference_trainer.collective import steps as sharded
-from reference_trainer.common import arrays
+from reference_trainer.common import messages
 from tests.mutants.patch import COLLECTIVE, DDP, FSDP, RANK, RANKS, Patch, half, mutant, wrap
 
 
@@ -317,25 +317,25 @@ def wrong_but_the_last(patch: Patch, operation: str) -> None:
 @mutant(RANK, *COLLECTIVE)
 def timed_all_reduce_wrong_but_the_last(patch: Patch) -> None:
     """All timed sums but the last are wrong."""
-    wrong_but_the_last(patch, arrays.ALL_REDUCE)
+    wrong_but_the_last(patch, messages.ALL_REDUCE)
 
 
 @mutant(RANK, *COLLECTIVE)
 def timed_all_gather_wrong_but_the_last(patch: Patch) -> None:
     """All timed all-gathers but the last are wrong."""
-    wrong_but_the_last(patch, arrays.ALL_GATHER)
+    wrong_but_the_last(patch, messages.ALL_GATHER)
 
 
 @mutant(RANK, *COLLECTIVE)
 def timed_all_to_all_wrong_but_the_last(patch: Patch) -> None:
     """All timed all-to-alls but the last are wrong."""
-    wrong_but_the_last(patch, arrays.ALL_TO_ALL)
+    wrong_but_the_last(patch, messages.ALL_TO_ALL)
 
 
 @mutant(RANK, *COLLECTIVE)
 def timed_broadcast_wrong_but_the_last(patch: Patch) -> None:
     """All timed broadcasts but the last are wrong on one rank."""
-    wrong_but_the_last(patch, arrays.BROADCAST)
+    wrong_but_the_last(patch, messages.BROADCAST)
 
 
 @mutant(RANKS, *COLLECTIVE)
@@ -345,7 +345,7 @@ def timed_all_reduce_sends_nothing_but_once(patch: Patch) -> None:
     def build(original: Any) -> Any:
         def wrong(self: group.Collectives, which: str, tensor: Any, room: Any) -> Any:
             call = original(self, which, tensor, room)
-            if which != arrays.ALL_REDUCE:
+            if which != messages.ALL_REDUCE:
                 return call
 
             def altered() -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from reference_trainer.common import arrays
+from reference_trainer.common import messages
 from reference_trainer.pipeline import stage
 from reference_trainer.pipeline.stage import _Stage
 from tests.mutants.collective import (
@@ -123,7 +123,7 @@ def all_gather_returns_the_previous_result(patch: Patch) -> None:
 @mutant(RANK, *COLLECTIVE)
 def timed_reduce_scatter_wrong_but_the_last(patch: Patch) -> None:
     """All timed reduce-scatters but the last are wrong."""
-    wrong_but_the_last(patch, arrays.REDUCE_SCATTER)
+    wrong_but_the_last(patch, messages.REDUCE_SCATTER)
 
 
 @mutant(RANKS, DDP)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from reference_trainer.ps import server_state, store, worker_steps
+from reference_trainer.ps import clocks, store, worker_steps
 from reference_trainer.ps.client import Client
-from reference_trainer.ps.partition import ParameterLayout
-from reference_trainer.ps.server_state import Clocks
+from reference_trainer.ps.clocks import Clocks
+from reference_trainer.ps.layout import ParameterLayout
 from reference_trainer.ps.store import Store
 from tests.mutants.patch import (
     GEO,
@@ -262,7 +262,7 @@ def server_does_not_wait_for_the_round(patch: Patch) -> None:
 
         return wrong
 
-    wrap(server_state.Clocks, "await_read", build)
+    wrap(clocks.Clocks, "await_read", build)
 
 
 @mutant(SERVER, SSP)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from reference_trainer.ps import server_state, settings
-from reference_trainer.ps.server_state import Clocks, ServerState
+from reference_trainer.ps import clocks, settings
+from reference_trainer.ps.clocks import Clocks
+from reference_trainer.ps.server_state import ServerState
 from reference_trainer.ps.store import HostTensor, Store
 from tests.mutants.patch import ALL_SERVERS, RECOVERY, SERVER, SERVERS, SINGLE, SSP, SYNC, Patch, half, mutant, wrap
 
@@ -437,7 +438,7 @@ def server_does_not_wait_in_ssp(patch: Patch) -> None:
 
         return wrong
 
-    wrap(server_state.Clocks, "await_read", read)
+    wrap(clocks.Clocks, "await_read", read)
 
 
 @mutant(SERVER, *SERVERS)

@@ -7,7 +7,7 @@ from typing import Any
 
 from reference_trainer.ps import worker_steps
 from reference_trainer.ps.client import Client, Server
-from reference_trainer.ps.partition import ParameterLayout
+from reference_trainer.ps.layout import ParameterLayout
 from reference_trainer.ps.worker_steps import WorkerSteps
 from tests.mutants.patch import ASYNC, GEO, RECOVERY, SERVERS, SPARE, SSP, SYNC, WORKER, Patch, half, mutant, wrap
 

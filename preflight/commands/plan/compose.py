@@ -5,7 +5,6 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
-from pathlib import Path
 
 from preflight import __version__
 from preflight._util import toml
@@ -286,7 +285,7 @@ def span(start: int, count: int) -> str:
     return str(start) if count == 1 else f"{start}-{start + count - 1}"
 
 
-_SHOWN = toml.with_tuples(toml.load(Path(__file__).with_name("quantities.toml")))
+_SHOWN = toml.with_tuples(toml.beside(__file__, "quantities.toml"))
 _INTERFACES = frozenset(_SHOWN["interfaces"])
 _PATHS = _SHOWN["paths"]
 #: Quantities that the plan shows elsewhere, or that describe the program's text and not the ranks.

@@ -20,7 +20,6 @@ import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TypeAlias
 
 from preflight._util import toml
@@ -297,7 +296,7 @@ JOB_ID = Symbol.JOB_ID.value
 #: Variables that are always set in a batch job, or in a rank that MPI started, to a value that no file contains.
 RUNTIME_VARIABLES = {
     name: Symbol[symbol]
-    for symbol, names in toml.load(Path(__file__).with_name("runtime_variables.toml")).items()
+    for symbol, names in toml.beside(__file__, "runtime_variables.toml").items()
     for name in names.split()
 }
 
@@ -374,7 +373,7 @@ class Quantity:
 
 QUANTITIES: dict[str, Quantity] = {
     name: Quantity(name, _KINDS[row["kind"]], row["meaning"], row.get("unit", ""), row.get("agrees", False))
-    for name, row in toml.load(Path(__file__).with_name("quantities.toml")).items()
+    for name, row in toml.beside(__file__, "quantities.toml").items()
 }
 
 

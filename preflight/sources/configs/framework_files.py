@@ -19,7 +19,6 @@ import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from preflight._util import toml
@@ -313,9 +312,7 @@ def _framework(row: dict[str, Any]) -> Framework:
 
 
 #: By name, in the order in which they are tried.
-FRAMEWORKS = {
-    row["name"]: _framework(row) for row in toml.load(Path(__file__).with_name("frameworks.toml"))["framework"]
-}
+FRAMEWORKS = {row["name"]: _framework(row) for row in toml.beside(__file__, "frameworks.toml")["framework"]}
 #: Those that have files of their own.
 SOURCES = tuple(FrameworkSource(framework) for framework in FRAMEWORKS.values() if framework.suffixes)
 
@@ -419,7 +416,7 @@ def _duplicates(file: SourceFile, node: Node) -> Iterator[Note]:
 
 #: Paths of keys, and their quantities.
 QUANTITY_OF: dict[tuple[str, ...], str] = {
-    tuple(path.split(".")): quantity for path, quantity in toml.load(Path(__file__).with_name("deepspeed.toml")).items()
+    tuple(path.split(".")): quantity for path, quantity in toml.beside(__file__, "deepspeed.toml").items()
 }
 _SECTIONS = frozenset(path[:depth] for path in QUANTITY_OF for depth in range(1, len(path)))
 #: A section with more keys than this is not a configuration.

@@ -17,7 +17,6 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 
 from preflight._util import toml
 from preflight._util.budget import truncate
@@ -30,7 +29,7 @@ from preflight.sources.formats.comments import suppressions
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, document_of, value_of
 from preflight.sources.value_readers import READERS, Reader, as_bool, as_float, as_text, ordinal_or
 
-_TABLE = toml.load(Path(__file__).with_name("hugging_face.toml"))
+_TABLE = toml.beside(__file__, "hugging_face.toml")
 #: Argument -> quantity and the function that reads its value.
 SETTINGS: dict[str, tuple[str, Reader]] = {
     name: (row["quantity"], READERS[row["read"]]) for name, row in _TABLE["settings"].items()

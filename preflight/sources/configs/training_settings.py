@@ -13,7 +13,6 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 from preflight._util import toml
@@ -44,7 +43,7 @@ def _section(name: str) -> Mapping[str, tuple[str, Reader]]:
     return found
 
 
-_TABLE = toml.load(Path(__file__).with_suffix(".toml"))
+_TABLE = toml.beside(__file__, "training_settings.toml")
 _COUNTS, _SIZES, _OTHERS = (_section(name) for name in ("counts", "sizes", "others"))
 #: A key: in a line of its own, or in braces.
 _KEY = r"(?:^[ \t]*(?:-[ \t]+)?|[{{,][ \t]*)[\"']?(?:[\w./]{{1,100}}[./])?(?:{names})[\"']?[ \t]*[:=]"

@@ -8,7 +8,6 @@ import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from preflight._util import toml
@@ -89,7 +88,7 @@ def _framework(row: dict[str, Any]) -> Framework:
 
 
 #: In the order in which they are tried.
-FRAMEWORKS = tuple(_framework(row) for row in toml.load(Path(__file__).with_name("frameworks.toml"))["framework"])
+FRAMEWORKS = tuple(_framework(row) for row in toml.beside(__file__, "frameworks.toml")["framework"])
 
 
 #: Marks a value that the user must still set.

@@ -10,7 +10,6 @@ import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 from preflight._util import toml
@@ -36,7 +35,7 @@ class _Row(NamedTuple):
 
 @functools.cache
 def _rows() -> tuple[_Row, ...]:
-    return tuple(_Row(**toml.with_tuples(row)) for row in toml.load(Path(__file__).with_name("pod_hosts.toml"))["pods"])
+    return tuple(_Row(**toml.with_tuples(row)) for row in toml.beside(__file__, "pod_hosts.toml")["pods"])
 
 
 #: Fields with which pods have other names, or find each other in another way.

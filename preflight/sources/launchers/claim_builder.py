@@ -13,7 +13,6 @@ import functools
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from preflight._util import toml
@@ -150,7 +149,7 @@ def _claim_row(quantity: str, row: str | Mapping[str, Any]) -> _ClaimRow:
 
 @functools.cache
 def _claim_rows() -> dict[str, tuple[_ClaimRow, ...]]:
-    tables = toml.load(Path(__file__).with_name("claims.toml"))
+    tables = toml.beside(__file__, "claims.toml")
     return {program: tuple(_claim_row(*row) for row in rows.items()) for program, rows in tables.items()}
 
 

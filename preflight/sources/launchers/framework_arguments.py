@@ -19,7 +19,6 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from preflight._util import toml
@@ -282,7 +281,7 @@ def _argument_framework(row: dict[str, Any]) -> ArgumentFramework:
 
 
 ARGUMENT_FRAMEWORKS = tuple(
-    _argument_framework(row) for row in toml.load(Path(__file__).with_name("argument_frameworks.toml"))["framework"]
+    _argument_framework(row) for row in toml.beside(__file__, "argument_frameworks.toml")["framework"]
 )
 
 

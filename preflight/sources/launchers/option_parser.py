@@ -6,12 +6,10 @@ that may stand for several (`$EXTRA_ARGS`) makes the result incomplete instead o
 
 from __future__ import annotations
 
-import functools
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from preflight._util import toml
@@ -119,14 +117,10 @@ def table(
     return Table(options, abbreviations=abbreviations, interleaved=interleaved, single_dash=single_dash)
 
 
-@functools.cache
-def _all_declared() -> dict[str, dict[str, Any]]:
-    return toml.load(Path(__file__).with_name("options.toml"))
-
-
 def declared_options(name: str) -> dict[str, Any]:
     """A program's options as `options.toml` has them, whose head describes the fields."""
-    return _all_declared()[name]
+    found: dict[str, Any] = toml.beside(__file__, "options.toml")[name]
+    return found
 
 
 def declared_table(name: str) -> Table:

@@ -10,7 +10,6 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 from preflight._util import toml
@@ -59,7 +58,7 @@ def _load_syntax() -> dict[str, WrapperSyntax]:
         "horovodrun": WrapperSyntax(mpi.HOROVOD),
         "jsrun": WrapperSyntax(mpi.JSRUN, exports="export"),
     }
-    for row in toml.load(Path(__file__).with_name("wrappers.toml"))["wrapper"]:
+    for row in toml.beside(__file__, "wrappers.toml")["wrapper"]:
         names, options = row.pop("names"), table(**row.pop("options", {}))
         found.update(dict.fromkeys(names, WrapperSyntax(options, **toml.with_tuples(row))))
     return found

@@ -11,7 +11,6 @@ import functools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 from preflight._util import toml
@@ -91,7 +90,7 @@ class Calls(NamedTuple):
 @functools.cache
 def calls() -> Calls:
     """The table, read once."""
-    table = toml.load(Path(__file__).with_suffix(".toml"))
+    table = toml.beside(__file__, "called_settings.toml")
     rows: dict[str, list[Called]] = {}
     by_name: dict[str, list[Called]] = {}
     for group in ("paddle", "other", "torch"):

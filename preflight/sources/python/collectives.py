@@ -15,8 +15,7 @@ import ast
 import functools
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from preflight._util import toml
 from preflight.model.job import Claim
@@ -56,15 +55,10 @@ class _Call(NamedTuple):
 
 
 @functools.cache
-def _table() -> dict[str, Any]:
-    return toml.load(Path(__file__).with_name("collectives.toml"))
-
-
-@functools.cache
 def _calls() -> dict[str, tuple[_Call, ...]]:
     """The rows by the names in them."""
     found: dict[str, tuple[_Call, ...]] = {}
-    for row in _table()["call"]:
+    for row in toml.beside(__file__, "collectives.toml")["call"]:
         call = _Call(
             (_ITSELF,) if row.get("itself") else tuple(row["names"]),
             re.compile(row["of"]) if "of" in row else None,
@@ -135,7 +129,7 @@ def _is_of_group(call: ast.Call) -> bool:
     ):
         return True
     groups = [argument(call, word) for word in ("process_group", "process_set")]
-    for given in (argument(call, "group", _table()["group"].get(short)), *groups):
+    for given in (argument(call, "group", toml.beside(__file__, "collectives.toml")["group"].get(short)), *groups):
         group = None if given is None else value_of(given)
         # Horovod takes a name in the place of the group.
         if group is not None and not isinstance(group, ast.Constant) and end_of(group) != "WORLD":

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from preflight._util import toml
 
-_LISTS = toml.load(Path(__file__).with_name("words.toml"))
+_LISTS = toml.beside(__file__, "words.toml")
 #: Names by option, as their quantity.
-OPTIONS: dict[str, list[str]] = _LISTS.pop("options")
-WORDS: dict[str, tuple[str, ...]] = toml.with_tuples(_LISTS)
+OPTIONS: dict[str, list[str]] = _LISTS["options"]
+WORDS: dict[str, tuple[str, ...]] = {key: tuple(item) for key, item in _LISTS.items() if key != "options"}

@@ -12,7 +12,7 @@ import ast
 import functools
 import re
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from preflight._util import toml
@@ -24,7 +24,7 @@ from preflight.sources.python.outline import Function, dotted, end_of
 
 @functools.cache
 def _attributes_of_wrappers() -> dict[str, frozenset[str]]:
-    table = toml.load(Path(__file__).with_name("wrapper_attributes.toml"))
+    table = toml.beside(__file__, "wrapper_attributes.toml")
     return {library: frozenset(names) for library, names in table.items()}
 
 

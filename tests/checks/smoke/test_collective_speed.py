@@ -15,7 +15,7 @@ from preflight_checks.probes.link_quality import Direction, Quality, measure
 from preflight_checks.smoke.collective_speed import collectives_slow
 from reference_trainer.collective.bandwidth import CollectiveTiming, Sweep, bus_bandwidth
 from reference_trainer.collective.rank import RankReport, rank
-from reference_trainer.common.arrays import OPERATIONS
+from reference_trainer.common.messages import OPERATIONS
 from tests.checks.check_builders import fact, facts, fleet, job, judge, local_fleet, one
 
 JOB = {"backend": "gloo", "master_addr": "node0", "master_port": 29500}
