@@ -261,6 +261,33 @@ tokens:
 """,
         "key_{n}: {value: [{n}, null]}\n",
     ),
+    "oumi": Sample(
+        "sft.yaml",
+        """model:
+  model_name: gpt2
+training:
+  trainer_type: TRL_SFT
+  per_device_train_batch_size: 2
+  gradient_accumulation_steps: 4
+fsdp:
+  enable_fsdp: true
+""",
+        "key_{n}: {value: [{n}, null]}\n",
+    ),
+    "roll": Sample(
+        "rlvr.yaml",
+        """rollout_batch_size: 64
+num_gpus_per_node: 8
+actor_train:
+  training_args:
+    per_device_train_batch_size: 1
+    gradient_accumulation_steps: 32
+  device_mapping: list(range(0,8))
+reference:
+  device_mapping: list(range(0,8))
+""",
+        "key_{n}: {value: [{n}, null]}\n",
+    ),
     "ray_up": Sample(
         "cluster.yaml",
         """cluster_name: tuner
