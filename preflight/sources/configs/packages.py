@@ -130,7 +130,7 @@ def _package(name: str, version: str) -> Package | None:
 
 
 _PIP = re.compile(r"(?:.*[-_.])?(?:requirements?|constraints?)(?:[-_.].*)?\.(?:txt|in)", re.IGNORECASE)
-_CONDA_NAME = re.compile(r"(?:.*[-_.])?(?:environment|env|conda)(?:[-_.].*)?\.ya?ml", re.IGNORECASE)
+CONDA_NAME = re.compile(r"(?:.*[-_.])?(?:environment|env|conda)(?:[-_.].*)?\.ya?ml", re.IGNORECASE)
 _CONDA_KEYS = re.compile(r"^dependencies:[ \t]*(?:#.*)?$", re.MULTILINE)
 _INCLUDED = re.compile(r"(?:-r|--requirement|-c|--constraint)(?:[ \t]*=[ \t]*|[ \t]*)(\S{1,300})")
 #: An option that takes the address of wheels for one release of CUDA; pip accepts a long option in short.
@@ -155,7 +155,7 @@ class RequirementsSource:
         if name == "pyproject.toml" or _PIP.fullmatch(name):
             return True
         in_folder = name.endswith(".txt") and posixpath.basename(posixpath.dirname(file.path)) == "requirements"
-        return in_folder or (bool(_CONDA_NAME.fullmatch(name)) and bool(_CONDA_KEYS.search(file.text[:_HEAD])))
+        return in_folder or (bool(CONDA_NAME.fullmatch(name)) and bool(_CONDA_KEYS.search(file.text[:_HEAD])))
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
         """State the frameworks it lists, and the files it includes. Lines of unknown form are skipped."""

@@ -32,6 +32,7 @@ from preflight.model.job import (
 from preflight.model.job.derive import with_derived
 from preflight.model.job.value import texts
 from preflight.sources.base import OWN_SETTINGS, REACHED, SETTINGS, Reading, Source, SourceFile, Tree, WrittenFile
+from preflight.sources.configs.packages import CONDA_NAME
 from preflight.sources.discovery.readings import RecognisedFiles, read_source
 from preflight.sources.formats.comments import suppressions
 from preflight.sources.formats.tree import OverlayTree
@@ -115,9 +116,11 @@ class JobCollector:
         # list beside the script that starts it.
         for program in started or [path for path in self.entries if path.endswith((".py", ".sh"))]:
             for folder in Path(program).parents:
-                path = (folder / REQUIREMENTS).as_posix()
-                if isinstance(self.recognised.tree.read(path), SourceFile):
-                    self._follow(_Step(path, "requirements"))
+                named = [name for name in self.recognised.tree.names(folder.as_posix()) if CONDA_NAME.fullmatch(name)]
+                paths = [(folder / name).as_posix() for name in (REQUIREMENTS, *sorted(named))]
+                found = [path for path in paths if isinstance(self.recognised.tree.read(path), SourceFile)]
+                if found:
+                    self._follow(_Step(found[0], "requirements"))
                     break
 
     def _follow(self, first: _Step) -> None:

@@ -331,13 +331,13 @@ def is_local(module: Module, rank: ast.expr, depth: int = 0) -> bool:
 def _is_of_job(module: Module, owner: ast.expr) -> bool:
     """Whether `.local_rank` of an object is the rank in the whole job.
 
-    In Paddle's `ParallelEnv()` it is an old name for it (paddle/distributed/parallel.py).
+    In `ParallelEnv()`, at first `Env()`, it is an old name for it (paddle/distributed/parallel.py).
     """
     if isinstance(owner, ast.Name):
         owner = module.definition(owner)
     elif isinstance(owner, ast.Attribute):
         owner = module.outline.assigned_once(owner) or owner
-    return isinstance(owner, ast.Call) and end_of(owner.func) == "ParallelEnv"
+    return isinstance(owner, ast.Call) and module.called(owner).endswith(("ParallelEnv", ".parallel.Env"))
 
 
 def variable_read(module: Module, expression: ast.expr) -> str | None:

@@ -18,7 +18,7 @@ from preflight.sources.shell.words import spelling_of
 
 _DIRECTIVE = re.compile(r"#SBATCH(?=[ \t]|$)")
 #: A word; `#` begins a comment within one, too (_get_argument of Slurm's sbatch/opt.c), but not in JUBE's `#NODES#`.
-_TOKEN = re.compile(r"""(?:[^\s'"#]|'[^'\n]*'|"[^"\n]*"|#\w+#)+""")
+_TOKEN = re.compile(r"""(?:\\\S|[^\s'"#]|'[^'\n]*'|"[^"\n]*"|#\w+#)+""")
 _BARE_LONG = frozenset(
     (
         *("contiguous", "exclusive", "hold", "ignore-pbs", "no-kill", "no-requeue", "overcommit", "oversubscribe"),

@@ -526,14 +526,15 @@ def named_releases_refuse_each_other(job: Job) -> Iterator[Verdict]:
     for package in named:
         release = package.release
         row = _row(package.name, release) if release is not None else None
-        if row is None or release is None:
+        if row is None or release is None or release.is_devrelease:
+            # Builds of one day are made for each other.
             continue
         exact = row["version"] == release.public
         certain = row.get("requires", {})
         # Without the extra pip installs any release; what is too old for the package is not used by it.
         uncertain = {name: lowest for name, needed in row.get("extra", {}).items() if (lowest := _lower_bounds(needed))}
         needs = {**uncertain, **certain}
-        conflicts = [(other, needs[other.name]) for other in named if other.name in needs]
+        conflicts = [(other, needs[other.name]) for other in named if other.name in needs and not _is_of_a_day(other)]
         conflicts = [
             (other, needed) for other, needed in conflicts if _refused(job, package, other, needed, named, exact=exact)
         ]
@@ -556,6 +557,10 @@ def named_releases_refuse_each_other(job: Job) -> Iterator[Verdict]:
             yield unknown(f"{package.name} {release}", f"{quoted(open_claims[0])} is unknown", at=open_claims[0])
         else:
             yield passed(f"{package.name} {release}")
+
+
+def _is_of_a_day(package: _Named) -> bool:
+    return package.release is not None and package.release.is_devrelease
 
 
 def _lower_bounds(needed: str) -> str:

@@ -140,7 +140,9 @@ class World:
             # With one stage alone there is no pipeline.
             return False if not self.rank else self.rank + 1 == self.world_size or UNKNOWN
         value = True if name == "is_available" else getattr(self, name, None)
-        return UNKNOWN if value is None else value
+        # All ranks have the same numbers of ranks.
+        unknown = AGREED if name in ("world_size", "is_initialized") else UNKNOWN
+        return unknown if value is None else value
 
 
 class Library:
