@@ -14,7 +14,7 @@ from preflight.sources.formats import lenient_json, lenient_yaml
 from preflight.sources.formats.comments import suppressions
 from preflight.sources.formats.lenient_toml import Positions
 from preflight.sources.formats.tree import MemoryTree
-from preflight.sources.launchers.slurm import gpus_in
+from preflight.sources.shell.sbatch_directives import gpus_of_gres
 from tests.fuzz import seeds, words
 from tests.fuzz.target import Fault, Target, sometimes
 from tests.samples import SAMPLES
@@ -161,7 +161,7 @@ _HOSTS = (
 def _hosts(data: bytes) -> None:
     text = _text(data)
     split_endpoint(text)
-    gpus_in(text)
+    gpus_of_gres(text)
     parse_fields(text)
     parse_node(text)
     is_host_range(text)
