@@ -70,7 +70,7 @@ class Outline:
         return self._functions.get(name, ())
 
     def calls_named(self, name: str) -> Sequence[ast.Call]:
-        """The calls of a function or method of this name of the script itself, and not those of a module: `torch.save()`."""
+        """The calls of a function or method of this name, but not those of a module: `torch.save()`."""
         return self._calls.get(name, ())
 
     def assigned_once(self, target: ast.expr) -> ast.expr | None:
