@@ -48,6 +48,10 @@ def state_hosts(node_claims: NodeClaims, workload: Workload, everything: Sequenc
     Nothing is stated of an object whose name, domain or roles are not known.
     """
     hosts = tuple(dict.fromkeys(_hosts(workload)))
+    network = workload.spec.at("network")
+    switch = network.member("enableDNSHostnames") if network is not None else None
+    if workload.kind == "JobSet" and switch is not None and value_of(switch.node) == Known(False):
+        node_claims.add("pods_unnamed", Known(True), switch, scope=scope)
     if hosts and all("{{" not in host and "$" not in host for host in hosts):
         services = [item.text("metadata", "name") for item in everything if item.text("kind") == "Service"]
         node_claims.add("pod_hosts", Known((*hosts, *(name for name in services if name))), workload.head, scope=scope)

@@ -180,10 +180,11 @@ def change_directory(machine: Machine, state: State, path: str | None) -> str | 
     if state.directory is not None:
         joined = posixpath.normpath(posixpath.join(state.directory or ".", path))
     else:
-        # A path computed from the script's own location ($(dirname $0)/..) is already relative to the root.
-        script_directory = posixpath.dirname(here)
-        if script_directory and (path == script_directory or path.startswith(script_directory + "/")):
-            joined = posixpath.normpath(path)
+        # A path computed from the script's own location ($(dirname $0)/..) is already relative to the root, and so is
+        # what `pwd` prints.
+        script_directory, plain = posixpath.dirname(here), path.removeprefix("./")
+        if script_directory and (plain == script_directory or plain.startswith(script_directory + "/")):
+            joined = posixpath.normpath(plain)
         else:
             resolved = machine.tree.resolve(path, relative_to=here)
             if resolved is None:

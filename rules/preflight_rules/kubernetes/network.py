@@ -341,8 +341,19 @@ def host_name_of_no_pod(job: Job) -> Iterator[Verdict]:
                 named = [host_of(text) for text in (*texts(claim.value), *items(claim.value))]
                 own = [host for host in named if _owner(host, everyone) == names[0]]
                 wrong = next((host for host in own if not workload.has_host(host)), None)
+                unnamed = workload.in_force("pods_unnamed")
                 if undecided_verdict := undecided(scope.launch, (claim,), launch):
                     yield undecided_verdict
+                elif own and unnamed:
+                    yield failed(
+                        scope.launch,
+                        f"{quoted(claim)} names a pod of {quoted(workload.head)} `{names[0]}`, whose pods get no names:"
+                        f" {placed(unnamed[0])}.",
+                        at=claim,
+                        also=((unnamed[0], "switches them off"),),
+                        remedy="Remove it: by default JobSet gives its pods names.",
+                        waits_at="rendezvous",
+                    )
                 elif wrong is not None:
                     yield _named_wrongly(workload, names[0], claim, wrong)
                 elif own:
