@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from preflight.analysis.model_size import GIB, TransformerShape, format_gibibytes, format_parameters, named_parameters
-from preflight_rules.sizes.memory import named
+from preflight_rules.sizes.memory import named_gpu
 
 
 def shape(layers: int, hidden: int, heads: int, **more: int) -> TransformerShape:
@@ -82,7 +82,7 @@ def test_sizes_in_names(name: str, parameters: float | None) -> None:
     ],
 )
 def test_gpus_by_name(text: str, memory: float | None) -> None:
-    gpu = named(text)
+    gpu = named_gpu(text)
     assert (gpu.memory_gib if gpu is not None else None) == memory
 
 
