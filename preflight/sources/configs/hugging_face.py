@@ -96,6 +96,9 @@ _KEYS = re.compile(
     rf"|learning_rate|output_dir|model_name_or_path|base_model|lr_scheduler_type|finetuning_type|sequence_len){_END}",
     re.MULTILINE,
 )
+#: Nobody writes so many arguments: a trainer has saved all of them beside its results.
+_MAX_WRITTEN = 120
+_JSON_KEYS = re.compile(r'^ {0,4}"\w+":', re.MULTILINE)
 _DISTINCTIVE_KEYS = re.compile(
     rf"{_TOP}(?:per_device_train_batch_size|gradient_accumulation_steps|micro_batch_size){_END}", re.MULTILINE
 )
@@ -155,6 +158,8 @@ class TrainerConfigSource:
         if _TORCHTUNE.search(head) is not None or (file.path.endswith(".json") and _FSDP_FILE.match(head) is not None):
             return True
         if _DISTINCTIVE_KEYS.search(head) is None or _OTHER_FRAMEWORKS.search(head) is not None:
+            return False
+        if file.path.endswith(".json") and len(_JSON_KEYS.findall(file.text)) > _MAX_WRITTEN:
             return False
         return len({match[0].strip(" \"':\t") for match in _KEYS.finditer(head)}) >= 2
 

@@ -159,6 +159,13 @@ def _saves_model(call: ast.Call) -> bool:
 def _is_not_checkpoint(module: Module, given: ast.expr) -> bool:
     """Whether the saved object is not a checkpoint, or the destination is a buffer, judging by its name or creation."""
     made = module.definition(given)
+    blocks = (outer for outer in module.outline.above(given) if isinstance(outer, ast.With))
+    opened = (item for block in blocks for item in block.items if item.optional_vars is not None)
+    if dotted(given) and any(
+        dotted(item.optional_vars or given) == dotted(given) and "BytesIO" in module.text(item.context_expr)
+        for item in opened
+    ):
+        return True
     return any(
         _NOT_CHECKPOINTS.search(end_of(each)) for each in (given, made.func if isinstance(made, ast.Call) else given)
     )

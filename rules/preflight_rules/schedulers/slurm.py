@@ -112,7 +112,8 @@ def _several_launchers_finding(job: Job, launch: Launch, tasks: Claim, count: tu
 
 
 def _is_task_of_srun(stated: Stated[Launch]) -> bool:
-    if stated.launch.launcher != "srun" or _is_launcher(stated.launch.program):
+    program = stated.launch.program
+    if stated.launch.launcher != "srun" or _is_launcher(program) or not program.endswith(".py"):
         return False
     # A step may prepare something before it starts a launcher on the same tasks, or start several programs.
     *_, tasks = stated
