@@ -192,6 +192,9 @@ def change_directory(machine: Machine, state: State, path: str | None) -> str | 
             joined = posixpath.normpath(resolved)
     if joined.startswith(".."):
         return None
+    if joined != "." and not machine.tree.names(joined):
+        # A folder that is not in the tree holds it, or is made by the script.
+        return _folder_of_tree(machine, joined)
     return "" if joined == "." else joined
 
 

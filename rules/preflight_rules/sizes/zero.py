@@ -195,7 +195,8 @@ def offload_without_its_stage(job: Job) -> Iterator[Verdict]:
             devices = _deepspeed_claims(job, quantity, scope)
             if not devices or not all(text in ("cpu", "nvme") for text in texts(job_value(devices)) or ("",)):
                 continue
-            stages = _deepspeed_claims(job, "zero_stage", scope)
+            # An option of the program may say the stage.
+            stages = _deepspeed_claims(job, "zero_stage", scope) or job.setting("zero_stage", scope)
             found = numbers(job_value(stages)) if stages else (0,)
             verdict = undecided(subject, (*devices, *stages), launch)
             if verdict is None and found and max(found) < least:

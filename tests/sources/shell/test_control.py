@@ -164,7 +164,9 @@ def test_unset_and_late_export() -> None:
 
 def test_directory_and_prelude() -> None:
     text = "module load cuda/12\nsource venv/bin/activate\ncd sub/dir && cmd\ncd $X\ncmd"
-    found = [command for command in script(text).commands if command.words[0].value == Known("cmd")]
+    tree = MemoryTree({"run.sh": text, "sub/dir/train.py": ""})
+    commands = evaluate(SourceFile("run.sh", text, "", len(text)), tree).commands
+    found = [command for command in commands if command.words[0].value == Known("cmd")]
     assert [command.directory for command in found] == ["sub/dir", None]
     assert [word.spelling for word in found[0].prelude] == ["module load cuda/12", "source venv/bin/activate"]
     assert found[0].prelude[0].span.line == 1

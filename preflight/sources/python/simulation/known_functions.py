@@ -50,6 +50,7 @@ from preflight.sources.python.simulation.values import (
     native,
     of_native,
     one_of,
+    part_of,
     truth,
 )
 
@@ -223,7 +224,7 @@ class Library:
             return External(f"{owner.name}[]", owner.region, owner=owner)
         if owner.is_result and key == 0:
             return owner
-        return mixed(owner)
+        return part_of(owner, key)
 
     def joined(self, path: External, other: Any) -> Any:
         """`Path(...) / other`."""

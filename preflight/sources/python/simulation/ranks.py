@@ -41,8 +41,8 @@ _OF_ONE_RANK = frozenset(
         *("forward_on_one_rank", "forward_on_one_rank_with_buffers"),
     )
 )
-#: What is wrong only if all ranks have the same path.
-_OF_ONE_PATH = ("folder_made", "shared_path", "checkpoint_written")
+#: What is wrong only if all ranks have the same path, or the same data.
+_OF_ALL = ("folder_made", "shared_path", "checkpoint_written", "data_unsplit")
 _WAITING = (
     *("guarded_collective", "guarded_gather", "guarded_trainer_save", "collective_order_differs"),
     "collective_in_rank_loop",
@@ -95,7 +95,16 @@ def simulated(job: Job, derived: Job, files_of: Callable[[Launch], Files]) -> Jo
     launches = job.launches or tuple(_unlaunched(job))
     runs = runs_of(derived, launches, files_of)
     by_id = {launch.id: launch for launch in job.launches}
-    shown = [claim for claim in resolution.resolved(job.claims, by_id, runs) if not _is_uncalled(claim, runs)]
+    own = {
+        key: {_event_place(each) for each in found[-1].events if _gets_own(each)}
+        for key, found in runs.items()
+        if found
+    }
+    shown = [
+        claim
+        for claim in resolution.resolved(job.claims, by_id, runs)
+        if not _is_uncalled(claim, runs) and not _is_of_own(claim, own.get(claim.scope.launch, ()))
+    ]
     known = replace(job, claims=tuple(shown))
     new = [
         claim
@@ -248,9 +257,14 @@ def _of_modules(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> 
             replace(claim, scope=launch.scope, strength=Strength.CONFIG)
             for claim in files.reading(file).claims
             if claim.span.line in lines and call_settings.place_of(claim.quantity, claim.span) not in known
-            if not (claim.quantity in _OF_ONE_PATH and (path, claim.span.line, claim.span.column) in own)
+            if not _is_of_own(claim, own)
         ]
         yield from resolution.resolved(found, {launch.id: launch}, {launch.id: runs})
+
+
+def _is_of_own(claim: Claim, own: Collection[tuple[str, int, int]]) -> bool:
+    """Whether a claim is about a call that gets what each rank has for itself, though it is about what all share."""
+    return claim.quantity in _OF_ALL and (claim.span.path, claim.span.line, claim.span.column) in own
 
 
 def _event_place(event: Event) -> tuple[str, int, int]:
