@@ -27,7 +27,7 @@ COUNTS = {
     "huggingface": 327,
     "kubernetes-slurm": 353,
     "megatron": 379,
-    "network-versions": 80,
+    "network-versions": 213,
     "paddle": 344,
     "program-contracts": 103,
     "rl-recipes": 520,
