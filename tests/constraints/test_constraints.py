@@ -27,14 +27,15 @@ COUNTS = {
     "huggingface": 327,
     "kubernetes-slurm": 353,
     "megatron": 379,
-    "network-versions": 80,
+    "network-versions": 215,
+    "older-versions": 107,
     "paddle": 344,
     "program-contracts": 103,
     "rl-recipes": 520,
     "torch": 390,
 }
 #: How many rows no rule finds yet; the number may only fall.
-MISSED = {"rl-recipes": 33, "torch": 47}
+MISSED = {"older-versions": 25, "rl-recipes": 33, "torch": 47}
 FAMILIES: dict[str, list[dict[str, Any]]] = {name: toml.load(FOLDER / f"{name}.toml")["row"] for name in COUNTS}
 #: The rows of a family are tested in so many parts, each of which takes a second or two.
 _PARTS = 32

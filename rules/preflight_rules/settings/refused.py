@@ -286,6 +286,10 @@ def _unknown_argument(place: Given, key: str, claim: Claim, version: str, names:
     row = _arguments().get(key)
     if row is not None and may_have(load_table("training_arguments"), row, version):
         return None
+    first = load_table("training_arguments").versions[0]
+    if row is None and version and not in_range(version, first, ""):
+        reason = f"{quoted(claim)}: transformers {version} is older than what is known"
+        return unknown(place.subject, reason, at=claim)
     nearest = _RENAMED.get(key) or names.nearest(
         claim,
         "TrainingArguments",
