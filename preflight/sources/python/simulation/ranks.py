@@ -272,8 +272,9 @@ def _event_place(event: Event) -> tuple[str, int, int]:
 
 
 def _gets_own(event: Event) -> bool:
-    """Whether a call gets something that each rank has for itself."""
-    return isinstance(mixed(event.function, *event.arguments, *event.keywords.values()), Own)
+    """Whether a call gets something that each rank has for itself, apart from what it saves."""
+    given = event.arguments[1:] if last(event.name) == "save" else event.arguments
+    return isinstance(mixed(event.function, *given, *event.keywords.values()), Own)
 
 
 def _lines_of(parsed: Parsed, functions: Collection[tuple[int, int]]) -> set[int]:
