@@ -13,6 +13,7 @@ from preflight._util.redaction import HIDDEN, scrub
 from preflight.model.job import Claim, Job, Known, Launch, Span, Strength, Unresolved, Value
 from preflight.model.job.value import texts
 from preflight.sources.base import Reading, SourceFile, Tree
+from preflight.sources.formats.comments import suppressions
 from preflight.sources.python import imports
 from preflight.sources.python.called_settings import SOURCE
 from preflight.sources.python.module import Positions, last, parse_silently
@@ -114,7 +115,10 @@ def simulated(job: Job, derived: Job, files_of: Callable[[Launch], Files]) -> Jo
     ]
     better = {(claim.scope, call_settings.place_of(claim.quantity, claim.span)) for claim in new}
     kept = (c for c in shown if (c.scope, call_settings.place_of(c.quantity, c.span)) not in better)
-    return replace(job, claims=(*kept, *new))
+    modules = {claim.span.path for claim in new} - {file.path for file in job.files}
+    read = [files_of(launch).tree.read(path) for launch in launches[:1] for path in sorted(modules)]
+    comments = [each for file in read if isinstance(file, SourceFile) for each in suppressions(file)]
+    return replace(job, claims=(*kept, *new), suppressions=tuple(dict.fromkeys((*job.suppressions, *comments))))
 
 
 def _is_uncalled(claim: Claim, runs: Mapping[str, Sequence[Run]]) -> bool:

@@ -202,3 +202,20 @@ def test_collective_of_one_rank_is_undecided_where_the_program_is_too_long(
 
     assert [outcome.status for outcome in outcomes] == [Status.UNKNOWN]
     assert "cannot be followed to its end" in outcomes[0].reason
+
+
+def test_comments_of_a_module_that_a_program_comes_to_count(tmp_path: Path) -> None:
+    files = {
+        "run.sh": "torchrun --nproc-per-node=2 train.py\n",
+        "train.py": "from one import go\ngo()\n",
+        "one.py": "from two import go\n",
+        "two.py": "from three import go\n",
+        "three.py": "import torch.distributed as dist\n\n\ndef go():\n"
+        "    dist.init_process_group('gloo')  # preflight: ignore[CFG002] known\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+
+    (job,) = assemble(tmp_path, [tmp_path / "run.sh"], sources=registry.sources())
+
+    assert [(each.path, each.reason) for each in job.suppressions] == [("three.py", "known")]
