@@ -287,10 +287,11 @@ def launch_line(
         given = program.words[1:]
         ranked = (
             _is_distributed(header, stripped.wrappers, environment)
-            or starts_ranks(given)
+            or starts_ranks(given, LaunchLine("", stripped.words, command), tree)
             or is_one_of_several(given)
             or (tree is not None and not program.module and _is_given_rank(command, program, environment, tree))
             or _starts_all_ranks(command, program, tree)
+            or (tree is not None and _is_told_who_it_is(command, program, environment, tree))
         )
         found = _LauncherMatch(_PYTHON_READER, stripped.words, stripped.words[0]) if ranked else None
     if found is None and not followed and _is_program_of_ranks(stripped, header):
@@ -349,6 +350,30 @@ def _is_given_rank(command: Command, program: PythonProgram, environment: Mappin
     path = text_of(program.words[0])
     target = relative(path, LaunchLine("", program.words, command), tree) if path else None
     return gives_rank(target, program.words[1:], environment, tree)
+
+
+#: Joins a group of processes.
+_JOINS = re.compile(
+    r"\b(?:init_process_group|init_rpc|init_parallel_env|distributed\.initialize|DistributeTranspiler|fleet\.init"
+    r"|(?:UserDefined|PaddleCloud)\w*RoleMaker)\s*\("
+)
+#: Variables that a script may set for each of several processes.
+_OF_ONE_PROCESS = re.compile(r"RANK|ROLE|INDEX|ENDPOINT|(?:^|_)ID$", re.IGNORECASE)
+
+
+def _is_told_who_it_is(
+    command: Command, program: PythonProgram, environment: Mapping[str, Variable], tree: Tree
+) -> bool:
+    """Whether a program in the background joins a group, and its own line sets a variable that it reads: `ROLE=server
+    python train.py &`.
+    """
+    path = text_of(program.words[0])
+    target = relative(path, LaunchLine("", program.words, command), tree) if path and command.concurrent else None
+    file = tree.read(target) if target is not None and target.endswith(".py") else None
+    if not isinstance(file, SourceFile) or _JOINS.search(file.text) is None:
+        return False
+    own = [name for name, given in environment.items() if given.span.line == command.span.line]
+    return any(_OF_ONE_PROCESS.search(name) and re.search(rf"[\"']{name}[\"']", file.text) for name in own)
 
 
 def _starts_all_ranks(command: Command, program: PythonProgram, tree: Tree | None) -> bool:

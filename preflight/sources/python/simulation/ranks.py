@@ -17,7 +17,7 @@ from preflight.sources.formats.comments import suppressions
 from preflight.sources.python import imports
 from preflight.sources.python.called_settings import SOURCE
 from preflight.sources.python.module import Positions, last, parse_silently
-from preflight.sources.python.simulation import call_settings, resolution
+from preflight.sources.python.simulation import call_settings, process_numbers, resolution
 from preflight.sources.python.simulation.argument_parser import OPEN
 from preflight.sources.python.simulation.interpreter import Interpreter
 from preflight.sources.python.simulation.known_functions import OF_RANK_NAMES, Library, World
@@ -113,6 +113,7 @@ def simulated(job: Job, derived: Job, files_of: Callable[[Launch], Files]) -> Jo
         if launch.id in runs
         for claim in _of_launch(known, launch, runs[launch.id], files_of(launch))
     ]
+    new += _numbers(derived, launches, files_of)
     better = {(claim.scope, call_settings.place_of(claim.quantity, claim.span)) for claim in new}
     kept = (c for c in shown if (c.scope, call_settings.place_of(c.quantity, c.span)) not in better)
     modules = {claim.span.path for claim in new} - {file.path for file in job.files}
@@ -140,25 +141,83 @@ def runs_of(job: Job, launches: Sequence[Launch], files_of: Callable[[Launch], F
     wanted = resolution.places_of(job.claims)
     made: dict[tuple[object, ...], list[Run]] = {}
     found: dict[str, list[Run]] = {}
+    given = _given_to_each(job, launches)
     for launch in launches:
         if not launch.program.endswith(".py") or {"-h", "--help", "--version"} & set(launch.arguments):
             continue
         files = files_of(launch)
         script = files.tree.read(launch.program)
-        key = (launch.program, launch.launcher, launch.arguments, _world_size(job, launch), launch.started_at)
+        key = (*_line_of(job, launch), *sorted(given[launch.id].items()))
         if not isinstance(script, SourceFile) or not (launch.launcher or _IS_PROGRAM.search(script.text)):
             continue
         if key not in made and len(made) < _MAX_PROGRAMS:
-            made[key] = _runs(job, launch, script, files, wanted)
+            made[key] = _runs(job, launch, given[launch.id], script, files, wanted)
         found[launch.id] = made.get(key, [])
     return found
 
 
+def _line_of(job: Job, launch: Launch) -> tuple[object, ...]:
+    """What two launches of one program have in common, apart from their variables."""
+    return launch.program, launch.launcher, launch.arguments, _world_size(job, launch), launch.started_at
+
+
+def _given_to_each(job: Job, launches: Sequence[Launch]) -> dict[str, dict[str, str]]:
+    """The variables that each launch certainly gets, by the launch.
+
+    Of more than a few launches that differ only in them, those count that all of them get with one value.
+    """
+    found: dict[str, dict[str, str]] = {}
+    same: dict[tuple[object, ...], list[dict[str, str]]] = {}
+    for launch in launches:
+        found[launch.id] = _variables(job, launch)
+        same.setdefault(_line_of(job, launch), []).append(found[launch.id])
+    if len({(_line_of(job, launch), *sorted(found[launch.id].items())) for launch in launches}) <= _MAX_PROGRAMS:
+        return found
+    for each in same.values():
+        shared = set(each[0].items()).intersection(*(other.items() for other in each))
+        for variables in each:
+            for name in variables.keys() - dict(shared).keys():
+                del variables[name]
+    return found
+
+
+def _variables(job: Job, launch: Launch) -> dict[str, str]:
+    """The variables that a launch certainly gets."""
+    return {
+        claim.quantity.removeprefix("env."): str(claim.value.value)
+        for claim in job.environment(launch.scope)
+        if isinstance(claim.value, Known) and claim.source != "python"
+    }
+
+
+def _numbers(job: Job, launches: Sequence[Launch], files_of: Callable[[Launch], Files]) -> Iterator[Claim]:
+    """The numbers that processes of one script take as their own."""
+    for launch in process_numbers.processes(launches):
+        files = files_of(launch)
+        script = files.tree.read(launch.program)
+        if not isinstance(script, SourceFile):
+            continue
+        variables = _variables(job, launch)
+        world = World(None, None, arguments=_words(launch, OPEN), variables=variables, is_closed=True)
+        found = run(script, replace(world, read=files.opened, names=files.entries), files.tree)
+        taken = process_numbers.taken(found, variables)
+        if taken is not None:
+            claim = _claim("taken_number", "", taken.file, taken.node, launch)
+            group = replace(claim, quantity="taken_group", value=Known(taken.group))
+            not_set = replace(claim, quantity="variables_not_set", value=Known(taken.not_set))
+            yield replace(claim, value=Known(taken.number), because=(group, not_set))
+
+
 def _runs(
-    job: Job, launch: Launch, script: SourceFile, files: Files, wanted: Mapping[str, Collection[ExpressionPlace]]
+    job: Job,
+    launch: Launch,
+    given: Mapping[str, str],
+    script: SourceFile,
+    files: Files,
+    wanted: Mapping[str, Collection[ExpressionPlace]],
 ) -> list[Run]:
     """What the program of a launch does on a few ranks, and last on any rank."""
-    of_any, singles = _worlds(job, launch)
+    of_any, singles = _worlds(job, launch, given)
 
     def places_in(file: SourceFile) -> Collection[ExpressionPlace]:
         further = {} if file.path == script.path else resolution.places_of(files.reading(file).claims)
@@ -467,6 +526,7 @@ def _run(
         interpreter.parsers,
         frozenset(interpreter.entered),
         frozenset(interpreter.uncalled()) if is_of_any and is_complete else frozenset(),
+        library.not_set,
     )
     interpreter.free()
     return found
@@ -508,15 +568,12 @@ def _world_size(job: Job, launch: Launch) -> int | None:
     return None if _differ(job, launch) else world
 
 
-def _worlds(job: Job, launch: Launch) -> tuple[World, Callable[[Collection[int]], list[World]]]:
+def _worlds(
+    job: Job, launch: Launch, given: Mapping[str, str]
+) -> tuple[World, Callable[[Collection[int]], list[World]]]:
     """What the launch gives any rank, and the ranks that are run by themselves: also those which the program names."""
     world, local = _world_size(job, launch), _count(job, "processes_per_node", launch)
     names = table()["variables"].get(_KINDS.get(launch.launcher, ""), {})
-    given = {
-        claim.quantity.removeprefix("env."): str(claim.value.value)
-        for claim in job.environment(launch.scope)
-        if isinstance(claim.value, Known) and claim.source != "python"
-    }
     has_servers = job.value("ps_mode", launch.scope) == Known(True)
     if has_servers:
         world, local = _count(job, "ps_workers", launch), None

@@ -113,6 +113,7 @@ class Run(NamedTuple):
         parsers: the calls that parse a line.
         entered: the functions that it certainly calls, by file, first and last line.
         uncalled: the functions that nothing in its modules calls or names.
+        not_set: the variables that are not set, and for which it has a default.
     """
 
     events: Sequence[Event]
@@ -132,6 +133,7 @@ class Run(NamedTuple):
     parsers: Sequence[ParserCall] = ()
     entered: Collection[tuple[str, int, int]] = ()
     uncalled: Collection[tuple[str, int, int]] = ()
+    not_set: Sequence[str] = ()
 
 
 class ParserCall(NamedTuple):
