@@ -141,6 +141,7 @@ def read_commands(
     *,
     batch: bool,
     scheduler: str = "slurm",
+    ids: dict[str, int] | None = None,
 ) -> Reading:
     """Read the claims of the commands of one script.
 
@@ -150,12 +151,13 @@ def read_commands(
         tree: looks up the files that they name.
         batch: whether the script has such a header and therefore runs on the first node of an allocation.
         scheduler: the scheduler of the header.
+        ids: counts the launches on each line, also of scripts that several containers start.
     """
     elsewhere = any(_starts_elsewhere(command) for command in commands)
     claims: list[Claim] = []
     result = Reading()
     scopes_by_word: dict[Span, list[Scope]] = {}
-    for command, line in launch_lines(commands, header if batch else None, tree):
+    for command, line in launch_lines(commands, header if batch else None, tree, ids):
         if len(result.launches) >= _MAX_LAUNCHES:
             message = f"{_MAX_LAUNCHES} launches were read; later ones were not judged"
             note = Note(NoteKind.TOO_LARGE, message, command.span, required=True)
@@ -205,14 +207,17 @@ def spawning_line(command: Command, tree: Tree) -> Line:
 
 
 def launch_lines(
-    commands: Sequence[Command], header: Mapping[str, slurm.BatchOption] | None, tree: Tree | None = None
+    commands: Sequence[Command],
+    header: Mapping[str, slurm.BatchOption] | None,
+    tree: Tree | None = None,
+    ids: dict[str, int] | None = None,
 ) -> Iterator[tuple[Command, Line | None]]:
     """Yield every command with the launch line it is, or None.
 
     A command is skipped when the rest of its line is among the commands as an inner one.
     """
     inner = grouped((id(command.outer), command) for command in commands if command.outer is not None)
-    ids: dict[str, int] = {}
+    ids = {} if ids is None else ids
     for command in commands:
         inside = inner.get(id(command), ())
         if not _has_inner_command(command, inside):
