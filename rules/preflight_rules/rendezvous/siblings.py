@@ -364,8 +364,8 @@ def _ranks_of_pods(job: Job, workload: Workload) -> Verdict | None:
                     f" {other} has {rank} too.",
                     at=claim,
                     also=((first, f"rank {rank} of {other}"),),
-                    remedy=f"Count the ranks over all roles: add the number of pods of {other} to the index of the pod in"
-                    f" {name}.",
+                    remedy=f"Count the ranks over all roles: add the number of pods of {other} to the index of the pod"
+                    f" in {name}.",
                     waits_at="rendezvous",
                 )
             seen[rank] = (name, claim)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from preflight.sources.python.module import last
 from preflight.sources.python.simulation.libraries import names, pattern
 from preflight.sources.python.simulation.values import (
     AGREED,
@@ -18,9 +19,15 @@ from preflight.sources.python.simulation.values import (
     mixed,
 )
 
+if TYPE_CHECKING:
+    from preflight.sources.python.simulation.run_state import Event
+
 _DATA = pattern("data_sources")
 _NAMES = pattern("data_names")
 _DIVIDING = names("dividing_arguments")
+#: Functions of libraries that may give each rank its part.
+MAY_DIVIDE = pattern("may_divide")
+_LOADERS = ("torch.utils.data.DataLoader", "paddle.io.DataLoader")
 _WRAPPERS = pattern("model_wrappers")
 _LAYERS = pattern("layer_lists")
 _SIZED = names("sized")
@@ -72,6 +79,30 @@ def _stream_origin(loader: External) -> Unknown | None:
     if not isinstance(data, Instance) or data.owner.foreign is None or data.owner.foreign.last != "IterableDataset":
         return None
     return OWN if isinstance(mixed(*data.attributes.values()), Own) else UNKNOWN
+
+
+def shuffles_all(event: Event) -> bool:
+    """Whether a call certainly makes a loader that shuffles data of which no rank has taken its part."""
+    data = event.arguments[0] if event.arguments else event.keywords.get("dataset")
+    divided = isinstance(data, External) and MAY_DIVIDE.search(data.name)
+    return (
+        event.name in _LOADERS
+        and event.doubt < 2
+        and event.keywords.get("shuffle") is True
+        and not any(event.keywords.get(name) is not None for name in ("sampler", "batch_sampler"))
+        and isinstance(data, (Instance, External))
+        and not (divided or isinstance(mixed(data), Own))
+    )
+
+
+def is_stream_for_all(event: Event) -> bool:
+    """Whether a call makes a loader of a stream, of a class of the user's own, that is not divided before."""
+    if last(event.name) != "DataLoader" or event.doubt > 1:
+        return False
+    loader = External("DataLoader()", arguments=event.arguments, keywords=event.keywords)
+    data = event.arguments[0] if event.arguments else event.keywords.get("dataset")
+    whole = isinstance(data, Instance) and not data.is_open and not gives_own_data(loader)
+    return whole and _stream_origin(loader) is UNKNOWN
 
 
 def size_origin(value: Any) -> Unknown:

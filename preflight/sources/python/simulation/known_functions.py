@@ -56,6 +56,7 @@ from preflight.sources.python.simulation.values import (
 
 if TYPE_CHECKING:
     from preflight.sources.python.simulation.interpreter import Interpreter
+    from preflight.sources.python.simulation.run_state import Event
 
 _MAX_NAME = 200
 _MAX_RANGE = 10_000
@@ -260,6 +261,13 @@ class Library:
 
     # --- calls ---------------------------------------------------------------------------------------------------
 
+    def _is_of_launch(self, event: Event) -> bool:
+        """Whether a group is that of all ranks of the launch, so that their numbers are the same."""
+        rank, size = event.keywords.get("rank", UNKNOWN), event.keywords["world_size"]
+        if isinstance(rank, Own):
+            return rank.of_rank
+        return rank == self.world.rank if isinstance(rank, int) else size == self.world.world_size
+
     def called(
         self,
         run: Interpreter,
@@ -283,7 +291,7 @@ class Library:
                 True if any(_STARTS.intersection((each.name.rpartition(".")[2],)) for each in run.events) else UNKNOWN
             )
         if symbol:
-            is_own = any("world_size" in each.keywords for each in run.events)
+            is_own = any("world_size" in each.keywords and not self._is_of_launch(each) for each in run.events)
             return self._symbol(symbol) if not (arguments or keywords or is_own) else UNKNOWN
         if name in ("sys.exit", "builtins.exit", "builtins.quit", "os._exit"):
             run.stop(node, frame, arguments[0] if arguments else None)

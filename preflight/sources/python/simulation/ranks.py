@@ -16,6 +16,7 @@ from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.formats.comments import suppressions
 from preflight.sources.python import imports
 from preflight.sources.python.called_settings import SOURCE
+from preflight.sources.python.data_loaders import is_for_evaluation, may_divide
 from preflight.sources.python.module import Positions, last, parse_silently
 from preflight.sources.python.simulation import call_settings, process_numbers, resolution
 from preflight.sources.python.simulation.argument_parser import OPEN
@@ -23,7 +24,7 @@ from preflight.sources.python.simulation.interpreter import Interpreter
 from preflight.sources.python.simulation.known_functions import OF_RANK_NAMES, Library, World
 from preflight.sources.python.simulation.libraries import names, table
 from preflight.sources.python.simulation.run_state import Event, ExpressionPlace, Failure, Guard, Parsed, Run
-from preflight.sources.python.simulation.values import OutOfSteps, Own, mixed
+from preflight.sources.python.simulation.values import FunctionValue, OutOfSteps, Own, mixed
 
 #: The kind of variables that a launcher sets.
 _KINDS = {
@@ -244,6 +245,7 @@ def _of_launch(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> I
         yield _not_followed(script, launch, f"of the programs of this job, {_MAX_PROGRAMS} others are followed")
         return
     yield from _partings(job, launch, runs)
+    yield from _undivided(job, launch, runs[-1])
     yield from _of_parser(launch, runs[-1])
     for optimizer, divided in call_settings.early_optimizers(runs[-1].events):
         because = _claim("uses_fsdp", "", divided.file, divided.node, launch)
@@ -428,6 +430,24 @@ def _partings(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
         yield replace(claim, spelling=written, because=(step,))
 
 
+def _undivided(job: Job, launch: Launch, run: Run) -> Iterator[Claim]:
+    """The data that every rank reads whole, where the text of the script does not show them."""
+    known = {claim.span.path for claim in job.about("data_unsplit", launch.scope)}
+    for event, method in run.undivided:
+        file, spelling = event.file, ""
+        node: ast.AST = event.node
+        kind = "paddle_loader" if "paddle" in event.name else "loader"
+        if method is not None and method.owner is not None:
+            file, node, kind = method.frame.module.file, method.owner.node, "stream"
+            spelling = f"class {method.owner.node.name}"
+        elif any(may_divide(each.text) for each, _ in event.calls) or is_for_evaluation(event.node, file.text):
+            continue
+        if file.path not in known:
+            known.add(file.path)
+            claim = _claim("data_unsplit", kind, file, node, launch)
+            yield replace(claim, spelling=spelling or claim.spelling)
+
+
 def _is_known(job: Job, launch: Launch) -> bool:
     """Whether a collective that some ranks do not come to is seen in the text of the script already."""
     features = {text for claim in job.about("script_feature", launch.scope) for text in texts(claim.value)}
@@ -501,13 +521,16 @@ def _run(
     library = Library(world)
     interpreter = Interpreter(library, find, _MODULES.parsed, wanted)
     failure, is_complete = None, True
+    undivided: list[tuple[Event, FunctionValue | None]] = []
+    is_of_any = world.rank is None
     try:
         failure = interpreter.run(script)
+        if is_of_any and interpreter.is_wrapped:
+            undivided += interpreter.undivided()
     except (OutOfSteps, RecursionError):
         is_complete = False
     outcomes = {place: frozenset(found) for place, found in interpreter.outcomes.items()}
     variables = frozenset(library.given)
-    is_of_any = world.rank is None
     found = Run(
         interpreter.events,
         failure,
@@ -527,6 +550,7 @@ def _run(
         frozenset(interpreter.entered),
         frozenset(interpreter.uncalled()) if is_of_any and is_complete else frozenset(),
         library.not_set,
+        undivided,
     )
     interpreter.free()
     return found

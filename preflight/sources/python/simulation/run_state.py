@@ -114,6 +114,7 @@ class Run(NamedTuple):
         entered: the functions that it certainly calls, by file, first and last line.
         uncalled: the functions that nothing in its modules calls or names.
         not_set: the variables that are not set, and for which it has a default.
+        undivided: the loaders of data of which no rank takes a part, with the method that reads a stream.
     """
 
     events: Sequence[Event]
@@ -134,6 +135,7 @@ class Run(NamedTuple):
     entered: Collection[tuple[str, int, int]] = ()
     uncalled: Collection[tuple[str, int, int]] = ()
     not_set: Sequence[str] = ()
+    undivided: Sequence[tuple[Event, FunctionValue | None]] = ()
 
 
 class ParserCall(NamedTuple):
