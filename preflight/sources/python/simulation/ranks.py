@@ -16,6 +16,7 @@ from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.formats.comments import suppressions
 from preflight.sources.python import imports
 from preflight.sources.python.called_settings import SOURCE
+from preflight.sources.python.collectives import is_met_in_loop
 from preflight.sources.python.data_loaders import is_for_evaluation, may_divide
 from preflight.sources.python.module import Positions, last, parse_silently
 from preflight.sources.python.simulation import call_settings, process_numbers, resolution
@@ -418,6 +419,9 @@ def _partings(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
         place = (each.file.path, getattr(each.node, "lineno", 0), getattr(each.node, "col_offset", 0))
         is_said = each.of_rank and _is_known(job, launch)
         if place in seen or is_said or (each.of_rank and each.kind == "if" and not _is_of_one(runs, each.event)):
+            continue
+        parsed = _MODULES.parsed(each.file) if each.kind == "if" else None
+        if parsed is not None and is_met_in_loop(parsed.tree, each.event.node, each.test):
             continue
         seen.add(place)
         kind = f"{each.kind} of some ranks" if each.of_rank else each.kind
