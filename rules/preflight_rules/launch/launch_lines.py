@@ -316,7 +316,7 @@ def _numbers_taken(job: Job) -> Iterator[Verdict]:
         for claim in job.about("taken_number", launch.scope):
             found.setdefault((launch.program, claim.because[0].value), []).append((launch, claim))
     for taken in found.values():
-        if all(claim.value in _numbers_given(job, launch) for launch, claim in taken):
+        if all(joined(texts(claim.value)) in _numbers_given(job, launch) for launch, claim in taken):
             # The numbers that the script gives are judged as such.
             continue
         first: dict[Value, Launch] = {}
@@ -330,8 +330,9 @@ def _numbers_taken(job: Job) -> Iterator[Verdict]:
             yield passed(subject)
 
 
-def _numbers_given(job: Job, launch: Launch) -> list[Value]:
-    return [job.value(quantity, launch.scope) for quantity in ("rank", "given_rank", "ps_index")]
+def _numbers_given(job: Job, launch: Launch) -> list[str]:
+    values = (job.value(quantity, launch.scope) for quantity in ("rank", "given_rank", "ps_index"))
+    return [joined(numbers(value)) for value in values]
 
 
 def _same_number(
@@ -342,11 +343,11 @@ def _same_number(
     why = f": its script does not set {' or '.join(f'`{name}`' for name in not_set)} for them" if not_set else ""
     return failed(
         subject,
-        f"{quoted(claim)} is {joined(numbers(claim.value))} in {same} processes of one group that run at the same"
+        f"{quoted(claim)} is {joined(texts(claim.value))} in {same} processes of one group that run at the same"
         f" time{why}.",
         at=claim,
         also=tuple((launch, "starts one of them") for launch in launches),
-        remedy="Give each process its own number, from 0 on, in the variable or option that the program reads.",
+        remedy="Give each process its own in the variable or option that the program reads; numbers count from 0.",
         waits_at="rendezvous",
     )
 

@@ -202,7 +202,7 @@ def _numbers(job: Job, launches: Sequence[Launch], files_of: Callable[[Launch], 
         variables = _variables(job, launch)
         world = World(None, None, arguments=_words(launch, OPEN), variables=variables, is_closed=True)
         found = run(script, replace(world, read=files.opened, names=files.entries), files.tree)
-        taken = process_numbers.taken(found, variables)
+        taken = process_numbers.taken(found, launch, variables)
         if taken is not None:
             claim = _claim("taken_number", "", taken.file, taken.node, launch)
             group = replace(claim, quantity="taken_group", value=Known(taken.group))
