@@ -42,7 +42,7 @@ _OF_IMAGE = {"pytorch/pytorch": "torch", "paddlepaddle/paddle": "paddlepaddle", 
 _IMAGE_CUDA = re.compile(r"(?:nvidia/cuda:|-cuda)(?P<cuda>\d{1,2}\.\d)")
 #: Packages that compile against the installed CUDA toolkit and require the release that torch was built for.
 _COMPILING = frozenset({"deepspeed", "flash-attn", "apex", "transformer-engine", "xformers"})
-#: The release of torch in the name of a wheel: `+cu12torch2.8cxx11abiTRUE` of flash-attn, `+pt25cu124` of torch-scatter.
+#: The release of torch in the name of a wheel: `+cu12torch2.8cxx11abiTRUE` of flash-attn, `+pt25cu124`.
 _FOR_TORCH = re.compile(r"\+[\w.]*?(?:torch(?P<dotted>\d+\.\d+)|(?<![a-z])pt(?P<major>\d)(?P<minor>\d+))")
 
 
