@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import urllib.error
 import urllib.request
 import zipfile
@@ -23,12 +24,18 @@ _JSON = "application/vnd.pypi.simple.v1+json"
 
 
 class Wheel(NamedTuple):
-    """A wheel on the index. `platforms` are its platform tags: `any`, `manylinux_2_28_x86_64`."""
+    """A wheel on the index.
+
+    Args:
+        platforms: its platform tags: `any`, `manylinux_2_28_x86_64`.
+        newest_python: the minor version of Python 3 that it is for; none if it is for later ones as well.
+    """
 
     name: str
     version: Version
     address: str
     platforms: tuple[str, ...]
+    newest_python: int | None = None
 
 
 def wheels(name: str) -> Iterator[Wheel]:
@@ -43,7 +50,10 @@ def wheels(name: str) -> Iterator[Wheel]:
                 _, version, _, tags = parse_wheel_filename(file["filename"])
             except InvalidWheelFilename:
                 continue
-            yield Wheel(name, version, file["url"], tuple(sorted({tag.platform for tag in tags})))
+            platforms = tuple(sorted({tag.platform for tag in tags}))
+            bound = [re.fullmatch(r"cp3(\d+)", tag.interpreter) for tag in tags if tag.abi != "abi3"]
+            newest = max((int(match[1]) for match in bound if match is not None), default=None)
+            yield Wheel(name, version, file["url"], platforms, newest)
 
 
 def metadata(wheel: Wheel) -> Message:

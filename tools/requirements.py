@@ -18,6 +18,7 @@ from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from tools.package_index import Wheel, metadata, wheels
 
@@ -31,7 +32,8 @@ PACKAGES = (
     *("paddlepaddle-gpu", "paddlenlp", "paddleformers", "mosaicml", "llm-foundry", "megatron-core", "nemo-toolkit"),
     *("fairscale", "axolotl", "llamafactory", "verl", "openrlhf", "ms-swift", "dgl", "torchrec", "fbgemm-gpu"),
     *("transformer-engine", "liger-kernel", "pydantic", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "nvidia-cudnn-cu12"),
-    *("nvidia-cudnn-cu13", "colossalai", "sagemaker"),
+    *("nvidia-cudnn-cu13", "colossalai", "sagemaker", "transformer-engine-cu12", "transformer-engine-cu13"),
+    *("transformer-engine-torch",),
 )
 #: The system and the interpreter whose requirements are written down.
 _SYSTEM = {
@@ -44,29 +46,52 @@ _SYSTEM = {
     "implementation_name": "cpython",
     "platform_python_implementation": "CPython",
 }
+#: Packages that the index has no source of, so that pip cannot build them for another Python.
+_WHEELS_ONLY = frozenset(
+    ("torch", "torchvision", "torchaudio", "triton", "tensorflow", "jaxlib", "ray", "paddlepaddle", "paddlepaddle-gpu")
+)
+#: Extras whose releases a package compares when it is imported, however they were installed.
+_CHECKED_EXTRAS = {"transformer-engine": ("core_cu12", "core_cu13", "pytorch")}
 #: Minor versions of a package that are read, newest first.
 _MINORS = 60
 
 
 def releases(name: str) -> list[Wheel]:
-    """One wheel of the newest release of each minor version, newest first; none for a package without wheels."""
+    """One wheel of the newest release of each minor version, newest first; none for a package without wheels.
+
+    Of a package such as xformers, whose releases are 0.0.30 and 0.0.31, each release counts.
+    """
     newest: dict[tuple[int, ...], Wheel] = {}
+    pythons: dict[Version, list[int | None]] = {}
     for wheel in wheels(name):
-        known = newest.get(wheel.version.release[:2])
+        pythons.setdefault(wheel.version, []).append(wheel.newest_python)
+        minor = wheel.version.release[: 3 if wheel.version.release[:2] == (0, 0) else 2]
+        known = newest.get(minor)
         if wheel.version.is_prerelease or (known is not None and wheel.version < known.version):
             continue
         # Of several wheels of a release, that of this system says what it needs.
         if known is None or wheel.version > known.version or any("manylinux" in tag for tag in wheel.platforms):
-            newest[wheel.version.release[:2]] = wheel
-    return sorted(newest.values(), key=lambda wheel: wheel.version, reverse=True)[:_MINORS]
+            newest[minor] = wheel
+    found = sorted(newest.values(), key=lambda wheel: wheel.version, reverse=True)[:_MINORS]
+    # A wheel for each Python: a release has none for those that came later.
+    ends = [[end for end in pythons[wheel.version] if end is not None] for wheel in found]
+    whole = [len(each) == len(pythons[wheel.version]) for wheel, each in zip(found, ends, strict=True)]
+    return [
+        wheel._replace(newest_python=max(each) if each and is_whole and name in _WHEELS_ONLY else None)
+        for wheel, each, is_whole in zip(found, ends, whole, strict=True)
+    ]
 
 
 def requirements(wheel: Wheel) -> dict[str, Any]:
     """The release, the interpreters and the listed packages that it requires."""
     head = metadata(wheel)
-    found: dict[str, Any] = {"version": str(wheel.version), "python": head.get("Requires-Python", "")}
+    python = head.get("Requires-Python", "").replace(" ", "")
+    if wheel.newest_python is not None and "<" not in python:
+        python = f"{python},<3.{wheel.newest_python + 1}".lstrip(",")
+    found: dict[str, Any] = {"version": str(wheel.version), "python": python}
     lines = head.get_all("Requires-Dist", [])
-    always = {name: specifier for line in lines for name, specifier in _needed(line, "")}
+    extras = ("", *_CHECKED_EXTRAS.get(wheel.name, ()))
+    always = {name: specifier for line in lines for extra in extras for name, specifier in _needed(line, extra)}
     # Many libraries name torch in an extra alone, and check its release when they are imported.
     by_extra = {name: specifier for line in lines for name, specifier in _needed(line, "torch") if name == "torch"}
     if always:

@@ -107,6 +107,12 @@ def scheduler_variables() -> tuple[SchedulerVariables, ...]:
 
 
 @functools.cache
+@functools.cache
+def companions() -> frozenset[str]:
+    """The packages of which each release is built for one release of torch."""
+    return frozenset(name for name, row in table("companions").items() if isinstance(row, dict))
+
+
 def built_for(name: str) -> dict[str, str]:
     """For each release of torch (major.minor), the release of the companion `name` that is built for it."""
     return dict(table("companions")[name]["pairs"])

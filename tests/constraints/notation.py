@@ -69,6 +69,11 @@ def torch_lines(text: str, _run: str) -> Files:
     return {"run.sh": f"#!/bin/bash\n{text}\n", "train.py": train}
 
 
+def installs(text: str, _run: str) -> Files:
+    """What a launch script gives pip to install, before it starts eight ranks."""
+    return torch_lines(f"pip install {text}\ntorchrun --nproc-per-node=8 train.py", "")
+
+
 def tuner(text: str, _run: str) -> Files:
     """The file of the launcher's tuner."""
     run = script("launch --auto_tuner_json tuner.json --devices 0,1 train.py")
@@ -324,7 +329,7 @@ _FORMS: dict[str, Callable[[str, str], Files]] = (
                 paddlerec,
                 detection,
             ),
-            *(cluster_train, pods, training_pods, variables, torch_lines),
+            *(cluster_train, pods, training_pods, variables, torch_lines, installs),
         )
     }
     | huggingface_forms.FORMS

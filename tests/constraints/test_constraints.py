@@ -27,7 +27,7 @@ COUNTS = {
     "huggingface": 327,
     "kubernetes-slurm": 353,
     "megatron": 379,
-    "network-versions": 215,
+    "network-versions": 256,
     "older-versions": 107,
     "paddle": 344,
     "program-contracts": 103,

@@ -1,6 +1,6 @@
 """Reads the packages that a job installs, with their versions: requirement files, `pyproject.toml` and lock files.
 
-Claims are stated only for distributions whose versions must agree between ranks or match each other.
+Every distribution is stated, under the name by which the rules know it; which of them matter, the rules say.
 
 Sources: uv 0.9 and Poetry 2.2 (`[[package]]` with name and version), pixi 0.55 (lock file version 6: `packages` with
 one address per package), pipenv 2025 (`default` with `version`). A package that a lock file lists in several versions,
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from preflight._util.sequences import grouped
@@ -21,27 +21,19 @@ from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.formats.comments import suppressions
 from preflight.sources.formats.structured import Kind, Node, NodeClaims
 
-#: Distribution (or conda package) to the name of its claim.
-_TRACKED = {
-    **{name: name for name in ("torch", "torchvision", "torchaudio", "deepspeed", "accelerate", "transformers")},
-    **{name: name for name in ("horovod", "ray", "lightning", "megatron-core", "jax", "flash-attn", "apex", "peft")},
-    **{name: name for name in ("axolotl", "llamafactory", "openrlhf", "paddlenlp", "paddleformers", "trl", "verl")},
-    **{name: name for name in ("torchtitan", "skypilot", "dstack", "protobuf", "ms-swift", "torchtune", "skyrl")},
-    **{name: name for name in ("areal", "nanotron", "oumi", "veomni")},
-    **{name: name for name in ("mosaicml", "colossalai", "mpi4py", "transformer-engine", "xformers")},
+#: Names in the package index or in conda of what has another name here; any other name is its own.
+_OTHER_NAMES = {
     "pytorch-lightning": "lightning",
     "lightning-fabric": "lightning",
     "pytorch": "torch",
     "tensorflow-gpu": "tensorflow",
-    "tensorflow": "tensorflow",
-    "paddlepaddle": "paddlepaddle",
     "paddlepaddle-gpu": "paddlepaddle",
 }
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,80}[A-Za-z0-9])?"
 _REQUIREMENT = re.compile(
     rf"(?P<name>{_NAME})[ \t]*(?:\[[^\[\]\n]{{0,200}}\])?[ \t]*\(?"
     r"(?P<version>(?:[=<>!~]{1,3}[\w.*+-]{1,60},?){0,20})\)?"
-    r"[ \t]*(?P<rest>[;#@\\ -].*)?"
+    r"[ \t]*(?P<rest>[;#@\\-].*)?"
 )
 _BLANKS = re.compile(r"[ \t]*([=<>!~]{1,3}|,)[ \t]*")
 _WHEEL = re.compile(rf"(?:^|.*/)(?P<name>{_NAME}?)-(?P<version>\d[\w.+%]{{0,40}})-[^/]{{1,120}}\.whl(?:#.*)?")
@@ -51,7 +43,7 @@ _CUDA = re.compile(r"\b(?:cu|post(?=\d{3}\b))(\d{2,3})\b")
 
 
 class Package(NamedTuple):
-    """A tracked distribution. `version` is a specifier in pip's syntax; empty if none is given."""
+    """A distribution. `version` is a specifier in pip's syntax; empty if none is given."""
 
     name: str
     version: str
@@ -59,7 +51,7 @@ class Package(NamedTuple):
 
 
 def package_of(text: str) -> Package | None:
-    """The tracked distribution that a pip requirement names; None for any other."""
+    """The distribution that a pip requirement names; None for any other line."""
     text = text.strip()
     wheel = _WHEEL.fullmatch(text.partition(" @ ")[2].strip() or text) if ".whl" in text else None
     if wheel is not None:
@@ -85,12 +77,15 @@ def conda_package_of(text: str) -> Package | None:
     return _package(found["name"], version)
 
 
-#: Paddle's own images for CPUs: those for GPUs and other devices say so in the tag.
+#: Paddle's own images for CPUs: those for GPUs and other devices say so in the tag. Then those of Python.
 _CPU_IMAGE = re.compile(r"(?:\S+/)?paddlepaddle/paddle:(?P<version>\d+\.\d+\.\d+)(?:-jupyter)?")
+_PYTHON_IMAGE = re.compile(r"(?:\S+/)?python:(?P<version>\d+\.\d+)(?:\.\d+)?(?:-[a-z0-9.-]+)?")
 
 
 def package_of_image(image: str) -> Package | None:
-    """The wheel in an image of Paddle for CPUs; None for any other image."""
+    """The wheel in an image of Paddle for CPUs, and the interpreter in one of Python; None for any other image."""
+    if (python := _PYTHON_IMAGE.fullmatch(image.strip())) is not None:
+        return Package("python", f"=={python['version']}.*")
     found = _CPU_IMAGE.fullmatch(image.strip())
     return Package("paddlepaddle", f"=={found['version']}") if found is not None else None
 
@@ -120,10 +115,27 @@ def claims(
         yield claim("paddle_version", fixed[1])
 
 
-def _package(name: str, version: str) -> Package | None:
-    known = _TRACKED.get(re.sub(r"[-_.]+", "-", name).lower())
-    if known is None:
-        return None
+#: What a list of packages says of releases.
+_OF_RELEASES = ("package", "wheel_cuda", "paddle_version")
+
+
+def without_installed(listed: Iterable[Claim], installed: Iterable[Claim]) -> list[Claim]:
+    """The claims of lists of packages, without those about distributions that the job itself installs."""
+    nearer = {_about(claim) for claim in installed if claim.quantity in _OF_RELEASES}
+    return [claim for claim in listed if claim.quantity not in _OF_RELEASES or _about(claim) not in nearer]
+
+
+def _about(claim: Claim) -> str:
+    """The distribution that a claim names, or what else it says of releases."""
+    if claim.quantity != "package":
+        return f"({claim.quantity})"
+    texts_of = (str(each) for each in claim.alternatives or (claim.spelling,))
+    return re.split(r"[\[=<>!~\s]", next(texts_of).strip("\"'"))[0]
+
+
+def _package(name: str, version: str) -> Package:
+    own = re.sub(r"[-_.]+", "-", name).lower()
+    known = _OTHER_NAMES.get(own, own)
     # Only wheels of Paddle give the CUDA release in `.post118`.
     tag = version if known == "paddlepaddle" else version.replace(".post", "")
     return Package(known, version, cuda_of(tag.replace("+", " ")))

@@ -32,7 +32,7 @@ from preflight.model.job import (
 from preflight.model.job.derive import with_derived
 from preflight.model.job.value import texts
 from preflight.sources.base import OWN_SETTINGS, REACHED, SETTINGS, Reading, Source, SourceFile, Tree, WrittenFile
-from preflight.sources.configs.packages import CONDA_NAME
+from preflight.sources.configs.packages import CONDA_NAME, without_installed
 from preflight.sources.discovery.readings import RecognisedFiles, read_source
 from preflight.sources.formats.comments import suppressions
 from preflight.sources.formats.tree import OverlayTree
@@ -107,13 +107,13 @@ class JobCollector:
         self._add_requirements()
 
     def _add_requirements(self) -> None:
-        """Read the nearest list of packages above each started program, unless the job itself installs some.
+        """Read the nearest list of packages above each started program.
 
-        The list says which releases the program is meant for; rules about releases need it.
+        The list says which releases the program is meant for; rules about releases need it. What the job itself
+        installs is nearer to the launch: of such a package the list says nothing.
         """
-        claims = [claim for found in self.claims.values() for claim in found]
-        if any(claim.quantity == "package" for claim in claims):
-            return
+        claims = list(self._claims())
+        before = {path: len(found) for path, found in self.claims.items()}
         started = [launch.program for launch in self.launches if launch.program in self.files]
         started += [text for claim in claims if claim.quantity == "plain_program" for text in texts(claim.value)]
         # A program that starts its ranks itself is a job without a launch line; one that is not in the tree has its
@@ -126,6 +126,8 @@ class JobCollector:
                 if found:
                     self._follow(_Step(found[0], "requirements"))
                     break
+        for path, stated in self.claims.items():
+            stated[before.get(path, 0) :] = without_installed(stated[before.get(path, 0) :], claims)
 
     def _follow(self, first: _Step) -> None:
         queue = deque([first])

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -360,7 +361,9 @@ def state_launcher(
     written: bool = False,
     repeated: frozenset[str] = frozenset(),
 ) -> None:
-    """State each option as text, a flag as true, and `NAME.again` for one that is also given in another spelling.
+    """State each option as text, a flag as true, and how often one is given that is given more than once.
+
+    `NAME.times` is that number, and `NAME.again` is true for one that is also given in another spelling.
 
     Args:
         builder: collects the claims.
@@ -387,6 +390,9 @@ def state_launcher(
                 given.span,
                 given.spelling,
             )
+    for dest, times in Counter(given.dest for given in scanned.given).items():
+        if times > 1:
+            builder.add(f"{prefix}{dest}.times", Known(times), first[dest].span, first[dest].spelling)
     for dest in (name for name in first if name in repeated):
         values = lift(lambda *items: tuple(map(str, items)), *(given.value for given in scanned.every(dest)))
         builder.add(f"{prefix}{dest}", values, first[dest].span, first[dest].spelling)

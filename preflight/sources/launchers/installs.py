@@ -307,7 +307,15 @@ def _read_packages(
             package = package_of(named[0]) if named is not None else None
             if package is not None:
                 why = Unresolved(f"the version of {package.name} is known only at run time")
-                claim = Claim("package", why, word.span, word.spelling, source, condition=command.condition)
+                claim = Claim(
+                    "package",
+                    why,
+                    word.span,
+                    word.spelling,
+                    source,
+                    strength=Strength.CONFIG,
+                    condition=command.condition,
+                )
                 found.append(claim)
             option = ""
             continue

@@ -173,7 +173,10 @@ def state_context(
                 state_launcher(own, "horovodrun", wrapper.word, wrapper.scanned)
             builder.claims.extend(own.claims)
         elif wrapper.name == "docker":
-            state_launcher(builder, "docker_run", wrapper.word, wrapper.scanned, repeated=frozenset(("ulimit",)))
+            repeated = frozenset(("ulimit", "network"))
+            state_launcher(builder, "docker_run", wrapper.word, wrapper.scanned, repeated=repeated)
+        elif wrapper.name == "apptainer":
+            state_launcher(builder, "apptainer", wrapper.word, wrapper.scanned, written=True)
         elif wrapper.name == "jsrun":
             own = ClaimBuilder("jsrun", line.scope, line.command.condition)
             mpi.state_resource_sets(own, wrapper.scanned)

@@ -35,10 +35,6 @@ from preflight.sources.python.rank_conditions import (
 )
 from preflight.sources.python.shards import setting_of
 
-#: What a script with calls of other libraries imports.
-_OF_OTHERS = re.compile(
-    r"peft|transformers|trl|accelerate|datasets|evaluate|lightning|composer|megatron|nemo|\bray\b|tensorflow|mpi4py|xtuner"
-)
 #: How these claims are named; `because` is the call.
 SOURCE = "call"
 #: Stands for the call itself: true where all its arguments are written out.
@@ -103,6 +99,13 @@ def calls() -> Calls:
     return Calls(paddle, {called.framework: called.family for called in rows["other"]}, torch, by_name)
 
 
+@functools.cache
+def _of_others() -> re.Pattern[str]:
+    """What a script with calls of other libraries imports: the names of their families, and three more."""
+    names = {"peft", "trl", "evaluate", *calls().families.values()} - {"ray"}
+    return re.compile("|".join((*sorted(names), r"\bray\b")))
+
+
 #: The calls of NeMo-Run that make what their first argument names.
 _BUILDERS = ("nemo_run.Config", "nemo_run.Partial")
 #: Libraries of the rows of torch and its neighbours.
@@ -121,7 +124,7 @@ ITEMS = "count"
 def claims(module: Module) -> Iterator[Claim]:
     """The arguments of every call of Paddle's, and of Hugging Face's and Lightning's, in the tables."""
     used = calls().paddle if "paddle" in module.file.text else ()
-    if _OF_OTHERS.search(module.file.text) is not None:
+    if _of_others().search(module.file.text) is not None:
         used += tuple(calls().families)
     if used:
         yield from _claims(module, used)

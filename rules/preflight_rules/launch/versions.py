@@ -13,7 +13,7 @@ from preflight.model.job import Claim, Job, Launch, Span, Unresolved
 from preflight.model.job.value import texts
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
 from preflight.plugins.claim_text import placed, quoted, where
-from preflight_rules.data_tables import built_for, table
+from preflight_rules.data_tables import built_for, companions, table
 from preflight_rules.launches import (
     AGENT_LAUNCHERS,
     SPREADING_WRAPPERS,
@@ -42,7 +42,8 @@ _OF_IMAGE = {"pytorch/pytorch": "torch", "paddlepaddle/paddle": "paddlepaddle", 
 _IMAGE_CUDA = re.compile(r"(?:nvidia/cuda:|-cuda)(?P<cuda>\d{1,2}\.\d)")
 #: Packages that compile against the installed CUDA toolkit and require the release that torch was built for.
 _COMPILING = frozenset({"deepspeed", "flash-attn", "apex", "transformer-engine", "xformers"})
-_COMPANIONS = ("torchvision", "torchaudio")
+#: The release of torch in the name of a wheel: `+cu12torch2.8cxx11abiTRUE` of flash-attn, `+pt25cu124`.
+_FOR_TORCH = re.compile(r"\+[\w.]*?(?:torch(?P<dotted>\d+\.\d+)|(?<![a-z])pt(?P<major>\d)(?P<minor>\d+))")
 
 
 class _Package(NamedTuple):
@@ -140,7 +141,12 @@ def _is_on_line(span: Span, line: Claim) -> bool:
 
 
 def _unresolved(job: Job) -> tuple[Claim, ...]:
-    return tuple(claim for claim in job.about("package") if isinstance(claim.value, Unresolved))
+    """The frameworks and their companions whose release only run time knows."""
+    claims = [claim for claim in job.about("package") if isinstance(claim.value, Unresolved)]
+    known = {*_PROTOCOL_FRAMEWORKS, *companions()}
+    return tuple(
+        claim for claim in claims if (m := _PACKAGE.match(claim.spelling.strip("\"'").lower())) and m["name"] in known
+    )
 
 
 def _on_each_node(job: Job, launch: Launch, line: Claim) -> bool | None:
@@ -310,28 +316,35 @@ def _differing_wheels(wheels: Sequence[tuple[str, Claim]]) -> tuple[tuple[str, C
     otherwise="torch and torchvision or torchaudio are not pinned together",
 )
 def torch_companion_built_for_another_torch(job: Job) -> Iterator[Verdict]:
-    """torchvision or torchaudio is pinned to a release that is built for a different torch release.
+    """torchvision, torchaudio, torchrec or another wheel is built for a different torch release than the pinned one.
 
-    What it checks: If one file or line pins torch and torchvision (or torchaudio), the two releases belong together.
+    What it checks: If one file or line pins torch and torchvision (or torchaudio, fbgemm-gpu, torchrec), the releases
+    belong together. So do torch and a wheel whose name has a release of torch in it (flash-attn, torch-scatter).
 
-    Why it matters: Each of their wheels requires exactly one release of torch: pip stops with `ResolutionImpossible`,
-    or, told to ignore dependencies, import fails with `operator torchvision::nms does not exist`.
+    Why it matters: Each of their wheels is built for exactly one release of torch: pip stops with
+    `ResolutionImpossible`, or import fails with an undefined symbol or `operator torchvision::nms does not exist`.
 
     Example: `pip install torch==2.3.0 torchvision==0.17.0`: that torchvision is built for torch 2.2.
 
     Fix: Use the release from the table at https://github.com/pytorch/vision#installation.
 
-    Known limits: Major and minor releases are compared, and only those that `data/companions.toml` lists.
+    Known limits: Major and minor releases are compared, and only those that `data/companions.toml` or the name of the
+    wheel gives.
     """
     packages = [p for p in _packages(job) if not p.claim.condition]
     for claim in _unresolved(job):
-        beside = next((p for p in packages if p.name in _COMPANIONS and _is_same_source(p.claim, claim)), None)
+        beside = next((p for p in packages if p.name in companions() and _is_same_source(p.claim, claim)), None)
         if beside is not None:
             yield unknown(job.name, f"the version of {quoted(claim)} is known only at run time", at=claim)
     for torch in packages:
         mine = _minor(torch.version) if torch.name == "torch" else ""
         for other in packages:
-            if not mine or other.name not in _COMPANIONS or not _is_same_source(torch.claim, other.claim):
+            if not mine or other is torch or not _is_same_source(torch.claim, other.claim):
+                continue
+            if (named := _FOR_TORCH.search(other.version)) is not None:
+                yield _of_wheel(job, torch, other, named["dotted"] or f"{named['major']}.{named['minor']}")
+                continue
+            if other.name not in companions():
                 continue
             pairs, theirs = built_for(other.name), _minor(other.version)
             if mine not in pairs or theirs not in pairs.values():
@@ -347,6 +360,20 @@ def torch_companion_built_for_another_torch(job: Job) -> Iterator[Verdict]:
                 also=((torch.claim, "torch"),),
                 remedy=f"Install {other.name} {pairs[mine]}, which is built for torch {mine}.",
             )
+
+
+def _of_wheel(job: Job, torch: _Package, other: _Package, wanted: str) -> Verdict:
+    """The verdict on a wheel that names the release of torch it is built for."""
+    if wanted == _minor(torch.version):
+        return passed(f"{job.name} {other.name}")
+    return failed(
+        f"{job.name} {other.name}",
+        f"{placed(other.claim)} is a wheel for torch {wanted}, but {placed(torch.claim)} requests torch"
+        f" {_minor(torch.version)}: importing it stops at an undefined symbol.",
+        at=other.claim,
+        also=((torch.claim, "torch"),),
+        remedy=f"Install the wheel of {other.name} for torch {_minor(torch.version)}.",
+    )
 
 
 def _is_same_source(release: Claim, other: Claim) -> bool:
@@ -530,11 +557,15 @@ def named_releases_refuse_each_other(job: Job) -> Iterator[Verdict]:
             # Builds of one day are made for each other.
             continue
         exact = row["version"] == release.public
-        certain = row.get("requires", {})
+        certain = {**row.get("requires", {}), **({"python": row["python"]} if row.get("python") else {})}
         # Without the extra pip installs any release; what is too old for the package is not used by it.
         uncertain = {name: lowest for name, needed in row.get("extra", {}).items() if (lowest := _lower_bounds(needed))}
         needs = {**uncertain, **certain}
+        if release.local is not None and not release.local.startswith("cu"):
+            # Wheels without CUDA bring none of its libraries.
+            needs = {name: needed for name, needed in needs.items() if not name.startswith(("nvidia-", "triton"))}
         conflicts = [(other, needs[other.name]) for other in named if other.name in needs and not _is_of_a_day(other)]
+        conflicts = [pair for pair in conflicts if _is_listed(job, package) == _is_listed(job, pair[0])]
         conflicts = [
             (other, needed) for other, needed in conflicts if _refused(job, package, other, needed, named, exact=exact)
         ]
@@ -557,6 +588,12 @@ def named_releases_refuse_each_other(job: Job) -> Iterator[Verdict]:
             yield unknown(f"{package.name} {release}", f"{quoted(open_claims[0])} is unknown", at=open_claims[0])
         else:
             yield passed(f"{package.name} {release}")
+
+
+def _is_listed(job: Job, package: _Named) -> bool:
+    """Whether a list of packages names it that nothing in the job installs from."""
+    read = {reference.target for reference in job.references if reference.role == "requirements"}
+    return package.claim.source == "requirements" and package.claim.span.path not in read
 
 
 def _is_of_a_day(package: _Named) -> bool:
@@ -617,6 +654,10 @@ def _read(claim: Claim) -> Iterator[_Named]:
                 continue
 
 
+#: The last release of each minor version of Python, or a later one.
+_PYTHONS = [f"3.{minor}.99" for minor in range(5, 20)]
+
+
 def _excludes(needed: str, other: _Named) -> bool:
     """Whether no release that a place allows is one that is required."""
     from packaging.specifiers import SpecifierSet
@@ -625,6 +666,8 @@ def _excludes(needed: str, other: _Named) -> bool:
     if other.release is not None:
         return not wanted.contains(other.release, prereleases=True)
     known = [row["version"] for row in table("requirements").get(other.name, ())]
+    if other.name == "python":
+        known = _PYTHONS
     # Of a minor version the table has the newest release only; the bounds of what is required may name others.
     named = [item.version for item in wanted if "*" not in item.version]
     return bool(known) and not any(

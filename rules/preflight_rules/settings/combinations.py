@@ -100,6 +100,11 @@ def combination_refused(job: Job) -> Iterator[Verdict]:
 
 def _judged(job: Job, row: _Combination, subject: str, scope: Scope, launch: Launch | None) -> Iterator[Verdict | None]:
     """The verdicts of one row; None where its first term holds and another does not."""
+    if row.all[0].startswith("package ") and not all(
+        _names(job, term.split(" ")[1]) for term in row.all if term.startswith("package ")
+    ):
+        # Two releases exclude each other: a package that no file names is not there.
+        return
     try:
         firsts = list(_firsts(job, row.all[0], scope, launch))
     except _Undecided as error:
@@ -200,6 +205,12 @@ def _beyond_request(job: Job, scope: Scope, launch: Launch | None) -> _Met | Non
     listed = [text.split(",") for text in texts(visible[0].value)]
     beyond = all(any(is_whole_number(part) and int(part) >= count for part in parts) for parts in listed)
     return _Met((visible[0], requested[0])) if count and listed and beyond else None
+
+
+def _names(job: Job, name: str) -> bool:
+    """Whether the files name a distribution, whatever its release."""
+    said = (text for claim in job.about("package") for text in (*texts(claim.value), claim.spelling.strip("\"'")))
+    return any(re.match(rf"{name}(?![\w-])", text) is not None for text in said)
 
 
 def _package(job: Job, name: str, sign: str, wanted: str) -> _Met | None:

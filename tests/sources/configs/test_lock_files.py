@@ -39,10 +39,10 @@ def packages(path: str, text: str) -> list[Plain]:
 @pytest.mark.parametrize(
     ("path", "text", "expected"),
     [
-        ("uv.lock", UV, ["torch==2.7.1+cu126"]),
-        ("sub/poetry.lock", UV.replace("+cu126", ""), ["torch==2.7.1"]),
+        ("uv.lock", UV, ["torch==2.7.1+cu126", "numpy==2.0"]),
+        ("sub/poetry.lock", UV.replace("+cu126", ""), ["torch==2.7.1", "numpy==2.0"]),
         ("pixi.lock", PIXI, ["torch==2.6.0", "transformers==4.50.0"]),
-        ("Pipfile.lock", PIPENV, ["torch==2.4.0"]),
+        ("Pipfile.lock", PIPENV, ["torch==2.4.0", "requests==2.0"]),
         ("pixi.toml", PIXI_TOML, ["torch>=2.1,<3", "deepspeed==0.16.4"]),
     ],
 )
@@ -51,7 +51,7 @@ def test_a_lock_file_pins_versions(path: str, text: str, expected: list[Plain]) 
 
 
 def test_a_package_in_several_versions_has_no_claim() -> None:
-    assert packages("uv.lock", UV + '\n[[package]]\nname = "torch"\nversion = "2.5.0"\n') == []
+    assert packages("uv.lock", UV + '\n[[package]]\nname = "torch"\nversion = "2.5.0"\n') == ["numpy==2.0"]
 
 
 @pytest.mark.parametrize("path", ["uv.lock", "poetry.lock", "pixi.lock", "Pipfile.lock", "pixi.toml"])

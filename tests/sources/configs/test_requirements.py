@@ -31,7 +31,8 @@ def package_claims(path: str, text: str, **others: str) -> list[tuple[str, objec
         ),
         ("torch @ https://x.org/torch-2.1.0-cp310-cp310-linux_x86_64.whl", Package("torch", "==2.1.0")),
         ("torch @ git+https://x.org/torch", None),
-        ("torch_geometric==2", None),
+        ("torch_geometric==2", Package("torch-geometric", "==2")),
+        ("a line of prose", None),
         ("torch==2.1 --hash=sha256:aa", Package("torch", "==2.1")),
         ("", None),
     ],
@@ -47,7 +48,8 @@ def test_requirements_of_pip(text: str, expected: Package | None) -> None:
         ("conda-forge::pytorch>=2", Package("torch", ">=2")),
         ("pytorch=2.1.0=py3.10_cuda11.8_0", Package("torch", "==2.1.0.*")),
         ("pytorch-cuda=12.1", Package("cuda", "==12.1.*", "12.1")),
-        ("numpy", None),
+        ("numpy", Package("numpy", "")),
+        ("python=3.10", Package("python", "==3.10.*")),
     ],
 )
 def test_packages_of_conda(text: str, expected: Package | None) -> None:
@@ -79,7 +81,9 @@ def test_an_environment_of_conda() -> None:
         "  - pip\n  - pip:\n    - deepspeed==0.14.0\n  - pytorch-cuda=11.8\n"
     )
     assert package_claims("environment.yml", text) == [
+        ("package", "python==3.10.*", 5, 5),
         ("package", "torch==2.1.*", 6, 5),
+        ("package", "pip", 7, 5),
         ("package", "deepspeed==0.14.0", 9, 7),
         ("wheel_cuda", "11.8", 10, 5),
     ]
@@ -87,9 +91,10 @@ def test_an_environment_of_conda() -> None:
 
 def test_a_project() -> None:
     text = '[project]\ndependencies = [\n  "torch>=2.1",\n  "numpy",\n]\n[project.scripts]\nx = ["deepspeed"]\n'
-    assert package_claims("pyproject.toml", text) == [("package", "torch>=2.1", 3, 4)]
+    assert package_claims("pyproject.toml", text) == [("package", "torch>=2.1", 3, 4), ("package", "numpy", 4, 4)]
     poetry = '[tool.poetry.dependencies]\npython = "^3.10"\ntorch = "^2.1"\nray = {version = "2.9.0", extras = ["x"]}\n'
     assert package_claims("pyproject.toml", poetry) == [
+        ("package", "python>=3.10", 2, 1),
         ("package", "torch>=2.1", 3, 1),
         ("package", "ray==2.9.0", 4, 1),
     ]
