@@ -76,7 +76,8 @@ def taken(run: Run, launch: Launch, variables: Mapping[str, str]) -> Taken | Non
         # Another machine may have variables of its own.
         if is_several and node is not None and (is_here or str(number) in variables.values()):
             parts = (_value(event, row.get("group")), size, *map(variables.get, _ADDRESS))
-            return Taken(str(number), " ".join(map(_shown, parts)), event.file, value_of(node), names if is_here else ())
+            group = " ".join(map(_shown, parts))
+            return Taken(str(number), group, event.file, value_of(node), names if is_here else ())
     return None
 
 
