@@ -363,14 +363,14 @@ _JOINS = re.compile(
     r"|(?:UserDefined|PaddleCloud)\w*RoleMaker)\s*\("
 )
 #: Variables that a script may set for each of several processes.
-_OF_ONE_PROCESS = re.compile(r"RANK|ROLE|INDEX|ENDPOINT|(?:^|_)ID$", re.IGNORECASE)
+_OF_ONE_PROCESS = re.compile(r"RANK|ROLE|INDEX|CURRENT_ENDPOINT|(?:^|_)ID$", re.IGNORECASE)
 
 
 def _is_told_who_it_is(
     command: Command, program: PythonProgram, environment: Mapping[str, Variable], tree: Tree
 ) -> bool:
-    """Whether a program in the background joins a group, and its own line sets a variable that it reads: `ROLE=server
-    python train.py &`.
+    """Whether a program in the background joins a group, and its line says which process it is: `ROLE=server
+    python train.py &`, `python train.py --role server &`.
     """
     path = text_of(program.words[0])
     target = relative(path, LaunchLine("", program.words, command), tree) if path and command.concurrent else None
@@ -378,6 +378,7 @@ def _is_told_who_it_is(
     if not isinstance(file, SourceFile) or _JOINS.search(file.text) is None:
         return False
     own = [name for name, given in environment.items() if given.span.line == command.span.line]
+    own += [known_prefix(word).partition("=")[0] for word in program.words[1:] if known_prefix(word).startswith("--")]
     return any(_OF_ONE_PROCESS.search(name) and re.search(rf"[\"']{name}[\"']", file.text) for name in own)
 
 

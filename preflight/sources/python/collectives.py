@@ -14,7 +14,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
 from preflight._util import toml
@@ -178,8 +178,12 @@ def _made(module: Module) -> dict[str, list[tuple[Function | None, frozenset[str
 _SUBGROUP = re.compile(r"\.(Split\w*|Create\w*|new_group|new_subgroups\w*)\(")
 
 
-def is_collective_event(name: str, call: ast.Call) -> bool:
-    """Whether every rank has to make a call of something, by its full name: `torch.distributed.barrier`."""
+def is_collective_event(name: str, call: ast.Call, made_with: Collection[str] = ()) -> bool:
+    """Whether every rank has to make a call of something, by its full name: `torch.distributed.barrier`.
+
+    Args:
+        made_with: the keywords of the call that made the object whose method is called.
+    """
     if _SUBGROUP.search(name):
         return False
     owner, _, short = name.rpartition(".")
@@ -188,7 +192,8 @@ def is_collective_event(name: str, call: ast.Call) -> bool:
     if name.endswith("()"):
         # The object that a call made is called itself.
         owner, short = name, _ITSELF
-    makers = {owner.removesuffix("()"), last(owner.removesuffix("()"))}
+    maker = last(owner.removesuffix("()"))
+    makers = {owner.removesuffix("()"), maker, *(f"{maker}({word})" for word in made_with)}
     for row in _calls().get(short, ()):
         if row.divided or row.along:
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING, Any
 
 from preflight.sources.python.module import last
@@ -29,6 +30,10 @@ _DIVIDING = names("dividing_arguments")
 MAY_DIVIDE = pattern("may_divide")
 _LOADERS = ("torch.utils.data.DataLoader", "paddle.io.DataLoader")
 _WRAPPERS = pattern("model_wrappers")
+_SENDS_BUFFERS = re.compile(r"^torch\..*\bDistributedDataParallel\(\)$")
+_BUFFERED = pattern("buffered")
+#: Layers within layers.
+_MAX_LAYERS = 6
 _LAYERS = pattern("layer_lists")
 _SIZED = names("sized")
 #: Calls whose result has no data in it.
@@ -55,6 +60,26 @@ def size_of(value: Any, axis: Any) -> Unknown:
 def is_list_of_layers(value: External) -> bool:
     """Whether each item of a value is a layer."""
     return _LAYERS.search(value.name) is not None
+
+
+def exchanges_buffers(function: External | None) -> bool:
+    """Whether the forward pass of a wrapped model broadcasts its buffers, in evaluation too."""
+    if function is None or not _SENDS_BUFFERS.search(function.name) or not function.arguments:
+        return False
+    return function.keywords.get("broadcast_buffers", True) is True and _has_buffers(function.arguments[0], 0)
+
+
+def _has_buffers(layer: Any, depth: int) -> bool:
+    """Whether a model certainly has buffers: running means, or what it registers itself."""
+    if depth > _MAX_LAYERS:
+        return False
+    if isinstance(layer, External):
+        return bool(_BUFFERED.search(layer.name)) or any(_has_buffers(each, depth + 1) for each in layer.arguments)
+    if isinstance(layer, Instance):
+        parts: list[Any] = list(layer.attributes.values())
+    else:
+        parts = (layer.items or []) if isinstance(layer, ListValue) else []
+    return any(_has_buffers(each, depth + 1) for each in parts)
 
 
 def gives_own_data(value: Any) -> bool:

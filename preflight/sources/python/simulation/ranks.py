@@ -19,6 +19,7 @@ from preflight.sources.python.called_settings import SOURCE
 from preflight.sources.python.collectives import is_met_in_loop
 from preflight.sources.python.data_loaders import is_for_evaluation, may_divide
 from preflight.sources.python.module import Positions, last, parse_silently
+from preflight.sources.python.rank_conditions import RankSet
 from preflight.sources.python.simulation import call_settings, process_numbers, resolution
 from preflight.sources.python.simulation.argument_parser import OPEN
 from preflight.sources.python.simulation.interpreter import Interpreter
@@ -26,6 +27,7 @@ from preflight.sources.python.simulation.known_functions import OF_RANK_NAMES, L
 from preflight.sources.python.simulation.libraries import names, table
 from preflight.sources.python.simulation.run_state import Event, ExpressionPlace, Failure, Guard, Parsed, Run
 from preflight.sources.python.simulation.values import FunctionValue, OutOfSteps, Own, mixed
+from preflight.sources.python.written_files import OWN_DISKS
 
 #: The kind of variables that a launcher sets.
 _KINDS = {
@@ -58,6 +60,10 @@ _OF_SEVERAL_RANKS = frozenset(
 _UNSURE = "a condition that is not known"
 #: How a condition is shown on which ranks part, by its kind.
 _WORDS = {"while": "while", "for": "for ... in"}
+_SAVES = ("torch.save", "paddle.save")
+_EACH_NODE = RankSet.LOCAL_FIRST.value
+#: What a handler catches.
+_EXCEPTION = re.compile(r"^\(?(?:\w+\.)*\w*(?:Error|Exception|StopIteration)\b")
 #: Launchers that pass the local rank as an option (torch/distributed/launch.py, deepspeed/launcher/launch.py).
 _GIVING_LOCAL_RANK = ("torch.distributed.launch", "deepspeed")
 #: What shows that a file does something when it is started.
@@ -247,6 +253,7 @@ def _of_launch(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> I
         return
     yield from _partings(job, launch, runs)
     yield from _undivided(job, launch, runs[-1])
+    yield from _written_on_each_node(job, launch, runs)
     yield from _of_parser(launch, runs[-1])
     for optimizer, divided in call_settings.early_optimizers(runs[-1].events):
         because = _claim("uses_fsdp", "", divided.file, divided.node, launch)
@@ -429,7 +436,7 @@ def _partings(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
         kind = "layer" if each.event.is_layer else "step"
         step = _claim("guarded_collective", kind, each.event.file, each.event.node, launch)
         text = Positions(each.file.path, each.file.text).text(each.test)
-        words = "except" if text == "StopIteration" else _WORDS.get(each.kind, "if")
+        words = "except" if _EXCEPTION.search(text) else _WORDS.get(each.kind, "if")
         written = f"{words} {text}"
         yield replace(claim, spelling=written, because=(step,))
 
@@ -450,6 +457,35 @@ def _undivided(job: Job, launch: Launch, run: Run) -> Iterator[Claim]:
             known.add(file.path)
             claim = _claim("data_unsplit", kind, file, node, launch)
             yield replace(claim, spelling=spelling or claim.spelling)
+
+
+def _written_on_each_node(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
+    """What the first rank of every node, and no other one, saves under one path."""
+    known = {claim.span.path for claim in job.about("checkpoint_written", launch.scope)}
+    singles = {run.place: [e for e in run.events if e.name in _SAVES] for run in runs if not run.is_of_any}
+    firsts = [events for (rank, local), events in singles.items() if local == 0 and rank]
+    others = [events for (_, local), events in singles.items() if local]
+    shared = {e.path: e for run in runs if run.is_of_any for e in run.events if e.name in _SAVES and not _gets_own(e)}
+    for event in singles.get((0, 0), ()) if firsts and others else ():
+        paths = [{each.path: _saved_to(each) for each in events} for events in (*firsts, *others)]
+        on_each = all(event.path in each for each in paths[: len(firsts)])
+        if not on_each or any(event.path in each for each in paths[len(firsts) :]) or not event.guards:
+            continue
+        path = _saved_to(event)
+        same = all(each[event.path] == path for each in paths[: len(firsts)])
+        is_shared = event.path in shared if path is None else not path.startswith(OWN_DISKS)
+        if same and is_shared and event.file.path not in known:
+            known.add(event.file.path)
+            guard = event.guards[-1]
+            because = _claim("checkpoint_guard", _EACH_NODE, guard.file, guard.test, launch)
+            written = _claim("checkpoint_written", _EACH_NODE, event.file, event.node, launch)
+            yield replace(written, because=(because,))
+
+
+def _saved_to(event: Event) -> str | None:
+    """The path that something is saved to, if it is known."""
+    given = (*event.arguments[1:2], event.keywords.get("f"), event.keywords.get("path"))
+    return next((each for each in given if isinstance(each, str)), None)
 
 
 def _is_known(job: Job, launch: Launch) -> bool:
@@ -555,6 +591,7 @@ def _run(
         frozenset(interpreter.uncalled()) if is_of_any and is_complete else frozenset(),
         library.not_set,
         undivided,
+        (world.rank, world.local_rank),
     )
     interpreter.free()
     return found
@@ -627,7 +664,7 @@ def _worlds(
             return [single(*place) for place in places]
         # The last rank, and the first one of the last node, differ from the first in most conditions on ranks.
         ranks = [0]
-        if is_several and (names or local is not None):
+        if is_several and (names or local is not None or launch.id.endswith("#spawn")):
             ranks.append((world or local or 2) - 1)
         if local is not None and world is not None and world > local and names:
             ranks.append(world - local)
