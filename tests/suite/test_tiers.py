@@ -24,7 +24,7 @@ _FIXTURES = {"cluster", "gpu_cluster"}
 ALLOWED = {
     "_util/test_budget.py": "spends processor time until the budget under test is spent",
     "agent/test_process.py": "looks at processes of its own, which wait for their standard input",
-    "checks/probes/test_host.py": "looks at a process of its own that waits for its input; gives files an age; a snapshot grows old",
+    "checks/probes/test_host.py": "looks at a process of its own that waits for its input; gives files an age",
     "checks/probes/test_links.py": "listens on loopback",
     "checks/probes/test_network.py": "listens on loopback, and takes ports of it",
     "checks/probes/test_node_facts.py": "a task that hangs is what is tested",
