@@ -2,7 +2,8 @@
 
 One `NAME=value` per line, with or without `export` and quotes; a value that refers to another variable is unknown. NCCL
 sets from its own file (NCCL_CONF_FILE, `/etc/nccl.conf`) what the environment does not have, and takes values literally
-(src/misc/param.cc, NCCL 2.27).
+(src/misc/param.cc, NCCL 2.27). So does Open MPI with the parameters of a file that `mpirun -am` names
+(mca_base_parse_paramfile.c, 4.1).
 
 DeepSpeed uses every host of the file, each with all its slots, unless `--num_nodes`, `--num_gpus`,
 `--include` or `--exclude` select fewer. So the file sets the number of nodes and the world size, and is an upper bound
@@ -41,6 +42,8 @@ from preflight.model.job import (
 from preflight.sources.base import Reading, SourceFile, Tree, Variable
 from preflight.sources.formats.comments import suppressions
 
+#: The role of a file with parameters of Open MPI.
+MPI_PARAMETERS = "mpi parameters"
 _FILE_NAMES = re.compile(r"(?:.*\.)?env(?:\.[\w-]+)?|\.deepspeed_env|env\.list", re.IGNORECASE)
 _NCCL = re.compile(r"(?:.*[-_.])?nccl(?:[-_.][\w-]+)?\.conf", re.IGNORECASE)
 _LINE = re.compile(r"\s*(?:export\s+)?(?P<name>[A-Za-z_]\w*)\s*=\s*(?P<value>.*)$")
@@ -61,7 +64,7 @@ class DotenvSource:
     """Reads one file of variables."""
 
     name = "dotenv"
-    roles = ("environment",)
+    roles = ("environment", MPI_PARAMETERS)
 
     def recognises(self, file: SourceFile) -> bool:
         """Whether its name is that of such a file, and it sets a variable that ranks read."""
@@ -74,7 +77,7 @@ class DotenvSource:
         """State every variable, in the scope of the launch that is given the file."""
         notes: list[Note] = []
         claims: dict[str, Claim] = {}
-        for claim in _variable_claims(file, scope, notes):
+        for claim in _variable_claims(file, scope, notes, prefix="OMPI_MCA_" if role == MPI_PARAMETERS else ""):
             claims[claim.quantity] = claim
             if len(claims) >= _MAX_VARIABLES:
                 note_skipped(f"only the first {_MAX_VARIABLES} variables were read")
@@ -91,9 +94,9 @@ def variables_in(file: SourceFile) -> tuple[Variable, ...]:
     return tuple(found.values())[:_MAX_VARIABLES]
 
 
-def _variable_claims(file: SourceFile, scope: Scope, notes: list[Note]) -> Iterator[Claim]:
-    nccl = _NCCL.fullmatch(posixpath.basename(file.path)) is not None
-    strength = Strength.CONFIG if nccl else Strength.ENVIRONMENT
+def _variable_claims(file: SourceFile, scope: Scope, notes: list[Note], prefix: str = "") -> Iterator[Claim]:
+    literal = bool(prefix) or _NCCL.fullmatch(posixpath.basename(file.path)) is not None
+    strength = Strength.CONFIG if literal else Strength.ENVIRONMENT
     for number, raw in enumerate(file.text.split("\n"), start=1):
         line = raw.rstrip("\r")
         if not line.strip() or line.lstrip().startswith("#"):
@@ -113,12 +116,12 @@ def _variable_claims(file: SourceFile, scope: Scope, notes: list[Note]) -> Itera
             continue
         span = Span(file.path, number, match.start("name") + 1, number, match.end("value") + 1, snippet)
         name = match["name"]
-        value: Value = Known(match["value"]) if nccl else _value(match["value"])
+        value: Value = Known(match["value"]) if literal else _value(match["value"])
         spelling = f"{name}={match['value']}"
         if is_secret(name):
             value, spelling = Unresolved("redacted"), f"{name}={HIDDEN}"
             span = Span(file.path, number, span.column, number, span.end_column, spelling)
-        yield Claim(f"env.{name}", value, span, spelling, "environment", scope, strength)
+        yield Claim(f"env.{prefix}{name}", value, span, spelling, "environment", scope, strength)
 
 
 def _value(written: str) -> Value:

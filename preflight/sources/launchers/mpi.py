@@ -15,6 +15,7 @@ from dataclasses import replace
 from preflight._util.budget import truncate
 from preflight.model.job import Known, Plain, Reference, Strength, Unresolved, Value, as_int, lift
 from preflight.sources.base import LaunchLine, Reading, Tree, Word
+from preflight.sources.configs.line_files import MPI_PARAMETERS
 from preflight.sources.launchers.claim_builder import ClaimBuilder, product_of, state_options, sum_of
 from preflight.sources.launchers.option_parser import (
     GivenOption,
@@ -164,6 +165,7 @@ def state(builder: ClaimBuilder, scanned: ScannedLine, word: Word, line: LaunchL
         _state_slots(builder, hosts)
     builder.add_setting("working_directory", scanned.last("wdir"))
     yield from file_references(scanned.last("hostfile"), "hostfile", line, tree)
+    yield from file_references(scanned.last("parameters"), MPI_PARAMETERS, line, tree)
 
 
 def _state_program(builder: ClaimBuilder, scanned: ScannedLine, word: Word) -> None:

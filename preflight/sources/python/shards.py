@@ -30,7 +30,7 @@ from preflight.sources.python.outline import Function, dotted, end_of
 from preflight.sources.python.rank_conditions import RankSet, is_rank, ranks_where_true
 
 _RANKS = re.compile(
-    r"world|size|ranks?$|replicas?|num_(?:rank|proc|shard|gpu|worker|part|trainer)\w*|n_?(?:rank|proc|gpu)s?",
+    r"world|size|ranks?$|(?:trainer|worker|rank|gpu|replica)s?_(?:num|count)|replicas?|num_(?:rank|proc|shard|gpu|worker|part|trainer)\w*|n_?(?:rank|proc|gpu)s?",
     re.IGNORECASE,
 )
 #: Words that show that the shares are made equal.
@@ -61,7 +61,7 @@ _STEPS = frozenset(("backward", "train_batch", "run"))
 _MAX_LENGTH = 400
 
 
-_DIVIDES = re.compile(r"//|% ?\w|ceil\(|rank\s*:\s*:|range\([^)\n]*rank|_split\(")
+_DIVIDES = re.compile(r"//|% ?\w|ceil\(|\w\s*:\s*:|range\([^)\n]*rank|_split\(")
 
 
 def claims(module: Module) -> Iterator[Claim]:
@@ -271,6 +271,7 @@ def _stride(module: Module, function: Function) -> ast.AST | None:
     """`range(rank, n, size)`, `items[rank::size]` or `array_split(items, size)[rank]` of a sampler or set of shards."""
     around = _enclosing_scope(module, function)
     names = (around.name, *(end_of(base) for base in around.bases)) if isinstance(around, ast.ClassDef) else ()
+    names = names or (function.name,)
     if not any(_STRIDING.search(name) for name in names):
         return None
     for node in ast.walk(function):

@@ -901,7 +901,7 @@ def _source(invocation: Invocation) -> Result:
     _note_prelude(invocation, " ".join(words))
     if len(invocation.fields) < 2:
         return Flow.NEXT, None
-    path = invocation.fields[1].known
+    path = written_path(invocation.fields[1])
     place = invocation.fields[1].place
     if path is None:
         if not _ENVIRONMENT_SETUP.match(f"source {_spelling(invocation.fields[1])}"):

@@ -22,6 +22,7 @@ from preflight.sources.python.model_wrappers import OPTIMIZER
 from preflight.sources.python.module import last
 from preflight.sources.python.paddle_legacy import is_transpile
 from preflight.sources.python.rank_conditions import RankSet
+from preflight.sources.python.simulation.data_origins import is_sized_by_data
 from preflight.sources.python.simulation.run_state import Event, Run
 from preflight.sources.python.simulation.values import DictValue, External, Instance, ListValue, NotKnown, native
 
@@ -318,6 +319,8 @@ def _facts_of(key: str, values: Sequence[Any], at: Place, depth: int) -> Iterato
         yield f"{key}.arguments", Known(len(value.arguments) + len(value.keywords)), at
         for name, node, item in _given(value.call, maker, value.arguments, value.keywords):
             yield from _facts_of(f"{key}.{name}", [item], Place(value.file, node), depth + 1)
+    if all(map(is_sized_by_data, values)):
+        yield f"{key}.sized_by_data", Known(True), at
     if isinstance(value, Instance) and value.owner.foreign is not None:
         yield f"{key}.extends", Known(value.owner.foreign.last), at
 

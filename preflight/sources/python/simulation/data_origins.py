@@ -28,6 +28,11 @@ _NAMES = pattern("data_names")
 _DIVIDING = names("dividing_arguments")
 #: Functions of libraries that may give each rank its part.
 MAY_DIVIDE = pattern("may_divide")
+#: Operations whose result has as many items as the data decide.
+_SELECTED = re.compile(r"\b(?:nonzero|argwhere|masked_select|unique|nms|batched_nms)\(\)")
+_REDUCING = re.compile(r"\b(?:sum|mean|max|min|any|all|numel|size|item|len|pad|prod|norm)\(\)|\.shape\b")
+_TAKING = ("index_select()", "gather()", "take()")
+_KEEPING_SIZE = ("detach()", "clone()", "contiguous()", "cuda()", "cpu()", "to()", "float()", "astype()", "cast()")
 _LOADERS = ("torch.utils.data.DataLoader", "paddle.io.DataLoader")
 _WRAPPERS = pattern("model_wrappers")
 _SENDS_BUFFERS = re.compile(r"^torch\..*\bDistributedDataParallel\(\)$")
@@ -54,7 +59,19 @@ def wrapped_model(value: Any) -> Instance | None:
 
 def size_of(value: Any, axis: Any) -> Unknown:
     """Where one of the sizes of a tensor comes from: each rank has its own, but for that of the batch."""
-    return UNKNOWN if axis == 0 else mixed(value)
+    is_selected = isinstance(value, External) and _SELECTED.search(value.name) is not None
+    return UNKNOWN if axis == 0 and not is_selected else mixed(value)
+
+
+def is_sized_by_data(value: Any, depth: int = 0) -> bool:
+    """Whether a tensor certainly has as many rows as the data of the rank decide, as those of `nonzero()`."""
+    if not isinstance(value, External) or depth > _MAX_LAYERS:
+        return False
+    if _SELECTED.search(value.name):
+        return _REDUCING.search(value.name) is None
+    if value.last in _TAKING:
+        return any(is_sized_by_data(each, depth + 1) for each in value.arguments[1:])
+    return value.last in _KEEPING_SIZE and is_sized_by_data(value.owner, depth + 1)
 
 
 def is_list_of_layers(value: External) -> bool:
