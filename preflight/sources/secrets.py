@@ -447,7 +447,9 @@ class _Cleaner:
         return value
 
     def claim(self, claim: Claim) -> Claim:
-        value, span, spelling = self.value(claim.value), self.span(claim.span), self.text(claim.spelling)
+        # Names of options are not secret, whatever is in them.
+        value = claim.value if claim.quantity == "declared_options" else self.value(claim.value)
+        span, spelling = self.span(claim.span), self.text(claim.spelling)
         condition = self.text(claim.condition) if claim.condition else ""
         because = tuple(self.claim(reason) for reason in claim.because) if claim.because else ()
         origin = None if claim.origin is None else self.span(claim.origin)

@@ -236,6 +236,13 @@ _NIGHTLY = re.compile(
 )
 
 
+def _names_releases(words: Sequence[Word]) -> bool:
+    """Whether a command names the release of all that it installs: `--pre` then changes nothing."""
+    named = [text for word in words if (text := text_of(word)) is not None and package_of(text) is not None]
+    frameworks = [text for text in named if not text.startswith(("-", "http"))]
+    return bool(frameworks) and all("==" in text for text in frameworks)
+
+
 def read_installs(commands: Iterable[Command], tree: Tree) -> Reading:
     """State one claim per install command and one per framework it names, and refer to requirement files."""
     found: list[Claim] = []
@@ -319,7 +326,8 @@ def _read_packages(
                 found.append(claim)
             option = ""
             continue
-        if _NIGHTLY.fullmatch(text.partition("=")[2] if text.startswith("--index") else text):
+        is_nightly = _NIGHTLY.fullmatch(text.partition("=")[2] if text.startswith("--index") else text)
+        if is_nightly and not (text == "--pre" and _names_releases(words)):
             found.append(
                 Claim("nightly_build", Known(text), word.span, word.spelling, source, condition=command.condition)
             )

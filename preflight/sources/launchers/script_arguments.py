@@ -539,7 +539,9 @@ def read_program(
     if words:
         word = words[0]
         found = [_program(text, line, tree, module=module) for text in paths_of(word.value, word.parts) if text]
-        for path, inside in found:
+        # A command without a slash is looked for among the installed ones.
+        is_command = not python and not module and "/" not in word.spelling and not word.spelling.endswith(_SCRIPTS)
+        for path, inside in found if not is_command else ():
             if inside and (len(found) == 1 or isinstance(tree.read(path), SourceFile)):
                 references.append(Reference(path, "script", word.span, line.scope, line.command.is_elsewhere))
         program = found[0][0] if len(found) == 1 else ""
@@ -581,6 +583,8 @@ def read_program(
     )
 
 
+#: Ends of the names of scripts.
+_SCRIPTS = (".py", ".sh", ".bash")
 #: Options that name the file with all settings of a run, in many programs.
 _SETTINGS = re.compile(r"--?(?:c|cfg|config|configs|config[-_](?:file|path|yaml)|cfg[-_](?:file|path)|recipe|settings)")
 #: How a script reads such a file itself.

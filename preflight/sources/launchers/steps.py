@@ -156,6 +156,9 @@ def _step_claims(
         value = Known(shown) if shown else Unresolved("the GPUs of the step are known only at run time")
         builder.add("step_gpus", value, gpus.span, gpus.spelling, strength=Strength.SCHEDULER)
     add("step_background", Known(command.background))
+    where = srun.scanned.last("nodelist")
+    if where is not None:
+        builder.add("step_placed", Known(where.spelling), where.span, where.spelling)
     if command.repeated:
         add("step_repeated", Known(True))
     if command.pipe:

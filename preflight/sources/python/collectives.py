@@ -399,11 +399,13 @@ def _collectives_in_finally(module: Module) -> Iterator[Claim]:
             or (short != "destroy_process_group" and not (short == "barrier" and is_collective(module, call)))
         ):
             continue
+        function = module.outline.function_of(call)
+        if function is not None and _is_of_own_process(module, function.name):
+            continue
         place = _on_failure(module, call)
         if place is not None:
             yield module.claim("group_left_on_failure", short, place, condition="")
             continue
-        function = module.outline.function_of(call)
         if function is not None and module.outline.function_of(function) is None:
             wrappers.setdefault(function.name, short)
     for name, short in wrappers.items():
@@ -411,6 +413,12 @@ def _collectives_in_finally(module: Module) -> Iterator[Claim]:
             place = _on_failure(module, caller)
             if place is not None:
                 yield module.claim("group_left_on_failure", short, place, condition="")
+
+
+def _is_of_own_process(module: Module, name: str) -> bool:
+    """Whether a function is what a process that the ranks start runs: `Process(target=save)`."""
+    given = (argument(call, "target", 1) for call in module.named("Process", "Thread"))
+    return any(each is not None and end_of(value_of(each)) == name for each in given)
 
 
 def _on_failure(module: Module, call: ast.Call) -> ast.AST | None:

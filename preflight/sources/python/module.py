@@ -126,7 +126,8 @@ class Module:
 
     def called(self, call: ast.Call) -> str:
         """The dotted name of the called function; for a method of an unknown object only `.method`."""
-        return self._called[id(call)]
+        # A value may be that of another module.
+        return self._called.get(id(call)) or dotted(call.func)
 
     def named(self, *names: str) -> list[ast.Call]:
         """The calls of functions with one of these last names, those of one name in source order."""
@@ -385,7 +386,14 @@ class Module:
         found = self.bindings_of(name)
         if not found or any(value is None for value in found):
             return self._unknown(name)
+        if any(isinstance(value, ast.List) for value in found) and self._is_filled(name.id):
+            return Unresolved(f"{name.id}: known only at run time")
         return join(self._folded_at(value, depth + 1) for value in found if value is not None)
+
+    def _is_filled(self, name: str) -> bool:
+        """Whether a method changes the list of a name."""
+        calls = self.named("append", "extend", "insert", "remove", "pop", "clear")
+        return any(isinstance(call.func, ast.Attribute) and dotted(call.func.value) == name for call in calls)
 
     def scope_of(self, name: ast.Name) -> ast.AST | None:
         """The innermost function, class or module that binds a name, if it does so once."""

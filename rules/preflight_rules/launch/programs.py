@@ -174,6 +174,9 @@ def program_option_unknown(job: Job) -> Iterator[Verdict]:
         declared = distinct(job.about("declared_options", launch.scope))
         if len(declared) != 1:
             continue
+        if undecided_verdict := undecided(launch.id, declared[:1]):
+            yield undecided_verdict
+            continue
         known = {str(name) for value in declared[0].alternatives if isinstance(value, tuple) for name in value}
         given = [text.partition("=")[0] for text in _words(launch)]
         strange = [name for name in given if not any(each == name or each.startswith(name) for each in known)]
@@ -298,6 +301,8 @@ def node_variable_never_set(job: Job) -> Iterator[Verdict]:
     """
     for launch in job.launches:
         needed = [c for c in job.about("required_node_variable", launch.scope) if launch.launcher in _TORCH_LAUNCHERS]
+        # The program that starts the launcher is not one of its ranks.
+        needed = [claim for claim in needed if claim.span.path != launch.span.path]
         for claim in distinct(needed):
             name = next(iter(texts(claim.value)), "")
             exported = job.about(f"env.{name}", launch.scope)

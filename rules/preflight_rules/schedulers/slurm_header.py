@@ -13,7 +13,7 @@ from preflight.model.job import Claim, Job, Scope, Unresolved
 from preflight.model.job.claim import distinct, job_value
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, undecided, unknown
-from preflight.plugins.claim_text import counted, placed, quoted
+from preflight.plugins.claim_text import counted, joined, placed, quoted
 from preflight.sources.launchers.slurm import parse_seconds
 from preflight_rules.data_tables import table
 from preflight_rules.launches import is_placeholder
@@ -296,6 +296,10 @@ def granted_nodes_beyond_all_steps(job: Job) -> Iterator[Verdict]:
     background = sum(size for step, size in sized if step.definitely("step_background"))
     front = max((size for step, size in sized if not step.definitely("step_background")), default=0)
     used = background + front
+    placed_at = {joined(texts(c.value)): size for step, size in sized if (c := step.about("step_placed")) is not None}
+    if len(placed_at) > 1:
+        # Steps on nodes of their own use all of these.
+        used = max(used, sum(placed_at.values()))
     if background and job.about("program_beside_steps"):
         # The first node is not idle, and a step may be placed on the others.
         used += 1

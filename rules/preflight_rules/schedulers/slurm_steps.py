@@ -264,9 +264,14 @@ def steps(job: Job) -> Iterator[Step]:
 _TASK_PATTERNS = ("%a", "%A", "%j", "%J", "%x_%a")
 
 
+#: An array of one task: `0`, `3-3`.
+_ONE_TASK = re.compile(r"(\d+)(?:-\1)?(?:%\d+)?")
+
+
 def _runs_tasks_at_once(stated: Stated[Launch]) -> bool:
-    """Whether several tasks of the array may run at a time: `%1` after its range allows one."""
-    return not all("%1" in text for text in texts(job_value(stated.settings[0])) or ("",))
+    """Whether several tasks of the array may run at a time: `%1` after its range allows one, and `0` is one."""
+    arrays = texts(job_value(stated.settings[0])) or ("",)
+    return not all("%1" in text or _ONE_TASK.fullmatch(text) for text in arrays)
 
 
 @rule(
@@ -328,6 +333,9 @@ def array_tasks_share_an_output_file(job: Job) -> Iterator[Verdict]:
         return
     verdict = undecided(job.name, (arrays[0], outputs[0]))
     patterns = texts(outputs[0].value)
+    if all(map(_ONE_TASK.fullmatch, texts(arrays[0].value) or ("",))):
+        yield passed(job.name)
+        return
     if verdict is None and any("<" in text for text in patterns):
         verdict = unknown(job.name, f"{quoted(outputs[0])} is a placeholder", at=outputs[0])
     if (
