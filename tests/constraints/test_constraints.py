@@ -24,13 +24,13 @@ from tests.rules.test_cases import RULES
 FOLDER = Path(__file__).parent
 #: How many constraints each family has; one that is lost is missed here.
 COUNTS = {
-    "huggingface": 354,
-    "kubernetes-slurm": 353,
+    "huggingface": 361,
+    "kubernetes-slurm": 364,
     "megatron": 379,
-    "network-versions": 260,
-    "older-versions": 114,
+    "network-versions": 277,
+    "older-versions": 118,
     "paddle": 344,
-    "program-contracts": 103,
+    "program-contracts": 113,
     "rl-recipes": 520,
     "torch": 390,
 }
