@@ -35,7 +35,7 @@ COUNTS = {
     "torch": 390,
 }
 #: How many rows no rule finds yet; the number may only fall.
-MISSED = {"older-versions": 6, "rl-recipes": 33, "torch": 37}
+MISSED = {"older-versions": 6, "rl-recipes": 29, "torch": 37}
 FAMILIES: dict[str, list[dict[str, Any]]] = {name: toml.load(FOLDER / f"{name}.toml")["row"] for name in COUNTS}
 #: The rows of a family are tested in so many parts, each of which takes a second or two.
 _PARTS = 32
