@@ -88,6 +88,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "size": lambda item: len(item) if isinstance(item, tuple) else 0,
     "rises": lambda items: isinstance(items, tuple) and _rises(items),
     "hosts": lambda item: tuple(part.partition(":")[0] for part in item.split(",")) if isinstance(item, str) else (),
+    "total": lambda items: sum(items),
+    "slots": lambda item: sum(int(part.partition(":")[2]) for part in item.split(",")),
     "unique": lambda items: tuple(dict.fromkeys(items)),
     "begins_another": lambda items: any(one != two and two.startswith(one) for one in items for two in items),
     "are_grouped": lambda items: len(list(itertools.groupby(items))) == len(set(items)),

@@ -24,18 +24,18 @@ from tests.rules.test_cases import RULES
 FOLDER = Path(__file__).parent
 #: How many constraints each family has; one that is lost is missed here.
 COUNTS = {
-    "huggingface": 327,
-    "kubernetes-slurm": 353,
+    "huggingface": 361,
+    "kubernetes-slurm": 364,
     "megatron": 379,
-    "network-versions": 256,
-    "older-versions": 107,
+    "network-versions": 277,
+    "older-versions": 118,
     "paddle": 344,
-    "program-contracts": 103,
+    "program-contracts": 113,
     "rl-recipes": 520,
     "torch": 390,
 }
 #: How many rows no rule finds yet; the number may only fall.
-MISSED = {"older-versions": 25, "rl-recipes": 33, "torch": 47}
+MISSED = {"older-versions": 6, "rl-recipes": 29, "torch": 37}
 FAMILIES: dict[str, list[dict[str, Any]]] = {name: toml.load(FOLDER / f"{name}.toml")["row"] for name in COUNTS}
 #: The rows of a family are tested in so many parts, each of which takes a second or two.
 _PARTS = 32

@@ -170,7 +170,7 @@ def state_context(
             if wrapper.name == "horovodrun":
                 state_unknown(own, wrapper.scanned)
                 state_choices(own, wrapper.scanned, load_table("horovodrun"))
-                state_launcher(own, "horovodrun", wrapper.word, wrapper.scanned)
+                state_launcher(own, "horovodrun", wrapper.word, wrapper.scanned, written=True)
             builder.claims.extend(own.claims)
         elif wrapper.name == "docker":
             repeated = frozenset(("ulimit", "network"))

@@ -176,11 +176,11 @@ def _met(job: Job, term: str, scope: Scope, launch: Launch | None) -> _Met | Non
     if term == "several nodes":
         nodes, claims = nodes_spanned(job, launch) if launch is not None else (Unresolved("no launch"), ())
         return _Met(claims[:1], named=False) if numbers(nodes) and min(numbers(nodes)) > 1 else None
-    if words[0] == "perhaps":
+    if words[0] in ("perhaps", "pinned"):
         try:
             return _package(job, words[2], words[3], words[4])
         except _Undecided:
-            return _Met((), certain=False)
+            return _Met((), certain=False) if words[0] == "perhaps" else None
     if words[0] == "package":
         return _package(job, words[1], words[2], words[3])
     return _claimed(job, words[0], words[1], words[2], scope, launch)

@@ -174,11 +174,11 @@ def settings_refused_together(job: Job) -> Iterator[Verdict]:
         for place in given(job, name):
             fine = True
             version, first = releases(name), oldest(name)
-            if version and first and in_range(version, first, "") is False:
-                reason = f"the job pins {version}, and what releases before {first} refuse is not known"
-                yield unknown(place.subject, reason)
-                continue
+            is_older = bool(version and first) and in_range(version, first, "") is False
             for row in index(name).about(place.keys, place.inner):
+                if is_older and not (row.since and in_range(row.since, first, "") is False):
+                    # Only a row that begins before the releases that were read is about such a release.
+                    continue
                 applies = in_range(releases(row.package or name), row.since, row.until)
                 verdict = _together(place, row, certain=applies is True) if applies is not False else None
                 if verdict is None:
@@ -189,7 +189,11 @@ def settings_refused_together(job: Job) -> Iterator[Verdict]:
                 if key not in seen:
                     seen.add(key)
                     yield verdict
-            if fine:
+            if fine and is_older:
+                yield unknown(
+                    place.subject, f"the job pins {version}, and what releases before {first} refuse is not known"
+                )
+            elif fine:
                 yield passed(place.subject)
 
 
