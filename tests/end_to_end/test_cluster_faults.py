@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.cluster import Cluster, Gpu, Gpus, Node, faults
-from tests.cluster.faults.gpus import gpu_config
+from tests.cluster.faults.devices import gpu_config
 from tests.cluster.faults.services import sshd_stopped
 from tests.end_to_end.head_command import (
     HARD_LIMIT_S,

@@ -16,7 +16,7 @@ import pytest
 from preflight import api
 from preflight.model.recording_io import load
 from tests.cluster import Cluster
-from tests.cluster.faults import context as ranks
+from tests.cluster.faults import services as ranks
 from tests.cluster.node import wait_until
 from tests.cluster.slurm import Slurm, require_slurm, slurm
 from tests.end_to_end.head_command import JOB, ROOT, check, give_shards, write_job
