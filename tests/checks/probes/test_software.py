@@ -206,8 +206,6 @@ def test_the_vendors_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 CUDNN = "long cudnnGetVersion(void) { return %d; }\n"
-
-
 NCCL = "int ncclGetVersion(int *v) { *v = %d; return 0; }\n"
 
 

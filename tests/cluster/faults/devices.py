@@ -19,8 +19,6 @@ from tests.cluster.rdma import Hca, files_of
 
 #: The duration of a hang: longer than any deadline.
 _FOREVER_S = 600
-
-
 _numbers = itertools.count(1)
 
 
@@ -204,12 +202,8 @@ def _tree(node: Node, files: Mapping[str, str], *, opened: bool) -> Iterator[Non
 
 #: Their folder; a job that exports it as PYTHONPATH finds them first.
 ENVIRONMENT = "/srv/environment"
-
-
 #: A folder for a job's LD_LIBRARY_PATH.
 LIBRARIES = "/srv/libraries"
-
-
 _TOOLS = "/run/tools"
 
 

@@ -73,11 +73,7 @@ def _without_address(node: Node, interface: str) -> Iterator[None]:
 
 
 _RELAY = Path(__file__).with_name("relay.py")
-
-
 _JUMBO = 9000
-
-
 _ORDINARY = 1500
 
 
@@ -298,11 +294,7 @@ def _wait_for_carrier(node: Node, interface: str) -> None:
 
 
 _numbers = itertools.count(1)
-
-
 _SYN = "tcp flags & (syn | ack) == syn"
-
-
 Direction = Literal["in", "out"]
 
 

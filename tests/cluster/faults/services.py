@@ -337,8 +337,6 @@ def left_over_segment(node: Node, size_bytes: int) -> Iterator[None]:
 
 
 _numbers = itertools.count(1)
-
-
 _PERIOD_US = 100_000
 
 
