@@ -60,31 +60,23 @@ def test_every_package_is_named_in_the_architecture() -> None:
 
 
 CONTRACTS_ROOT = Path(__file__).parent.parent
-
-
 PACKAGES = {
     "preflight": CONTRACTS_ROOT / "preflight",
     "preflight_checks": CONTRACTS_ROOT / "checks" / "preflight_checks",
     "preflight_rules": CONTRACTS_ROOT / "rules" / "preflight_rules",
     "reference_trainer": CONTRACTS_ROOT / "reference_trainer",
 }
-
-
 #: Packages that are sent to nodes.
 SHIPPED = (
     CONTRACTS_ROOT / "preflight" / "agent",
     CONTRACTS_ROOT / "checks" / "preflight_checks" / "probes",
     CONTRACTS_ROOT / "reference_trainer",
 )
-
-
 #: Never imported at the top of a module.
 HEAVY = {
     *("torch", "paddle", "ray", "kubernetes", "pynvml", "psutil", "pydantic", "jinja2", "numpy"),
     *("tree_sitter", "tree_sitter_bash", "tree_sitter_json", "ClusterShell", "pathspec"),
 }
-
-
 #: Modules that need a terminal at once; test_imports covers the event loop. The YAML reader is imported only by a
 #: source that reads YAML.
 ALLOWED = {
@@ -100,11 +92,7 @@ ALLOWED = {
     },
     "yaml": {"preflight.sources.formats.lenient_yaml", "preflight.services.admission.judgement"},
 }
-
-
 LAZY = {"preflight.sources.formats.lenient_yaml"}
-
-
 ITEMS = all_items()
 
 
@@ -117,8 +105,6 @@ def modules() -> Iterator[tuple[str, Path]]:
 
 
 MODULES = dict(modules())
-
-
 ON_NODES = [
     *sorted(path for folder in SHIPPED for path in folder.rglob("*.py")),
     CONTRACTS_ROOT / "preflight" / "_util" / "redaction.py",
@@ -286,11 +272,7 @@ from preflight.cli import main as cli
 code = cli.run(json.loads(sys.argv[1]))
 sys.stderr.write(json.dumps([code, sorted({".".join(name.split(".")[:n]) for name in sys.modules for n in (1, 2, 3)})]))
 """
-
-
 NEVER = {"torch", "pynvml", "ray", "kubernetes", "paddle", "deepspeed", "numpy", "sqlalchemy", "pygls"}
-
-
 START_HEAVY = {
     "pydantic",
     "rich",
@@ -410,8 +392,6 @@ def test_rules_and_checks_can_be_listed_without_any_framework(tmp_path: Path) ->
 
 
 NAMES_ROOT = Path(__file__).parents[1]
-
-
 #: Fields that contain a secret, or never contain text.
 SECRETS = {
     "X-aws-ec2-metadata-token": "a header of a request to a cloud",
@@ -464,8 +444,6 @@ SETTINGS = (
     *("usbcore.authorized_default", "module.sig_enforce", "vm.compact_unevictable_allowed", "kernel.sysrq"),
     *("fs.protected_hardlinks", "net.ipv4.conf.all.accept_redirects", "dm_crypt.max_read_size", "nvme_core.io_timeout"),
 )
-
-
 NAMES_PACKAGES = {
     "tiktoken": "0.7.0",
     "google-auth": "2.29.0",
@@ -484,8 +462,6 @@ NAMES_PACKAGES = {
     "bitsandbytes-key": "0.43.1.post1",
     "django-auth": "5.0.dev20240101",
 }
-
-
 WORDS = {
     "max_tokens": "4k",
     "sort_keys": "true",

@@ -23,8 +23,6 @@ from preflight.model.findings import Severity, VerdictKind
 from preflight.plugins.site.loader import parse
 
 ROOT = Path(__file__).parent.parent
-
-
 PAGES = {
     name: (ROOT / name).read_text()
     for name in (
@@ -115,8 +113,6 @@ def test_the_hook_runs_an_existing_command() -> None:
 
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-
-
 NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/good"))
 
 
@@ -159,7 +155,6 @@ PLANTED: dict[str, tuple[Planted, ...]] = {
         Planted("ENV001", "run.sh", 4, 8, "GLOO_SOCKET_IFNAM=eth0"),
     ),
 }
-
 
 #: Consequences of a planted fault: a host listed twice leaves the launch one host short.
 CONSEQUENCES: dict[str, tuple[Planted, ...]] = {
@@ -225,8 +220,6 @@ export NCCL_SOCKET_IFNAM="eth0 ##[add-mask]a ##vso[task.setvariable]b"
 torchrun --nnodes=4 --nproc_per_node=1 --master_addr=localhost --master_port=29500 \
     ::error::owned train.py "##[error]x" "{long}"
 """
-
-
 #: Folders and files named like commands; the runner skips the leading blanks.
 CI_COMMANDS_NAMES = (
     "::error file=a,line=1::owned",
@@ -234,8 +227,6 @@ CI_COMMANDS_NAMES = (
     "##[group]x",
     "##vso[task.complete result=Succeeded]x",
 )
-
-
 COMMAND = re.compile(r"(?m)^[^\S\n]*::|(?i:##(?:vso|teamcity)?\[)|section_(?:start|end):\d+:[^\n]*\r")
 
 

@@ -254,8 +254,6 @@ def test_many_nodes_are_folded_and_many_files_are_counted() -> None:
 
 
 NUMBERS = st.integers(0, 12) | st.integers(95, 105)
-
-
 NAMES = st.builds(
     lambda before, width, number, behind: f"{before}{number:0{width}}{behind}",
     st.sampled_from(["n", "rack1-n", "10.0.0.", "r2n"]),

@@ -130,8 +130,6 @@ def test_other_streams_get_utf_8() -> None:
 
 
 JOB = "#!/bin/bash\nexport HF_TOKEN=hf_AbCdEfGhIjKlMnOpQrStUvWxYz012345\npython3 train.py\n"
-
-
 SECRET = "hf_AbCdEfGhIjKlMnOpQrStUvWxYz012345"
 
 

@@ -23,11 +23,7 @@ from preflight.runner.session import AgentSession
 from tests.waiting import LIMIT_S
 
 WithSession = Callable[..., Any]
-
-
 HERE = Context(interpreter=sys.executable, provenance="run.sh:7")
-
-
 EVERYWHERE = pytest.mark.parametrize("context", [None, HERE], ids=["forked", "context"])
 
 

@@ -39,7 +39,6 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.thorough
 
-
 READY = Ready(PROTOCOL, "host7", 1, "3.9.2", "/usr/bin/python3", "boot", "me")
 
 
@@ -210,8 +209,6 @@ def test_clock_offset_uses_the_fastest_round_trip() -> None:
 
 
 ROOT = Path(__file__).parents[2]
-
-
 HEAD = """
 import sys
 import anyio
@@ -235,12 +232,8 @@ async def main():
 
 anyio.run(main)
 """
-
-
 #: Two nodes, each with guardian, agent, rank, loader, and the daemon's daemon.
 PROCESSES = 10
-
-
 Gone = Callable[[list[int], float], list[int]]
 
 

@@ -528,11 +528,7 @@ def test_an_awaited_stage_is_named_even_if_it_is_rank_0() -> None:
 TRAINER = """  File "preflight-bundle:/reference_trainer/collective/group.py", line 206 in _counted
   File "preflight-bundle:/reference_trainer/collective/rank.py", line 53 in rank
 """
-
-
 IN_COLLECTIVE = '  File "/venv/site-packages/torch/distributed/distributed_c10d.py", line 3252 in all_reduce\n'
-
-
 IN_OWN_FILE = '  File "/srv/inj/sitecustomize.py", line 19 in all_reduce\n'
 
 

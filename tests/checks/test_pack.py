@@ -63,8 +63,6 @@ def test_an_empty_job_has_no_finding() -> None:
 
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-
-
 #: These judge whether nodes were reached, which is known without facts.
 OF_NODES = {"NOD001", "NOD002"}
 
@@ -96,16 +94,10 @@ def test_no_check_passes_without_facts(example: str) -> None:
 
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
 #: A placeholder that a reader would have to replace: dots, angle brackets, a word in capitals.
 HOLE = re.compile(r"\.\.\.|…|<[\w -]+>|(?<![\w$./{-])[A-Z][A-Z_]+(?![\w=}./-])")
-
-
 #: Calls that make commands; a module without them is skipped.
 MAKES = re.compile(r"\b(command|root_command|Command)\(")
-
-
 #: Words in capitals that are not placeholders.
 NAMES = {"ACCEPT", "INPUT"}
 

@@ -27,12 +27,8 @@ from preflight.sources.discovery import assemble
 from tests.builders import assert_follows_schema, job, make_recording, reached
 
 GOOD = "#!/bin/bash\ntorchrun --standalone --nproc_per_node=2 train.py\n"
-
-
 #: Two nodes whose rendezvous address is loopback.
 BAD = "#!/bin/bash\ntorchrun --nnodes=2 --nproc_per_node=1 --node_rank=$R --master_addr=localhost train.py\n"
-
-
 #: The installed `preflight` of the interpreter that runs the tests.
 COMMAND = str(Path(sys.executable).parent / "preflight")
 

@@ -44,7 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _names() -> list[str]:
-    return [name for name in faults.__all__ if name != "FaultUnavailable"]
+    return [
+        name for name, fault in vars(faults).items() if getattr(fault, "__module__", "").startswith(faults.__name__)
+    ]
 
 
 def _enter(undo: ExitStack, cluster: Cluster, text: str) -> None:

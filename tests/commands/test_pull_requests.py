@@ -202,14 +202,8 @@ def test_without_a_merge_request() -> None:
 
 
 Git = Callable[..., None]
-
-
 LOOPBACK = "torchrun --nnodes=2 --nproc_per_node=1 --node_rank=$R --master_addr=localhost train.py\n"
-
-
 REACHABLE = LOOPBACK.replace("localhost", "node1")
-
-
 TRAIN = "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
 
 

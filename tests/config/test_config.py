@@ -24,7 +24,6 @@ export NCCL_IB_TIMEOUTT=22
 torchrun --nnodes=2 --nproc_per_node=1 --node_rank=$R --master_addr=localhost train.py
 """
 
-
 WAIVE = "[[waive]]\nrule = 'RDV001'\nreason = 'x'\n"
 
 
@@ -383,8 +382,6 @@ def test_a_mistake_on_the_command_line(
 BASELINE_FAULTY = (
     "#!/bin/bash\ntorchrun --nnodes=2 --nproc_per_node=1 --node_rank=$R --master_addr=localhost train.py\n"
 )
-
-
 NAME = baseline.DEFAULT_NAME
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.cluster import Cluster, Gpu, Gpus, Node, faults
-from tests.cluster.faults.gpus import gpu_config
+from tests.cluster.faults.devices import gpu_config
 from tests.cluster.faults.services import sshd_stopped
 from tests.end_to_end.head_command import (
     HARD_LIMIT_S,
@@ -37,19 +37,11 @@ from tests.executors.test_conformance_kubernetes import listening_in
 from tests.ports import free_port
 
 pytestmark = pytest.mark.thorough
-
-
 _CONFIG = "/run/kubeconfig"
-
-
 _PATHS = ":".join(str(path) for path in (ROOT, ROOT / "checks", ROOT / "rules"))
-
-
 needs_kubernetes = pytest.mark.skipif(
     importlib.util.find_spec("kubernetes") is None, reason="the Kubernetes client is not installed"
 )
-
-
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
 
 
@@ -177,8 +169,6 @@ def test_smoke_run_requires_all_nodes(cluster: Cluster, tmp_path: Path) -> None:
 
 #: The ranks run in this Unix group and the probes of the link stage do not, so a filter can distinguish them.
 GROUP = 4242
-
-
 PYTHON = "/srv/python-of-the-job"
 
 

@@ -19,8 +19,6 @@ from tests.fault_matrix.fault import GPU_SCRIPT
 from tests.fault_matrix.gpus import GPU_JOB
 
 pytestmark = pytest.mark.thorough
-
-
 ROUNDS = int(os.environ.get("PREFLIGHT_SOAK", "1"))
 
 

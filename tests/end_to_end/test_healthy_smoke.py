@@ -27,21 +27,14 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
 ]
 
-
 JOBS = {
     "collective": (JOB, SCRIPT),
     "servers-async": (SERVER_JOB, SERVER_SCRIPT),
     "servers-sync": (SERVER_JOB, SERVER_SCRIPT.replace("True", "False")),
 }
-
-
 #: In these cases a real interpreter imports torch on every busy node.
 REAL = ("collective",)
-
-
 OPTIONS = ("--keep-going", "--smoke-deadline", "150", "--select", "SMK")
-
-
 #: Findings about the machine itself, which is really busy.
 OF_THE_MACHINE = {"SYS002"}
 

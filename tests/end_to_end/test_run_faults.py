@@ -39,7 +39,6 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
 ]
 
-
 #: Enough steps that the run is still active when the fault is injected.
 MANY_STEPS = ("--steps", "20000", "--smoke-deadline", "90")
 

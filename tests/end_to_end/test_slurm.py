@@ -16,7 +16,7 @@ import pytest
 from preflight import api
 from preflight.model.recording_io import load
 from tests.cluster import Cluster
-from tests.cluster.faults import context as ranks
+from tests.cluster.faults import services as ranks
 from tests.cluster.node import wait_until
 from tests.cluster.slurm import Slurm, require_slurm, slurm
 from tests.end_to_end.head_command import JOB, ROOT, check, give_shards, write_job
@@ -25,8 +25,6 @@ from tests.ports import free_port
 from tests.waiting import until
 
 pytestmark = pytest.mark.thorough
-
-
 SLURM_JOB = """\
 #!/bin/bash
 #SBATCH --nodes={nodes}
@@ -145,8 +143,6 @@ def test_a_partition_that_is_down_is_named(cluster: Cluster, running: Slurm, tmp
 INTERRUPT_JOB = """\
 torchrun --nnodes=2 --nproc_per_node=1 --node_rank="$NODE_RANK" --master_addr=127.0.0.1 --master_port={} train.py
 """
-
-
 #: How long preflight and its processes may take to end.
 GONE_WITHIN_S = 5.0
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import Cluster
-from tests.cluster.faults import context as ranks
+from tests.cluster.faults import services as ranks
 from tests.cluster.fixtures import require_virtual_nodes
 from tests.end_to_end.head_command import (
     JOB,

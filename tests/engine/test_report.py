@@ -71,11 +71,7 @@ def cannot_tell(*, required: bool) -> Rule:
 
 
 ERROR, WARNING, INFO = finds(Severity.ERROR), finds(Severity.WARNING), finds(Severity.INFO)
-
-
 NEEDED, OPTIONAL = cannot_tell(required=True), cannot_tell(required=False)
-
-
 FINE = make_rule(lambda _: [passed("x")], "TST003")
 
 
@@ -593,8 +589,6 @@ TABLE = Table(
     (Column("rack"), Column("power", "W")),
     (Row("a", (Cell("r1"), Cell(350))), Row("b", (Cell("r2", odd=True), Cell(None, why="no meter")))),
 )
-
-
 ALL: tuple[Chart, ...] = (
     TABLE,
     Matrix("site.m", "m", "-", "ms", ("a", "b"), ("a", "b"), (Mark(0, 1, 0.25, "ok"), Mark(1, 0, None, "bad", "-"))),

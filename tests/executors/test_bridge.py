@@ -71,8 +71,6 @@ class Side(mux.Side):
 def main(bundle, fd_in, fd_out):
     mux.serve(Side(), fd_in, fd_out)
 """
-
-
 WithBridge = Callable[[Callable[[Bridge], Awaitable[None]]], None]
 
 

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 
 from tests.cluster import Cluster, Node, faults
-from tests.cluster.faults import context as ranks
+from tests.cluster.faults import services as ranks
 from tests.end_to_end.head_command import JOB, SCRIPT
 
 from .fault import GPU_SCRIPT, Fault, on_node

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.cluster import Cluster, Node, faults
-from tests.cluster.faults.stack import ENVIRONMENT, LIBRARIES, Torch, distribution
+from tests.cluster.faults.devices import ENVIRONMENT, LIBRARIES, Torch, distribution
 from tests.cluster.gpus import Gpu, Gpus
 
 from .fault import GPU_SCRIPT, Fault

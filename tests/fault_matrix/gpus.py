@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 from tests.cluster import Cluster, Node, faults
-from tests.cluster.faults.stack import ENVIRONMENT
+from tests.cluster.faults.devices import ENVIRONMENT
 from tests.cluster.gpus import Gpu, Gpus, NvmlError
 from tests.end_to_end.head_command import JOB
 

@@ -38,16 +38,10 @@ from tests.suite import effort
 from tests.suite.measured import Measured, measured
 
 SMALL = 150
-
-
 #: Four times as much, with half as much again for logarithmic growth.
 MAX_GROWTH = 6.0
-
-
 #: Fewer calls take less than about two seconds; quadratic growth below it may be ended by a limit of the reader.
 FLOOR = 1_500_000
-
-
 #: Without a clock: only counted limits may end a reading here.
 BUDGET = Limits(seconds_each=1e6, seconds_pool=1e6, seconds_run=1e6)
 
@@ -95,8 +89,6 @@ def test_work_grows_with_the_size(shape: Shape) -> None:
 
 #: Processor time; wall time depends on the load of the machine.
 MAX_SECONDS = 60.0
-
-
 MAX_BYTES = 512 << 20
 
 
@@ -171,11 +163,7 @@ def test_a_pipe_is_read_up_to_a_limit_and_a_deadline() -> None:
 
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
 FOLDERS = ("preflight", "checks/preflight_checks", "rules/preflight_rules")
-
-
 #: Strings repeated before a character that does not match.
 PIECES = (
     *("a", "A", "0", " ", "\t", "\n", "-", "_", ".", "/", ":", "=", ",", ";", "#", "@", "$", "\\", "'", '"', "{", "}"),
@@ -203,22 +191,12 @@ PIECES = (
     ),
     *("#SBATCH ", "\n ", "\\\n", " \n", "a\n", "kind:", "- ", "a: ", "def a", "import a\n"),
 )
-
-
 #: The one that the fewest patterns match, in the gate; all of them with `--thorough`.
 GATE_TAILS, TAILS = ("\0",), ("", "!", "\0", "\n!")
-
-
 SIZE = 2_000
-
-
 #: Cubic is some ten milliseconds here, quadratic a twentieth of one.
 PATTERNS_SMALL = 300
-
-
 SUSPICIOUS_S = 0.002
-
-
 #: Seconds of CPU time: quadratic is 4 million steps of some ten nanoseconds, cubic is hours.
 MAX_S = 0.6
 
@@ -284,11 +262,7 @@ MEASURE = (
     "import sys; from preflight.cli.main import run; code = run(['judge', sys.argv[1]]); "
     "print(open('/proc/self/status').read().split('VmHWM:')[1].split()[0]); sys.exit(code)"
 )
-
-
 RECORDING = replace(make_recording(), facts=(FactRecord(Request("x:y", "node1"), {"a": 1}),))
-
-
 HEAD = b'{\n"schema_version": %d,' % SCHEMA_VERSION
 
 

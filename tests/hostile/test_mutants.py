@@ -21,26 +21,16 @@ from tests.hostile.rank_mutants import SEALED as RANK_MUTANTS_SEALED
 from tests.warm_python import warm_python
 
 ROOT = Path(__file__).parents[2]
-
-
 #: Nodes of one run: the first and the last are healthy, each of the others has a mutant.
 NODES = 8
-
-
 HEALTHY = ("local0", f"local{NODES - 1}")
-
-
 JOB = """#!/bin/bash
 #SBATCH --nodes=8
 #SBATCH --ntasks-per-node=1
 srun torchrun --nnodes=8 --nproc-per-node=1 --rdzv-backend=c10d --rdzv-endpoint=localhost:29511 train.py
 """
-
-
 #: Longer than any node needs on a machine at three times its load; stalled nodes wait for it.
 OPEN_DEADLINE_S, NODE_DEADLINE_S = 60, 30
-
-
 #: The head alone takes about 100 MiB.
 MAX_MEMORY_KIB = 700 * 1024
 
@@ -127,12 +117,8 @@ def test_mutated_agents_do_not_affect_other_nodes(
 
 #: A server on the first node, a worker on each other; the worker in the middle is altered.
 ALTERED, OTHERS = "local1", ("local0", "local2")
-
-
 #: Longer than a healthy run needs on a machine at three times its load; a silent rank waits for it.
 SMOKE_DEADLINE_S, RANK_MUTANTS_OPEN_DEADLINE_S = 60, 60
-
-
 #: Harmless mutations, because the computation is judged by the final answers.
 HARMLESS = frozenset(
     (

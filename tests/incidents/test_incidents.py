@@ -26,8 +26,6 @@ from tests.incidents.reports import (
 )
 
 INCIDENTS = incidents()
-
-
 ROOT = Path(__file__).parent.parent.parent
 
 

@@ -22,18 +22,10 @@ from tools.transcripts import steps
 
 pytestmark = pytest.mark.thorough
 
-
 ROOT = Path(__file__).resolve().parents[2]
-
-
 ACTION = ROOT / "action.yml"
-
-
 BROKEN = ROOT / "examples" / "torchrun-two-nodes" / "broken"
-
-
 GOOD = ROOT / "examples" / "torchrun-two-nodes" / "good"
-
 
 Start = Callable[..., Runner]
 
@@ -327,11 +319,7 @@ def test_installed_package(tmp_path: Path, variables: dict[str, str], installed:
 
 
 COMMENT_GOOD = "#!/bin/bash\ntorchrun --nnodes=2 --nproc_per_node=1 --node_rank=$R --master_addr=node1 train.py\n"
-
-
 FAULTY = COMMENT_GOOD.replace("node1", "localhost")
-
-
 TRAIN = "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
 
 

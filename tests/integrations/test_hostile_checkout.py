@@ -25,7 +25,6 @@ from tests.services.language_server.editor import Editor
 
 pytestmark = pytest.mark.thorough
 
-
 SURROUNDINGS = ("plain", "python-variables")
 
 
@@ -325,11 +324,7 @@ def test_everything_from_others_is_pinned() -> None:
 
 
 CONTAINER_ROOT = Path(__file__).resolve().parents[2]
-
-
 FILE = CONTAINER_ROOT / "integrations" / "container" / "Containerfile"
-
-
 IGNORED = FILE.with_name("Containerfile.dockerignore")
 
 

@@ -42,7 +42,6 @@ from tools.manifests import FOLDER, MANIFESTS, ROOT, written
 
 pytestmark = pytest.mark.thorough
 
-
 JOB = ROOT / "examples" / "kubernetes-job" / "good"
 
 
@@ -114,11 +113,7 @@ def test_the_gate_lets_other_objects_pass(applied: Callable[..., tuple[int, str]
 
 
 ALERTS = FILE.with_name("preflight-alerts.yml")
-
-
 UNIT_TEST = Path(__file__).with_name("prometheus_alerts_test.yml")
-
-
 _LIMIT_S = 90.0
 
 
@@ -311,8 +306,6 @@ def test_every_metric_of_the_alerts_exists(prometheus: str) -> None:
 
 
 UNIT_FOLDER = Path(__file__).resolve().parents[2] / "integrations" / "systemd"
-
-
 SERVICE = UNIT_FOLDER / "preflight-nightly.service"
 
 
@@ -365,17 +358,9 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
 
 
 COMPLETION_ROOT = Path(__file__).resolve().parents[2]
-
-
 COMPLETION_FOLDER = COMPLETION_ROOT / "integrations" / "completion"
-
-
 DEADLINE_S = 30.0
-
-
 BASH = ("bash", "--noprofile", "--norc", "-i")
-
-
 ZSH = ("zsh", "-f", "-i")
 
 
@@ -492,8 +477,6 @@ def test_the_files_are_what_the_command_prints(name: str, environment: dict[str,
 
 
 SCRIPT_FOLDER = Path(__file__).resolve().parents[2] / "integrations"
-
-
 SCRIPTS = sorted(path for path in SCRIPT_FOLDER.rglob("*") if path.is_file() and path.read_bytes().startswith(b"#!/"))
 
 

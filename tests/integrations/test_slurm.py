@@ -20,20 +20,11 @@ from tests.processes import is_gone
 
 pytestmark = pytest.mark.thorough
 
-
 ROOT = Path(__file__).resolve().parents[2]
-
-
 FOLDER = ROOT / "integrations" / "slurm"
-
-
 PATHS = os.pathsep.join(str(path) for path in (ROOT, ROOT / "checks", ROOT / "rules"))
-
-
 #: preflight as a command: it is not installed on the nodes.
 COMMAND = f'#!/bin/sh\nPYTHONPATH={PATHS} exec {sys.executable} -m preflight "$@"\n'
-
-
 JOB = """\
 #!/bin/bash
 #SBATCH --nodes=2
@@ -44,11 +35,7 @@ JOB = """\
 touch /run/ran-$SLURM_JOB_ID
 srun torchrun --nnodes=NODES --nproc_per_node=1 --rdzv_backend=c10d --rdzv_endpoint=$(hostname):29500 train.py
 """
-
-
 GOOD, BROKEN = JOB.replace("NODES", "2"), JOB.replace("NODES", "8")
-
-
 #: A requirement on every node: a site check, here of a folder.
 CHECK = """\
 [[check]]
@@ -354,8 +341,6 @@ def test_a_user_cannot_reach_the_shell_through_the_plugin() -> None:
 
 
 SPOOL = ROOT / "integrations" / "slurm" / "spool"
-
-
 SPOOL_JOB = """\
 #!/bin/bash
 #SBATCH --nodes=2

@@ -195,8 +195,6 @@ def test_an_unloadable_built_in_executor_is_reported_with_the_valid_names(
 
 
 PACK = Path(__file__).parents[2] / "examples" / "plugin-pack"
-
-
 JOB = "#!/bin/bash\nexport HF_HOME=/home/anna/.cache TORCH_HOME=/scratch/t\ntorchrun --standalone train.py\n"
 
 
@@ -310,17 +308,9 @@ def test_the_rule_is_unknown_without_the_pack(tmp_path: Path, tree: Path) -> Non
 
 
 ROOT = Path(__file__).parents[2]
-
-
 EXAMPLE = ROOT / "examples" / "own-check" / "scratch_speed.py"
-
-
 PLUGIN_FILE_JOB = "#!/bin/bash\ntorchrun --nnodes=2 --nproc_per_node=1 --master_addr=local0 train.py\n"
-
-
 WARNING = EXAMPLE.read_text().replace("rate >= 1.0", "rate >= 1e9")
-
-
 SHOWING = """
 from preflight.model.charts import Bar, Bars
 

@@ -30,8 +30,6 @@ from tests.reference_trainer.live import (
 )
 
 WORLD_SIZE = 2
-
-
 MANY_STEPS = 5000
 
 
@@ -142,12 +140,8 @@ def test_a_rank_that_is_killed_or_stopped_is_named(number: int, when: str, trigg
 
 
 SERVERS, WORKERS = 2, 2
-
-
 #: Nodes of servers 0 and 1 and of workers 0 and 1: each process is alone on one.
 SERVER_0, SERVER_1, WORKER_0, WORKER_1 = range(4)
-
-
 #: Enough steps that no process is finished when a signal is sent.
 SERVERS_LIVE_MANY_STEPS = 4000
 

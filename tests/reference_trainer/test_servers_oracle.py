@@ -34,10 +34,7 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.thorough
 
-
 NODES = 4
-
-
 RESULTS = (wrong_server_result, updates_lost_doubled_or_stale, server_load_uneven, servers_trained_nothing)
 
 
@@ -106,11 +103,7 @@ def test_a_push_that_a_server_applies_twice_is_found() -> None:
 
 
 ROOT = Path(__file__).parents[2]
-
-
 WITH, WITHOUT = "2.6.2", "3.3.1"
-
-
 _LIMIT_S = 150.0
 
 

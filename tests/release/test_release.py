@@ -17,11 +17,7 @@ from tools import release
 from tools.release import Refused
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
 DATE = datetime.date(2026, 12, 1)
-
-
 CHANGELOG = "# Changelog\n\nIntroduction.\n\n## {0} (unreleased)\n\n- A rule.\n\n## 0.0.9 (2026-01-01)\n\n- Old.\n"
 
 
@@ -121,8 +117,6 @@ def test_the_changelog_begins_with_the_version_of_the_tree() -> None:
 
 
 WORKFLOW = ROOT / ".github" / "workflows" / "release.yml"
-
-
 JOBS: dict[str, dict[str, Any]] = yaml.safe_load(WORKFLOW.read_text())["jobs"]
 
 

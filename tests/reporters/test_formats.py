@@ -29,7 +29,6 @@ from tools.reference import formats
 
 pytestmark = pytest.mark.thorough
 
-
 REPORTERS: tuple[Reporter, ...] = registry.load(registry.REPORTERS).items
 
 

@@ -492,11 +492,7 @@ def test_an_empty_hostfile_is_rejected(text: str, tmp_path: Path) -> None:
 # --- the context ---
 
 LAUNCH = Launch("run.sh:3", "torchrun", span())
-
-
 HERE = Scope(launch=LAUNCH.id)
-
-
 FULL = job(
     claim("interpreter", "/opt/env/bin/python", scope=HERE),
     claim("working_directory", "/data/job", scope=HERE),

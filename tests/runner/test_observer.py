@@ -203,14 +203,8 @@ class Fleet:
 
 
 LISTEN = [Request("m:listen", name) for name in NAMES]
-
-
 DIAL = [Request("m:dial", name, peers=tuple(set(NAMES) - {name}), listen="m:listen") for name in NAMES]
-
-
 PAIRS = [("a", "b"), ("a", "c"), ("a", "d"), ("b", "c"), ("b", "d"), ("c", "d")]
-
-
 MEASURE = [Request("m:measure", a, peers=(b,), listen="m:listen", exclusive=True) for a, b in PAIRS]
 
 
@@ -345,11 +339,7 @@ def recording_executor(monkeypatch: pytest.MonkeyPatch) -> Iterator[RecordingExe
 
 
 LOCAL = RunOptions(executor="local", hosts="a", until="node")
-
-
 OPTIONS = RunOptions(executor="knocking", hosts="a,b", until="node")
-
-
 BASE = Recording((job(claim("nodes", 2)),), "2026-11-22T00:00:00+00:00", "0.1", verb="check")
 
 

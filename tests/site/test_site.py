@@ -26,8 +26,6 @@ from tools import gallery, picture, transcripts
 from tools.transcripts import PAGES, ROOT, Refused, followed, steps
 
 SITE_ROOT = Path(__file__).resolve().parents[2]
-
-
 #: Elements whose attribute makes a browser fetch something; `a` does not.
 FETCHES = {
     "script": ("src",),
@@ -315,19 +313,11 @@ def test_the_picture_is_current() -> None:
 
 
 COMMANDS_ROOT = Path(__file__).resolve().parents[2]
-
-
 #: Texts that look like commands: names of test suites in a report, and the beginning of a printed line.
 NO_COMMANDS = {"node", "link", "smoke:"}
-
-
 COMMANDS_PAGES = sorted([COMMANDS_ROOT / "README.md", *(COMMANDS_ROOT / "docs").rglob("*.md")])
-
-
 #: Blocks of code, fenced or indented, and code inside of a sentence.
 _CODE = re.compile(r"^(```|~~~)[^\n]*\n(.*?)^\1|^((?: {4}\S[^\n]*\n)+)|`(preflight [^`\n]+)`", re.MULTILINE | re.DOTALL)
-
-
 _COMMAND = re.compile(r"(?:^|[|&;(`] ?|\$ )\s*preflight ([a-z][^\n|;#&>`]*)", re.MULTILINE)
 
 

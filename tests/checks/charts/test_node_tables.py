@@ -33,14 +33,8 @@ from tests.checks.smoke.test_speed import run_facts, usual_window
 from tests.checks.software.test_software import packages_node as listed
 
 GIB = 2**30
-
-
 MACHINE = Machine("5.15.0-91-generic", "x86_64", online_cpus=64, memory=Memory(512 * GIB))
-
-
 CARDS = Gpus("550.54.15", "550.54.15", "12.4", [Gpu(i, "NVIDIA H100", f"GPU-{i}") for i in range(8)])
-
-
 JOB = job(backend="nccl", env_NCCL_SOCKET_IFNAME="eth0")
 
 

@@ -51,8 +51,6 @@ from tests.checks.check_builders import (
 from tests.checks.check_builders import job as built
 
 ALL = (sizes_differ_between_nodes, job_files_differ, code_differs)
-
-
 FILES = (
     InputFile("run/train.sh", "shell", "s" * 64, 100),
     InputFile("run/train.py", "python", "p" * 64, 100),
@@ -567,8 +565,6 @@ LISTS = {
     "PADDLE_TRAINER_ENDPOINTS": "10.0.0.3:6171,10.0.0.4:6171",
     "PADDLE_TRAINERS_NUM": "2",
 }
-
-
 PS = job(ps_mode=True)
 
 
@@ -761,8 +757,6 @@ def test_an_import_runs_only_in_the_pedantic_profile() -> None:
 
 
 GOOD = Installed("3.11.7", "/env/bin/python3", "/usr/bin/python3.11", "/env", "venv", "x86_64", "cpython-311-x86_64")
-
-
 ABSENT = "the job context cannot be entered: `/env/bin/python3` (the job) cannot be run: No such file or directory"
 
 

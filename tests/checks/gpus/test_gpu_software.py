@@ -39,27 +39,15 @@ from tests.checks.cards import JOB, healthy, node_with
 from tests.checks.check_builders import TIMEOUT, fact, facts, fleet, job, judge, one, plan, statuses
 
 ARCHITECTURES = ["sm_70", "sm_80", "sm_90", "compute_90"]
-
-
 CUDNN = LibraryLookup(
     "libcudnn.so.9", "/env/nvidia/cudnn/lib/libcudnn.so.9", "the RPATH of the library that needs it", "9.5.1"
 )
-
-
 NCCL = LibraryLookup(
     "libnccl.so.2", "/env/nvidia/nccl/lib/libnccl.so.2", "the RPATH of the library that needs it", "2.26.2"
 )
-
-
 TORCH = Build("torch", "2.7.1+cu126", "12.6", "", "9.5.1.17", "2.26.2", ARCHITECTURES, [CUDNN, NCCL])
-
-
 DRIVER = DriverLibrary("/lib/libcuda.so.550.54.15", "550.54.15")
-
-
 USUAL = Stack("/env/bin/python", [TORCH], DRIVER, Toolkit("/usr/local/cuda", "12.4"), DeepSpeedOps("0.16.9"))
-
-
 OFFLOADED = {**JOB, "offload_optimizer_device": "cpu", "optimizer_type": "AdamW"}
 
 
@@ -295,8 +283,6 @@ def test_the_tables_have_the_entries_that_checks_read() -> None:
 
 
 VERSIONS_JOB = {"backend": "nccl", "gpus_per_node": 8}
-
-
 H100 = "NVIDIA H100 80GB HBM3"
 
 

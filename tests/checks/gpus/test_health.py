@@ -62,11 +62,7 @@ CHECKS = (
     gpu_settings_differ,
     gpu_driver_slow,
 )
-
-
 STRANGER = GpuProcess(4321, 60 << 30, "python", "eve")
-
-
 #: One fault, the check that must find it, and its severity (None: that of the check).
 FAULTS: list[tuple[Check, dict[str, Any], Severity | None, str]] = [
     (gpu_memory_uncorrectable, {"ecc_uncorrected": 2}, None, "has 2"),

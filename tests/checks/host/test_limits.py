@@ -20,8 +20,6 @@ from preflight_checks.probes.limits import Limits, limits
 from tests.checks.check_builders import TIMEOUT, fact, facts, fleet, job, judge, local_fleet, one, plan, statuses
 
 MIB, GIB = 2**20, 2**30
-
-
 GOOD = Limits(65536, 65536, None, 64 * GIB, 60 * GIB)
 
 
@@ -185,11 +183,7 @@ def test_this_kernel_reports_the_same_twice() -> None:
 
 
 PROCESS_GIB = 2**30
-
-
 PROCESS_GOOD = Limits(65536, 65536, None, processes_soft=500000, threads_of_user=100, cgroup=Cgroups("v2"))
-
-
 JOB = job(processes_per_node=8, dataloader_workers=7)
 
 

@@ -44,8 +44,6 @@ from tests.checks.cards import healthy
 from tests.checks.check_builders import TIMEOUT, fact, facts, fleet, job, judge, local_fleet, one, plan, statuses
 
 GIB = 2**30
-
-
 GOOD = Machine(
     "5.15.0-91-generic",
     "x86_64",
@@ -60,8 +58,6 @@ GOOD = Machine(
     clock_source="tsc",
     features=["avx2", "avx512f", "sse2"],
 )
-
-
 IDLE = Activity(0.5, 128)
 
 
@@ -361,8 +357,6 @@ def test_an_unreached_node_is_left_to_its_own_check() -> None:
 
 
 PROCESSOR_GOOD = Limits(65536, 65536, None, usable_cpus=list(range(32)), online_cpus=32, cgroup=Cgroups("v2"))
-
-
 QUOTA = Cgroups("v2", cpu_quota_cores=2.0, cpu_quota_at="/sys/fs/cgroup/pod", throttled=0.93)
 
 

@@ -39,8 +39,6 @@ from preflight_checks.probes.maintenance import (
 from tests.checks.check_builders import TIMEOUT, claim, fact, facts, fleet, job, judge, one, plan, statuses
 
 ALL = (processes_left_over, processes_stuck, shared_memory_left_over, node_shared_with_others)
-
-
 GIB = 2**30
 
 

@@ -18,8 +18,6 @@ from preflight_checks.probes.nic_state import Carriers, NicState, NicStates, car
 from tests.checks.check_builders import TIMEOUT, fact, facts, fleet, job, judge, local_fleet, one, statuses
 
 JOB = {"backend": "gloo", "master_addr": "node0", "master_port": 29500}
-
-
 STRANGER = "02:00:00:00:99:99"
 
 

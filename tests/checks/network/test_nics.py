@@ -411,11 +411,7 @@ def test_routes_that_could_not_be_queried_are_unknown() -> None:
 
 
 JOB = job(backend="nccl", env_NCCL_SOCKET_IFNAME="=eth0")
-
-
 ALL = (interface_speed, bond_degraded, interface_errors, nic_driver, two_interfaces_in_one_network)
-
-
 HEALTHY: Mapping[str, Any] = {
     "speed_mbps": 100000,
     "duplex": "full",

@@ -138,8 +138,6 @@ def test_a_port_held_by_another_run_of_preflight_blames_nobody() -> None:
 
 
 TENSORFLOW = job(env_TF_CONFIG='{"cluster": {}}')
-
-
 RAY = Job(
     "ray",
     launches=(Launch("head.sh:2", "ray", Span("head.sh", 2, 1, 2, 9, "ray start")),),
@@ -159,8 +157,6 @@ def addressed(node: str, address: str) -> FactRecord:
 
 
 ADDRESSES = [addressed(f"node{i}", f"10.0.0.{i + 1}") for i in range(3)]
-
-
 PROXY = {"https_proxy": "http://proxy:3128"}
 
 
@@ -218,8 +214,6 @@ USUAL = {
     "most_connections": 262144,
     "most_neighbours": 1024,
 }
-
-
 ALL = (ephemeral_ports_few, connection_tracking_full, neighbour_table_small, listen_backlog_small)
 
 

@@ -57,11 +57,7 @@ from preflight_checks.probes.maintenance import (
 )
 
 X86 = "processor\t: 0\nmodel name\t: Intel(R) Xeon(R)  CPU @ 2.20GHz\nphysical id\t: 0\nflags\t\t: fpu hypervisor sse\n"
-
-
 ARM = "processor\t: 0\nBogoMIPS\t: 50.00\nCPU implementer\t: 0x41\n"
-
-
 POWER = "processor\t: 0\ncpu\t\t: POWER9, altivec supported\n"
 
 
@@ -305,8 +301,6 @@ System time     : 0.000004310 seconds slow of NTP time
 Last offset     : -0.000003120 seconds
 Leap status     : Normal
 """
-
-
 LOST = """\
 Reference ID    : 00000000 ()
 Stratum         : 0
@@ -355,8 +349,6 @@ def test_clock_this_machine_answers() -> None:
 
 
 FALLEN = "NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
-
-
 LINES = [
     (90.0, FALLEN),
     (30.0, "kernel: NVRM: Xid (PCI:0000:3B:00): 79, pid=1, GPU has fallen off the bus."),
@@ -587,20 +579,14 @@ NodeName=node2 CPUTot=64 State=MIXED+DRAIN Reason=bad dimm [root@2026-11-20T10:0
 NodeName=node3 CPUTot=64 State=DOWN* Partitions=gpu Reason=Not responding
 NodeName=node4 CPUTot=64 State=IDLE Reason= Partitions=gpu
 """
-
-
 RESERVATIONS = """\
 ReservationName=pm StartTime=2030-01-02T00:00:00 EndTime=2030-01-03T00:00:00 Nodes=node[1-4] Flags=MAINT,SPEC_NODES
 ReservationName=class StartTime=2030-01-02T00:00:00 EndTime=2030-01-03T00:00:00 Nodes=node1 Flags=SPEC_NODES
 ReservationName=old StartTime=2020-01-02T00:00:00 EndTime=2020-01-03T00:00:00 Nodes=node1 Flags=MAINT
 No reservations in the system
 """
-
-
 AWS = """[{"NotBefore": "21 Jan 2027 09:00:43 GMT", "Code": "system-reboot", "NotAfter": "later", "State": "active"},
 {"Code": "instance-stop", "State": "completed"}]"""
-
-
 AZURE = '{"DocumentIncarnation": 1, "Events": [{"EventType": "Preempt", "NotBefore": ""}, "odd"]}'
 
 

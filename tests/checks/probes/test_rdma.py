@@ -126,8 +126,6 @@ def test_devices_that_a_rank_may_open(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build  (dvs-builder@U16)"
-
-
 CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024\nGCC version: 12.3.0"
 
 
@@ -223,23 +221,15 @@ GBITS = """---------------------------------------------------------------------
  1048576    1000             196.41             {average}   \t\t   0.023411
 ---------------------------------------------------------------------------------------
 """
-
-
 MEGABYTES = """ #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]
  65536      5000             11015.79            11014.43\t\t   0.176231
 """
-
-
 LATENCY = (
     " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   "
     "99% percentile[usec]   99.9% percentile[usec]\n"
     " 8       1000          0.97           3.36         1.02     \t       1.03        \t0.05   \t\t1.12    \t\t3.36\n"
 )
-
-
 RAIL = ["mlx5_0", 1, -1, "mlx5_1", 1, 3]
-
-
 #: Behaves as perftest: without a host it waits for one client on the port, and both print the table.
 STAND_IN = """#!{python}
 import socket, sys, time

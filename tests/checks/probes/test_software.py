@@ -19,7 +19,7 @@ from preflight_checks.probes import libraries as elf
 from preflight_checks.probes.gpu_device import pci_address
 from preflight_checks.probes.installed import Source, commit_of, installed, parse_folder
 from tests.cluster.compiled import compile_library
-from tests.cluster.faults.stack import Torch
+from tests.cluster.faults.devices import Torch
 from tests.cluster.gpus import Gpu, Gpus
 
 RUN = """
@@ -206,8 +206,6 @@ def test_the_vendors_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 CUDNN = "long cudnnGetVersion(void) { return %d; }\n"
-
-
 NCCL = "int ncclGetVersion(int *v) { *v = %d; return 0; }\n"
 
 

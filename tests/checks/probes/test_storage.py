@@ -176,14 +176,8 @@ Disk quotas for user alice (uid 1001):
 nas:/home 10485760* 9437184 10485760 1700000000  120034       0  200000       0
 /dev/sdb1     100       0       0       0       3       0       0       0
 """
-
-
 NO_QUOTA = "Disk quotas for user root (uid 0): none\n"
-
-
 LFS_QUOTA = "    /scratch 1073741824  0 2147483648       -  500000       0 1000000       -\n"
-
-
 LFS_DF = """\
 UUID                   1K-blocks        Used   Available Use% Mounted on
 scratch-MDT0000_UUID    10000000     5000000     5000000  50% /scratch[MDT:0]

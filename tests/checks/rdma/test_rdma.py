@@ -46,17 +46,9 @@ from tests.checks.check_builders import (
 )
 
 ALL = (rdma_device_absent, rdma_port_down, rate_differs, link_errors, firmware_differs, gid_unusable)
-
-
 NCCL = job(backend="nccl")
-
-
 UP = RdmaPort(1, "ACTIVE", "LinkUp", 200.0, "200 Gb/sec (4X HDR)", "InfiniBand", [], {"link_downed": 1})
-
-
 DOWN = replace(UP, state="DOWN", physical="Polling")
-
-
 LOCAL = "fe80:0000:0000:0000:0ac0:ebff:feda:0001"
 
 
@@ -335,8 +327,6 @@ def test_ranks_may_open_all_devices() -> None:
 
 
 PEER = GpuDirect("535.183.01", False, "/sys/module/nvidia_peermem/version", "5.15.0-105-generic")
-
-
 NONE = replace(PEER, peer_memory="")
 
 
@@ -397,14 +387,8 @@ def test_locked_memory_is_requested_if_ucx_uses_rdma() -> None:
 
 
 NUMA_UP = RdmaPort(1, "ACTIVE", "LinkUp", 400.0, "400 Gb/sec (4X NDR)", "InfiniBand")
-
-
 NUMA_DOWN = RdmaPort(1, "DOWN", "Polling", 400.0, "400 Gb/sec (4X NDR)", "InfiniBand")
-
-
 GPUS = {f"0000:{index}0:00.0": index // 4 for index in range(8)}
-
-
 CARDS = {f"0000:{index}a:00.0": index // 2 for index in range(4)}
 
 
@@ -452,8 +436,6 @@ def test_without_memory_nodes_it_is_unknown() -> None:
 
 
 WRITES_NCCL = job(backend="nccl", master_addr="node0", master_port=29500)
-
-
 WRITES_UP = RdmaPort(1, "ACTIVE", "LinkUp", 400.0, "400 Gb/sec (4X NDR)", "InfiniBand")
 
 

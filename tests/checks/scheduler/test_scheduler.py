@@ -31,17 +31,9 @@ from preflight_checks.scheduler.room import (
 from tests.checks.check_builders import TIMEOUT, claim, fact, facts, fleet, job, judge, one, plan, statuses
 
 GIB = 2**30
-
-
 GPU = Partition("gpu", "UP", 4, 1, 4, "2-00:00:00", True, allowed_qos=("normal",), denied_accounts=("guests",))
-
-
 CPU = Partition("cpu", "DOWN", 100, None, None, "")
-
-
 NODES = tuple(ClusterNode(f"g{i}", {"cpu": 64, "memory": 512 * GIB, "gpu": 8}, labels={"a100": ""}) for i in range(4))
-
-
 CHECKS = (
     partition_unavailable,
     beyond_partition_limits,
@@ -236,8 +228,6 @@ def test_unknown_requests_are_not_judged() -> None:
 
 
 ROOM_GIB = 1024.0**3
-
-
 MANIFEST = """\
 apiVersion: kubeflow.org/v1
 kind: PyTorchJob

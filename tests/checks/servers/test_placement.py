@@ -47,8 +47,6 @@ ALL = (
     server_network_too_slow,
     server_port_ephemeral,
 )
-
-
 GIB = 2**30
 
 

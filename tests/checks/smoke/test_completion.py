@@ -50,8 +50,6 @@ from reference_trainer.pipeline.stage import PipelineReport, StageFault
 from tests.checks.check_builders import LAUNCH, claim, fact, facts, fleet, job, judge, local_fleet, one, plan, statuses
 
 JOB = job(nodes=2, processes_per_node=8, master_addr="node0", master_port=29501)
-
-
 ALL = (rank_did_not_finish, wrong_collective_result, ranks_disagree, master_endpoint_unusable)
 
 
@@ -421,8 +419,6 @@ def test_docstrings_have_every_heading_in_order() -> None:
 
 
 TORCH, PADDLE = Framework("2.13.0"), Framework("3.3.1")
-
-
 SERVERS: dict[str, Any] = {"ps_mode": True, "ps_servers": 1, "ps_workers": 1}
 
 
@@ -500,8 +496,6 @@ PIPELINE_JOB: dict[str, Any] = {
     "master_port": 29500,
     "pipeline_parallel_size": 4,
 }
-
-
 LOST = StageFault(
     "received activations", 1, 2, "step 0", 0, 2000, 2000, 0, "0.125", "0.0", "no data of microbatch 2 arrived"
 )

@@ -53,14 +53,8 @@ JOB = job(
     ps_server_endpoints=("node0:6170", "node1:6170"),
     ps_worker_endpoints=("node2:6171", "node3:6171"),
 )
-
-
 END = (server_or_worker_did_not_finish, server_endpoint_unusable, process_settings_differ)
-
-
 RESULTS = (wrong_server_result, updates_lost_doubled_or_stale, server_load_uneven, servers_trained_nothing)
-
-
 ALL = (*END, *RESULTS)
 
 
@@ -170,8 +164,6 @@ def worker(index: int, **changes: Any) -> WorkerReport:
 
 
 Answer = ServerReport | WorkerReport | Unavailable
-
-
 Event = tuple[int, float, str, dict[str, Any]]
 
 
@@ -623,14 +615,8 @@ def test_unknown_numbers_have_a_reason(known: dict[str, int]) -> None:
 
 
 RECOVERY_JOB = job(ps_mode=True, ps_update_mode="async", ps_servers=1, ps_workers=2)
-
-
 NODES = replace(fleet(4), smoke_options=SmokeOptions(backup=True))
-
-
 TAKEN = Replacement(1, "node3", 3, 7, "worker 1 (node2, process 7) is gone", 0.1)
-
-
 WORKER, SPARE = 2, 3
 
 
@@ -673,11 +659,7 @@ def recovery_recorded(
 
 
 KILLED = Unavailable("crashed", "died", "", -9)
-
-
 IN_PLACE = recovery_worker(3, 1, spare=True, replaced=1)
-
-
 UNNEEDED = recovery_worker(3, -1, spare=True, steps=0, exact_digest="", digest="")
 
 
@@ -752,12 +734,8 @@ def test_an_injected_fault_is_expected_if_the_backup_took_over() -> None:
 
 
 MIB = 1 << 20
-
-
 #: 16 MiB in one matrix.
 MATRIX = claim("parameter_shape", (2048, 2048))
-
-
 PROFILED = replace(fleet(3), smoke_options=SmokeOptions(profile_model=True))
 
 

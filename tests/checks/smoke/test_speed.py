@@ -37,8 +37,6 @@ from reference_trainer.common.used_transport import NcclConnections, Transport
 from tests.checks.check_builders import LAUNCH, claim, fact, facts, fleet, job, judge, local_fleet, one, statuses
 
 JOB = {"backend": "gloo", "master_addr": "node0", "master_port": 29500}
-
-
 #: 16 MiB in 30 ms is 0.56 GB/s of two ranks, 4.5 Gbit/s.
 LARGE = 1 << 24
 
@@ -154,17 +152,9 @@ def test_one_rank_and_no_run_have_no_bandwidth() -> None:
 
 
 FABRIC_JOB = job(backend="nccl", master_addr="node0", master_port=29500)
-
-
 FABRIC_LARGE = 1 << 28
-
-
 OVER_IB = NcclConnections("2.28.9", "IB", [f"mlx5_{index}:1" for index in range(8)], {"NET/IB": 16}, True)
-
-
 OVER_SOCKETS = NcclConnections("2.28.9", "Socket", ["eth0"], {"NET/Socket": 4}, False)
-
-
 WITHIN = NcclConnections("2.28.9", "", [], {"P2P/CUMEM": 16}, None)
 
 
@@ -283,12 +273,8 @@ def test_small_messages_and_gloo_are_not_applicable() -> None:
 
 
 GPU_JOB = job(backend="nccl", master_addr="node0", master_port=29500)
-
-
 #: Documents of `benchmarks/gpu_floors.py` on an H200 and an H100, 2026-11-26, driver 580.159.04, torch 2.11.0+cu130.
 CARDS = ("h200", "h100")
-
-
 RECORDED = {
     card: [json.loads(line) for line in (Path(__file__).parent / "gpus" / f"{card}.jsonl").read_text().splitlines()]
     for card in CARDS

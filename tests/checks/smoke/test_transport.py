@@ -34,17 +34,9 @@ from reference_trainer.common.used_transport import CardCounters, NcclConnection
 from tests.checks.check_builders import claim, fact, facts, fleet, job, judge, local_fleet, one, plan, statuses
 
 NCCL = job(backend="nccl", master_addr="node0", master_port=29500)
-
-
 GLOO = job(backend="gloo", master_addr="node0", master_port=29500, env_GLOO_SOCKET_IFNAME="eth0")
-
-
 CROSSED = 100_000_000
-
-
 OVER_IB = NcclConnections("2.27.5", "IB", ["mlx5_0:1"], {"NET/IB": 4, "P2P/CUMEM": 4}, True)
-
-
 OVER_SOCKETS = NcclConnections("2.27.5", "Socket", ["eth0"], {"NET/Socket": 4}, False)
 
 
@@ -412,8 +404,6 @@ def test_no_run_and_servers() -> None:
 
 
 JOB = job(backend="gloo", master_addr="node0", master_port=29500)
-
-
 HUNG = Unavailable("cancelled", "it was cancelled")
 
 

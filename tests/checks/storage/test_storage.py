@@ -60,14 +60,8 @@ from tests.checks.check_builders import (
 )
 
 PATH = "/scratch/run"
-
-
 SAVING: dict[str, Any] = {"checkpoint_path": PATH}
-
-
 GIB = 2**30
-
-
 GOOD = FolderState(
     *(PATH, PATH, True, PATH),
     writable=True,
@@ -79,8 +73,6 @@ GOOD = FolderState(
     inodes_total=1000,
     inodes_free=500,
 )
-
-
 #: Seven billion parameters under ZeRO: 98 GB for each checkpoint.
 SEVEN: dict[str, Any] = {**SAVING, "model_name": "meta-llama/Llama-2-7b-hf", "zero_stage": 2}
 
@@ -219,11 +211,7 @@ def test_local_disks_matter_if_every_rank_writes() -> None:
 
 
 DATA_PATH = "/data/train"
-
-
 JOB = {"data_path": DATA_PATH}
-
-
 SHARDS = {f"part-{i:03}": 100 for i in range(4)}
 
 
@@ -420,8 +408,6 @@ def test_equal_lists_pass_and_no_paths_are_not_applicable() -> None:
 
 
 RESUME_PATH = "/ckpt/run"
-
-
 RESUMED: dict[str, Any] = {"resume_path": RESUME_PATH}
 
 
@@ -550,8 +536,6 @@ SCRATCH_GOOD = FolderState(
     inodes_total=10,
     inodes_free=5,
 )
-
-
 GPU = job(backend="nccl")
 
 
@@ -659,8 +643,6 @@ def test_paths_are_not_hub_models() -> None:
 
 
 SHARD_PATH = "/data/{000..005}.tar"
-
-
 MIB = 2**20
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..namespace import ClusterError
-from ..node import Node
-
-__all__ = ["FaultUnavailable", "edited"]
+from tests.cluster.namespace import ClusterError
+from tests.cluster.node import Node
 
 
 class FaultUnavailable(ClusterError):

@@ -1,34 +1,76 @@
-"""Links that are down, unplugged, renamed, slow, or too narrow for their packets."""
+"""Links, addresses and packets: links that are down, slow or too narrow, and packets that are dropped."""
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Literal
 
-from ..node import Node, wait_until
-from .base import FaultUnavailable
-from .services import sshd_stopped
+from tests.cluster.faults.base import FaultUnavailable
+from tests.cluster.faults.services import sshd_stopped
+from tests.cluster.node import Node, wait_until
 
-__all__ = [
-    "delayed",
-    "duplicate_address",
-    "flapping",
-    "interface_mtu",
-    "link_down",
-    "mtu_black_hole",
-    "node_down",
-    "off_the_switch",
-    "offloads_off",
-    "rename_interface",
-    "routed_over_management",
-    "same_hardware_address",
-    "slow_link",
-    "unplugged",
-]
+# Extra, missing and moved interfaces and addresses.
+
+
+@contextmanager
+def extra_interface(nodes: Sequence[Node], name: str, address: str = "") -> Iterator[None]:
+    """Each of the nodes has an extra interface without peers, up and with a carrier; `address` has a prefix."""
+    with ExitStack() as undo:
+        for node in nodes:
+            node.must(["ip", "link", "add", name, "type", "veth", "peer", "name", f"{name}-x"])
+            undo.callback(node.must, ["ip", "link", "del", name])
+            lines = [f"link set {name} up", f"link set {name}-x up"]
+            node.must(
+                ["ip", "-batch", "-"],
+                input="\n".join([*lines, f"addr add {address} dev {name}"] if address else lines) + "\n",
+            )
+        yield
+
+
+@contextmanager
+def extra_address(node: Node, interface: str, address: str) -> Iterator[None]:
+    """The interface has a second address, given with its prefix."""
+    node.must(["ip", "addr", "add", address, "dev", interface])
+    try:
+        yield
+    finally:
+        node.must(["ip", "addr", "del", address, "dev", interface])
+
+
+@contextmanager
+def no_address(node: Node, interface: str) -> Iterator[None]:
+    """The interface is up and has no address."""
+    with _without_address(node, interface):
+        yield
+
+
+@contextmanager
+def moved_address(node: Node, interface: str, address: str) -> Iterator[None]:
+    """The interface has another address, in another network, than the cluster uses for the node."""
+    with _without_address(node, interface):
+        node.must(["ip", "addr", "add", address, "dev", interface])
+        yield
+
+
+@contextmanager
+def _without_address(node: Node, interface: str) -> Iterator[None]:
+    before = node.must(["ip", "-o", "-4", "addr", "show", "dev", interface]).split()[3]
+    route = node.must(["ip", "-4", "route", "show", "dev", interface, "proto", "kernel"]).split()
+    node.must(["ip", "-4", "addr", "flush", "dev", interface])
+    try:
+        yield
+    finally:
+        node.must(["ip", "-4", "addr", "flush", "dev", interface])
+        node.must(["ip", "addr", "add", before, "dev", interface])
+        # Restore the route as in node.sh, with quick acknowledgements.
+        node.must(["ip", "route", "change", *route, "dev", interface, "proto", "kernel"])
+
 
 _RELAY = Path(__file__).with_name("relay.py")
 _JUMBO = 9000
@@ -246,3 +288,114 @@ def _rename(node: Node, old: str, new: str) -> None:
 def _wait_for_carrier(node: Node, interface: str) -> None:
     state = f"/sys/class/net/{interface}/operstate"
     wait_until(lambda: node.read_text(state) == "up\n", 5, f"{interface} of {node.name} to be up")
+
+
+# Packets that a node's firewall drops or rejects. As in a real firewall, no rule affects the node's own loopback.
+
+
+_numbers = itertools.count(1)
+_SYN = "tcp flags & (syn | ack) == syn"
+Direction = Literal["in", "out"]
+
+
+@contextmanager
+def drop_port(node: Node, port: int, *, direction: Direction = "in", source: Node | None = None) -> Iterator[None]:
+    """TCP to `port` is dropped silently: connects run into the caller's own timeout.
+
+    "in": connections to this node, from `source` alone where given. "out": connections that this
+    node makes to that port elsewhere.
+    """
+    with _rules(node, direction, [f"{_from(source, direction)}tcp dport {port} drop"]):
+        yield
+
+
+@contextmanager
+def reject_port(node: Node, port: int, *, direction: Direction = "in", source: Node | None = None) -> Iterator[None]:
+    """TCP to `port` is answered with a reset: connects are refused at once. Otherwise as `drop_port`."""
+    rule = f"{_from(source, direction)}tcp dport {port} reject with tcp reset"
+    with _rules(node, direction, [rule]):
+        yield
+
+
+@contextmanager
+def drop_ports(node: Node, first: int, last: int) -> Iterator[None]:
+    """Connections to these TCP ports of the node are dropped; its own connections still work."""
+    with _rules(node, "in", [f"{_SYN} tcp dport {first}-{last} drop"]):
+        yield
+
+
+@contextmanager
+def prohibit_port(node: Node, port: int) -> Iterator[None]:
+    """TCP to `port` is answered with the ICMP message "administratively prohibited", as by firewalld."""
+    with _rules(node, "in", [f"tcp dport {port} reject with icmpx type admin-prohibited"]):
+        yield
+
+
+@contextmanager
+def drop_large(node: Node, port: int) -> Iterator[None]:
+    """TCP packets of more than 600 bytes to `port` are dropped silently."""
+    # A packet, not one that the offloads of virtual cables joined.
+    with offloads_off([node, *node.peers]), _rules(node, "in", [f"tcp dport {port} meta length > 600 drop"]):
+        yield
+
+
+@contextmanager
+def only_ports(node: Node, ports: Sequence[int]) -> Iterator[None]:
+    """Connections to any other TCP port of the node are dropped; its own connections still work."""
+    allowed = ", ".join(str(port) for port in ports)
+    with _rules(node, "in", [f"{_SYN} tcp dport != {{ {allowed} }} drop"]):
+        yield
+
+
+@contextmanager
+def drop_between(a: Node, b: Node) -> Iterator[None]:
+    """New traffic from `a` to `b` is dropped (TCP connects, UDP, echo requests); `b` reaches `a`."""
+    source = _from(a, "in")
+    rules = [f"{source}{_SYN} drop", f"{source}meta l4proto udp drop", f"{source}icmp type echo-request drop"]
+    with _rules(b, "in", rules):
+        yield
+
+
+@contextmanager
+def lose_everything(a: Node, b: Node) -> Iterator[None]:
+    """All packets from `a` to `b` are dropped, including answers: neither can connect to the other."""
+    with _rules(b, "in", [f"{_from(a, 'in')}drop"]):
+        yield
+
+
+@contextmanager
+def drop_of_group(node: Node, group: int, peer: Node) -> Iterator[None]:
+    """TCP packets from `node` to `peer` are dropped if the program has this Unix group."""
+    rule = f"meta skgid {group} ip daddr {{ {peer.data_address}, {peer.management_address} }} meta l4proto tcp drop"
+    with _rules(node, "out", [rule]):
+        yield
+
+
+@contextmanager
+def packet_loss(node: Node, percent: int) -> Iterator[None]:
+    """This share of the packets to the node is lost at random; `percent` is 1 to 99."""
+    # With offloads a "packet" would be up to 64 KB.
+    everybody = [node, *node.peers]
+    with offloads_off(everybody), _rules(node, "in", [f"numgen random mod 100 < {percent} drop"]):
+        yield
+
+
+def _from(source: Node | None, direction: Direction) -> str:
+    if source is None:
+        return ""
+    if direction == "out":
+        raise ValueError("source says where incoming packets come from; it has no meaning with 'out'")
+    return f"ip saddr {{ {source.data_address}, {source.management_address} }} "
+
+
+@contextmanager
+def _rules(node: Node, direction: Direction, rules: Sequence[str]) -> Iterator[None]:
+    """Each fault has its own table, so that faults can overlap and end in any order."""
+    table = f"fault_{next(_numbers)}"
+    hook, loopback = ("input", "iifname lo accept") if direction == "in" else ("output", "oifname lo accept")
+    body = "\n".join([f"type filter hook {hook} priority 0; policy accept;", loopback, *rules])
+    node.must(["nft", "-f", "-"], input=f"table inet {table} {{\nchain {hook} {{\n{body}\n}}\n}}\n")
+    try:
+        yield
+    finally:
+        node.must(["nft", "delete", "table", "inet", table])

@@ -40,8 +40,6 @@ from tests.cluster.slurm import require_slurm, slurm
 from tests.integrations.test_slurm import COMMAND, put
 
 NAMES = tuple(f"node{number}" for number in range(1, 21))
-
-
 FREE = dict.fromkeys(NAMES, Standing(True))
 
 

@@ -326,18 +326,11 @@ if skipped is not None:
         rest = ["bash", "-c", " ".join(rest[1:])]
     sys.exit(subprocess.run(rest).returncode if rest else 0)
 """
-
-
 #: Programs that start others, and those of their words that are not a program.
 SKIPPED = {"srun": [], "apptainer": ["exec", "img.sif"], "docker": ["run", "img:1"], "ssh": [], "mpirun": ["4"]}
-
-
 #: Prefixes of replaced programs, or the variable that contains one in a line for an inner shell.
 PROGRAMS = ("train.py", "pkg.train", "$CMD")
-
-
 LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "python", "python3")
-
 
 SCRIPTS = {
     "continued": r"""

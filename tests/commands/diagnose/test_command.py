@@ -253,14 +253,8 @@ def test_what_cannot_be_read_to_its_end_is_named(content: bytes, tmp_path: Path)
 
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
-
-
 END = "INFO Training completed.\n"
-
-
 REFUSED = "WARNING upload failed: [Errno 104] Connection reset by peer, retrying\n"
-
-
 ENDED = "srun: error: node1: task 0: Exited with exit code 1\n"
 
 
@@ -407,8 +401,6 @@ def is_sealed(name: str) -> bool:
 
 
 SEEN = [name for name in PROGRAMS if not is_sealed(name)]
-
-
 SEALED = [name for name in PROGRAMS if is_sealed(name)]
 
 

@@ -40,8 +40,6 @@ from tests.builders import DOCS
 from tests.commands.diagnose.cases import Case, cases
 
 TABLE = known()
-
-
 #: A complete row.
 ROW = """schema = 1
 [[symptom]]
@@ -452,8 +450,6 @@ def test_times_are_compared_over_new_year_and_not_across_kinds() -> None:
 
 
 FOLDER = Path(__file__).parent / "excerpts"
-
-
 #: Share of excerpts with the right cause or without any, and of logs without an invented cause.
 GOAL = 0.95
 
@@ -475,14 +471,8 @@ def is_sealed(row: dict[str, Any]) -> bool:
 
 
 FAILURES = rows("failures.toml", "excerpt")
-
-
 LEARNT = [row for row in FAILURES if not is_sealed(row)]
-
-
 SEALED = [row for row in FAILURES if is_sealed(row)]
-
-
 HEALTHY = rows("healthy.toml", "log")
 
 

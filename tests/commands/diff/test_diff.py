@@ -55,8 +55,6 @@ JOB = """\
 #!/usr/bin/env bash
 torchrun --nnodes=2 --nproc_per_node=1 --node_rank="$NODE_RANK" --master_addr=node1 --master_port=29500 train.py
 """
-
-
 SCRIPT = "import torch.distributed as dist\ndist.init_process_group('nccl')\n"
 
 

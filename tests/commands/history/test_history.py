@@ -36,7 +36,6 @@ from tests.services.fleet_page.running import fetched, serving
 
 pytestmark = pytest.mark.thorough
 
-
 PAGE = Path(__file__).parents[3] / "docs" / "history.md"
 
 
@@ -166,8 +165,6 @@ def test_the_five_commands_of_the_page(tmp_path: Path) -> None:
 
 
 TEMPERATURE = Quantity("gpu_temperature", "temperature of the warmest GPU", "celsius", least=4.0)
-
-
 LINK = Quantity("link_bandwidth", "throughput of a link", "bits_per_second", better="higher", share=0.1)
 
 

@@ -195,14 +195,8 @@ def test_a_job_with_more_claims_does_not_change_the_original() -> None:
 
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=4)
-
-
 PLAINS = SCALARS | st.tuples(SCALARS, SCALARS)
-
-
 SMALL = st.integers(0, 40)
-
-
 VALUES = st.builds(one_of, st.lists(SMALL, max_size=20)) | st.just(Unresolved("$N is set by the caller"))
 
 

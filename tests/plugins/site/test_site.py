@@ -28,8 +28,6 @@ from tests.checks.check_builders import TIMEOUT, fact, facts, fleet, plan, statu
 from tests.checks.check_builders import job as check_job
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "site-rules" / "site-rules.toml"
-
-
 HEAD = """[[rule]]
 id = "ACM001"
 name = "site-fault"

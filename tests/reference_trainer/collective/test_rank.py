@@ -14,7 +14,6 @@ from reference_trainer.collective import steps as sharded
 
 pytestmark = pytest.mark.thorough
 
-
 Ranks = Callable[..., list[dict[str, Any]]]
 
 

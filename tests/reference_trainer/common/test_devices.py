@@ -35,8 +35,6 @@ NCCL_DEBUG=WARN for details), NCCL version 2.28.9
 ncclInvalidUsage: This usually reflects invalid usage of NCCL library.
 Last error:
 Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 60"""
-
-
 #: The same torch with 250 MB of free memory.
 OUT_OF_MEMORY = """CUDA error: out of memory
 Search for `cudaErrorMemoryAllocation' in https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html

@@ -25,10 +25,7 @@ from tests.suite.effort import examples
 
 pytestmark = pytest.mark.thorough
 
-
 PushParts = Callable[..., Answers]
-
-
 OTHER_MODEL = {"network": {"hidden": 96}}
 
 
@@ -365,8 +362,6 @@ def _send_all(scripted: ScriptedWorker, asked: list[Header], payload: bytes) -> 
 
 
 MODES = ("sync", "async", "ssp", "geo")
-
-
 MODEL = {"dense": [["a", [30, 20]], ["b", [40]]], "tables": [["t", 211, 4]]}
 
 

@@ -165,18 +165,10 @@ def test_copies_work_after_lending() -> None:
 
 
 PushParts = Callable[..., Answers]
-
-
 MODES = ("sync", "async", "ssp", "geo")
-
-
 DENSE = {"network": {"inputs": 32, "hidden": 64, "slots": 0}}
-
-
 #: One shard, which is added and answered while it comes.
 LARGE = {"network": {"inputs": 2048, "hidden": 150, "slots": 0}}
-
-
 SPARSE = {"network": {"inputs": 16, "hidden": 32, "rows": 997, "slots": 6}}
 
 

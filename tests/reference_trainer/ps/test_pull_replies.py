@@ -259,8 +259,6 @@ def test_offered_data_is_sent_in_order_without_waiting() -> None:
 
 
 PushParts = Callable[..., Answers]
-
-
 MODEL = {"dense": [["a", [30, 20]], ["b", [40]]], "tables": [["t", 211, 4]]}
 
 

@@ -293,16 +293,12 @@ def test_suppressed_findings_are_shown_but_do_not_count() -> None:
 
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
 #: Scripts, quotes, closing markup, template syntax, control characters, bidirectional marks.
 HOSTILE = (
     "</script></style></title><script>window.owned=1</script><img src=x onerror=window.owned=1>"
     '"\' onmouseover=window.owned=1 x=" {{ 7*7 }} {% raw %} javascript:alert(1) `</code><b>` &lt; -->'
     "\x00\x1b[31m\x9b\x7f\u202e\u2066\ud800\u200f\ufeff"
 )
-
-
 MADE_HARMLESS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
 
 

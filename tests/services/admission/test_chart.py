@@ -25,8 +25,6 @@ from preflight.sources.kubernetes.helm.chart import Chart
 from tests.services.admission.objects import local_queue
 
 _CHART = Path(__file__).resolve().parents[3] / "integrations" / "kubernetes" / "webhook"
-
-
 _CUSTOM = ("Issuer", "Certificate", "AdmissionCheck")
 
 
@@ -53,8 +51,6 @@ def of_kind(objects: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
 
 
 _GIVEN = {"certManager": False, "secretName": "tls", "caBundle": "QUJD"}
-
-
 _CHOICES: list[dict[str, Any]] = [
     {},
     {"certificate": _GIVEN, "failurePolicy": "Fail", "onFailure": "refuse", "configuration": 'profile = "gate"\n'},
@@ -174,8 +170,6 @@ def test_helm_makes_one_random_token() -> None:
 
 
 _GROUPS = {"groups": [{"name": "kueue.x-k8s.io", "preferredVersion": {"version": "v1beta2"}}]}
-
-
 _KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 
 

@@ -26,11 +26,7 @@ from preflight.services.admission.review import InvalidReview, answer, read_revi
 from tests.services.admission.objects import UID, broken, cluster_queue, good, local_queue, pytorch_job, review
 
 _QUEUE = Reference("LocalQueue", "gpus", "team-a")
-
-
 _POOL = Reference("ClusterQueue", "pool")
-
-
 _QUOTAS = Reference("ResourceQuota", "", "team-a")
 
 

@@ -22,8 +22,6 @@ from preflight.services.language_server.folder import Folder, Superseded, Text, 
 from tests.hostile.tree import misleading_names, odd_files
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-
-
 SCRIPT = "#!/bin/bash\ntorchrun --nnodes=1 --nproc_per_node=2 --master_port={port} train.py\n"
 
 
@@ -205,8 +203,6 @@ def test_uris(uri: str, path: str | None) -> None:
 
 
 _TEXTS = st.text(st.sampled_from("ab \n\r\t\x0b\x0c\x85\u2028é🚀"), max_size=40)
-
-
 _ENCODINGS = st.sampled_from(list(types.PositionEncodingKind))
 
 

@@ -318,8 +318,6 @@ hyper_parameters:
   sparse_feature_number: 1000001
   sparse_feature_dim: 9
 """
-
-
 OLD = """\
 mode: [cluster_runner]
 runner:

@@ -28,8 +28,6 @@ deepspeed: ds/z3.json
 save_strategy: no
 eval_steps: 500
 """
-
-
 AXOLOTL = """\
 base_model: NousResearch/Llama-3.2-1B
 micro_batch_size: 2
@@ -41,8 +39,6 @@ fsdp_config:
   auto_wrap_policy: TRANSFORMER_BASED_WRAP
   transformer_layer_cls_to_wrap: LlamaDecoderLayer
 """
-
-
 TORCHTUNE = """\
 tokenizer:
   _component_: torchtune.models.llama3.llama3_tokenizer
@@ -370,8 +366,6 @@ LLAMA = {
     "vocab_size": 128256,
     "tie_word_embeddings": False,
 }
-
-
 QWEN = {
     "model_type": "qwen2",
     "hidden_size": 896,
@@ -382,8 +376,6 @@ QWEN = {
     "vocab_size": 151936,
     "tie_word_embeddings": True,
 }
-
-
 QWEN_3_MOE = {
     "model_type": "qwen3_moe",
     "hidden_size": 2048,
@@ -397,11 +389,7 @@ QWEN_3_MOE = {
     "num_experts": 128,
     "mlp_only_layers": [],
 }
-
-
 MIXTRAL = {**LLAMA, "model_type": "mixtral", "vocab_size": 32000, "num_local_experts": 8}
-
-
 DEEPSEEK = {
     "model_type": "deepseek_v3",
     "hidden_size": 7168,
@@ -419,8 +407,6 @@ DEEPSEEK = {
     "qk_rope_head_dim": 64,
     "v_head_dim": 128,
 }
-
-
 GPT_2 = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257, "n_positions": 1024}
 
 

@@ -25,11 +25,7 @@ from preflight.sources.python.python_source import PythonSource
 from preflight.sources.shell.shell_source import ShellSource
 
 SOURCES: tuple[Source, ...] = (ShellSource(), DeepSpeedSource(), HostfileSource(), PythonSource())
-
-
 TRAIN = "import torch.distributed as dist\ndist.init_process_group('nccl')\n"
-
-
 DS = '{"train_batch_size": 16, "train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 2}}\n'
 
 
@@ -328,8 +324,6 @@ def test_configurations_of_experiments_are_jobs_where_a_launch_names_them(tmp_pa
 
 
 _DEEPSPEED = '{"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2}'
-
-
 _TORCHTITAN = '[model]\nname = "llama3"\n[training]\nlocal_batch_size = 2\n[parallelism]\ntensor_parallel_degree = 2\n'
 
 

@@ -336,8 +336,6 @@ def test_span_of_a_comment_with_two_slashes_starts_at_the_first() -> None:
 
 
 FIRST = FileText("a.yaml", "one: 1\ntwo: {{ x }}\n")
-
-
 SECOND = FileText("b.sh", "#!/bin/sh\ntorchrun a.py\n")
 
 

@@ -237,8 +237,6 @@ def main(config):
 if __name__ == "__main__":
     main()
 """
-
-
 VERL = {
     "verl/trainer/main_ppo.py": MAIN_PPO,
     "verl/trainer/config/ppo_trainer.yaml": """
@@ -256,8 +254,6 @@ data:
     "verl/trainer/config/actor/actor.yaml": "strategy: ???\nppo_mini_batch_size: 256\nuse_dynamic_bsz: false\n",
     "verl/trainer/config/rollout/rollout.yaml": "tensor_model_parallel_size: 2\nn: ${oc.select:data.n,1}\n",
 }
-
-
 LINE = "python3 -m verl.trainer.main_ppo"
 
 

@@ -572,8 +572,6 @@ spec:
               volumeMounts: [{name: scripts, mountPath: /scripts}]
               resources: {limits: {nvidia.com/gpu: 4}}
 """
-
-
 FILES = {
     "base/kustomization.yaml": "resources: [job.yaml]\nconfigMapGenerator:\n- name: scripts\n  files: [run.sh]\n",
     "base/job.yaml": JOB,
@@ -658,8 +656,6 @@ spec:
       - {name: a, image: i, env: [{name: X, value: "1"}, {name: Y, value: "2"}], args: [one, two]}
       - {name: b, image: k:1}
 """
-
-
 PATCHES = """\
 resources: [j.yaml]
 images: [{name: i, newName: r/i, newTag: v2}, {name: k, digest: "sha256:aa"}]

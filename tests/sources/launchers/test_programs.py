@@ -308,11 +308,7 @@ seq_len = 8192
 [parallelism]
 tensor_parallel_degree = 4
 """
-
-
 BRIDGE = "model:\n  seq_length: 4096\ntrain:\n  train_iters: 100\n  global_batch_size: 32\n"
-
-
 LAUNCH = "#!/bin/bash\ntorchrun --nproc_per_node=8 "
 
 

@@ -36,8 +36,6 @@ distribution:
 resources:
   instance_count: 2
 """
-
-
 FILES = {"jobs/src/train.py": "import torch\n"}
 
 
@@ -216,8 +214,6 @@ def test_other_files_are_left_alone(text: str) -> None:
 
 
 SKYPILOT_SOURCE, DSTACK_SOURCE, _, MCLI_SOURCE, _ = SOURCES
-
-
 SKY = """name: train
 num_nodes: 2
 resources:
@@ -230,8 +226,6 @@ run: |
   torchrun --nnodes=$SKYPILOT_NUM_NODES --nproc_per_node=$SKYPILOT_NUM_GPUS_PER_NODE \\
     --node_rank=$SKYPILOT_NODE_RANK --master_addr=$MASTER_ADDR train.py --batch-size $BATCH
 """
-
-
 DSTACK = """type: task
 nodes: 2
 env:
@@ -245,8 +239,6 @@ commands:
 resources:
   gpu: GPU
 """
-
-
 MCLI = """name: mpt
 compute:
   gpus: 16

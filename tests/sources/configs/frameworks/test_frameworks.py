@@ -18,62 +18,24 @@ from preflight.sources.configs.framework_files import (
 from preflight.sources.formats.tree import MemoryTree
 
 NAMED = {source.name: source for source in SOURCES}
-
-
 AUTOMODEL = NAMED["automodel"]
-
-
 GRAPHSTORM = NAMED["graphstorm"]
-
-
 HUGECTR = NAMED["hugectr"]
-
-
 HYPERPOD = NAMED["hyperpod"]
-
-
 LINGUA = NAMED["lingua"]
-
-
 LITGPT = NAMED["litgpt"]
-
-
 MEGATRON_BRIDGE = NAMED["megatron-bridge"]
-
-
 MEGATRON_CASE = NAMED["megatron"]
-
-
 MINDFORMERS = NAMED["mindformers"]
-
-
 NANOTRON = NAMED["nanotron"]
-
-
 PADDLE_CLAS = NAMED["paddleclas"]
-
-
 PADDLE_DETECTION = NAMED["paddledetection"]
-
-
 PADDLE_FLEET_X = NAMED["paddlefleetx"]
-
-
 PADDLE_SEG = NAMED["paddleseg"]
-
-
 PRIME_RL = NAMED["prime-rl"]
-
-
 TORCHTITAN = NAMED["torchtitan"]
-
-
 VEOMNI = NAMED["veomni"]
-
-
 WENET = NAMED["wenet"]
-
-
 TITAN = """[job]
 dump_folder = "runs/one"
 
@@ -92,8 +54,6 @@ enable = true
 folder = "checkpoint"
 interval = 500
 """
-
-
 NANO = """general: {project: small}
 model:
   dtype: bfloat16
@@ -113,8 +73,6 @@ tokens:
 optimizer:
   zero_stage: 1
 """
-
-
 BRIDGE = """model:
   tensor_model_parallel_size: 2
   seq_length: 4096
@@ -352,8 +310,6 @@ accum_grad: 4
 optim_conf:
     lr: 1.e-3
 """
-
-
 PRIME_TOML = """max_steps = 100
 seq_len = 2048
 
@@ -375,16 +331,12 @@ batch_size = 256
 [inference.vllm]
 tensor_parallel_size = 8
 """
-
-
 SEG_YAML = """_base_: base.yml
 
 batch_size: 2
 model:
   type: PPLiteSeg
 """
-
-
 SEG_BASE = """batch_size: 4
 iters: 80000
 train_dataset:
@@ -460,8 +412,6 @@ trainer: {devices: 8, num_nodes: 2}
 training_config:
   training_args: {train_batch_size: 128, micro_train_batch_size: 4, learning_rate: 4e-4}
 """
-
-
 NOVA_RECIPE = """run:
   model_type: amazon.nova
   replicas: 4
@@ -514,7 +464,6 @@ def test_a_test_of_megatron_has_options_and_variables() -> None:
 
 COMPOSER = FrameworkSource(FRAMEWORKS["composer"])
 
-
 GOOD = """max_seq_len: 2048
 model:
   name: mpt_causal_lm
@@ -564,8 +513,6 @@ def test_composer_files_are_recognised() -> None:
 
 
 NEMO = FrameworkSource(FRAMEWORKS["lightning"])
-
-
 NEMO_GOOD = """trainer:
   devices: [0, 1, 2, 3]
   num_nodes: 2
@@ -636,8 +583,6 @@ def test_trainer_files_are_recognised() -> None:
 
 
 GPT_NEOX = FrameworkSource(FRAMEWORKS["gpt-neox"])
-
-
 NEOX_GOOD = """# pipeline over two nodes
 {
   "pipe-parallel-size": 2,

@@ -34,8 +34,6 @@ env:
   - name: NCCL_DEBUG
     value: WARN
 """
-
-
 JOB = """\
 {{- $nodes := div .Values.gpus .Values.perNode | max 1 }}
 apiVersion: jobset.x-k8s.io/v1alpha2
@@ -79,8 +77,6 @@ spec:
                     limits:
                       nvidia.com/gpu: {{ .Values.perNode }}
 """
-
-
 SCRIPTS = """\
 apiVersion: v1
 kind: ConfigMap
@@ -94,8 +90,6 @@ data:
     echo "no launcher" && exit 1
 {{- end }}
 """
-
-
 README = """\
 # Train
 
@@ -106,16 +100,12 @@ helm install my-train . -f values.yaml \\
   --set extra[0]=--epochs=3
 ```
 """
-
-
 LAUNCH = """\
 #!/bin/bash
 export OMP_NUM_THREADS=8
 torchrun --nnodes="${NODES}" --nproc-per-node=8 \\
   --node-rank="${JOB_COMPLETION_INDEX}" train.py "$@"
 """
-
-
 FILES = {
     "chart/Chart.yaml": "apiVersion: v2\nname: chart\nversion: 1.0.0\n",
     "chart/values.yaml": VALUES,
@@ -319,8 +309,6 @@ text: |
   first
   second
 """
-
-
 #: Templates, and Helm's output.
 CASES = [
     ("{{ .Values.gpus }}", "16"),
@@ -372,7 +360,6 @@ CASES = [
     ("{{ gt 2 1 }} {{ ge 2 2 }} {{ lt 1 2 }} {{ le 3 2 }} {{ ne 1 2 }}", "true true true false true"),
 ]
 
-
 HELPERS = """\
 {{- define "c.name" -}}
 {{ .Chart.Name }}-{{ .Values.name }}
@@ -382,7 +369,6 @@ role: {{ .role }}
 app: {{ .root.Values.name }}
 {{- end }}
 """
-
 
 CHART = "apiVersion: v2\nname: c\nversion: 0.1.0\n"
 
