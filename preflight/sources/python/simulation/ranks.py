@@ -62,8 +62,6 @@ _UNSURE = "a condition that is not known"
 _WORDS = {"while": "while", "for": "for ... in"}
 _SAVES = ("torch.save", "paddle.save")
 _EACH_NODE = RankSet.LOCAL_FIRST.value
-#: What a handler catches.
-_EXCEPTION = re.compile(r"^\(?(?:\w+\.)*\w*(?:Error|Exception|StopIteration)\b")
 #: Launchers that pass the local rank as an option (torch/distributed/launch.py, deepspeed/launcher/launch.py).
 _GIVING_LOCAL_RANK = ("torch.distributed.launch", "deepspeed")
 #: What shows that a file does something when it is started.
@@ -427,8 +425,8 @@ def _partings(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
         is_said = each.of_rank and _is_known(job, launch)
         if place in seen or is_said or (each.of_rank and each.kind == "if" and not _is_of_one(runs, each.event)):
             continue
-        parsed = _MODULES.parsed(each.file) if each.kind == "if" else None
-        if parsed is not None and is_met_in_loop(parsed.tree, each.event.node, each.test):
+        parsed = _MODULES.parsed(each.file)
+        if parsed is not None and each.kind == "if" and is_met_in_loop(parsed.tree, each.event.node, each.test):
             continue
         seen.add(place)
         kind = f"{each.kind} of some ranks" if each.of_rank else each.kind
@@ -436,7 +434,9 @@ def _partings(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
         kind = "layer" if each.event.is_layer else "step"
         step = _claim("guarded_collective", kind, each.event.file, each.event.node, launch)
         text = Positions(each.file.path, each.file.text).text(each.test)
-        words = "except" if _EXCEPTION.search(text) else _WORDS.get(each.kind, "if")
+        handlers = ast.walk(parsed.tree) if parsed is not None else ()
+        is_caught = any(isinstance(node, ast.ExceptHandler) and node.type is each.test for node in handlers)
+        words = "except" if is_caught else _WORDS.get(each.kind, "if")
         written = f"{words} {text}"
         yield replace(claim, spelling=written, because=(step,))
 
