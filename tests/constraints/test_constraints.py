@@ -28,7 +28,7 @@ COUNTS = {
     "kubernetes-slurm": 365,
     "megatron": 379,
     "network-versions": 278,
-    "older-versions": 121,
+    "older-versions": 120,
     "paddle": 344,
     "program-contracts": 113,
     "rl-recipes": 520,
