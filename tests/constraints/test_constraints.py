@@ -25,10 +25,10 @@ FOLDER = Path(__file__).parent
 #: How many constraints each family has; one that is lost is missed here.
 COUNTS = {
     "huggingface": 361,
-    "kubernetes-slurm": 364,
+    "kubernetes-slurm": 365,
     "megatron": 379,
-    "network-versions": 277,
-    "older-versions": 118,
+    "network-versions": 278,
+    "older-versions": 120,
     "paddle": 344,
     "program-contracts": 113,
     "rl-recipes": 520,

@@ -336,12 +336,13 @@ def torch_companion_built_for_another_torch(job: Job) -> Iterator[Verdict]:
         beside = next((p for p in packages if p.name in companions() and _is_same_source(p.claim, claim)), None)
         if beside is not None:
             yield unknown(job.name, f"the version of {quoted(claim)} is known only at run time", at=claim)
+    others = [(p, _FOR_TORCH.search(p.version)) for p in packages if p.name in companions() or "+" in p.version]
     for torch in packages:
         mine = _minor(torch.version) if torch.name == "torch" else ""
-        for other in packages:
-            if not mine or other is torch or not _is_same_source(torch.claim, other.claim):
+        for other, named in others if mine else ():
+            if not _is_same_source(torch.claim, other.claim):
                 continue
-            if (named := _FOR_TORCH.search(other.version)) is not None:
+            if named is not None:
                 yield _of_wheel(job, torch, other, named["dotted"] or f"{named['major']}.{named['minor']}")
                 continue
             if other.name not in companions():
