@@ -49,7 +49,7 @@ SLEEPING = {
     "checks/probes/test_links.py": "a far end that takes bytes slowly, and one that answers late",
     "checks/probes/test_node_facts.py": "a task that hangs",
     "checks/probes/test_rdma.py": "a measurement that hangs",
-    "cluster/faults/context.py": "a program that holds a lock until it is ended",
+    "cluster/faults/services.py": "a program that holds a lock until it is ended",
     "cluster/test_cluster.py": "a program that runs until it is ended",
     "cluster/test_faults.py": "a false clock must go on",
     "commands/as_launched/test_execution.py": "programs of the job: one waits for a step, one never ends",
