@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -9,24 +10,34 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from preflight import __version__
+from preflight._util import terminal
+from preflight._util.usage_error import nearest, nearest_path
 from preflight.cli import main
+from preflight.cli.main import run
+from preflight.config.resolve import Choices
 from preflight.model import progress
 from preflight.model.recording_io import save
+from preflight.services.language_server import server
 from preflight.sources.discovery import assemble
 from tests.builders import assert_follows_schema, job, make_recording, reached
 
 GOOD = "#!/bin/bash\ntorchrun --standalone --nproc_per_node=2 train.py\n"
+
+
 #: Two nodes whose rendezvous address is loopback.
 BAD = "#!/bin/bash\ntorchrun --nnodes=2 --nproc_per_node=1 --node_rank=$R --master_addr=localhost train.py\n"
+
+
 #: The installed `preflight` of the interpreter that runs the tests.
 COMMAND = str(Path(sys.executable).parent / "preflight")
 
 
-def run(
+def main_run(
     *arguments: str | Path,
     cwd: Path,
     command: Sequence[str] = (COMMAND,),
@@ -212,7 +223,7 @@ def test_an_interrupted_check_writes_a_partial_report(tree: Path, number: int, e
 
 
 def test_one_report_on_standard_output_and_the_others_in_files(tree: Path) -> None:
-    done = run(
+    done = main_run(
         "lint", "bad", "-q", "-o", "json", "-o", "sarif:a.sarif", "-o", "text:a.txt", "-o", "json:a.json", cwd=tree
     )
     assert (done.returncode, done.stderr) == (1, "")
@@ -236,7 +247,7 @@ def test_a_report_file_replaces_a_link_instead_of_following_it(tree: Path) -> No
 
 def test_the_exit_code_does_not_depend_on_the_format(tree: Path) -> None:
     for output in ("text", "json", "sarif"):
-        assert run("lint", "bad", "-o", output, cwd=tree).returncode == 1
+        assert main_run("lint", "bad", "-o", output, cwd=tree).returncode == 1
 
 
 def test_a_closed_pipe_is_not_an_error(tree: Path) -> None:
@@ -261,7 +272,7 @@ def test_a_closed_pipe_is_not_an_error(tree: Path) -> None:
     ],
 )
 def test_colour(tree: Path, options: list[str], environment: dict[str, str], colored: bool) -> None:
-    done = run("lint", "bad", *options, cwd=tree, environment=environment)
+    done = main_run("lint", "bad", *options, cwd=tree, environment=environment)
     assert ("\x1b[" in done.stdout) is colored
 
 
@@ -302,7 +313,7 @@ def test_select_ignore_and_fail_on(tree: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_silent_nodes_are_findings(tree: Path) -> None:
-    done = run("check", "good", "--hosts", "node[1-2].invalid", "-o", "json", cwd=tree)
+    done = main_run("check", "good", "--hosts", "node[1-2].invalid", "-o", "json", cwd=tree)
     found = json.loads(done.stdout)["findings"]
     assert (done.returncode, [finding["id"] for finding in found]) == (1, ["NOD001", "NOD001"])
 
@@ -311,8 +322,8 @@ def test_silent_nodes_are_findings(tree: Path) -> None:
 
 
 def test_version_and_help(tmp_path: Path) -> None:
-    assert run("--version", cwd=tmp_path).stdout == f"preflight {__version__}\n"
-    done = run("--help", cwd=tmp_path)
+    assert main_run("--version", cwd=tmp_path).stdout == f"preflight {__version__}\n"
+    done = main_run("--help", cwd=tmp_path)
     assert done.returncode == 0
     assert "Exit codes: 0 go, 1 no-go, 2 usage, 3 incomplete, 4 not judged, 5 a bug" in done.stdout
 
@@ -376,7 +387,7 @@ def hostile(tree: Path) -> Path:
 
 @pytest.mark.parametrize("command", [(COMMAND,), (sys.executable, "-m", "preflight")], ids=["command", "module"])
 def test_nothing_in_the_linted_tree_is_imported(hostile: Path, command: tuple[str, ...]) -> None:
-    done = run("lint", ".", "-o", "json", cwd=hostile, command=command)
+    done = main_run("lint", ".", "-o", "json", cwd=hostile, command=command)
     assert not list(hostile.rglob("*.ran"))
     report = assert_follows_schema(done.stdout.encode())
     assert done.returncode == 1
@@ -386,12 +397,12 @@ def test_nothing_in_the_linted_tree_is_imported(hostile: Path, command: tuple[st
 
 def test_explain_and_rules_import_nothing_from_the_tree(hostile: Path) -> None:
     for arguments in (["rules"], ["explain", "RDV001"], ["--help"]):
-        assert run(*arguments, cwd=hostile, command=(sys.executable, "-m", "preflight")).returncode == 0
+        assert main_run(*arguments, cwd=hostile, command=(sys.executable, "-m", "preflight")).returncode == 0
     assert not list(hostile.rglob("*.ran"))
 
 
 def test_a_report_written_only_to_a_file_is_announced(tree: Path) -> None:
-    done = run("lint", "bad", "-o", "json:out.json", cwd=tree)
+    done = main_run("lint", "bad", "-o", "json:out.json", cwd=tree)
     assert (done.returncode, done.stdout) == (1, "")
     assert "NO-GO" in done.stderr and "out.json" in done.stderr
 
@@ -451,3 +462,129 @@ def test_exit_handlers_run() -> None:
     assert (done.stdout, done.stderr, done.returncode) == (f"preflight {__version__}\nat the end", "", 0)
     refused = subprocess.run([sys.executable, "-c", code, "none"], capture_output=True, text=True, timeout=30)
     assert (refused.stdout, refused.returncode) == ("at the end", 2)
+
+
+# Documents other than reports: what is written where.
+
+
+@pytest.mark.parametrize("form", ["text", "markdown"])
+def test_text_is_written_in_the_encoding_of_the_terminal(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    (tmp_path / "run.sh").write_text("#!/bin/bash\ntorchrun --standalone --nproc_per_node=2 zug_训.py\n", "utf-8")
+    monkeypatch.setattr(terminal, "encoding_of", lambda stream: "iso8859-1")
+    assert main.run(["plan", str(tmp_path / "run.sh"), "-o", form]) == 0
+    assert rb"zug_\u8bad.py" in capfdbinary.readouterr().out
+
+
+def test_a_file_is_always_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run.sh").write_text("#!/bin/bash\ntorchrun --standalone --nproc_per_node=2 zug_训.py\n", "utf-8")
+    monkeypatch.setattr(terminal, "encoding_of", lambda stream: "iso8859-1")
+    assert main.run(["plan", str(tmp_path / "run.sh"), "-o", f"text:{tmp_path / 'plan.txt'}"]) == 0
+    assert "zug_训.py" in (tmp_path / "plan.txt").read_text("utf-8")
+
+
+# Typing mistakes on the command line: commands, options, values, ids, files.
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a job in it."""
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "train.sbatch").write_text("#!/bin/bash\ntorchrun --nnodes=2 train.py\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["lnit", "jobs"], "No such command 'lnit'. Did you mean 'lint'?"),
+        (["lint", "--selct", "RDV"], "No such option: --selct. Did you mean --select?"),
+        (["check", "x", "--hostss", "a"], "No such option: --hostss. Did you mean --hosts?"),
+        (["lint", "--hosts", "a"], "smoke and check have it."),
+        (["judge", "--until", "node", "x"], "judge has no option --until; nodes and check have it."),
+        (["lint", "--profile", "gat"], "Did you mean 'gate'?"),
+        (["lint", "--fail-on", "eror"], "Did you mean 'error'?"),
+        (["schema", "recoding"], "Did you mean 'recording'?"),
+        (["rules", "-o", "markdwn"], "Did you mean 'markdown'?"),
+        (["baseline", "wirte"], "Did you mean 'write'?"),
+        (["lint", "--output", "sari"], "did you mean 'sarif'?"),
+        (["lint", "--select", "RDV01"], "the nearest: RDV001"),
+        (["lint", "job"], "job does not exist; did you mean jobs?"),
+        (["lint", "jobs/trian.sbatch"], "jobs/trian.sbatch does not exist; did you mean jobs/train.sbatch?"),
+        (["lint", "job/train.sbatch"], "did you mean jobs/train.sbatch?"),
+        (["judge", "jobs/train.sbath"], "did you mean jobs/train.sbatch?"),
+        (["diagnose", "job"], "did you mean jobs?"),
+        (["judge", "jobs/train.sbatch"], "; `preflight check --save FILE` writes one"),
+        (["smoke", "--hosts", "a", "--python", "p", "--drill", "kil:rank1"], "did you mean kill?"),
+        (["lint", "--quiet", "-v"], "--quiet and --verbose exclude each other"),
+        (["lint", "--concise", "--statistics"], "exclude each other"),
+    ],
+)
+def test_a_typo_gets_a_suggestion(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], hint: str
+) -> None:
+    assert run(arguments) == 2
+    said = capsys.readouterr().err
+    assert hint in " ".join(said.split())
+    assert "Traceback" not in said
+
+
+def test_an_unrelated_word_gets_no_hint(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["lint", "zzzzzz"]) == 2
+    assert "did you mean" not in capsys.readouterr().err
+
+
+def test_suggestions_ignore_case() -> None:
+    assert nearest("readme.MD", ["README.md", "run.sh"]) == "README.md"
+    assert nearest("x", ["README.md"]) == ""
+
+
+def test_a_misspelt_folder_gets_a_suggestion(folder: Path) -> None:
+    assert nearest_path(Path("job/other.sh")) == "; there is jobs"
+    assert nearest_path(Path("jobs")) == ""
+
+
+# Options of `preflight lsp`, and its message without the library.
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Choices, tuple[str, int] | None]]:
+    """What would be served."""
+    found: list[tuple[Choices, tuple[str, int] | None]] = []
+    monkeypatch.setattr(server, "serve", lambda choices, address: found.append((choices, address)))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [
+        ([], None),
+        (["--stdio"], None),
+        (["--tcp", "2087"], ("127.0.0.1", 2087)),
+        (["--tcp", ":2087"], ("127.0.0.1", 2087)),
+        (["--tcp", "0.0.0.0:2087"], ("0.0.0.0", 2087)),
+        (["--tcp", "[::1]:2087"], ("::1", 2087)),
+    ],
+)
+def test_only_a_given_host_is_bound(served: list[Any], given: list[str], address: tuple[str, int] | None) -> None:
+    assert run(["lsp", "--no-config", *given]) == 0
+    ((choices, bound),) = served
+    assert bound == address and not choices.use_file
+
+
+@pytest.mark.parametrize(
+    "given", [["--tcp", "x"], ["--tcp", "localhost:0"], ["--tcp", "1:70000"], ["--tcp", "1", "--stdio"]]
+)
+def test_an_address_that_cannot_be_used(served: list[Any], given: list[str]) -> None:
+    assert run(["lsp", *given]) == 2 and not served
+
+
+def test_without_the_extra_the_message_names_it(
+    served: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "pygls" else find(name, *more))
+    assert run(["lsp"]) == 2 and not served
+    assert 'pip install "preflight-train[lsp]"' in capsys.readouterr().err

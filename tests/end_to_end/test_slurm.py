@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from preflight import api
 from preflight.model.recording_io import load
 from tests.cluster import Cluster
+from tests.cluster.faults import context as ranks
 from tests.cluster.node import wait_until
 from tests.cluster.slurm import Slurm, require_slurm, slurm
-from tests.end_to_end.head_command import ROOT, give_shards, write_job
+from tests.end_to_end.head_command import JOB, ROOT, check, give_shards, write_job
 from tests.executors.conformance import PATHS
+from tests.ports import free_port
+from tests.waiting import until
 
 pytestmark = pytest.mark.thorough
 
-JOB = """\
+
+SLURM_JOB = """\
 #!/bin/bash
 #SBATCH --nodes={nodes}
 #SBATCH --ntasks-per-node=1
@@ -54,7 +61,7 @@ def job_in(folder: Path, *, nodes: int = 4, partition: str = "batch", time: str 
     """A batch script and its training script."""
     write_job(folder)
     script = folder / "job.sbatch"
-    script.write_text(JOB.format(nodes=nodes, partition=partition, time=time, before=before))
+    script.write_text(SLURM_JOB.format(nodes=nodes, partition=partition, time=time, before=before))
     (folder / "run.sh").unlink()
     return script
 
@@ -130,3 +137,74 @@ def test_a_partition_that_is_down_is_named(cluster: Cluster, running: Slurm, tmp
     code, _, text = from_outside(cluster, script, "--until", "node", "--gather-deadline", "2")
     assert code == 1 and "closed is DOWN, and starts no jobs" in text, text
     assert running.jobs() == []
+
+
+# An interrupted run still writes its report, and leaves no process behind.
+
+
+INTERRUPT_JOB = """\
+torchrun --nnodes=2 --nproc_per_node=1 --node_rank="$NODE_RANK" --master_addr=127.0.0.1 --master_port={} train.py
+"""
+
+
+#: How long preflight and its processes may take to end.
+GONE_WITHIN_S = 5.0
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_partial_report_is_written(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    (tmp_path / "run.sh").write_text(INTERRUPT_JOB.format(free_port()))
+    (tmp_path / "train.py").write_text('import torch.distributed as dist\n\ndist.init_process_group("gloo")\n')
+    command = [sys.executable, "-m", "preflight", "check", str(tmp_path / "run.sh"), "--on", "local"]
+    # An interpreter that never answers, so the run is still active when the signal is sent.
+    sleeper = tmp_path / "sleeper"
+    sleeper.write_text("#!/bin/sh\nexec sleep 300\n")
+    sleeper.chmod(0o755)
+    report = tmp_path / "report.json"
+    process = subprocess.Popen(
+        [*command, "--python", str(sleeper), "--keep-going", "--output", f"json:{report}"],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "checking the nodes" in line:
+            break
+    below = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=GONE_WITHIN_S + 10)
+    assert "Traceback" not in errors
+    assert process.returncode == code
+    written = json.loads(report.read_text())
+    assert written["exit_code"] == code
+    assert written["run"]["stages"][-1]["skipped"] == "it was interrupted"
+    assert [record["problem"] for record in written["nodes"]] == ["", ""]
+    until(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in below))
+
+
+# Secrets of nodes are in no output of a check, but differences between them are still found.
+
+
+OURS, THEIRS, IN_JOB = "s3cret-of-node2", "s3cret-of-the-others", "abcdef0123456789-in-the-job"
+
+
+def test_secrets_of_nodes_are_compared_and_never_written(cluster: Cluster, tmp_path: Path) -> None:
+    give_shards(cluster.nodes)
+    job = write_job(tmp_path, f"export WANDB_API_KEY={IN_JOB}\n{JOB}")
+    others = [node for node in cluster.nodes if node.name != "node2"]
+    with (
+        ranks.session_variables(
+            *others, PADDLE_ACCESS_KEY=THEIRS, WANDB_API_KEY=THEIRS, UCX_URL=f"http://me:{THEIRS}@a/"
+        ),
+        ranks.session_variables(cluster.node("node2"), PADDLE_ACCESS_KEY=OURS, WANDB_API_KEY=OURS),
+    ):
+        checked = check(cluster, job, "--until", "node")
+    found = [finding for finding in checked.found("ENV020") if "PADDLE_ACCESS_KEY" in finding["message"]]
+    assert [finding["nodes"] for finding in found] == [["node2"]] and "not shown" in found[0]["message"]
+    written = "".join((tmp_path / name).read_text() for name in ("recording.json", "report.json")) + checked.text
+    for secret in (OURS, THEIRS, IN_JOB):
+        assert secret not in written
+    seen = [fact.value for fact in checked.recording.facts if fact.request.probe.endswith("environment:environment")]
+    hashes = {value["digests"]["PADDLE_ACCESS_KEY"] for value in seen}
+    assert len(hashes) == 2, "two values, two hashes: parity is judged by them"

@@ -9,12 +9,14 @@ from dataclasses import replace
 
 import pytest
 
-from preflight.engine.evaluate import outcomes_of, selected
+from preflight.engine.evaluate import MAX_NODES, outcomes_of, selected
+from preflight.engine.evaluate import judged as isolation_judged
 from preflight.engine.report import ExitCode
 from preflight.engine.suppress import fold
 from preflight.model.findings import Confidence, Finding, Severity, Status, VerdictKind
 from preflight.model.job import Job, Known, Launch, Unresolved
-from preflight.model.recording import Configuration, Facts, Fleet, UnplannedCheck
+from preflight.model.recording import Configuration, Fleet, Node, NodeRecord, UnplannedCheck
+from preflight.model.requests import EventRecord, FactRecord, Facts, Request
 from preflight.plugins.authoring import Rule, Verdict, failed, passed, unknown
 from tests.builders import claim, job, judged, make_check, make_recording, make_rule, reached, seen, span
 
@@ -309,3 +311,73 @@ def test_findings_are_ordered_worst_first_then_by_id_and_place() -> None:
 def test_a_repeated_location_is_shown_once() -> None:
     verdict = failed("x", "m", at=span("a.sh", 1), also=[(span("a.sh", 2), "n"), (span("a.sh", 2), "n")], remedy="r")
     assert [(place.line, place.note) for place in verdict.locations] == [(1, ""), (2, "n")]
+
+
+# A check that crashes on one node's facts judges the others.
+
+
+def probe() -> int:
+    """A number."""
+    return 0
+
+
+NAME = f"{__name__}:probe"
+
+
+def facts(values: dict[str, int]) -> Facts:
+    """The fact of each node."""
+    records = [FactRecord(Request(NAME, node), value) for node, value in values.items()]
+    events = tuple(EventRecord(record.request.key, record.request.node, 0.0, "child", {}) for record in records)
+    return Facts(records, events)
+
+
+def fleet(values: dict[str, int]) -> Fleet:
+    """The nodes of these facts."""
+    return Fleet(tuple(NodeRecord(Node(node, index)) for index, node in enumerate(values)))
+
+
+def inverse(fleet: Fleet, facts: Facts) -> Iterator[str]:
+    """Crashes on a node that sent 0."""
+    for record in facts.records:
+        yield f"{record.request.node} {1 / record.value}" if record.unavailable is None else f"{record.request.node} -"
+
+
+@pytest.mark.parametrize("bad", [["a"], ["h"], ["c", "d"], ["a", "e", "h"], []])
+def test_only_the_nodes_that_make_it_crash_are_excluded(bad: list[str]) -> None:
+    values = {node: 0 if node in bad else 2 for node in "abcdefgh"}
+    found, problems = isolation_judged(inverse, fleet(values), facts(values))
+    assert sorted(problems) == bad and all("ZeroDivisionError" in why for why in problems.values())
+    assert found == [f"{node} {'-' if node in bad else 0.5}" for node in values]
+
+
+def test_one_of_two_nodes_that_crash_only_together_is_excluded() -> None:
+    values = {"a": 3, "b": 1, "c": -3}
+
+    def total(fleet: Fleet, facts: Facts) -> Iterator[str]:
+        yield str(1 / sum(record.value for record in facts.records if record.unavailable is None and record.value != 1))
+
+    with pytest.raises(ZeroDivisionError):
+        # Without any node there is a division by zero, too.
+        isolation_judged(total, fleet(values), facts(values))
+
+    def difference(fleet: Fleet, facts: Facts) -> Iterator[str]:
+        numbers = [record.value for record in facts.records if record.unavailable is None]
+        yield str(1 / ((sum(numbers) - 1) or len(numbers) - 3) if numbers else "none")
+
+    found, problems = isolation_judged(difference, fleet(values), facts(values))
+    assert len(found) == 1 and len(problems) == 1
+
+
+def test_a_check_that_crashes_without_facts_is_itself_at_fault() -> None:
+    def broken(fleet: Fleet, facts: Facts) -> Iterator[str]:
+        raise LookupError("mine")
+        yield ""
+
+    with pytest.raises(LookupError, match="mine"):
+        isolation_judged(broken, fleet({"a": 1}), facts({"a": 1}))
+
+
+def test_a_check_that_crashes_on_most_nodes_is_itself_at_fault() -> None:
+    values = {f"node{number}": 0 for number in range(MAX_NODES + 10)}
+    with pytest.raises(ZeroDivisionError):
+        isolation_judged(inverse, fleet(values), facts(values))

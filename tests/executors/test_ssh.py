@@ -23,7 +23,7 @@ from tests.processes import network_of, pids_of_run
 from tests.waiting import until
 
 Look = Callable[..., Any]
-#: A head with one stubborn rank on each node, as in tests/agent/test_lease.py.
+#: A head with one stubborn rank on each node, as in tests/agent/test_session.py.
 TRAIN = """
 import sys
 import anyio

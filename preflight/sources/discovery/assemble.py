@@ -230,18 +230,19 @@ def siblings(entries: Sequence[str], built: Mapping[str, Sequence[Job]]) -> dict
 
     A guess: the files start the same training script and have names that differ in numbers and roles, or use the same
     known endpoint; and each launch (or each configuration of a node) has a different node rank, rank, role or index.
+    Or one of two starts parameter servers, and the other trainers.
     Files that are numbered as the nodes of a job, as many as it has nodes, belong together even if two have the same
     rank: then that is the fault.
     """
     joined: dict[str, tuple[str, ...]] = {}
-    for key_of in (_same_script, _same_endpoint):
+    for key_of in (_same_script, _same_endpoint, _same_servers):
         groups: dict[tuple[str, ...], list[str]] = {}
         for path in entries:
             key = key_of(path, built[path]) if path not in joined else None
             if key is not None:
                 groups.setdefault(key, []).append(path)
         for group in groups.values():
-            alike = (_are_parts_of_one_job, _are_numbered_nodes, _list_the_same_nodes)
+            alike = (_are_parts_of_one_job, _are_numbered_nodes, _list_the_same_nodes, _are_servers_and_trainers)
             if any(are_one_job(group, built) for are_one_job in alike):
                 joined.update(dict.fromkeys(group, tuple(group)))
     return joined
@@ -275,6 +276,29 @@ def _same_endpoint(path: str, jobs: Sequence[Job]) -> tuple[str, ...] | None:
     # A script and a configuration with the same endpoint are not two parts of one kind.
     kind = "launch" if job.launches else job.files[0].kind if job.files else ""
     return (path.rpartition("/")[0], kind, *(str(value) for value in where))
+
+
+def _same_servers(path: str, jobs: Sequence[Job]) -> tuple[str, ...] | None:
+    """Folder and name of a script for parameter servers or their trainers: start_pserver.sh, start_trainer.sh."""
+    folder, _, name = path.rpartition("/")
+    if len(jobs) != 1 or _roles([path], {path: jobs}) not in ({"PSERVER"}, {"TRAINER"}):
+        return None
+    return folder, _PART_OF_NAME.sub("", name.lower())
+
+
+def _roles(group: Sequence[str], built: Mapping[str, Sequence[Job]]) -> set[str]:
+    """The roles of the launches for parameter servers; an empty one for any other."""
+    values = [job.value("ps_role", launch.scope) for path in group for job in built[path] for launch in job.launches]
+    return {str(value.value) if isinstance(value, Known) else "" for value in values}
+
+
+def _are_servers_and_trainers(group: Sequence[str], built: Mapping[str, Sequence[Job]]) -> bool:
+    """Whether one script starts the servers of a job, and the other its trainers."""
+    return (
+        len(group) == 2
+        and _roles(group, built) == {"PSERVER", "TRAINER"}
+        and all(len(_roles([path], built)) == 1 for path in group)
+    )
 
 
 def _scopes(job: Job) -> tuple[Scope, ...]:

@@ -57,6 +57,10 @@ _SCHEDULERS = frozenset(("slurm", "pbs", "lsf", "sge", "cobalt", "flux"))
 _SUBMITS = re.compile(r"\bsbatch\b(?!.*\s--wrap\b)")
 
 
+#: A folder that the user has to name: `PATH_TO_REPO/`, `your_folder/`.
+_PLACEHOLDER = re.compile(r"(?:^|/)(?:(?:PATH_TO|YOUR|MY|REPLACE|INSERT)[A-Z0-9_-]*|path/to|your[_-][\w-]+)/")
+
+
 @dataclass(frozen=True, slots=True)
 class _Step:
     """One file to read: how it was referred to, by what, and its distance from the entry."""
@@ -302,7 +306,12 @@ class JobCollector:
                 " values that appear only when it runs; it cannot be judged"
             )
             self.notes.append(Note(NoteKind.MISSING, message, reference.span, detail=NoteDetail.OVERWRITTEN))
-        elif note.kind is NoteKind.MISSING and not _is_found_by_path(reference) and (meant := self._meant(step)):
+        elif (
+            note.kind is NoteKind.MISSING
+            and not _is_found_by_path(reference)
+            and _PLACEHOLDER.search(step.path) is None
+            and (meant := self._meant(step))
+        ):
             message = f"`{step.path}` ({step.role}) does not exist, but `{meant}` does"
             self.notes.append(Note(NoteKind.MISSING, message, reference.span, detail=NoteDetail.MISNAMED))
         elif note.kind is NoteKind.MISSING:

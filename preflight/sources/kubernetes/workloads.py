@@ -26,6 +26,7 @@ from preflight.model.job import (
     as_int,
     lift,
 )
+from preflight.model.job.value import known_number
 from preflight.sources.base import Command, Reading, SourceFile, Tree
 from preflight.sources.formats.comments import suppressions
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, places_of, value_of
@@ -74,6 +75,7 @@ from preflight.sources.launchers.launch_lines import read_commands
 from preflight.sources.launchers.option_parser import is_python, python_program, text_of
 from preflight.sources.secrets import secrets_of, secrets_of_files, without_secrets
 from preflight.sources.shell.state import Slot
+from preflight.sources.shell.words import literal
 
 #: Kinds whose pods together are the nodes of one job, whatever their containers run.
 _SINGLE_JOB_KINDS = frozenset(
@@ -95,6 +97,10 @@ _SERVER_KINDS = frozenset(("PaddleJob", "TrainingJob", "TFJob"))
 _SHARED_VARIABLES = re.compile(
     r"(?:NCCL|GLOO|UCX|FI|OMPI|TORCH|RCCL|HOROVOD|PADDLE|PET)_|MASTER_|WORLD_SIZE$|RANK$|OMP_NUM_THREADS$"
 )
+#: The number of a pod within its role: Volcano, Indexed Jobs.
+_POD_NUMBERS = ("VC_TASK_INDEX", "VK_TASK_INDEX", "JOB_COMPLETION_INDEX")
+#: Pods of a role whose ranks are computed.
+_MAX_PODS = 16
 #: Objects of one file that are examined, and launches of one file that are read.
 _MAX_OBJECTS = 500
 _MAX_LAUNCHES = 100
@@ -308,6 +314,7 @@ class Manifest:
         """The launch lines of every role, without those that a second role repeats."""
         found: list[tuple[Role, Node, Reading]] = []
         seen: set[tuple[object, ...]] = set()
+        ids: dict[str, int] = {}
         place = self._containers.place(workload.head.node)
         for role in workload.roles:
             if role.pod is None:
@@ -320,15 +327,16 @@ class Manifest:
                     continue
                 script, tree = found_script
                 self.commands.extend(script.commands)
-                reading = read_commands(script.commands, {}, tree, batch=False)
+                reading = read_commands(script.commands, {}, tree, batch=False, ids=ids)
                 if is_volcano_job(workload):
                     mounted = self._containers.mounted(role.pod, container)
                     programs = [item.target for item in (*script.references, *reading.references)]
                     programs = [path for path in programs if path.endswith(".py")]
                     self._pieces += pieces_of(self.file, self._tree, role, mounted, script.commands, programs)
+                ranks = self._ranks_of_pods(workload, role, container, given, reading)
                 reading = replace(
                     reading,
-                    claims=tuple(claim for claim in reading.claims if not _is_injected(claim, given)),
+                    claims=(*(claim for claim in reading.claims if not _is_injected(claim, given)), *ranks),
                     references=(*script.references, *reading.references),
                     written=script.written,
                 )
@@ -347,6 +355,33 @@ class Manifest:
                     self._add(Reading(references=reading.references, written=reading.written))
         found.extend(self._entrypoint(workload))
         return found
+
+    def _ranks_of_pods(
+        self, workload: Workload, role: Role, container: Node, given: Mapping[str, Slot], reading: Reading
+    ) -> list[Claim]:
+        """The node ranks that the pods of a role give a launch line, which computes them from the number of the pod."""
+        names, count = [name for name in _POD_NUMBERS if name in given], known_number(role.replicas)
+        ranks = [claim for claim in reading.claims if claim.quantity == "node_rank" and not claim.alternatives]
+        if not names or count is None or not 0 < count <= _MAX_PODS or len(ranks) != 1 or role.pod is None:
+            return []
+        if workload.kind == "JobSet":
+            # It has Jobs of its own, each of which counts from 0.
+            return []
+        found: list[int] = []
+        for number in range(int(count)):
+            numbered = {name: replace(given[name], text=literal(str(number), given[name].place)) for name in names}
+            environment = self._containers.environment(container, {**given, **numbered})
+            script = self._containers.script(role.pod, container, environment)
+            again = read_commands(script[0].commands, {}, script[1], batch=False) if script is not None else Reading()
+            found += [
+                int(rank)
+                for claim in again.claims
+                if claim.quantity == "node_rank" and claim.span == ranks[0].span
+                if (rank := known_number(claim.value)) is not None
+            ]
+        if len(found) != count:
+            return []
+        return [replace(ranks[0], quantity="ranks_of_pods", value=Known(tuple(found)))]
 
     def _entrypoint(self, workload: Workload) -> Iterator[tuple[Role, Node, Reading]]:
         """The command that a RayJob submits to its cluster."""

@@ -55,6 +55,7 @@ from preflight.sources.configs.hugging_face import ROLE as TRAINER_ROLE
 from preflight.sources.configs.model_config import ROLE as MODEL_ROLE
 from preflight.sources.configs.model_config import config_of
 from preflight.sources.configs.training_settings import FrameworkConfigSource, TrainingSettingsSource
+from preflight.sources.formats.structured import document_of, value_of
 from preflight.sources.launchers.claim_builder import ClaimBuilder
 from preflight.sources.launchers.option_parser import (
     GivenOption,
@@ -493,33 +494,65 @@ _BATCH_SIZE = re.compile(
     re.IGNORECASE,
 )
 _DEVICES = ("trainer.devices", "trainer.gpus")
+_NODES = "trainer.num_nodes"
 _TASK_STARTERS = ("srun", "mpirun", "horovodrun", "jsrun", "aprun")
 
 
-def state_overrides(builder: ClaimBuilder, line: LaunchLine, words: Sequence[Word]) -> None:
-    """State the nodes, processes and batch sizes that the overrides of a program set."""
+def state_overrides(builder: ClaimBuilder, line: LaunchLine, words: Sequence[Word], tree: Tree) -> None:
+    """State the nodes, processes and batch sizes that the overrides of a program set, and the processes that the file
+    of LightningCLI sets.
+    """
     found = find_overrides(words)
     for key, quantity in _SIZES.items():
         builder.add_setting(quantity, found.get(key), as_int)
     batches = [given for key, given in found.items() if _BATCH_SIZE.fullmatch(key)]
     builder.add_setting("given_batch_size", batches[0] if len(batches) == 1 else None, as_int)
-    nodes = found.get("trainer.num_nodes")
+    nodes = found.get(_NODES)
     builder.add_setting("nodes", nodes, as_int, relation=Relation.REQUIRES)
     devices = next((found[key] for key in _DEVICES if key in found), None)
     alone = is_python(line.words) and not any(wrapper in _TASK_STARTERS for wrapper in line.wrappers)
     relation = Relation.SETS if alone else Relation.REQUIRES
     builder.add_setting("processes_per_node", devices, _device_count, relation=relation)
+    for word, counts in _files_of_counts(words, line, tree) if alone and devices is None else ():
+        value = next((counts[key] for key in _DEVICES if key in counts), None)
+        if value is not None:
+            builder.add("processes_per_node", _device_count(value), word.span, f"--config {word.spelling}")
 
 
-def starts_ranks(words: Sequence[Word]) -> bool:
-    """Whether these arguments make Lightning start several processes by itself."""
+def starts_ranks(words: Sequence[Word], line: LaunchLine, tree: Tree | None) -> bool:
+    """Whether these arguments, or the file of LightningCLI among them, make Lightning start several processes."""
     found = find_overrides(words)
-    counts = [found[key] for key in (*_DEVICES, "trainer.num_nodes") if key in found]
-    for given in counts:
-        value = as_int(given.value) if given.dest == "trainer.num_nodes" else _device_count(given.value)
-        if (known_number(value) or 0) > 1:
-            return True
-    return False
+    given: dict[str, Value] = {}
+    for _, counts in _files_of_counts(words, line, tree):
+        given.update(counts)
+    given.update({key: found[key].value for key in (*_DEVICES, _NODES) if key in found})
+    return any(
+        (known_number(as_int(value) if key == _NODES else _device_count(value)) or 0) > 1
+        for key, value in given.items()
+    )
+
+
+def _files_of_counts(
+    words: Sequence[Word], line: LaunchLine, tree: Tree | None
+) -> Iterator[tuple[Word, dict[str, Value]]]:
+    """The files of `--config` that LightningCLI parses, with their numbers of devices and nodes."""
+    for option, word in itertools.pairwise(words) if tree is not None else ():
+        path = text_of(word)
+        if tree is not None and text_of(option) in ("--config", "-c") and path and path.endswith((".yaml", ".yml")):
+            counts = _counts_in(relative(path, line, tree), tree)
+            if counts:
+                yield word, counts
+
+
+def _counts_in(path: str | None, tree: Tree) -> dict[str, Value]:
+    """The numbers of devices and nodes in a file that LightningCLI parses."""
+    file = tree.read(path) if path is not None else None
+    source = source_of(file) if isinstance(file, SourceFile) else None
+    if not isinstance(file, SourceFile) or source is None or source.name != "lightning":
+        return {}
+    root = document_of(file).root
+    members = {key: root.member(*key.split(".")) for key in (*_DEVICES, _NODES)} if root else {}
+    return {key: value_of(member.node) for key, member in members.items() if member is not None}
 
 
 def find_overrides(words: Sequence[Word]) -> dict[str, GivenOption]:

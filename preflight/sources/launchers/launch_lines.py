@@ -141,6 +141,7 @@ def read_commands(
     *,
     batch: bool,
     scheduler: str = "slurm",
+    ids: dict[str, int] | None = None,
 ) -> Reading:
     """Read the claims of the commands of one script.
 
@@ -150,12 +151,13 @@ def read_commands(
         tree: looks up the files that they name.
         batch: whether the script has such a header and therefore runs on the first node of an allocation.
         scheduler: the scheduler of the header.
+        ids: counts the launches on each line, also of scripts that several containers start.
     """
     elsewhere = any(_starts_elsewhere(command) for command in commands)
     claims: list[Claim] = []
     result = Reading()
     scopes_by_word: dict[Span, list[Scope]] = {}
-    for command, line in launch_lines(commands, header if batch else None, tree):
+    for command, line in launch_lines(commands, header if batch else None, tree, ids):
         if len(result.launches) >= _MAX_LAUNCHES:
             message = f"{_MAX_LAUNCHES} launches were read; later ones were not judged"
             note = Note(NoteKind.TOO_LARGE, message, command.span, required=True)
@@ -205,14 +207,17 @@ def spawning_line(command: Command, tree: Tree) -> Line:
 
 
 def launch_lines(
-    commands: Sequence[Command], header: Mapping[str, slurm.BatchOption] | None, tree: Tree | None = None
+    commands: Sequence[Command],
+    header: Mapping[str, slurm.BatchOption] | None,
+    tree: Tree | None = None,
+    ids: dict[str, int] | None = None,
 ) -> Iterator[tuple[Command, Line | None]]:
     """Yield every command with the launch line it is, or None.
 
     A command is skipped when the rest of its line is among the commands as an inner one.
     """
     inner = grouped((id(command.outer), command) for command in commands if command.outer is not None)
-    ids: dict[str, int] = {}
+    ids = {} if ids is None else ids
     for command in commands:
         inside = inner.get(id(command), ())
         if not _has_inner_command(command, inside):
@@ -287,10 +292,11 @@ def launch_line(
         given = program.words[1:]
         ranked = (
             _is_distributed(header, stripped.wrappers, environment)
-            or starts_ranks(given)
+            or starts_ranks(given, LaunchLine("", stripped.words, command), tree)
             or is_one_of_several(given)
             or (tree is not None and not program.module and _is_given_rank(command, program, environment, tree))
             or _starts_all_ranks(command, program, tree)
+            or (tree is not None and _is_told_who_it_is(command, program, environment, tree))
         )
         found = _LauncherMatch(_PYTHON_READER, stripped.words, stripped.words[0]) if ranked else None
     if found is None and not followed and _is_program_of_ranks(stripped, header):
@@ -349,6 +355,31 @@ def _is_given_rank(command: Command, program: PythonProgram, environment: Mappin
     path = text_of(program.words[0])
     target = relative(path, LaunchLine("", program.words, command), tree) if path else None
     return gives_rank(target, program.words[1:], environment, tree)
+
+
+#: Joins a group of processes.
+_JOINS = re.compile(
+    r"\b(?:init_process_group|init_rpc|init_parallel_env|distributed\.initialize|DistributeTranspiler|fleet\.init"
+    r"|(?:UserDefined|PaddleCloud)\w*RoleMaker)\s*\("
+)
+#: Variables that a script may set for each of several processes.
+_OF_ONE_PROCESS = re.compile(r"RANK|ROLE|INDEX|CURRENT_ENDPOINT|(?:^|_)ID$", re.IGNORECASE)
+
+
+def _is_told_who_it_is(
+    command: Command, program: PythonProgram, environment: Mapping[str, Variable], tree: Tree
+) -> bool:
+    """Whether a program in the background joins a group, and its line says which process it is: `ROLE=server
+    python train.py &`, `python train.py --role server &`.
+    """
+    path = text_of(program.words[0])
+    target = relative(path, LaunchLine("", program.words, command), tree) if path and command.concurrent else None
+    file = tree.read(target) if target is not None and target.endswith(".py") else None
+    if not isinstance(file, SourceFile) or _JOINS.search(file.text) is None:
+        return False
+    own = [name for name, given in environment.items() if given.span.line == command.span.line]
+    own += [known_prefix(word).partition("=")[0] for word in program.words[1:] if known_prefix(word).startswith("--")]
+    return any(_OF_ONE_PROCESS.search(name) and re.search(rf"[\"']{name}[\"']", file.text) for name in own)
 
 
 def _starts_all_ranks(command: Command, program: PythonProgram, tree: Tree | None) -> bool:

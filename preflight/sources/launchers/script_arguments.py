@@ -357,7 +357,7 @@ def argument_claims(
     references: list[Reference] = []
     scanned = scan(words, _OPTIONS)
     state_options(builder, "script", scanned.last)
-    state_overrides(builder, line, words)
+    state_overrides(builder, line, words, tree)
     builder.add_setting("process_group_timeout_s", scanned.last("timeout_minutes"), READERS["minutes"])
     builder.add_setting("process_group_timeout_s", scanned.last("timeout_s"), as_int)
     for data in scanned.every("data_path"):

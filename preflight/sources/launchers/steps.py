@@ -79,6 +79,10 @@ def state_steps(
             scope = Scope(launch=f"{step} srun" if step in others else step)
             hides = not keeps_status and shell not in pipefail
             claims.extend(_step_claims(command, srun, header, scope, hides=hides))
+        elif seen and command.outer is None and is_python(command.words):
+            builder = ClaimBuilder("shell", Scope(), command.condition)
+            builder.add("program_beside_steps", Known(True), command.span, command.words[0].spelling)
+            claims.extend(builder.claims)
     claims.extend(_left_behind(commands))
     return tuple(dict.fromkeys(claims))
 

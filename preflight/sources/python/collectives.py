@@ -14,7 +14,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
 from preflight._util import toml
@@ -178,8 +178,12 @@ def _made(module: Module) -> dict[str, list[tuple[Function | None, frozenset[str
 _SUBGROUP = re.compile(r"\.(Split\w*|Create\w*|new_group|new_subgroups\w*)\(")
 
 
-def is_collective_event(name: str, call: ast.Call) -> bool:
-    """Whether every rank has to make a call of something, by its full name: `torch.distributed.barrier`."""
+def is_collective_event(name: str, call: ast.Call, made_with: Collection[str] = ()) -> bool:
+    """Whether every rank has to make a call of something, by its full name: `torch.distributed.barrier`.
+
+    Args:
+        made_with: the keywords of the call that made the object whose method is called.
+    """
     if _SUBGROUP.search(name):
         return False
     owner, _, short = name.rpartition(".")
@@ -188,7 +192,8 @@ def is_collective_event(name: str, call: ast.Call) -> bool:
     if name.endswith("()"):
         # The object that a call made is called itself.
         owner, short = name, _ITSELF
-    makers = {owner.removesuffix("()"), last(owner.removesuffix("()"))}
+    maker = last(owner.removesuffix("()"))
+    makers = {owner.removesuffix("()"), maker, *(f"{maker}({word})" for word in made_with)}
     for row in _calls().get(short, ()):
         if row.divided or row.along:
             continue
@@ -252,7 +257,7 @@ def _guarded_collectives(module: Module) -> Iterator[Claim]:
         if len({who in _FIRST_RANKS for _, row, who, _ in calls if not row.divided}) > 1:
             continue
         for call, row, who, test in calls:
-            if not _has_counterpart(module, call):
+            if not _has_counterpart(module, call) and not is_met_in_loop(module.tree, call, test):
                 guard = module.claim("checkpoint_guard", who.value, test, condition="")
                 left_out = _left_out(module, call, test) if who is RankSet.SOME else None
                 because = () if left_out is None else (module.claim("rank_left_out", left_out, test, condition=""),)
@@ -370,6 +375,15 @@ def _has_counterpart(module: Module, call: ast.Call) -> bool:
             break
         child = outer
     return False
+
+
+def is_met_in_loop(tree: ast.AST, call: ast.Call, test: ast.expr) -> bool:
+    """Whether the loop around a condition has the same call outside of it, where the other ranks come next."""
+    holds = [loop for loop in ast.walk(tree) if isinstance(loop, (ast.For, ast.While)) and call in ast.walk(loop)]
+    guarded = [node for loop in holds[-1:] for node in ast.walk(loop) if isinstance(node, ast.If) and node.test is test]
+    inside = {node for each in guarded for node in ast.walk(each)}
+    others = [node for loop in holds[-1:] for node in ast.walk(loop) if isinstance(node, ast.Call)]
+    return call in inside and any(other not in inside and ast.dump(other) == ast.dump(call) for other in others)
 
 
 def _collectives_in_finally(module: Module) -> Iterator[Claim]:

@@ -261,6 +261,18 @@ _PADDLE_LOADERS = ("paddle.io.DataLoader", "paddle.fluid.io.DataLoader")
 _LOADERS = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader", "DataLoader", "data.DataLoader")
 
 
+def may_divide(text: str) -> bool:
+    """Whether a script may use something that divides data among the ranks."""
+    return _DIVIDING_WORDS.search(_UNUSED.sub("", text)) is not None
+
+
+def is_for_evaluation(call: ast.Call, text: str) -> bool:
+    """Whether a loader is called, or made of, something for validation or tests."""
+    line = text.splitlines()[call.lineno - 1] if call.lineno <= text.count("\n") + 1 else ""
+    data = ast.unparse(call.args[0]) if call.args else ""
+    return any(_EVALUATION_WORDS.search(each) for each in (line.partition("=")[0], data))
+
+
 def unsplit_claims(module: Module) -> Iterator[Claim]:
     """All claims about data that is not divided among the ranks."""
     text = module.file.text
@@ -271,7 +283,7 @@ def unsplit_claims(module: Module) -> Iterator[Claim]:
             yield from _web_datasets(module, call)
     indices = (module.text(node.slice) for node in module.nodes(ast.Subscript))
     # Each rank may take files of its own: `files[(n * world_size + rank) % len(files)]`.
-    if _DIVIDING_WORDS.search(_UNUSED.sub("", text)) is not None or any(map(_INDEX_OF_RANK.search, indices)):
+    if may_divide(text) or any(map(_INDEX_OF_RANK.search, indices)):
         return
     for node in module.nodes(ast.ClassDef):
         if any(end_of(base) == "IterableDataset" for base in node.bases) and not _SHARED.search(module.source(node)):

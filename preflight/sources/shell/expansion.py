@@ -618,7 +618,7 @@ def _argument_parts(machine: Machine, state: State, use: Use) -> list[Part]:
     if use.operator == ":" and (cut := _slice_bounds(machine, state, use)) is not None:
         # ${@:1} starts at $1; index 0 is the script.
         fields = _slice_items(fields, max(cut[0] - 1, 0), cut[1])
-    return _item_parts(fields, use, star=use.name == "*")
+    return _item_parts(state, fields, use, star=use.name == "*")
 
 
 def _array_parts(machine: Machine, state: State, use: Use) -> list[Part]:
@@ -638,7 +638,7 @@ def _array_parts(machine: Machine, state: State, use: Use) -> list[Part]:
     if operator.lstrip(":") in ("-", "=", "+", "?") and operator:
         empty = not items
         if (operator[-1] == "+") == empty:
-            return [] if operator[-1] == "+" else _item_parts(items, use, star=use.index == "*")
+            return [] if operator[-1] == "+" else _item_parts(state, items, use, star=use.index == "*")
         if operator[-1] == "+" or empty:
             return _operand_parts(machine, state, use)
     elif operator == ":" and (cut := _slice_bounds(machine, state, use)) is not None:
@@ -661,7 +661,7 @@ def _array_parts(machine: Machine, state: State, use: Use) -> list[Part]:
             )
         except ValueError as error:
             return _unknown_parts(f"{use.spelling} is {error}", use.place, use.spelling, quoted=False)
-    return _item_parts(items, use, star=use.index == "*")
+    return _item_parts(state, items, use, star=use.index == "*")
 
 
 def _length(machine: Machine, state: State, use: Use) -> Text:
@@ -703,12 +703,14 @@ def _slice_items(items: tuple[Field, ...], first: int, length: int | None) -> tu
     return items[first : None if length is None else max(first + length, 0)]
 
 
-def _item_parts(items: Sequence[Field], use: Use, *, star: bool) -> list[Part]:
+def _item_parts(state: State, items: Sequence[Field], use: Use, *, star: bool) -> list[Part]:
     if star and use.quoted:
         pieces: list[Part] = []
+        # The first separator stands between them: `IFS=,` makes a list with commas.
+        between = state.separators()[:1]
         for number, item in enumerate(items):
-            if number:
-                pieces.append(Part(literal(" ", use.place, " ")[0]))
+            if number and between:
+                pieces.append(Part(literal(between, use.place, between)[0]))
             pieces.extend(Part(piece) for piece in item.text)
         return pieces or [Part(None)]
     parts: list[Part] = []

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Scope, Value
 from preflight.model.job.claim import job_value
-from preflight.model.job.value import is_expanded_in_script, numbers, texts
+from preflight.model.job.value import is_expanded_in_script, items, numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import argument_of, joined, placed, quoted, where
 from preflight.plugins.questions import LaunchQuestion, Stated, launches_with, stated_by
@@ -290,6 +290,8 @@ def rank_started_twice(job: Job) -> Iterator[Verdict]:
 
     What it checks: Starts of one program in the background of one script, or from a separate script each, give each
     process its own rank (RANK, or the program's `--rank`) and the same number of ranks, and every rank is below it.
+    Where the program takes its number from a variable or option of its own (`current_id` of UserDefinedRoleMaker,
+    `rank` of init_process_group), that this number differs among the processes of one group that a script starts.
 
     Why it matters: Both processes register at the store with the same rank. One of them stops, or all wait for the
     missing rank until the rendezvous times out.
@@ -304,6 +306,50 @@ def rank_started_twice(job: Job) -> Iterator[Verdict]:
     for processes in processes_of_ranks(job):
         yield _sizes(processes)
         yield _ranks_verdict(processes)
+    yield from _numbers_taken(job)
+
+
+def _numbers_taken(job: Job) -> Iterator[Verdict]:
+    """Whether processes that a script starts for one group take different numbers."""
+    found: dict[tuple[str, Value], list[tuple[Launch, Claim]]] = {}
+    for launch in job.launches:
+        for claim in job.about("taken_number", launch.scope):
+            found.setdefault((launch.program, claim.because[0].value), []).append((launch, claim))
+    for taken in found.values():
+        if all(joined(texts(claim.value)) in _numbers_given(job, launch) for launch, claim in taken):
+            # The numbers that the script gives are judged as such.
+            continue
+        first: dict[Value, Launch] = {}
+        subject = f"{taken[0][0].id}: number of the process"
+        for launch, claim in taken:
+            if claim.value in first:
+                yield _same_number(subject, taken, claim, (first[claim.value], launch))
+                break
+            first[claim.value] = launch
+        else:
+            yield passed(subject)
+
+
+def _numbers_given(job: Job, launch: Launch) -> list[str]:
+    values = (job.value(quantity, launch.scope) for quantity in ("rank", "given_rank", "ps_index"))
+    return [joined(numbers(value)) for value in values]
+
+
+def _same_number(
+    subject: str, taken: Sequence[tuple[Launch, Claim]], claim: Claim, launches: tuple[Launch, Launch]
+) -> Verdict:
+    same = sum(other.value == claim.value for _, other in taken)
+    not_set = items(claim.because[1].value)
+    why = f": its script does not set {' or '.join(f'`{name}`' for name in not_set)} for them" if not_set else ""
+    return failed(
+        subject,
+        f"{quoted(claim)} is {joined(texts(claim.value))} in {same} processes of one group that run at the same"
+        f" time{why}.",
+        at=claim,
+        also=tuple((launch, "starts one of them") for launch in launches),
+        remedy="Give each process its own in the variable or option that the program reads; numbers count from 0.",
+        waits_at="rendezvous",
+    )
 
 
 def _sizes(processes: Sequence[RankedProcess]) -> Verdict:

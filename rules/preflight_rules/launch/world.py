@@ -154,7 +154,11 @@ def _other_objects(job: Job, launch: Launch | None, sets: Sequence[Claim]) -> tu
         pods = [claim for claim in job.setting("nodes", other.scope) if claim.source == "kubernetes"]
         if not pods:
             return None
-        found += [claim for claim in pods if claim.span != sets[0].span]
+        # The pods of all roles of one object are counted together.
+        same = " + " in sets[0].spelling and {(claim.span.path, claim.spelling) for claim in pods} == {
+            (sets[0].span.path, sets[0].spelling)
+        }
+        found += [claim for claim in pods if claim.span != sets[0].span and not same]
     if not found and len(master) == 1 and not _has_master(job, launch, host_of(master[0])):
         return None
     ranks = [claim for claim in job.setting("node_rank", launch.scope) if claim.strength > Strength.DEFAULT]

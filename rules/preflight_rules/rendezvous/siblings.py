@@ -8,13 +8,13 @@ from typing import NamedTuple
 from preflight._util.hostnames import host_of, is_loopback
 from preflight._util.sequences import grouped, join_some
 from preflight.model.findings import Severity
-from preflight.model.job import Claim, Job, Launch, Plain, Strength, Unresolved
+from preflight.model.job import Claim, Job, Launch, Plain, Strength, Unresolved, Value
 from preflight.model.job.claim import job_value
 from preflight.model.job.job import SUBMISSION
 from preflight.model.job.value import items, numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided
 from preflight.plugins.claim_text import argument_of, joined, placed, quoted, where
-from preflight_rules.kubernetes.workloads import workloads
+from preflight_rules.kubernetes.workloads import Workload, workloads
 from preflight_rules.launches import SPREADING_WRAPPERS, certainly_several, nodes_spanned, starting_file
 
 _SHARED = {
@@ -112,7 +112,20 @@ def processes_of_ranks(job: Job) -> Iterator[tuple[RankedProcess, ...]]:
                 break
     for processes in found.values():
         if len(processes) > 1 and _run_together([process.launch for process in processes]):
-            yield tuple(processes)
+            yield from _groups_of(job, processes)
+
+
+def _groups_of(job: Job, processes: Sequence[RankedProcess]) -> Iterator[tuple[RankedProcess, ...]]:
+    """The processes of each group: of several groups, each has an address or a port of its own, and all ranks once."""
+    by_address: dict[tuple[Value, ...], list[RankedProcess]] = {}
+    for process in processes:
+        address = tuple(job.value(name, process.launch.scope) for name in ("master_addr", "master_port"))
+        by_address.setdefault(address, []).append(process)
+    ranks = [[job_value(process.rank) for process in group] for group in by_address.values()]
+    if len(ranks) > 1 and len(ranks[0]) > 1 and all(len(set(each)) == len(ranks[0]) for each in ranks):
+        yield from map(tuple, by_address.values())
+    else:
+        yield tuple(processes)
 
 
 def peers(job: Job) -> Iterator[tuple[Launch, ...]]:
@@ -323,6 +336,40 @@ def node_rank_twice_or_missing(job: Job) -> Iterator[Verdict]:
         verdict = _beside_unranked(job, launch)
         if verdict is not None:
             yield verdict
+    for workload in workloads(job):
+        verdict = _ranks_of_pods(job, workload)
+        if verdict is not None:
+            yield verdict
+
+
+def _ranks_of_pods(job: Job, workload: Workload) -> Verdict | None:
+    """The node ranks that the roles of an object give their pods; None if they are not known, or it has one role."""
+    ranked: list[tuple[str, Claim, tuple[int, ...]]] = []
+    for role, scope in workload.launches():
+        claims = job.about("ranks_of_pods", scope) or job.setting("node_rank", scope)
+        pods = numbers(role.count.value)
+        found = [int(str(item)) for item in items(claims[0].value)] if claims else []
+        found = found or list(numbers(job_value(claims)))
+        if len(pods) != 1 or len(found) != pods[0]:
+            return None
+        ranked.append((role.name or workload.kind, claims[0], tuple(found)))
+    seen: dict[int, tuple[str, Claim]] = {}
+    for name, claim, ranks in ranked if len(ranked) > 1 else ():
+        for rank in ranks:
+            if rank in seen:
+                other, first = seen[rank]
+                return failed(
+                    workload.id,
+                    f"`{claim.spelling}` gives the pods of {name} node ranks {', '.join(map(str, ranks))}, but a pod of"
+                    f" {other} has {rank} too.",
+                    at=claim,
+                    also=((first, f"rank {rank} of {other}"),),
+                    remedy=f"Count the ranks over all roles: add the number of pods of {other} to the index of the pod"
+                    f" in {name}.",
+                    waits_at="rendezvous",
+                )
+            seen[rank] = (name, claim)
+    return passed(workload.id) if len(ranked) > 1 else None
 
 
 def _missing_in_loop(job: Job, group: Sequence[Launch]) -> Verdict | None:

@@ -227,6 +227,8 @@ def debug_setting_left_on(job: Job) -> Iterator[Verdict]:
         nodes = nodes_spanned(job, launch)[0] if launch is not None else None
         if row is None or (nodes is not None and certainly_one(nodes)):
             continue
+        if name in _BETWEEN_GPUS and _has_one_gpu_a_node(job, launch):
+            continue
         if name.endswith("_ASYNC_ERROR_HANDLING") and launch is not None and _is_handled(job, launch, name):
             yield passed(subject)
             continue
@@ -249,6 +251,18 @@ def debug_setting_left_on(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(subject)
+
+
+#: They matter where a node has two GPUs.
+_BETWEEN_GPUS = ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE")
+
+
+def _has_one_gpu_a_node(job: Job, launch: Launch | None) -> bool:
+    """Whether each node, or each pod, certainly has one GPU."""
+    if launch is not None and job.setting("gpus_per_node", launch.scope):
+        return certainly_one(job.value("gpus_per_node", launch.scope))
+    gpus = [claim.value for claim in job.about("pod_gpus")]
+    return bool(gpus) and all(map(certainly_one, gpus))
 
 
 def _is_handled(job: Job, launch: Launch, name: str) -> bool:

@@ -296,6 +296,9 @@ def granted_nodes_beyond_all_steps(job: Job) -> Iterator[Verdict]:
     background = sum(size for step, size in sized if step.definitely("step_background"))
     front = max((size for step, size in sized if not step.definitely("step_background")), default=0)
     used = background + front
+    if background and job.about("program_beside_steps"):
+        # The first node is not idle, and a step may be placed on the others.
+        used += 1
     whole = any(step.definitely("step_repeated") for step in found) or len({c.span.path for c in known}) > 1
     others = job.about("reaches_nodes") or len(job.launches) > len(found)
     if whole or others or not granted_count or used >= min(granted_count):

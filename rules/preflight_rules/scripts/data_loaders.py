@@ -332,8 +332,7 @@ def _excluded(job: Job, sampler: Claim) -> Iterator[Claim]:
 
 
 _FAULTS = {
-    "stream": "yields the same samples on every rank and in every worker, because it uses neither the rank nor the"
-    " worker index",
+    "stream": "yields the same samples on every rank, because what it reads does not depend on the rank",
     "loader": "shuffles the whole data set on every rank, because it has no sampler that gives each rank its part",
     "paddle_loader": "shuffles the whole data set on every card, as it has no batch sampler that gives each its part",
     "webdataset": "has no splitter that divides its shards among the ranks; newer versions stop with ValueError",
@@ -408,7 +407,7 @@ _SHARE_FAULTS = {
     "clamp": "truncates the last rank's share, while those of the others are rounded up",
     "rest": "gives the remainder to the last rank only",
     "stride": "gives the first ranks one more sample than the others",
-    "stream": "deals out a stream, whose length nobody knows, so that some ranks get more samples than others",
+    "stream": "deals out a stream of unknown length, so that some ranks get more samples than others",
     "files": "gives ranks as many steps as their own files have samples, and the first ranks one file more",
     "readers": "gives ranks different data sets to read to their end",
 }

@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+import copy
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from preflight.model.findings import Severity, Status
 from preflight.model.recording import FactRecord, Facts, Unavailable
+from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Check
-from preflight_checks.gpus.connections import gpu_driver_slow, gpu_nvlink_down, gpu_pcie_narrow
+from preflight_checks.comparison import table
+from preflight_checks.gpus.connections import (
+    classes,
+    gpu_driver_slow,
+    gpu_fabric_not_ready,
+    gpu_nvlink_down,
+    gpu_pcie_narrow,
+    gpu_xid_logged,
+)
+from preflight_checks.gpus.expected_speed import (
+    expected_speeds,
+    host_floor,
+    memory_floor,
+    model_of,
+    pcie_gbps,
+    peer_floor,
+    product_floor,
+    read_table,
+)
 from preflight_checks.gpus.health import (
     gpu_busy,
     gpu_compute_mode,
@@ -21,7 +43,9 @@ from preflight_checks.gpus.health import (
     gpu_wants_recovery,
 )
 from preflight_checks.gpus.presence import gpu_count, gpu_peers_differ
+from preflight_checks.probes.devices import Fabric, fabric
 from preflight_checks.probes.gpus import Gpu, GpuProcess, ToolAnswer, gpus, management_tool
+from preflight_checks.probes.kernel_log import DriverMessage, KernelLog, kernel_log
 from tests.checks.cards import JOB, faulty, node_with
 from tests.checks.check_builders import TIMEOUT, fact, facts, fleet, job, judge, one, plan, statuses
 
@@ -38,7 +62,11 @@ CHECKS = (
     gpu_settings_differ,
     gpu_driver_slow,
 )
+
+
 STRANGER = GpuProcess(4321, 60 << 30, "python", "eve")
+
+
 #: One fault, the check that must find it, and its severity (None: that of the check).
 FAULTS: list[tuple[Check, dict[str, Any], Severity | None, str]] = [
     (gpu_memory_uncorrectable, {"ecc_uncorrected": 2}, None, "has 2"),
@@ -259,3 +287,198 @@ def test_the_vendors_tool() -> None:
         Status.FAIL,
     )
     assert "NVIDIA-SMI has failed" in broken.message
+
+
+# Xid messages by class and age; the fabric of NVSwitches and its manager.
+
+
+HOUR = 3600.0
+
+
+def logged(node: str, *complaints: DriverMessage) -> FactRecord:
+    return fact(kernel_log, node, KernelLog("/dev/kmsg", list(complaints)))
+
+
+def xid(code: int, age_s: float | None = HOUR, pci: str = "0000:11:00.0") -> DriverMessage:
+    return DriverMessage("xid", code, pci, 2, age_s, "words of the driver")
+
+
+@pytest.mark.parametrize(
+    ("complaint", "severity"),
+    [
+        (xid(79), Severity.ERROR),
+        (xid(48, None), Severity.ERROR),
+        (xid(79, 30 * HOUR), Severity.WARNING),
+        (xid(74), Severity.WARNING),
+        (xid(94), Severity.WARNING),
+        (xid(94, 30 * HOUR), Severity.INFO),
+        (xid(31), Severity.INFO),
+        (xid(9999), Severity.INFO),
+        (DriverMessage("sxid", 12028, "0000:c4:00.0", 1, HOUR, "Non-fatal, Link 32"), Severity.INFO),
+        (DriverMessage("sxid", 20034, "0000:c4:00.0", 1, HOUR, "Fatal, Link 30 LTSSM"), Severity.ERROR),
+    ],
+)
+def test_a_message_counts_by_class_and_age(complaint: DriverMessage, severity: Severity) -> None:
+    seen = facts(node_with("node0"), node_with("node1"), logged("node0"), logged("node1", complaint))
+    found = one(judge(gpu_xid_logged, job(**JOB), fleet(2), seen), Status.FAIL)
+    assert found.severity is severity and found.nodes == ("node1",)
+    assert f"{complaint.code}" in found.message
+    assert ("GPU 1 (0000:11:00.0)" in found.message) is (complaint.pci == "0000:11:00.0")
+
+
+def test_each_code_has_one_class() -> None:
+    from preflight_checks.comparison import table
+
+    listed = [code for row in table("xid")["xid"] for code in row["codes"]]
+    assert len(listed) == len(set(listed)) == len(classes())
+    assert {row["code"] for row in table("xid")["meaning"]} <= set(listed)
+
+
+def test_an_empty_log_passes_and_an_unreadable_one_does_not() -> None:
+    assert statuses(judge(gpu_xid_logged, job(**JOB), fleet(1), facts(logged("node0")))) == {"pass"}
+    closed = facts(fact(kernel_log, "node0", Unavailable("denied", "/dev/kmsg may not be read")))
+    assert statuses(judge(gpu_xid_logged, job(**JOB), fleet(1), closed)) == {"unknown"}
+    assert plan(gpu_xid_logged, job(backend="gloo"), fleet(1)) == []
+    assert statuses(judge(gpu_xid_logged, job(backend="gloo"), fleet(1), Facts())) == {"not-applicable"}
+
+
+# --- fabric ---
+
+DRIVER = "550.54.15"
+
+
+def fabric_facts(value: Fabric, **card: int) -> Facts:
+    cards = [faulty(i, "node1", **card) for i in range(2)]
+    return facts(
+        node_with("node0"), node_with("node1", *cards), fact(fabric, "node0", Fabric(0)), fact(fabric, "node1", value)
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (Fabric(6, False, "failed", "550.90.07"), "550.90.07 is not the driver's"),
+        (Fabric(6, False, "", ""), "no running Fabric Manager"),
+        (Fabric(6, None, "inactive", DRIVER), "no running Fabric Manager"),
+    ],
+)
+def test_switches_without_the_manager(value: Fabric, words: str) -> None:
+    found = one(judge(gpu_fabric_not_ready, job(**JOB), fleet(2), fabric_facts(value)), Status.FAIL)
+    assert found.nodes == ("node1",) and words in found.message and found.severity is None
+
+
+def test_a_running_manager_of_another_version_is_a_warning() -> None:
+    seen = fabric_facts(Fabric(6, True, "active", "550.90.07"))
+    found = one(judge(gpu_fabric_not_ready, job(**JOB), fleet(2), seen), Status.FAIL)
+    assert found.severity is Severity.WARNING
+
+
+@pytest.mark.parametrize(("state", "status"), [(2, 0), (1, 0), (3, 999)])
+def test_unregistered_gpus(state: int, status: int) -> None:
+    seen = fabric_facts(Fabric(4, True, "active", DRIVER), fabric_state=state, fabric_status=status)
+    found = one(judge(gpu_fabric_not_ready, job(**JOB), fleet(2), seen), Status.FAIL)
+    assert found.nodes == ("node1",) and "node1 GPU 0" in found.message
+
+
+def test_a_completed_fabric_passes() -> None:
+    ready = fabric_facts(Fabric(4, None, "", ""), fabric_state=3, fabric_status=0)
+    assert statuses(judge(gpu_fabric_not_ready, job(**JOB), fleet(2), ready)) == {"pass"}
+    running = fabric_facts(Fabric(6, True, "active", DRIVER))
+    assert statuses(judge(gpu_fabric_not_ready, job(**JOB), fleet(2), running)) == {"pass"}
+
+
+def test_processes_hidden_by_a_container_are_unknown() -> None:
+    hidden = fabric_facts(Fabric(6, None, "", ""))
+    assert "unknown" in statuses(judge(gpu_fabric_not_ready, job(**JOB), fleet(2), hidden))
+    nothing = facts(node_with("node0"), fact(fabric, "node0", TIMEOUT))
+    assert statuses(judge(gpu_fabric_not_ready, job(**JOB), fleet(1), nothing)) == {"unknown"}
+
+
+def test_nodes_without_switches_are_not_applicable() -> None:
+    none = facts(node_with("node0"), fact(fabric, "node0", Fabric(0)))
+    assert statuses(judge(gpu_fabric_not_ready, job(**JOB), fleet(1), none)) == {"not-applicable"}
+
+
+# What NVML said about real, healthy GPUs: every value is read, and no check finds anything.
+
+
+RECORDED = Path(__file__).with_name("recorded")
+
+
+def recorded(name: str) -> dict[str, Any]:
+    """The answer of the probe."""
+    found = json.loads((RECORDED / f"{name}.json").read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.parametrize("name", ["h100", "h200"])
+def test_healthy_gpu_is_found_healthy(name: str) -> None:
+    value = recorded(name)
+    assert value["gpus"][0]["unread"] == {} and value["driver"] == value["kernel_driver"] == "580.159.04"
+    seen = facts(FactRecord(Request(probe_name(gpus), "node0", {}), value))
+    asked = job(nodes=1, processes_per_node=1, backend="nccl", accelerator="cuda")
+    for check in CHECKS:
+        states = {verdict.status for verdict in judge(check, asked, fleet(1), seen)}
+        assert states <= {Status.PASS, Status.NOT_APPLICABLE}, check.meta.id
+    one(judge(gpu_count, asked, fleet(1), seen), Status.PASS)
+
+
+# The table of expected speeds: valid, one row a card, and floors that leave a margin below what was achieved.
+
+
+def test_names_are_those_of_nvml_with_or_without_the_maker() -> None:
+    for name in ("NVIDIA H100 80GB HBM3", "H100 80GB HBM3", "Tesla V100-SXM2-32GB", "AMD Instinct MI300X"):
+        assert model_of(name) is not None, name
+    for name in ("", "NVIDIA H100", "NVIDIA A100-SXM4-80GB MIG 3g.40gb", "NVIDIA GeForce GTX 1080"):
+        assert model_of(name) is None, name
+
+
+@pytest.mark.parametrize("row", expected_speeds().gpu, ids=lambda row: row.names[0])
+def test_every_card_has_a_source_and_floors_below_its_peaks(row: Any) -> None:
+    assert expected_speeds().sources[row.source].startswith("https://")
+    for precision, peak in row.tflops.items():
+        floor = product_floor(row, precision)
+        assert floor is not None and 0 < floor.least < peak
+    assert 0 < memory_floor(row).least < row.memory
+    assert host_floor(row, None, None).least < (row.host or 130)
+
+
+def test_products_of_a_precision_that_a_card_lacks_have_no_floor() -> None:
+    row = model_of("Tesla V100-SXM2-16GB")
+    assert row is not None and product_floor(row, "bf16") is None
+
+
+def test_the_floor_of_copies_follows_the_slot() -> None:
+    row = model_of("NVIDIA H200")
+    assert row is not None
+    assert host_floor(row, 5, 16).least == pytest.approx(31.5, abs=0.1)
+    assert host_floor(row, 4, 16).least == pytest.approx(15.75, abs=0.1)
+    assert host_floor(row, 3, 8).least == pytest.approx(3.94, abs=0.1)
+    assert host_floor(row, 6, 16).least == host_floor(row, 5, 16).least
+    assert pcie_gbps(9, 16) == pcie_gbps(6, 16) and pcie_gbps(0, 1) == 0.25
+    assert peer_floor(row, 0) is None and peer_floor(row, 4).least == 50  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data["gpu"].append(data["gpu"][0]),
+        lambda data: data["gpu"][0].update(source="nowhere"),
+        lambda data: data["gpu"][0].update(memory=-1),
+        lambda data: data["gpu"][0].update(colour="green"),
+        lambda data: data["gpu"][0].pop("pcie"),
+        lambda data: data["gpu"][0].pop("memory"),
+        lambda data: data["gpu"][0]["pcie"].update(lanes=17),
+        lambda data: data["gpu"][3]["floors"].pop("reason"),
+        lambda data: data.update(schema=2),
+        lambda data: data["floors"].update(products=1.5),
+        lambda data: data["floors"].update(products=0.8),
+        lambda data: data["gpu"][0].update(date="yesterday"),
+    ],
+)
+def test_a_damaged_table_is_rejected(change: Any) -> None:
+    data = copy.deepcopy(table("expected_speed"))
+    change(data)
+    with pytest.raises((ValueError, TypeError)):
+        read_table(data)

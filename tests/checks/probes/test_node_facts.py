@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 
@@ -11,16 +14,22 @@ import pytest
 
 from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes import built
+from preflight_checks.probes import start_cost as probe
 from preflight_checks.probes.gpu_device import kernel_driver
 from preflight_checks.probes.gpus import gpus
+from preflight_checks.probes.isolated import Send, run_isolated
 from preflight_checks.probes.limits import limits
 from preflight_checks.probes.packages import packages
 from preflight_checks.probes.paths import path_state
+from preflight_checks.probes.start_cost import import_cost, read_cost
+from tests.waiting import scaled
 
 PROPRIETARY = (
     "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n"
     "GCC version:  gcc version 11.4.0\n"
 )
+
+
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (dvs-builder@U22)\n"
 
 
@@ -192,3 +201,99 @@ def test_missing_and_dangling_paths_are_distinguished(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("nowhere")
     assert path_state({"path": str(tmp_path / "none")}).problem == "missing"
     assert path_state({"path": str(tmp_path / "link")}).problem == "dangling"
+
+
+# Tasks in their own processes: results before a hang or a crash are kept, and a hung task is not awaited.
+
+
+def _quick(say: Send) -> None:
+    say({"name": "é" * 40000})
+    say({"count": 2})
+
+
+def _hangs(say: Send) -> None:
+    say({"name": "early"})
+    say({"at": "a call"})
+    time.sleep(60)
+
+
+def _raises(say: Send) -> None:
+    say({"at": "reading"})
+    raise ValueError("no such thing")
+
+
+def _is_killed(say: Send) -> None:
+    say({"at": "computing"})
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_each_task_reports_separately() -> None:
+    quick, hung, broken, killed = run_isolated([_quick, _hangs, _raises, _is_killed], scaled(1.0))
+    assert (quick.problem, quick.values) == ("", {"name": "é" * 40000, "count": 2})
+    assert (hung.problem, hung.at, hung.values) == ("timeout", "a call", {"name": "early"})
+    assert (broken.problem, broken.at) == ("crashed", "reading") and "no such thing" in broken.detail
+    assert killed.problem == "crashed" and "signal 9" in killed.detail
+
+
+def test_nothing_to_do() -> None:
+    assert run_isolated([], 0.1) == []
+
+
+def test_no_child_process_remains() -> None:
+    """Runs in its own interpreter, because other tests leave children of their own."""
+    program = (
+        "import os\n"
+        f"from {__name__} import _hangs, _quick, run_isolated\n"
+        "run_isolated([_hangs, _quick], 0.2)\n"
+        "try:\n"
+        "    print(*os.waitpid(-1, os.WNOHANG))\n"
+        "except ChildProcessError:\n"
+        "    print('none')\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (ended.stdout.strip(), ended.stderr) == ("none", ""), "a child was not reaped"
+
+
+# Reading and importing a small package in place of a framework.
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "stand_in_framework"
+    (folder / "nn").mkdir(parents=True)
+    (folder / "__init__.py").write_text("__version__ = '1.2'\n")
+    for index in range(20):
+        (folder / "nn" / f"m{index}.py").write_text("x = 1\n")
+    (folder / "libc.so.2").write_bytes(b"x" * 5000)
+    (folder / "nn" / "data.bin").write_bytes(b"x" * 5000)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    return folder
+
+
+def test_modules_and_libraries_are_read_and_nothing_is_imported(package: Path) -> None:
+    seen = read_cost({"packages": ["no_such_framework", "stand_in_framework"]})
+    assert (seen.package, seen.files, seen.cut) == ("stand_in_framework", 22, False)
+    assert seen.folder == str(package)
+    assert "stand_in_framework" not in sys.modules
+
+
+def test_reading_ends_in_time(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "WITHIN_S", -1.0)
+    assert read_cost({"packages": ["stand_in_framework"]}).cut
+    monkeypatch.setattr(probe, "WITHIN_S", 60.0)
+    monkeypatch.setattr(probe, "MAX_FILES", 5)
+    assert read_cost({"packages": ["stand_in_framework"]}).files == 5
+
+
+def test_an_import_is_timed_and_a_broken_one_has_a_reason(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert import_cost({"packages": ["stand_in_framework"]}).version == "1.2"
+    del sys.modules["stand_in_framework"]
+    (package / "__init__.py").write_text("raise OSError('libcudart.so.12: cannot open shared object file')\n")
+    with pytest.raises(ProbeUnavailable, match="libcudart"):
+        import_cost({"packages": ["stand_in_framework"]})
+
+
+def test_without_a_framework_nothing_is_timed() -> None:
+    for look in (read_cost, import_cost):
+        with pytest.raises(ProbeUnavailable, match="none of"):
+            look({"packages": ["no_such_framework"]})

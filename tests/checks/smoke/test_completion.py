@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -11,22 +12,46 @@ import pytest
 from preflight.agent import rank_events
 from preflight.agent.child import plain
 from preflight.model.findings import Severity, Status
-from preflight.model.job import Strength
-from preflight.model.recording import EventRecord, FactRecord, Facts, Fleet, Node, NodeRecord, Recording, Unavailable
+from preflight.model.job import Job, Strength
+from preflight.model.recording import (
+    EventRecord,
+    FactRecord,
+    Facts,
+    Fleet,
+    Node,
+    NodeRecord,
+    Recording,
+    SmokeOptions,
+    Unavailable,
+)
 from preflight.model.recording_io import load, save
-from preflight.model.requests import Request
+from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import HEADINGS, Check, Verdict
+from preflight_checks.probes.cgroups import Cgroups
 from preflight_checks.probes.gpus import Gpu, Gpus, gpus
+from preflight_checks.probes.limits import Limits, limits
 from preflight_checks.probes.packages import Framework, Packages, packages
 from preflight_checks.probes.ports import FreePorts, free_ports
 from preflight_checks.smoke.completion import master_endpoint_unusable, rank_did_not_finish
-from preflight_checks.smoke.results import ranks_disagree, wrong_collective_result
-from reference_trainer.collective.rank import RankReport
+from preflight_checks.smoke.plan import plan_of
+from preflight_checks.smoke.ranks import framework_of, trains_with_paddle
+from preflight_checks.smoke.results import (
+    pipeline_stage_slow,
+    ranks_disagree,
+    wrong_collective_result,
+    wrong_pipeline_result,
+)
+from preflight_checks.smoke.server_results import server_or_worker_did_not_finish
+from preflight_checks.smoke.transport import backend_unusable
+from reference_trainer.collective.rank import RankReport, rank
 from reference_trainer.collective.steps import Drift
 from reference_trainer.common.oracle import Mismatch
-from tests.checks.check_builders import claim, fact, fleet, job, local_fleet, one, plan, statuses
+from reference_trainer.pipeline.stage import PipelineReport, StageFault
+from tests.checks.check_builders import LAUNCH, claim, fact, facts, fleet, job, judge, local_fleet, one, plan, statuses
 
 JOB = job(nodes=2, processes_per_node=8, master_addr="node0", master_port=29501)
+
+
 ALL = (rank_did_not_finish, wrong_collective_result, ranks_disagree, master_endpoint_unusable)
 
 
@@ -390,3 +415,272 @@ def test_docstrings_have_every_heading_in_order() -> None:
     for check in ALL:
         places = [check.meta.doc.find(f"{heading}:") for heading in HEADINGS]
         assert -1 not in places and places == sorted(places), check.meta.id
+
+
+# The framework of a smoke run: Paddle's jobs run in Paddle where it is installed, and are told where it is not.
+
+
+TORCH, PADDLE = Framework("2.13.0"), Framework("3.3.1")
+
+
+SERVERS: dict[str, Any] = {"ps_mode": True, "ps_servers": 1, "ps_workers": 1}
+
+
+def having(*nodes: tuple[Framework | None, Framework | None]) -> Facts:
+    """Nodes with this torch and this paddle."""
+    return facts(
+        *(
+            fact(packages, f"node{index}", Packages("3.11", "python3", {}, torch, paddle), context=True)
+            for index, (torch, paddle) in enumerate(nodes)
+        )
+    )
+
+
+def of_paddle(**claims: Any) -> Job:
+    return job([claim("imported_framework", "paddle")], **claims)
+
+
+def frameworks(of: Job, nodes: Fleet, known: Facts) -> set[str]:
+    check = server_or_worker_did_not_finish if of.about("ps_mode") else rank_did_not_finish
+    return {str(request.params.get("framework", "")) for request in plan(check, of, nodes, known)}
+
+
+def test_a_job_of_paddle_runs_in_paddle_where_it_is() -> None:
+    both = having((TORCH, PADDLE), (TORCH, PADDLE))
+    for of in (of_paddle(), of_paddle(**SERVERS)):
+        assert frameworks(of, fleet(2), both) == {"paddle"}
+        assert framework_of(of, fleet(2), both).untested == ""
+    assert frameworks(job(), fleet(2), both) == {""}
+    # The node without it fails at the import, as in the job.
+    assert frameworks(of_paddle(**SERVERS), fleet(2), having((TORCH, PADDLE), (TORCH, None))) == {"paddle"}
+
+
+def test_what_makes_a_job_one_of_paddle() -> None:
+    assert trains_with_paddle(job([claim("fleet_calls", ("init",))]))
+    launched = replace(job(), launches=(replace(LAUNCH, launcher="fleetrun"),))
+    assert trains_with_paddle(launched) and trains_with_paddle(of_paddle())
+    assert not trains_with_paddle(job(**SERVERS)) and not trains_with_paddle(job(imported_framework="torch"))
+
+
+def test_where_paddle_is_missing_the_run_tells_what_it_did_not_test() -> None:
+    known = having((TORCH, None), (TORCH, None))
+    assert frameworks(of_paddle(), fleet(2), known) == {""}
+    requests = plan(rank_did_not_finish, of_paddle(), fleet(2), known)
+    ran = [
+        FactRecord(request, asdict(RankReport(rank, 2, request.node, "gloo", "cpu", "torch 2.13.0")))
+        for rank, request in enumerate(requests)
+    ]
+    said = list(backend_unusable.judge(of_paddle(), fleet(2), Facts((*known.records_of(), *ran))))
+    told = one(said, Status.UNKNOWN)
+    assert told.message == (
+        "the job trains with Paddle, which is not installed on node0, node1: the same was run in torch instead"
+    )
+    assert not told.required
+
+
+def test_what_only_our_servers_have_runs_in_torch() -> None:
+    both = having((TORCH, PADDLE), (TORCH, PADDLE))
+    for options, word in ((SmokeOptions(mode="ssp"), "--mode ssp"), (SmokeOptions(backup=True), "--backup")):
+        nodes = replace(fleet(2), smoke_options=options)
+        assert frameworks(of_paddle(**SERVERS), nodes, both) == {"torch"}
+        assert word in framework_of(of_paddle(**SERVERS), nodes, both).untested
+
+
+def test_unknown_packages_leave_the_choice_to_each_process() -> None:
+    assert frameworks(of_paddle(), fleet(2), having((TORCH, None))) == {""}
+    assert framework_of(of_paddle(), fleet(2), having((TORCH, None))).untested == ""
+
+
+# Ranks as stages of a pipeline: the condition, and the verdicts about their reports.
+
+
+PIPELINE_JOB: dict[str, Any] = {
+    "backend": "gloo",
+    "master_addr": "node0",
+    "master_port": 29500,
+    "pipeline_parallel_size": 4,
+}
+
+
+LOST = StageFault(
+    "received activations", 1, 2, "step 0", 0, 2000, 2000, 0, "0.125", "0.0", "no data of microbatch 2 arrived"
+)
+
+
+def stage(number: int, **changes: Any) -> PipelineReport:
+    """The report of one healthy stage of four."""
+    healthy = PipelineReport(
+        4,
+        8,
+        "1f1b",
+        number,
+        100,
+        forward_s=0.001,
+        backward_s=0.002,
+        step_s=0.034,
+        waited=0.01,
+        stage_s=[0.003, 0.0031, 0.003, 0.0029],
+        imbalance=1.03,
+        bubble=0.29,
+        formula=0.273,
+    )
+    return replace(healthy, **changes)
+
+
+def run_facts(report: Callable[[int], PipelineReport | None] = stage, device: str = "cpu") -> Facts:
+    records = []
+    for number in range(4):
+        said = RankReport(number, 4, f"node{number}", "gloo", device, "torch 2.13.0", pipeline=report(number))
+        request = Request(
+            probe_name(rank), f"node{number}", {"rank": number, "world_size": 4}, context=True, group="smoke train"
+        )
+        records.append(FactRecord(request, asdict(said)))
+    return facts(*records)
+
+
+def pipeline_requests(nodes: int = 4, **claims: Any) -> list[Any]:
+    requests = plan(rank_did_not_finish, job(**{**PIPELINE_JOB, **claims}), fleet(nodes))
+    return [request.params.get("pipeline") for request in requests]
+
+
+def test_ranks_become_stages_of_a_pipeline_that_divides_them() -> None:
+    whole = {"stages": 4, "microbatches": 8, "schedule": "1f1b"}
+    assert pipeline_requests() == [whole] * 4 and pipeline_requests(8) == [whole] * 8
+    assert pipeline_requests(3) == [None] * 3
+    assert pipeline_requests(pipeline_parallel_size=1) == [None] * 4
+    assert pipeline_requests(gradient_accumulation_steps=3) == [{**whole, "microbatches": 3}] * 4
+    assert pipeline_requests(pipeline_micro_batches=32) == [whole] * 4
+    (first, *_) = plan(rank_did_not_finish, job(**PIPELINE_JOB), fleet(4))
+    assert "pipeline_parallel_size" in {claim.quantity for claim in first.because}
+
+
+def test_a_rank_for_each_gpu_is_a_stage() -> None:
+    seen = facts(
+        *(fact(gpus, f"node{n}", Gpus(gpus=[Gpu(i) for i in range(2)])) for n in range(2)),
+        *(fact(packages, f"node{n}", Packages("3.11", "python3", torch=Framework("2.9.0", "12.8"))) for n in range(2)),
+    )
+    requests = plan(
+        rank_did_not_finish, job(**{**PIPELINE_JOB, "backend": "nccl", "processes_per_node": 2}), fleet(2), seen
+    )
+    assert [request.params["pipeline"]["stages"] for request in requests] == [4] * 4
+
+
+@pytest.mark.parametrize("check", [wrong_pipeline_result, pipeline_stage_slow])
+def test_healthy_stages_pass_and_other_jobs_are_not_applicable(check: Any) -> None:
+    assert statuses(judge(check, job(**PIPELINE_JOB), fleet(4), run_facts())) == {"pass"}
+    assert statuses(judge(check, job(**{**PIPELINE_JOB, "pipeline_parallel_size": 1}), fleet(4), run_facts())) == {
+        "not-applicable"
+    }
+    none = one(judge(check, job(**PIPELINE_JOB), fleet(3), run_facts()), Status.NOT_APPLICABLE)
+    assert none.message.endswith("3 ranks cannot be divided into 4 equal stages")
+    assert statuses(judge(check, job(**PIPELINE_JOB), fleet(4), run_facts(lambda number: None))) == {"not-applicable"}
+    assert statuses(judge(check, job(**PIPELINE_JOB), fleet(4), facts())) == {"unknown"}
+
+
+def test_a_lost_microbatch_is_attributed_to_the_link() -> None:
+    seen = run_facts(lambda number: stage(number, faults=[LOST] if number == 1 else []))
+    found = one(judge(wrong_pipeline_result, job(**PIPELINE_JOB), fleet(4), seen), Status.FAIL)
+    assert found.nodes == ("node0", "node1") and found.severity in (None, Severity.ERROR)
+    assert "stage 1 (rank 1 on node1), step 0, microbatch 2: received activations from rank 0 on node0" in found.message
+
+
+def test_a_wrong_result_is_attributed_to_its_node() -> None:
+    stale = replace(LOST, what="gradients", sender=-1, explanation="they were not stashed")
+    seen = run_facts(lambda number: stage(number, faults=[stale] if number == 2 else []))
+    found = one(judge(wrong_pipeline_result, job(**PIPELINE_JOB), fleet(4), seen), Status.FAIL)
+    assert found.nodes == ("node2",) and "they were not stashed" in found.message
+
+
+def slow(times: float, waited: float = 0.01) -> Callable[[int], PipelineReport]:
+    stages = [0.003, 0.003, 0.003 * times, 0.003]
+    return lambda number: stage(
+        number, stage_s=stages, imbalance=max(stages) / (sum(stages) / 4), waited=waited if number == 2 else 0.01
+    )
+
+
+def test_a_slow_stage_is_named_with_its_node_and_the_numbers() -> None:
+    found = one(judge(pipeline_stage_slow, job(**PIPELINE_JOB), fleet(4), run_facts(slow(3.0))), Status.FAIL)
+    assert found.nodes == ("node2",) and "stage 2 (rank 2 on node2) takes 9 ms" in found.message
+    assert "imbalance 2.00" in found.message and "29% of a step, 27% by the formula" in found.message
+    assert found.severity in (None, Severity.WARNING)
+
+
+def test_a_busy_machine_is_inconclusive_and_ordinary_differences_pass() -> None:
+    busy = one(
+        judge(pipeline_stage_slow, job(**PIPELINE_JOB), fleet(4), run_facts(slow(3.0, waited=0.5))), Status.UNKNOWN
+    )
+    assert "hosts busy" in busy.message and not busy.required
+    assert statuses(judge(pipeline_stage_slow, job(**PIPELINE_JOB), fleet(4), run_facts(slow(1.7)))) == {"pass"}
+    on_gpus = judge(
+        pipeline_stage_slow, job(**PIPELINE_JOB), fleet(4), run_facts(slow(1.7), device="cuda:0 NVIDIA H100")
+    )
+    assert one(on_gpus, Status.FAIL).nodes == ("node2",)
+
+
+# The number of ranks of a node in the smoke run, and whether they shard the model: from claims, GPUs and cores.
+
+
+GLOO: dict[str, Any] = {"backend": "gloo", "processes_per_node": 2, "master_addr": "node0", "master_port": 29500}
+
+
+def cores(node: str, count: int, quota: float | None = None) -> FactRecord:
+    value = Limits(1024, 1024, None, usable_cpus=list(range(count)), cgroup=Cgroups(cpu_quota_cores=quota))
+    return fact(limits, node, value, context=True)
+
+
+def sized(nodes: Fleet, *records: FactRecord, **claims: Any) -> tuple[int, str]:
+    found = plan_of(job(**{**GLOO, **claims}), nodes, facts(*records))
+    return found.ranks_per_node, found.ranks_reason
+
+
+def test_a_gloo_job_gets_its_ranks_if_each_has_a_core() -> None:
+    seen = facts(cores("node0", 2), cores("node1", 8))
+    requests = plan(rank_did_not_finish, job(**GLOO), fleet(2), seen)
+    assert [(r.node, r.params["rank"], r.params["local_rank"], r.params["world_size"]) for r in requests] == [
+        ("node0", 0, 0, 4),
+        ("node0", 1, 1, 4),
+        ("node1", 2, 0, 4),
+        ("node1", 3, 1, 4),
+    ]
+    assert sized(fleet(2), cores("node0", 2), cores("node1", 8))[1] == "2 ranks per node, as the job starts them"
+
+
+def test_fewer_cores_than_ranks_are_reported() -> None:
+    four = {"processes_per_node": 4}
+    assert sized(fleet(2), cores("node0", 8), cores("node1", 2), **four) == (
+        2,
+        "2 ranks per node, one per usable core, instead of the job's 4",
+    )
+    number, why = sized(fleet(1), cores("node0", 8, quota=1.5), **four)
+    assert number == 1 and why.startswith("one rank per node, one per usable core")
+
+
+def test_without_known_cores_one_rank_starts() -> None:
+    number, why = sized(fleet(2))
+    assert number == 1 and "no node's usable cores are known" in why
+
+
+def test_nodes_on_one_machine_share_its_cores() -> None:
+    together = local_fleet(2)
+    assert sized(together, *(cores(node.name, 2) for node in together.nodes))[0] == 1
+    assert sized(together, *(cores(node.name, 4) for node in together.nodes))[0] == 2
+
+
+def test_a_gpu_job_without_gpus_has_one_rank() -> None:
+    number, why = sized(fleet(2), cores("node0", 8), cores("node1", 8), backend="nccl")
+    assert number == 1 and "no usable GPU" in why
+
+
+def test_sharding_claims_become_parameters() -> None:
+    for claims in (
+        {"uses_fsdp": True},
+        {"zero_stage": 3},
+        {"distributed_type": "FSDP"},
+        {"sharding_library": "fsdp"},
+        {"lightning_strategy": "fsdp"},
+    ):
+        requests = plan(rank_did_not_finish, job(**GLOO, **claims), fleet(2))
+        assert all(request.params["sharding"] for request in requests)
+        assert {claim.quantity for claim in requests[0].because} >= set(claims)
+    for claims in ({}, {"zero_stage": 2}, {"sharding_library": "deepspeed"}, {"distributed_type": "MULTI_GPU"}):
+        assert not any("sharding" in r.params for r in plan(rank_did_not_finish, job(**GLOO, **claims), fleet(2)))

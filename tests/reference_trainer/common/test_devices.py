@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import threading
+import time
 import weakref
+from collections import namedtuple
+from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from preflight.agent.wire import ProbeUnavailable
 from reference_trainer.collective import bandwidth, group
 from reference_trainer.collective import bandwidth as pace
-from reference_trainer.common import framework
+from reference_trainer.collective import steps as sharded
+from reference_trainer.common import framework, gpu_state, used_transport
+from reference_trainer.common import progress as starvation
+from reference_trainer.common.framework import environment
+from reference_trainer.common.gpu_state import GpuState, GpuWatcher, OtherUse
+from reference_trainer.common.used_transport import CardCounters, between, count, parse_interfaces
+from tests.waiting import LIMIT_S, until
 
 #: torch 2.11.0 with NCCL 2.28.9 on an H100, recorded on 2026-11-27: two ranks on one GPU.
 DUPLICATE_GPU = """NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:93, invalid usage (run with \
@@ -21,6 +35,8 @@ NCCL_DEBUG=WARN for details), NCCL version 2.28.9
 ncclInvalidUsage: This usually reflects invalid usage of NCCL library.
 Last error:
 Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 60"""
+
+
 #: The same torch with 250 MB of free memory.
 OUT_OF_MEMORY = """CUDA error: out of memory
 Search for `cudaErrorMemoryAllocation' in https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html
@@ -236,3 +252,373 @@ def test_digest_keeps_the_copy_that_a_gpu_makes(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(memory.hashlib, "sha256", Sha)
     assert memory.digest([OnGpu(), OnGpu()]) == "digest" and len(copies) == 2
+
+
+# Counters of interfaces and RDMA ports are read and compared; unreadable ones are reported.
+
+
+#: The format of Linux 6 (net/core/net-procfs.c), with a long name and an alias as old tools create.
+DEV = """\
+Inter-|   Receive                                                |  Transmit
+ face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compr
+    lo: 9241803   44100    0    0    0     0          0         0  9241803   44100    0    0    0     0       0    0
+  eth0:1836022 2214    0    0    0     0          0         0   193118    1766    0    0    0     0       0          0
+enp220s0np0: 138463231270 1147283113 0 0 0 0 0 0 28501279127 74956770 0 0 0 0 0 0
+"""
+
+
+def test_bytes_of_interfaces_are_read() -> None:
+    assert parse_interfaces(DEV) == {
+        "lo": [9241803, 9241803],
+        "eth0": [193118, 1836022],
+        "enp220s0np0": [28501279127, 138463231270],
+    }
+
+
+def test_malformed_table_gives_no_interfaces() -> None:
+    for text in ("", "Inter-| Receive\n face |bytes\n", "eth0: 1 2 3\n", "eth0: a b c d e f g h i j\n"):
+        assert parse_interfaces(text) == {}
+
+
+def port(root: Path, device: str, number: int, folder: str, **values: object) -> None:
+    place = root / device / "ports" / str(number) / folder
+    place.mkdir(parents=True)
+    for name, value in values.items():
+        (place / name).write_text(f"{value}\n")
+
+
+def test_ports_count_words_and_efa_bytes(tmp_path: Path) -> None:
+    (tmp_path / "dev").write_text(DEV)
+    port(tmp_path / "ib", "mlx5_0", 1, "counters", port_xmit_data=250, port_rcv_data=1000)
+    port(tmp_path / "ib", "rdmap16s27", 1, "hw_counters", tx_bytes=77, rx_bytes=88)
+    port(tmp_path / "ib", "mlx5_1", 1, "counters", port_xmit_data="N/A (no PMA)", port_rcv_data=3)
+    seen = count(str(tmp_path / "dev"), str(tmp_path / "ib"))
+    assert seen.ports == {"mlx5_0:1": [1000, 4000], "rdmap16s27:1": [77, 88]}
+    assert seen.interfaces["eth0"] == [193118, 1836022] and seen.problem == ""
+
+
+def test_node_without_rdma_and_without_proc_net(tmp_path: Path) -> None:
+    seen = count(str(tmp_path / "no"), str(tmp_path / "none"))
+    assert seen.ports == {} and seen.interfaces == {} and "No such file" in seen.problem
+
+
+def test_only_increased_counters_are_reported() -> None:
+    before = CardCounters({"eth0": [10, 20], "eth1": [5, 5], "gone": [1, 1], "back": [9, 9]}, {"mlx5_0:1": [0, 0]})
+    after = CardCounters(
+        {"eth0": [110, 220], "eth1": [5, 5], "new": [7, 7], "back": [3, 12]}, {"mlx5_0:1": [64, 128]}, "x"
+    )
+    assert between(before, after) == CardCounters({"eth0": [100, 200]}, {"mlx5_0:1": [64, 128]}, "x")
+
+
+def test_counters_of_this_machine_can_be_read() -> None:
+    assert "lo" in used_transport.count().interfaces
+
+
+# Interface counters come from psutil if the rank's Python has it, else from /proc.
+
+
+Card = namedtuple("Card", ("bytes_sent", "bytes_recv"))
+
+
+def test_psutil_counts_where_it_is_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "net_io_counters", lambda pernic, nowrap: {"eth0": Card(3, 5)})
+    assert used_transport.count(infiniband="/nonexistent").interfaces == {"eth0": [3, 5]}
+
+
+@pytest.mark.parametrize("broken", ["missing", "raises"])
+def test_without_psutil_the_kernel_is_read(monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
+    if broken == "missing":
+        monkeypatch.setitem(sys.modules, "psutil", None)
+    else:
+        monkeypatch.setattr(psutil, "net_io_counters", lambda **_: 1 / 0)
+    found = used_transport.count(infiniband="/nonexistent")
+    assert "lo" in found.interfaces and not found.problem
+
+
+def test_both_name_the_same_interfaces() -> None:
+    text = Path(used_transport.INTERFACES).read_text()
+    assert set(used_transport._by_psutil() or {}) == set(used_transport.parse_interfaces(text))
+
+
+# NVML during a measurement: samples, the link, others on the card; and what is missing or hangs.
+
+
+class FakeNvml:
+    """A binding of NVML with one card; `missing` calls raise, as on old drivers."""
+
+    def __init__(self, **values: Any) -> None:
+        self.values: dict[str, Any] = {
+            "nvmlDeviceGetClockInfo": 1980,
+            "nvmlDeviceGetMaxClockInfo": 1980,
+            "nvmlDeviceGetApplicationsClock": 1980,
+            "nvmlDeviceGetCurrentClocksEventReasons": 4,
+            "nvmlDeviceGetTemperature": 60,
+            "nvmlDeviceGetPowerUsage": 500_000,
+            "nvmlDeviceGetEnforcedPowerLimit": 700_000,
+            "nvmlDeviceGetPowerManagementDefaultLimit": 700_000,
+            "nvmlDeviceGetCurrPcieLinkGeneration": 5,
+            "nvmlDeviceGetMaxPcieLinkGeneration": 5,
+            "nvmlDeviceGetCurrPcieLinkWidth": 16,
+            "nvmlDeviceGetMaxPcieLinkWidth": 16,
+            "nvmlDeviceGetUUID": b"GPU-1",
+            "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=0),
+            "nvmlDeviceGetComputeRunningProcesses": [SimpleNamespace(pid=7)],
+            **values,
+        }
+        self.opened = ""
+
+    def nvmlInit(self) -> None:
+        pass
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return "580.1"
+
+    def nvmlDeviceGetHandleByPciBusId(self, address: bytes) -> str:
+        self.opened = address.decode()
+        return "card"
+
+    def __getattr__(self, name: str) -> Any:
+        def call(handle: Any, *arguments: Any) -> Any:
+            if name not in self.values:
+                raise RuntimeError("not supported")
+            value = self.values[name]
+            return value(*arguments) if callable(value) else value
+
+        return call
+
+
+def watcher(nvml: Any) -> GpuWatcher:
+    return GpuWatcher(0, nvml, lambda index: "0000:00:06.0")
+
+
+def test_samples_are_taken_between_begin_and_end() -> None:
+    clocks = iter([1000, 1500, 1980] + [1980] * 1000)
+    nvml = FakeNvml(nvmlDeviceGetClockInfo=lambda kind: next(clocks))
+    looking = watcher(nvml)
+    looking.begin()
+    until(lambda: len(looking._clocks) >= 5)
+    looking.read_link()
+    looking.end()
+    state = looking.state()
+    assert nvml.opened == "0000:00:06.0" and state.samples >= 5 and state.clock_mhz == 1980
+    assert (state.reasons, state.held_reasons, state.temperature_c, state.power_w) == (4, 4, 60, 500.0)
+    assert (state.pcie_generation, state.pcie_width, state.uuid, state.driver) == (5, 16, "GPU-1", "580.1")
+    assert (state.power_limit_w, state.power_limit_default_w, state.problem) == (700.0, 700.0, "")
+
+
+def test_a_reason_of_a_moment_is_not_held() -> None:
+    looking = watcher(FakeNvml())
+    looking._reasons = [0, 0, 0x40, 0]
+    state = looking.state()
+    assert (state.reasons, state.held_reasons) == (0x40, 0)
+
+
+def test_calls_that_a_driver_lacks_leave_fields_unknown() -> None:
+    looking = watcher(FakeNvml())
+    looking._nvml.values = {}
+    looking.begin()
+    looking.end()
+    looking.read_link()
+    assert looking.state() == GpuState(driver="580.1")
+    assert looking.other_use(lambda: None) == OtherUse()
+    assert not OtherUse(None, 3).busy
+
+
+def test_the_older_name_of_the_reasons_is_used() -> None:
+    nvml = FakeNvml(nvmlDeviceGetCurrentClocksThrottleReasons=0x20)
+    del nvml.values["nvmlDeviceGetCurrentClocksEventReasons"]
+    looking = watcher(nvml)
+    looking.begin()
+    until(lambda: looking._reasons)
+    looking.end()
+    assert looking.state().reasons == 0x20
+
+
+def test_a_card_that_stays_busy_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_state, "SETTLE_S", 0.3)
+    both = [SimpleNamespace(pid=9), SimpleNamespace(pid=7)]
+    nvml = FakeNvml(nvmlDeviceGetUtilizationRates=SimpleNamespace(gpu=98), nvmlDeviceGetComputeRunningProcesses=both)
+    moved = []
+    use = watcher(nvml).other_use(lambda: moved.append(1))
+    assert use == OtherUse(98, 1) and use.busy and len(moved) >= 2
+
+
+def test_a_card_that_falls_idle_was_busy_with_this_rank() -> None:
+    rates = iter([90, 40, 0])
+    nvml = FakeNvml(nvmlDeviceGetUtilizationRates=lambda: SimpleNamespace(gpu=next(rates)))
+    use = watcher(nvml).other_use(lambda: None)
+    assert use.utilization_percent == 0 and not use.busy
+
+
+def test_without_nvml_everything_is_unknown() -> None:
+    def no_driver(index: int) -> str:
+        raise OSError("libcuda.so.1: cannot open shared object file")
+
+    looking = GpuWatcher(0, FakeNvml(), no_driver)
+    looking.begin()
+    looking.read_link()
+    looking.end()
+    assert "libcuda.so.1" in looking.state().problem and looking.state().clock_mhz is None
+    assert looking.other_use(lambda: None) == OtherUse() and looking.nvlinks_to("0000:01:00.0") is None
+
+
+def test_a_driver_that_hangs_does_not_hang_the_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_state, "INIT_S", 0.1)
+    release = threading.Event()
+
+    def hang(index: int) -> str:
+        release.wait(LIMIT_S)
+        return "0000:00:06.0"
+
+    looking = GpuWatcher(0, FakeNvml(), hang)
+    assert not release.is_set() and "did not answer within 0.1 s" in looking.state().problem
+    release.set()
+
+
+def test_links_to_a_peer_are_counted_directly_and_through_switches() -> None:
+    up = [True, True, False, True]
+
+    def state(link: int) -> bool:
+        if link >= len(up):
+            raise RuntimeError("invalid argument")
+        return up[link]
+
+    def remote(link: int) -> Any:
+        return SimpleNamespace(busId=b"00000000:41:00.0" if link == 0 else b"00000000:C1:00.0")
+
+    nvml = FakeNvml(nvmlDeviceGetNvLinkState=state, nvmlDeviceGetNvLinkRemotePciInfo=remote)
+    nvml.values["nvmlDeviceGetNvLinkRemoteDeviceType"] = lambda link: 0
+    assert watcher(nvml).nvlinks_to("0000:41:00.0") == 1
+    assert watcher(nvml).nvlinks_to("0000:c1:00.0") == 2
+    assert watcher(nvml).nvlinks_to("0000:81:00.0") == 0 and watcher(nvml).nvlinks_to("") == 0
+    nvml.values["nvmlDeviceGetNvLinkRemoteDeviceType"] = lambda link: 2
+    assert watcher(nvml).nvlinks_to("0000:81:00.0") == 3 and watcher(nvml).nvlinks_to("") == 3
+    assert watcher(FakeNvml()).nvlinks_to("0000:81:00.0") == 0
+
+
+# Several ranks on one GPU: the variables for each NCCL version, and a whole smoke run if there is a GPU.
+
+
+Ranks = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.mark.parametrize("nccl", [(2, 30), (2, 30, 3), (2, 31, 0), (3, 0, 1)])
+def test_new_nccl_versions_are_configured_to_share_a_gpu(nccl: tuple[int, ...]) -> None:
+    given = environment(1, 2, nccl)
+    assert given["NCCL_MULTI_RANK_GPU_ENABLE"] == "1" and "NCCL_HOSTID" not in given
+
+
+@pytest.mark.parametrize("nccl", [(2, 18, 1), (2, 27, 5), (2, 29, 7), (2, 4)])
+def test_old_nccl_versions_get_one_host_id_per_rank(nccl: tuple[int, ...]) -> None:
+    both = [environment(rank, 2, nccl) for rank in range(2)]
+    assert both[0]["NCCL_HOSTID"] != both[1]["NCCL_HOSTID"]
+    assert all(given["NCCL_SOCKET_IFNAME"] == "lo" for given in both)
+    assert not any("NCCL_MULTI_RANK_GPU_ENABLE" in given for given in both)
+
+
+def test_single_rank_needs_no_variables() -> None:
+    assert environment(0, 1, (2, 27, 5)) == {}
+
+
+def nccl_version() -> tuple[int, ...]:
+    """NCCL's version; skips without a GPU that torch can use over NCCL."""
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available() or not torch.distributed.is_nccl_available():
+        pytest.skip("no NVIDIA GPU that torch can use over NCCL")
+    return tuple(torch.cuda.nccl.version())
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("sharding", [False, True])
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_ranks_on_one_gpu_are_exact_and_report_their_transport(ranks: Ranks, world_size: int, sharding: bool) -> None:
+    nccl = nccl_version()
+    answers = ranks(
+        world_size,
+        steps=10,
+        overrides={str(r): {"backend": "nccl", "interface": "", "sharding": sharding} for r in range(world_size)},
+        environment={str(r): environment(r, world_size, nccl) for r in range(world_size)},
+    )
+    for answer in answers:
+        assert "report" in answer, answer
+        report = answer["report"]
+        assert report["mismatches"] == [] and report["unmoved"] == [] and len(set(report["digests"])) == 1
+        assert report["backend"] == "nccl" and report["nccl_version"]
+        assert report["trainer"] == (sharded.DDP if not sharding else report["trainer"])
+        if world_size > 1:
+            assert report["transport"]["nccl"]["network"] and report["transport"]["nccl"]["version"]
+            assert [t["operation"] for t in report["sweep"]["timed"][:5]] and report["sweep"]["unsupported"] == []
+
+
+# The kernel's counters of time without a processor.
+
+
+def test_throttled_time_is_read_in_both_cgroup_versions(tmp_path: Path) -> None:
+    own, root = tmp_path / "cgroup", tmp_path / "fs"
+    two = root / "job" / "rank"
+    two.mkdir(parents=True)
+    (two / "cpu.stat").write_text("usage_usec 5\nnr_throttled 2\nthrottled_usec 2500000\n")
+    own.write_text("0::/job/rank\n")
+    assert starvation.throttled_s(str(root), str(own)) == 2.5
+    one = root / "cpu,cpuacct" / "job"
+    one.mkdir(parents=True)
+    (one / "cpu.stat").write_text("nr_periods 7\nthrottled_time 1500000000\n")
+    own.write_text("4:memory:/x\n3:cpu,cpuacct:/job\n0::/\n")
+    assert starvation.throttled_s(str(root), str(own)) == 1.5
+
+
+def test_container_reads_its_cgroup_at_the_root(tmp_path: Path) -> None:
+    own = tmp_path / "cgroup"
+    own.write_text("0::/kubepods/somewhere/else\n")
+    (tmp_path / "cpu.stat").write_text("throttled_usec 1000\n")
+    assert starvation.throttled_s(str(tmp_path), str(own)) == 0.001
+
+
+@pytest.mark.parametrize("text", ["", "nonsense\n", "throttled_usec many\n"])
+def test_unreadable_counters_give_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "cpu.stat").write_text(text)
+    assert starvation.throttled_s(str(tmp_path), str(tmp_path / "no")) is None
+    (tmp_path / "schedstat").write_text(text)
+    assert starvation.waited_s(str(tmp_path / "schedstat")) is None
+
+
+def test_wait_time_is_the_second_field_of_schedstat(tmp_path: Path) -> None:
+    (tmp_path / "schedstat").write_text("30700768 2000000000 24\n")
+    assert starvation.waited_s(str(tmp_path / "schedstat")) == 2.0
+
+
+def test_wait_times_of_threads_are_summed(tmp_path: Path) -> None:
+    for thread, text in (("1", "5 1000000000 1\n"), ("2", "5 500000000 1\n")):
+        (tmp_path / thread).mkdir()
+        (tmp_path / thread / "schedstat").write_text(text)
+    assert starvation.threads_waited_s(str(tmp_path)) == 1.5
+    (tmp_path / "3").mkdir()
+    assert starvation.threads_waited_s(str(tmp_path)) is None
+    assert starvation.threads_waited_s(str(tmp_path / "no")) is None
+
+
+@pytest.mark.thorough
+def test_a_thread_that_competes_for_one_processor_is_starved_and_a_sleeping_one_is_not() -> None:
+    if starvation.waited_s() is None:
+        pytest.skip("this kernel counts no waits")
+    one = str(min(os.sched_getaffinity(0)))
+    program = f"""
+import os, threading, time
+from reference_trainer.common.progress import StarvationClock
+os.sched_setaffinity(0, {{{one}}})
+ends = time.monotonic() + 2.0
+if not os.fork():
+    while time.monotonic() < ends: pass
+    os._exit(0)
+clock = StarvationClock()
+threading.Thread(target=lambda: [None for _ in iter(lambda: time.monotonic() < ends, False)]).start()
+time.sleep(1.0)
+print(clock.read())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert float(done.stdout) > 0.1, done.stderr
+    sleeping = starvation.StarvationClock()
+    threading.Thread(target=time.sleep, args=(0.3,)).start()
+    time.sleep(0.3)
+    before = time.monotonic()
+    assert sleeping.read() is not None and sleeping.read() <= time.monotonic() - before + 0.3  # type: ignore[operator]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import array
 import select
+import signal
+import socket
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -13,12 +15,11 @@ import pytest
 
 from reference_trainer.ps import frames, store
 from reference_trainer.ps.connection import versions_bytes
-from reference_trainer.ps.frames import Channel, Header, PeerError
+from reference_trainer.ps.frames import Channel, FairLock, Header, NoLock, PeerError, Released
 from reference_trainer.ps.partition import Shard
 from reference_trainer.ps.store import PIECE, Source, Store, bytes_of, piece_of
+from tests.reference_trainer.ps.conftest import Answers
 from tests.reference_trainer.ps.scripted_worker import ScriptedWorker, connected
-
-pytestmark = pytest.mark.thorough
 
 #: One shard of several pieces, and three shards.
 ODD, SHARDS = 9 * PIECE + 3, 2_500_001
@@ -69,6 +70,7 @@ def channels() -> tuple[Channel, Channel]:
     return Channel(ours, peer="worker 0", limit_s=5), Channel(theirs, peer="server 0", limit_s=5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("elements", [4 * PIECE, ODD, SHARDS])
 @pytest.mark.parametrize("buffer_bytes", [0, 1 << 16], ids=["any-buffers", "small-buffers"])
 @pytest.mark.parametrize(("mode", "workers"), [("async", 1), ("async", 2), ("geo", 1), ("geo", 2), ("ssp", 1)])
@@ -134,6 +136,7 @@ class LateStore(Store):
     view_of_piece = view  # type: ignore[assignment]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("elements", [4 * PIECE, ODD, SHARDS])
 @pytest.mark.parametrize(("mode", "workers"), [("async", 1), ("async", 2), ("geo", 1), ("ssp", 1), ("sync", 1)])
 def test_server_that_copies_later_adds_the_same_numbers(
@@ -152,6 +155,7 @@ def test_server_that_copies_later_adds_the_same_numbers(
     scripted.leave()
 
 
+@pytest.mark.thorough
 def test_server_that_copies_later_adds_pushes_that_nobody_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
@@ -171,6 +175,7 @@ def test_server_that_copies_later_adds_pushes_that_nobody_waits_for(monkeypatch:
     scripted.leave()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("mode", "workers", "elements", "spares", "early"),
     [
@@ -212,6 +217,7 @@ def test_reply_is_sent_while_the_push_arrives(mode: str, workers: int, elements:
     scripted.close()
 
 
+@pytest.mark.thorough
 def test_frame_is_not_interrupted_by_an_error() -> None:
     ours, theirs = channels()
     header = memoryview(frames.encode(Header(frames.DATA, bytes=8)))
@@ -229,6 +235,7 @@ def test_frame_is_not_interrupted_by_an_error() -> None:
     theirs.close()
 
 
+@pytest.mark.thorough
 def test_offered_data_is_sent_in_order_without_waiting() -> None:
     ours, theirs = channels()
     size, times = 1 << 20, 32
@@ -246,3 +253,187 @@ def test_offered_data_is_sent_in_order_without_waiting() -> None:
     assert ours.bytes_out == theirs.bytes_in == frames.HEADER_BYTES + size * times
     ours.close()
     theirs.close()
+
+
+# A backup worker replaces a lost or lagging one; the others continue, and no push is lost or applied twice.
+
+
+PushParts = Callable[..., Answers]
+
+
+MODEL = {"dense": [["a", [30, 20]], ["b", [40]]], "tables": [["t", 211, 4]]}
+
+
+def recovered(parts: PushParts, fault: dict[str, Any], mode: str, **params: Any) -> Answers:
+    """A run of two servers and three workers in which worker 1 injects a fault and one backup worker waits."""
+    given = {"model": MODEL, "slice_bytes": 1024, "steps": 8, "staleness": 2, "mode": mode, **params}
+    return parts(2, 3, spares=1, overrides={"worker 1": {"injected_fault": fault}}, **given)
+
+
+def whole(answers: Answers) -> list[dict[str, Any]]:
+    """The servers' reports of a run with the right bits although worker 1 was lost."""
+    survivors = (*answers.servers, answers.workers[0], answers.workers[2], *answers.spares)
+    assert [a.get("error") for a in survivors] == [None] * len(survivors), [a.get("detail") for a in survivors]
+    servers = [server["report"] for server in answers.servers]
+    found = [answer["report"] for answer in survivors[len(servers) :]]
+    assert all(server["violations"] == [] and server["mismatches"] == [] for server in servers)
+    assert all(worker["mismatches"] == [] for worker in found)
+    assert len({worker["digest"] for worker in found}) == 1
+    (spare,) = (answer["report"] for answer in answers.spares)
+    assert (spare["spare"], spare["replaced"], spare["index"]) == (True, 1, 1)
+    assert [[one["worker"] for one in server["replaced"]] for server in servers] == [[1], [1]]
+    assert all(seen["pushes"] == server["expected_pushes"] for server in servers for seen in server["seen"])
+    return servers
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("mode", ["async", "ssp", "geo"])
+@pytest.mark.parametrize("phase", ["exact", "servers"])
+@pytest.mark.parametrize("mid_push", [False, True], ids=["between", "mid-push"])
+def test_a_killed_worker_is_replaced_and_every_bit_is_right(
+    parts: PushParts, mode: str, phase: str, mid_push: bool
+) -> None:
+    fault = {"kind": "kill", "step": 3, "phase": phase, "mid_push": mid_push, "server": 1}
+    answers = recovered(parts, fault, mode, geo_steps=2)
+    assert answers.workers[1]["code"] == -signal.SIGKILL
+    servers = whole(answers)
+    if mode == "ssp":
+        assert all(int(ahead) <= 2 for server in servers for ahead in server["staleness"])
+    assert all(
+        "is gone" in one["why"] or "closed its connection" in one["why"] for s in servers for one in s["replaced"]
+    )
+    assert not any(one["lagged"] for s in servers for one in s["replaced"])
+
+
+@pytest.mark.thorough
+def test_a_lagging_worker_is_replaced_and_the_bound_does_not_deadlock(parts: PushParts) -> None:
+    fault = {"kind": "stop", "step": 3, "phase": "servers"}
+    servers = whole(recovered(parts, fault, "ssp", lag_s=1.0, timeout_s=30, stopped=("worker 1",)))
+    assert [(one["lagged"], "has delayed the others for 1 s" in one["why"]) for one in servers[0]["replaced"]] == [
+        (True, True)
+    ]
+
+
+@pytest.mark.thorough
+def test_unused_backup_worker_ends_with_the_run(parts: PushParts) -> None:
+    answers = parts(2, 2, spares=1, mode="async", model=MODEL)
+    servers, _ = answers.reports
+    (spare,) = (answer["report"] for answer in answers.spares)
+    assert (spare["index"], spare["replaced"], spare["steps"]) == (-1, None, 0)
+    assert all(server["replaced"] == [] for server in servers)
+
+
+@pytest.mark.thorough
+def test_second_loss_without_a_second_backup_ends_the_run(parts: PushParts) -> None:
+    drills = {
+        "worker 0": {"injected_fault": {"kind": "kill", "step": 2, "phase": "servers"}},
+        "worker 1": {"injected_fault": {"kind": "kill", "step": 2, "phase": "servers"}},
+    }
+    answers = parts(1, 3, spares=1, mode="async", steps=200, model=MODEL, overrides=drills)
+    assert answers.servers[0]["kind"] == "blocked" and "is gone" in answers.servers[0]["error"]
+    # The server names the lost worker, and then closes its connections: one of the two reaches the worker first.
+    assert any(text in answers.workers[2]["error"] for text in ("is gone", "Connection reset by peer"))
+
+
+# Waits for another process are reported while they last: supervision follows them to their cause.
+
+
+LIMIT_S = 30.0
+
+
+def waits_connected() -> tuple[socket.socket, socket.socket]:
+    """Both ends of one connection over loopback."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        here = socket.create_connection(listener.getsockname())
+        return here, listener.accept()[0]
+
+
+def test_wait_is_reported_at_its_start_and_end() -> None:
+    here, there = waits_connected()
+    lasting = threading.Event()
+    told: list[bool] = []
+    with here, there:
+        answering = Channel(there, peer="worker", limit_s=LIMIT_S)
+        waiting = Channel(here, peer="server", limit_s=LIMIT_S)
+
+        def on_wait_change(lasts: bool) -> None:
+            told.append(lasts)
+            lasting.set()
+
+        def answer() -> None:
+            # The awaited data is sent only once the wait was reported.
+            if lasting.wait(LIMIT_S):
+                answering.send(Header(frames.BARRIER, 0, 1))
+
+        waiting.on_wait_change = on_wait_change
+        thread = threading.Thread(target=answer)
+        thread.start()
+        header = waiting.receive()
+        thread.join(LIMIT_S)
+    assert header.op == frames.BARRIER
+    assert told == [True, False] and not waiting.kept_waiting
+
+
+def test_immediate_data_is_not_a_wait() -> None:
+    here, there = waits_connected()
+    told: list[bool] = []
+    with here, there:
+        Channel(there, peer="worker", limit_s=LIMIT_S).send(Header(frames.BARRIER, 0, 1))
+        waiting = Channel(here, peer="server", limit_s=LIMIT_S)
+        waiting.on_wait_change = told.append
+        assert waiting.receive().op == frames.BARRIER
+    assert told == []
+
+
+# Threads of one server take turns, and only the holder releases the lock.
+
+
+def _elsewhere(turn: FairLock) -> bool:
+    """Whether another thread can acquire it now."""
+    thread = threading.Thread(target=lambda: (turn.acquire(), turn.release()), daemon=True)
+    thread.start()
+    thread.join(0.05)
+    return not thread.is_alive()
+
+
+def test_released_work_runs_beside_other_threads() -> None:
+    turn = FairLock()
+    turn.acquire()
+    with Released(turn):
+        assert _elsewhere(turn)
+    assert not _elsewhere(turn)
+    assert turn.release()
+    assert _elsewhere(turn)
+
+
+def test_thread_without_the_lock_does_not_release_it() -> None:
+    turn, held = FairLock(), []
+    turn.acquire()
+
+    def other() -> None:
+        held.append(turn.release())
+        with Released(turn):
+            pass
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join(5)
+    assert held == [False]
+    assert not _elsewhere(turn)
+
+
+def test_exception_in_released_work_restores_the_lock() -> None:
+    turn = FairLock()
+    turn.acquire()
+    try:
+        with Released(turn):
+            raise ValueError
+    except ValueError:
+        assert turn.release()
+
+
+def test_no_lock_never_waits() -> None:
+    alone = NoLock()
+    alone.acquire()
+    alone.acquire()
+    assert not alone.release()

@@ -33,7 +33,7 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Pages by what they show."""
-    from tests.reporters.html.test_written import poisoned
+    from tests.reporters.html.test_page import poisoned
 
     folder = tmp_path_factory.mktemp("pages")
     four = story(4)
@@ -259,7 +259,7 @@ def test_options_and_the_brand_stay_whole_on_a_phone(browser: Any, files: dict[s
 
 def test_a_notebook_shows_the_table_and_runs_nothing(browser: Any, tmp_path: Path) -> None:
     """A notebook inserts `_repr_html_` into its page; here with hostile text in every field."""
-    from tests.reporters.html.test_written import poisoned
+    from tests.reporters.html.test_page import poisoned
 
     report = poisoned(story(4))
     (tmp_path / "notebook.html").write_text("<!DOCTYPE html><title>notebook</title><div id=output></div>")

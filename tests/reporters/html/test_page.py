@@ -1,22 +1,71 @@
 """The content of the page: the verdict first, then what to do, both sides of a contradiction, and what was not
-checked.
-"""
+checked."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import base64
+import enum
+import hashlib
+import itertools
+import json
+import re
+import struct
+import subprocess
+import sys
+import zlib
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 from preflight.engine.report import Report, crashed
-from preflight.model.charts import Cell, Column, Row, Table
-from preflight.model.configuration import InjectedFault
+from preflight.model.charts import (
+    Bar,
+    Bars,
+    Cell,
+    Column,
+    Lane,
+    Layout,
+    Mark,
+    Matrix,
+    Piece,
+    Place,
+    Row,
+    Span,
+    Table,
+    Timeline,
+)
+from preflight.model.configuration import Configuration, InjectedFault
 from preflight.model.findings import Edit, Fix, Location, Severity
 from preflight.model.recording import SmokeOptions
+from preflight.plugins import registry
 from preflight.plugins.authoring import Rule, Verdict, failed, passed, unknown
 from preflight.plugins.registry import Broken
+from preflight.reporters.base import Style
+from preflight.reporters.html import REPORTER
+from preflight.reporters.html.drawing.draw import bars_view, drawings_of, heat_view, layout_view, timeline_view
+from preflight.reporters.html.drawing.shapes import (
+    BAD,
+    BAND,
+    DARK,
+    LEVELS,
+    LIGHT,
+    Picture,
+    format_number,
+    format_range,
+    scale_of,
+    share,
+    table_view,
+)
 from preflight.reporters.html.page import page_of
 from preflight.reporters.html.view import finding_view, place_of
+from preflight.reporters.html.write import prose
 from tests.builders import job, judged, make_check, make_recording, make_rule, reached, seen, span
-from tests.reporters.html.stories import SCRIPT, story
+from tests.reporters.html.markup import Element, parsed
+from tests.reporters.html.stories import SCRIPT, page, story
+from tests.suite.measured import measured
 
 
 def of_nodes(*names: str, silent: tuple[str, ...] = (), bad: tuple[str, ...] = ()) -> Report:
@@ -238,3 +287,485 @@ def test_suppressed_findings_are_shown_but_do_not_count() -> None:
     page = page_of(replace(report, findings=(), suppressed=(waived,)))
     assert [finding.suppression for finding in page.suppressed] == ["known until May"]
     assert "Suppressed" in [section.title for section in page.sections]
+
+
+# The file: one, self-contained, the same for the same report, and safe for any content of a report.
+
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+#: Scripts, quotes, closing markup, template syntax, control characters, bidirectional marks.
+HOSTILE = (
+    "</script></style></title><script>window.owned=1</script><img src=x onerror=window.owned=1>"
+    '"\' onmouseover=window.owned=1 x=" {{ 7*7 }} {% raw %} javascript:alert(1) `</code><b>` &lt; -->'
+    "\x00\x1b[31m\x9b\x7f\u202e\u2066\ud800\u200f\ufeff"
+)
+
+
+MADE_HARMLESS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+
+
+@pytest.fixture(scope="module")
+def four() -> bytes:
+    return page(story(4))
+
+
+@pytest.fixture(scope="module")
+def tree(four: bytes) -> Element:
+    return parsed(four)
+
+
+def test_it_is_a_registered_reporter() -> None:
+    assert registry.named(registry.REPORTERS, "html") is REPORTER
+
+
+def test_the_same_report_gives_the_same_bytes(four: bytes) -> None:
+    assert page(story(4)) == four
+    assert REPORTER.render(story(4), Style(width=40, color=True, verbosity=2)) == four
+
+
+def test_the_template_engine_is_loaded_only_for_this_format() -> None:
+    code = (
+        "import sys; from preflight import api; from preflight.plugins import registry as catalog; from "
+        "preflight.reporters.html import REPORTER; "
+        "sys.exit('jinja2' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=300, check=False).returncode == 0
+
+
+def test_a_run_without_results_has_a_page() -> None:
+    bug = crashed(ValueError("<b>"), verb="check", created="2026-01-02T03:04:05+00:00", version="0.1.0")
+    found = parsed(page(bug))
+    assert "A bug in preflight ended the run" in found.all("h1")[0].text
+    assert "ValueError: <b>" in found.text, "what broke is not folded away"
+    assert "Not judged" in parsed(page(judged(make_recording()))).all("h1")[0].text
+
+
+# --- nothing from outside ---
+
+
+def test_the_page_makes_no_requests(four: bytes, tree: Element) -> None:
+    assert not re.search(rb"(https?:)?//[a-z]", four), "an address of another machine"
+    for name in ("src", "srcset", "href", "action", "poster", "data", "formaction", "background"):
+        for element in tree.all():
+            value = element.attributes.get(name, "#")
+            assert value.startswith(("#", "data:image/png;base64,")), (element.name, value[:80])
+    assert not [element for element in tree.all() if element.name in ("link", "iframe", "object", "embed", "base")]
+    assert b"url(" not in four and b"@import" not in four
+
+
+def test_the_policy_allows_only_the_style_and_script_of_the_page(tree: Element) -> None:
+    (meta,) = tree.all("meta", http_equiv="Content-Security-Policy")
+    policy = dict(part.split(" ", 1) for part in meta.attributes["content"].split("; "))
+    assert policy["default-src"] == "'none'"
+    assert policy["form-action"] == policy["base-uri"] == "'none'"
+    for kind in ("style", "script"):
+        (element,) = tree.all(kind)
+        text = "".join(child.texts[0] for child in element.children)
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert policy[f"{kind}-src"] == f"'sha256-{digest}'"
+    assert not [element for element in tree.all() if "style" in element.attributes], "the policy would forbid it"
+
+
+# --- hostile reports ---
+
+
+def poisoned(value: Any) -> Any:
+    """The value with hostile text appended to, or instead of, every text in it."""
+    if isinstance(value, Configuration) or value is None:
+        return value
+    if isinstance(value, str):
+        return f"{value[:12]}{HOSTILE}"
+    if isinstance(value, (bool, int, float, enum.Enum)):
+        return value
+    if isinstance(value, Mapping):
+        return {poisoned(key): poisoned(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return tuple(poisoned(item) for item in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        # Texts whose type allows only certain words are kept.
+        kept = {"state", "kind"} if type(value).__module__ == "preflight.model.charts" else {"source"}
+        changed = {
+            field.name: poisoned(getattr(value, field.name))
+            for field in fields(value)
+            if field.init and (field.name not in kept or type(value).__name__ == "Piece")
+        }
+        return replace(value, **changed)
+    return value
+
+
+@pytest.fixture(scope="module", params=[4, 60])
+def hostile(request: pytest.FixtureRequest) -> bytes:
+    poisoned_report = poisoned(story(request.param))
+    assert isinstance(poisoned_report, Report)
+    return page(poisoned_report)
+
+
+def test_text_of_a_report_never_becomes_markup(hostile: bytes, tree: Element) -> None:
+    found = parsed(hostile)
+    assert len(found.all("script")) == len(found.all("style")) == 1
+    assert {element.name for element in found.all()} <= {element.name for element in tree.all()} | {
+        "source",
+        "picture",
+        "img",
+        "path",
+        "wbr",
+    }
+    for element in found.all():
+        assert not [name for name in element.attributes if name.startswith("on")], element.name
+        assert set(element.attributes) <= ATTRIBUTES, element.attributes
+        for name in ("href", "src", "srcset"):
+            assert element.attributes.get(name, "#").startswith(("#", "data:image/png"))
+    assert not [image for image in found.all("img") if image.attributes["src"] == "x"]
+    assert "window.owned=1" in found.text, "it is shown, not dropped"
+    assert "{{ 7*7 }}" in found.text and "49" not in found.all("h1")[0].text
+
+
+#: Every attribute that a template writes.
+ATTRIBUTES = frozenset(
+    re.findall(
+        r"\S+",
+        """lang charset http-equiv content name class href id role tabindex aria-hidden aria-label
+        aria-labelledby aria-describedby hidden for type autocomplete spellcheck placeholder value
+        checked open scope title alt src srcset media width height x y d viewbox preserveaspectratio
+        data-find data-names data-severity data-copy data-sort data-sortable data-rows data-columns""",
+    )
+)
+
+
+def test_no_control_or_bidirectional_character_reaches_the_page(hostile: bytes) -> None:
+    assert not MADE_HARMLESS.search(hostile.decode())
+    assert "\\u202e" in hostile.decode(), "it is made visible"
+
+
+def test_the_policy_of_a_hostile_page_is_that_of_any_other(hostile: bytes, tree: Element) -> None:
+    ours, theirs = (t.all("meta", http_equiv="Content-Security-Policy") for t in (tree, parsed(hostile)))
+    assert [m.attributes for m in ours] == [m.attributes for m in theirs]
+
+
+def test_backticks_mark_code() -> None:
+    assert str(prose("say `--n=<4>` & go")) == 'say <code><span class="option">--n</span>=&lt;4&gt;</code> &amp; go'
+    assert str(prose("an odd ` <b>")) == "an odd ` &lt;b&gt;"
+    assert str(prose("``")) == ""
+
+
+# --- for everybody ---
+
+
+def test_heading_levels_have_no_gap(tree: Element) -> None:
+    levels = [int(element.name[1]) for element in tree.all() if re.fullmatch(r"h[1-6]", element.name)]
+    assert levels.count(1) == 1 and levels[0] == 1
+    assert all(later <= earlier + 1 for earlier, later in itertools.pairwise(levels))
+
+
+def test_the_page_has_landmarks_a_language_and_a_skip_link(tree: Element) -> None:
+    (html,) = tree.all("html")
+    assert html.attributes["lang"] == "en"
+    for name in ("header", "nav", "main", "footer"):
+        assert len(tree.all(name)) == 1
+    first = tree.all("a")[0]
+    assert first.attributes["href"] == "#main"
+
+
+def test_every_link_has_a_target_and_ids_are_unique(tree: Element) -> None:
+    ids = [element.attributes["id"] for element in tree.all() if "id" in element.attributes]
+    assert len(ids) == len(set(ids))
+    for link in tree.all("a"):
+        assert link.attributes["href"][1:] in ids
+
+
+def test_every_table_has_a_caption_and_heads_with_scopes(tree: Element) -> None:
+    tables = tree.all("table")
+    assert tables
+    for table in tables:
+        assert table.all("caption")
+        assert table.all("th")
+        assert all(th.attributes.get("scope") in ("col", "row") for th in table.all("th"))
+
+
+def test_every_picture_has_a_description() -> None:
+    for image in parsed(page(story(60))).all("img"):
+        assert len(image.attributes["alt"]) > 40
+
+
+def test_there_are_dark_and_print_styles(four: bytes) -> None:
+    for query in (b"prefers-color-scheme: dark", b"@media print", b"forced-colors"):
+        assert query in four
+
+
+# --- size ---
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(700)
+def test_the_page_of_a_thousand_nodes_is_quick_and_small() -> None:
+    code = """
+import json, time
+from tests.reporters.html.stories import page, story
+report = story(1000)
+began = time.process_time()
+written = page(report)
+print(json.dumps([time.process_time() - began, len(written)]))
+"""
+    done = measured([sys.executable, "-c", code], cwd=ROOT, timeout_s=600)
+    assert done.code == 0, str(done)
+    seconds, size_bytes = json.loads(done.output)
+    assert seconds < 5
+    assert done.peak_bytes < 2**30, str(done)
+    assert size_bytes < 10e6
+
+
+# Charts as geometry and text: equal rows are folded, a bad row is visible, an unknown value never looks like a number.
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (0, "bytes", "0 B"),
+        (1536, "bytes", "1.50 KiB"),
+        (3 * 2**40, "bytes", "3.00 TiB"),
+        (0.0000193, "s", "19.3 µs"),
+        (0.5, "s", "500 ms"),
+        (61.25, "s", "61.2 s"),
+        (97.18, "Gbit/s", "97.2 Gbit/s"),
+        (12345, "", "12,345"),
+        (0.00123, "", "0.00123"),
+        (float("nan"), "", "not a number"),
+    ],
+)
+def test_numbers_have_few_digits_and_a_fitting_unit(value: float, unit: str, text: str) -> None:
+    assert format_number(value, unit) == text
+
+
+def test_a_range_has_its_unit_once_and_equal_ends_are_one_number() -> None:
+    assert format_range([1.2, 1.4], "s") == "1.20 to 1.40 s"
+    assert format_range([0.0004, 1.4], "s") == "400 µs to 1.40 s"
+    assert format_range([2.0, 2.0], "s") == "2.00 s"
+    assert share(1, 0) == "0"
+
+
+def rows_of(count: int, **odd: str) -> tuple[Row, ...]:
+    return tuple(
+        Row(
+            f"n{number:03d}",
+            (Cell(odd.get(f"n{number:03d}", "2.5.1"), odd=f"n{number:03d}" in odd), Cell(number / 1000)),
+        )
+        for number in range(count)
+    )
+
+
+def a_table(rows: tuple[Row, ...]) -> Table:
+    return Table("versions", "Versions", "", (Column("torch"), Column("took", "s")), rows)
+
+
+def test_a_short_table_has_a_row_per_subject_odd_ones_first() -> None:
+    view = table_view(a_table(rows_of(4, n002="2.1.0")))
+    assert [row.subject for row in view.rows] == ["n002", "n000", "n001", "n003"]
+    assert not view.folded
+    assert view.columns[1].numeric and view.columns[1].unit == "s"
+
+
+def test_equal_rows_are_folded_with_ranges_of_numbers() -> None:
+    view = table_view(a_table(rows_of(300, n200="2.1.0")))
+    assert [(row.subject, row.count) for row in view.rows] == [("n200", 1), ("n[000-199,201-299]", 299)]
+    assert view.rows[1].cells[1].text == "0 s to 299 ms"
+    assert len(view.all_rows) == 300
+
+
+def test_unknown_values_show_their_reason_and_are_not_folded_with_known_ones() -> None:
+    rows = (*rows_of(20), Row("n900", (Cell(None, why="denied"), Cell(float("nan")))))
+    view = table_view(a_table(rows))
+    assert [(row.subject, row.cells[0].text, row.cells[0].why) for row in view.rows][1] == (
+        "n900",
+        "not known",
+        "denied",
+    )
+    assert view.rows[1].cells[1].missing
+
+
+def test_an_outlier_does_not_flatten_the_scale() -> None:
+    scale = scale_of([*(float(value) for value in range(100)), 1e6])
+    assert len({scale.level(float(value)) for value in range(100)}) == len(LEVELS)
+    assert scale.style(1e6) == LEVELS[-1]
+    assert scale_of([3.0, 3.0]).labels("s") == ((LEVELS[0], "3.00 s"),)
+
+
+def test_nearly_equal_values_look_equal() -> None:
+    assert scale_of([19.7, 20.0, 20.3, 20.7]).labels("µs") == ((LEVELS[0], "19.7 to 20.7 µs"),)
+    assert len(scale_of([10.0, 12.0, 20.0]).labels("µs")) == len(LEVELS)
+
+
+# --- heat maps ---
+
+
+def a_matrix(count: int, bad_row: int = -1, *, value: float | None = None, step: int = 1) -> Matrix:
+    names = tuple(f"n{number:04d}" for number in range(count))
+    marks = tuple(
+        Mark(row, column, value, "bad" if row == bad_row else "ok", "refused" if row == bad_row else "")
+        for row in range(count)
+        for column in range(count)
+        if row != column and (row - column) % step == 0
+    )
+    return Matrix("links.reach", "Reachability", "", "us" if value else "", names, names, marks)
+
+
+def pixels(picture: Picture, address: str) -> list[bytes]:
+    """The rows of a picture, as numbers of its palette, read back from the file."""
+    data = base64.b64decode(address.removeprefix("data:image/png;base64,"))
+    at, packed, size = 8, b"", (0, 0)
+    while at < len(data):
+        (length,) = struct.unpack(">I", data[at : at + 4])
+        kind, body = data[at + 4 : at + 8], data[at + 8 : at + 8 + length]
+        assert zlib.crc32(kind + body) == struct.unpack(">I", data[at + 8 + length : at + 12 + length])[0]
+        size = struct.unpack(">II", body[:8]) if kind == b"IHDR" else size
+        packed += body if kind == b"IDAT" else b""
+        at += 12 + length
+    assert size == (picture.columns, picture.rows)
+    raw = zlib.decompress(packed)
+    width = picture.columns + 1
+    return [raw[start + 1 : start + width] for start in range(0, len(raw), width)]
+
+
+def test_a_small_matrix_describes_each_pair_in_words() -> None:
+    view = heat_view(a_matrix(4, bad_row=2))
+    assert [square.text for square in view.squares[2]] == ["×", "×", "·", "×"]
+    assert [square.word for square in view.squares[2]] == ["bad", "bad", "itself", "bad"]
+    assert view.squares[2][0].title == "n0002 to n0000: bad (refused)"
+    assert view.summary == "12 pairs drawn: 9 ok, 3 bad"
+    assert "not tried" not in [swatch.label for swatch in view.legend]
+    assert view.picture is None
+
+
+def test_a_cell_shows_its_value() -> None:
+    view = heat_view(a_matrix(3, value=21.0))
+    assert view.squares[0][1].text == "21.0"
+    assert view.squares[0][1].title == "n0000 to n0001: 21.0 us"
+    assert view.summary == "6 pairs drawn: 6 ok. Median 21.0 us, 21.0 us"
+
+
+def test_an_untried_pair_is_not_a_pass() -> None:
+    view = heat_view(a_matrix(6, step=2))
+    assert view.squares[0][1].word == "not tried"
+    assert "not tried" in [swatch.label for swatch in view.legend]
+
+
+def test_a_bad_row_of_a_large_matrix_spans_the_picture() -> None:
+    view = heat_view(a_matrix(1000, bad_row=402, step=40))
+    assert view.picture is not None
+    assert (view.picture.columns, view.picture.rows) == (250, 250)
+    for address in (view.picture.light, view.picture.dark):
+        lines = pixels(view.picture, address)
+        assert 0 not in lines[402 // 4], "also where no pair of it was tried"
+        assert 0 in lines[403 // 4 + 1]
+    (longest,) = [strip for strip in view.row_strips if strip.long == "100"]
+    assert longest.title == "n0402: 100 % of its pairs bad"
+    assert view.outliers is not None and view.bad is not None
+    assert [row.subject for row in view.outliers.rows] == ["n0402", "999 others"]
+    assert view.outliers.rows[0].cells[0].text == "24 of 24"
+    assert view.bad.rows[0].cells[3].text == "refused"
+
+
+def test_a_large_matrix_without_faults_names_its_extremes() -> None:
+    names = tuple(f"n{number}" for number in range(60))
+    marks = tuple(Mark(row, (row + 1) % 60, float(row + 1), "ok") for row in range(60))
+    view = heat_view(Matrix("links.latency", "Latency", "", "us", names, names, marks))
+    assert view.outliers is not None
+    assert "n59" in [row.subject for row in view.outliers.rows]
+    assert view.outliers.rows[-1].subject == "54 others"
+    assert view.bad is None
+
+
+def test_nothing_stands_out_without_faults_and_values() -> None:
+    view = heat_view(a_matrix(60, step=2))
+    assert view.outliers is None
+    assert view.row_strips == () and view.strip_note == ""
+
+
+def test_folded_names_are_shown_only_if_they_keep_the_order() -> None:
+    assert heat_view(a_matrix(30)).row_names == "n[0000-0029]"
+    turned = replace(a_matrix(30), rows=a_matrix(30).rows[::-1])
+    assert heat_view(turned).row_names == ""
+    assert heat_view(replace(turned, rows=tuple(f"rank {n}" for n in range(30)))).row_names == ""
+
+
+def test_the_picture_of_a_thousand_nodes_is_small() -> None:
+    view = heat_view(a_matrix(1000, value=20.0, step=21))
+    assert view.picture is not None
+    assert len(view.picture.light) < 100_000
+
+
+def test_both_palettes_have_a_colour_for_every_class() -> None:
+    assert set(LIGHT) == set(DARK) >= {BAD, BAND, *LEVELS}
+
+
+# --- timelines, bars, layouts ---
+
+
+def lanes(count: int) -> Timeline:
+    made = tuple(
+        Lane(f"rank {n}", f"node{n}", (Span(0, 1, "start"), Span(1, 3 + (n == 7), "train"))) for n in range(count)
+    )
+    return Timeline("smoke.steps", "Steps", "", made)
+
+
+def test_a_timeline_has_phase_durations_and_the_slowest_lane() -> None:
+    view = timeline_view(lanes(10))
+    assert [(row.subject, row.cells[1].text, row.cells[2].text, row.cells[3].text) for row in view.by_phase.rows] == [
+        ("start", "1.00 s", "1.00 s", "rank 0"),
+        ("train", "2.00 s", "2.00 to 3.00 s", "rank 7"),
+    ]
+    assert view.lanes[7].took.text == "4.00 s"
+    assert (view.lanes[0].phases[1].at, view.lanes[0].phases[1].long) == ("25", "50")
+    assert view.picture is None
+
+
+def test_many_lanes_become_a_picture_with_the_last_ones_as_rows() -> None:
+    view = timeline_view(lanes(1000))
+    assert view.picture is not None and view.picture.rows == 1000
+    assert view.lanes[0].subject == "rank 7"
+    assert len(view.lanes) == 12
+    ends = [bytes(row).rstrip(b"\0") for row in pixels(view.picture, view.picture.light)]
+    assert [number for number, end in enumerate(ends) if len(end) == 960] == [7]
+
+
+def test_an_empty_lane_is_marked() -> None:
+    view = timeline_view(Timeline("smoke.steps", "Steps", "", (Lane("rank 0", "n", ()),)))
+    assert view.lanes[0].took.missing and view.ticks == ()
+
+
+def test_many_bars_list_odd_ones_and_extremes() -> None:
+    many = tuple(Bar(f"rank {n}", f"node{n}", 1 + n / 1000, odd=n == 500) for n in range(900))
+    view = bars_view(Bars("smoke.stragglers", "Stragglers", "", "s", (*many, Bar("rank 900", "x", None, why="silent"))))
+    listed = [bar.label for bar in view.bars]
+    assert {"rank 0", "rank 500", "rank 899", "rank 900"} <= set(listed)
+    assert len(listed) == 14
+    assert view.bars_note.endswith("887 others are between: 1.01 to 1.89 s.")
+    assert view.bars[-1].value.text == "not known" and view.bars[-1].long == "0"
+    assert view.profile.count("h1") == 901
+
+
+def test_a_layout_folds_nodes_with_the_same_kinds_of_pieces() -> None:
+    places = tuple(
+        Place(f"n{n:03d}", (Piece(f"server {n}", "server", n * 2.0**20), Piece(f"worker {n}", "worker", None)))
+        for n in range(1, 41)
+    )
+    view = layout_view(Layout("servers.placement", "Who is where", "", "bytes", places))
+    (place,) = view.places
+    assert (place.node, place.count, place.total) == ("n[001-040]", 40, "1.00 to 40.0 MiB")
+    assert place.pieces[0].label == "server 1 to server 40"
+    assert place.pieces[0].long == "100"
+    assert place.pieces[1].value == "", "a worker holds nothing, which is no gap"
+
+
+def test_a_server_with_unknown_content_is_named() -> None:
+    layout = Layout("servers.placement", "", "", "bytes", (Place("n", (Piece("server 0", "server", None, "silent"),)),))
+    (piece,) = layout_view(layout).places[0].pieces
+    assert (piece.value, piece.missing, piece.why) == ("not known", True, "silent")
+
+
+def test_headings_come_from_ids_and_empty_charts_are_left_out() -> None:
+    own = Table("site.licences", "Licences", "", (Column("free"),), (Row("n1", (Cell(3),)),))
+    empty = Timeline("smoke.steps", "Steps", "", ())
+    found = drawings_of([own, empty, a_matrix(3)])
+    assert [(heading, len(drawings)) for heading, drawings in found] == [("Links", 1), ("Measurements", 1)]

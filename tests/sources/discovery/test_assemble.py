@@ -1,22 +1,35 @@
+"""None"""
+
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from preflight import api
+from preflight._util.usage_error import UsageError
+from preflight.model.findings import VerdictKind
 from preflight.model.job import Job, Known, NoteKind, Scope, Strength, Unresolved
+from preflight.plugins import registry
 from preflight.sources.base import Reading, Source, SourceFile, Tree
 from preflight.sources.configs.accelerate_config import AccelerateSource
 from preflight.sources.configs.framework_files import FRAMEWORKS, DeepSpeedSource, FrameworkSource
 from preflight.sources.configs.line_files import HostfileSource
 from preflight.sources.configs.training_settings import TrainingSettingsSource
-from preflight.sources.discovery.assemble import assemble
+from preflight.sources.discovery import walk as module
+from preflight.sources.discovery.assemble import assemble, name_by_content
 from preflight.sources.discovery.readings import TreeSnapshot
+from preflight.sources.discovery.walk import walk
 from preflight.sources.python.python_source import PythonSource
 from preflight.sources.shell.shell_source import ShellSource
 
 SOURCES: tuple[Source, ...] = (ShellSource(), DeepSpeedSource(), HostfileSource(), PythonSource())
+
+
 TRAIN = "import torch.distributed as dist\ndist.init_process_group('nccl')\n"
+
+
 DS = '{"train_batch_size": 16, "train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 2}}\n'
 
 
@@ -309,3 +322,155 @@ def test_configurations_of_experiments_are_jobs_where_a_launch_names_them(tmp_pa
     for name in ("b.yml", "other.yaml"):
         (single,) = assemble(tmp_path, [tmp_path / name], sources=sources)
         assert {claim.value for claim in single.claims if "batch_size" in claim.quantity} == {Known(4)}
+
+
+# Standard input without a name: its kind by its content, and none where the content does not show it.
+
+
+_DEEPSPEED = '{"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2}'
+
+
+_TORCHTITAN = '[model]\nname = "llama3"\n[training]\nlocal_batch_size = 2\n[parallelism]\ntensor_parallel_degree = 2\n'
+
+
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [
+        ("apiVersion: batch/v1\nkind: Job\nmetadata: {name: a}\n", "stdin"),
+        ('{"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "a"}}', "stdin.json"),
+        ("#!/bin/bash\n#SBATCH -N 2\nsrun python train.py\n", "stdin"),
+        ("torchrun --nnodes=2 --nproc_per_node=8 train.py\n", "stdin.sh"),
+        (_DEEPSPEED, "stdin.json"),
+        (_TORCHTITAN, "stdin.toml"),
+        ("compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\nnum_machines: 2\n", "stdin.yaml"),
+        ("import torch.distributed as dist\ndist.init_process_group('nccl')\n", "stdin.py"),
+        ("# syntax=1\nFROM pytorch/pytorch:2.1\nRUN pip install deepspeed\n", "stdin.dockerfile"),
+    ],
+    ids=range(9),
+)
+def test_the_kind_is_recognised(content: str, name: str) -> None:
+    assert name_by_content(content.encode(), registry.sources()) == name
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"hello world\n", b"\0\1", b"{" * 50_000, b"[" * 50_000, b"x = " + b"9" * 9000]
+)
+def test_a_content_that_shows_nothing_has_no_kind(content: bytes) -> None:
+    assert name_by_content(content, registry.sources()) == "stdin"
+
+
+# A file of settings that a launch names counts against GO unless something is read from it.
+
+
+def job(folder: Path, arguments: str) -> Path:
+    (folder / "run.sh").write_text(f"#!/bin/bash\ntorchrun --nproc_per_node=8 train.py {arguments}\n")
+    (folder / "train.py").write_text('import torch.distributed as dist\n\ndist.init_process_group("nccl")\n')
+    (folder / "own.yaml").write_text("alpha: {beta: 2}\n")
+    return folder
+
+
+@pytest.mark.parametrize("arguments", ["--cfg own.yaml", "--config=own.yaml", "-c own.yaml"])
+def test_settings_that_no_source_reads_are_named(arguments: str, tmp_path: Path) -> None:
+    report = api.lint(job(tmp_path, arguments))
+    assert (report.verdict, report.exit_code) == (VerdictKind.INCOMPLETE, 3)
+    (unread,) = report.understood.files_unread
+    assert "`own.yaml` holds the settings of this launch, and no source reads a file of this kind" in unread.reason
+
+
+@pytest.mark.parametrize("arguments", ["", "--data own.yaml", "--cfg absent.yaml", "--cfg $CONFIG"])
+def test_other_arguments_change_nothing(arguments: str, tmp_path: Path) -> None:
+    assert api.lint(job(tmp_path, arguments)).verdict is VerdictKind.GO
+
+
+def test_a_script_that_reads_its_settings_itself_is_understood(tmp_path: Path) -> None:
+    folder = job(tmp_path, "--cfg own.yaml")
+    script = folder / "train.py"
+    script.write_text(f"import yaml\n{script.read_text()}settings = yaml.safe_load(open('own.yaml'))\n")
+    report = api.lint(folder)
+    assert report.verdict is VerdictKind.GO
+    assert any("only the script knows what they mean" in item.reason for item in report.coverage.unknown_outcomes)
+
+
+def make(root: Path, *names: str) -> None:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("x")
+
+
+def test_only_files_that_may_belong_to_a_job_are_found_in_order(tmp_path: Path) -> None:
+    make(tmp_path, "b.sh", "a/run", "a/z.py", "ds.json", "img.png", ".hidden.sh", ".git/x.sh", "venv/x.py")
+    assert walk(tmp_path, ".").files == ("b.sh", "ds.json", "a/run", "a/z.py")
+    assert walk(tmp_path, "a").files == ("a/run", "a/z.py")
+
+
+def test_ignored_files_are_skipped(tmp_path: Path) -> None:
+    make(
+        tmp_path,
+        "out/x.sh",
+        "a/out/y.sh",
+        "a/keep.sh",
+        "a/gen1.sh",
+        "top.sh",
+        "a/top.sh",
+        "b/c/d/e.sh",
+        "b/e.sh",
+    )
+    (tmp_path / ".gitignore").write_text("# made\n\nout/\ngen?.sh\n/top.sh\nb/**/e.sh\n!b/e.sh\n" + "*a" * 50 + "\n")
+    assert walk(tmp_path, ".").files == ("a/keep.sh", "a/top.sh", "b/e.sh")
+    assert walk(tmp_path, "a").files == ("a/keep.sh", "a/top.sh")
+    # A folder named by the user is read even if it is ignored.
+    assert walk(tmp_path, "out").files == ("out/x.sh",)
+
+
+def test_the_innermost_matching_ignore_file_decides(tmp_path: Path) -> None:
+    make(tmp_path, "a/x.sh", "a/b/x.sh", "a/b/y.sh", "y.sh", "a/b/c/y.sh")
+    (tmp_path / ".gitignore").write_text("x.sh\ny.sh\n\\\n[\n")
+    (tmp_path / "a" / "b" / ".gitignore").write_text("!x.sh\n!/y.sh\n")
+    assert walk(tmp_path, ".").files == ("a/b/x.sh", "a/b/y.sh")
+
+
+def test_excluded_files_are_skipped(tmp_path: Path) -> None:
+    make(tmp_path, "a/x.sh", "b/x.sh", "b/a/x.sh", "c.sh")
+    (tmp_path / ".gitignore").write_text("!*.sh\n")
+    assert walk(tmp_path, ".", exclude=["/a", "c.*"]).files == ("b/x.sh", "b/a/x.sh")
+    with pytest.raises(UsageError, match="is not a pattern"):
+        walk(tmp_path, ".", exclude=["!"])
+
+
+def test_the_first_bytes_decide_if_the_name_does_not(tmp_path: Path) -> None:
+    make(tmp_path, "Dockerfile.train", "hostfile.4", ".env", ".envrc", "job.lsf", "train.list")
+    (tmp_path / "start.node0").write_text("#!/usr/bin/env bash\necho\n")
+    (tmp_path / "big.run").write_text("#BSUB -n 4\necho\n")
+    (tmp_path / "notes.2024").write_text("what was said\n")
+    (tmp_path / "run.sh.j2").write_text("#!/bin/bash\n{{ x }}\n")
+    os.mkfifo(tmp_path / "pipe.run")
+    found = walk(tmp_path, ".").files
+    assert found == (".env", "Dockerfile.train", "big.run", "hostfile.4", "job.lsf", "start.node0", "train.list")
+
+
+def test_third_party_folders_are_skipped_unless_named(tmp_path: Path) -> None:
+    make(tmp_path, "third_party/x.sh", "pkg/testdata/y.yaml", "tools/pyvenv.cfg", "tools/bin/run", "here.sh")
+    assert walk(tmp_path, ".").files == ("here.sh",)
+    assert walk(tmp_path, "pkg/testdata").files == ("pkg/testdata/y.yaml",)
+
+
+def test_links_to_folders_are_not_entered(tmp_path: Path) -> None:
+    make(tmp_path, "a/run.sh")
+    (tmp_path / "a" / "again").symlink_to(tmp_path, target_is_directory=True)
+    os.mkfifo(tmp_path / "a" / ".gitignore")
+    assert walk(tmp_path, ".").files == ("a/run.sh",)
+
+
+def test_circular_links_are_reported_when_read(tmp_path: Path) -> None:
+    make(tmp_path, "run.sh")
+    (tmp_path / "train.sh").symlink_to("train.sh")
+    (tmp_path / "a.py").symlink_to("b.py")
+    (tmp_path / "b.py").symlink_to("a.py")
+    assert walk(tmp_path, ".").files == ("a.py", "b.py", "run.sh", "train.sh")
+
+
+def test_too_many_files_are_noted(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    make(tmp_path, *(f"{n}.sh" for n in range(5)))
+    monkeypatch.setattr(module, "MAX_FILES", 3)
+    walked = walk(tmp_path, ".")
+    assert len(walked.files) == 3 and "3 files" in walked.notes[0].message

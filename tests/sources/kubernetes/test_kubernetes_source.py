@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from preflight.model.job import Claim, Known, Launch, NoteKind, Unresolved, Value
 from preflight.model.job.value import is_known
 from preflight.sources.base import Reading, SourceFile
+from preflight.sources.formats import lenient_yaml
+from preflight.sources.formats.structured import Kind, Node
 from preflight.sources.formats.tree import MemoryTree
+from preflight.sources.kubernetes.admission import Outcome, admission, holds
+from preflight.sources.kubernetes.kustomization import Overlay
 from preflight.sources.kubernetes.pods import amount
 from preflight.sources.kubernetes.workloads import KubernetesSource
+from preflight.sources.tables import FOLDER
 
 TORCH = """\
 apiVersion: kubeflow.org/v1
@@ -425,3 +435,262 @@ def test_an_indexed_job_with_tpus_is_one_process_on_each_host() -> None:
 def test_other_jobs_with_a_python_program_are_no_slice(old: str, new: str) -> None:
     text = TPU_JOB.replace(old, new)
     assert KubernetesSource().read(SourceFile("job.yaml", text, "", len(text)), MemoryTree({})).launches == ()
+
+
+# The schemas of custom resources and their conditions, on small objects.
+
+
+TABLE: dict[str, Any] = json.loads((FOLDER / "custom_resources.json").read_text(encoding="utf-8"))
+
+
+def node(text: str) -> Node:
+    root = lenient_yaml.parse(text).root
+    assert root is not None
+    return root
+
+
+def outcome(text: str) -> Outcome:
+    found = admission(node(text))
+    assert found is not None
+    return found
+
+
+QUEUE = "apiVersion: kueue.x-k8s.io/v1beta1\nkind: LocalQueue\nmetadata: {name: a, namespace: b}\nspec: "
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ("{clusterQueue: gpus}", ""),
+        ("{clusterQueue: $QUEUE}", ""),
+        ("{clusterQueue: null}", ""),
+        ("{clusterQueues: gpus}", "`clusterQueues` is not a field of spec"),
+        ("{clusterQueue: 3}", "`clusterQueue: 3` is a number, where a text is expected"),
+        ("{clusterQueue: Gpus}", "does not have the form"),
+        ("{stopPolicy: none}", "is not one of"),
+        ("[gpus]", "`spec` is a list, where a mapping is expected"),
+    ],
+)
+def test_a_field_is_compared_with_its_schema(spec: str, problem: str) -> None:
+    found = outcome(QUEUE + spec)
+    assert [problem in refusal.problem for refusal in found.refusals] == ([True] if problem else [])
+
+
+def test_a_refusal_is_located_at_its_key() -> None:
+    text = QUEUE + "{clusterQueues: gpus}"
+    (refusal,) = outcome(text).refusals
+    assert text[refusal.start : refusal.end] == "clusterQueues: gpus"
+    assert refusal.remedy == "Write `clusterQueue`."
+
+
+def test_releases_that_accept_the_object_are_named() -> None:
+    text = (
+        "apiVersion: trainer.kubeflow.org/v1alpha1\nkind: TrainJob\nmetadata: {name: a}\n"
+        "spec: {runtimeRef: {name: r}, initializer: {model: {storageUri: llama}}}"
+    )
+    (refusal,) = outcome(text).refusals
+    assert refusal.refused_by == "trainer 2.3.0"
+    assert refusal.accepted_by[-1] == "trainer 2.2.1"
+
+
+@pytest.mark.parametrize("kind", ["Pod", "Deployment", "MyJob"])
+def test_other_kinds_are_not_judged(kind: str) -> None:
+    assert admission(node(f"apiVersion: v1\nkind: {kind}\nspec: {{}}")) is None
+
+
+def test_a_version_of_earlier_releases_is_not_judged() -> None:
+    assert admission(node("apiVersion: kubeflow.org/v1beta2\nkind: PyTorchJob")) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "condition", "expected"),
+    [
+        ("{a: 1}", ["count", ["a", "b"], 0, 1], True),
+        ("{a: 1, b: 2}", ["count", ["a", "b"], 0, 1], False),
+        ("{a: x}", ["in", "a", ["y", None]], False),
+        ("{}", ["in", "a", ["y", None]], True),
+        ("{a: {{ x }}}", ["in", "a", ["y"]], "{{ x }}"),
+        ("{a: {{ x }}}", ["or", ["in", "a", ["y"]], ["has", "a"]], True),
+        ("{a: {{ x }}}", ["and", ["in", "a", ["y"]], ["has", "b"]], False),
+        ("{a: [{b: 1}, {}]}", ["each", "a", ["has", "b"]], False),
+        ("{a: [{b: 1}, {}]}", ["some", "a", ["has", "b"]], True),
+        ("{a: [x, y, x]}", ["unique", "a"], False),
+        ("{a: [{k: last}, {k: x}]}", ["last-only", "a", "k", "last"], False),
+        ("{a: [x, {{ y }}]}", ["unique", "a"], "{{ y }}"),
+        ("{a: [x, {{ y }}, x]}", ["unique", "a"], False),
+        ("{a: [{k: {{ y }}}, {k: x}]}", ["last-only", "a", "k", "last"], "{{ y }}"),
+        ("{a: [{k: last}, {k: {{ y }}}]}", ["last-only", "a", "k", "last"], "{{ y }}"),
+        ("{a: [{k: {{ y }}}, {k: last}]}", ["last-only", "a", "k", "last"], True),
+        ("{f: [{r: {{ y }}}], c: [1, 2]}", ["each-same-size", "f", "r", "c"], "{{ y }}"),
+        ("{a: [{{ x }}, {b: {{ y }}}]}", ["some", "a", ["has", "c"]], "{{ x }}"),
+        ("{a: {b: null}}", ["size", "a", 1, None], False),
+        ("{a: auto}", ["at-least", "a", 1], False),
+        ("{f: [{r: [1]}], c: [1, 2]}", ["each-same-size", "f", "r", "c"], False),
+    ],
+)
+def test_conditions(text: str, condition: list[Any], expected: bool | str) -> None:
+    found = holds(node(text), condition)
+    assert (text[found.start : found.end] if isinstance(found, Node) else found) == expected
+
+
+def test_an_open_rule_is_left_open_at_the_value_that_it_depends_on() -> None:
+    text = (
+        "apiVersion: jobset.x-k8s.io/v1alpha2\nkind: JobSet\nmetadata: {name: a, labels: {k: '{{ other }}'}}\n"
+        "spec: {startupPolicy: {startupPolicyOrder: InOrder}, replicatedJobs: [{{ jobs }}]}"
+    )
+    found = outcome(text)
+    assert found.refusals == ()
+    assert [text[start:end] for start, end in found.open_values][-1] == "{{ jobs }}"
+
+
+def test_every_condition_of_the_table_can_be_evaluated() -> None:
+    rules = [rule for part in TABLE["parts"] for rule in part.get("rules", ())]
+    assert len(rules) > 20
+    for condition, message, _ in rules:
+        assert message
+        holds(node("{a: [1]}"), condition)
+
+
+# Overlays, compared with the kustomize of kubectl if it is installed.
+
+
+JOB = """\
+apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata: {name: train}
+spec:
+  pytorchReplicaSpecs:
+    Worker:
+      replicas: 2
+      template:
+        spec:
+          volumes: [{name: scripts, configMap: {name: scripts}}]
+          containers:
+            - name: pytorch
+              image: example/train:1
+              command: [bash, /scripts/run.sh]
+              volumeMounts: [{name: scripts, mountPath: /scripts}]
+              resources: {limits: {nvidia.com/gpu: 4}}
+"""
+
+
+FILES = {
+    "base/kustomization.yaml": "resources: [job.yaml]\nconfigMapGenerator:\n- name: scripts\n  files: [run.sh]\n",
+    "base/job.yaml": JOB,
+    "base/run.sh": "#!/bin/bash\ntorchrun --nproc_per_node=4 \\\n  train.py\n",
+    "big/kustomization.yaml": """\
+resources: [../base]
+namePrefix: big-
+namespace: team
+commonLabels: {kueue.x-k8s.io/queue-name: gpus}
+images: [{name: example/train, newTag: "2"}]
+patches:
+- path: workers.yaml
+- target: {kind: PyTorchJob, name: train}
+  patch: |
+    - op: replace
+      path: /spec/pytorchReplicaSpecs/Worker/template/spec/containers/0/resources/limits/nvidia.com~1gpu
+      value: 8
+""",
+    "big/workers.yaml": """\
+apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata: {name: train}
+spec: {pytorchReplicaSpecs: {Worker: {replicas: 16}}}
+""",
+}
+
+
+def _overlay_read(files: dict[str, str], path: str = "big/kustomization.yaml") -> Reading:
+    file = SourceFile(path, files[path], "", len(files[path]))
+    assert KubernetesSource().recognises(file)
+    return KubernetesSource().read(file, MemoryTree(files))
+
+
+def test_every_value_has_the_location_of_its_patch_or_base() -> None:
+    reading = _overlay_read(FILES)
+    said = {claim.quantity: claim for claim in reading.claims}
+    assert (said["pod_replicas"].value, said["pod_replicas"].span.path) == (Known(16), "big/workers.yaml")
+    gpus = said["pod_gpus"]
+    assert (gpus.value, gpus.span.path, gpus.span.line) == (Known(8), "big/kustomization.yaml", 12)
+    assert (said["pod_image"].value, said["pod_image"].span.line) == (Known("example/train:2"), 5)
+    assert said["workload_name"].value == Known("big-train")
+    assert said["namespace"].value == Known("team")
+    (launch,) = reading.launches
+    assert (launch.span.path, launch.span.line) == ("base/run.sh", 2)
+
+
+def test_a_base_belongs_to_its_overlay() -> None:
+    composed = {reference.target for reference in _overlay_read(FILES).references if reference.role == "composed"}
+    assert {"base/kustomization.yaml", "base/job.yaml", "big/workers.yaml"} <= composed
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "resources: [../../outside, https://example.com/x?ref=1, missing.yaml]\n",
+        "resources: [.]\n",
+        "resources: [../base]\npatches:\n- target: {kind: PyTorchJob}\n  patch: |\n    - {op: remove, path: /no}\n",
+        "resources: [../base]\npatches: [{path: gone.yaml}, 7, {}]\nimages: 3\n",
+        "resources:\n- [\n",
+    ],
+)
+def test_invalid_or_missing_parts_do_not_raise(text: str) -> None:
+    reading = _overlay_read({**FILES, "big/kustomization.yaml": text})
+    assert not [note for note in reading.notes if note.required]
+
+
+def _plain(node: Node) -> Any:
+    if node.kind is Kind.OBJECT:
+        return {member.key: _plain(member.node) for member in node.in_force}
+    return [_plain(item) for item in node.items] if node.kind is Kind.ARRAY else node.value
+
+
+DEPLOYED = """\
+apiVersion: batch/v1
+kind: Job
+metadata: {name: j}
+spec:
+  parallelism: 2
+  template:
+    spec:
+      containers:
+      - {name: a, image: i, env: [{name: X, value: "1"}, {name: Y, value: "2"}], args: [one, two]}
+      - {name: b, image: k:1}
+"""
+
+
+PATCHES = """\
+resources: [j.yaml]
+images: [{name: i, newName: r/i, newTag: v2}, {name: k, digest: "sha256:aa"}]
+patches:
+- patch: |
+    apiVersion: batch/v1
+    kind: Job
+    metadata: {name: j}
+    spec:
+      parallelism: null
+      template:
+        spec:
+          nodeSelector: {gpu: h100}
+          containers:
+          - {name: a, args: [three], env: [{name: Y, value: "3"}, {name: Z, value: "4"}]}
+          - {name: b, $patch: delete}
+- target: {kind: Job}
+  patch: |
+    - {op: add, path: /spec/template/spec/containers/0/args/-, value: four}
+    - {op: add, path: /metadata/annotations, value: {a/b: c}}
+"""
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+def test_kustomize_builds_the_same(tmp_path: Path) -> None:
+    files = {"kustomization.yaml": PATCHES, "j.yaml": DEPLOYED}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    run = subprocess.run(
+        ["kubectl", "kustomize", str(tmp_path)], capture_output=True, text=True, timeout=60, check=True
+    )
+    (theirs,) = yaml.safe_load_all(run.stdout)
+    (ours,) = Overlay(MemoryTree(files)).build(SourceFile("kustomization.yaml", PATCHES, "", 0))
+    assert _plain(ours) == theirs

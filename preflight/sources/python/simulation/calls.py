@@ -6,15 +6,15 @@ import ast
 import contextlib
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from preflight.sources.python.collectives import AGREEING
-from preflight.sources.python.simulation.data_origins import size_of
+from preflight.sources.python.simulation.data_origins import MAY_DIVIDE, is_stream_for_all, shuffles_all, size_of
 from preflight.sources.python.simulation.expressions import Expressions
 from preflight.sources.python.simulation.known_functions import EQUAL, KEEPS, LOSS, OWN_RESULTS
 from preflight.sources.python.simulation.libraries import names
-from preflight.sources.python.simulation.run_state import LeftLoop, Returned, Signal
+from preflight.sources.python.simulation.run_state import Event, LeftLoop, Returned, Signal
 from preflight.sources.python.simulation.values import (
     AGREED,
     OWN,
@@ -41,6 +41,7 @@ from preflight.sources.python.simulation.values import (
 _MAX_DEPTH = 40
 #: Calls of one function that may be under way at the same time.
 _MAX_RECURSION = 2
+_METHODS_OF_DATA = names("methods_of_data")
 _CACHING = names("caching_decorators")
 
 #: Methods that libraries call of the objects that they get.
@@ -175,6 +176,36 @@ class Calls(Expressions):
         """Follow a function that a library is given, which may call it."""
         with self._in_region(maybe=True), contextlib.suppress(Signal):
             self.call(function, (), {}, node, frame, is_open=True)
+
+    def undivided(self) -> Iterator[tuple[Event, FunctionValue | None]]:
+        """The loaders of data of which no rank takes a part, with the `__iter__` of a stream."""
+        for event in list(self.events):
+            data = event.arguments[0] if event.arguments else event.keywords.get("dataset")
+            is_stream = is_stream_for_all(event)
+            if not (is_stream or shuffles_all(event)):
+                continue
+            found = (
+                data.owner.lookup("__iter__" if is_stream else "__getitem__") if isinstance(data, Instance) else None
+            )
+            method = found[0] if found is not None and isinstance(found[0], FunctionValue) else None
+            if isinstance(data, Instance) and method is not None and not self._reads_own_part(data, method, event):
+                yield event, method if is_stream else None
+            elif isinstance(data, External) and not is_stream:
+                yield event, None
+
+    def _reads_own_part(self, data: Instance, method: FunctionValue, event: Event) -> bool:
+        """Whether what a stream gives may depend on the rank."""
+        start, asked = len(self.events), self.functions.is_asked
+        self.functions.is_asked = False
+        made: Any = OWN
+        with self._in_region(maybe=True), contextlib.suppress(Signal):
+            made = self.call(method, (data,), {}, event.node, method.frame, is_open=True)
+        called = [each.name or _method_of_data(each) for each in self.events[start:]]
+        called += [each.name for each in data.attributes.values() if isinstance(each, External)]
+        is_own = self.functions.is_asked or isinstance(mixed(made, *data.attributes.values()), Own)
+        del self.events[start:]
+        self.functions.is_asked |= asked
+        return is_own or any(not name or MAY_DIVIDE.search(name) for name in called)
 
     def operated(self, value: Any, node: ast.expr, frame: Frame) -> bool:
         """Follow the operators of an object of the user's own; False for any other value."""
@@ -324,6 +355,12 @@ class Calls(Expressions):
             instance.is_open = True
             self.functions.called(self, foreign, arguments, keywords, node, frame, is_open=is_open)
         return instance
+
+
+def _method_of_data(event: Event) -> str:
+    """The method of something that is not known, if texts, lists or tensors have it; otherwise empty."""
+    function = event.node.func
+    return function.attr if isinstance(function, ast.Attribute) and function.attr in _METHODS_OF_DATA else ""
 
 
 def _is_plain_dictionary(owner: ClassValue) -> bool:

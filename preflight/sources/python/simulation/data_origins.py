@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
-from typing import Any
+import re
+from typing import TYPE_CHECKING, Any
 
+from preflight.sources.python.module import last
 from preflight.sources.python.simulation.libraries import names, pattern
 from preflight.sources.python.simulation.values import (
     AGREED,
@@ -18,10 +20,20 @@ from preflight.sources.python.simulation.values import (
     mixed,
 )
 
+if TYPE_CHECKING:
+    from preflight.sources.python.simulation.run_state import Event
+
 _DATA = pattern("data_sources")
 _NAMES = pattern("data_names")
 _DIVIDING = names("dividing_arguments")
+#: Functions of libraries that may give each rank its part.
+MAY_DIVIDE = pattern("may_divide")
+_LOADERS = ("torch.utils.data.DataLoader", "paddle.io.DataLoader")
 _WRAPPERS = pattern("model_wrappers")
+_SENDS_BUFFERS = re.compile(r"^torch\..*\bDistributedDataParallel\(\)$")
+_BUFFERED = pattern("buffered")
+#: Layers within layers.
+_MAX_LAYERS = 6
 _LAYERS = pattern("layer_lists")
 _SIZED = names("sized")
 #: Calls whose result has no data in it.
@@ -50,6 +62,26 @@ def is_list_of_layers(value: External) -> bool:
     return _LAYERS.search(value.name) is not None
 
 
+def exchanges_buffers(function: External | None) -> bool:
+    """Whether the forward pass of a wrapped model broadcasts its buffers, in evaluation too."""
+    if function is None or not _SENDS_BUFFERS.search(function.name) or not function.arguments:
+        return False
+    return function.keywords.get("broadcast_buffers", True) is True and _has_buffers(function.arguments[0], 0)
+
+
+def _has_buffers(layer: Any, depth: int) -> bool:
+    """Whether a model certainly has buffers: running means, or what it registers itself."""
+    if depth > _MAX_LAYERS:
+        return False
+    if isinstance(layer, External):
+        return bool(_BUFFERED.search(layer.name)) or any(_has_buffers(each, depth + 1) for each in layer.arguments)
+    if isinstance(layer, Instance):
+        parts: list[Any] = list(layer.attributes.values())
+    else:
+        parts = (layer.items or []) if isinstance(layer, ListValue) else []
+    return any(_has_buffers(each, depth + 1) for each in parts)
+
+
 def gives_own_data(value: Any) -> bool:
     """Whether a loop over a value gives the data of one rank."""
     if not isinstance(value, External):
@@ -72,6 +104,30 @@ def _stream_origin(loader: External) -> Unknown | None:
     if not isinstance(data, Instance) or data.owner.foreign is None or data.owner.foreign.last != "IterableDataset":
         return None
     return OWN if isinstance(mixed(*data.attributes.values()), Own) else UNKNOWN
+
+
+def shuffles_all(event: Event) -> bool:
+    """Whether a call certainly makes a loader that shuffles data of which no rank has taken its part."""
+    data = event.arguments[0] if event.arguments else event.keywords.get("dataset")
+    divided = isinstance(data, External) and MAY_DIVIDE.search(data.name)
+    return (
+        event.name in _LOADERS
+        and event.doubt < 2
+        and event.keywords.get("shuffle") is True
+        and not any(event.keywords.get(name) is not None for name in ("sampler", "batch_sampler"))
+        and isinstance(data, (Instance, External))
+        and not (divided or isinstance(mixed(data), Own))
+    )
+
+
+def is_stream_for_all(event: Event) -> bool:
+    """Whether a call makes a loader of a stream, of a class of the user's own, that is not divided before."""
+    if last(event.name) != "DataLoader" or event.doubt > 1:
+        return False
+    loader = External("DataLoader()", arguments=event.arguments, keywords=event.keywords)
+    data = event.arguments[0] if event.arguments else event.keywords.get("dataset")
+    whole = isinstance(data, Instance) and not data.is_open and not gives_own_data(loader)
+    return whole and _stream_origin(loader) is UNKNOWN
 
 
 def size_origin(value: Any) -> Unknown:

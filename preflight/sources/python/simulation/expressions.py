@@ -427,6 +427,8 @@ class Expressions(Assignments):
             return External(f"{foreign.name}().{name}", of=receiver) if foreign is not None else UNKNOWN
         if isinstance(receiver, ClassValue):
             found = receiver.lookup(name)
+            if name == "apply" and found is None and (forward := _forward_of(receiver)) is not None:
+                return Bound(forward, (UNKNOWN,))
             if found is not None and not isinstance(found[0], FunctionValue) and _is_enumeration(receiver):
                 return UNKNOWN
             if found is not None:
@@ -515,6 +517,13 @@ class Expressions(Assignments):
             return items[name] if isinstance(items, (list, tuple, str)) else mixed(receiver)
         except ERRORS:
             return UNKNOWN
+
+
+def _forward_of(owner: ClassValue) -> FunctionValue | None:
+    """What `apply` of an operation with a gradient of its own calls: torch.autograd.Function, PyLayer of Paddle."""
+    found = owner.lookup("forward")
+    is_operation = owner.foreign is not None and owner.foreign.name.endswith(("autograd.Function", "PyLayer"))
+    return found[0] if is_operation and found is not None and isinstance(found[0], FunctionValue) else None
 
 
 def _is_large(value: Any) -> bool:

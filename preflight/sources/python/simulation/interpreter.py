@@ -20,7 +20,16 @@ from preflight.sources.python.simulation.data_origins import item_of, size_origi
 from preflight.sources.python.simulation.divergence import Divergence, Early, names_of, only_in_one
 from preflight.sources.python.simulation.expressions import end_of_decorator
 from preflight.sources.python.simulation.libraries import names
-from preflight.sources.python.simulation.run_state import Event, Failure, Guard, LeftLoop, Returned, Signal, Stopped
+from preflight.sources.python.simulation.run_state import (
+    Event,
+    Failure,
+    Guard,
+    LeftLoop,
+    Returned,
+    Signal,
+    Stopped,
+    names_in,
+)
 from preflight.sources.python.simulation.values import (
     OF_RANK,
     UNKNOWN,
@@ -161,7 +170,15 @@ class Interpreter(Calls):
         if "SystemExit" in name or "KeyboardInterrupt" in name:
             status = self.value(node.exc.args[0], frame) if isinstance(node.exc, ast.Call) and node.exc.args else None
             self.stop(node, frame, status)
-        raise self._stopped(self._failure(node, frame))
+        stopped = self._stopped(self._failure(node, frame))
+        owner = raised.owner if isinstance(raised, Instance) else raised
+        classes = owner.order() if isinstance(owner, ClassValue) else [owner]
+        stopped.kinds = [
+            each.node.name if isinstance(each, ClassValue) else each.last.removesuffix("()")
+            for each in classes
+            if isinstance(each, (ClassValue, External))
+        ]
+        raise stopped
 
     def _do_Assert(self, node: ast.Assert, frame: Frame) -> None:
         outcome = truth(self.value(node.test, frame))
@@ -252,8 +269,11 @@ class Interpreter(Calls):
         Args:
             is_behind: whether only some ranks come to the condition.
         """
-        if any(isinstance(each, Stopped) for each in signals):
-            # Its launcher ends the other ranks, too.
+        stopped = next((each for each in signals if isinstance(each, Stopped)), None)
+        if stopped is not None:
+            # Its launcher ends the other ranks, too, unless the rank itself goes on.
+            if self._tries and not stopped.is_exit and not own.of_rank:
+                self._raised.append(stopped.kinds)
             return
         file, depth = frame.module.file, self._maybe + 1
         left = next((each for each in signals if isinstance(each, (Returned, LeftLoop))), None)
@@ -421,6 +441,7 @@ class Interpreter(Calls):
         ended: Signal | None = None
         self._tries += bool(node.handlers)
         exhausted, self.exhausted = self.exhausted, UNKNOWN
+        raised, self._raised = self._raised, []
         try:
             self.block(node.body, frame)
         except Signal as signal:
@@ -428,7 +449,8 @@ class Interpreter(Calls):
         finally:
             self._tries -= bool(node.handlers)
         self._note_end_of_data(node, frame)
-        self.exhausted = exhausted
+        self._note_raised(node, frame)
+        self.exhausted, self._raised = exhausted, raised
         is_caught = isinstance(ended, Stopped) and bool(node.handlers) and not ended.is_exit
         if ended is None or is_caught:
             try:
@@ -453,6 +475,18 @@ class Interpreter(Calls):
             if leaving is not None and handler.type is not None and "StopIteration" in ast.unparse(handler.type):
                 early = Early("break", leaving, handler.type, frame.module.file, len(self.events), Counter())
                 self._early[-1].append(early)
+
+    def _note_raised(self, node: ast.Try, frame: Frame) -> None:
+        """Note that a rank leaves its round of a loop after an exception that it raises because of its own data."""
+        for kinds in self._raised if self._early and not self._muted else ():
+            for handler in node.handlers:
+                leaving = next((each for each in handler.body if isinstance(each, (ast.Break, ast.Continue))), None)
+                caught = set(names_in(handler.type)) if handler.type is not None else set()
+                if handler.type is not None and leaving is not None and caught & {*kinds, "Exception", "BaseException"}:
+                    kind = type(leaving).__name__.lower()
+                    early = Early(kind, leaving, handler.type, frame.module.file, len(self.events), Counter())
+                    self._early[-1].append(early)
+                    break
 
     def _after_body(self, node: ast.Try, frame: Frame, before: dict[str, Any], *, is_caught: bool) -> None:
         if not is_caught:

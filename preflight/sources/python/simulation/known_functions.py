@@ -56,6 +56,7 @@ from preflight.sources.python.simulation.values import (
 
 if TYPE_CHECKING:
     from preflight.sources.python.simulation.interpreter import Interpreter
+    from preflight.sources.python.simulation.run_state import Event
 
 _MAX_NAME = 200
 _MAX_RANGE = 10_000
@@ -114,6 +115,7 @@ class World:
         rank: of the job, and on its node; None stands for any rank.
         read: the text of a file that the program opens, by its path.
         names: the entries of a folder by its path; None if it is not there.
+        is_closed: whether a variable that the launch does not set is taken as not set.
     """
 
     rank: int | None = 0
@@ -126,6 +128,7 @@ class World:
     names: Callable[[str], Sequence[str] | None] = lambda path: None
     role: str = ""
     has_servers: bool = False
+    is_closed: bool = False
 
     def symbol(self, name: str) -> Any:
         """The value of a name in `libraries.toml`."""
@@ -156,6 +159,8 @@ class Library:
         self.is_asked = False
         #: The variables that the program sets.
         self.given: set[str] = set()
+        #: The variables that are not set, and for which a default was taken.
+        self.not_set: list[str] = []
         self._written: set[str] = set()
         words = world.arguments
         known = words is not None and None not in words
@@ -195,7 +200,7 @@ class Library:
     def _variable(self, name: Any) -> Any:
         if not isinstance(name, str):
             return UNKNOWN
-        of_rank = self.world.rank is None and OF_RANK_NAMES.search(name) is not None
+        of_rank = self.world.rank is None and not self.world.is_closed and OF_RANK_NAMES.search(name) is not None
         self.is_asked |= of_rank
         return self._variables.get(name, OF_RANK if of_rank else UNKNOWN)
 
@@ -256,6 +261,13 @@ class Library:
 
     # --- calls ---------------------------------------------------------------------------------------------------
 
+    def _is_of_launch(self, event: Event) -> bool:
+        """Whether a group is that of all ranks of the launch, so that their numbers are the same."""
+        rank, size = event.keywords.get("rank", UNKNOWN), event.keywords["world_size"]
+        if isinstance(rank, Own):
+            return rank.of_rank
+        return rank == self.world.rank if isinstance(rank, int) else size == self.world.world_size
+
     def called(
         self,
         run: Interpreter,
@@ -279,7 +291,7 @@ class Library:
                 True if any(_STARTS.intersection((each.name.rpartition(".")[2],)) for each in run.events) else UNKNOWN
             )
         if symbol:
-            is_own = any("world_size" in each.keywords for each in run.events)
+            is_own = any("world_size" in each.keywords and not self._is_of_launch(each) for each in run.events)
             return self._symbol(symbol) if not (arguments or keywords or is_own) else UNKNOWN
         if name in ("sys.exit", "builtins.exit", "builtins.quit", "os._exit"):
             run.stop(node, frame, arguments[0] if arguments else None)
@@ -586,8 +598,12 @@ class Library:
     ) -> Any:
         return run.awaited(arguments[0], node, frame) if arguments else UNKNOWN
 
-    def _call_os_getenv(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
-        return self._variable(arguments[0]) if arguments else UNKNOWN
+    def _call_os_getenv(self, run: Interpreter, arguments: tuple[Any, ...], keywords: dict[str, Any], *_: Any) -> Any:
+        name, default = (*arguments, keywords.get("default", UNKNOWN), UNKNOWN)[:2]
+        if not self.world.is_closed or not isinstance(name, str) or name in self._variables:
+            return self._variable(name)
+        self.not_set.append(name)
+        return default
 
     _call_os_environ_get = _call_os_getenv
 

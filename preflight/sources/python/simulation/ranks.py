@@ -16,14 +16,18 @@ from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.formats.comments import suppressions
 from preflight.sources.python import imports
 from preflight.sources.python.called_settings import SOURCE
+from preflight.sources.python.collectives import is_met_in_loop
+from preflight.sources.python.data_loaders import is_for_evaluation, may_divide
 from preflight.sources.python.module import Positions, last, parse_silently
-from preflight.sources.python.simulation import call_settings, resolution
+from preflight.sources.python.rank_conditions import RankSet
+from preflight.sources.python.simulation import call_settings, process_numbers, resolution
 from preflight.sources.python.simulation.argument_parser import OPEN
 from preflight.sources.python.simulation.interpreter import Interpreter
 from preflight.sources.python.simulation.known_functions import OF_RANK_NAMES, Library, World
 from preflight.sources.python.simulation.libraries import names, table
 from preflight.sources.python.simulation.run_state import Event, ExpressionPlace, Failure, Guard, Parsed, Run
-from preflight.sources.python.simulation.values import OutOfSteps, Own, mixed
+from preflight.sources.python.simulation.values import FunctionValue, OutOfSteps, Own, mixed
+from preflight.sources.python.written_files import OWN_DISKS
 
 #: The kind of variables that a launcher sets.
 _KINDS = {
@@ -56,6 +60,10 @@ _OF_SEVERAL_RANKS = frozenset(
 _UNSURE = "a condition that is not known"
 #: How a condition is shown on which ranks part, by its kind.
 _WORDS = {"while": "while", "for": "for ... in"}
+_SAVES = ("torch.save", "paddle.save")
+_EACH_NODE = RankSet.LOCAL_FIRST.value
+#: What a handler catches.
+_EXCEPTION = re.compile(r"^\(?(?:\w+\.)*\w*(?:Error|Exception|StopIteration)\b")
 #: Launchers that pass the local rank as an option (torch/distributed/launch.py, deepspeed/launcher/launch.py).
 _GIVING_LOCAL_RANK = ("torch.distributed.launch", "deepspeed")
 #: What shows that a file does something when it is started.
@@ -113,6 +121,7 @@ def simulated(job: Job, derived: Job, files_of: Callable[[Launch], Files]) -> Jo
         if launch.id in runs
         for claim in _of_launch(known, launch, runs[launch.id], files_of(launch))
     ]
+    new += _numbers(derived, launches, files_of)
     better = {(claim.scope, call_settings.place_of(claim.quantity, claim.span)) for claim in new}
     kept = (c for c in shown if (c.scope, call_settings.place_of(c.quantity, c.span)) not in better)
     modules = {claim.span.path for claim in new} - {file.path for file in job.files}
@@ -140,25 +149,83 @@ def runs_of(job: Job, launches: Sequence[Launch], files_of: Callable[[Launch], F
     wanted = resolution.places_of(job.claims)
     made: dict[tuple[object, ...], list[Run]] = {}
     found: dict[str, list[Run]] = {}
+    given = _given_to_each(job, launches)
     for launch in launches:
         if not launch.program.endswith(".py") or {"-h", "--help", "--version"} & set(launch.arguments):
             continue
         files = files_of(launch)
         script = files.tree.read(launch.program)
-        key = (launch.program, launch.launcher, launch.arguments, _world_size(job, launch), launch.started_at)
+        key = (*_line_of(job, launch), *sorted(given[launch.id].items()))
         if not isinstance(script, SourceFile) or not (launch.launcher or _IS_PROGRAM.search(script.text)):
             continue
         if key not in made and len(made) < _MAX_PROGRAMS:
-            made[key] = _runs(job, launch, script, files, wanted)
+            made[key] = _runs(job, launch, given[launch.id], script, files, wanted)
         found[launch.id] = made.get(key, [])
     return found
 
 
+def _line_of(job: Job, launch: Launch) -> tuple[object, ...]:
+    """What two launches of one program have in common, apart from their variables."""
+    return launch.program, launch.launcher, launch.arguments, _world_size(job, launch), launch.started_at
+
+
+def _given_to_each(job: Job, launches: Sequence[Launch]) -> dict[str, dict[str, str]]:
+    """The variables that each launch certainly gets, by the launch.
+
+    Of more than a few launches that differ only in them, those count that all of them get with one value.
+    """
+    found: dict[str, dict[str, str]] = {}
+    same: dict[tuple[object, ...], list[dict[str, str]]] = {}
+    for launch in launches:
+        found[launch.id] = _variables(job, launch)
+        same.setdefault(_line_of(job, launch), []).append(found[launch.id])
+    if len({(_line_of(job, launch), *sorted(found[launch.id].items())) for launch in launches}) <= _MAX_PROGRAMS:
+        return found
+    for each in same.values():
+        shared = set(each[0].items()).intersection(*(other.items() for other in each))
+        for variables in each:
+            for name in variables.keys() - dict(shared).keys():
+                del variables[name]
+    return found
+
+
+def _variables(job: Job, launch: Launch) -> dict[str, str]:
+    """The variables that a launch certainly gets."""
+    return {
+        claim.quantity.removeprefix("env."): str(claim.value.value)
+        for claim in job.environment(launch.scope)
+        if isinstance(claim.value, Known) and claim.source != "python"
+    }
+
+
+def _numbers(job: Job, launches: Sequence[Launch], files_of: Callable[[Launch], Files]) -> Iterator[Claim]:
+    """The numbers that processes of one script take as their own."""
+    for launch in process_numbers.processes(launches):
+        files = files_of(launch)
+        script = files.tree.read(launch.program)
+        if not isinstance(script, SourceFile):
+            continue
+        variables = _variables(job, launch)
+        world = World(None, None, arguments=_words(launch, OPEN), variables=variables, is_closed=True)
+        found = run(script, replace(world, read=files.opened, names=files.entries), files.tree)
+        taken = process_numbers.taken(found, launch, variables)
+        if taken is not None:
+            claim = _claim("taken_number", "", taken.file, taken.node, launch)
+            group = replace(claim, quantity="taken_group", value=Known(taken.group))
+            not_set = replace(claim, quantity="variables_not_set", value=Known(taken.not_set))
+            yield replace(claim, value=Known(taken.number), because=(group, not_set))
+
+
 def _runs(
-    job: Job, launch: Launch, script: SourceFile, files: Files, wanted: Mapping[str, Collection[ExpressionPlace]]
+    job: Job,
+    launch: Launch,
+    given: Mapping[str, str],
+    script: SourceFile,
+    files: Files,
+    wanted: Mapping[str, Collection[ExpressionPlace]],
 ) -> list[Run]:
     """What the program of a launch does on a few ranks, and last on any rank."""
-    of_any, singles = _worlds(job, launch)
+    of_any, singles = _worlds(job, launch, given)
 
     def places_in(file: SourceFile) -> Collection[ExpressionPlace]:
         further = {} if file.path == script.path else resolution.places_of(files.reading(file).claims)
@@ -185,6 +252,8 @@ def _of_launch(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> I
         yield _not_followed(script, launch, f"of the programs of this job, {_MAX_PROGRAMS} others are followed")
         return
     yield from _partings(job, launch, runs)
+    yield from _undivided(job, launch, runs[-1])
+    yield from _written_on_each_node(job, launch, runs)
     yield from _of_parser(launch, runs[-1])
     for optimizer, divided in call_settings.early_optimizers(runs[-1].events):
         because = _claim("uses_fsdp", "", divided.file, divided.node, launch)
@@ -358,15 +427,65 @@ def _partings(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
         is_said = each.of_rank and _is_known(job, launch)
         if place in seen or is_said or (each.of_rank and each.kind == "if" and not _is_of_one(runs, each.event)):
             continue
+        parsed = _MODULES.parsed(each.file) if each.kind == "if" else None
+        if parsed is not None and is_met_in_loop(parsed.tree, each.event.node, each.test):
+            continue
         seen.add(place)
         kind = f"{each.kind} of some ranks" if each.of_rank else each.kind
         claim = _claim("rank_local_exit", kind, each.file, each.node, launch)
         kind = "layer" if each.event.is_layer else "step"
         step = _claim("guarded_collective", kind, each.event.file, each.event.node, launch)
         text = Positions(each.file.path, each.file.text).text(each.test)
-        words = "except" if text == "StopIteration" else _WORDS.get(each.kind, "if")
+        words = "except" if _EXCEPTION.search(text) else _WORDS.get(each.kind, "if")
         written = f"{words} {text}"
         yield replace(claim, spelling=written, because=(step,))
+
+
+def _undivided(job: Job, launch: Launch, run: Run) -> Iterator[Claim]:
+    """The data that every rank reads whole, where the text of the script does not show them."""
+    known = {claim.span.path for claim in job.about("data_unsplit", launch.scope)}
+    for event, method in run.undivided:
+        file, spelling = event.file, ""
+        node: ast.AST = event.node
+        kind = "paddle_loader" if "paddle" in event.name else "loader"
+        if method is not None and method.owner is not None:
+            file, node, kind = method.frame.module.file, method.owner.node, "stream"
+            spelling = f"class {method.owner.node.name}"
+        elif any(may_divide(each.text) for each, _ in event.calls) or is_for_evaluation(event.node, file.text):
+            continue
+        if file.path not in known:
+            known.add(file.path)
+            claim = _claim("data_unsplit", kind, file, node, launch)
+            yield replace(claim, spelling=spelling or claim.spelling)
+
+
+def _written_on_each_node(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
+    """What the first rank of every node, and no other one, saves under one path."""
+    known = {claim.span.path for claim in job.about("checkpoint_written", launch.scope)}
+    singles = {run.place: [e for e in run.events if e.name in _SAVES] for run in runs if not run.is_of_any}
+    firsts = [events for (rank, local), events in singles.items() if local == 0 and rank]
+    others = [events for (_, local), events in singles.items() if local]
+    shared = {e.path: e for run in runs if run.is_of_any for e in run.events if e.name in _SAVES and not _gets_own(e)}
+    for event in singles.get((0, 0), ()) if firsts and others else ():
+        paths = [{each.path: _saved_to(each) for each in events} for events in (*firsts, *others)]
+        on_each = all(event.path in each for each in paths[: len(firsts)])
+        if not on_each or any(event.path in each for each in paths[len(firsts) :]) or not event.guards:
+            continue
+        path = _saved_to(event)
+        same = all(each[event.path] == path for each in paths[: len(firsts)])
+        is_shared = event.path in shared if path is None else not path.startswith(OWN_DISKS)
+        if same and is_shared and event.file.path not in known:
+            known.add(event.file.path)
+            guard = event.guards[-1]
+            because = _claim("checkpoint_guard", _EACH_NODE, guard.file, guard.test, launch)
+            written = _claim("checkpoint_written", _EACH_NODE, event.file, event.node, launch)
+            yield replace(written, because=(because,))
+
+
+def _saved_to(event: Event) -> str | None:
+    """The path that something is saved to, if it is known."""
+    given = (*event.arguments[1:2], event.keywords.get("f"), event.keywords.get("path"))
+    return next((each for each in given if isinstance(each, str)), None)
 
 
 def _is_known(job: Job, launch: Launch) -> bool:
@@ -442,13 +561,16 @@ def _run(
     library = Library(world)
     interpreter = Interpreter(library, find, _MODULES.parsed, wanted)
     failure, is_complete = None, True
+    undivided: list[tuple[Event, FunctionValue | None]] = []
+    is_of_any = world.rank is None
     try:
         failure = interpreter.run(script)
+        if is_of_any and interpreter.is_wrapped:
+            undivided += interpreter.undivided()
     except (OutOfSteps, RecursionError):
         is_complete = False
     outcomes = {place: frozenset(found) for place, found in interpreter.outcomes.items()}
     variables = frozenset(library.given)
-    is_of_any = world.rank is None
     found = Run(
         interpreter.events,
         failure,
@@ -467,6 +589,9 @@ def _run(
         interpreter.parsers,
         frozenset(interpreter.entered),
         frozenset(interpreter.uncalled()) if is_of_any and is_complete else frozenset(),
+        library.not_set,
+        undivided,
+        (world.rank, world.local_rank),
     )
     interpreter.free()
     return found
@@ -508,15 +633,12 @@ def _world_size(job: Job, launch: Launch) -> int | None:
     return None if _differ(job, launch) else world
 
 
-def _worlds(job: Job, launch: Launch) -> tuple[World, Callable[[Collection[int]], list[World]]]:
+def _worlds(
+    job: Job, launch: Launch, given: Mapping[str, str]
+) -> tuple[World, Callable[[Collection[int]], list[World]]]:
     """What the launch gives any rank, and the ranks that are run by themselves: also those which the program names."""
     world, local = _world_size(job, launch), _count(job, "processes_per_node", launch)
     names = table()["variables"].get(_KINDS.get(launch.launcher, ""), {})
-    given = {
-        claim.quantity.removeprefix("env."): str(claim.value.value)
-        for claim in job.environment(launch.scope)
-        if isinstance(claim.value, Known) and claim.source != "python"
-    }
     has_servers = job.value("ps_mode", launch.scope) == Known(True)
     if has_servers:
         world, local = _count(job, "ps_workers", launch), None
@@ -542,7 +664,7 @@ def _worlds(job: Job, launch: Launch) -> tuple[World, Callable[[Collection[int]]
             return [single(*place) for place in places]
         # The last rank, and the first one of the last node, differ from the first in most conditions on ranks.
         ranks = [0]
-        if is_several and (names or local is not None):
+        if is_several and (names or local is not None or launch.id.endswith("#spawn")):
             ranks.append((world or local or 2) - 1)
         if local is not None and world is not None and world > local and names:
             ranks.append(world - local)

@@ -14,6 +14,7 @@ from preflight._util.redaction import scrub
 from preflight.sources.base import SourceFile
 from preflight.sources.python.collectives import comes_round, is_collective_event
 from preflight.sources.python.imports import is_foreign
+from preflight.sources.python.simulation.data_origins import exchanges_buffers
 from preflight.sources.python.simulation.divergence import LAYER, WRAPS, Divergence, Early, missed, waits
 from preflight.sources.python.simulation.values import (
     AGREED,
@@ -113,6 +114,9 @@ class Run(NamedTuple):
         parsers: the calls that parse a line.
         entered: the functions that it certainly calls, by file, first and last line.
         uncalled: the functions that nothing in its modules calls or names.
+        not_set: the variables that are not set, and for which it has a default.
+        place: the number of the rank, and that on its node; None for any rank, and where that is not known.
+        undivided: the loaders of data of which no rank takes a part, with the method that reads a stream.
     """
 
     events: Sequence[Event]
@@ -132,6 +136,9 @@ class Run(NamedTuple):
     parsers: Sequence[ParserCall] = ()
     entered: Collection[tuple[str, int, int]] = ()
     uncalled: Collection[tuple[str, int, int]] = ()
+    not_set: Sequence[str] = ()
+    undivided: Sequence[tuple[Event, FunctionValue | None]] = ()
+    place: tuple[int | None, int | None] = (None, None)
 
 
 class ParserCall(NamedTuple):
@@ -196,19 +203,24 @@ class LeftLoop(Signal):
 
 
 class Stopped(Signal):
-    """An exception or an exit; `failure` is None for an exit that reports none."""
+    """An exception or an exit; `failure` is None for an exit that reports none.
 
-    def __init__(self, failure: Failure | None, *, is_exit: bool = False) -> None:
+    Args:
+        kinds: the classes of an exception that the program raises, by their last names.
+    """
+
+    def __init__(self, failure: Failure | None, *, is_exit: bool = False, kinds: Collection[str] = ()) -> None:
         super().__init__()
         self.failure = failure
         self.is_exit = is_exit
+        self.kinds = kinds
 
 
 #: The module of the user's own that a name in a file stands for; None if it is none.
 FindModule = Callable[[SourceFile, str, int], "SourceFile | None"]
 
 
-def _names_in(tree: ast.AST) -> Iterator[str]:
+def names_in(tree: ast.AST) -> Iterator[str]:
     """The names that are used in a tree, and its texts, which may name something."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
@@ -258,6 +270,8 @@ class RunState:
         self._waited = 0
         #: Where the lengths come from of what `next` was called with.
         self.exhausted: Unknown = UNKNOWN
+        #: The classes of each exception that this rank raises because of its own data.
+        self._raised: list[Collection[str]] = []
         self._loops = 0
         #: The expression that is a statement of its own.
         self._statement: ast.expr | None = None
@@ -422,12 +436,12 @@ class RunState:
         """The functions that nothing in the modules of the run calls or names, by file, first and last line."""
         parsed = {path: self._parse(module.file) for path, module in self._modules.items()}
         trees = {path: each.tree for path, each in parsed.items() if each is not None}
-        named = Counter(name for tree in trees.values() for name in _names_in(tree))
+        named = Counter(name for tree in trees.values() for name in names_in(tree))
         for path, tree in trees.items():
             for node in tree.body:
                 if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) or node.decorator_list:
                     continue
-                own = Counter(_names_in(node))
+                own = Counter(names_in(node))
                 if node not in self._called_functions and named[node.name] == own[node.name]:
                     yield path, node.lineno, node.end_lineno or node.lineno
 
@@ -488,6 +502,8 @@ class RunState:
         self._is_collective |= name.endswith(".fleet.init") and named.get("is_collective") is True
         given = arguments or ((named["program"],) if "program" in named else ())
         is_waiting = waits(name, node, given, is_wrapped=is_wrapped, is_collective=self._is_collective)
+        made_with = function.owner.keywords if function is not None and function.owner is not None else ()
+        is_waiting |= exchanges_buffers(function) or (bool(made_with) and is_collective_event(name, node, made_with))
         is_layer = bool(self.unsearched and LAYER.search(name))
         self.events.append(
             Event(

@@ -8,8 +8,7 @@ import pytest
 
 from preflight.sources.formats.tree import DirectoryTree
 from preflight.sources.kubernetes.helm.chart import Chart
-from tests.sources.kubernetes.helm.test_chart import FILES
-from tests.sources.kubernetes.helm.test_rendering import CASES, chart_files
+from tests.sources.kubernetes.helm.test_chart import CASES, FILES, chart_files
 
 helm = pytest.importorskip("helm_python", reason="helm-python-sdk is not installed; `make test-all` does it")
 
