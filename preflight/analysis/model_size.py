@@ -10,6 +10,7 @@ variance (Rajbhandari et al., ZeRO, arXiv 1910.02054, section 3.1). Activations:
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from preflight.model.job import Claim, Job, Known, Launch, Scope
@@ -20,8 +21,10 @@ _MEGATRON = frozenset(
     ("--num-layers", "--hidden-size", "--num-attention-heads", "--seq-length", "--tensor-model-parallel-size")
 )
 
+
 #: An option of each of these kinds is enough evidence.
 _SPLITS = frozenset(("--tensor-model-parallel-size", "--pipeline-model-parallel-size"))
+
 
 _BATCHES = frozenset(("--micro-batch-size", "--global-batch-size"))
 
@@ -33,16 +36,22 @@ _LIGHTER = (
     *("apollo", "prefix", "prompt_tun", "vllm", "sgd", "lomo", "bitfit", "ia3", "muon", "adamini"),
 )
 
+
 #: Programs that use a model without training it.
 _NO_TRAINING = re.compile(r"generat|eval|infer|serv|export|convert|detox|sampl|predict|test|zeroshot|bench")
 
 
 GIB = 1024**3
+
+
 #: `Llama-2-70b-hf`, `qwen2.5-0.5B`, `pythia-410m`; `8x7B` is a mixture of experts.
 _SIZE = re.compile(r"(?<![A-Za-z0-9.])(?:(\d{1,2})x)?(\d{1,4}(?:\.\d{1,3})?)([bBmM])(?![A-Za-z0-9])")
 
+
 #: `[0]*3`, `[1]`, `[0,1]*12`: a part of the list of layers with experts.
 _REPEATED = re.compile(r"\[([01](?:,[01]){0,200})\](?:\*(\d{1,4}))?")
+
+
 _NO_QUOTES = {ord(mark): None for mark in "()'\" "}
 
 
@@ -214,6 +223,8 @@ def is_megatron(launch: Launch) -> bool:
 
 
 WEIGHT_BYTES, GRADIENT_BYTES, STATE_BYTES = 2, 2, 12
+
+
 #: The first ZeRO stage that divides the part among the data-parallel ranks.
 _STATES_FROM, _GRADIENTS_FROM, _WEIGHTS_FROM = 1, 2, 3
 
@@ -329,3 +340,52 @@ def _is_offloaded(job: Job, launch: Launch, quantity: str) -> bool:
 def _replicas(job: Job, launch: Launch, parts: int) -> int | None:
     world = _number(job, launch, "world_size", otherwise=None)
     return max(world // parts, 1) if world else None
+
+
+# The backend that the ranks of a job communicate over, as far as its claims state it.
+
+
+#: Branches that a rank takes by the devices it finds, or by an option about them.
+_BY_DEVICE = re.compile(r"(?i)cuda|gpu|cpu|device|accelerator|platform|backend|nccl|gloo|except")
+
+
+def stated_backends(job: Job, scopes: Sequence[Scope]) -> tuple[frozenset[str], tuple[Claim, ...]]:
+    """The backends that the job may use (`gloo`, `nccl`, `mpi` ...), with the claims that state them."""
+    names: set[str] = set()
+    claims: list[Claim] = []
+    for scope in scopes:
+        for claim in job.value_claims("backend", scope):
+            for alternative in claim.alternatives:
+                # `cpu:gloo,cuda:nccl` names one backend per kind of device.
+                names.update(part.split(":")[-1].strip().lower() for part in str(alternative).split(","))
+            claims.append(claim)
+    return frozenset(names), tuple(dict.fromkeys(claims))
+
+
+def asked_backend(job: Job, scopes: Sequence[Scope]) -> tuple[str, tuple[Claim, ...]]:
+    """`nccl` or `gloo` if every rank of the job certainly uses it, with the claims that state it; otherwise empty.
+
+    A job that requests GPUs and names no backend asks for NCCL, which torch takes for tensors on GPUs; so does one that
+    falls back to another only without them (`nccl if torch.cuda.is_available() else gloo`).
+    """
+    names, stated = stated_backends(job, scopes)
+    if any(not claim.alternatives for claim in stated):
+        return "", stated
+    sure = any(len(claim.alternatives) == 1 and not _BY_DEVICE.search(claim.condition) for claim in stated)
+    for name in ("gloo", "nccl"):
+        if names == {name} and sure:
+            return name, stated
+    requested = gpu_requests(job, scopes)
+    if requested and (not stated or "nccl" in names):
+        return "nccl", tuple(dict.fromkeys((*stated, *requested)))
+    return "", stated
+
+
+def gpu_requests(job: Job, scopes: Sequence[Scope]) -> tuple[Claim, ...]:
+    """The claims that request GPUs from a scheduler or launcher."""
+    found: list[Claim] = []
+    for quantity in ("gpus_per_node", "gpus_per_task"):
+        for scope in scopes:
+            if (known_number(job.value(quantity, scope)) or 0) > 0:
+                found.extend(job.value_claims(quantity, scope))
+    return tuple(dict.fromkeys(found))

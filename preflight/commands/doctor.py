@@ -1,6 +1,5 @@
 """The examination of this machine, its executors and hosts, and its text: all items in parallel, each
-with a deadline.
-"""
+with a deadline."""
 
 from __future__ import annotations
 
@@ -30,13 +29,17 @@ from preflight.plugins import registry
 from preflight.reporters.base import Style
 from preflight.reporters.text.full_report import Sheet
 from preflight.reporters.text.groups import count
-from preflight.runner.fleet import open_fleet
 from preflight.runner.preparation import choose, named_nodes, recognising_executors
+from preflight.runner.session import open_fleet
 
 #: An ssh connection takes a pipe for each of its three streams here; the rest is for our own files.
 _FILES_PER_NODE, _OWN_FILES = 4, 64
+
+
 #: Room for a recording of ten thousand nodes, and for judging it.
 _MIN_FREE_BYTES = 1 << 30
+
+
 #: The consequence if a group of packs is incomplete.
 _CONSEQUENCES = {
     registry.SOURCES: ("files", "files of some kinds are not read", "lint"),
@@ -166,6 +169,8 @@ def limits(nodes: int) -> DoctorItem:
 
 
 _REQUEST_S = 3.0
+
+
 #: Exit code of ssh-add if there is no agent.
 _NO_AGENT = 2
 
@@ -268,8 +273,12 @@ def summary(items: Sequence[DoctorItem]) -> Iterator[str]:
 
 #: Items without which a command can do nothing.
 _FOR_LINT = ("packs.files", "packs.rules")
+
+
 #: How much longer than its deadline an item may take to report why it has no result.
 LATE_S = 5.0
+
+
 _Make = Callable[[], Awaitable[Iterable[DoctorItem]]]
 
 
