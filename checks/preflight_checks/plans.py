@@ -22,21 +22,11 @@ from preflight.plugins.authoring import JudgeFacts, PlanRequests, Verdict, not_a
 from preflight_checks.requirements import fold, gpu_claims, is_multi_node, largest
 
 T = TypeVar("T")
-
-
 #: Returns what a judgement needs; else yields the verdicts that say why there is nothing to judge, and returns None.
 Gate: TypeAlias = Callable[[Job, Fleet, Facts], Generator[Verdict, None, "T | None"]]
-
-
 JudgeGiven: TypeAlias = Callable[[Job, Fleet, Facts, T], Iterable[Verdict]]
-
-
 Condition: TypeAlias = Callable[[Job, Fleet], object]
-
-
 ClaimsOf: TypeAlias = Callable[[Job], tuple[Claim, ...]]
-
-
 Params: TypeAlias = Mapping[str, Any]
 
 

@@ -21,8 +21,6 @@ from preflight_checks.probes.packages import packages
 from preflight_checks.requirements import fold
 
 COST = "nothing on nodes; one query to the controller"
-
-
 NOT_SLURM = "Slurm did not report its partitions"
 
 
@@ -414,11 +412,7 @@ def account_not_allowed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
 
 #: Claims that show that a job runs on Ray.
 _QUANTITIES = ("ray_role", "ray_bundle", "ray_train_worker_gpus", "ray_submit_address", "ray_num_gpus")
-
-
 _PART = re.compile(r"(\S+) ([0-9.]+)")
-
-
 #: Labels of nodes under KubeRay's or Ray's autoscaler, which may add larger nodes.
 _RAY_AUTOSCALER_LABELS = ("ray.io/node-group", "ray.io/node-type-name")
 
@@ -566,16 +560,12 @@ def _describe(resources: Mapping[str, float], bundle: Mapping[str, float]) -> st
 
 #: Device plugins' names for whole accelerators, as in the manifests.
 _GPU = re.compile(r"(?:nvidia|amd|aliyun)\.com/gpu|nvidia\.com/mig-[\w.-]+|habana\.ai/gaudi|huawei\.com/Ascend\w+")
-
-
 #: Labels of nodes in autoscaled pools, where more nodes may be added.
 _AUTOSCALER_LABELS = (
     *("karpenter.sh/nodepool", "karpenter.sh/provisioner-name", "cloud.google.com/gke-nodepool"),
     *("eks.amazonaws.com/nodegroup", "kubernetes.azure.com/agentpool", "alpha.eksctl.io/nodegroup-name"),
     *("node.openshift.io/os_id", "machine.openshift.io/cluster-api-machineset", "doks.digitalocean.com/node-pool"),
 )
-
-
 _MIB = 1024.0 * 1024.0
 
 

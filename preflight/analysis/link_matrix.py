@@ -13,8 +13,6 @@ from typing import Generic, TypeVar
 from preflight.model.requests import Request
 
 T = TypeVar("T")
-
-
 Pair = tuple[str, str]
 
 
@@ -198,12 +196,8 @@ def _full_lines(bad: set[Pair], tried: set[Pair]) -> dict[_Explanation, set[Pair
 
 #: Up to this many nodes every pair is tested.
 ALL_PAIRS_UP_TO = 64
-
-
 #: Above it, the minimum and maximum number of peers per node; in between about `SAMPLED_PAIRS` pairs in total.
 LEAST_ROUNDS, MAX_ROUNDS = 8, 48
-
-
 SAMPLED_PAIRS = 24_000
 
 
@@ -295,8 +289,6 @@ def disjoint(requests: Iterable[Request]) -> tuple[tuple[Request, ...], ...]:
 
 
 Group = tuple[str, ...]
-
-
 #: The result of each group that was tried: whether it completed; None if it did not end, or never started.
 Trials = Mapping[frozenset[str], bool | None]
 

@@ -21,10 +21,8 @@ _MEGATRON = frozenset(
     ("--num-layers", "--hidden-size", "--num-attention-heads", "--seq-length", "--tensor-model-parallel-size")
 )
 
-
 #: An option of each of these kinds is enough evidence.
 _SPLITS = frozenset(("--tensor-model-parallel-size", "--pipeline-model-parallel-size"))
-
 
 _BATCHES = frozenset(("--micro-batch-size", "--global-batch-size"))
 
@@ -36,22 +34,16 @@ _LIGHTER = (
     *("apollo", "prefix", "prompt_tun", "vllm", "sgd", "lomo", "bitfit", "ia3", "muon", "adamini"),
 )
 
-
 #: Programs that use a model without training it.
 _NO_TRAINING = re.compile(r"generat|eval|infer|serv|export|convert|detox|sampl|predict|test|zeroshot|bench")
 
 
 GIB = 1024**3
-
-
 #: `Llama-2-70b-hf`, `qwen2.5-0.5B`, `pythia-410m`; `8x7B` is a mixture of experts.
 _SIZE = re.compile(r"(?<![A-Za-z0-9.])(?:(\d{1,2})x)?(\d{1,4}(?:\.\d{1,3})?)([bBmM])(?![A-Za-z0-9])")
 
-
 #: `[0]*3`, `[1]`, `[0,1]*12`: a part of the list of layers with experts.
 _REPEATED = re.compile(r"\[([01](?:,[01]){0,200})\](?:\*(\d{1,4}))?")
-
-
 _NO_QUOTES = {ord(mark): None for mark in "()'\" "}
 
 
@@ -223,8 +215,6 @@ def is_megatron(launch: Launch) -> bool:
 
 
 WEIGHT_BYTES, GRADIENT_BYTES, STATE_BYTES = 2, 2, 12
-
-
 #: The first ZeRO stage that divides the part among the data-parallel ranks.
 _STATES_FROM, _GRADIENTS_FROM, _WEIGHTS_FROM = 1, 2, 3
 

@@ -51,8 +51,6 @@ def until(default: str, last: str) -> Callable[[F], F]:
 TRUST_JOB = click.option(
     "--trust-job", is_flag=True, help="Use the hosts, interpreter and environment that the job's files name."
 )
-
-
 #: Which nodes to use, how to reach them, and how ranks run on them.
 NODE_OPTIONS: Callable[[F], F] = combine(
     click.option("--hosts", metavar="HOSTS", help="The job's nodes in rank order: node[1-4] or a,b,c."),
@@ -81,13 +79,9 @@ NODE_OPTIONS: Callable[[F], F] = combine(
         "--prelude", is_flag=True, help="Run the job's setup lines (module load ...) on the nodes; needs --trust-job."
     ),
 )
-
-
 SAVE = click.option(
     "--save", type=click.Path(path_type=Path, dir_okay=False), help="Save the recording to this file, for judge."
 )
-
-
 HISTORY_ADDRESS = click.option(
     "--history",
     metavar="URL",
@@ -95,8 +89,6 @@ HISTORY_ADDRESS = click.option(
     help="Database that remembers each run: sqlite:///FILE or postgresql://HOST/NAME. Also the environment variable "
     "PREFLIGHT_HISTORY, which does not show a password in the list of processes.",
 )
-
-
 #: Where the run is remembered, and how long.
 HISTORY: Callable[[F], F] = combine(
     HISTORY_ADDRESS,
@@ -106,8 +98,6 @@ HISTORY: Callable[[F], F] = combine(
         help="Remove older runs from the history: 180d, or all but the newest 500runs. Default: keep all.",
     ),
 )
-
-
 #: What follows for the scheduler of the nodes.
 ACT: Callable[[F], F] = combine(
     click.option(
@@ -130,46 +120,32 @@ ACT: Callable[[F], F] = combine(
         help="Append each of these commands, with its reason and result, to this file as a line of JSON.",
     ),
 )
-
-
 BACKUP = click.option(
     "--backup",
     is_flag=True,
     help="Parameter servers: keep a backup worker to replace one that is lost or lags (not in sync mode), and report "
     "the result.",
 )
-
-
 PROFILE_MODEL = click.option(
     "--profile-model",
     is_flag=True,
     help="Parameter servers: train parameters of the job's own sizes, as far as memory allows, and say how long a step "
     "of the job would communicate.",
 )
-
-
 BACKEND = click.option(
     "--smoke-backend",
     "backend",
     type=click.Choice(["nccl", "gloo"]),
     help="Backend of the ranks in the smoke run, instead of the one that the job asks for.",
 )
-
-
 STEPS = click.option("--steps", type=click.IntRange(1, 100_000), help="Number of training steps of the smoke run.")
-
-
 #: Time limits of the stages before the smoke run.
 STAGE_DEADLINES: Callable[[F], F] = combine(
     deadline("--gather-deadline", 30.0, "Time limit for asking a scheduler for the nodes.", maximum=86400),
     deadline("--open-deadline", 8.0, "Time limit for reaching a node."),
     deadline("--node-deadline", 10.0, "Time limit for the facts of a node."),
 )
-
-
 LINKS = deadline("--link-deadline", 10.0, "Time limit for one round of links.")
-
-
 SMOKE = deadline("--smoke-deadline", 60.0, "Time limit for the smoke run.", minimum=1, maximum=3600)
 
 
@@ -369,15 +345,9 @@ def nodes(save: Path | None, **chosen: Any) -> int:
 
 #: Folder for the changed script and the trainer, unless --to gives another.
 DEFAULT_FOLDER = "preflight-smoke"
-
-
 _COUNT = click.IntRange(1, 10_000)
-
-
 #: Parameters that are valid only with --as-launched, and those that are also valid with it.
 _ONLY_AS_LAUNCHED = ("folder", "launch", "runs", "submits", "wait_deadline", "deadline", "queue_deadline")
-
-
 _ALLOWED_AS_LAUNCHED = (*_ONLY_AS_LAUNCHED, "paths", "as_launched", "trust_job", "steps", "backend", "root")
 
 

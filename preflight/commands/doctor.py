@@ -34,12 +34,8 @@ from preflight.runner.session import open_fleet
 
 #: An ssh connection takes a pipe for each of its three streams here; the rest is for our own files.
 _FILES_PER_NODE, _OWN_FILES = 4, 64
-
-
 #: Room for a recording of ten thousand nodes, and for judging it.
 _MIN_FREE_BYTES = 1 << 30
-
-
 #: The consequence if a group of packs is incomplete.
 _CONSEQUENCES = {
     registry.SOURCES: ("files", "files of some kinds are not read", "lint"),
@@ -169,8 +165,6 @@ def limits(nodes: int) -> DoctorItem:
 
 
 _REQUEST_S = 3.0
-
-
 #: Exit code of ssh-add if there is no agent.
 _NO_AGENT = 2
 
@@ -273,12 +267,8 @@ def summary(items: Sequence[DoctorItem]) -> Iterator[str]:
 
 #: Items without which a command can do nothing.
 _FOR_LINT = ("packs.files", "packs.rules")
-
-
 #: How much longer than its deadline an item may take to report why it has no result.
 LATE_S = 5.0
-
-
 _Make = Callable[[], Awaitable[Iterable[DoctorItem]]]
 
 

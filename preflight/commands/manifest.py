@@ -26,18 +26,10 @@ from preflight.sources.formats.structured import Kind, Member, Node
 
 #: A ConfigMap is limited to 1 MiB (kubernetes/api, core/v1 ConfigMap), part of which its own text needs.
 MAX_BYTES = 900 * 1024
-
-
 #: Time limit of a Job of checks, including the pull of the image.
 JOB_S = 1800
-
-
 _VOLUME = "preflight-job"
-
-
 _MOUNT_PATH = "/preflight"
-
-
 #: Fields of the ranks' container that the check must share to see the same environment.
 _SHARED = ("env", "envFrom", "resources", "volumeMounts", "volumeDevices", "securityContext", "workingDir")
 
@@ -206,8 +198,6 @@ def _init_containers(
 
 #: Runs the preflight that was installed into the folder of the first argument.
 _RUN_FROM = "import runpy, sys; sys.path.insert(0, sys.argv.pop(1)); runpy.run_module('preflight', alter_sys=True)"
-
-
 _DISTRIBUTION = "preflight-train"
 
 

@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 
 #: Launchers whose agents use torch's rendezvous before any rank starts, and the name of that rendezvous in messages.
 _ELASTIC = ("torchrun", "torch.distributed.launch", "accelerate")
-
-
 #: In `--rdzv_conf`: how long a node waits for the others.
 _CONF = {
     "static": re.compile(r"(?:^|,)\s*timeout=(\d{1,9})(?!\d)"),
@@ -241,16 +239,10 @@ class Default(NamedTuple):
 
 
 DEFAULTS = {key: Default(**row) for key, row in toml.beside(__file__, "waste.toml").items()}
-
-
 #: The stage of rules.
 _LINT = "lint"
-
-
 #: Unread files that are listed; all of them are counted.
 _MAX_UNREAD = 100
-
-
 #: The quantities that a world size is computed from if none states it.
 _SIZES = ("nodes", "processes_per_node", "tasks", "tasks_per_node")
 
@@ -793,11 +785,7 @@ def adapter() -> Any:
 
 #: A notebook keeps what it shows; more is in the report.
 _MAX_FINDINGS = 50
-
-
 _MAX_LENGTH = 1000
-
-
 _TOP = "vertical-align:top;text-align:left"
 
 

@@ -47,40 +47,24 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-
 #: An agent that is silent for this long is lost. It sends a heartbeat every BEAT_S and ends itself after LEASE_S
 #: without a message from here; its guardian reports within a lease that it was stopped. So this limit is for a node
 #: that is gone. Agents of 64 nodes on two processors were silent for up to 5.2 s, and slow is not broken.
 SILENCE_S = 3.5 * LEASE_S
-
-
 #: The agent reports a missed deadline itself; after this much longer, the head stops waiting.
 GRACE_S = 3.0
-
-
 #: The end of an agent is noticed at most this long after the pause of this process that caused it.
 _NOTICED_S = 5.0
-
-
 #: The amount that one node may send in a run: at once, and in every further second. The answers of a node are less than
 #: a megabyte and its ranks send some kilobytes a second; the head keeps all of it in memory.
 MAX_BYTES, MAX_BYTES_PER_S = 32 * 1024 * 1024, 256 * 1024
-
-
 MAX_FRAMES, MAX_FRAMES_PER_S = 50_000, 2_000
-
-
 #: Events that are kept of one request; they are searched several times a second.
 MAX_EVENTS, MAX_EVENTS_PER_S = 20_000, 100
-
-
 #: The origins of a node's events: its agent, or a child on it. Only the head itself sends events as the head.
 _ORIGINS = ("agent", "child")
-
-
 #: Heartbeats exchanged before the first request, for a first estimate of the clock offset.
 FIRST_BEATS = 3
-
 
 OnEvent = Callable[[Event], None]
 
@@ -534,15 +518,10 @@ async def _in_task_group(session: AgentSession) -> AsyncIterator[AgentSession]:
 #: How many nodes are opened at once: a handshake costs the head about 75 ms of CPU with OpenSSH's default key exchange,
 #: and login nodes limit how many connections may be starting.
 FAN_OUT = 32
-
-
 #: Executors enforce the deadline themselves and give a better reason; this is for one that does not.
 LATE_S = 2.0
 
-
 OnProgress = Callable[[NodeRecord], None]
-
-
 #: Modules to send besides our own, by name with their sources.
 Modules = tuple[tuple[str, str], ...]
 
@@ -719,8 +698,6 @@ async def _close_all(fleet: OpenFleet) -> None:
 
 #: The loop sends a heartbeat every BEAT_S; if it is silent for this long, the thread sends one instead.
 _LATE_S = 2 * BEAT_S
-
-
 #: A loop that has not run for this long is stuck, and its agents had better end.
 _STUCK_S = 60.0
 

@@ -33,20 +33,12 @@ if TYPE_CHECKING:
 
 #: How often the ranks are checked; the quickest verdict of all (a death) is due within a second.
 CHECK_EVERY_S = 0.2
-
-
 #: Delay between naming a member and accepting the verdict: the cause of a death may be reported after the death.
 CONFIRM_S = 0.4
-
-
 #: A delay of the loop beyond `CHECK_EVERY_S` that is recorded, because nothing that is missed in it shows a fault.
 PAUSE_S = 0.3
-
-
 #: How long the stacks of a stuck rank are waited for.
 STACKS_S = 2.0
-
-
 #: When all hang together, stacks of at most this many ranks are requested.
 MAX_STACKS = 8
 

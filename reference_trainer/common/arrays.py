@@ -123,16 +123,10 @@ def digest(array: Any) -> str:
 
 #: A message is one line of JSON; valid ones are not longer.
 MAX_BYTES = 4096
-
-
 #: How often the others get the list of missing processes.
 NOTICE_S = 0.5
-
-
 #: A client must identify itself within this time; of unidentified ones this many are kept: the oldest is dropped.
 INTRODUCTION_S, MAX_UNKNOWN = 5.0, 256
-
-
 #: A client waits longer than the listener, which knows the missing processes and reports them.
 GRACE_S = 5.0
 

@@ -214,8 +214,6 @@ def open_context(index: int) -> bool:
 
 #: From this version on NCCL accepts several ranks on one GPU if configured.
 SUPPORTS_SHARING = (2, 30)
-
-
 #: Blocks of each rank's kernels: all of them must fit at the same time.
 MAX_BLOCKS = 2
 
@@ -247,20 +245,12 @@ def environment(rank: int, ranks_on_gpu: int, nccl: Sequence[int]) -> dict[str, 
 
 #: Time between two samples.
 SAMPLE_S = 0.02
-
-
 #: NVML counts utilization over at most a second (nvml.h, nvmlUtilization_t), so an idle GPU reads zero after it.
 SETTLE_S, POLL_S = 1.2, 0.1
-
-
 #: A GPU below this utilization, in percent, counts as idle.
 IDLE_PERCENT = 5
-
-
 #: Time limit for the first answer of the driver.
 INIT_S = 3.0
-
-
 #: nvml.h: NVML_CLOCK_SM, NVML_TEMPERATURE_GPU, NVML_NVLINK_MAX_LINKS, NVML_NVLINK_DEVICE_TYPE_SWITCH.
 _CLOCK_SM, _TEMPERATURE_GPU, _MAX_LINKS, _SWITCH = 1, 0, 18, 2
 

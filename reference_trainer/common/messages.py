@@ -16,30 +16,15 @@ from reference_trainer.common import arrays, oracle
 from reference_trainer.common.oracle import Mismatch
 
 ALL_REDUCE = "all_reduce"
-
-
 ALL_GATHER = "all_gather"
-
-
 REDUCE_SCATTER = "reduce_scatter"
-
-
 ALL_TO_ALL = "all_to_all"
-
-
 BROADCAST = "broadcast"
-
-
 OPERATIONS = (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, BROADCAST)
-
 
 #: Units repeat in blocks of this many elements, each rotated by this many more, an odd number: no two blocks are equal.
 _BLOCK, _TURN = 1 << 16, 977
-
-
 _SALT = 20000
-
-
 #: The most bits of a message's numbers: more than half-precision formats keep.
 _MANTISSA_BITS = 13
 
@@ -188,12 +173,8 @@ def _repeated(block: Any, elements: int, after: Callable[[], Any]) -> Any:
 
 
 KINDS = ("delay", "flip", "kill", "loss", "stop")
-
-
 #: The number of delayed collectives: enough to be significant, few enough that the run ends in time.
 DELAYED = 6
-
-
 _BIT = 20
 
 

@@ -26,8 +26,6 @@ from reference_trainer.ps.partition import Plan, Shard, Table
 _view: Any = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)(
     ("PyMemoryView_FromMemory", ctypes.pythonapi)
 )
-
-
 #: PyBUF_WRITE
 _WRITABLE = 0x200
 
@@ -98,16 +96,10 @@ def digest(tensors: Sequence[Any]) -> str:
 #: A large shard that is added while it arrives is added in chunks of at most this many numbers: 256 KiB stay in a
 #: processor's cache.
 PIECE = 1 << 16
-
-
 #: Shards of this size are added while they arrive, unless a run sets another one.
 LARGE_BYTES = 1 << 20
-
-
 #: And in at least this many pieces, because only the last one is added after all of it has arrived.
 _MIN_PIECES = 8
-
-
 #: Receive buffers for the pieces of a push to a GPU; they lie in a buffer of a whole shard, which has more pieces.
 _GPU_BUFFERS = 3
 
@@ -124,8 +116,6 @@ class Source:
 #: Events of a part of the store in their order: a push was added (in synchronous mode to the sum of its round), the sum
 #: was added, it was read.
 PUSHED, ROUND, READ = range(3)
-
-
 EVENT_NUMBERS = 4
 
 
@@ -523,16 +513,10 @@ def add_rows_of_round(store: Store, slots: Sequence[Slot], factor: float, clock:
 
 
 _TABLE_SALT = 9000
-
-
 #: Distinct rows a worker touches in one step, of which half are the same for all workers; some occur several times.
 _ROWS_PER_STEP = 24
-
-
 #: A wrong shard is explained by so many of its elements first, for up to so many workers.
 _DECODED, _MAX_DECODED_WORKERS = 256, 64
-
-
 #: Workers whose shares are kept.
 _KEPT_SHARES = 16
 

@@ -95,76 +95,34 @@ class Released:
 
 
 MAGIC = b"PFps"
-
-
 VERSION = 1
-
-
 _HEADER = struct.Struct("<4sBBHIqIIQII")
-
-
 _BODY = struct.Struct("<4sBBHIqIIQI")
-
-
 _CRC = struct.Struct("<I")
-
-
 _BODY_BYTES = _BODY.size
-
-
 HEADER_BYTES = _HEADER.size
-
 
 #: Handshake: the server's challenge, the worker's answer with its own, the server's answer.
 CHALLENGE = 1
-
-
 HELLO = 2
-
-
 WELCOME = 3
-
-
 #: A worker's requests. Pushes and updates have no reply of their own; the next reply confirms them.
 PULL = 4
-
-
 PUSH = 5
-
-
 PUSHPULL = 6
-
-
 LOOKUP = 7
-
-
 UPDATE = 8
-
-
 BARRIER = 9
-
-
 BYE = 10
-
-
 #: A server's replies. WAITING: the reply is delayed, because of the workers that the text names.
 DATA = 11
-
-
 WAITING = 12
-
-
 #: A server to a backup worker: replace this worker, from this clock on.
 TAKEOVER = 13
-
-
 #: A worker's request for the order of all pushes and reads of the training.
 HISTORY = 15
-
-
 #: Either way: the text is the reason why this connection ends.
 ERROR = 14
-
 
 NAMES = {
     CHALLENGE: "CHALLENGE",
@@ -184,35 +142,21 @@ NAMES = {
     HISTORY: "HISTORY",
 }
 
-
 #: The last part of a push: the worker's clock is complete.
 LAST = 1
-
-
 #: The numbers are differences to be added unchanged, not gradients.
 DELTA = 2
-
-
 #: An ERROR that names a disagreement between its receiver and its sender.
 MISMATCH = 4
-
-
 #: An ERROR whose cause is a third process.
 BECAUSE_OF_ANOTHER = 8
-
-
 #: An ERROR for a process that does not belong to this run.
 REFUSED = 16
-
-
 #: An UPDATE of the rows of the last lookup, in their order: it carries no row numbers.
 SAME_ROWS = 32
 
-
 #: The maximum size of texts (HELLO, WELCOME, WAITING, ERROR), which are allocated before the peer is authenticated.
 TEXT_BYTES = 64 * 1024
-
-
 #: A payload that claims more than this is invalid whatever the plan.
 MAX_BYTES = 1 << 40
 
@@ -283,29 +227,17 @@ def decode(data: bytes | bytearray | memoryview) -> Header:
 
 #: Small frames are read with one system call; of larger ones at most this much is copied twice.
 _READ_AHEAD = 64 * 1024
-
-
 #: A payload of this size is received by one call, so that no turn is waited for in the middle of it, and nothing is
 #: read ahead, which would cost another copy.
 _LARGE_BYTES = 256 * 1024
-
-
 #: A system call returns after this at the latest.
 _TICK_US = 200_000
-
-
 #: The kernel accepts 1024 buffers at once (IOV_MAX).
 _MAX_PARTS = 1024
-
-
 #: The kernel drops a connection after this long without an acknowledgement (tcp(7), TCP_USER_TIMEOUT).
 USER_TIMEOUT_S = 10.0
-
-
 #: A peer that blocks a call for longer than this counts as waited for.
 NOTICE_S = 0.5
-
-
 _KEEPALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3))
 
 
@@ -658,8 +590,6 @@ def address_of(connection: socket.socket, *, peer: bool) -> str:
 
 
 _NONCE_BYTES = 32
-
-
 _PROOF_BYTES = 32
 
 
@@ -754,12 +684,8 @@ def _parsed(channel: Channel, peer_values: bytes) -> dict[str, Any]:
 
 #: The longest pause between attempts before the connection is open.
 _PAUSE_S = 0.2
-
-
 #: How often the handshake with a server is retried if it closes the connection without a message.
 _MAX_TRIES = 20
-
-
 #: How often a failed connection is reported again: it may last long after the server has begun to listen.
 _REPEAT_S = 1.0
 

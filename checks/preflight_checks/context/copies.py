@@ -34,11 +34,7 @@ from preflight_checks.requirements import fold, known_int, nodes_share_machine, 
 
 #: The agent's messages when the interpreter or directory is missing and no setup line could have provided it.
 _ABSENT = "the job context cannot be entered"
-
-
 _TOO_OLD = "is older than Python 3.8"
-
-
 #: The head's words about ranks in a container (`preflight.runner.preparation`).
 _IN_CONTAINER, _OUTSIDE = "the ranks run in the container", "outside of the container"
 
@@ -53,12 +49,8 @@ IN_STEP = (
     *("tensorflow*", "jax", "jaxlib", "mxnet*", "byteps", "paddlenlp", "pgl", "vllm", "composer", "mosaicml-streaming"),
     *("nvidia-[!m]*", "amd-*", "intel-extension-for-*"),
 )
-
-
 #: In larger fleets each node reports only these packages, and a digest of all.
 MAX_LISTED = 128
-
-
 SHARED_PACKAGES = (*IN_STEP, "torch", "paddlepaddle*", "deepspeed", "accelerate", "horovod", "ray", "onnxruntime*")
 
 
@@ -170,16 +162,10 @@ def _entry_finding(job: Job, reason: str, failures: list[_EntryFailure], *, ever
 
 #: The frameworks that ranks import, in search order.
 PACKAGES = ("torch", "paddle", "tensorflow", "mxnet", "jax")
-
-
 #: A node is slow if it exceeds the fleet's median by this factor and by this much in absolute terms.
 MUCH_SLOWER, AT_LEAST_S = 5.0, 1.0
-
-
 #: With a higher load per core than this, the disk cannot be judged.
 BUSY = 1.5
-
-
 #: An import that takes longer than this keeps ranks past the timeouts of rendezvous when hundreds of them start.
 LONG_IMPORT_S = 30.0
 
@@ -306,28 +292,18 @@ def framework_imports_slowly(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
 
 
 _COST = "reads the job's own files and the code beside them in the working directory, at most 2 seconds"
-
-
 #: Launchers that start the ranks of all nodes from one node: the others need the program, not the start script.
 _STARTED_FROM_ONE = ("deepspeed", "mpirun", "horovodrun", "pdsh", "fabric", "srun", "ray")
-
-
 #: Kinds of files that start ranks and may contain the name of their node.
 _START_FILES = ("shell", "hostfile", "makefile", "dotenv", "requirements")
-
-
 #: Settings that determine the number of samples and steps, and the layout of ranks.
 _SIZES = re.compile(
     r"batch|accumulat|world.?size|nnodes|num.?nodes|nproc|gpus|num.?machines|num.?processes|parallel|"
     r"stage|seq.*len|max.?steps|train.?steps|epochs?$|num.?workers|trainers|servers|shards?$|slots",
     re.IGNORECASE,
 )
-
-
 #: A start script may contain these, and differ between nodes for that reason.
 _PER_NODE_SETTINGS = re.compile(r"(node|machine|local|host)?_?-?(rank|id|index)$|port$", re.IGNORECASE)
-
-
 _MICRO = (
     "train_micro_batch_size_per_gpu",
     "micro_batch_size",
@@ -335,8 +311,6 @@ _MICRO = (
     "--batch-size",
     "batch_size",
 )
-
-
 _ACCUMULATION = ("gradient_accumulation_steps", "accumulate_grad_batches", "--gradient-accumulation-steps")
 
 

@@ -36,8 +36,6 @@ from preflight_checks.requirements import backends, fold, gpu_claims, is_ps, nod
 
 #: Compared without regard to case, as NCCL does.
 _CASELESS = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_NET")
-
-
 _HIDDEN = "a value that is not shown"
 
 
@@ -83,11 +81,7 @@ def _params(job: Job) -> dict[str, object]:
 
 #: Request the environment of every node as ranks have it, as a login without a terminal has it, and both.
 plan_ranks = on_every_node(environment, params=_params, because=_stated, context=True)
-
-
 plan_logins = on_every_node(environment, params=_params, because=_stated)
-
-
 plan_both = combined(plan_ranks, plan_logins)
 
 
@@ -186,15 +180,9 @@ def _key(name: str, value: str) -> str:
 
 
 _COST = "reads the environment and at most three small files in one process, milliseconds"
-
-
 _READ_BY_TORCH = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
-
-
 #: Only some participants need it.
 _OPTIONAL = ("PADDLE_TRAINER_ENDPOINTS",)
-
-
 #: Quantities of the job's files that replace a variable, so that the variable is not read.
 _OVERRIDES = {
     "MASTER_ADDR": ("master_addr", "rendezvous_endpoint"),
@@ -416,8 +404,6 @@ def _collision(name: str, value: Setting, nodes: list[str], group: Group, where:
 
 
 _PARTICIPANTS_COST = "reads the environment of one process, milliseconds"
-
-
 _SERVERS, _TRAINERS = "PADDLE_PSERVERS_IP_PORT_LIST", "PADDLE_TRAINER_ENDPOINTS"
 
 

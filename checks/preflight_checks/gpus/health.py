@@ -31,8 +31,6 @@ from preflight_checks.requirements import fold, known_text, largest, scopes
 
 #: docs.nvidia.com/deploy/dynamic-page-retirement: a board with this many retired pages is replaced.
 MAX_RETIRED_PAGES = 60
-
-
 #: nvml.h, nvmlClocksEventReasons.
 HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x8, 0x20, 0x40, 0x80
 
@@ -167,21 +165,13 @@ def _find_requested_recovery(devices: list[NodeGpu]) -> Iterable[Fault]:
 
 
 MIB, GIB = 2**20, 2**30
-
-
 #: Memory that an idle GPU uses beyond its driver's reserve (contexts of monitors, firmware logs). Drivers before 510
 #: count their reserve as used, which is up to 1.2 GiB on cards of 80 GiB.
 IDLE_BYTES = 2 * GIB
-
-
 #: Processes below this hold a context and no tensors.
 CONTEXT_ONLY_BYTES = 512 * MIB
-
-
 #: Daemons that belong on a GPU node and may have a context.
 DAEMONS = ("nv-hostengine", "dcgm-exporter", "nvidia-cuda-mps-server", "nvidia-cuda-mps", "nvidia-persiste", "dcgmi")
-
-
 #: nvml.h, nvmlComputeMode_t.
 EXCLUSIVE_THREAD, PROHIBITED, EXCLUSIVE_PROCESS = 1, 2, 3
 

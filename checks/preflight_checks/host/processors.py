@@ -39,8 +39,6 @@ from preflight_checks.requirements import backends, fold, gpu_claims, known_text
 #: Threads of one rank or loader worker: Python, autograd, NCCL's proxies, the loader's pinning, a small OpenMP pool.
 #: Libraries that start one per core add 64 on 64 cores (MIC-DKFZ/nnUNet#1343).
 THREADS_PER_PROCESS = 32
-
-
 #: A CUDA context reserves addresses for all memory of the GPUs and the host; torch alone maps more than ten.
 ADDRESS_SPACE_FLOOR = 64 * GIB
 
@@ -223,12 +221,8 @@ def time_and_priority(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
 #: A rank with a GPU needs a core for Python and one for NCCL's proxy and the loader's pinning thread; sites give 2 to 4
 #: (Primus preflight guide; NVIDIA/enroot#175).
 CORES_PER_GPU_RANK = 2
-
-
 #: Loader workers wait for disks part of the time; more than two per core only take turns.
 PROCESSES_PER_CORE = 2
-
-
 #: Below this share of what most nodes have, a node holds up the others at every step.
 MIN_SHARE = 0.9
 
@@ -390,17 +384,11 @@ def cores_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 #: The default of Docker, containerd and Kubernetes for a container.
 CONTAINER_DEFAULT_SHM = 64 * MIB
-
-
 #: Below this size per rank or loader worker, transports and workers have run out of shared memory in real jobs
 #: (NVIDIA/nccl#290: the container default was too small for more than one GPU).
 SHM_PER_PROCESS = 64 * MIB
-
-
 #: RDMA queues and buffers of one rank do not fit in less; AWS's suite warns under 16 GiB, Primus fails under 32 GiB.
 MEMLOCK_FLOOR, MEMLOCK_COMFORT = GIB, 32 * GIB
-
-
 #: Files that a Python process with torch opens before any connection, with room for data files.
 FILES_BASE = 256
 
@@ -598,17 +586,11 @@ def open_files(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 #: A node with less than this fraction of the usual memory has a failed module; the memory that the kernel reserves for
 #: itself is a smaller difference.
 MIN_MEMORY_SHARE = 0.95
-
-
 #: Less free memory than this counts as none: importing torch alone takes half of it.
 MIN_FREE_BYTES = GIB
-
-
 #: Bytes of a parameter with the optimizer in host memory: 32-bit master weight, momentum, variance and gradient
 #: (Ren et al., ZeRO-Offload, arXiv 2101.06840); and of the weights if they are offloaded, too.
 OFFLOADED_STATES, OFFLOADED_WEIGHT = 16, 2
-
-
 _memory_plan = combined(plan_machines, on_every_node(limits, when=has_launches, context=True))
 
 

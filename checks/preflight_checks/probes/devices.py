@@ -17,17 +17,9 @@ from preflight.agent.process import PROC, last_snapshot, parse_stat, read_number
 from preflight.agent.wire import ProbeUnavailable
 
 DEV = "/dev"
-
-
 CONTAINERD = "/etc/containerd/config.toml"
-
-
 CDI = ("/etc/cdi", "/var/run/cdi")
-
-
 MARKS = ("/.dockerenv", "/run/.containerenv")
-
-
 _TOOL_S = 2.0
 
 
@@ -105,17 +97,9 @@ def _version(tool: str, pattern: str) -> str:
 
 
 SWITCHES = "/proc/driver/nvidia-nvswitch/devices"
-
-
 PCI = "/sys/bus/pci/devices"
-
-
 PROC_FOLDER = "/proc"
-
-
 _NVIDIA, _BRIDGE = "0x10de", "0x068000"
-
-
 #: The kernel keeps 15 characters of a command's name.
 _PROCESS = "nv-fabricmanager"[:15]
 
@@ -172,25 +156,13 @@ def _service() -> str:
 
 
 DEVICES = "/sys/bus/pci/devices"
-
-
 CPUINFO = "/proc/cpuinfo"
-
-
 CMDLINE = "/proc/cmdline"
-
-
 _ACS = 0x000D
-
-
 #: Bits of the control register that send requests or completions between peers up to the root (PCIe, 7.7.7.3).
 _REDIRECT = 0x04 | 0x08
-
-
 #: Display and 3D controllers, network and InfiniBand controllers, and others for processing (AMD's accelerators).
 _GPU = ("0x0300", "0x0302", "0x1200")
-
-
 _NIC = ("0x0200", "0x0207")
 
 
@@ -293,20 +265,12 @@ def _bytes(path: str, max_bytes: int = 4096) -> bytes:
 
 #: Two snapshots at least this far apart distinguish current activity from past activity.
 INTERVAL_S = 0.3
-
-
 #: The agent's own snapshot, at its start, is the first of the two unless it is older: a process that began since, or
 #: has become idle, would be missed.
 MAX_SNAPSHOT_AGE_S = 2.0
-
-
 #: A process that uses less than this share of one core in that time is ignored.
 _HEAVY = 0.3
-
-
 _MAX_LISTED = 16
-
-
 _MAX_DEPTH = 64
 
 

@@ -28,7 +28,6 @@ from preflight_checks.probes.names import Lookup, lookup
 
 T = TypeVar("T")
 
-
 #: The variables that are read; `*` is only allowed at the end. Values of other variables never leave a node.
 COLLECTED = (
     *("NCCL_*", "RCCL_*", "HCCL_*", "GLOO_*", "UCX_*", "UCC_*", "FI_*", "PADDLE_*", "FLAGS_*", "OMP_*", "MKL_*"),
@@ -39,31 +38,15 @@ COLLECTED = (
     *("MLX5_*", "RDMAV_*", "EFA_*", "BATCH_SIZE", "MICRO_BATCH_SIZE", "GLOBAL_BATCH_SIZE", "RAY_ADDRESS"),
     *("GRADIENT_ACCUMULATION_STEPS", "SLURM_JOB_ID", "ATEN_*", "ONEDNN_*", "DNNL_*"),
 )
-
-
 _BEGINNINGS = tuple(name[:-1] for name in COLLECTED if name.endswith("*"))
-
-
 _NAMES = frozenset(name for name in COLLECTED if not name.endswith("*"))
-
-
 SYSTEM_NCCL_FILE = "/etc/nccl.conf"
-
-
 USER_NCCL_FILE = ".nccl.conf"
-
-
 #: Time limit of each access to a server or mount that may be dead.
 LOOK_S = 1.0
-
-
 TIMEOUT_MESSAGE = "no answer within %g s"
-
-
 #: A longer value is cut; the rest is represented by its hash.
 MAX_VALUE_LENGTH = 4096
-
-
 #: Settings files are a few lines; a larger one is not read.
 MAX_FILE_BYTES = 256 * 1024
 
@@ -264,15 +247,9 @@ def _directory() -> str:
 
 #: A tool that takes longer to print its version is reported as late, which is an observation.
 VERSION_WITHIN_S = 3.0
-
-
 #: Time limits of one login, and of all of them together.
 LOGIN_S, LOGINS_S = 3.0, 6.0
-
-
 _MAX_PARALLEL = 8
-
-
 #: How to get the version of these quickly; others are not run, because a launcher in Python imports its framework
 #: first.
 _VERSION = {
@@ -411,12 +388,8 @@ def _login(target: str, options: list[str]) -> Login:
 
 
 MEMINFO = "/proc/meminfo"
-
-
 #: All lookups together take as long as one, because they are made at the same time.
 LOOKUPS_WITHIN_S = 3.0
-
-
 MAX_HOSTS = 256
 
 

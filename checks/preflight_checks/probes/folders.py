@@ -146,8 +146,6 @@ def write_trial(params: dict[str, Any]) -> WriteResult:
 
 
 _TOOL_S = 1.5
-
-
 #: The file systems that `quota` supports; for others it prints nothing, and running it would only take time.
 _WITH_QUOTA = frozenset(("ext2", "ext3", "ext4", "xfs", "nfs", "nfs4", "reiserfs", "jfs"))
 
@@ -262,20 +260,12 @@ PLACES: dict[str, tuple[list[tuple[str, str]], str]] = {
         "~/.cache/huggingface/hub",
     ),
 }
-
-
 #: The fallbacks of Python when the first is unusable (tempfile._candidate_tempdir_list); the working directory comes
 #: last.
 OTHER_TEMPORARY = ("/tmp", "/var/tmp", "/usr/tmp")
-
-
 #: The space that Python needs to test a temporary folder, with a little more for later use.
 MIN_FREE_BYTES = 1 << 16
-
-
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-
-
 _TRUE = ("1", "on", "yes", "true")
 
 
@@ -363,17 +353,9 @@ def _names(folder: str) -> list[str] | None:
 
 #: A pattern may expand to more; no folder has that many shards.
 MAX_NAMES = 50000
-
-
 _BRACES = re.compile(r"\{([^{}]*)\}")
-
-
 _RANGE = re.compile(r"^(-?\d+)\.\.(-?\d+)(?:\.\.(\d+))?$")
-
-
 _LETTERS = re.compile(r"^([A-Za-z])\.\.([A-Za-z])$")
-
-
 _MAX_LIST_BYTES = 4 << 20
 
 
@@ -459,15 +441,9 @@ def listed(path: str) -> list[str] | None:
 
 #: The number of files that are read; the selection depends on their names alone, so that every node reads the same.
 MAX_FILES = 8
-
-
 #: A file up to this size is read completely; of a larger one its head, middle and tail.
 FULL_READ_BYTES = 1 << 20
-
-
 PIECE_BYTES = 64 * 1024
-
-
 #: No further file is read after this time; a slow disk must not delay the check.
 CONTENT_TIME_LIMIT_S = 1.5
 
@@ -519,12 +495,8 @@ def digest_of(name: str, path: str) -> Sample:
 
 #: The number of files that are listed by name and size; more are counted and only enter the digest.
 MAX_LISTED = 2000
-
-
 #: The walk ends here, so that a directory with millions of files costs seconds at most.
 MAX_WALKED = 50000
-
-
 #: And here, if a server takes milliseconds for each file. The files listed until then differ from node to node.
 TIME_LIMIT_S = 2.0
 
@@ -682,25 +654,15 @@ def _digest(found: list[tuple[str, int]]) -> str:
 
 #: The number of names in one folder that are examined; a checkpoint has a few for each rank.
 CHECKPOINTS_MAX_NAMES = 20000
-
-
 #: DeepSpeed (deepspeed/runtime/engine.py, _get_zero_ckpt_name and _get_ckpt_name): one file of optimizer states for
 #: each data-parallel rank, one of the model for each model-parallel rank.
 _ZERO = re.compile(r"^(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt$")
-
-
 _MODEL = re.compile(r"^mp_rank_(\d+)_model_states\.pt$")
-
-
 #: Megatron-LM (megatron/training/checkpointing.py, get_checkpoint_name): a folder for each tensor-parallel rank, with
 #: the pipeline stage appended if there are several.
 _MEGATRON = re.compile(r"^mp_rank_(\d{2,})(?:_(\d{3,}))?$")
-
-
 #: torch.distributed.checkpoint (filesystem.py): files by the rank that wrote them, and one index.
 _DCP = re.compile(r"^__(\d+)_\d+\.distcp$")
-
-
 _RANDOM = re.compile(r"^rng_state_(\d+)\.pth$")
 
 

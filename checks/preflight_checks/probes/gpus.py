@@ -27,27 +27,13 @@ from preflight_checks.probes.isolated import Send, TaskResult, run_isolated
 
 #: nvml.h: NVML_NVLINK_MAX_LINKS, nvmlNvLinkErrorCounter_t, NVML_CLOCK_SM, NVML_TEMPERATURE_THRESHOLD_SLOWDOWN.
 MAX_NVLINKS = 18
-
-
 NVLINK_COUNTERS = ("replay", "recovery", "crc_flit", "crc_data")
-
-
 _CLOCK_SM = 1
-
-
 _SLOWDOWN = 1
-
-
 _INVALID_ARGUMENT, _NOT_SUPPORTED, _NO_PERMISSION = 2, 3, 4
-
-
 _FUNCTION_NOT_FOUND, _VERSION_MISMATCH = 13, 25
-
-
 #: GPU_IS_LOST and RESET_REQUIRED: no further call will succeed.
 _LOST = (15, 16)
-
-
 _CLOCK_LOOKS = 3
 
 
@@ -341,14 +327,8 @@ def text(value: Any) -> str:
 
 
 KFD = "/sys/class/kfd/kfd/topology/nodes"
-
-
 MODULE = "/sys/module/amdgpu"
-
-
 PCI = "/sys/bus/pci/devices"
-
-
 _AMD = "4098"  # 0x1002
 
 
@@ -411,25 +391,13 @@ def _number(path: str) -> int:
 
 #: Initialising NVML and counting takes milliseconds; a driver that wakes the devices first takes seconds.
 SYSTEM_S = 3.0
-
-
 DEVICE_S = 4.0
-
-
 #: Pairs are queried only if every device has answered.
 PAIRS_S = 1.0
-
-
 MAX_PAIRED_GPUS = 16
-
-
 #: For the request of all data.
 DEADLINE_S = 8.5
-
-
 KERNEL_DRIVER = "/proc/driver/nvidia/version"
-
-
 PROC = "/proc"
 
 
@@ -640,8 +608,6 @@ def _cuda(pynvml: Any) -> str:
 
 #: The cheapest query of each tool; the second is used if the first does not exist.
 TOOLS = (("nvidia-smi", "-L"), ("rocm-smi", "-i"), ("/opt/rocm/bin/rocm-smi", "-i"))
-
-
 ANSWER_S = 6.0
 
 

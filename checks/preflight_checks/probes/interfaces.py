@@ -23,8 +23,6 @@ from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes.names import lookup
 
 UP, LOOPBACK, RUNNING = 0x1, 0x8, 0x40
-
-
 _SIOCGIFMTU = 0x8921
 
 
@@ -333,18 +331,10 @@ def routes(params: dict[str, Any]) -> Routes:
 
 
 NET = "/sys/class/net"
-
-
 CONF = "/proc/sys/net/ipv4/conf"
-
-
 #: A node with more interfaces is a container host; theirs do not belong to the job.
 MAX_INTERFACES = 64
-
-
 _SIOCETHTOOL, _GDRVINFO = 0x8946, 0x3
-
-
 _COUNTERS = ("rx_packets", "tx_packets", "rx_errors", "tx_errors", "rx_dropped", "tx_dropped", "rx_crc_errors")
 
 

@@ -18,23 +18,13 @@ from preflight.agent.process import PROC, RECENT_S, content, list_folder, parse_
 from preflight.agent.wire import ProbeUnavailable
 
 SHM = "/dev/shm"
-
-
 MAX_LISTED = 64
-
-
 #: The number of shared-memory files that are examined.
 MAX_SEGMENTS = 20000
-
-
 #: A process that is stuck in the kernel is sampled twice, this far apart: every disk read is briefly in that state.
 SAMPLE_GAP_S = 0.3
-
-
 #: Time limit for reading the memory maps of processes.
 MAPS_DEADLINE_S = 1.5
-
-
 #: Programs that start ranks or serve them, by the name of the program or of the module after `-m`.
 LAUNCHERS = {
     "torchrun": "torchrun",
@@ -59,8 +49,6 @@ LAUNCHERS = {
     "hydra_pmi_proxy": "mpirun",
     "composer": "composer",
 }
-
-
 #: Shared memory that libraries leave when they are killed, by the beginning of the name.
 SHM_PREFIXES = {
     "torch_": "torch",
@@ -407,26 +395,12 @@ def _user(uid: int) -> str:
 
 
 KMSG = "/dev/kmsg"
-
-
 TOOL_S = 3.0
-
-
 _MAX_RECORD_BYTES = 8192
-
-
 _XID = re.compile(r"NVRM: (?:GPU \d+ )?Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(?:, (.*))?")
-
-
 _SXID = re.compile(r"SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(?:, (.*))?")
-
-
 _STAMP = re.compile(r"^(\d+\.\d+) ")
-
-
 _HINT = "not seeing messages from other users"
-
-
 #: The text that journalctl searches for; both kinds of message contain it.
 PATTERN = "Xid \\("
 
@@ -556,23 +530,11 @@ def address(errors: str) -> str:
 
 
 RUN = "/run"
-
-
 ETC = "/etc"
-
-
 DMI = "/sys/class/dmi/id"
-
-
 _SCONTROL_S = 3.0
-
-
 _METADATA_S = 1.0
-
-
 _ADDRESS = "http://169.254.169.254"
-
-
 _MAX_BYTES = 1 << 16
 
 

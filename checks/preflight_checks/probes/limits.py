@@ -19,8 +19,6 @@ from preflight.agent.wire import ProbeUnavailable
 
 #: A memory limit of version 1 from this value on means none: the kernel shows the largest possible number of pages.
 _UNLIMITED_BYTES = 1 << 60
-
-
 #: Groups are nested only a few levels; a longer path is invalid.
 _MAX_DEPTH = 64
 
@@ -194,8 +192,6 @@ def _number(folder: str, name: str) -> int | None:
 
 
 TABLE = "/proc/self/mounts"
-
-
 #: File systems that several machines share: a file written on one node appears on the others.
 SHARED = frozenset(
     (
@@ -257,19 +253,11 @@ def mounted() -> list[Mount]:
 
 
 SHM = "/dev/shm"
-
-
 PROC = "/proc"
-
-
 #: Variables that limit the number of threads of libraries.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-
-
 #: A node may have tens of thousands of processes; counting those of one user stops at this number.
 _MAX_PROCESSES = 20000
-
-
 #: Bits of `CapEff` with which the kernel does not count processes (kernel/fork.c, copy_process).
 _SYS_ADMIN, _SYS_RESOURCE = 21, 24
 
@@ -393,11 +381,7 @@ def threads_of(user: int) -> int | None:
 
 
 ROOT = "/proc/sys"
-
-
 MODULES = "/sys/module"
-
-
 #: Not settings: counters, keys, and values that differ on every node or at every read.
 VOLATILE = (
     *("kernel.random.", "kernel.ns_last_pid", "kernel.pty.nr", "kernel.hostname", "kernel.domainname"),
@@ -407,17 +391,11 @@ VOLATILE = (
     # Not even read: reading makes every processor add up its counters, including isolated ones.
     "vm.stat_refresh",
 )
-
-
 #: Interfaces that appear and disappear with containers and virtual machines.
 TRANSIENT_INTERFACES = (
     *("veth", "docker", "br-", "cali", "cni", "flannel", "lxc", "tap", "vnet", "virbr", "kube-", "ifb", "dummy"),
 )
-
-
 _MAX_VALUES = 8000
-
-
 _MAX_LENGTH = 512
 
 

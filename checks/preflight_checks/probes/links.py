@@ -30,40 +30,18 @@ from preflight_checks.probes.names import Lookup, lookup
 
 
 MAGIC = b"preflight-link 2 "
-
-
 TOKEN_BYTES = 16
-
-
 HELLO_BYTES = len(MAGIC) + 2 * TOKEN_BYTES
-
-
 #: The answer to a hello ends with the observed address of the client, padded with blanks.
 SEEN_BYTES = 48
-
-
 FRAME = struct.Struct(">cI")
-
-
 PAYLOAD, COMMAND = b"D", b"C"
-
-
 MAX_PAYLOAD_BYTES = 16 << 20
-
-
 _MAX_COMMAND_BYTES = 4096
-
-
 _TIOCOUTQ = 0x5411
-
-
 #: A datagram: its train and its number; this number only means that the path is open.
 DATAGRAM = struct.Struct(">8sI")
-
-
 KNOCK = 0xFFFFFFFF
-
-
 #: struct tcp_info of linux/tcp.h: eight bytes, then these 32-bit fields at these offsets; older kernels end before.
 _TCP_INFO = {"snd_mss": 16, "pmtu": 60, "rtt": 68, "rttvar": 72, "total_retrans": 100, "min_rtt": 148, "data_out": 156}
 
@@ -205,48 +183,26 @@ def waited_s() -> float | None:
 
 
 CONNECT_S = 2.0
-
-
 #: A busy node answers late; the kernel has accepted the connection by then.
 GREET_S = 2.0
-
-
 BULK_S = 2.5
-
-
 #: This fits no Ethernet frame (jumbo frames end at 9216 bytes), so it is sent in several full ones, either way.
 BULK_BYTES = 1 << 16
-
-
 #: Message sizes in bytes for finding the limit: below the smallest usual MTU, at 1500, between, above 9000.
 STEPS = (64, 1200, 1400, 2000, 4000, 8000, 16000)
-
-
 #: A message of this size does not fit any frame, so it went in full ones.
 MAX_FRAME_BYTES = 16000
-
-
 #: A transfer with no acknowledgement for this long counts as stalled rather than slow.
 STALL_S = 1.0
-
-
 #: A transfer ends after this long without progress. By then Linux has sent the segment again after 0.2, 0.6 and 1.4 s;
 #: on a path that loses one packet in twenty, all four are lost once in 160000 times.
 PROGRESS_TIMEOUT_S = 1.7
-
-
 #: While the limit is searched for, the first loss is known already; 0.6 s cover two repetitions.
 STEP_TIMEOUT_S = 0.7
-
-
 #: Time limit of all targets of one node, unless the request has another budget.
 BUDGET_S = 6.0
-
-
 #: The number of targets that are dialled, and of payloads that are sent, at the same time.
 _AT_ONCE, _PAYLOADS_AT_ONCE = 96, 32
-
-
 _KNOCKS = 5
 
 
@@ -604,8 +560,6 @@ def _is_unanswered(address: str, path: str = "/proc/net/arp") -> bool:
 
 #: What the kernel makes of the codes of an ICMP "destination unreachable" (icmp_err_convert in net/ipv4/icmp.c).
 _BY_MESSAGE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENOPROTOOPT)
-
-
 _STATUS = {
     errno.ECONNREFUSED: "refused",
     errno.ECONNRESET: "reset",

@@ -19,17 +19,9 @@ from preflight.agent.process import RECENT_S, command_in, list_folder, read_text
 from preflight.agent.wire import ProbeUnavailable
 
 PROC = "/proc"
-
-
 SYS = "/sys"
-
-
 ETC = "/etc"
-
-
 _MAX_CPUS = 4096
-
-
 #: Where the kernel describes processors other than x86.
 _MODEL_KEYS = ("model name", "cpu model", "Processor", "cpu")
 
@@ -225,14 +217,8 @@ def _pairs(text: str) -> dict[str, int]:
 
 
 MACHINE_ID = "/etc/machine-id"
-
-
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
-
-
 NAMESPACES = "/proc/self/ns"
-
-
 #: The full name is found by a reverse lookup; a dead name server costs 10 s and more.
 FQDN_TIMEOUT_S = 3.0
 
@@ -286,22 +272,12 @@ def _namespace(kind: str) -> str:
 
 #: Daemons that adjust the clock, by the kernel's name for their process (cut after 15 characters).
 DAEMONS = ("chronyd", "ntpd", "systemd-timesyn", "ptp4l", "phc2sys", "ntpd-rs-daemon", "openntpd", "timemaster")
-
-
 _SHOWN = {"systemd-timesyn": "systemd-timesyncd"}
-
-
 #: <sys/timex.h>: the kernel has had no confirmation for a while that the clock is right.
 _STA_UNSYNC = 0x0040
-
-
 _TIMEX_BYTES = 208
-
-
 #: After `modes` and four longs.
 _STATUS_OFFSET = 40
-
-
 _CHRONYC_S = 1.5
 
 

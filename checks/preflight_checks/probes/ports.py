@@ -16,12 +16,8 @@ from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes.interfaces import KernelNetwork, reserved, visible_network
 
 _LISTEN = 0x0A
-
-
 #: The command of a holder that is an agent of preflight, and how its last argument begins.
 OTHER_RUN, _AGENT_MARK = "another run of preflight", "preflight-"
-
-
 #: A node may have tens of thousands of processes; the search for the holder stops at this number.
 _MAX_PROCESSES = 20000
 
@@ -217,8 +213,6 @@ def _command(pid: str) -> str:
 
 #: Below are the ports of well-known services; above, only the ephemeral range is likely to be in use.
 FIRST, LAST = 10000, 65535
-
-
 #: The number of ports that are tried for each requested one.
 _TRIES = 8
 
@@ -266,8 +260,6 @@ def candidates(network: KernelNetwork) -> list[int]:
 
 
 PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
-
-
 EXCEPTIONS = ("no_proxy", "NO_PROXY", "no_grpc_proxy")
 
 

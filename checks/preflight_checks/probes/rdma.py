@@ -23,16 +23,10 @@ from preflight_checks.probes.links import command, exchange_hello, family_of
 from preflight_checks.probes.ports import listens
 
 INFINIBAND = "/sys/class/infiniband"
-
-
 #: A healthy device is read in milliseconds, its table of GIDs included.
 DEVICE_S = 3.5
-
-
 #: Tables have up to 256 entries, nearly all empty.
 MAX_GIDS = 256
-
-
 _COUNTERS = (
     "link_downed",
     "symbol_error",
@@ -41,8 +35,6 @@ _COUNTERS = (
     "port_rcv_errors",
     "excessive_buffer_overrun_errors",
 )
-
-
 _NO_GUID = "0000:0000:0000:0000:0000:0000:0000:0000"
 
 
@@ -196,8 +188,6 @@ def parse_rate(text: str) -> float | None:
 
 
 NODES = "/dev/infiniband"
-
-
 VERBS = "libibverbs.so.1"
 
 
@@ -241,8 +231,6 @@ PEER_MEMORY = (
     "/sys/kernel/mm/memory_peers/nv_mem_nc/version",
     "/sys/module/nvidia_peermem/version",
 )
-
-
 DRIVER = "/proc/driver/nvidia/version"
 
 
@@ -273,31 +261,17 @@ def gpudirect(params: dict[str, Any]) -> GpuDirect:
 
 
 BANDWIDTH, LATENCY = "ib_write_bw", "ib_write_lat"
-
-
 #: A gigabyte of writes: 20 ms at 400 Gbit/s, and 8 s at 1 Gbit/s, where the deadline ends it. One queue pair with
 #: writes of 1 MiB stays at 284 of 400 Gbit/s on healthy cards, and fills them with 128 KiB (NVIDIA/nccl#2409).
 _OPTIONS = {BANDWIDTH: ("-s", "131072", "-q", "4", "-n", "2000", "--report_gbits"), LATENCY: ("-s", "8", "-n", "1000")}
-
-
 #: The longest run of one process, and of the one that waits for it.
 RUN_S, SERVE_S = 5.0, 7.0
-
-
 #: No further pair of ports is begun after this.
 BUDGET_S = 4.0
-
-
 CONNECT_S = 1.5
-
-
 #: How long the listener waits for its process to listen.
 START_S = 1.5
-
-
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-
-
 #: Messages of perftest that say nothing about the link: the two processes could not talk over TCP.
 _NOT_CONNECTED = (
     "Couldn't connect",

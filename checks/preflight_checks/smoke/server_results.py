@@ -52,8 +52,6 @@ _REMEDIES = {
     "stuck": "Read the stack of {name} in the evidence: it shows what the process waits for.",
     "lost-node": "Check whether {node} is still running and reachable.",
 }
-
-
 #: What to do if all processes hang together, or several lost their connections, and none is named.
 _REMEDY_FOR_NOBODY = "Check the path between the nodes; the link checks test each pair separately."
 
@@ -296,8 +294,6 @@ def _phase_text(replacement: Replacement) -> str:
 
 #: Steps after which a correct run has learned the built-in task to some degree.
 _LEARNING_STEPS = 5
-
-
 #: The largest allowed difference from one process that trained on all shards, in modes with such a reference.
 TOLERANCE = 1e-6
 

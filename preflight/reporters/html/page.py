@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 
 #: From this many findings on, a table counts them by rule first.
 _MANY_FINDINGS = 12
-
-
 _SEVERITIES = ("error", "warning", "info")
 
 
@@ -171,20 +169,14 @@ _WORDS = {
     VerdictKind.INCOMPLETE: "Incomplete",
     VerdictKind.NOT_JUDGED: "Not judged",
 }
-
-
 _SENTENCES = {
     VerdictKind.GO: "Nothing found that would stop this job.",
     VerdictKind.NO_GO: "Do not submit this job yet.",
     VerdictKind.INCOMPLETE: "Too little could be checked to say go.",
     VerdictKind.NOT_JUDGED: "No launch was recognised, so the behaviour of the ranks is unknown.",
 }
-
-
 #: Largest number of steps shown.
 _MAX_STEPS = 3
-
-
 #: Lists of names longer than this are counted.
 _MAX_NAMES_LENGTH = 80
 
@@ -291,16 +283,10 @@ def _open_questions(report: Report) -> list[Step]:
 
 #: Number of characters of a list of nodes that a sentence shows.
 _WRITE_MAX_NAMES_LENGTH = 60
-
-
 #: Text of up to this length is never broken.
 _SHORT = 30
-
-
 #: The name of an option, up to a length that fits on a phone.
 _OPTION = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]{0,30}")
-
-
 _STYLE, _SCRIPT = "report.css", "report.js"
 
 

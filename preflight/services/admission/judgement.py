@@ -33,28 +33,14 @@ from preflight.model.findings import Finding, Severity, VerdictKind
 
 #: Rounds in which objects lead to further ones: a label to a queue, that to its ClusterQueue.
 MAX_ROUNDS = 3
-
-
 #: Objects that are read for one submission.
 MAX_REFERENCES = 40
-
-
 #: Clients show warnings of up to 256 characters each, and 4096 in all.
 _WARNING_LENGTH = 256
-
-
 _WARNINGS_LENGTH = 4000
-
-
 _MESSAGE_LENGTH = 8000
-
-
 _CUT = "..."
-
-
 _MAX_NAMED = 3
-
-
 #: The rule that says what the API server rejects. The server itself has accepted the object, by the release in use.
 _SCHEMA_RULE = "manifest-refused"
 
@@ -276,8 +262,6 @@ def not_judged(policy: Policy, reason: str, *, answer: str = "") -> Judgement:
 
 #: The mildest finding that refuses an object; with `never` all findings are only warnings.
 LEVELS = ("error", "warning", "never")
-
-
 #: An object in etcd has at most 1.5 MiB, and an update brings it twice.
 MAX_BODY_BYTES = 4 * 1024 * 1024
 
@@ -349,21 +333,12 @@ def levels_of(values: Sequence[str], default: str) -> tuple[str, tuple[tuple[str
 
 Object = Mapping[str, Any]
 
-
 #: The folder of objects without a namespace; no namespace has such a name.
 CLUSTER = "_cluster"
-
-
 #: Parts that the API server or clients add, which say nothing about the job.
 _IRRELEVANT = ("managedFields", "resourceVersion", "uid", "selfLink", "generation", "creationTimestamp")
-
-
 _APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-
-
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
 _MAX_PATH = 160
 
 
@@ -546,18 +521,10 @@ def _further_names(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 _API_VERSION = "admission.k8s.io/v1"
-
-
 #: The API server writes `request.uid` first, so that an answer is possible without reading the rest.
 _HEAD_BYTES = 4096
-
-
 _UID = re.compile(rb'"request"\s*:\s*\{\s*"uid"\s*:\s*"([0-9A-Za-z-]{1,64})"')
-
-
 _FORBIDDEN = 403
-
-
 #: Kinds that the API server asks about, as the chart tells it, so that what belongs to them was judged with them.
 JUDGED_OWNERS = frozenset(
     (
@@ -565,8 +532,6 @@ JUDGED_OWNERS = frozenset(
         *("JobSet", "LeaderWorkerSet", "RayJob", "RayCluster"),
     )
 )
-
-
 _ACCOUNT, _CONTROLLER_MANAGER = "system:serviceaccount:", "system:kube-controller-manager"
 
 
@@ -702,11 +667,7 @@ Reader = Callable[[Reference], Read]
 
 
 _FORKS = multiprocessing.get_context("forkserver")
-
-
 _PREPARED = "preflight.services.admission.prepared"
-
-
 #: Seconds that the first process may take, which loads everything.
 _START_S = 120.0
 
