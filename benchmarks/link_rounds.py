@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from preflight.analysis.node_groups import disjoint, schedule
+from preflight.analysis.link_matrix import disjoint, schedule
 from preflight.model.job import Claim, Job, Known, Launch, Span, Strength
 from preflight.model.recording import FactRecord, Facts, Fleet, Node, NodeRecord
 from preflight.model.requests import Request, probe_name

@@ -35,12 +35,12 @@ class Weights:
 
     def exchange(self, gradient: Any, rows: Any, row_gradients: Any, wanted: Any) -> tuple[Any, Any]:
         """Apply the gradients and return the wanted weights."""
-        from reference_trainer.ps import store
+        from reference_trainer.ps import exact
 
         if gradient.numel():
             self.dense.add_(gradient, alpha=-self._rate)
         if rows.numel():
-            store.add_rows(self.table, rows, row_gradients.view(rows.numel(), -1), -self._rate)
+            exact.add_rows(self.table, rows, row_gradients.view(rows.numel(), -1), -self._rate)
         # Other transports send the answer while the next call is served, so it is copied.
         dense = self.dense if self._copied else self.dense.clone()
         return dense, self.table[wanted] if wanted.numel() else self.table[:0]
@@ -213,7 +213,7 @@ class _RayWorker:
 
 def bytes_of(tensor: Any) -> memoryview | bytes:
     """A tensor's bytes, not copied."""
-    from reference_trainer.ps import store as memory
+    from reference_trainer.ps import exact as memory
 
     views = memory.bytes_of(tensor.contiguous())
     return views[0] if views else b""

@@ -48,7 +48,7 @@ def gang() -> int:
     from preflight.executors.pipe import LocalExecutor
     from preflight.model.recording import Node
     from preflight.model.requests import Request, probe_name
-    from preflight.runner.fleet import open_fleet
+    from preflight.runner.session import open_fleet
     from preflight.runner.supervisor import run_rank_group
     from reference_trainer.collective.rank import rank as run_rank
 

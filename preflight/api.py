@@ -317,7 +317,7 @@ def nodes(
     Raises:
         UsageError: the nodes are unknown, or a requirement is invalid.
     """
-    from preflight.commands.golden_node import profile_of
+    from preflight.commands.manifest import profile_of
     from preflight.model.recording import job_of_nodes, parse_requirement
 
     required = []
@@ -377,7 +377,7 @@ def _run(
     from preflight._util.cache import cache_outside
     from preflight.model.recording_io import load, save
     from preflight.runner import run
-    from preflight.runner.signals import Terminated, exit_code_of, termination_raises
+    from preflight.runner.supervisor import Terminated, exit_code_of, termination_raises
 
     recording = run.run(command, options, load_jobs, progress=progress, cache=cache_outside(top))
     # The input of judging is exactly the content of a saved recording, so that `judge` cannot differ from `check`.

@@ -85,7 +85,7 @@ ALLOWED = {
         "preflight.commands.diff.difference_text",
         "preflight.commands.history.text",
         "preflight.commands.plan.plan_pages",
-        "preflight.commands.doctor.examination",
+        "preflight.commands.doctor",
         "preflight.reporters.text.summary",
         "preflight.reporters.text.full_report",
         "preflight.reporters.live.table",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from preflight._util.hostnames import folded, is_loopback, split_endpoint
 from preflight._util.sequences import join_some
-from preflight.analysis import job_backend
+from preflight.analysis import model_size
 from preflight.model.job import WHOLE_JOB, Claim, Job, Known, Scope, Strength, Unresolved
 from preflight.model.job.value import items, known_number
 from preflight.model.job.value import known_text as text_of
@@ -253,7 +253,7 @@ def backends(job: Job) -> tuple[frozenset[str], tuple[Claim, ...]]:
 
     Empty if nothing states one: torch then uses gloo for tensors on the CPU and nccl for those on GPUs.
     """
-    stated, found = job_backend.stated_backends(job, scopes(job))
+    stated, found = model_size.stated_backends(job, scopes(job))
     names, claims = set(stated), list(found)
     for scope in scopes(job):
         if job.value("ps_mode", scope) == Known(True):
@@ -270,7 +270,7 @@ def backend_claims(job: Job) -> tuple[Claim, ...]:
 @memoize
 def asked_backend(job: Job) -> tuple[str, tuple[Claim, ...]]:
     """The backend that the job certainly uses (`nccl`, `gloo`, or empty), with the claims that state it."""
-    return job_backend.asked_backend(job, scopes(job))
+    return model_size.asked_backend(job, scopes(job))
 
 
 @memoize
@@ -278,7 +278,7 @@ def gpu_claims(job: Job) -> tuple[Claim, ...]:
     """The claims that make GPUs necessary; empty if the job can run without them."""
     names, claims = backends(job)
     found = (claim for claim in claims if "nccl" in names and claim.quantity == "backend")
-    return tuple(dict.fromkeys((*found, *job_backend.gpu_requests(job, scopes(job)))))
+    return tuple(dict.fromkeys((*found, *model_size.gpu_requests(job, scopes(job)))))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,11 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job, Known, is_whole_number
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
-from preflight_checks.comparison import size, split
 from preflight_checks.context.environment import bare, plan_logins
-from preflight_checks.plans import Gate, combined, given, known_facts, missing_facts, on_every_node
-from preflight_checks.probes.kernel_network import reserved
+from preflight_checks.plans import Gate, combined, given, known_facts, missing_facts, on_every_node, size, split
+from preflight_checks.probes.environment import ResolvedHost, ServerPlace, server_place
+from preflight_checks.probes.interfaces import reserved
 from preflight_checks.probes.packages import packages
-from preflight_checks.probes.server_place import ResolvedHost, ServerPlace, server_place
 from preflight_checks.requirements import (
     Endpoint,
     fold,

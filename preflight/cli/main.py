@@ -21,8 +21,7 @@ import click
 from preflight import __version__
 from preflight.cli import live as live_options
 from preflight.cli import options
-from preflight.cli.delivery import deliver_report
-from preflight.cli.live import nodes, smoke
+from preflight.cli.live import deliver_report, nodes, smoke
 from preflight.cli.past_runs import diagnose, diff, history
 from preflight.cli.plan import comment, plan
 from preflight.cli.servers import admission_check, lsp, manifest, serve, webhook
@@ -297,9 +296,9 @@ def schema(document: str) -> int:
     """Print the JSON Schema of a document that preflight writes or reads (default: the report)."""
     import json
 
+    from preflight.commands import doctor as examination
     from preflight.commands.diagnose import diagnosis
     from preflight.commands.diff import difference
-    from preflight.commands.doctor import examination
     from preflight.commands.history import account
     from preflight.commands.plan import job_plan
     from preflight.config import document as settings

@@ -10,7 +10,7 @@ import click
 
 from preflight.cli import live as live_options
 from preflight.cli import options
-from preflight.cli.delivery import deliver_document
+from preflight.cli.live import deliver_document
 
 if TYPE_CHECKING:
     from preflight.reporters.base import Style

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from preflight.cli import options
-from preflight.cli.delivery import deliver_document
+from preflight.cli.live import deliver_document
 
 if TYPE_CHECKING:
     from preflight.commands.comment import ChangeReport, GitHub, GitLab

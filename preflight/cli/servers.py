@@ -172,7 +172,7 @@ def webhook(
     It lints the object with the queues, runtimes and ConfigMaps that it refers to, and refuses it or warns.
     """
     _needs("starlette", "uvicorn", "prometheus_client")
-    from preflight.services.admission.review import Workers
+    from preflight.services.admission.judgement import Workers
     from preflight.services.admission.webhook import Certificate, Webhook, serve
 
     policy = _policy(chosen, on_too_large=on_too_large or chosen["on_failure"], max_body_bytes=max_bytes)
@@ -200,7 +200,7 @@ def admission_check(controller_name: str, **chosen: Any) -> int:
     It watches Workloads, lints the job of each one, and sets its check to Ready, Retry or Rejected.
     """
     from preflight.services.admission.cluster import run_controller
-    from preflight.services.admission.review import Workers
+    from preflight.services.admission.judgement import Workers
 
     policy = _policy(chosen)
     cluster = _cluster(chosen, required=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from preflight.cli import options
-from preflight.cli.delivery import deliver_document
+from preflight.cli.live import deliver_document
 
 if TYPE_CHECKING:
     from preflight.engine.report import Report
@@ -67,7 +67,7 @@ def doctor(
 
     Exit codes: 0 something can be checked here, 1 nothing can.
     """
-    from preflight.commands.doctor.examination import examine
+    from preflight.commands.doctor import examine
     from preflight.reporters import output
 
     targets = output.targets(outputs or ("text",), FORMATS)
@@ -83,7 +83,7 @@ def doctor(
     )
 
     def render(_: str, style: Style) -> str:
-        from preflight.commands.doctor.examination import page
+        from preflight.commands.doctor import page
 
         return page(found, style)
 

@@ -22,8 +22,7 @@ from typing import Any
 from preflight._util.cache import Cache
 from preflight._util.json_output import plain
 from preflight._util.validation import type_adapter
-from preflight.engine.report import Coverage, Input, Report, Run, Tool, Understood
-from preflight.engine.waste import AvoidedCost
+from preflight.engine.report import AvoidedCost, Coverage, Input, Report, Run, Tool, Understood
 from preflight.model.findings import Finding, Location, Outcome, Status, VerdictKind
 from preflight.model.job import InputFile, Job, Launch
 from preflight.sources.discovery.readings import TreeSnapshot

@@ -20,13 +20,12 @@ import anyio
 from preflight._util.sequences import grouped
 from preflight.agent.cheap import kind_of, run_order
 from preflight.agent.wire import AgentRequest, Done, Event, Failed
-from preflight.analysis.node_groups import disjoint
+from preflight.analysis.link_matrix import disjoint
 from preflight.model.progress import Progress, Step
 from preflight.model.recording import EventRecord, FactRecord, Unavailable
 from preflight.model.requests import Request
-from preflight.runner.fleet import OpenFleet
 from preflight.runner.preparation import ContextChoice
-from preflight.runner.session import AgentSession
+from preflight.runner.session import AgentSession, OpenFleet
 
 if TYPE_CHECKING:
     from preflight.analysis.rank_state import Member

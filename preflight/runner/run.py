@@ -31,7 +31,6 @@ from preflight.model.progress import Progress, Step, ignore
 from preflight.model.recording import Cluster, Facts, Fleet, Node, NodeRecord, Origin, Recording, StageRecord
 from preflight.model.requests import Request
 from preflight.plugins.authoring import Check, Rule
-from preflight.runner.fleet import open_fleet
 from preflight.runner.observer import Observer
 from preflight.runner.preparation import (
     ContextChoice,
@@ -45,7 +44,8 @@ from preflight.runner.preparation import (
     find,
     warm_up,
 )
-from preflight.runner.signals import INTERRUPTED, TERMINATED, Interrupter, is_interrupt
+from preflight.runner.session import open_fleet
+from preflight.runner.supervisor import INTERRUPTED, TERMINATED, Interrupter, is_interrupt
 
 if TYPE_CHECKING:
     from preflight._util.cache import Cache

@@ -23,7 +23,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
-from reference_trainer.common.gpu_state import GpuState, GpuWatcher, OtherUse, pci_address
+from reference_trainer.common.framework import GpuState, GpuWatcher, OtherUse, pci_address
 from reference_trainer.common.progress import Progress
 
 #: The prime period, the length of each sum, and the largest magnitude of an operand.

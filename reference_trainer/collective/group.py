@@ -18,7 +18,7 @@ from typing import Any, Callable
 
 from preflight.agent import rank_events
 from reference_trainer.common import messages
-from reference_trainer.common.injected_faults import RankFault
+from reference_trainer.common.messages import RankFault
 from reference_trainer.common.progress import Progress
 
 #: torch's messages for a collective that a backend does not have.

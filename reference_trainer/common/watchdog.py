@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import Any, Callable, Dict
 
 from preflight.agent import rank_events
-from reference_trainer.common.assembly import JsonLines
+from reference_trainer.common.arrays import JsonLines
 from reference_trainer.common.launcher_environment import LaunchedRank
 
 #: How often a rank posts its progress, and looks for failures of others.

@@ -31,9 +31,9 @@ from reference_trainer.collective.steps import (
     MAX_COMPARED_STEPS,
     TrainingResult,
 )
-from reference_trainer.common import assembly, oracle, rendezvous
+from reference_trainer.common import arrays, oracle, rendezvous
 from reference_trainer.common.arrays import NUMPY
-from reference_trainer.common.injected_faults import RankFault
+from reference_trainer.common.messages import RankFault
 from reference_trainer.common.progress import Progress
 
 #: A rank that watches the others itself gets this long to say which one was lost before Paddle aborts it.
@@ -90,7 +90,7 @@ def run(params: dict[str, Any], progress: Progress) -> RankReport:
 
 def _assemble(
     params: dict[str, Any], progress: Progress, listener: socket.socket | None, timeout_s: float
-) -> dict[int, assembly.JsonLines]:
+) -> dict[int, arrays.JsonLines]:
     """Wait until every rank of the run has connected to the master's port; rank 0 then releases it.
 
     Returns the connections by rank: from rank 0 to all others, from each other to rank 0.
@@ -107,16 +107,16 @@ def _assemble(
     progress.entering("all ranks to connect to the master's port", waiting_for=others if listener is not None else [0])
     if listener is not None:
         common = ("world_size", "run_id", "framework")
-        lines = assembly.host_assembly(own_values, others, common, progress, listener, timeout_s)
+        lines = arrays.host_assembly(own_values, others, common, progress, listener, timeout_s)
     else:
         host, port = str(params["master_addr"]), int(params["master_port"])
-        lines = {0: assembly.join_assembly(own_values, host, port, 0, progress, timeout_s)}
+        lines = {0: arrays.join_assembly(own_values, host, port, 0, progress, timeout_s)}
     progress.left()
     return lines
 
 
 def _agree_on_backend(
-    params: dict[str, Any], progress: Progress, lines: dict[int, assembly.JsonLines], obstacle: str, timeout_s: float
+    params: dict[str, Any], progress: Progress, lines: dict[int, arrays.JsonLines], obstacle: str, timeout_s: float
 ) -> str:
     """The backend of all ranks: as requested, or for `auto` nccl if every rank can use it.
 
@@ -154,7 +154,7 @@ def _agree_on_backend(
             line.close()
 
 
-def _keep(params: dict[str, Any], lines: dict[int, assembly.JsonLines]) -> bool:
+def _keep(params: dict[str, Any], lines: dict[int, arrays.JsonLines]) -> bool:
     if params.get("on_lines") is None:
         return False
     params["on_lines"](lines)
@@ -162,7 +162,7 @@ def _keep(params: dict[str, Any], lines: dict[int, assembly.JsonLines]) -> bool:
     return True
 
 
-def _received(line: assembly.JsonLines, ends: float, rank: int) -> dict[str, Any]:
+def _received(line: arrays.JsonLines, ends: float, rank: int) -> dict[str, Any]:
     message = line.receive(ends)
     if message is None:
         raise ProbeUnavailable("timeout", f"rank {rank} did not tell in time whether it can use nccl")

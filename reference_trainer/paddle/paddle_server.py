@@ -32,8 +32,8 @@ from typing import Any
 from preflight.agent import process, rank_events
 from preflight.agent.wire import ProbeUnavailable
 from reference_trainer.collective import steps
-from reference_trainer.common import assembly, rendezvous
-from reference_trainer.common.assembly import JsonLines
+from reference_trainer.common import arrays, rendezvous
+from reference_trainer.common.arrays import JsonLines
 from reference_trainer.common.progress import Progress
 from reference_trainer.ps import settings
 from reference_trainer.ps.run_report import ServerReport, ServerStats, WorkerReport, WorkerStats
@@ -157,7 +157,7 @@ def server(config: Settings, progress: Progress, listener: socket.socket) -> Ser
     child = PaddleServerProcess(config, listener)
     try:
         progress.entering("workers to join", waiting_for=list(config.worker_numbers))
-        lines = assembly.host_assembly(
+        lines = arrays.host_assembly(
             own_values(config), config.worker_numbers, COMMON, progress, listener, config.timeout_s
         )
         progress.left()
@@ -445,9 +445,7 @@ class ServerConnections:
         progress.entering("all workers to connect to the servers", waiting_for=list(config.server_numbers))
         for server, number in enumerate(config.server_numbers):
             host, port = split_endpoint(config.endpoints[server])
-            self._lines.append(
-                assembly.join_assembly(own_values(config), host, port, number, progress, config.timeout_s)
-            )
+            self._lines.append(arrays.join_assembly(own_values(config), host, port, number, progress, config.timeout_s))
         progress.left()
         threading.Thread(target=self._watch, name="preflight-servers", daemon=True).start()
 

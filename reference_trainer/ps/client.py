@@ -12,9 +12,9 @@ from typing import Any, Callable, Sequence
 
 from reference_trainer.ps import frames, settings
 from reference_trainer.ps.connection import versions_bytes
+from reference_trainer.ps.exact import HostTensor, bytes_of, empty
 from reference_trainer.ps.frames import Channel, Header, PeerError
 from reference_trainer.ps.settings import ProcessFault, Settings
-from reference_trainer.ps.store import HostTensor, bytes_of, empty
 
 _ALIVE_S = 1.0
 

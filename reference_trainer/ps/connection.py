@@ -11,12 +11,12 @@ from typing import Any, Sequence
 
 from reference_trainer.ps import clocks, frames, settings
 from reference_trainer.ps.clocks import RunEnded
+from reference_trainer.ps.exact import HostTensor, Source, parts_of
 from reference_trainer.ps.frames import Channel, Header, PeerError, Released
 from reference_trainer.ps.partition import Shard
 from reference_trainer.ps.run_report import Replacement
 from reference_trainer.ps.server_state import ConnectedWorker, ServerState
 from reference_trainer.ps.settings import Settings
-from reference_trainer.ps.store import HostTensor, Source, parts_of
 
 
 def versions_bytes(config: Settings, shard: Shard) -> int:

@@ -3,18 +3,514 @@
 Gradients do not depend on weights and every number is an integer times a power of two, so order and staleness change no
 bit: sync, async, bounded staleness and geo must all reach the same weights (see `oracle`). Every reply carries its
 versions, the number of pushes of each worker that it contains, so that each one is compared in any mode. Gradients
-differ by worker, step and element, so that a wrong weight shows which push is missing or was added twice.
-"""
+differ by worker, step and element, so that a wrong weight shows which push is missing or was added twice."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import array
+import ctypes
+import hashlib
+import threading
+from dataclasses import dataclass, replace
 from typing import Any, Callable, Sequence
 
 from reference_trainer.common import oracle
 from reference_trainer.common.oracle import LEARNING_RATE, START_QUANTA, STEPS_SALT, Mismatch
 from reference_trainer.ps.partition import Plan, Shard, Table
-from reference_trainer.ps.store import piece_of
+
+# The parameters of one server, in memory that both torch and a socket can use.
+
+
+#: A view of bytes at an address. An array of `ctypes` would do as well, but each size is a class of its own, which must
+#: be created and collected.
+_view: Any = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)(
+    ("PyMemoryView_FromMemory", ctypes.pythonapi)
+)
+#: PyBUF_WRITE
+_WRITABLE = 0x200
+
+
+class HostTensor:
+    """A flat tensor on the host and the same bytes as a view for sockets.
+
+    Args:
+        dtype: a torch dtype; `pinned` memory can be copied to a GPU directly. If the system refuses to pin so much,
+        ordinary memory is used, which is slower to copy.
+    """
+
+    def __init__(self, elements: int, *, dtype: Any = None, pinned: bool = False) -> None:
+        import torch
+
+        kind = dtype or torch.float32
+        try:
+            self.tensor = torch.zeros(elements, dtype=kind, pin_memory=pinned and elements > 0)
+        except RuntimeError:
+            if not pinned:
+                raise
+            self.tensor = torch.zeros(elements, dtype=kind)
+        size = elements * self.tensor.element_size()
+        self._item = self.tensor.element_size()
+        self._integers: memoryview | None = None
+        # The view does not own the memory; the tensor beside it does.
+        self.view = _view(self.tensor.data_ptr(), size, _WRITABLE) if size else memoryview(bytearray())
+
+    @property
+    def integers(self) -> memoryview:
+        """The numbers as Python integers, if they are int64."""
+        if self._integers is None:
+            self._integers = self.view.cast("q")
+        return self._integers
+
+    def bytes_of(self, begin: int, elements: int) -> memoryview:
+        """The bytes of some of the numbers."""
+        return self.view[begin * self._item : (begin + elements) * self._item]
+
+
+def bytes_of(tensor: Any) -> tuple[memoryview, ...]:
+    """The bytes of a contiguous tensor on the host, for sending while the tensor is kept; empty for an empty one."""
+    size = tensor.numel() * tensor.element_size()
+    if not size:
+        return ()
+    return (_view(tensor.data_ptr(), size, _WRITABLE),)
+
+
+def empty(rows: int, width: int) -> tuple[Any, tuple[memoryview, ...]]:
+    """A new float32[rows, width] on the host, to be filled through its bytes."""
+    import torch
+
+    tensor = torch.empty(rows, width)
+    return tensor, bytes_of(tensor)
+
+
+def digest(tensors: Sequence[Any]) -> str:
+    """SHA-256 over the bytes of these tensors in sequence."""
+    found = hashlib.sha256()
+    for tensor in tensors:
+        # Of a tensor on a GPU this is a copy, which must live as long as the view of its bytes.
+        held = tensor.detach().cpu().contiguous()
+        for view in bytes_of(held):
+            found.update(view)
+    return found.hexdigest()
+
+
+#: A large shard that is added while it arrives is added in chunks of at most this many numbers: 256 KiB stay in a
+#: processor's cache.
+PIECE = 1 << 16
+#: Shards of this size are added while they arrive, unless a run sets another one.
+LARGE_BYTES = 1 << 20
+#: And in at least this many pieces, because only the last one is added after all of it has arrived.
+_MIN_PIECES = 8
+#: Receive buffers for the pieces of a push to a GPU; they lie in a buffer of a whole shard, which has more pieces.
+_GPU_BUFFERS = 3
+
+
+@dataclass(frozen=True)
+class Source:
+    """The push or read of one worker: `generation` is 0, and 1 for a backup worker that replaced it."""
+
+    worker: int
+    clock: int
+    generation: int = 0
+
+
+#: Events of a part of the store in their order: a push was added (in synchronous mode to the sum of its round), the sum
+#: was added, it was read.
+PUSHED, ROUND, READ = range(3)
+EVENT_NUMBERS = 4
+
+
+class History:
+    """The order in which pushes were added to each part of a store, and in which it was read."""
+
+    def __init__(self, parts: int) -> None:
+        self.parts = [array.array("i") for _ in range(parts)]
+
+    def note(self, part: int, kind: int, source: Source) -> None:
+        """Record one event."""
+        self.parts[part].extend((kind, source.worker, source.clock, source.generation))
+
+    def data(self) -> bytes:
+        """The number of events of each part, then all of them."""
+        sizes = array.array("i", [len(part) // EVENT_NUMBERS for part in self.parts])
+        return sizes.tobytes() + b"".join(part.tobytes() for part in self.parts)
+
+
+def history_of(data: bytes, parts: int) -> list[list[tuple[int, int, int, int]]]:
+    """The events of each part: kind, worker, clock, generation. Raises ValueError for anything else."""
+    numbers = array.array("i")
+    numbers.frombytes(data)
+    sizes, at = numbers[:parts].tolist(), parts
+    if len(sizes) != parts or min([0, *sizes]) < 0 or at + EVENT_NUMBERS * sum(sizes) != len(numbers):
+        raise ValueError(f"a history of {len(numbers)} numbers for {parts} parts")
+    found: list[list[tuple[int, int, int, int]]] = []
+    for size in sizes:
+        flat = numbers[at : at + EVENT_NUMBERS * size].tolist()
+        events = iter(flat)
+        found.append(list(zip(events, events, events, events)))
+        at += EVENT_NUMBERS * size
+    return found
+
+
+def parts_of(elements: int, stream_bytes: int) -> int:
+    """The number of parts of a shard with versions of their own: its pieces, if it is added while it arrives."""
+    return -(-elements // piece_of(elements)) if elements * 4 >= stream_bytes else 1
+
+
+class Store:
+    """The numbers of one server, and for each part of them its versions: how many pushes of each worker it contains.
+
+    On a GPU all threads use its default stream, which runs their copies and sums in the order in which they were
+    queued: whoever holds the lock of a shard queues after its previous holder, and needs not wait for the end.
+
+    Args:
+        device: a torch device; data of sockets are on the host in any case.
+        stream_bytes: shards of this size are added while they arrive.
+        in_rounds: pushes to shards are summed as they arrive, and `add_round` adds the sum. It takes as much memory as
+            the shards, however many workers there are.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        server: int,
+        device: Any,
+        *,
+        workers: int = 1,
+        stream_bytes: int = LARGE_BYTES,
+        in_rounds: bool = False,
+    ) -> None:
+        import torch
+
+        counts = [parts_of(shard.elements, stream_bytes) for shard in plan.shards[server]]
+        self._workers = workers
+        self._versions = [[array.array("I", [0] * workers) for _ in range(count)] for count in counts]
+        self._row_versions = [array.array("I", [0] * workers) for _ in plan.tables]
+        #: The first part of each shard in the history; the tables follow after the shards.
+        self._first_parts = [sum(counts[:number]) for number in range(len(counts) + 1)]
+        self.history: History | None = None
+
+        self.shards = plan.shards[server]
+        self.tables = plan.tables
+        self.device = device
+        self.on_host = device.type == "cpu"
+        self._servers = plan.servers
+        self._server = server
+        elements = plan.elements_of(server)
+        # Memory that sockets can read without a copy, if the device is the host.
+        self._host = HostTensor(elements if self.on_host else 0)
+        self.dense = self._host.tensor if self.on_host else torch.zeros(elements, device=device)
+        self.rows = [torch.zeros(plan.rows_of(server, table), table.width, device=device) for table in plan.tables]
+        # Slicing costs as much as adding a small shard: all slices are created once.
+        self._parts = [self.dense[shard.begin : shard.begin + shard.elements] for shard in self.shards]
+        self._views = [self._host.bytes_of(shard.begin, shard.elements) for shard in self.shards if self.on_host]
+        self._pieces = [part.split(piece_of(part.numel())) for part in self._parts]
+        self._in_rounds = in_rounds
+        #: What pushes are added to, by shard and by part with versions of its own: sums, or the numbers themselves.
+        added_to = torch.zeros(elements, device=device) if in_rounds else self.dense
+        slices = [added_to[shard.begin : shard.begin + shard.elements] for shard in self.shards]
+        self._totals = [
+            whole.split(piece_of(whole.numel())) if count > 1 else (whole,) for whole, count in zip(slices, counts)
+        ]
+        #: Whether the sum of each of these parts has a push of this round.
+        self._begun = [[False] * count for count in counts]
+        self._piece_views = [
+            [view[at : at + 4 * size] for at in range(0, len(view), 4 * size)]
+            for view, size in ((view, piece_of(len(view) // 4)) for view in self._views)
+        ]
+        self._locks = [threading.Lock() for _ in self.shards]
+        self._row_locks = [threading.Lock() for _ in plan.tables]
+
+    @property
+    def dense_bytes(self) -> int:
+        """Bytes of dense parameters."""
+        return int(self.dense.numel()) * 4
+
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of table rows."""
+        return sum(int(rows.numel()) * 4 for rows in self.rows)
+
+    def row_numbers(self, table: int) -> Any:
+        """The numbers, in the whole table, of the rows on this server: int64[rows]."""
+        import torch
+
+        count = self.rows[table].shape[0]
+        return torch.arange(count, dtype=torch.int64, device=self.device) * self._servers + self._server
+
+    def begin_history(self) -> None:
+        """Record the order of events from here on."""
+        self.history = History(self._first_parts[-1] + len(self.tables))
+
+    def _note(self, part: int, kind: int, source: Source) -> None:
+        if self.history is not None:
+            self.history.note(part, kind, source)
+
+    def _added(self, shard: Shard, part: int, source: Source) -> None:
+        if not self._in_rounds:
+            self._versions[shard.number][part][source.worker] += 1
+        self._note(self._first_parts[shard.number] + part, PUSHED, source)
+
+    def _add(self, shard: Shard, part: int, numbers: Any, factor: float) -> None:
+        """Add to a part, or begin the sum of its round."""
+        begun, total = self._begun[shard.number], self._totals[shard.number][part]
+        if self._in_rounds and not begun[part]:
+            begun[part] = True
+            total.copy_(numbers).mul_(factor)
+        else:
+            total.add_(numbers, alpha=factor)
+
+    def count(self, part: int, source: Source, *, tables: int) -> None:
+        """Count a part of a push as added that never came: the rows of a table, or a shard."""
+        if part < tables:
+            with self._row_locks[part]:
+                self._added_rows(part, source)
+        elif part - tables < len(self.shards):
+            shard = self.shards[part - tables]
+            with self._locks[shard.number]:
+                for piece in range(len(self._versions[shard.number])):
+                    self._added(shard, piece, source)
+
+    def versions(self, shard: Shard, reader: Source | None = None, part: int = -1) -> bytes:
+        """The versions of one part of a shard, or of all: uint32[parts, workers]; a `reader` is recorded."""
+        found = b""
+        for number, versions in enumerate(self._versions[shard.number]):
+            if part in (-1, number):
+                found += versions.tobytes()
+                if reader is not None:
+                    self._note(self._first_parts[shard.number] + number, READ, reader)
+        return found
+
+    def fill(self, dense: Callable[[Shard], Any], rows: Callable[[int, Any], Any]) -> None:
+        """Set new values everywhere: `dense` returns those of a shard, `rows` those of rows of a table."""
+        for versions in (*(part for parts in self._versions for part in parts), *self._row_versions):
+            versions[:] = array.array("I", [0] * self._workers)
+        for shard in self.shards:
+            self.part(shard).copy_(dense(shard))
+        for table, held in enumerate(self.rows):
+            numbers = self.row_numbers(table)
+            step = max(1, (1 << 20) // max(1, held.shape[1]))
+            for begin in range(0, held.shape[0], step):
+                held[begin : begin + step].copy_(rows(table, numbers[begin : begin + step]))
+
+    def part(self, shard: Shard) -> Any:
+        """A shard's own numbers."""
+        return self._parts[shard.number]
+
+    def apply(self, shard: Shard, numbers: Any, factor: float, source: Source) -> None:
+        """Add `factor` times `numbers`, the push of one worker, to a shard or to the sum of its round."""
+        with self._locks[shard.number]:
+            numbers, totals = self.on_device(numbers), self._totals[shard.number]
+            for part, mine in enumerate(numbers.split(totals[0].numel()) if len(totals) > 1 else (numbers,)):
+                self._added(shard, part, source)
+                self._add(shard, part, mine, factor)
+
+    def add_round(self, clock: int) -> None:
+        """Add the sums of a round, in which is push number `clock` of every worker."""
+        for shard in self.shards:
+            number = shard.number
+            with self._locks[number]:
+                numbers = self._pieces[number] if len(self._totals[number]) > 1 else (self._parts[number],)
+                for part, total in enumerate(self._totals[number]):
+                    # Without any push, which was reported, it holds the previous round.
+                    if self._begun[number][part]:
+                        numbers[part].add_(total)
+                    versions = self._versions[number][part]
+                    versions[:] = array.array("I", [version + 1 for version in versions])
+                    self._note(self._first_parts[number] + part, ROUND, Source(0, clock))
+                self._begun[number] = [False] * len(self._begun[number])
+
+    def event(self) -> Any:
+        """An event at the end of everything that was queued for a GPU so far; None on the host."""
+        if self.on_host:
+            return None
+        import torch
+
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(self.device))
+        return event
+
+    def on_device(self, numbers: Any) -> Any:
+        """These numbers on the device of the store; they were copied when this returns."""
+        return numbers if self.on_host else numbers.to(self.device)
+
+    def apply_piece(self, shard: Shard, piece: int, numbers: Any, factor: float, source: Source) -> None:
+        """The same for one piece of a shard. A GPU may still be reading `numbers` afterwards; see `Slot.free_piece`."""
+        with self._locks[shard.number]:
+            self._added(shard, piece, source)
+            if not self.on_host:
+                numbers = numbers.to(self.device, non_blocking=True)
+            self._add(shard, piece, numbers, factor)
+
+    def pieces(self, shard: Shard) -> int:
+        """The number of pieces of a shard."""
+        return len(self._pieces[shard.number])
+
+    def read_piece(self, shard: Shard, piece: int, into: Any, reader: Source | None = None) -> bytes:
+        """Copy one piece of a shard, consistently; returns its versions."""
+        with self._locks[shard.number]:
+            into.copy_(self._pieces[shard.number][piece])
+            return self.versions(shard, reader, piece)
+
+    def view_of_piece(self, shard: Shard, piece: int) -> memoryview:
+        """The bytes of a piece in place, like those of `view` for the shard."""
+        return self._piece_views[shard.number][piece]
+
+    def apply_rows(self, table: int, rows: Any, numbers: Any, factor: float, source: Source) -> None:
+        """Add to some rows, given by distinct numbers in the whole table."""
+        if not rows.numel():
+            with self._row_locks[table]:
+                self._added_rows(table, source)
+            return
+        rows, numbers = self.on_device(rows), self.on_device(numbers)
+        local = rows.div(self._servers, rounding_mode="floor") if self._servers > 1 else rows
+        with self._row_locks[table]:
+            add_rows(self.rows[table], local, numbers, factor)
+            self._added_rows(table, source)
+
+    def _added_rows(self, table: int, source: Source) -> None:
+        self._row_versions[table][source.worker] += 1
+        self._note(self._first_parts[-1] + table, PUSHED, source)
+
+    def read(self, shard: Shard, into: Any, reader: Source | None = None) -> bytes:
+        """Copy a shard to the host, consistently; returns its versions."""
+        with self._locks[shard.number]:
+            into.copy_(self.part(shard))
+            return self.versions(shard, reader)
+
+    def view(self, shard: Shard) -> memoryview:
+        """A shard's bytes in place, without a copy; only on the host, and only while nothing changes them."""
+        return self._views[shard.number]
+
+    def read_rows(self, table: int, rows: Any, into: Any, reader: Source | None = None) -> bytes:
+        """Copy some rows to the host: float32[n, width]; returns the table's versions: uint32[workers]."""
+        import torch
+
+        local = rows.div(self._servers, rounding_mode="floor") if self._servers > 1 else rows
+        with self._row_locks[table]:
+            if self.on_host:
+                torch.index_select(self.rows[table], 0, local, out=into)
+            else:
+                into.copy_(self.rows[table][local.to(self.device)])
+            if reader is not None:
+                self._note(self._first_parts[-1] + table, READ, reader)
+            return self._row_versions[table].tobytes()
+
+    def holds_rows(self, row_numbers: HostTensor, count: int, table: int) -> bool:
+        """Whether the first `count` of these are distinct, sorted numbers of rows on this server."""
+        if not count:
+            return True
+        # Reading one number of a tensor takes as long as all of this.
+        if row_numbers.integers[0] < 0 or row_numbers.integers[count - 1] >= self.tables[table].rows:
+            return False
+        rows = row_numbers.tensor[:count]
+        if count > 1 and not bool((rows[1:] > rows[:-1]).all()):
+            return False
+        return self._servers == 1 or bool((rows.remainder(self._servers) == self._server).all())
+
+
+class Slot:
+    """The buffers of one worker: what it is pushing, and the data sent to it; allocated once.
+
+    It has room for one shard at a time: a push is added as soon as it has arrived, and the next shard may overwrite it.
+    `rows[t]` of table t is int64[capacity], `held[t]` of them in use; `row_numbers[t]` is float32[capacity, width].
+    """
+
+    def __init__(self, store: Store, plan: Plan, *, capacity: Callable[[int], int]) -> None:
+        import torch
+
+        pinned = not store.on_host
+        largest = max([shard.elements for shard in store.shards] + [0])
+        # Memory that is used again and again stays in the processor's cache.
+        self.dense = HostTensor(largest, pinned=pinned)
+        self._parts = [self.dense.tensor[: shard.elements] for shard in store.shards]
+        self._views = [self.dense.bytes_of(0, shard.elements) for shard in store.shards]
+        self.rows = [HostTensor(capacity(t), dtype=torch.int64, pinned=pinned) for t in range(len(plan.tables))]
+        self.row_numbers = [HostTensor(capacity(t) * table.width, pinned=pinned) for t, table in enumerate(plan.tables)]
+        #: The rows of a lookup, separate from those of an unapplied update.
+        self.looked_up = [HostTensor(capacity(t), dtype=torch.int64, pinned=pinned) for t in range(len(plan.tables))]
+        self.held = [0] * len(plan.tables)
+        #: The number of rows in the last lookup, until an update referred to them.
+        self.last_lookup_count = [-1] * len(plan.tables)
+        self.outgoing = HostTensor(largest, pinned=pinned)
+        self.outgoing_rows = [
+            HostTensor(capacity(t) * table.width, pinned=pinned) for t, table in enumerate(plan.tables)
+        ]
+        self.widths = [table.width for table in plan.tables]
+        self._pieces: dict[int, list[tuple[Any, memoryview]]] = {}
+        #: Receive buffers of pieces: a GPU still copies from one while the next piece arrives in another.
+        self._buffers = 1 if store.on_host else _GPU_BUFFERS
+        self._in_use: list[Any] = [None] * self._buffers
+
+    def part(self, shard: Shard) -> Any:
+        """The push for a shard: float32[elements]."""
+        return self._parts[shard.number]
+
+    def view(self, shard: Shard) -> memoryview:
+        """The bytes of that part."""
+        return self._views[shard.number]
+
+    def pieces(self, shard: Shard) -> list[tuple[Any, memoryview]]:
+        """The receive buffer for each piece of a large shard, the same memory in turn: tensor and bytes."""
+        found = self._pieces.get(shard.elements)
+        if found is None:
+            size = piece_of(shard.elements)
+            whole, rest = divmod(shard.elements, size)
+            begins = [number % self._buffers * size for number in range(whole + bool(rest))]
+            sizes = [size] * whole + ([rest] if rest else [])
+            found = [(self.dense.tensor[b : b + n], self.dense.bytes_of(b, n)) for b, n in zip(begins, sizes)]
+            self._pieces[shard.elements] = found
+        return found
+
+    def free_piece(self, number: int) -> None:
+        """Wait until a GPU has copied the earlier piece from the buffer of this one; nothing to do on the host."""
+        event = self._in_use[number % self._buffers]
+        if event is not None:
+            event.synchronize()
+            self._in_use[number % self._buffers] = None
+
+    def piece_queued(self, store: Store, number: int) -> None:
+        """Record that a GPU will copy this piece from its buffer."""
+        self._in_use[number % self._buffers] = store.event()
+
+    def copy_piece(self, store: Store, shard: Shard, piece: int, reader: Source) -> tuple[memoryview, bytes]:
+        """Copy a piece of a shard to its position in `outgoing`; returns its bytes and its versions."""
+        begin = piece * piece_of(shard.elements)
+        size = min(piece_of(shard.elements), shard.elements - begin)
+        versions = store.read_piece(shard, piece, self.outgoing.tensor[begin : begin + size], reader)
+        return self.outgoing.bytes_of(begin, size), versions
+
+    def row_part(self, table: int) -> Any:
+        """The push for `rows_held(table)`: float32[n, width]."""
+        width, count = self.widths[table], self.held[table]
+        return self.row_numbers[table].tensor[: count * width].view(count, width)
+
+    def use_looked_up_rows(self, table: int) -> None:
+        """Use the rows of the last lookup for the update."""
+        self.rows[table], self.looked_up[table] = self.looked_up[table], self.rows[table]
+        self.last_lookup_count[table] = -1
+
+    def rows_held(self, table: int) -> Any:
+        """The row numbers of a push: int64[n]."""
+        return self.rows[table].tensor[: self.held[table]]
+
+
+def piece_of(elements: int) -> int:
+    """The number of elements that are added at a time for a shard of this size, if it is added while it arrives."""
+    return max(1, min(PIECE, -(-elements // _MIN_PIECES)))
+
+
+def add_rows(table: Any, rows: Any, numbers: Any, factor: float) -> None:
+    """Add `factor` times `numbers` to distinct rows. `index_add_` would do the same more slowly, row by row."""
+    table.index_copy_(0, rows, table.index_select(0, rows).add_(numbers, alpha=factor))
+
+
+def add_rows_of_round(store: Store, slots: Sequence[Slot], factor: float, clock: int) -> None:
+    """Add all workers' rows of one round, in the order of their indices, whatever the order of arrival."""
+    for table in range(len(store.rows)):
+        for worker, slot in enumerate(slots):
+            store.apply_rows(table, slot.rows_held(table), slot.row_part(table), factor, Source(worker, clock))
+            slot.held[table] = 0
+
 
 _TABLE_SALT = 9000
 #: Distinct rows a worker touches in one step, of which half are the same for all workers; some occur several times.

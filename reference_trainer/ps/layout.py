@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Sequence
 
 from reference_trainer.ps.client import Server
+from reference_trainer.ps.exact import bytes_of
 from reference_trainer.ps.partition import Plan
-from reference_trainer.ps.store import bytes_of
 
 #: Pieces of fewer numbers are copied together: a part of a message costs as much as copying 16 KiB.
 _MIN_LENT = 4096

@@ -18,7 +18,8 @@ from preflight.agent import rank_events
 from preflight.agent.wire import ProbeUnavailable
 from reference_trainer.common import framework, oracle, rendezvous
 from reference_trainer.common.progress import Emit, Progress
-from reference_trainer.ps import clocks, frames, handshake, partition, run_report, settings
+from reference_trainer.ps import clocks, frames, partition, run_report, settings
+from reference_trainer.ps import frames as handshake
 from reference_trainer.ps.clocks import RunEnded
 from reference_trainer.ps.connection import ConnectionHandler
 from reference_trainer.ps.frames import Channel, PeerError, address_of

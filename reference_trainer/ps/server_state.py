@@ -9,7 +9,7 @@ from typing import Any, Callable
 
 from reference_trainer.common import oracle
 from reference_trainer.common.oracle import LEARNING_RATE, Mismatch
-from reference_trainer.ps import clocks, settings, store, tasks
+from reference_trainer.ps import clocks, exact, settings, tasks
 from reference_trainer.ps.clocks import Clocks, RunEnded
 from reference_trainer.ps.frames import Channel, FairLock, PeerError
 from reference_trainer.ps.run_report import RejectedClient, Replacement, WorkerStats
@@ -108,7 +108,7 @@ class ServerState:
         config = self.config
         # Each worker has its own thread here; with torch's threads below each of them cores would be wasted.
         torch.set_num_threads(1)
-        self.store = store.Store(
+        self.store = exact.Store(
             config.plan,
             config.index,
             device,
@@ -119,7 +119,7 @@ class ServerState:
         self.exact = config.exact_values(device)
         self.on_host = self.exact if self.store.on_host else config.exact_values(_cpu())
         self.slots = [
-            store.Slot(self.store, config.plan, capacity=lambda table: config.capacity(config.index, table))
+            exact.Slot(self.store, config.plan, capacity=lambda table: config.capacity(config.index, table))
             for _ in range(config.workers)
         ]
         self.store.fill(self.exact.start, self.exact.start_rows)
@@ -233,7 +233,7 @@ class ServerState:
     def _apply_round(self) -> None:
         """Add the pushes of one round (mode `sync`)."""
         self.store.add_round(self.clocks.applied)
-        store.add_rows_of_round(self.store, self.slots, self.factor, self.clocks.applied)
+        exact.add_rows_of_round(self.store, self.slots, self.factor, self.clocks.applied)
 
 
 def _cpu() -> Any:

@@ -18,9 +18,8 @@ from typing import Any, Callable, Sequence
 from preflight.agent.wire import ProbeUnavailable
 from reference_trainer.common import oracle
 from reference_trainer.ps import clocks, tasks
-from reference_trainer.ps.exact import ExactValues
+from reference_trainer.ps.exact import LARGE_BYTES, ExactValues
 from reference_trainer.ps.partition import Plan, from_params
-from reference_trainer.ps.store import LARGE_BYTES
 
 #: Phases of a run as servers and workers count them; a barrier leads from each to the next.
 JOINING, EXACT, EXACT_READ, TRAINING, READ, OVER = range(6)

@@ -18,13 +18,21 @@ from reference_trainer.common import framework, oracle
 from reference_trainer.common.progress import Emit, Progress
 from reference_trainer.ps import clocks, run_report, settings, tasks
 from reference_trainer.ps.client import Client, Rows
-from reference_trainer.ps.exact import deduplicated
-from reference_trainer.ps.frames import PeerError
-from reference_trainer.ps.handshake import ServerDialer
+from reference_trainer.ps.exact import (
+    EVENT_NUMBERS,
+    PUSHED,
+    READ,
+    ROUND,
+    deduplicated,
+    digest,
+    history_of,
+    parts_of,
+    piece_of,
+)
+from reference_trainer.ps.frames import PeerError, ServerDialer
 from reference_trainer.ps.layout import ParameterLayout
 from reference_trainer.ps.run_report import IMPOSSIBLE, ServerStats, WorkerReport
 from reference_trainer.ps.settings import ProcessFault, Settings
-from reference_trainer.ps.store import EVENT_NUMBERS, PUSHED, READ, ROUND, digest, history_of, parts_of, piece_of
 from reference_trainer.ps.worker_steps import WorkerSteps, WorkerTraining, gradients_of, rows_of_round, train_locally
 
 #: Worker, clock and generation of a push, and of the read before it.

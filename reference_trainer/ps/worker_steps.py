@@ -9,10 +9,9 @@ from typing import Any, Callable, Sequence
 from reference_trainer.common.oracle import LEARNING_RATE, Mismatch
 from reference_trainer.ps import clocks, exact, frames, settings
 from reference_trainer.ps.client import Client, Rows, Server
-from reference_trainer.ps.exact import ExactValues, ExpectedRows, ExpectedShard, deduplicated
+from reference_trainer.ps.exact import ExactValues, ExpectedRows, ExpectedShard, deduplicated, digest
 from reference_trainer.ps.layout import ParameterLayout
 from reference_trainer.ps.settings import ProcessFault, Settings
-from reference_trainer.ps.store import digest
 
 
 class ExpectedReplies:

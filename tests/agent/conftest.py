@@ -11,8 +11,7 @@ import pytest
 
 from preflight.executors.pipe import LocalExecutor
 from preflight.model.recording import Node
-from preflight.runner.fleet import open_fleet
-from preflight.runner.session import AgentSession
+from preflight.runner.session import AgentSession, open_fleet
 from tests.processes import all_gone
 
 #: The extra modules that are sent to agents, by name with their sources.

@@ -213,7 +213,7 @@ HEAD = """
 import sys
 import anyio
 from preflight.executors.pipe import LocalExecutor
-from preflight.runner.fleet import open_fleet
+from preflight.runner.session import open_fleet
 from preflight.agent.wire import AgentRequest, Context
 from preflight.model.recording import Node
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from preflight.analysis.node_groups import Answer, Group, answer, next_groups
+from preflight.analysis.link_matrix import Answer, Group, answer, next_groups
 
 
 def search(

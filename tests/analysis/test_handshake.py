@@ -10,7 +10,7 @@ import pytest
 
 from preflight.agent import rank_events
 from preflight.analysis.culprit import Culprit
-from preflight.analysis.node_groups import ALL_PAIRS_UP_TO, disjoint, round_count, rounds, schedule
+from preflight.analysis.link_matrix import ALL_PAIRS_UP_TO, disjoint, round_count, rounds, schedule
 from preflight.model.requests import Request
 from tests.story import Story
 

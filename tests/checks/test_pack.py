@@ -22,10 +22,8 @@ from preflight.plugins import registry
 from preflight.plugins.authoring import Check, Verdict, command, failed, passed, root_command
 from preflight.reporters.base import Style
 from preflight.reporters.text import REPORTER
-from preflight_checks.comparison import table
-from preflight_checks.plans import combined, multi_node, on_every_node, only_if, several_nodes
-from preflight_checks.probes.clock import clock
-from preflight_checks.probes.machine import identity
+from preflight_checks.plans import combined, multi_node, on_every_node, only_if, several_nodes, table
+from preflight_checks.probes.machine import clock, identity
 from preflight_checks.requirements import gpu_claims
 from tests.builders import job as command_job
 from tests.builders import judged, make_check, make_recording, make_rule, reached, seen, span

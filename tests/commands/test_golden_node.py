@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from preflight import RunOptions, UsageError, VerdictKind, nodes
-from preflight.commands.golden_node import profile_of
+from preflight.commands.manifest import profile_of
 from preflight.model.recording import Recording
 from preflight.model.recording_io import save
 

@@ -13,8 +13,18 @@ import pytest
 from preflight import api
 from preflight.config import document as settings
 from preflight.engine import report as reports
-from preflight.engine.report import ExitCode, Report, adapter, crashed, report_on, to_json
-from preflight.engine.waste import DEFAULTS, AvoidedCost, avoided_cost, with_price
+from preflight.engine.report import (
+    DEFAULTS,
+    AvoidedCost,
+    ExitCode,
+    Report,
+    adapter,
+    avoided_cost,
+    crashed,
+    report_on,
+    to_json,
+    with_price,
+)
 from preflight.model import recording_io
 from preflight.model.charts import (
     Bar,

@@ -25,7 +25,7 @@ import dataclasses, json, os, sys, time
 import anyio
 from shipped import SHIPPED
 from preflight.executors.ssh import SshExecutor
-from preflight.runner.fleet import open_fleet
+from preflight.runner.session import open_fleet
 from tests.executors.trial import SHIPPED
 from preflight.model.recording import Node
 

@@ -22,7 +22,7 @@ from preflight.executors.bridge.kubernetes_side import explain_api_error, explai
 from preflight.executors.kubernetes import KubernetesExecutor, explain
 from preflight.executors.kubernetes_pods import build_job, choose_source
 from preflight.model.recording import Node, NodeRecord
-from preflight.runner.fleet import open_fleet
+from preflight.runner.session import open_fleet
 from tests.executors.kubernetes_stub import Stub, api_server
 from tests.executors.trial import no_bundle
 from tests.waiting import until
@@ -303,7 +303,7 @@ from pathlib import Path
 from shipped import SHIPPED
 from preflight.executors.base import NodeRequest
 from preflight.executors.kubernetes import KubernetesExecutor
-from preflight.runner.fleet import open_fleet
+from preflight.runner.session import open_fleet
 from tests.executors.trial import SHIPPED
 from preflight.agent.wire import AgentRequest, Context
 

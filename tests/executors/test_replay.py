@@ -29,7 +29,7 @@ from preflight.model.recording import (
 )
 from preflight.model.recording_io import load, save
 from preflight.model.requests import Request
-from preflight.runner.fleet import open_fleet
+from preflight.runner.session import open_fleet
 from tests.executors.trial import no_bundle
 from tests.waiting import becomes
 

@@ -29,7 +29,7 @@ import sys
 import anyio
 from shipped import SHIPPED
 from preflight.executors.ssh import SshExecutor
-from preflight.runner.fleet import open_fleet
+from preflight.runner.session import open_fleet
 from tests.executors.trial import SHIPPED
 from preflight.agent.wire import AgentRequest, Context
 from preflight.model.recording import Node

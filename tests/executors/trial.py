@@ -21,8 +21,8 @@ import anyio
 from preflight.agent.wire import AgentRequest, Context, Done, Event
 from preflight.executors.base import ExecutorError, NodeRequest
 from preflight.model.recording import Node
-from preflight.runner.fleet import OpenFleet, open_fleet
 from preflight.runner.preparation import ExecutorChoice, choose, find
+from preflight.runner.session import OpenFleet, open_fleet
 
 #: The deadline for opening nodes, unless `--deadline` sets another.
 DEADLINE_S = 8.0

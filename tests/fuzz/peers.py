@@ -29,7 +29,8 @@ from preflight.executors.base import ExecutorError
 from preflight.model.recording import EventRecord, Node, Recording
 from preflight.model.recording_io import load, save
 from preflight.runner.session import AgentSession
-from reference_trainer.ps import frames, handshake
+from reference_trainer.ps import frames
+from reference_trainer.ps import frames as handshake
 from reference_trainer.ps.frames import Channel, Header, PeerError
 from tests.fuzz import mutation
 from tests.fuzz.limits import MIB, Limits

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import yaml
 
-from preflight.services.admission import judgement, review
+from preflight.services.admission import judgement
+from preflight.services.admission import judgement as review
 from preflight.services.admission.judgement import Judgement, Policy
 from tests.fuzz import mutation, seeds, words
 from tests.fuzz.limits import MIB, Limits

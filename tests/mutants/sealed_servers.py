@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from reference_trainer.ps import clocks, store, worker_steps
+from reference_trainer.ps import clocks, exact, worker_steps
 from reference_trainer.ps.client import Client
 from reference_trainer.ps.clocks import Clocks
+from reference_trainer.ps.exact import Store
 from reference_trainer.ps.layout import ParameterLayout
-from reference_trainer.ps.store import Store
 from tests.mutants.patch import (
     GEO,
     RECOVERY,
@@ -311,7 +311,7 @@ def server_answers_old_pieces(patch: Patch) -> None:
     def change(key: Any, now: Any) -> Any:
         if now.numel() < 2048:
             return now
-        piece = store.piece_of(now.numel())
+        piece = exact.piece_of(now.numel())
         now = now.clone()
         now[:piece] = patch.kept.setdefault((key, patch.training), now[:piece].clone())
         patch.hit()

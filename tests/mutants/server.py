@@ -7,8 +7,8 @@ from typing import Any
 
 from reference_trainer.ps import clocks, settings
 from reference_trainer.ps.clocks import Clocks
+from reference_trainer.ps.exact import HostTensor, Store
 from reference_trainer.ps.server_state import ServerState
-from reference_trainer.ps.store import HostTensor, Store
 from tests.mutants.patch import ALL_SERVERS, RECOVERY, SERVER, SERVERS, SINGLE, SSP, SYNC, Patch, half, mutant, wrap
 
 #: Changes what a server adds: None leaves it out.

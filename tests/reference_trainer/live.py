@@ -22,7 +22,7 @@ from preflight.analysis.rank_state import members_of
 from preflight.executors.pipe import LocalExecutor
 from preflight.model.recording import EventRecord, FactRecord, Facts, Node
 from preflight.model.requests import Request
-from preflight.runner.fleet import open_fleet
+from preflight.runner.session import open_fleet
 from preflight.runner.supervisor import run_rank_group
 from tests.waiting import scaled
 from tests.warm_python import warm_python

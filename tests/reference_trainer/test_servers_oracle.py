@@ -18,13 +18,13 @@ from preflight.model.findings import Status
 from preflight.model.recording import Facts
 from preflight.plugins.authoring import Check, Verdict
 from preflight_checks.smoke.server_results import (
+    server_load_uneven,
     server_or_worker_did_not_finish,
     servers_trained_nothing,
     updates_lost_doubled_or_stale,
     wrong_server_result,
 )
 from preflight_checks.smoke.server_run import group_of, plan_servers
-from preflight_checks.smoke.server_traffic import server_load_uneven
 from reference_trainer.collective import steps
 from reference_trainer.paddle.paddle_server import LOST
 from tests.checks.check_builders import job, local_fleet

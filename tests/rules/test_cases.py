@@ -25,9 +25,20 @@ def jobs_of(case: Case, above: Path) -> tuple[Job, ...]:
     return assemble(folder, case.given(folder), sources=registry.sources())
 
 
-@pytest.mark.parametrize("case", all_cases(), ids=lambda case: f"{case.rule}-{case.name}")
-def test_case(case: Case, tmp_path: Path) -> None:
-    jobs = jobs_of(case, tmp_path)
+@pytest.mark.parametrize("rule", RULES)
+def test_cases(rule: str, tmp_path: Path) -> None:
+    cases = [case for case in all_cases() if case.rule == rule]
+    wrong = {}
+    for case in cases:
+        try:
+            _check_case(case, tmp_path)
+        except AssertionError as error:
+            wrong[case.name] = str(error)
+    assert not wrong, "\n\n".join(f"{rule} {name}: {why}" for name, why in wrong.items())
+
+
+def _check_case(case: Case, above: Path) -> None:
+    jobs = jobs_of(case, above)
     found: list[Outcome] = judged(RULES[case.rule], jobs)
     findings = fold(outcome.finding for outcome in found if outcome.finding is not None)
     statuses = {outcome.status for outcome in found}
@@ -68,5 +79,6 @@ def _has_no_error(jobs: tuple[Job, ...]) -> None:
 
 @pytest.mark.parametrize("kind", ["fail", "pass", "unknown"])
 def test_every_rule_has_a_case_of_each_kind(kind: str) -> None:
+    assert {case.rule for case in all_cases()} <= set(RULES), "no case of a rule that does not exist"
     there = {case.rule for case in all_cases() if case.name.startswith(f"{kind}-")}
     assert set(RULES) - there == set()

@@ -30,9 +30,8 @@ from preflight.model.recording import Node, NodeRecord, Origin, Recording
 from preflight.plugins import registry
 from preflight.runner import preparation as node_selection
 from preflight.runner import run
-from preflight.runner.fleet import KeepaliveThread, open_fleet
 from preflight.runner.preparation import LoadedJobs, LoadJobs, choose, claimed_count, context_of, find, main_launch
-from preflight.runner.session import AgentSession
+from preflight.runner.session import AgentSession, KeepaliveThread, open_fleet
 from tests.builders import add_executor, claim, job, span
 
 

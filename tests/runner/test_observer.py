@@ -30,9 +30,9 @@ from preflight.model.progress import Progress, Step, ignore
 from preflight.model.recording import Node, Recording, Unavailable
 from preflight.model.requests import Request
 from preflight.runner import run
-from preflight.runner.fleet import OpenFleet
 from preflight.runner.observer import END_SHARE, RUN_KEY, Observer
 from preflight.runner.preparation import ContextChoice, LoadedJobs
+from preflight.runner.session import OpenFleet
 from tests.builders import add_executor, claim, job
 from tests.waiting import becomes, scaled
 
@@ -71,7 +71,7 @@ def asking(nodes: Sequence[str], count: int, **keywords: Any) -> list[Request]:
 
 
 def test_order_of_requests_by_their_checks() -> None:
-    names = [f"preflight_checks.probes.{name}" for name in ("names:resolve", "machine:machine", "activity:activity")]
+    names = [f"preflight_checks.probes.{name}" for name in ("names:resolve", "machine:machine", "devices:activity")]
     for name in names:
         importlib.import_module(name.partition(":")[0])
     session = FakeSession()

@@ -10,22 +10,16 @@ profile is where new ones are looked for.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
-
-if TYPE_CHECKING:
-    from _pytest.mark.structures import ParameterSet
 
 OPTION = "--thorough"
 GATE_EXAMPLES, THOROUGH_EXAMPLES = 25, 500
 #: What the numbers of `examples` refer to: hypothesis's own default.
 _USUAL = 100
 
-Case = TypeVar("Case")
 _WHOLE_MODULE = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.thorough\b", re.MULTILINE)
 #: Marks tests that run only with the option.
 THOROUGH = pytest.mark.thorough
@@ -70,8 +64,3 @@ def leave_out_thorough(config: pytest.Config, items: list[pytest.Item]) -> None:
 def examples(usual: int) -> int:
     """The number of examples in this profile for a test that deserves `usual` where others get 100."""
     return max(1, usual * settings().max_examples // _USUAL)
-
-
-def gate_first(cases: Iterable[Case], in_gate: Callable[[Case], bool]) -> list[ParameterSet]:
-    """Parameters for all cases; those outside of the gate are thorough."""
-    return [pytest.param(case, marks=() if in_gate(case) else THOROUGH) for case in cases]

@@ -12,7 +12,7 @@ import pytest
 from preflight._util import toml
 from preflight.engine import report
 from preflight.sources.tables import FOLDER, Row, load_table, parse_table
-from preflight_checks.comparison import table
+from preflight_checks.plans import table
 from tools import fields
 from tools.compare_verdicts import ROOT, Answer, answers, differences
 from tools.oracle import frameworks

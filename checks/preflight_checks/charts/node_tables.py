@@ -17,19 +17,17 @@ from preflight.model.job import Job
 from preflight.model.measurements import Measurements, Quantity
 from preflight.model.recording import Facts, Fleet, NodeRecord, Observed
 from preflight.plugins.claim_text import counted
-from preflight_checks.comparison import GIB, split
-from preflight_checks.context.entry import computed_in_step
-from preflight_checks.host.memory import MIN_SHARE
-from preflight_checks.host.processors import usable_cores
+from preflight_checks.context.copies import computed_in_step
+from preflight_checks.host.processors import MIN_MEMORY_SHARE, usable_cores
 from preflight_checks.links.fleet_comparison import format_rate
 from preflight_checks.network.nic_health import states_in_use
 from preflight_checks.network.nics import used_interfaces
+from preflight_checks.plans import GIB, split
 from preflight_checks.probes.gpus import Gpu, Gpus, gpus
-from preflight_checks.probes.installed import Installed, installed
 from preflight_checks.probes.interfaces import interfaces
 from preflight_checks.probes.limits import Limits, limits
 from preflight_checks.probes.machine import Machine, machine
-from preflight_checks.probes.packages import DISTRIBUTIONS, Packages, packages
+from preflight_checks.probes.packages import DISTRIBUTIONS, Installed, Packages, installed, packages
 from preflight_checks.probes.rdma import rdma
 from preflight_checks.probes.stack import Build, Stack, stack
 from preflight_checks.software.frameworks import build_of
@@ -169,7 +167,7 @@ def _memory(value: Machine) -> CellValue:
 
 def _equal_memory(first: float, second: float) -> bool:
     """Whether two sizes are too close for a missing memory module, by the same margin as the memory check."""
-    return min(first, second) >= MIN_SHARE * max(first, second)
+    return min(first, second) >= MIN_MEMORY_SHARE * max(first, second)
 
 
 def _cores(job: Job, facts: Facts) -> Mapping[str, CellValue]:

@@ -113,8 +113,8 @@ def traffic(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Bars]:
     """One bar per server of the training run: the bytes that it received and sent."""
     if not is_ps(job):
         return
+    from preflight_checks.smoke.server_results import loads_of
     from preflight_checks.smoke.server_run import server_run_of
-    from preflight_checks.smoke.server_traffic import loads_of
 
     run = server_run_of(job, facts)
     loads = loads_of(run) if run.complete else ()

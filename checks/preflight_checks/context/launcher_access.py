@@ -13,10 +13,9 @@ from preflight.model.job import Claim, Job, Known, Launch
 from preflight.model.recording import Facts, Fleet, Node, Observed, Unavailable
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
-from preflight_checks.comparison import split
 from preflight_checks.context.environment import bare, plan_logins, set_by_job, unseen_bare
-from preflight_checks.plans import all_of, combined, has_launches, missing_facts, multi_node, only_if
-from preflight_checks.probes.launcher_tools import Login, Tool, logins, tools
+from preflight_checks.plans import all_of, combined, has_launches, missing_facts, multi_node, only_if, split
+from preflight_checks.probes.environment import Login, Tool, logins, tools
 from preflight_checks.requirements import fold, known_int, known_text, named, nodes_share_machine
 
 #: At most this many logins are tried from the first node; in larger fleets they are spread evenly.

@@ -9,7 +9,6 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
-from preflight_checks.comparison import table
 from preflight_checks.gpus.presence import (
     Fault,
     NodeGpu,
@@ -27,10 +26,11 @@ from preflight_checks.plans import (
     on_every_node,
     only_if,
     requests_gpus,
+    table,
 )
 from preflight_checks.probes.devices import Fabric, fabric
 from preflight_checks.probes.gpus import Gpus, ToolAnswer, gpus, management_tool
-from preflight_checks.probes.kernel_log import DriverMessage, KernelLog, kernel_log
+from preflight_checks.probes.leftovers import DriverMessage, KernelLog, kernel_log
 from preflight_checks.requirements import fold, gpu_claims
 
 

@@ -13,8 +13,7 @@ from preflight.model.findings import Command, Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet, Observed, Unavailable
 from preflight.plugins.authoring import Verdict, check, failed, memoize, not_applicable, passed, root_command, unknown
-from preflight_checks.comparison import split, table
-from preflight_checks.plans import missing_facts, on_every_node, only_if, requests_gpus
+from preflight_checks.plans import missing_facts, on_every_node, only_if, requests_gpus, split, table
 from preflight_checks.probes.gpus import DEADLINE_S, Gpu, Gpus, gpus
 from preflight_checks.requirements import asked_backend, fold, gpu_claims, known_text, largest, scopes
 

@@ -15,10 +15,17 @@ from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Observed, Unavailable
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, unknown
-from preflight_checks.comparison import size
-from preflight_checks.plans import combined, has_launches, known_facts, missing_facts, on_every_node, only_if
-from preflight_checks.probes.leftovers import Leftovers, Process, leftovers, locks
-from preflight_checks.probes.maintenance import Reservation, cloud_events, signs, slurm_plans
+from preflight_checks.plans import combined, has_launches, known_facts, missing_facts, on_every_node, only_if, size
+from preflight_checks.probes.leftovers import (
+    Leftovers,
+    Process,
+    Reservation,
+    cloud_events,
+    leftovers,
+    locks,
+    signs,
+    slurm_plans,
+)
 from preflight_checks.requirements import endpoints, fold, gpu_claims, largest, nodes_share_machine
 
 _COST = "reads /proc of every process once and lists /dev/shm; a tenth of a second on an ordinary node"

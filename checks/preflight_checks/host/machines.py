@@ -11,8 +11,8 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, NodeRecord
 from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, root_command, unknown
-from preflight_checks.comparison import Split, size, split, table
 from preflight_checks.plans import (
+    Split,
     combined,
     known_facts,
     multi_node,
@@ -20,12 +20,14 @@ from preflight_checks.plans import (
     on_every_node,
     only_if,
     several_nodes,
+    size,
+    split,
+    table,
 )
-from preflight_checks.probes.activity import Activity, Busy, activity
-from preflight_checks.probes.clock import clock
-from preflight_checks.probes.kernel_settings import kernel_settings
+from preflight_checks.probes.devices import Activity, Busy, activity
+from preflight_checks.probes.limits import kernel_settings
 from preflight_checks.probes.liveness import ANSWER_S, Liveness, network_mounts
-from preflight_checks.probes.machine import Machine, machine
+from preflight_checks.probes.machine import Machine, clock, machine
 from preflight_checks.requirements import fold, nodes_share_machine
 
 #: Above this difference, logs and file times of different nodes contradict each other (make, resuming, caches).

@@ -8,9 +8,8 @@ from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Claim, Job, Known
 from preflight.model.recording import NONE, NUMBERS, VERSIONS, Facts, Fleet, NodeRecord, Requirement, parse_requirement
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
-from preflight_checks.comparison import GIB, version_of
-from preflight_checks.host.memory import MIN_SHARE
-from preflight_checks.plans import combined, on_every_node
+from preflight_checks.host.processors import MIN_MEMORY_SHARE
+from preflight_checks.plans import GIB, combined, on_every_node, version_of
 from preflight_checks.probes.gpus import DEADLINE_S, Gpus, gpus
 from preflight_checks.probes.machine import Machine, machine
 from preflight_checks.probes.rdma import RdmaDevices, rdma
@@ -180,7 +179,7 @@ def is_met(requirement: Requirement, value: str) -> bool:
     """Whether a node with this value has what is required."""
     if requirement.name in NUMBERS:
         wanted, found = float(requirement.value), float(value)
-        slack = MIN_SHARE if requirement.name in _SIZES else 1.0
+        slack = MIN_MEMORY_SHARE if requirement.name in _SIZES else 1.0
         return found >= slack * wanted and (requirement.comparison == ">=" or wanted >= slack * found)
     if requirement.comparison == ">=":
         return version_of(value) >= version_of(requirement.value)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 
 from preflight._util.hostnames import is_loopback
-from preflight.analysis.link_matrix import Cell
-from preflight.analysis.node_groups import schedule
+from preflight.analysis.link_matrix import Cell, schedule
 from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import FactRow, Facts, Fleet, Node, NodeRecord, Observed
@@ -18,11 +17,11 @@ from preflight.plugins.authoring import Verdict, check, failed, memoize, passed,
 from preflight_checks.network.interface_filter import chosen, dialled_address, nccl_default
 from preflight_checks.network.names import lookups
 from preflight_checks.plans import known_facts, multi_node, no_requests, only_if, requests_for, several_nodes
+from preflight_checks.probes.environment import server_place
 from preflight_checks.probes.interfaces import Interface, interfaces
 from preflight_checks.probes.link_listener import listen
 from preflight_checks.probes.links import Dialled, Target, dial
 from preflight_checks.probes.neighbours import Card, Neighbours, neighbours
-from preflight_checks.probes.server_place import server_place
 from preflight_checks.requirements import (
     Endpoint,
     backends,

@@ -13,8 +13,7 @@ import statistics
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from preflight.analysis.link_matrix import Cell, Pair, Shape, T, shapes
-from preflight.analysis.node_groups import rounds
+from preflight.analysis.link_matrix import Cell, Pair, Shape, T, rounds, shapes
 from preflight.model.findings import Evidence
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Observed

@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from preflight.analysis.node_groups import rounds
+from preflight.analysis.link_matrix import rounds
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Observed, Unavailable
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
-from preflight_checks.gpus.expected_speed import expected_speeds
+from preflight_checks.gpus.health import expected_speeds
 from preflight_checks.links.dial_requests import addresses_of, listeners
 from preflight_checks.links.fleet_comparison import format_rate
 from preflight_checks.plans import no_requests, only_if
+from preflight_checks.probes.devices import pci
 from preflight_checks.probes.link_listener import listen
-from preflight_checks.probes.pci import pci
-from preflight_checks.probes.rdma import rdma
-from preflight_checks.probes.rdma_speed import RailSpeed, rdma_speed
+from preflight_checks.probes.rdma import RailSpeed, rdma, rdma_speed
 from preflight_checks.rdma.devices import Port, applies, ports_by_node
 from preflight_checks.rdma.port_health import automatic
 from preflight_checks.requirements import fold, nodes_share_machine

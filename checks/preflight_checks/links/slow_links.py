@@ -35,10 +35,9 @@ from preflight_checks.links.fleet_comparison import (
 )
 from preflight_checks.network.nic_health import states_in_use
 from preflight_checks.plans import missing_facts, multi_node, no_requests, only_if
-from preflight_checks.probes.interfaces import interfaces
+from preflight_checks.probes.interfaces import carriers, interfaces, nic_states
 from preflight_checks.probes.link_quality import STREAMS
 from preflight_checks.probes.links import dial
-from preflight_checks.probes.nic_state import carriers, nic_states
 from preflight_checks.requirements import backends, fold
 
 

@@ -18,12 +18,18 @@ from preflight.model.job import Claim, Job, Known
 from preflight.model.recording import FactRow, Facts, Fleet, Node, Observed, Unavailable
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
-from preflight_checks.comparison import ranks_of_node, world_of
-from preflight_checks.plans import combined, known_facts, missing_facts, multi_node, on_every_node, only_if
-from preflight_checks.probes.interfaces import Interfaces, interfaces
-from preflight_checks.probes.kernel_network import KernelNetwork, kernel_network
-from preflight_checks.probes.ports import OTHER_RUN, PortState, bindable, free_ports
-from preflight_checks.probes.proxies import Proxies, proxies
+from preflight_checks.plans import (
+    combined,
+    known_facts,
+    missing_facts,
+    multi_node,
+    on_every_node,
+    only_if,
+    ranks_of_node,
+    world_of,
+)
+from preflight_checks.probes.interfaces import Interfaces, KernelNetwork, interfaces, kernel_network
+from preflight_checks.probes.ports import OTHER_RUN, PortState, Proxies, bindable, free_ports, proxies
 from preflight_checks.requirements import (
     Endpoint,
     endpoints,

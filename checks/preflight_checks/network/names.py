@@ -11,9 +11,8 @@ from preflight.model.job import Claim, Job, Launch
 from preflight.model.recording import FactRow, Facts, Fleet, Node, Observed, Unavailable
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
-from preflight_checks.comparison import split
 from preflight_checks.network.interface_filter import is_link_local
-from preflight_checks.plans import known_facts, missing_facts, multi_node, on_every_node, only_if
+from preflight_checks.plans import known_facts, missing_facts, multi_node, on_every_node, only_if, split
 from preflight_checks.probes.interfaces import Interfaces, interfaces
 from preflight_checks.probes.machine import Identity, identity
 from preflight_checks.probes.names import MAX_NAMES, Lookup, Lookups, resolve, resolve_many

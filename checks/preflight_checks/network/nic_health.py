@@ -10,12 +10,10 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
-from preflight_checks.comparison import split
 from preflight_checks.network.interface_filter import subnet
 from preflight_checks.network.nics import UsedInterface, used_interfaces
-from preflight_checks.plans import given, known_facts, multi_node, on_every_node, only_if
-from preflight_checks.probes.interfaces import interfaces
-from preflight_checks.probes.nic_state import NicState, NicStates, nic_states
+from preflight_checks.plans import given, known_facts, multi_node, on_every_node, only_if, split
+from preflight_checks.probes.interfaces import NicState, NicStates, interfaces, nic_states
 from preflight_checks.requirements import backend_claims, fold
 
 #: Below this share of all packets, errors are normal for long cables; above it TCP visibly slows down

@@ -28,7 +28,6 @@ from preflight.plugins.authoring import (
     root_command,
     unknown,
 )
-from preflight_checks.comparison import split
 from preflight_checks.context.environment import plan_both
 from preflight_checks.network.interface_filter import (
     NO_CARRIER,
@@ -57,6 +56,7 @@ from preflight_checks.plans import (
     only_if,
     requests_for,
     several_nodes,
+    split,
 )
 from preflight_checks.probes.environment import environment
 from preflight_checks.probes.interfaces import Address, Interface, Route, interfaces, route, routes

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Iterator, Sequence
 
 from preflight._util.secret_names import is_secret
-from preflight_checks.probes.installed import commit_of
+from preflight_checks.probes.packages import commit_of
 
 #: The number of values that are kept of one file.
 MAX_VALUES = 400

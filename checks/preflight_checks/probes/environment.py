@@ -1,20 +1,30 @@
 """The environment of a process on this node, and the files that NCCL and launchers read in addition.
 
 Only variables of the libraries that ranks communicate and compute with leave the node. An apparent secret leaves as a
-hash under a key of this run alone, which only shows whether two nodes have the same value.
-"""
+hash under a key of this run alone, which only shows whether two nodes have the same value."""
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import shutil
+import socket
+import sys
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import Any, Callable, Mapping, TypeVar
 
 from preflight._util.redaction import scrub
 from preflight._util.secret_names import KEYED_HASH, is_secret
 from preflight.agent.cheap import cheap
+from preflight.agent.command import run
+from preflight.agent.process import read_text
 from preflight.agent.wire import ProbeUnavailable
+from preflight_checks.probes.interfaces import interfaces, visible_network
+from preflight_checks.probes.limits import cgroups
+from preflight_checks.probes.machine import parse_meminfo
+from preflight_checks.probes.names import Lookup, lookup
 
 T = TypeVar("T")
 
@@ -230,3 +240,245 @@ def _directory() -> str:
         return os.getcwd()
     except OSError:
         return ""
+
+
+# What a launcher will find: its tools on this node, and whether this node may log in to the others.
+
+
+#: A tool that takes longer to print its version is reported as late, which is an observation.
+VERSION_WITHIN_S = 3.0
+#: Time limits of one login, and of all of them together.
+LOGIN_S, LOGINS_S = 3.0, 6.0
+_MAX_PARALLEL = 8
+#: How to get the version of these quickly; others are not run, because a launcher in Python imports its framework
+#: first.
+_VERSION = {
+    "pdsh": ("-V",),
+    "clush": ("--version",),
+    "ssh": ("-V",),
+    "mpirun": ("--version",),
+    "mpiexec": ("--version",),
+    "orted": ("--version",),
+    "prted": ("--version",),
+    "srun": ("--version",),
+}
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A program by name. `path` is empty if there is no executable of that name; `took_s` is None if it was not run."""
+
+    name: str
+    path: str = ""
+    version: str = ""
+    took_s: float | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Tools:
+    """The requested tools, and the PATH they were searched on."""
+
+    tools: list[Tool] = field(default_factory=list)
+    search_path: str = ""
+
+
+def tools(params: dict[str, Any]) -> Tools:
+    """Search for each of `params["names"]` on PATH and beside this interpreter; get the version of the quick ones."""
+    search = os.environ.get("PATH", os.defpath)
+    folder = os.path.dirname(sys.executable or "") if params.get("beside") else ""
+    return Tools([_tool(str(name), search, folder) for name in params["names"]], search)
+
+
+def _tool(name: str, search: str, folder: str) -> Tool:
+    # `pdsh|clush` is found if either of them is.
+    for alternative in name.split("|"):
+        path = shutil.which(alternative, path=search) or (shutil.which(alternative, path=folder) if folder else None)
+        if path is None:
+            continue
+        arguments = _VERSION.get(alternative)
+        if arguments is None:
+            return Tool(name, path)
+        try:
+            ran = run([path, *arguments], deadline_s=VERSION_WITHIN_S)
+        except ProbeUnavailable as error:
+            return Tool(name, path, problem=error.reason)
+        reported = [line.strip() for line in (ran.output + "\n" + ran.error).splitlines() if line.strip()]
+        return Tool(name, path, reported[0][:120] if reported else "", round(ran.took_s, 3))
+    return Tool(name)
+
+
+@dataclass(frozen=True)
+class Login:
+    """One attempt to log in to `target` and run `true`. `exit_code` is None if it did not end in time."""
+
+    target: str
+    exit_code: int | None = None
+    said: str = ""
+    took_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Logins:
+    """The results of the attempts; `untried` are targets for which there was no time."""
+
+    logins: list[Login] = field(default_factory=list)
+    untried: list[str] = field(default_factory=list)
+
+
+def logins(params: dict[str, Any]) -> Logins:
+    """Log in to each of `params["targets"]` from this node with ssh, without a terminal or a prompt, and run `true`.
+
+    `params["options"]` are further arguments of ssh, as the job's launcher passes them. Nothing is written on either
+    side: no control socket is made or used, and unknown host keys are not added.
+    """
+    if shutil.which("ssh") is None:
+        raise ProbeUnavailable("missing", "`ssh` is not on PATH")
+    options = [str(word) for word in params.get("options", [])]
+    waiting = [str(target) for target in params["targets"]]
+    until = time.monotonic() + LOGINS_S
+    done: dict[str, Login] = {}
+    lock = threading.Lock()
+
+    def work() -> None:
+        while True:
+            with lock:
+                if not waiting or time.monotonic() > until - LOGIN_S / 2:
+                    return
+                target = waiting.pop(0)
+            login = _login(target, options)
+            with lock:
+                done[target] = login
+
+    workers = [threading.Thread(target=work, daemon=True) for _ in range(min(_MAX_PARALLEL, len(waiting)))]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(max(0.0, until + LOGIN_S - time.monotonic()))
+    wanted = [str(target) for target in params["targets"]]
+    with lock:
+        return Logins(
+            [done[target] for target in wanted if target in done], [target for target in wanted if target not in done]
+        )
+
+
+def _login(target: str, options: list[str]) -> Login:
+    chosen = {
+        "BatchMode": "yes",
+        "ConnectTimeout": str(int(LOGIN_S) - 1),
+        "ControlMaster": "no",
+        "ControlPath": "none",
+        "PermitLocalCommand": "no",
+        "ClearAllForwardings": "yes",
+        "ForwardAgent": "no",
+        "ForwardX11": "no",
+        "LogLevel": "INFO",
+    }
+    words = [word for name, value in chosen.items() for word in ("-o", f"{name}={value}")]
+    began = time.monotonic()
+    try:
+        ran = run(["ssh", "-n", "-T", *words, *options, "--", target, "true"], deadline_s=LOGIN_S)
+    except ProbeUnavailable as error:
+        return Login(target, None, error.reason if error.kind != "timeout" else "", round(time.monotonic() - began, 3))
+    lines = [line.strip() for line in ran.error.splitlines() if line.strip()]
+    return Login(target, ran.exit_code, "\n".join(lines[-6:])[-1000:], round(ran.took_s, 3))
+
+
+# The resources of this node for parameter servers: its own addresses, memory, cores, network, ports.
+
+
+MEMINFO = "/proc/meminfo"
+#: All lookups together take as long as one, because they are made at the same time.
+LOOKUPS_WITHIN_S = 3.0
+MAX_HOSTS = 256
+
+
+@dataclass(frozen=True)
+class ResolvedHost:
+    """One host of the job's endpoints as this node sees it. `local`: one of its addresses is this node's own."""
+
+    host: str
+    addresses: list[str] = field(default_factory=list)
+    local: bool = False
+    problem: str = ""
+    speed_mbps: int | None = None
+
+
+@dataclass(frozen=True)
+class ServerPlace:
+    """The resources of a node. None if unknown; sizes are bytes, `memory_bytes` the smaller of RAM and cgroup limit."""
+
+    hosts: list[ResolvedHost] = field(default_factory=list)
+    memory_bytes: int | None = None
+    memory_free_bytes: int | None = None
+    cores: float | None = None
+    first_ephemeral_port: int | None = None
+    last_ephemeral_port: int | None = None
+    reserved_ports: str = ""
+
+
+def server_place(params: dict[str, Any]) -> ServerPlace:
+    """Resolve every one of `params["hosts"]`, and find which are this node's, on which of its interfaces."""
+    wanted = [str(host) for host in params.get("hosts", [])][:MAX_HOSTS]
+    groups = cgroups()
+    memory = parse_meminfo(read_text(MEMINFO))
+    total, free = memory.total_bytes, memory.available_bytes
+    if groups.memory_limit_bytes is not None:
+        total = min(total or groups.memory_limit_bytes, groups.memory_limit_bytes)
+        if free is not None and groups.memory_used_bytes is not None:
+            free = min(free, max(0, groups.memory_limit_bytes - groups.memory_used_bytes))
+    cores = (
+        float(len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else float(os.cpu_count() or 0) or None
+    )
+    if cores is not None and groups.cpu_quota_cores is not None:
+        cores = min(cores, groups.cpu_quota_cores)
+    network = visible_network()
+    hosts, reserved = _resolved_hosts(wanted), network.reserved_ports[:500]
+    return ServerPlace(hosts, total, free, cores, network.first_port, network.last_port, reserved)
+
+
+def _resolved_hosts(hosts: list[str]) -> list[ResolvedHost]:
+    answers: dict[str, Lookup] = {}
+    threads = [threading.Thread(target=_look_up, args=(host, answers), daemon=True) for host in hosts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LOOKUPS_WITHIN_S + 1.0)
+    speeds = _speeds()
+    found: list[ResolvedHost] = []
+    for host in hosts:
+        answer = answers.get(host, Lookup(host, [], "timeout", "no answer from the resolver"))
+        own = [address for address in answer.addresses if is_own(address)]
+        speed = next((speeds[address] for address in own if address in speeds), None)
+        found.append(ResolvedHost(host, answer.addresses[:8], bool(own), answer.problem, speed))
+    return found
+
+
+def _look_up(host: str, answers: dict[str, Lookup]) -> None:
+    answers[host] = lookup(host, LOOKUPS_WITHIN_S)
+
+
+def is_own(address: str) -> bool:
+    """Whether this node can bind `address`; loopback belongs to no node in particular."""
+    try:
+        parsed = ipaddress.ip_address(address.split("%")[0])
+    except ValueError:
+        return False
+    if parsed.is_loopback or parsed.is_unspecified:
+        return False
+    family = socket.AF_INET if parsed.version == 4 else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((address, 0))
+    except OSError:
+        return False
+    return True
+
+
+def _speeds() -> dict[str, int | None]:
+    """The speed of the interface of each address, if the driver reports one."""
+    try:
+        listed = interfaces({}).interfaces
+    except ProbeUnavailable:
+        return {}
+    return {address.address: item.speed_mbps for item in listed for address in item.addresses}

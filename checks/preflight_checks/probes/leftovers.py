@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import glob
+import json
 import os
 import re
 import time
 from dataclasses import dataclass, field
-from typing import Any, Sequence
+from typing import Any, Iterable, Optional, Sequence, Tuple
 
 from preflight._util.redaction import scrub
+from preflight.agent import command
 from preflight.agent.cheap import cheap
+from preflight.agent.command import run
 from preflight.agent.process import PROC, RECENT_S, content, list_folder, parse_stat, pids, stat_lines, text
+from preflight.agent.wire import ProbeUnavailable
 
 SHM = "/dev/shm"
 MAX_LISTED = 64
@@ -385,3 +389,370 @@ def _size_of(folder: str) -> int | None:
 def _user(uid: int) -> str:
     # A lookup in the user database can hang on a dead directory server.
     return {0: "root", os.getuid(): os.environ.get("USER") or f"uid {uid}"}.get(uid, f"uid {uid}")
+
+
+# The NVIDIA driver's messages in the kernel log: Xid messages of GPUs, SXid messages of NVSwitches.
+
+
+KMSG = "/dev/kmsg"
+TOOL_S = 3.0
+_MAX_RECORD_BYTES = 8192
+_XID = re.compile(r"NVRM: (?:GPU \d+ )?Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(?:, (.*))?")
+_SXID = re.compile(r"SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(?:, (.*))?")
+_STAMP = re.compile(r"^(\d+\.\d+) ")
+_HINT = "not seeing messages from other users"
+#: The text that journalctl searches for; both kinds of message contain it.
+PATTERN = "Xid \\("
+
+
+@dataclass(frozen=True)
+class DriverMessage:
+    """Messages of one kind (`xid` or `sxid`), code and device since boot. Ages are in seconds."""
+
+    kind: str
+    code: int
+    pci: str
+    count: int
+    last_age_s: float | None
+    text: str
+
+
+@dataclass(frozen=True)
+class KernelLog:
+    """The driver's messages. `source` is where they were read."""
+
+    source: str
+    complaints: list[DriverMessage] = field(default_factory=list)
+
+
+#: Age in seconds, and the line.
+Line = Tuple[Optional[float], str]
+
+
+def kernel_log(params: dict[str, Any]) -> KernelLog:
+    """Messages since boot, from the journal, else from the kernel's own buffer.
+
+    Raises ProbeUnavailable if neither may be read; an unprivileged user is often denied both.
+    """
+    reasons: list[ProbeUnavailable] = []
+    for read in (_journal, _buffer):
+        try:
+            return read()
+        except ProbeUnavailable as error:
+            reasons.append(error)
+    kind = "denied" if any(error.kind == "denied" for error in reasons) else reasons[-1].kind
+    raise ProbeUnavailable(kind, "; ".join(error.reason for error in reasons))
+
+
+def _journal() -> KernelLog:
+    # First check that any message of this boot is visible: finding no Xid in nothing means nothing.
+    if not _read_journal("--lines=1"):
+        raise ProbeUnavailable("missing", "the journal has no kernel messages of this boot")
+    now = time.time()
+    lines: list[Line] = []
+    for line in _read_journal("--grep=" + PATTERN):
+        stamp = _STAMP.match(line)
+        lines.append((now - float(stamp.group(1)) if stamp else None, line))
+    return KernelLog("journalctl --dmesg", sum_up(lines))
+
+
+def _read_journal(option: str) -> list[str]:
+    """Lines of the kernel's messages since boot. Raises ProbeUnavailable if this user may not see them."""
+    words = ["journalctl", "--dmesg", "--boot", "--quiet", "--no-pager", "--output=short-unix", option]
+    ran = command.run(words, deadline_s=TOOL_S)
+    if _HINT in ran.error or "insufficient permissions" in ran.error.lower():
+        raise ProbeUnavailable("denied", "this user may not read system messages in the journal")
+    # Exit code 1 without standard error means "nothing matches".
+    errors = ran.error.strip().splitlines()
+    if ran.exit_code not in (0, 1) or (ran.exit_code and errors):
+        raise ProbeUnavailable(
+            "crashed", "journalctl ended with %d: %s" % (ran.exit_code, errors[-1] if errors else "")
+        )
+    return ran.output.splitlines()
+
+
+def _buffer() -> KernelLog:
+    """The kernel's ring buffer: `level,number,microseconds since boot,flags;text` a record."""
+    try:
+        fd = os.open(KMSG, os.O_RDONLY | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise ProbeUnavailable("missing", f"{KMSG} does not exist") from None
+    except OSError as error:
+        raise ProbeUnavailable("denied", f"{KMSG} may not be read: {error.strerror}") from None
+    lines: list[Line] = []
+    now = time.clock_gettime(time.CLOCK_MONOTONIC)
+    try:
+        while True:
+            try:
+                record = os.read(fd, _MAX_RECORD_BYTES)
+            except BlockingIOError:
+                break
+            except BrokenPipeError:  # it was overwritten during reading; the next read continues after it
+                continue
+            except OSError as error:
+                raise ProbeUnavailable("denied", f"{KMSG} may not be read: {error.strerror}") from None
+            if not record:
+                break
+            head, _, text = record.decode("utf-8", "replace").partition(";")
+            parts = head.split(",")
+            age = now - int(parts[2]) / 1e6 if len(parts) > 2 and parts[2].isdecimal() else None
+            if "Xid" in text:
+                lines.append((age, text))
+    finally:
+        os.close(fd)
+    return KernelLog(KMSG, sum_up(lines))
+
+
+def sum_up(lines: Iterable[Line]) -> list[DriverMessage]:
+    """Messages counted by kind, code and device, each with the latest text."""
+    found: dict[tuple[str, int, str], DriverMessage] = {}
+    for age, line in lines:
+        match = _SXID.search(line) if "SXid" in line else _XID.search(line)
+        if match is None:
+            continue
+        kind = "sxid" if "SXid" in line else "xid"
+        key = (kind, int(match.group(2)), address(match.group(1)))
+        count = found[key].count + 1 if key in found else 1
+        text = (match.group(3) or "").strip()[:200]
+        last = found[key].last_age_s if key in found else None
+        ages = [value for value in (last, age) if value is not None]
+        found[key] = DriverMessage(*key, count, round(max(0.0, min(ages)), 1) if ages else None, text)
+    return [found[key] for key in sorted(found)]
+
+
+def address(errors: str) -> str:
+    """Convert the driver's `0000:3B:00` to the kernel's `0000:3b:00.0`."""
+    errors = errors.lower()
+    return errors if "." in errors else errors + ".0"
+
+
+# Signs that a node will be removed or restarted: a planned shutdown, plans of a scheduler or a cloud.
+
+
+RUN = "/run"
+ETC = "/etc"
+DMI = "/sys/class/dmi/id"
+_SCONTROL_S = 3.0
+_METADATA_S = 1.0
+_ADDRESS = "http://169.254.169.254"
+_MAX_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class ShutdownSigns:
+    """The signs on this node itself. `shutdown` is the planned action (reboot, poweroff ...), empty if none;
+    `shutdown_in_s` the time until then by the node's own clock. `no_logins` is the text of the file that keeps users
+    out, None without one. `restart_wanted`: updated packages need a restart.
+    """
+
+    shutdown: str = ""
+    shutdown_in_s: float | None = None
+    no_logins: str | None = None
+    restart_wanted: bool = False
+
+
+@cheap("node")
+def signs(params: dict[str, Any]) -> ShutdownSigns:
+    """Read the files that systemd and the distribution leave in /run and /etc; no daemon is queried."""
+    planned = parse_scheduled(_read(RUN + "/systemd/shutdown/scheduled") or "")
+    refusal = _read(RUN + "/nologin")
+    if refusal is None:
+        refusal = _read(ETC + "/nologin")
+    return ShutdownSigns(
+        planned[0],
+        planned[1] - time.time() if planned[1] is not None else None,
+        refusal.strip()[:200] if refusal is not None else None,
+        os.path.exists(RUN + "/reboot-required"),
+    )
+
+
+def parse_scheduled(text: str) -> tuple[str, float | None]:
+    """Parse /run/systemd/shutdown/scheduled: the plan of systemd-logind and its time (seconds since 1970)."""
+    found = dict(line.partition("=")[::2] for line in text.splitlines())
+    when = found.get("USEC", "")
+    mode = found.get("MODE", "")
+    # A rehearsal (`shutdown -k`) only writes to all terminals.
+    if not mode or mode.startswith("dry-") or not when.isdecimal():
+        return "", None
+    return mode, int(when) / 1e6
+
+
+@dataclass(frozen=True)
+class SlurmNode:
+    """Slurm's data about one node; `reason` is its administrator's text."""
+
+    name: str
+    state: str
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """A Slurm reservation for maintenance. `starts_in_s` is negative once it has begun."""
+
+    name: str
+    nodes: str
+    starts_in_s: float
+
+
+@dataclass(frozen=True)
+class SlurmPlans:
+    """Nodes that Slurm does not consider healthy, and its reservations for maintenance."""
+
+    nodes: list[SlurmNode] = field(default_factory=list)
+    reservations: list[Reservation] = field(default_factory=list)
+
+
+def slurm_plans(params: dict[str, Any]) -> SlurmPlans:
+    """Query Slurm's controller, from one node, about all of `params["nodes"]`.
+
+    Raises ProbeUnavailable if there is no Slurm, or it does not answer.
+    """
+    import shutil
+
+    if shutil.which("scontrol", path=os.environ.get("PATH", "") + ":/usr/bin:/opt/slurm/bin") is None:
+        raise ProbeUnavailable("missing", "there is no scontrol on the node")
+    names = ",".join(str(name) for name in params["nodes"])
+    nodes = run(["scontrol", "show", "node", "--oneliner", names], deadline_s=_SCONTROL_S)
+    lines = (nodes.error or nodes.output).strip().splitlines()
+    # An unknown node is an answer; a controller that gives none is not queried a second time.
+    if nodes.exit_code and not any("not found" in line or "Invalid node name" in line for line in lines):
+        raise ProbeUnavailable("crashed", "scontrol: %s" % (lines[-1][:200] if lines else "it failed"))
+    reserved = run(["scontrol", "show", "reservation", "--oneliner"], deadline_s=_SCONTROL_S)
+    return SlurmPlans(parse_slurm_nodes(nodes.output), parse_reservations(reserved.output, time.time()))
+
+
+def parse_slurm_nodes(text: str) -> list[SlurmNode]:
+    """Parse `scontrol show node -o`: the nodes whose state is more than in use or idle."""
+    found: list[SlurmNode] = []
+    for line in text.splitlines():
+        name, state = re.search(r"\bNodeName=(\S+)", line), re.search(r"\bState=(\S+)", line)
+        if not name or not state:
+            continue
+        words = set(re.split(r"[+*~#!%$@^-]", state.group(1).upper()))
+        if words & {"DOWN", "DRAIN", "DRAINING", "DRAINED", "FAIL", "FAILING", "MAINT", "NOT_RESPONDING", "REBOOT"} or (
+            "*" in state.group(1)
+        ):
+            reason = re.search(r"\bReason=(.*?)(?: \[\S+\])?(?:\s+\w+=|\s*$)", line)
+            found.append(SlurmNode(name.group(1), state.group(1), reason.group(1).strip()[:200] if reason else ""))
+    return found
+
+
+def parse_reservations(text: str, now: float) -> list[Reservation]:
+    """Parse `scontrol show reservation -o`: the reservations for maintenance that have not ended."""
+    found: list[Reservation] = []
+    for line in text.splitlines():
+        values = dict(re.findall(r"(\w+)=(\S+)", line))
+        if "MAINT" not in values.get("Flags", "").split(",") or not values.get("ReservationName"):
+            continue
+        start, end = _local_time(values.get("StartTime", "")), _local_time(values.get("EndTime", ""))
+        if start is not None and end is not None and end > now:
+            found.append(Reservation(values["ReservationName"], values.get("Nodes", ""), start - now))
+    return found
+
+
+def _local_time(text: str) -> float | None:
+    try:
+        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True)
+class CloudEvents:
+    """The cloud's announced events for this machine: one line for each event, empty for none."""
+
+    events: list[str] = field(default_factory=list)
+
+
+def cloud_events(params: dict[str, Any]) -> CloudEvents:
+    """Query the metadata service of this machine's cloud. Runs only with the user's consent.
+
+    Raises ProbeUnavailable for a machine of no known cloud, or without an answer.
+    """
+    cloud = detect_cloud(DMI)
+    if not cloud:
+        raise ProbeUnavailable("missing", "the firmware identifies no cloud with known events")
+    try:
+        if cloud == "aws":
+            return CloudEvents(_aws())
+        if cloud == "azure":
+            body = _get("/metadata/scheduledevents?api-version=2020-07-01", {"Metadata": "true"})
+            return CloudEvents(parse_azure(body or ""))
+        body = _get("/computeMetadata/v1/instance/maintenance-event", {"Metadata-Flavor": "Google"})
+        return CloudEvents([body.strip()] if body and body.strip() not in ("NONE", "") else [])
+    except OSError as error:
+        raise ProbeUnavailable("timeout", f"the cloud's metadata service does not respond: {error}") from None
+
+
+def detect_cloud(dmi: str) -> str:
+    """`aws`, `azure`, `gcp`, or empty, from the firmware's identification."""
+    words = " ".join(_read(f"{dmi}/{name}") or "" for name in ("sys_vendor", "board_vendor", "product_name"))
+    if "Amazon EC2" in words:
+        return "aws"
+    if "Google" in words:
+        return "gcp"
+    # Hyper-V elsewhere has the same vendor; only Azure has the tag.
+    tag = (_read(dmi + "/chassis_asset_tag") or "").strip()
+    return "azure" if tag == "7783-7084-3265-9085-8269-3286-77" else ""
+
+
+def _aws() -> list[str]:
+    token = _get("/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "60"}, method="PUT")
+    headers = {"X-aws-ec2-metadata-token": token.strip()} if token else {}
+    events = parse_aws(_get("/latest/meta-data/events/maintenance/scheduled", headers) or "")
+    interruption = _get("/latest/meta-data/spot/instance-action", headers)
+    return events + (["spot: " + interruption.strip()[:200]] if interruption else [])
+
+
+def parse_aws(text: str) -> list[str]:
+    """One line for each active event of EC2's list."""
+    return [
+        "{}: {} to {}".format(event.get("Code", "?"), event.get("NotBefore", "?"), event.get("NotAfter", "?"))
+        for event in _dictionaries(text, "")
+        if event.get("State") == "active"
+    ]
+
+
+def parse_azure(text: str) -> list[str]:
+    """One line for each of Azure's scheduled events."""
+    return [
+        "{}: {}".format(event.get("EventType", "?"), event.get("NotBefore") or "now")
+        for event in _dictionaries(text, "Events")
+    ]
+
+
+def _dictionaries(text: str, key: str) -> list[dict[str, Any]]:
+    try:
+        body = json.loads(text) if text.strip() else []
+    except ValueError:
+        return []
+    if key:
+        body = body.get(key, []) if isinstance(body, dict) else []
+    return [event for event in body if isinstance(event, dict)] if isinstance(body, list) else []
+
+
+def _get(path: str, headers: dict[str, str], method: str = "GET") -> str | None:
+    """The answer to one request; None if the service has no such resource. Raises OSError without an answer."""
+    # Slow to import, and only needed if the user allowed it.
+    import urllib.error
+    import urllib.request
+
+    # No proxy: the address is local to the machine.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    request = urllib.request.Request(_ADDRESS + path, headers=headers, method=method)
+    try:
+        with opener.open(request, timeout=_METADATA_S) as answer:
+            return str(answer.read(_MAX_BYTES).decode("utf-8", "replace"))
+    except urllib.error.HTTPError as error:
+        if error.code in (404, 403, 401):
+            return None
+        raise
+
+
+def _read(path: str) -> str | None:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(1 << 16)
+    except OSError:
+        return None

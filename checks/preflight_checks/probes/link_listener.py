@@ -18,8 +18,8 @@ import time
 from dataclasses import dataclass, field
 from typing import AbstractSet, Any, Callable
 
-from preflight_checks.probes.kernel_network import reserved, visible_network
-from preflight_checks.probes.link_wire import (
+from preflight_checks.probes.interfaces import reserved, visible_network
+from preflight_checks.probes.links import (
     COMMAND,
     DATAGRAM,
     FRAME,
@@ -283,9 +283,9 @@ class _Server:
             send_words(stream, sent=sent, size=size)
         elif what == "perftest":
             # Few fleets have RDMA: imported for those.
-            from preflight_checks.probes import rdma_speed
+            from preflight_checks.probes import rdma
 
-            send_words(stream, **rdma_speed.serve(words))
+            send_words(stream, **rdma.serve(words))
         else:
             return False
         return True

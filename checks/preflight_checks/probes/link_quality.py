@@ -28,7 +28,7 @@ from preflight_checks.probes.link_listener import (
     send_train,
     transfer,
 )
-from preflight_checks.probes.link_wire import (
+from preflight_checks.probes.links import (
     DATAGRAM,
     FRAME,
     PAYLOAD,

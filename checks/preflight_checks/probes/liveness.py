@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Callable
 
 from preflight.agent.cheap import cheap
-from preflight_checks.probes.cgroups import SHARED, Mount, mounted
 from preflight_checks.probes.isolated import Send, run_isolated
+from preflight_checks.probes.limits import SHARED, Mount, mounted
 
 #: A healthy server answers within milliseconds; this is for a busy one.
 ANSWER_S = 2.5

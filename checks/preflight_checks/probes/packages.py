@@ -5,17 +5,23 @@ Importing torch takes seconds and may start a GPU; the metadata of the distribut
 
 from __future__ import annotations
 
+import fnmatch
+import hashlib
 import importlib.util
+import json
 import os
+import re
 import sys
 from dataclasses import dataclass, field
 from importlib import machinery
 from typing import Any
 
+from preflight._util.redaction import scrub
 from preflight.agent.cheap import cheap
+from preflight.agent.process import read_text
 from preflight_checks.probes import built
 from preflight_checks.probes import built as distributions
-from preflight_checks.probes.built import first_of
+from preflight_checks.probes.built import first_of, parse_folder
 
 #: Distributions whose version must agree between ranks, by the name they are reported under.
 DISTRIBUTIONS = {
@@ -131,3 +137,156 @@ def _provided() -> dict[str, str]:
         return {name: names[0] for name, names in listing().items()} if listing is not None else {}
     except Exception:  # broken metadata of another package
         return {}
+
+
+# Every distribution that the ranks' interpreter finds, and what kind of interpreter it is; nothing is imported.
+# Names and versions are taken from the names of the metadata folders on sys.path: reading every METADATA file of a
+# large environment takes a second, and on a network file system many.
+
+
+#: The number of distributions that are listed; no environment of a job has more.
+MAX_PACKAGES = 4000
+
+
+@dataclass(frozen=True)
+class Source:
+    """The origin of a distribution that was not installed from an index: folder or address, and commit."""
+
+    place: str
+    commit: str = ""
+
+
+@dataclass(frozen=True)
+class Installed:
+    """The interpreter and its distributions, by normalised name.
+
+    `kind` is `venv`, `conda` or `system`. `twice` are distributions with metadata of two versions in one folder, left
+    by an interrupted upgrade. `unread` are folders of sys.path that could not be listed. `digest` is of all names and
+    versions, even if `distributions` holds only requested ones.
+    """
+
+    python: str
+    executable: str
+    resolved: str
+    prefix: str
+    kind: str
+    machine: str
+    abi: str
+    distributions: dict[str, str] = field(default_factory=dict)
+    sources: dict[str, Source] = field(default_factory=dict)
+    twice: dict[str, list[str]] = field(default_factory=dict)
+    unread: list[str] = field(default_factory=list)
+    digest: str = ""
+
+
+@cheap("packages")
+def installed(params: dict[str, Any]) -> Installed:
+    """The distributions of this interpreter. Run it in the job context.
+
+    With `params["only"]`, patterns of names, the others only enter the digest: with thousands of nodes full lists would
+    be most of a recording.
+    """
+    found: dict[str, str] = {}
+    twice: dict[str, list[str]] = {}
+    sources: dict[str, Source] = {}
+    unread: list[str] = []
+    for folder in dict.fromkeys(os.path.abspath(entry or ".") for entry in sys.path):
+        if not os.path.isdir(folder):
+            continue
+        try:
+            names = sorted(os.listdir(folder))
+        except OSError as error:
+            unread.append(f"{folder}: {error.strerror or error}")
+            continue
+        here: dict[str, str] = {}
+        for entry in names:
+            named = parse_folder(entry)
+            if named is None:
+                continue
+            name, version = named
+            if name in here and here[name] != version:
+                twice[name] = sorted({*twice.get(name, []), here[name], version})
+            here[name] = version
+            # As in the import system, the first folder of sys.path counts.
+            if name not in found and len(found) < MAX_PACKAGES:
+                found[name] = version
+                source = _source(os.path.join(folder, entry))
+                if source is not None:
+                    sources[name] = source
+    whole = "".join("{}=={}\n".format(*item) for item in sorted(found.items()))
+    only = [str(pattern) for pattern in params.get("only", [])]
+    kept = {n: v for n, v in found.items() if not only or any(fnmatch.fnmatchcase(n, pattern) for pattern in only)}
+    return Installed(
+        sys.version.split()[0],
+        sys.executable or "",
+        os.path.realpath(sys.executable or ""),
+        sys.prefix,
+        _kind(),
+        os.uname().machine,
+        machinery.EXTENSION_SUFFIXES[0][1 : -len(".so")],
+        kept,
+        sources,
+        twice,
+        unread,
+        hashlib.sha256(whole.encode("utf-8", "replace")).hexdigest()[:16],
+    )
+
+
+def _kind() -> str:
+    if os.path.isdir(os.path.join(sys.prefix, "conda-meta")):
+        return "conda"
+    return "venv" if sys.prefix != sys.base_prefix else "system"
+
+
+def _source(folder: str) -> Source | None:
+    """Parse direct_url.json (PEP 610); None for a distribution from an index."""
+    try:
+        with open(os.path.join(folder, "direct_url.json"), encoding="utf-8", errors="replace") as file:
+            document = json.loads(file.read(65536))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(document, dict) or not isinstance(document.get("url"), str):
+        return None
+    place = scrub(document["url"])
+    vcs, folder_info = document.get("vcs_info"), document.get("dir_info")
+    if isinstance(vcs, dict):
+        return Source(place, str(vcs.get("commit_id") or ""))
+    if isinstance(folder_info, dict) and folder_info.get("editable"):
+        path = place[len("file://") :] if place.startswith("file://") else place
+        return Source(path, commit_of(path))
+    return None
+
+
+def commit_of(folder: str) -> str:
+    """The commit that is checked out in `folder` or above it, read from .git without running git; empty without one."""
+    here = os.path.abspath(folder)
+    while True:
+        git = os.path.join(here, ".git")
+        if os.path.exists(git):
+            return _head(git)
+        above = os.path.dirname(here)
+        if above == here:
+            return ""
+        here = above
+
+
+def _head(git: str) -> str:
+    if os.path.isfile(git):
+        pointer = read_text(git)
+        if not pointer.startswith("gitdir:"):
+            return ""
+        git = os.path.join(os.path.dirname(git), pointer[len("gitdir:") :].strip())
+    head = read_text(os.path.join(git, "HEAD"))
+    if not head.startswith("ref:"):
+        return head if re.match(r"^[0-9a-f]{40,64}$", head) else ""
+    reference = head[len("ref:") :].strip()
+    common = read_text(os.path.join(git, "commondir"))
+    for place in (git, os.path.join(git, common)) if common else (git,):
+        commit = read_text(os.path.join(place, reference))
+        if not commit:
+            packed = read_text(os.path.join(place, "packed-refs"), 4 << 20)
+            lines = [line.split(" ") for line in packed.splitlines() if line.endswith(" " + reference)]
+            commit = lines[0][0] if lines else ""
+        if re.match(r"^[0-9a-f]{40,64}$", commit):
+            return commit
+    return ""

@@ -23,8 +23,7 @@ from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, memoize, not_applicable, passed, unknown
 from preflight_checks.plans import combined, known_facts, missing_facts, on_every_node, requests_for
 from preflight_checks.probes.interfaces import interfaces
-from preflight_checks.probes.rdma import RdmaDevice, RdmaPort, rdma
-from preflight_checks.probes.rdma_access import RdmaAccess, rdma_access
+from preflight_checks.probes.rdma import RdmaAccess, RdmaDevice, RdmaPort, rdma, rdma_access
 from preflight_checks.requirements import backends, fold, is_multi_node, scopes
 
 #: Transports of UCX that are RDMA; `all` and the like use it if available.

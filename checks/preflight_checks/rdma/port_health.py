@@ -11,11 +11,9 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job, is_whole_number
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, memoize, not_applicable, passed, root_command, unknown
-from preflight_checks.comparison import minor_of, split, version_of
-from preflight_checks.plans import combined, missing_facts, on_every_node, only_if
-from preflight_checks.probes.pci import Pci, pci
-from preflight_checks.probes.rdma import Gid, rdma
-from preflight_checks.probes.rdma_access import GpuDirect, gpudirect
+from preflight_checks.plans import combined, minor_of, missing_facts, on_every_node, only_if, split, version_of
+from preflight_checks.probes.devices import Pci, pci
+from preflight_checks.probes.rdma import Gid, GpuDirect, gpudirect, rdma
 from preflight_checks.rdma.devices import (
     Port,
     applies,

@@ -11,12 +11,11 @@ from preflight.model.findings import Confidence, Evidence, Severity, Status
 from preflight.model.job import Job, Scope
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
-from preflight_checks.comparison import split
 from preflight_checks.context.copies import odd_sizes
-from preflight_checks.gpus.expected_speed import expected_speeds, model_of
+from preflight_checks.gpus.health import expected_speeds, model_of
 from preflight_checks.host.processors import usable_cores
 from preflight_checks.links.fleet_comparison import format_rate, format_time, slowest_direction
-from preflight_checks.plans import given
+from preflight_checks.plans import given, split
 from preflight_checks.probes.interfaces import interfaces
 from preflight_checks.probes.limits import limits
 from preflight_checks.probes.rdma import rdma

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from preflight.agent import rank_events
 from preflight.analysis.culprit import Culprit, decision_time
-from preflight.analysis.node_groups import Answer, Group, answer, next_groups
+from preflight.analysis.link_matrix import Answer, Group, answer, next_groups
 from preflight.analysis.rank_state import UNFINISHED
 from preflight.model.findings import Evidence, Severity, Status
 from preflight.model.job import Job

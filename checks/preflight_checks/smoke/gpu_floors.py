@@ -10,7 +10,11 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
-from preflight_checks.gpus.expected_speed import (
+from preflight_checks.gpus.health import (
+    HW_SLOWDOWN,
+    HW_THERMAL,
+    POWER_BRAKE,
+    SW_THERMAL,
     Floor,
     GpuModel,
     host_floor,
@@ -19,7 +23,6 @@ from preflight_checks.gpus.expected_speed import (
     peer_floor,
     product_floor,
 )
-from preflight_checks.gpus.health import HW_SLOWDOWN, HW_THERMAL, POWER_BRAKE, SW_THERMAL
 from preflight_checks.requirements import fold
 from preflight_checks.smoke.plan import FACT, complete_run, run_of, smoke_check
 from reference_trainer.collective.gpu_speed import (
@@ -32,7 +35,7 @@ from reference_trainer.collective.gpu_speed import (
     Speed,
     WrongProduct,
 )
-from reference_trainer.common.gpu_state import GpuState
+from reference_trainer.common.framework import GpuState
 
 #: nvml.h, nvmlClocksEventReasons: clocks set by an administrator, a power limit in software, clocks of a group.
 APPLICATION_CLOCKS, POWER_CAP, SYNC_BOOST = 0x2, 0x4, 0x10

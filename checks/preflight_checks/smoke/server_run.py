@@ -24,8 +24,7 @@ from preflight_checks.context.environment import bare, set_by_job
 from preflight_checks.links.dial_requests import address_of
 from preflight_checks.network.kernel_network import free_ports_of
 from preflight_checks.plans import requests_for
-from preflight_checks.probes.environment import environment
-from preflight_checks.probes.server_place import server_place
+from preflight_checks.probes.environment import environment, server_place
 from preflight_checks.requirements import is_ps, is_single_machine, known_int, known_text, named, names_value, scopes
 from preflight_checks.servers import SERVER, WORKER, assignment_policy, layout, parameters_of
 from preflight_checks.smoke.plan import DEADLINE_S, GroupRun, group_run_of, none_started

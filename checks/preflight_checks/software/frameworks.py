@@ -10,18 +10,22 @@ from preflight.model.findings import Command, Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet, Observed, Unavailable
 from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, root_command, unknown
-from preflight_checks.comparison import minor_of, short_version, split, table, version_of
 from preflight_checks.gpus.presence import plan_gpus, runs_without_gpus
 from preflight_checks.plans import (
     all_of,
     combined,
     has_launches,
     known_facts,
+    minor_of,
     missing_facts,
     on_every_node,
     only_if,
     requests_gpus,
     several_nodes,
+    short_version,
+    split,
+    table,
+    version_of,
 )
 from preflight_checks.probes.devices import DeviceNodes, device_nodes
 from preflight_checks.probes.gpus import gpus

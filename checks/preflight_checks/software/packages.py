@@ -10,8 +10,7 @@ from preflight.model.job import Claim, Job, Known
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, unknown
-from preflight_checks.comparison import split, table
-from preflight_checks.context.entry import computed_in_step, plan_installed
+from preflight_checks.context.copies import computed_in_step, plan_installed
 from preflight_checks.context.environment import observed_environments, plan_both, set_by_job, unseen_bare
 from preflight_checks.plans import (
     Plan,
@@ -22,10 +21,11 @@ from preflight_checks.plans import (
     missing_facts,
     only_if,
     several_nodes,
+    split,
+    table,
 )
 from preflight_checks.probes.environment import environment
-from preflight_checks.probes.installed import Installed, installed
-from preflight_checks.probes.packages import DISTRIBUTIONS, Importable, importable
+from preflight_checks.probes.packages import DISTRIBUTIONS, Importable, Installed, importable, installed
 from preflight_checks.requirements import fold, gpu_claims, known_text, scopes
 
 #: The text of a context in which the job's setup lines ran.

@@ -9,8 +9,16 @@ from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Claim, Job, Known
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
-from preflight_checks.comparison import minor_of, short_version, split, table, version_of
-from preflight_checks.plans import combined, known_facts, on_every_node
+from preflight_checks.plans import (
+    combined,
+    known_facts,
+    minor_of,
+    on_every_node,
+    short_version,
+    split,
+    table,
+    version_of,
+)
 from preflight_checks.probes.gpus import gpus
 from preflight_checks.probes.libraries import LibraryLookup
 from preflight_checks.probes.stack import Build, Stack, stack

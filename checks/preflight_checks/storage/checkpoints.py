@@ -10,10 +10,8 @@ from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Claim, Job, Known, Scope
 from preflight.model.recording import Facts, Fleet, Unavailable
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
-from preflight_checks.comparison import MIB, size
-from preflight_checks.plans import combined, facts_about
-from preflight_checks.probes.checkpoints import CheckpointState, checkpoint_state
-from preflight_checks.probes.folders import FolderState, folder_state, write_trial
+from preflight_checks.plans import MIB, combined, facts_about, size
+from preflight_checks.probes.folders import CheckpointState, FolderState, checkpoint_state, folder_state, write_trial
 from preflight_checks.requirements import fold, known_int, nodes_share_machine, scopes
 from preflight_checks.storage.paths import for_each_path, on_a_node
 from preflight_checks.storage.scratch_folders import (

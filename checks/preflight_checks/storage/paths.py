@@ -14,10 +14,9 @@ from preflight.model.job import Claim, Job, Known
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
-from preflight_checks.comparison import size, split, workers_of_rank, world_of
-from preflight_checks.plans import Plan, facts_about
-from preflight_checks.probes.cgroups import SHARED
-from preflight_checks.probes.paths import PathState, Sample, has_braces, path_state
+from preflight_checks.plans import Plan, facts_about, size, split, workers_of_rank, world_of
+from preflight_checks.probes.folders import PathState, Sample, has_braces, path_state
+from preflight_checks.probes.limits import SHARED
 from preflight_checks.requirements import fold, largest, nodes_share_machine
 
 #: Prefixes of data that is not on a node: object and web addresses, and commands that webdataset reads from.

@@ -13,10 +13,9 @@ from preflight.model.job import Claim, Job, Known, Launch, Scope
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed
-from preflight_checks.comparison import MIB, size, split
-from preflight_checks.plans import facts_about, has_launches, missing_facts, on_every_node, only_if
-from preflight_checks.probes.cgroups import SHARED
+from preflight_checks.plans import MIB, facts_about, has_launches, missing_facts, on_every_node, only_if, size, split
 from preflight_checks.probes.folders import FolderState, Scratch, folder_state, hub_model, scratch, usable
+from preflight_checks.probes.limits import SHARED
 from preflight_checks.requirements import fold, gpu_claims, known_int, scopes
 from preflight_checks.storage.paths import for_each_path, on_a_node
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from preflight.analysis.job_backend import asked_backend
+from preflight.analysis.model_size import asked_backend
 from preflight.commands.as_launched import script_edits
 from preflight.commands.as_launched.script_edits import (
     Change,

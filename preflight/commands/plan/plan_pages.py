@@ -15,7 +15,7 @@ from preflight._util.sanitize import clean
 from preflight.analysis.model_size import format_gibibytes
 from preflight.commands.plan.job_plan import JobPlan, LaunchPlan, MemoryPart, Place, Plan, ResourceRequest, Setting
 from preflight.reporters.base import Style
-from preflight.reporters.html.write import rendered
+from preflight.reporters.html.page import rendered
 from preflight.reporters.text.full_report import Sheet
 from preflight.reporters.text.groups import count
 

@@ -14,8 +14,7 @@ class HtmlReporter:
     def render(self, report: Report, style: Style) -> bytes:
         """Render the page in UTF-8; `style` is ignored."""
         # Imported here so that other formats do not load the template engine.
-        from preflight.reporters.html.page import page_of
-        from preflight.reporters.html.write import written
+        from preflight.reporters.html.page import page_of, written
 
         return written(page_of(report))
 

@@ -19,9 +19,17 @@ import anyio.to_thread
 
 from preflight.executors.bridge.kubernetes_side import KubernetesSide
 from preflight.executors.bridge.mux import BridgeError
-from preflight.runner.signals import Terminated, termination_raises
-from preflight.services.admission.judgement import RESOURCES, Judgement, Policy, Read, Reference, Resource, not_judged
-from preflight.services.admission.review import Workers
+from preflight.runner.supervisor import Terminated, termination_raises
+from preflight.services.admission.judgement import (
+    RESOURCES,
+    Judgement,
+    Policy,
+    Read,
+    Reference,
+    Resource,
+    Workers,
+    not_judged,
+)
 from preflight.services.admission.webhook import log_line
 
 #: Time limits of one call: (connect, answer).

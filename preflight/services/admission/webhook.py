@@ -27,10 +27,18 @@ from starlette.routing import Route
 from preflight import __version__
 from preflight._util.redaction import scrub
 from preflight._util.usage_error import UsageError
-from preflight.runner.signals import Terminated, termination_raises
+from preflight.runner.supervisor import Terminated, termination_raises
 from preflight.services.access import ImpatientProtocol
-from preflight.services.admission.judgement import Judgement, not_judged
-from preflight.services.admission.review import InvalidReview, Overloaded, Review, Workers, answer, uid_in
+from preflight.services.admission.judgement import (
+    InvalidReview,
+    Judgement,
+    Overloaded,
+    Review,
+    Workers,
+    answer,
+    not_judged,
+    uid_in,
+)
 from preflight.sources.kubernetes.objects import GENERIC_KINDS, TRAINING_KINDS
 
 #: In seconds, up to the longest timeout of a webhook.

@@ -26,7 +26,7 @@ from preflight import __version__
 from preflight._util.sanitize import fold_nodes
 from preflight._util.usage_error import UsageError
 from preflight.commands.history.database import HistoryUnavailable, ReadOnlyHistory
-from preflight.reporters.html.write import environment, static_text, stylesheet
+from preflight.reporters.html.page import environment, static_text, stylesheet
 from preflight.reporters.text.groups import count
 from preflight.services.access import COOKIE, MAX_LENGTH, SESSION_S, VARIABLE, Access, is_loopback, is_own_name
 from preflight.services.fleet_page.fleet_view import (

@@ -16,11 +16,10 @@ from preflight.model.recording_io import load, save
 from preflight.plugins import registry
 from preflight_checks.charts.node_tables import nodes, versions
 from preflight_checks.probes.gpus import Gpu, Gpus, gpus
-from preflight_checks.probes.installed import installed
 from preflight_checks.probes.interfaces import Address, Interface, Interfaces, interfaces
 from preflight_checks.probes.limits import Limits, limits
 from preflight_checks.probes.machine import Machine, Memory, machine
-from preflight_checks.probes.packages import Framework, Packages, packages
+from preflight_checks.probes.packages import Framework, Packages, installed, packages
 from preflight_checks.probes.stack import Build, Stack, stack
 from tests.builders import assert_follows_schema, make_recording
 from tests.checks.charts.test_run_charts import SIZED, phase_events

@@ -22,7 +22,7 @@ from preflight_checks.links.slow_links import link_slow
 from preflight_checks.probes.link_quality import Direction, Quality, measure
 from preflight_checks.probes.links import Dialled, Target, dial
 from preflight_checks.smoke.collective_speed import straggler
-from preflight_checks.smoke.server_traffic import server_load_uneven
+from preflight_checks.smoke.server_results import server_load_uneven
 from reference_trainer.collective.rank import RankReport, rank
 from reference_trainer.ps.partition import bytes_held, overloaded
 from reference_trainer.ps.run_report import WorkerReport, WorkerStats

@@ -12,13 +12,20 @@ from preflight.model.findings import Severity, Status
 from preflight.model.job import Claim, InputFile, Job, Reference, Unresolved
 from preflight.model.recording import FactRecord, Unavailable
 from preflight.runner.preparation import IN_CONTAINER, OUTSIDE
-from preflight_checks.comparison import group_of, groups
-from preflight_checks.context.copies import code_differs, job_files_differ, sizes_differ_between_nodes
-from preflight_checks.context.entry import framework_comes_slowly, framework_imports_slowly, ranks_cannot_start
+from preflight_checks.context.copies import (
+    code_differs,
+    framework_comes_slowly,
+    framework_imports_slowly,
+    job_files_differ,
+    ranks_cannot_start,
+    sizes_differ_between_nodes,
+)
 from preflight_checks.context.environment import (
     communication_variables_differ,
     node_identities_collide,
     protocol_differences,
+    roles_of_nodes_do_not_fit,
+    tf_configs_do_not_fit,
 )
 from preflight_checks.context.launcher_access import (
     accounts_differ,
@@ -27,11 +34,21 @@ from preflight_checks.context.launcher_access import (
     remote_launches,
     variables_not_handed_on,
 )
-from preflight_checks.context.participants import roles_of_nodes_do_not_fit, tf_configs_do_not_fit
+from preflight_checks.plans import group_of, groups
 from preflight_checks.probes.copies import Copies, Copy, copies
-from preflight_checks.probes.environment import COLLECTED, Environment, SettingsFile, environment
-from preflight_checks.probes.installed import Installed, installed
-from preflight_checks.probes.launcher_tools import Login, Logins, Tool, Tools, logins, tools
+from preflight_checks.probes.environment import (
+    COLLECTED,
+    Environment,
+    Login,
+    Logins,
+    SettingsFile,
+    Tool,
+    Tools,
+    environment,
+    logins,
+    tools,
+)
+from preflight_checks.probes.packages import Installed, installed
 from preflight_checks.probes.start_cost import ImportCost, ReadCost, import_cost, read_cost
 from preflight_checks.software.packages import library_paths_differ, settings_file_misread
 from tests.checks.check_builders import (

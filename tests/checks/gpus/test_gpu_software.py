@@ -11,8 +11,8 @@ from preflight.model.findings import Severity, Status
 from preflight.model.job import Job, OneOf
 from preflight.model.recording import FactRecord, Facts, Unavailable
 from preflight.plugins.authoring import Check
-from preflight_checks.comparison import table
 from preflight_checks.gpus.presence import gpu_count, gpu_model
+from preflight_checks.plans import table
 from preflight_checks.probes.devices import DeviceNodes, device_nodes
 from preflight_checks.probes.gpus import Gpu, Gpus, gpus
 from preflight_checks.probes.libraries import DriverLibrary, LibraryLookup

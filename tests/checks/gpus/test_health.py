@@ -13,7 +13,6 @@ from preflight.model.findings import Severity, Status
 from preflight.model.recording import FactRecord, Facts, Unavailable
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Check
-from preflight_checks.comparison import table
 from preflight_checks.gpus.connections import (
     classes,
     gpu_driver_slow,
@@ -22,17 +21,8 @@ from preflight_checks.gpus.connections import (
     gpu_pcie_narrow,
     gpu_xid_logged,
 )
-from preflight_checks.gpus.expected_speed import (
-    expected_speeds,
-    host_floor,
-    memory_floor,
-    model_of,
-    pcie_gbps,
-    peer_floor,
-    product_floor,
-    read_table,
-)
 from preflight_checks.gpus.health import (
+    expected_speeds,
     gpu_busy,
     gpu_compute_mode,
     gpu_memory_uncorrectable,
@@ -41,11 +31,19 @@ from preflight_checks.gpus.health import (
     gpu_settings_differ,
     gpu_throttled,
     gpu_wants_recovery,
+    host_floor,
+    memory_floor,
+    model_of,
+    pcie_gbps,
+    peer_floor,
+    product_floor,
+    read_table,
 )
 from preflight_checks.gpus.presence import gpu_count, gpu_peers_differ
+from preflight_checks.plans import table
 from preflight_checks.probes.devices import Fabric, fabric
 from preflight_checks.probes.gpus import Gpu, GpuProcess, ToolAnswer, gpus, management_tool
-from preflight_checks.probes.kernel_log import DriverMessage, KernelLog, kernel_log
+from preflight_checks.probes.leftovers import DriverMessage, KernelLog, kernel_log
 from tests.checks.cards import JOB, faulty, node_with
 from tests.checks.check_builders import TIMEOUT, fact, facts, fleet, job, judge, one, plan, statuses
 
@@ -323,7 +321,7 @@ def test_a_message_counts_by_class_and_age(complaint: DriverMessage, severity: S
 
 
 def test_each_code_has_one_class() -> None:
-    from preflight_checks.comparison import table
+    from preflight_checks.plans import table
 
     listed = [code for row in table("xid")["xid"] for code in row["codes"]]
     assert len(listed) == len(set(listed)) == len(classes())

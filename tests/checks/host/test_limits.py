@@ -11,12 +11,16 @@ from preflight.agent.wire import ProbeUnavailable
 from preflight.model.findings import Severity, Status
 from preflight.model.recording import FactRecord, Unavailable
 from preflight_checks.host.machines import kernel_settings_differ
-from preflight_checks.host.memory import memlock_limited, open_files, shm_too_small
-from preflight_checks.host.processors import process_size, processes_allowed, time_and_priority
-from preflight_checks.probes import kernel_settings as probe
-from preflight_checks.probes.cgroups import Cgroups
-from preflight_checks.probes.kernel_settings import KernelSettings, kernel_settings
-from preflight_checks.probes.limits import Limits, limits
+from preflight_checks.host.processors import (
+    memlock_limited,
+    open_files,
+    process_size,
+    processes_allowed,
+    shm_too_small,
+    time_and_priority,
+)
+from preflight_checks.probes import limits as probe
+from preflight_checks.probes.limits import Cgroups, KernelSettings, Limits, kernel_settings, limits
 from tests.checks.check_builders import TIMEOUT, fact, facts, fleet, job, judge, local_fleet, one, plan, statuses
 
 MIB, GIB = 2**20, 2**30

@@ -29,16 +29,19 @@ from preflight_checks.host.machines import (
     slow_processor_setting,
     system_differs,
 )
-from preflight_checks.host.memory import host_memory_differs, host_memory_short
-from preflight_checks.host.processors import cores_differ, too_few_cores, usable_cores
+from preflight_checks.host.processors import (
+    cores_differ,
+    host_memory_differs,
+    host_memory_short,
+    too_few_cores,
+    usable_cores,
+)
 from preflight_checks.host.requirements import _COMMANDS, is_met, node_differs, properties
 from preflight_checks.nodes import named_node_absent, no_nodes, node_count_differs, node_not_examined, node_unreachable
-from preflight_checks.probes.activity import Activity, Busy, activity
-from preflight_checks.probes.cgroups import Cgroups
-from preflight_checks.probes.clock import Clock, clock
+from preflight_checks.probes.devices import Activity, Busy, activity
 from preflight_checks.probes.gpus import Gpus, gpus
-from preflight_checks.probes.limits import Limits, limits
-from preflight_checks.probes.machine import Machine, Memory, NumaNode, machine
+from preflight_checks.probes.limits import Cgroups, Limits, limits
+from preflight_checks.probes.machine import Clock, Machine, Memory, NumaNode, clock, machine
 from preflight_checks.probes.rdma import RdmaDevice, RdmaDevices, RdmaPort, rdma
 from tests.checks.cards import healthy
 from tests.checks.check_builders import TIMEOUT, fact, facts, fleet, job, judge, local_fleet, one, plan, statuses

@@ -22,20 +22,25 @@ from preflight_checks.host.leftovers import (
 )
 from preflight_checks.host.machines import network_mount_hangs, session_ends_processes
 from preflight_checks.probes import liveness
-from preflight_checks.probes.cgroups import Mount
-from preflight_checks.probes.leftovers import Leftovers, Lock, Process, Segment, leftovers, locks
-from preflight_checks.probes.liveness import Liveness, is_network, network_mounts
-from preflight_checks.probes.machine import Machine, machine
-from preflight_checks.probes.maintenance import (
+from preflight_checks.probes.leftovers import (
     CloudEvents,
+    Leftovers,
+    Lock,
+    Process,
     Reservation,
+    Segment,
     ShutdownSigns,
     SlurmNode,
     SlurmPlans,
     cloud_events,
+    leftovers,
+    locks,
     signs,
     slurm_plans,
 )
+from preflight_checks.probes.limits import Mount
+from preflight_checks.probes.liveness import Liveness, is_network, network_mounts
+from preflight_checks.probes.machine import Machine, machine
 from tests.checks.check_builders import TIMEOUT, claim, fact, facts, fleet, job, judge, one, plan, statuses
 
 ALL = (processes_left_over, processes_stuck, shared_memory_left_over, node_shared_with_others)

@@ -11,10 +11,19 @@ from preflight.model.recording import Facts
 from preflight_checks.links.dial_requests import FREE, address_answered_twice, hardware_address_twice, plan_neighbours
 from preflight_checks.links.reachability import port_unreachable, return_path_differs
 from preflight_checks.links.slow_links import carrier_lost
-from preflight_checks.probes.interfaces import Address, Interface, Interfaces, interfaces
+from preflight_checks.probes.interfaces import (
+    Address,
+    Carriers,
+    Interface,
+    Interfaces,
+    NicState,
+    NicStates,
+    carriers,
+    interfaces,
+    nic_states,
+)
 from preflight_checks.probes.links import Dialled, Target, dial
 from preflight_checks.probes.neighbours import Card, Neighbour, Neighbours, neighbours
-from preflight_checks.probes.nic_state import Carriers, NicState, NicStates, carriers, nic_states
 from tests.checks.check_builders import TIMEOUT, fact, facts, fleet, job, judge, local_fleet, one, statuses
 
 JOB = {"backend": "gloo", "master_addr": "node0", "master_port": 29500}

@@ -12,12 +12,11 @@ from preflight.model.recording import EventRecord, FactRecord, Facts
 from preflight.model.requests import probe_name
 from preflight_checks.links.dial_requests import FREE, SPREAD, knock_id
 from preflight_checks.links.reachability import large_payload_stalls, port_unreachable
-from preflight_checks.probes.environment import Environment, environment
+from preflight_checks.probes.environment import Environment, ResolvedHost, ServerPlace, environment, server_place
 from preflight_checks.probes.interfaces import Address, Interface, Interfaces, interfaces
 from preflight_checks.probes.link_listener import listen
 from preflight_checks.probes.links import Dialled, Target, dial
 from preflight_checks.probes.names import Lookup, resolve
-from preflight_checks.probes.server_place import ResolvedHost, ServerPlace, server_place
 from tests.checks.check_builders import (
     TIMEOUT,
     fact,

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
-from preflight.analysis.node_groups import disjoint, rounds
+from preflight.analysis.link_matrix import disjoint, rounds
 from preflight.model.findings import Severity, Status
 from preflight.model.recording import FactRecord, Facts
 from preflight.model.requests import Request

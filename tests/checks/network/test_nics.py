@@ -31,10 +31,22 @@ from preflight_checks.network.nics import (
     used,
 )
 from preflight_checks.probes.environment import Environment, SettingsFile, environment
-from preflight_checks.probes.interfaces import Address, Interface, Interfaces, Route, Routes, interfaces, route, routes
+from preflight_checks.probes.interfaces import (
+    Address,
+    Interface,
+    Interfaces,
+    Member,
+    NicState,
+    NicStates,
+    Route,
+    Routes,
+    interfaces,
+    nic_states,
+    route,
+    routes,
+)
 from preflight_checks.probes.machine import Identity, identity
 from preflight_checks.probes.names import Lookup, resolve
-from preflight_checks.probes.nic_state import Member, NicState, NicStates, nic_states
 from tests.checks.check_builders import (
     LAUNCH,
     TIMEOUT,

@@ -21,10 +21,8 @@ from preflight_checks.network.kernel_network import (
     port_in_use,
     proxy_captures_peers,
 )
-from preflight_checks.probes.interfaces import Address, Interface, Interfaces, interfaces
-from preflight_checks.probes.kernel_network import KernelNetwork, kernel_network
-from preflight_checks.probes.ports import OTHER_RUN, Holder, PortState, bindable, free_ports
-from preflight_checks.probes.proxies import Proxies, proxies
+from preflight_checks.probes.interfaces import Address, Interface, Interfaces, KernelNetwork, interfaces, kernel_network
+from preflight_checks.probes.ports import OTHER_RUN, Holder, PortState, Proxies, bindable, free_ports, proxies
 from tests.checks.check_builders import (
     TIMEOUT,
     claim,

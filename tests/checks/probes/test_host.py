@@ -21,39 +21,47 @@ import pytest
 
 from preflight.agent.process import stat_lines
 from preflight.agent.wire import ProbeUnavailable
-from preflight_checks.probes import clock as clock_probe
-from preflight_checks.probes import devices, kernel_log, maintenance
+from preflight_checks.probes import devices
 from preflight_checks.probes import environment as environment_probe
+from preflight_checks.probes import leftovers as kernel_log
 from preflight_checks.probes import leftovers as leftovers_probe
+from preflight_checks.probes import leftovers as maintenance
+from preflight_checks.probes import machine as clock_probe
 from preflight_checks.probes import machine as probe
-from preflight_checks.probes.activity import INTERVAL_S, activity, belongs_to_check
-from preflight_checks.probes.cgroups import Cgroups, cgroups, parse_mounts, unescaped
-from preflight_checks.probes.clock import clock, leap_status, parse_timex, running_daemons
+from preflight_checks.probes.devices import INTERVAL_S, activity, belongs_to_check
 from preflight_checks.probes.environment import environment, keyed_hash, nccl_files, parse_settings, split_secrets
 from preflight_checks.probes.folders import chosen, hub_model, scratch
-from preflight_checks.probes.kernel_log import sum_up
-from preflight_checks.probes.leftovers import classify, leftovers, locks, python_target
+from preflight_checks.probes.leftovers import (
+    SlurmNode,
+    classify,
+    cloud_events,
+    detect_cloud,
+    leftovers,
+    locks,
+    parse_aws,
+    parse_azure,
+    parse_reservations,
+    parse_scheduled,
+    parse_slurm_nodes,
+    python_target,
+    signs,
+    slurm_plans,
+    sum_up,
+)
+from preflight_checks.probes.limits import Cgroups, cgroups, parse_mounts, unescaped
 from preflight_checks.probes.machine import (
     NumaNode,
+    clock,
     governors,
+    leap_status,
     logind_settings,
     machine,
     numa_nodes,
     parse_cpuinfo,
     parse_meminfo,
     parse_os_release,
-)
-from preflight_checks.probes.maintenance import (
-    SlurmNode,
-    cloud_events,
-    detect_cloud,
-    parse_aws,
-    parse_azure,
-    parse_reservations,
-    parse_scheduled,
-    parse_slurm_nodes,
-    signs,
-    slurm_plans,
+    parse_timex,
+    running_daemons,
 )
 
 X86 = "processor\t: 0\nmodel name\t: Intel(R) Xeon(R)  CPU @ 2.20GHz\nphysical id\t: 0\nflags\t\t: fpu hypervisor sse\n"
@@ -415,7 +423,7 @@ def test_switches_and_their_manager(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         folder.mkdir()
     monkeypatch.setattr(devices, "SWITCHES", str(switches))
     monkeypatch.setattr(devices, "PCI", str(bus))
-    monkeypatch.setattr(devices, "PROC", str(proc))
+    monkeypatch.setattr(devices, "PROC_FOLDER", str(proc))
     assert devices.fabric({}) == devices.Fabric(0)
     card = bus / "0000:c4:00.0"
     card.mkdir()

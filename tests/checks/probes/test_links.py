@@ -17,12 +17,15 @@ from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes import link_listener, links
 from preflight_checks.probes.link_listener import listen
 from preflight_checks.probes.link_quality import measure
-from preflight_checks.probes.link_wire import (
+from preflight_checks.probes.links import (
+    BULK_BYTES,
     FRAME,
     HELLO_BYTES,
     PAYLOAD,
     SEEN_BYTES,
+    Target,
     congestion_control,
+    dial,
     hello,
     load,
     plain_address,
@@ -32,7 +35,6 @@ from preflight_checks.probes.link_wire import (
     welcome,
     words_of,
 )
-from preflight_checks.probes.links import BULK_BYTES, Target, dial
 from preflight_checks.probes.names import Lookup
 from tests.ports import free_port
 

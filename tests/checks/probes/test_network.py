@@ -11,37 +11,42 @@ from pathlib import Path
 import pytest
 
 from preflight.agent.wire import ProbeUnavailable
-from preflight_checks.probes import kernel_network, launcher_tools, machine, names, nic_state
+from preflight_checks.probes import environment, machine, names
+from preflight_checks.probes import environment as probe
+from preflight_checks.probes import interfaces as kernel_network
+from preflight_checks.probes import interfaces as nic_state
 from preflight_checks.probes import ports as module
-from preflight_checks.probes import server_place as probe
+from preflight_checks.probes.environment import is_own, logins, server_place, tools
 from preflight_checks.probes.interfaces import (
     RUNNING,
     UP,
     Address,
+    KernelNetwork,
     grouped,
     interfaces,
+    nic_states,
+    parse_driver,
     parse_ip_addr,
     parse_route_answer,
+    parse_rules,
     route,
     routes,
 )
-from preflight_checks.probes.kernel_network import KernelNetwork
-from preflight_checks.probes.launcher_tools import logins, tools
 from preflight_checks.probes.names import first_bindable, parse_hosts, resolve, resolve_many
 from preflight_checks.probes.neighbours import neighbours, parse_neighbours
-from preflight_checks.probes.nic_state import nic_states, parse_driver, parse_rules
 from preflight_checks.probes.ports import (
     FIRST,
     bindable,
     bound,
     candidates,
+    entries,
     free_ports,
     holders_of,
     parse_tcp_table,
+    proxies,
     vacant,
+    without_user,
 )
-from preflight_checks.probes.proxies import entries, proxies, without_user
-from preflight_checks.probes.server_place import is_own, server_place
 from tests.ports import free_port
 from tests.waiting import scaled
 
@@ -607,7 +612,7 @@ def test_a_tool_is_found_with_its_version(path: Path) -> None:
 
 
 def test_a_hanging_tool_is_found_and_late(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launcher_tools, "VERSION_WITHIN_S", 0.2)
+    monkeypatch.setattr(environment, "VERSION_WITHIN_S", 0.2)
     program(path, "mpirun", "#!/bin/sh\nexec sleep 20\n")
     (tool,) = tools({"names": ["mpirun"]}).tools
     assert tool.path and "did not end" in tool.problem
@@ -623,7 +628,7 @@ def test_a_tool_beside_the_interpreter_counts_if_requested(
 
 
 def test_logins_one_by_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launcher_tools, "LOGIN_S", scaled(1.5))
+    monkeypatch.setattr(environment, "LOGIN_S", scaled(1.5))
     program(path, "ssh", SSH)
     seen = logins({"targets": ["good", "denied", "slow"], "options": ["-o", "A=b"]})
     good, denied, slow = seen.logins
@@ -641,7 +646,7 @@ def test_logins_neither_prompt_nor_write(path: Path) -> None:
 
 def test_without_ssh_or_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(path, "ssh", SSH)
-    monkeypatch.setattr(launcher_tools, "LOGINS_S", 0.0)
+    monkeypatch.setattr(environment, "LOGINS_S", 0.0)
     assert logins({"targets": ["good"]}).untried == ["good"]
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(ProbeUnavailable, match="ssh"):

@@ -15,12 +15,11 @@ import pytest
 from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes import built
 from preflight_checks.probes import start_cost as probe
-from preflight_checks.probes.gpu_device import kernel_driver
-from preflight_checks.probes.gpus import gpus
+from preflight_checks.probes.folders import path_state
+from preflight_checks.probes.gpus import gpus, kernel_driver
 from preflight_checks.probes.isolated import Send, run_isolated
 from preflight_checks.probes.limits import limits
 from preflight_checks.probes.packages import packages
-from preflight_checks.probes.paths import path_state
 from preflight_checks.probes.start_cost import import_cost, read_cost
 from tests.waiting import scaled
 

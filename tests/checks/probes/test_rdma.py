@@ -14,11 +14,21 @@ from typing import Any
 import pytest
 
 from preflight.agent.wire import ProbeUnavailable
-from preflight_checks.probes import pci, rdma, rdma_access
-from preflight_checks.probes import rdma_speed as probe
-from preflight_checks.probes.pci import acs_control
-from preflight_checks.probes.rdma import Gid, after_number, parse_rate
-from preflight_checks.probes.rdma_speed import RailSpeed, parse_bandwidth, parse_latency, rdma_speed, serve
+from preflight_checks.probes import devices as pci
+from preflight_checks.probes import rdma
+from preflight_checks.probes import rdma as probe
+from preflight_checks.probes import rdma as rdma_access
+from preflight_checks.probes.devices import acs_control
+from preflight_checks.probes.rdma import (
+    Gid,
+    RailSpeed,
+    after_number,
+    parse_bandwidth,
+    parse_latency,
+    parse_rate,
+    rdma_speed,
+    serve,
+)
 from tests.checks.probes.test_links import fake, listening
 from tests.cluster.rdma import Hca, files_of, hcas, roce_gids
 

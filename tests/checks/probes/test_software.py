@@ -14,10 +14,10 @@ import pytest
 from preflight.agent.command import CommandResult
 from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes import built, devices, gpus, libraries, stack
-from preflight_checks.probes import installed as probe
 from preflight_checks.probes import libraries as elf
-from preflight_checks.probes.gpu_device import pci_address
-from preflight_checks.probes.installed import Source, commit_of, installed, parse_folder
+from preflight_checks.probes import packages as probe
+from preflight_checks.probes.gpus import pci_address
+from preflight_checks.probes.packages import Source, commit_of, installed, parse_folder
 from tests.cluster.compiled import compile_library
 from tests.cluster.faults.devices import Torch
 from tests.cluster.gpus import Gpu, Gpus

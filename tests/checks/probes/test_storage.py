@@ -9,30 +9,28 @@ from pathlib import Path
 import pytest
 
 from preflight_checks.probes import copies as probe
-from preflight_checks.probes import paths
-from preflight_checks.probes.cgroups import Mount, mount_of, mounted, mounts
-from preflight_checks.probes.checkpoints import checkpoint_state
+from preflight_checks.probes import folders
 from preflight_checks.probes.copies import copies, named_values
 from preflight_checks.probes.folders import (
+    FULL_READ_BYTES,
+    MAX_FILES,
     Quota,
     Target,
+    checkpoint_state,
+    digest_of,
+    expanded,
     folder_state,
+    has_braces,
     parse_lfs_df,
     parse_lfs_quota,
     parse_quota,
+    path_state,
+    paths_chosen,
     quotas_of,
+    sampled,
     write_trial,
 )
-from preflight_checks.probes.paths import (
-    FULL_READ_BYTES,
-    MAX_FILES,
-    chosen,
-    digest_of,
-    expanded,
-    has_braces,
-    path_state,
-    sampled,
-)
+from preflight_checks.probes.limits import Mount, mount_of, mounted, mounts
 
 
 def put(folder: Path, *names: str, text: str = "x") -> Path:
@@ -293,7 +291,7 @@ def test_missing_shards_of_a_pattern(tmp_path: Path) -> None:
 
 def test_a_slow_folder_is_abandoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").touch()
-    monkeypatch.setattr(paths, "TIME_LIMIT_S", -1.0)
+    monkeypatch.setattr(folders, "TIME_LIMIT_S", -1.0)
     found = path_state({"path": str(tmp_path)})
     assert found.hurried and found.samples == []
 
@@ -323,10 +321,10 @@ def test_permission_of_files_and_folders(tmp_path: Path) -> None:
 
 def test_every_node_reads_the_same_few_files() -> None:
     names = [f"part-{i:05}" for i in range(1000)]
-    picked = chosen(names)
-    assert len(picked) == MAX_FILES and picked == chosen(reversed(names))
+    picked = paths_chosen(names)
+    assert len(picked) == MAX_FILES and picked == paths_chosen(reversed(names))
     # One file fewer on a node leaves the others chosen.
-    assert len(set(picked) & set(chosen(name for name in names if name != picked[0]))) == MAX_FILES - 1
+    assert len(set(picked) & set(paths_chosen(name for name in names if name != picked[0]))) == MAX_FILES - 1
 
 
 def test_digests_distinguish_contents_of_one_size(tmp_path: Path) -> None:
@@ -364,6 +362,6 @@ def test_files_of_a_server_are_not_read(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "a").write_text("x")
     assert [sample.name for sample in path_state({"path": str(tmp_path)}).samples] == ["a"]
     shared = mounts("nas:/x / nfs4 rw 0 0\n")
-    monkeypatch.setattr(paths, "mounted", lambda: shared)
+    monkeypatch.setattr(folders, "mounted", lambda: shared)
     found = path_state({"path": str(tmp_path)})
     assert found.samples == [] and (found.file_system, found.source) == ("nfs4", "nas:/x")

@@ -12,14 +12,25 @@ from preflight.model.findings import Severity, Status
 from preflight.model.job import Job
 from preflight.model.recording import FactRecord, Unavailable
 from preflight.plugins.authoring import Check, Verdict
-from preflight_checks.host.memory import memlock_limited
+from preflight_checks.host.processors import memlock_limited
 from preflight_checks.links.rdma_writes import plan_rdma_speed, rdma_writes_slow
+from preflight_checks.probes.devices import Pci, pci
 from preflight_checks.probes.interfaces import Address, Interface, Interfaces, interfaces
 from preflight_checks.probes.limits import Limits, limits
-from preflight_checks.probes.pci import Pci, pci
-from preflight_checks.probes.rdma import Gid, RdmaDevice, RdmaDevices, RdmaPort, rdma
-from preflight_checks.probes.rdma_access import GpuDirect, RdmaAccess, gpudirect, rdma_access
-from preflight_checks.probes.rdma_speed import RailSpeed, RdmaSpeeds, rdma_speed
+from preflight_checks.probes.rdma import (
+    Gid,
+    GpuDirect,
+    RailSpeed,
+    RdmaAccess,
+    RdmaDevice,
+    RdmaDevices,
+    RdmaPort,
+    RdmaSpeeds,
+    gpudirect,
+    rdma,
+    rdma_access,
+    rdma_speed,
+)
 from preflight_checks.rdma.devices import HcaFilter, demand, rdma_closed_to_ranks, rdma_device_absent, rdma_port_down
 from preflight_checks.rdma.port_health import (
     acs_redirects,

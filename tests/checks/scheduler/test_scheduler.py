@@ -14,19 +14,17 @@ from preflight.sources.base import SourceFile
 from preflight.sources.formats.tree import MemoryTree
 from preflight.sources.kubernetes.workloads import KubernetesSource
 from preflight_checks.probes.packages import Packages, packages
-from preflight_checks.scheduler.allocation import (
+from preflight_checks.scheduler import (
     account_not_allowed,
     beyond_partition_limits,
-    node_out_of_service,
-    partition_unavailable,
-    scheduler_refuses,
-    too_few_fitting_nodes,
-)
-from preflight_checks.scheduler.room import (
     bundle_fits_no_node,
     gang_does_not_fit,
     gang_starts_in_part,
+    node_out_of_service,
+    partition_unavailable,
     ray_nodes_differ,
+    scheduler_refuses,
+    too_few_fitting_nodes,
 )
 from tests.checks.check_builders import TIMEOUT, claim, fact, facts, fleet, job, judge, one, plan, statuses
 

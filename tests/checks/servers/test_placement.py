@@ -10,9 +10,8 @@ import pytest
 from preflight.model.findings import Severity, Status
 from preflight.model.job import Claim, Job
 from preflight.model.recording import FactRecord
-from preflight_checks.probes.environment import Environment, environment
+from preflight_checks.probes.environment import Environment, ResolvedHost, ServerPlace, environment, server_place
 from preflight_checks.probes.packages import Packages, packages
-from preflight_checks.probes.server_place import ResolvedHost, ServerPlace, server_place
 from preflight_checks.servers import paddle_without_parameter_server as check
 from preflight_checks.servers import (
     server_cores_too_few,

@@ -27,9 +27,8 @@ from preflight.model.recording import (
 from preflight.model.recording_io import load, save
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import HEADINGS, Check, Verdict
-from preflight_checks.probes.cgroups import Cgroups
 from preflight_checks.probes.gpus import Gpu, Gpus, gpus
-from preflight_checks.probes.limits import Limits, limits
+from preflight_checks.probes.limits import Cgroups, Limits, limits
 from preflight_checks.probes.packages import Framework, Packages, packages
 from preflight_checks.probes.ports import FreePorts, free_ports
 from preflight_checks.smoke.completion import master_endpoint_unusable, rank_did_not_finish

@@ -24,24 +24,24 @@ from preflight.model.recording import (
 from preflight.model.recording_io import load, save
 from preflight.model.requests import Request
 from preflight.plugins.authoring import Check, Verdict
-from preflight_checks.probes.environment import Environment, environment
+from preflight_checks.probes.environment import Environment, ResolvedHost, ServerPlace, environment, server_place
 from preflight_checks.probes.gpus import Gpu, Gpus, gpus
 from preflight_checks.probes.link_quality import Direction, Quality, measure
 from preflight_checks.probes.packages import Framework, Packages, packages
 from preflight_checks.probes.ports import FreePorts, free_ports
-from preflight_checks.probes.server_place import ResolvedHost, ServerPlace, server_place
 from preflight_checks.smoke.completion import injected_fault_not_named, rank_did_not_finish
 from preflight_checks.smoke.server_results import (
     process_settings_differ,
     server_endpoint_unusable,
+    server_load_uneven,
     server_or_worker_did_not_finish,
+    servers_slower_than_links,
     servers_trained_nothing,
     updates_lost_doubled_or_stale,
     worker_replaced,
     wrong_server_result,
 )
 from preflight_checks.smoke.server_run import MAX_BYTES, PROFILE_STEPS, STEPS, Process, job_shape, mode_of, processes
-from preflight_checks.smoke.server_traffic import server_load_uneven, servers_slower_than_links
 from reference_trainer.common.oracle import Mismatch
 from reference_trainer.ps import tasks
 from reference_trainer.ps.run_report import Replacement, ServerReport, ServerStats, WorkerReport, WorkerStats

@@ -16,14 +16,13 @@ from preflight.model.job import InputFile, Job
 from preflight.model.recording import FactRecord, Facts, Fleet
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict
-from preflight_checks.probes.cgroups import Cgroups
 from preflight_checks.probes.copies import Copies, Copy, copies
+from preflight_checks.probes.folders import Entry, PathState, path_state
 from preflight_checks.probes.gpus import Gpu, Gpus, gpus
 from preflight_checks.probes.interfaces import Address, Interface, Interfaces, interfaces
-from preflight_checks.probes.limits import Limits, limits
+from preflight_checks.probes.limits import Cgroups, Limits, limits
 from preflight_checks.probes.link_quality import Direction, Quality, measure
 from preflight_checks.probes.packages import Framework, Packages, packages
-from preflight_checks.probes.paths import Entry, PathState, path_state
 from preflight_checks.probes.rdma import RdmaDevice, RdmaDevices, RdmaPort, rdma
 from preflight_checks.smoke.collective_speed import collectives_below_fabric, collectives_slow, straggler, unequal_work
 from preflight_checks.smoke.gpu_floors import gpu_copies_slow, gpu_slow, gpu_wrong
@@ -31,7 +30,7 @@ from preflight_checks.smoke.plan import plan_smoke
 from reference_trainer.collective.bandwidth import CollectiveTiming, Sweep, Window, bus_bandwidth, partner_of
 from reference_trainer.collective.gpu_speed import ExactCompute, GpuReport, Speed, WrongProduct
 from reference_trainer.collective.rank import RankReport, rank
-from reference_trainer.common.gpu_state import GpuState, OtherUse
+from reference_trainer.common.framework import GpuState, OtherUse
 from reference_trainer.common.messages import OPERATIONS
 from reference_trainer.common.used_transport import NcclConnections, Transport
 from tests.checks.check_builders import LAUNCH, claim, fact, facts, fleet, job, judge, local_fleet, one, statuses

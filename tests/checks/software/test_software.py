@@ -14,8 +14,7 @@ import pytest
 from preflight.model.findings import Severity, Status
 from preflight.model.job import Claim, Unresolved
 from preflight.model.recording import FactRecord
-from preflight_checks.probes.installed import Source, installed
-from preflight_checks.probes.packages import Importable, importable
+from preflight_checks.probes.packages import Importable, Source, importable, installed
 from preflight_checks.software.packages import (
     imported_framework_missing,
     interpreters_differ,

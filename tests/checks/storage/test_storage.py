@@ -11,20 +11,24 @@ import pytest
 from preflight.model.findings import Severity, Status
 from preflight.model.job import Unresolved
 from preflight.model.recording import FactRecord, Unavailable
-from preflight_checks.probes.checkpoints import CheckpointState, checkpoint_state
 from preflight_checks.probes.folders import (
+    CheckpointState,
+    Entry,
     FolderState,
     HubModel,
+    PathState,
     Quota,
+    Sample,
     Scratch,
     Target,
     WriteResult,
+    checkpoint_state,
     folder_state,
     hub_model,
+    path_state,
     scratch,
     write_trial,
 )
-from preflight_checks.probes.paths import Entry, PathState, Sample, path_state
 from preflight_checks.storage.checkpoints import (
     checkpoint_does_not_fit,
     checkpoint_folder_not_shared,

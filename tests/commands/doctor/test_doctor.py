@@ -15,9 +15,9 @@ import pytest
 
 from preflight._util.cache import Cache
 from preflight.cli import main
-from preflight.commands.doctor import examination
-from preflight.commands.doctor import examination as local_items
-from preflight.commands.doctor.examination import Examination, interpreters
+from preflight.commands import doctor as examination
+from preflight.commands import doctor as local_items
+from preflight.commands.doctor import Examination, interpreters
 from preflight.executors.base import Executor, ExecutorError
 from preflight.executors.mpi import MpiExecutor
 from preflight.executors.pipe import LocalExecutor

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from reference_trainer.collective import gpu_speed  # noqa: E402
 from reference_trainer.collective.gpu_speed import GpuReport, turns  # noqa: E402
-from reference_trainer.common.gpu_state import OtherUse  # noqa: E402
+from reference_trainer.common.framework import OtherUse  # noqa: E402
 from reference_trainer.common.progress import Progress  # noqa: E402
 
 

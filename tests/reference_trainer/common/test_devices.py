@@ -22,10 +22,10 @@ from preflight.agent.wire import ProbeUnavailable
 from reference_trainer.collective import bandwidth, group
 from reference_trainer.collective import bandwidth as pace
 from reference_trainer.collective import steps as sharded
-from reference_trainer.common import framework, gpu_state, used_transport
+from reference_trainer.common import framework, used_transport
+from reference_trainer.common import framework as gpu_state
 from reference_trainer.common import progress as starvation
-from reference_trainer.common.framework import environment
-from reference_trainer.common.gpu_state import GpuState, GpuWatcher, OtherUse
+from reference_trainer.common.framework import GpuState, GpuWatcher, OtherUse, environment
 from reference_trainer.common.used_transport import CardCounters, between, count, parse_interfaces
 from tests.waiting import LIMIT_S, until
 
@@ -224,7 +224,7 @@ def test_gpus_are_told_apart_by_their_identifier() -> None:
 
 def test_digest_keeps_the_copy_that_a_gpu_makes(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
-    from reference_trainer.ps import store as memory
+    from reference_trainer.ps import exact as memory
 
     copies: list[Any] = []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 
-from reference_trainer.common.assembly import JsonLines
+from reference_trainer.common.arrays import JsonLines
 from reference_trainer.common.watchdog import PeerLines
 from tests.waiting import until
 

@@ -15,9 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from preflight.agent import rank_events
-from reference_trainer.ps import frames, handshake
+from reference_trainer.ps import frames
+from reference_trainer.ps import frames as handshake
+from reference_trainer.ps.exact import PIECE
 from reference_trainer.ps.frames import Channel, Header, PeerError
-from reference_trainer.ps.store import PIECE
 from tests.ports import free_ports
 from tests.reference_trainer.ps.conftest import Answers
 from tests.reference_trainer.ps.scripted_worker import ScriptedWorker

@@ -229,7 +229,7 @@ def digest_of_one_process(workers: int, steps: int) -> str:
     """The SHA-256 of the weights of one process, and of every collective rank, after exact steps."""
     import torch
 
-    from reference_trainer.ps.store import digest
+    from reference_trainer.ps.exact import digest
 
     kept: list[Any] = []
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from reference_trainer.ps import frames, store
+from reference_trainer.ps import exact, frames
 from reference_trainer.ps.connection import versions_bytes
+from reference_trainer.ps.exact import PIECE, Source, Store, bytes_of, piece_of
 from reference_trainer.ps.frames import Channel, FairLock, Header, NoLock, PeerError, Released
 from reference_trainer.ps.partition import Shard
-from reference_trainer.ps.store import PIECE, Source, Store, bytes_of, piece_of
 from tests.reference_trainer.ps.conftest import Answers
 from tests.reference_trainer.ps.scripted_worker import ScriptedWorker, connected
 
@@ -144,7 +144,7 @@ def test_server_that_copies_later_adds_the_same_numbers(
 ) -> None:
     import torch
 
-    monkeypatch.setattr(store, "Store", LateStore)
+    monkeypatch.setattr(exact, "Store", LateStore)
     scripted = ScriptedWorker(mode, model=model(elements), workers=workers)
     expected = scripted.host.store.dense.clone()
     for clock in range(2):
@@ -159,7 +159,7 @@ def test_server_that_copies_later_adds_the_same_numbers(
 def test_server_that_copies_later_adds_pushes_that_nobody_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    monkeypatch.setattr(store, "Store", LateStore)
+    monkeypatch.setattr(exact, "Store", LateStore)
     scripted = ScriptedWorker("async", model={"dense": [["a", [ODD]], ["b", [5]]], "tables": []})
     expected = scripted.host.store.dense.clone()
     for clock in range(3):

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from reference_trainer.ps.partition import Parameter, Plan, make
-from reference_trainer.ps.store import (
+from reference_trainer.ps.exact import (
     LARGE_BYTES,
     PIECE,
     PUSHED,
@@ -21,6 +20,7 @@ from reference_trainer.ps.store import (
     parts_of,
     piece_of,
 )
+from reference_trainer.ps.partition import Parameter, Plan, make
 
 torch = pytest.importorskip("torch")
 WORKERS = 3

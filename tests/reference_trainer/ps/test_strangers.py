@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from reference_trainer.common import rendezvous
-from reference_trainer.ps import frames, handshake
+from reference_trainer.ps import frames
+from reference_trainer.ps import frames as handshake
 from reference_trainer.ps import server as admission
 from reference_trainer.ps import settings as told_settings
 from reference_trainer.ps.frames import Channel, Header, PeerError

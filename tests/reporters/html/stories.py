@@ -10,9 +10,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from preflight.analysis.node_groups import ALL_PAIRS_UP_TO
-from preflight.engine.report import Report
-from preflight.engine.waste import AvoidedCost
+from preflight.analysis.link_matrix import ALL_PAIRS_UP_TO
+from preflight.engine.report import AvoidedCost, Report
 from preflight.model.charts import (
     Bar,
     Bars,

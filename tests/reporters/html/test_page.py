@@ -59,9 +59,8 @@ from preflight.reporters.html.drawing.shapes import (
     share,
     table_view,
 )
-from preflight.reporters.html.page import page_of
+from preflight.reporters.html.page import page_of, prose
 from preflight.reporters.html.view import finding_view, place_of
-from preflight.reporters.html.write import prose
 from tests.builders import job, judged, make_check, make_recording, make_rule, reached, seen, span
 from tests.reporters.html.markup import Element, parsed
 from tests.reporters.html.stories import SCRIPT, page, story

@@ -18,8 +18,7 @@ from click.testing import CliRunner
 
 from preflight.cli.servers import admission_check, webhook
 from preflight.services.admission.cluster import WORKLOADS, Cluster, ClusterError
-from preflight.services.admission.judgement import RESOURCES, Reference
-from preflight.services.admission.review import JUDGED_OWNERS
+from preflight.services.admission.judgement import JUDGED_OWNERS, RESOURCES, Reference
 from preflight.sources.formats.tree import MemoryTree
 from preflight.sources.kubernetes.helm.chart import Chart
 from tests.services.admission.objects import local_queue

@@ -12,17 +12,20 @@ import pytest
 from preflight._util.usage_error import UsageError
 from preflight.model.configuration import Configuration, FileIgnores, SeverityChoice, Waiver
 from preflight.services.admission.judgement import (
+    InvalidReview,
     Judgement,
     Policy,
     Read,
     Reference,
     Wanted,
+    answer,
     judge,
     levels_of,
     not_judged,
     object_file,
+    read_review,
+    uid_in,
 )
-from preflight.services.admission.review import InvalidReview, answer, read_review, uid_in
 from tests.services.admission.objects import UID, broken, cluster_queue, good, local_queue, pytorch_job, review
 
 _QUEUE = Reference("LocalQueue", "gpus", "team-a")

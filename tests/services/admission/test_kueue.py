@@ -11,8 +11,7 @@ import pytest
 
 from preflight.services.admission import judgement as judging
 from preflight.services.admission.cluster import CHECKS, WORKLOADS, ClusterError, Controller
-from preflight.services.admission.judgement import Judgement, Policy, Resource
-from preflight.services.admission.review import Workers
+from preflight.services.admission.judgement import Judgement, Policy, Resource, Workers
 from tests.services.admission.objects import broken, good
 from tests.waiting import becomes
 

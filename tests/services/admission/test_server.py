@@ -19,8 +19,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from preflight._util.usage_error import UsageError
 from preflight.cli.servers import webhook as command
-from preflight.services.admission.judgement import Policy
-from preflight.services.admission.review import Workers
+from preflight.services.admission.judgement import Policy, Workers
 from preflight.services.admission.webhook import Webhook
 from tests.processes import all_gone
 from tests.services.admission.objects import UID, broken, good, review

@@ -1,6 +1,5 @@
 """The examination of this machine, its executors and hosts, and its text: all items in parallel, each
-with a deadline.
-"""
+with a deadline."""
 
 from __future__ import annotations
 
@@ -30,8 +29,8 @@ from preflight.plugins import registry
 from preflight.reporters.base import Style
 from preflight.reporters.text.full_report import Sheet
 from preflight.reporters.text.groups import count
-from preflight.runner.fleet import open_fleet
 from preflight.runner.preparation import choose, named_nodes, recognising_executors
+from preflight.runner.session import open_fleet
 
 #: An ssh connection takes a pipe for each of its three streams here; the rest is for our own files.
 _FILES_PER_NODE, _OWN_FILES = 4, 64

@@ -1,1 +1,0 @@
-"""The scheduler's or cluster's resources for the job."""
