@@ -198,7 +198,7 @@ _TRANSPARENT_WRAPPERS = frozenset({"env", "time", "nohup", "nice", "taskset", "n
 
 
 _SPAWNS = re.compile(
-    r"\b(?:mp|multiprocessing)\.spawn\s*\("
+    r"\b(?:mp|multiprocessing)\.spawn\s*\(|\bpaddle\b[\s\S]*?\bdist(?:ributed)?\.spawn\s*\("
     r"|\bimport ray\b[\s\S]*?\bplacement_group\s*\(|\bray\.train\b[\s\S]*?\bScalingConfig\s*\("
 )
 

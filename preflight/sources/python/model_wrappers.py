@@ -374,7 +374,9 @@ def _bypasses(module: Module, backward: ast.Call) -> Iterator[Claim]:
                 within = [node for node in ast.walk(outer) if isinstance(node, ast.Call)]
                 others = [call for call in inside if last(dotted(call.func)) == "backward" and call not in within]
                 # Every step of the loop, or the optimizer's step itself, is made without an exchange.
-                by_hand = any("reduce" in last(dotted(call.func)) for call in inside)
+                function = module.outline.function_of(backward)
+                beside = module.outline.calls_in(function) if function is not None else ()
+                by_hand = any("reduce" in last(dotted(call.func)) for call in (*inside, *beside))
                 alone = _steps([dotted(call.func) for call in within]) or not (others or by_hand)
                 if isinstance(opened, ast.Call) and last(dotted(opened.func)) == "no_sync" and alone:
                     yield module.claim("gradient_exchange_bypassed", module.text(opened), opened, condition="")

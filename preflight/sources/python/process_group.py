@@ -318,7 +318,7 @@ def drawn_ports(module: Module) -> Iterator[Claim]:
         return
     for node, ports in (*_assigned(module), *_written(module)):
         drawn = any(_drawn(module, port, sure=isinstance(node, ast.Call)) for port in ports)
-        if not drawn or ranks_of(module).guard_of(node).who is not RankSet.ALL or _has_left(module, node):
+        if not drawn or _who_comes(module, node) is not RankSet.ALL or _has_left(module, node):
             continue
         spawned = _in_spawned(module, node)
         if spawned or not any(module.called(call) in SPAWNS for call in module.named("spawn", "start_processes")):
@@ -326,6 +326,14 @@ def drawn_ports(module: Module) -> Iterator[Claim]:
             name = f"{what}_drawn_by_{'spawned' if spawned else 'rank'}"
             yield module.claim("script_feature", name, node, condition=module.condition(node))
             return
+
+
+def _who_comes(module: Module, node: ast.AST) -> RankSet:
+    """The ranks that come to a place; in a function that its own module does not call, those which call it."""
+    function = module.outline.function_of(node)
+    if function is not None and not module.outline.calls_named(function.name):
+        return ranks_of(module).inside(node).who
+    return ranks_of(module).guard_of(node).who
 
 
 def _assigned(module: Module) -> Iterator[tuple[ast.Assign | ast.Call, list[ast.expr]]]:

@@ -101,7 +101,8 @@ def fleet_variable_missing(job: Job) -> Iterator[Verdict]:
         requests = [c for c in job.about("role_from_environment", launch.scope) if True in c.alternatives]
         if launch.launcher == "python" and requests and not roles and not _is_collective(job, launch.scope):
             given = [claim for claim in job.environment(launch.scope) if claim.quantity in _OF_CLUSTER]
-            if given and not requests[0].condition:
+            stated = [claim for claim in job.environment(launch.scope) if claim.quantity in _OF_ROLE]
+            if given and not stated and not requests[0].condition:
                 yield failed(
                     launch.id,
                     f"fleet asks for TRAINING_ROLE, but of its variables only {quoted(given[0])} is set.",
@@ -131,6 +132,8 @@ def fleet_variable_missing(job: Job) -> Iterator[Verdict]:
             )
 
 
+#: Variables of the role; a script may take it from its caller.
+_OF_ROLE = ("env.TRAINING_ROLE", "env.PADDLE_TRAINING_ROLE")
 #: Variables that people set for a job of fleet.
 _OF_CLUSTER = frozenset(("env.PADDLE_TRAINERS_NUM", "env.PADDLE_PSERVERS_IP_PORT_LIST", "env.PADDLE_TRAINER_ID"))
 

@@ -40,8 +40,8 @@ from preflight.sources.python.simulation.values import (
 _MAX_DEPTH = 2
 #: Uses of one object that are stated.
 _MAX_USES = 60
-#: Arguments by which processes find each other.
-_ADDRESSES = re.compile(r"(?:^|[._])(?:init_method|port|host_name|endpoint|address|addr)$")
+#: Arguments by which processes find each other, or meet in one folder.
+_ADDRESSES = re.compile(r"(?:^|[._])(?:init_method|port|host_name|endpoint|address|addr|checkpoint_id)$")
 #: Dots in the name of an argument: `setting.paddle_init.strategy`; more are in that of a key in it.
 _DEPTH_OF_ARGUMENT = 2
 
