@@ -53,7 +53,7 @@ def is_placeholder(word: str) -> bool:
 
 def starting_file(launch: Launch) -> str:
     """The script that the user starts, which may start the one that holds the launch line."""
-    return launch.started_at[0].path if launch.started_at else launch.span.path
+    return place_started(launch).path
 
 
 def is_same_line_again(first: Launch, second: Launch) -> bool:

@@ -281,11 +281,8 @@ def _severity(
     quantity: str, started: tuple[int, ...], wanted: tuple[int, ...], launch: Launch | None, required: Claim
 ) -> Severity | None:
     """Warning where the job runs, but with idle nodes or separate copies; otherwise error."""
-    if quantity == "nodes" and max(wanted) < min(started) and (max(wanted) == 1 or not _is_spread(launch)):
-        return Severity.WARNING
-    if required.strength is Strength.DEFAULT:
-        return Severity.WARNING
-    return None
+    is_partial = quantity == "nodes" and max(wanted) < min(started) and (max(wanted) == 1 or not _is_spread(launch))
+    return Severity.WARNING if is_partial or required.strength is Strength.DEFAULT else None
 
 
 def _remedy(

@@ -257,7 +257,8 @@ def rendezvous_address_differs_per_node(job: Job) -> Iterator[Verdict]:
     """
     for launch in job.launches:
         nodes, because = _nodes_started(job, launch)
-        addresses = [c for c in address_in_force(job, launch) if _names_own_node(c)]
+        own = {Symbol.THIS_HOST, Symbol.THIS_ADDRESS}
+        addresses = [c for c in address_in_force(job, launch) if symbols_in(c.value) & own]
         if not addresses or not because:
             continue
         inner = evaluated_on_each_node(launch)
@@ -289,10 +290,6 @@ def _nodes_started(job: Job, launch: Launch) -> tuple[Value, tuple[Claim, ...]]:
 
 def _is_batch_job(job: Job) -> bool:
     return any(claim.source == "slurm" and not claim.scope.launch for claim in job.claims)
-
-
-def _names_own_node(claim: Claim) -> bool:
-    return bool(symbols_in(claim.value) & {Symbol.THIS_HOST, Symbol.THIS_ADDRESS})
 
 
 #: What starts its command on every node.
@@ -371,10 +368,6 @@ def _starter(launch: Launch) -> str:
     return next(name for name in launch.wrappers if name in _STARTERS)
 
 
-def _tasks(job: Job, launch: Launch) -> tuple[Claim, ...]:
-    return job.setting("tasks_per_node", launch.scope)
-
-
 def _local_rank(launch: Launch, rank: Claim, stated: Claim) -> Verdict:
     """Report SLURM_LOCALID as node rank: it is 0 on every node, wherever it is expanded."""
     return failed(
@@ -412,7 +405,9 @@ def _node_rank(job: Job, launch: Launch, rank: Claim, stated: Claim, count: str)
     if rank.strength is Strength.DEFAULT:
         return _no_rank(launch, rank, stated)
     early = bool(symbols_in(rank.value) & {Symbol.NODE_RANK, Symbol.PROCESS_RANK})
-    if Symbol.LOCAL_RANK in symbols_in(rank.value) and certainly_one(job_value(_tasks(job, launch))):
+    if Symbol.LOCAL_RANK in symbols_in(rank.value) and certainly_one(
+        job_value(job.setting("tasks_per_node", launch.scope))
+    ):
         return _local_rank(launch, rank, stated)
     before = rank.span.snippet[: rank.span.column - 1]
     elsewhere = rank.span.line != launch.span.line and bool(set("'\"") & set(before))

@@ -355,22 +355,21 @@ class Degrees(NamedTuple):
     computed: str
 
 
-_MODEL = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")
 _DEGREES = {
-    "torchtitan": Degrees(("replicate_degree", "shard_degree", *_MODEL), "shard_degree"),
-    "nanotron": Degrees(("data_parallel_size", *_MODEL), ""),
+    "torchtitan": Degrees(("replicate_degree", "shard_degree", *_PARALLEL), "shard_degree"),
+    "nanotron": Degrees(("data_parallel_size", *_PARALLEL), ""),
     "paddlefleetx": Degrees(
         ("data_parallel_size", "sharding_degree", "tensor_parallel_size", "pipeline_parallel_size"),
         "data_parallel_size",
     ),
-    "automodel": Degrees(("data_parallel_size", *_MODEL), "data_parallel_size"),
+    "automodel": Degrees(("data_parallel_size", *_PARALLEL), "data_parallel_size"),
     "veomni": Degrees(("data_parallel_size", "context_parallel_size"), "data_parallel_size"),
     # Ranks that share a sequence are taken from those that shard, in newer versions.
     "trainer": Degrees(
         ("data_parallel_size", "sharding_degree", "tensor_parallel_size", "pipeline_parallel_size"),
         "data_parallel_size",
     ),
-    "megatron-bridge": Degrees(("data_parallel_size", *_MODEL), "data_parallel_size"),
+    "megatron-bridge": Degrees(("data_parallel_size", *_PARALLEL), "data_parallel_size"),
 }
 #: Frameworks that cut a global batch into micro batches for all replicas, and refuse a rest.
 _CUT_BATCHES = ("torchtitan", "megatron-bridge", "automodel", "veomni")
@@ -513,7 +512,7 @@ def configured_batch_not_divisible(job: Job) -> Iterator[Verdict]:
             continue
         undecided_verdict = run.undecided(*micro)
         whole, one = setup.number("train_batch_size"), setup.number("micro_batch_size_per_gpu")
-        model = math.prod(setup.number(name) or 1 for name in _MODEL)
+        model = math.prod(setup.number(name) or 1 for name in _PARALLEL)
         if undecided_verdict is not None:
             yield undecided_verdict
         elif whole is None or one is None or run.ranks[0] % model:
