@@ -670,6 +670,8 @@ def referenced_names(roots: Sequence[Node]) -> set[Named]:
         kind = root.text("kind")
         if kind == "ConfigMap":
             continue
+        if kind in TRAINING_KINDS:
+            found.add(("Namespace", root.text("metadata", "namespace")))
         if kind == "TrainJob":
             name = root.text("spec", "runtimeRef", "name")
             found.add((root.text("spec", "runtimeRef", "kind") or "ClusterTrainingRuntime", name))

@@ -7,8 +7,11 @@ preprocessing under a timeout of ten minutes kills the job.
 from __future__ import annotations
 
 import ast
+import itertools
+import operator
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from preflight.model.job import Claim
 from preflight.sources.python.module import Module, argument, last
@@ -33,8 +36,101 @@ def claims(module: Module) -> Iterator[Claim]:
     if steps:
         yield from _savings(module, steps[0])
     yield from _profilers(module)
+    if "no_sync" in module.file.text or _SYNC_FLAG in module.file.text:
+        yield from _late_exchanges(module)
     if "Process" in module.file.text and "torch" in module.file.text:
         yield from _unshared_models(module)
+
+
+def _late_exchanges(module: Module) -> Iterator[Claim]:
+    """Optimizer steps whose last backward pass exchanged nothing: the gradients of each rank alone are applied.
+
+    `no_sync` of DistributedDataParallel covers another round of the accumulation than the step, or the flag that it
+    sets is set after the forward pass, which reads it.
+    """
+    for loop in module.nodes(ast.For):
+        rounds = [node for node in ast.walk(loop) if isinstance(node, ast.Attribute) and node.attr == "no_sync"]
+        steps = [
+            call for call in module.named("step") if call in ast.walk(loop) and _OPTIMIZER.search(dotted(call.func))
+        ]
+        for unsynced, step in itertools.product(rounds[:1], steps[:1]):
+            tests = [_test_in(module, node, loop) for node in (unsynced, step)]
+            if None not in tests and _is_apart(loop, tests[0], tests[1]):
+                yield module.feature("step_without_exchange", step, unsynced, condition="")
+    for flag in module.nodes(ast.Assign):
+        target = flag.targets[0]
+        block = module.outline.parent(flag)
+        if not isinstance(target, ast.Attribute) or target.attr != _SYNC_FLAG or not isinstance(block, _LOOPS):
+            continue
+        before = block.body[: block.body.index(flag)] if flag in block.body else []
+        calls = [node for each in before for node in ast.walk(each) if isinstance(node, ast.Call)]
+        forward = next((call for call in calls if dotted(call.func) == dotted(target.value)), None)
+        if forward is not None and not any(end_of(call.func) == "backward" for call in calls):
+            yield module.feature("exchange_decided_after_forward", flag, forward)
+
+
+_SYNC_FLAG = "require_backward_grad_sync"
+_OPTIMIZER = re.compile(r"opt|scaler", re.IGNORECASE)
+
+
+def _test_in(module: Module, node: ast.AST, loop: ast.For) -> tuple[ast.expr, bool] | None:
+    """The condition in a loop under which a node is reached, and its outcome; None if there is not just one."""
+    found: list[tuple[ast.expr, bool]] = []
+    child = node
+    for outer in module.outline.above(node):
+        if outer is loop:
+            break
+        if isinstance(outer, ast.If):
+            found.append((outer.test, not module.outline.is_else(child)))
+        elif isinstance(outer, ast.IfExp) and child is not outer.test:
+            found.append((outer.test, child is outer.body))
+        child = outer
+    return found[0] if len(found) == 1 else None
+
+
+def _is_apart(loop: ast.For, unsynced: tuple[ast.expr, bool] | None, step: tuple[ast.expr, bool] | None) -> bool:
+    """Whether each step comes in a round without an exchange, whatever the number of rounds between steps."""
+    counters = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
+    for count in (2, 3, 4):
+        outcomes = []
+        for number in range(2 * count):
+            values = [_number(test, counters, number, count) for test, _ in filter(None, (unsynced, step))]
+            if len(values) != 2 or None in values or unsynced is None or step is None:
+                return False
+            outcomes.append((bool(values[0]) is unsynced[1], bool(values[1]) is step[1]))
+        if not any(steps for _, steps in outcomes) or not all(alone for alone, steps in outcomes if steps):
+            return False
+    return True
+
+
+def _number(expression: ast.expr, counters: set[str], number: int, count: int) -> int | None:
+    """What a condition on the number of a round gives, where all other names stand for the rounds of a step."""
+    if isinstance(expression, ast.Constant) and isinstance(expression.value, int):
+        return int(expression.value)
+    if isinstance(expression, (ast.Name, ast.Attribute)):
+        return number if dotted(expression) in counters else count
+    parts = [_number(each, counters, number, count) for each in _PARTS.get(type(expression), list)(expression)]
+    if not parts or None in parts or len(parts) > 2:
+        return None
+    kind = expression.ops[0] if isinstance(expression, ast.Compare) else getattr(expression, "op", None)
+    compute = _OPERATORS.get(type(kind))
+    return int(compute(*parts)) if compute is not None and not (isinstance(kind, ast.Mod) and not parts[1]) else None
+
+
+_PARTS: dict[type[ast.expr], Callable[[Any], list[ast.expr]]] = {
+    ast.BinOp: lambda node: [node.left, node.right],
+    ast.Compare: lambda node: [node.left, *node.comparators],
+    ast.UnaryOp: lambda node: [node.operand],
+}
+_OPERATORS: dict[type, Callable[..., int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mod: operator.mod,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.Not: operator.not_,
+}
 
 
 def _savings(module: Module, step: ast.Call) -> Iterator[Claim]:

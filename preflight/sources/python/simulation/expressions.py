@@ -155,16 +155,16 @@ class Expressions(Assignments):
 
     def _of_JoinedStr(self, node: ast.JoinedStr, frame: Frame) -> Any:
         parts = [self.value(each, frame) for each in node.values]
-        return "".join(parts) if all(isinstance(part, str) for part in parts) else UNKNOWN
+        return "".join(parts) if all(isinstance(part, str) for part in parts) else mixed(*parts)
 
     def _of_FormattedValue(self, node: ast.FormattedValue, frame: Frame) -> Any:
         value = self.value(node.value, frame)
         form = self.value(node.format_spec, frame) if node.format_spec is not None else ""
         try:
             plain = node.conversion == -1 and not _WIDE.search(f"%{form}")
-            return format(native(value), form) if plain else UNKNOWN
+            return format(native(value), form) if plain else mixed(value)
         except ERRORS:
-            return UNKNOWN
+            return mixed(value)
 
     def _of_BoolOp(self, node: ast.BoolOp, frame: Frame) -> Any:
         deciding = isinstance(node.op, ast.Or)

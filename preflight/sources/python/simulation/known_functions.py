@@ -92,7 +92,12 @@ EQUAL = names("equal")
 OWN_RESULTS = names("own_results")
 LOSS = pattern("losses")
 _LOADS = ("torch.load", "paddle.load", "numpy.load", "safetensors.torch.load_file")
+#: A place in a text that may take long to fill in: with a width, an attribute or an item.
+_FORMATTED = re.compile(r"\{[^{}]*[:.\[!]")
+_PLACES = ("device", "map_location", "device_id", "device_ids")
+_MOVES = ("to", "cuda", "cpu")
 _CLOCKS = names("clocks")
+_OWN_NAMES = names("own_names")
 _RANDOM = ("random", "numpy", "torch", "paddle")
 _SEEDS = names("seeds")
 _ADDING = names("adding_methods")
@@ -366,7 +371,9 @@ class Library:
     ) -> Unknown:
         """Whether what a call returns differs between ranks."""
         name, short = function.name, function.last
-        given = (*arguments, *keywords.values())
+        # The device on which something lies does not decide what it is.
+        named = (value for keyword, value in keywords.items() if keyword not in _PLACES)
+        given = () if short in _MOVES else (*arguments, *named)
         package = name.partition(".")[0]
         if short in _SEEDS:
             packages = (package,) if short in ("seed", "manual_seed", "manual_seed_all") else _RANDOM
@@ -384,7 +391,7 @@ class Library:
             return AGREED
         if _DRAWS.search(name):
             return self._random.get(package, OWN)
-        if name in _CLOCKS:
+        if name in _CLOCKS or short in _OWN_NAMES:
             return OWN
         # What is read from a file does not depend on where it is put.
         found = mixed(*(arguments[:1] if name in _LOADS else given))
@@ -820,6 +827,11 @@ class Library:
             return self._method_of_list(run, receiver, name, arguments)
         if isinstance(receiver, str) and name in _TEXT:
             return self._computed(getattr(receiver, name), arguments, keywords, run)
+        if isinstance(receiver, str) and name == "format":
+            is_plain = all(isinstance(each, (str, int)) for each in (*arguments, *keywords.values()))
+            if is_plain and not _FORMATTED.search(receiver):
+                return self._computed(receiver.format, arguments, keywords, run)
+            return mixed(*arguments, *keywords.values())
         return UNKNOWN
 
     def _method_of_dictionary(
