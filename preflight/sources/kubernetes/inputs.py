@@ -1,4 +1,4 @@
-"""Prepares a manifest: Kustomize overlays, its own objects, and those in other files that it names, as one text.
+"""Prepares a manifest: Kustomize overlays, its own objects, and those in other files that it names, joined.
 
 The files are joined into one text, and the resulting objects point into it. Files outside the root, or at a URL, only
 result in a note.
