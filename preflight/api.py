@@ -113,7 +113,7 @@ def _extended(
         if plugins:
             stack.enter_context(registry.added_plugin_files([Path(path) for path in _listed(plugins)]))
         if variables:
-            from preflight.sources.given_variables import set_variables
+            from preflight.sources.base import set_variables
 
             stack.enter_context(set_variables(variables))
         if site_rules:
@@ -220,7 +220,7 @@ def plan(
         UsageError: a path does not exist, or is outside `root`.
     """
     from preflight.commands.plan.compose import plan_of
-    from preflight.sources.given_variables import defaults_assumed, set_variables
+    from preflight.sources.base import defaults_assumed, set_variables
 
     with set_variables(variables or {}), defaults_assumed() as assumed:
         jobs = jobs_in(_listed(paths), root=root)

@@ -224,7 +224,7 @@ def _read_variables(context: click.Context, option: click.Parameter, values: tup
             raise click.BadParameter(f"{value_text!r} is not NAME=VALUE, as in --set NNODES=4", context, option)
         found[name] = value
     if found:
-        from preflight.sources.given_variables import set_variables
+        from preflight.sources.base import set_variables
 
         context.with_resource(set_variables(found))
     return found

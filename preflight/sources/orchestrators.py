@@ -39,9 +39,8 @@ from preflight.model.job import (
     one_of,
 )
 from preflight.model.job.value import Symbol
-from preflight.sources.base import Command, Reading, SourceFile, Tree, set_by_caller
+from preflight.sources.base import Command, Reading, SourceFile, Tree, set_by_caller, suppressions
 from preflight.sources.configs.framework_files import FRAMEWORKS, Framework, Key, keys_in_force, state_settings
-from preflight.sources.formats.comments import suppressions
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, code_of, value_of
 from preflight.sources.launchers.claim_builder import product_of
 from preflight.sources.secrets import secrets_of, without_secrets

@@ -13,7 +13,7 @@ from preflight.model.job.value import Symbol, numbers, symbols_in, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight.plugins.claim_text import joined, placed, quoted
 from preflight_rules.launches import certainly_several, nodes_spanned
-from preflight_rules.rendezvous.identities import address_in_force
+from preflight_rules.rendezvous.addresses import address_in_force
 
 #: Words in an image name for a build with or without accelerator support.
 _ACCELERATED = re.compile(r"cuda|cu\d{2,3}\b|nvidia|nvcr\.io|rocm|(?:^|[-_/:.])gpu(?:$|[-_/:.\d])|cudnn|megatron|nemo")

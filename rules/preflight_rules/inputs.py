@@ -9,7 +9,7 @@ from preflight.model.job import Job, Note, NoteDetail, NoteKind, Unresolved
 from preflight.model.job.claim import distinct
 from preflight.model.job.value import texts
 from preflight.plugins.authoring import Verdict, command, failed, passed, rule, unknown
-from preflight_rules.sizes.batch import uses_hugging_face
+from preflight_rules.sizes.deepspeed import uses_hugging_face
 
 _UNREADABLE = frozenset({NoteKind.UNREADABLE, NoteKind.TOO_LARGE, NoteKind.MISSING, NoteKind.OUTSIDE, NoteKind.CRASHED})
 

@@ -1,11 +1,14 @@
-"""Launches: what starts their ranks, on how many nodes, and how many there are."""
+"""Launches and the scripts that they start: what starts the ranks, on how many nodes, how many there are, and whether a
+script runs.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from preflight.model.job import (
+    WHOLE_JOB,
     Claim,
     Job,
     Launch,
@@ -19,6 +22,8 @@ from preflight.model.job import (
 )
 from preflight.model.job.claim import distinct, job_value
 from preflight.model.job.value import numbers
+from preflight.plugins.authoring import Verdict, passed, unknown
+from preflight.plugins.questions import each_claim
 
 #: Launchers that start one agent on each node, which then starts the ranks of that node.
 AGENT_LAUNCHERS = frozenset(
@@ -48,7 +53,7 @@ def is_placeholder(word: str) -> bool:
 
 def starting_file(launch: Launch) -> str:
     """The script that the user starts, which may start the one that holds the launch line."""
-    return launch.started_at[0].path if launch.started_at else launch.span.path
+    return place_started(launch).path
 
 
 def is_same_line_again(first: Launch, second: Launch) -> bool:
@@ -147,3 +152,69 @@ def roots(claims: Iterable[Claim]) -> tuple[Claim, ...]:
 def on_first_node_only(claim: Claim, launch: Launch) -> bool:
     """Whether a claim shows that the batch script runs this launch directly, so on the first node alone."""
     return claim.source in SCHEDULERS and claim.scope.launch == launch.id and "srun" not in launch.wrappers
+
+
+# What rules about training scripts need: whether a script runs, and on how many nodes and ranks.
+
+
+def runs_program(job: Job) -> bool:
+    """Whether the job runs something: a launch, or a script with a main program.
+
+    A library module is judged through the scripts that use it, not by itself.
+    """
+    return bool(job.launches or job.about("entry_point"))
+
+
+def started_files(job: Job) -> frozenset[str]:
+    """The scripts that launches start, without the modules that they import."""
+    return frozenset(
+        (*(launch.program for launch in job.launches), *(claim.span.path for claim in job.about("entry_point")))
+    )
+
+
+def stated(job: Job, quantity: str) -> Iterator[tuple[str, Claim]]:
+    """Each claim about a quantity, once for each location, with its subject."""
+    return ((subject, claim) for subject, _, _, claim in each_claim(job, quantity))
+
+
+def launches_of(job: Job, claim: Claim) -> Iterator[Launch]:
+    """The launches in which a claim holds."""
+    for launch in job.launches:
+        if claim.scope.covers(launch.scope):
+            yield launch
+
+
+def nodes_of(job: Job, launch: Launch) -> Value:
+    """The number of nodes of a launch; a plain `python` line runs on one."""
+    value, because = nodes_spanned(job, launch)
+    if because or launch.wrappers:
+        return value
+    return Unresolved("the number of nodes is not given")
+
+
+def definitely_on_one_node(job: Job, claim: Claim) -> bool:
+    """Whether every launch of a script stays on one node."""
+    found = [nodes_of(job, launch) for launch in launches_of(job, claim)]
+    return bool(found) and all(certainly_one(value) for value in found)
+
+
+def on_several_nodes(job: Job, claim: Claim) -> int:
+    """The number of nodes on which a launch certainly runs the script, if more than one; otherwise 0."""
+    counts = [nodes_of(job, launch) for launch in launches_of(job, claim)]
+    several = [min(numbers(value)) for value in counts if certainly_several(value)]
+    return max(several, default=0)
+
+
+def definitely_one_rank(job: Job, claim: Claim) -> bool:
+    """Whether every launch of a script starts one rank."""
+    scopes = [launch.scope for launch in launches_of(job, claim)] or [WHOLE_JOB]
+    return all(certainly_one(ranks_started(job, scope)[0]) for scope in scopes)
+
+
+def not_on_several_ranks(job: Job, subject: str, claim: Claim, reason: str = "no launch runs this") -> Verdict | None:
+    """The verdict on what harms several ranks only, where there are none: passed on one rank, and unknown for `reason`
+    if nothing runs the script. None if several ranks may run it.
+    """
+    if definitely_one_rank(job, claim):
+        return passed(subject)
+    return None if runs_program(job) else unknown(subject, reason, at=claim)

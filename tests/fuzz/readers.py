@@ -9,9 +9,8 @@ from preflight._util.hostnames import expand_hosts, folded, is_host_range, is_ho
 from preflight._util.toml import TomlError, parse
 from preflight.executors.base import ExecutorError
 from preflight.executors.slurm import parse_fields, parse_node, read_node_list
-from preflight.sources.base import Reading, SourceFile
+from preflight.sources.base import Reading, SourceFile, suppressions
 from preflight.sources.formats import lenient_json, lenient_yaml
-from preflight.sources.formats.comments import suppressions
 from preflight.sources.formats.lenient_toml import Positions
 from preflight.sources.formats.tree import MemoryTree
 from preflight.sources.shell.sbatch_directives import gpus_of_gres

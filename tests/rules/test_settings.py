@@ -16,9 +16,7 @@ from preflight.sources.kubernetes.operators import SHAPES
 from preflight.sources.python import called_settings
 from preflight_rules.data_tables import table
 from preflight_rules.settings import tables
-from preflight_rules.settings.frameworks import framework, reads
-from preflight_rules.settings.kinds import Setting, refused
-from preflight_rules.settings.tables import in_range, row_of, settings
+from preflight_rules.settings.tables import Setting, framework, in_range, reads, refused, row_of, settings
 from preflight_rules.settings.unknown_settings import NearestNames
 
 

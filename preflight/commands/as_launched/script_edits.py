@@ -13,11 +13,11 @@ from preflight._util.spans import span_of
 from preflight.model.job import Claim, Known, Launch, Span
 from preflight.sources.base import Command, Script, SourceFile, Tree
 from preflight.sources.launchers import slurm
+from preflight.sources.launchers.batch_jobs import batch_header
 from preflight.sources.launchers.launch_lines import Line, launch_lines, spawning_line
 from preflight.sources.launchers.mpi import ProgramReader
 from preflight.sources.launchers.option_parser import is_python, python_program
 from preflight.sources.launchers.python import spawns_ranks
-from preflight.sources.launchers.submissions import batch_header
 from preflight.sources.launchers.wrappers import strip_wrappers
 from preflight.sources.shell.abstract_machine import Trace, Written
 from preflight.sources.shell.evaluator import evaluate

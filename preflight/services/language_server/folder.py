@@ -31,9 +31,9 @@ from preflight.engine.judge import judge
 from preflight.model.job import Job, NoteKind
 from preflight.model.progress import Step
 from preflight.model.recording import Configuration, Recording
+from preflight.sources.base import defaults_assumed
 from preflight.sources.discovery.walk import Excluded, repository_of, walk
 from preflight.sources.formats.tree import MAX_BYTES
-from preflight.sources.given_variables import defaults_assumed
 
 if TYPE_CHECKING:
     from pygls.workspace import PositionCodec

@@ -1,15 +1,10 @@
-"""The arguments of Hugging Face's trainer, of PaddleNLP's and of FSDP, and their claims; the files that hold arguments
-of trainers (LLaMA-Factory, TRL and its recipes, axolotl, torchtune).
+"""Hugging Face: a model's own `config.json`, arguments of trainers and files that hold them, Accelerate's files.
 
-Source: accelerate/utils/dataclasses.py (FullyShardedDataParallelPlugin), utils/constants.py and commands/launch.py,
-accelerate 1.15; transformers/training_args.py (fsdp, fsdp_config), transformers 5.23.
+Source of the keys: transformers/models/*/configuration_*.py (4.57) and paddlenlp/transformers/*/configuration.py (2.8);
+llama-models (params.json). It is read for a launch that names the folder; by itself such a file starts nothing.
 
-The table is `hugging_face.toml`. The arguments of Paddle's trainers are stated as `setting.paddlenlp.NAME`, and rules
-read them only where such a trainer is started.
-
-Source of keys: transformers/training_args.py (5.23); LLaMA-Factory 0.9.5 (llamafactory/hparams: TrainingArguments and
-its own); axolotl 0.19 (axolotl/utils/schemas: micro_batch_size, base_model, fsdp_config ...); torchtune 0.6.1 (recipe
-configurations: batch_size is that of one rank). Command-line options take precedence over the file.
+The sums are those of the weights in transformers/models/{llama,mistral,mixtral,qwen2,qwen2_moe,qwen3,qwen3_moe,
+deepseek_v3,gpt2}/modeling_*.py (4.57). For other kinds of models no number is computed.
 """
 
 from __future__ import annotations
@@ -20,14 +15,263 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from preflight._util import toml
 from preflight._util.budget import truncate
-from preflight.model.job import WHOLE_JOB, Claim, Known, Plain, Reference, Scope, Strength, Unresolved, Value, as_int
-from preflight.sources.base import Reading, SourceFile, Tree
+from preflight.model.job import (
+    AUTO,
+    WHOLE_JOB,
+    Claim,
+    Known,
+    Note,
+    NoteKind,
+    Plain,
+    Reference,
+    Relation,
+    Scope,
+    Strength,
+    Unresolved,
+    Value,
+    alternatives,
+    as_int,
+    is_whole_number,
+    lift,
+)
+from preflight.sources.base import Reading, SourceFile, Tree, suppressions
 from preflight.sources.configs.framework_files import state_settings
-from preflight.sources.configs.model_config import ROLE as MODEL_ROLE
-from preflight.sources.configs.model_config import config_of
-from preflight.sources.formats.comments import suppressions
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, document_of, value_of
 from preflight.sources.value_readers import READERS, Reader, as_bool, as_float, as_text, ordinal_or
+
+#: The role in which other files refer to such a file.
+MODEL_ROLE = "model configuration"
+_FILE = "config.json"
+_MODEL_HEAD = 60_000
+_TYPE = re.compile(r"\"(?:model_type|architectures)\"[ \t]*:")
+_LAYERS = re.compile(r"\"(?:num_hidden_layers|n_layer|n_layers|num_layers)\"[ \t]*:")
+_WIDTH = re.compile(r"\"(?:hidden_size|n_embd|d_model|dim)\"[ \t]*:")
+_LLAMA = re.compile(r"\"norm_eps\"[ \t]*:")
+_OTHER_TOOLS = re.compile(
+    r"\"(?:per_device_train_batch_size|train_micro_batch_size_per_gpu|zero_optimization)\"[ \t]*:"
+)
+#: The keys of each quantity; the first that a file has counts.
+_MODEL_KEYS: dict[str, tuple[str, ...]] = {
+    "num_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    "hidden_size": ("hidden_size", "n_embd", "d_model", "dim"),
+    "ffn_hidden_size": ("intermediate_size", "n_inner", "d_ff", "ffn_dim", "hidden_dim"),
+    "attention_heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
+    "query_groups": ("num_key_value_heads", "n_kv_heads", "num_kv_heads"),
+    "vocabulary_size": ("vocab_size",),
+    "num_experts": ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"),
+}
+
+
+class ModelConfigSource:
+    """Reads the configuration of one model."""
+
+    name = "model"
+    roles = (MODEL_ROLE,)
+
+    def recognises(self, file: SourceFile) -> bool:
+        """Whether it is JSON with a model's type, layers and width."""
+        if not file.path.lower().endswith(".json"):
+            return False
+        head = file.text[:_MODEL_HEAD]
+        if _LAYERS.search(head) is None or _WIDTH.search(head) is None or _OTHER_TOOLS.search(head) is not None:
+            return False
+        return _TYPE.search(head) is not None or _LLAMA.search(head) is not None
+
+    def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
+        """State the shape, and the number of parameters if the kind of model is known."""
+        document = document_of(file)
+        node_claims = NodeClaims(file, self.name, scope)
+        notes = tuple(node_claims.notes(document))
+        root = document.root
+        if root is not None and root.kind is Kind.OBJECT:
+            # Multimodal models keep the language model in its own section.
+            inner = root.at("text_config") or root.at("llm_config") or root.at("language_config")
+            _state_model(node_claims, root, inner if inner is not None and inner.kind is Kind.OBJECT else root)
+        return Reading(tuple(node_claims.claims), notes=notes)
+
+
+def config_of(path: str, tree: Tree, resolved: str | None) -> str | None:
+    """The configuration in a folder that is named as a model, or the file itself; None if the tree has none."""
+    if resolved is None or "://" in path:
+        return None
+    target = resolved if path.endswith(".json") else posixpath.join(resolved, _FILE)
+    file = tree.read(posixpath.normpath(target))
+    known = isinstance(file, SourceFile) and ModelConfigSource().recognises(file)
+    return posixpath.normpath(target) if known else None
+
+
+def _state_model(node_claims: NodeClaims, root: Node, model: Node) -> None:
+    found: dict[str, Claim] = {}
+    for quantity, names in _MODEL_KEYS.items():
+        member = next((m for name in names if (m := model.member(name)) is not None and m.node.value is not None), None)
+        if member is not None:
+            value = as_int(value_of(member.node))
+            number = next(iter(alternatives(value)), None)
+            if isinstance(value, Unresolved) or not isinstance(number, int) or number < 1:
+                continue
+            found[quantity] = node_claims.add(quantity, value, member)
+    activation = model.member("hidden_act") or model.member("hidden_activation")
+    kind = model.text("model_type") or root.text("model_type")
+    if activation is not None and kind in _GATED:
+        node_claims.add("gated_feed_forward", Known(True), activation)
+    total = parameters_of(kind, Sizes(model, root)) if kind else None
+    at = root.member("model_type") or model.member("model_type")
+    if total is not None and at is not None:
+        node_claims.add("model_parameters", Known(total), at, because=tuple(found.values()))
+
+
+#: Kinds of models whose feed-forward part has a gate.
+_GATED = frozenset(
+    (
+        *("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "deepseek_v2", "deepseek_v3"),
+        *("gemma", "gemma2", "phi3", "ernie4_5", "ernie4_5_moe", "internlm2", "internlm3", "olmo2"),
+    )
+)
+
+
+#: Kinds whose layers are attention with grouped heads and one gated feed-forward part. The values are what each adds: a
+#: bias of the query, key and value projections; norms of each head's queries and keys.
+_DENSE = {
+    "llama": (False, False),
+    "mistral": (False, False),
+    "qwen2": (True, False),
+    "qwen3": (False, True),
+    "mixtral": (False, False),
+    "qwen2_moe": (True, False),
+    "qwen3_moe": (False, True),
+}
+_LATENT = ("deepseek_v3", "deepseek_v2")
+_MAX_NUMBER = 10**15
+
+
+class Sizes:
+    """The numbers of one configuration; a missing or invalid one raises KeyError if it has no default."""
+
+    def __init__(self, model: Node, root: Node) -> None:
+        self._model = model
+        self._root = root
+
+    def number(self, name: str, default: int | None = None) -> int:
+        """A whole number."""
+        node = self._model.at(name)
+        if node is None or node.value is None:
+            if default is None:
+                raise KeyError(name)
+            return default
+        if node.kind is not Kind.SCALAR or isinstance(node.value, bool) or not isinstance(node.value, int):
+            raise KeyError(name)
+        if not 0 <= node.value < _MAX_NUMBER:
+            raise KeyError(name)
+        return node.value
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        """A boolean."""
+        node = self._model.at(name) or self._root.at(name)
+        return node.value if node is not None and isinstance(node.value, bool) else default
+
+    def has(self, name: str) -> bool:
+        """Whether there is a value."""
+        node = self._model.at(name)
+        return node is not None and node.value is not None
+
+
+def parameters_of(kind: str, sizes: Sizes) -> int | None:
+    """The number of parameters of a model of this `model_type`; None if the kind is unknown or a size is missing."""
+    try:
+        if kind in _DENSE:
+            return _count_grouped_attention(kind, sizes)
+        if kind in _LATENT:
+            return _count_latent_attention(sizes, corrected=kind == "deepseek_v3")
+        if kind == "gpt2":
+            return _count_gpt2(sizes)
+    except (KeyError, ZeroDivisionError):
+        return None
+    return None
+
+
+def _embeddings(sizes: Sizes) -> int:
+    rows = sizes.number("vocab_size") * sizes.number("hidden_size")
+    return rows if sizes.flag("tie_word_embeddings", default=False) else 2 * rows
+
+
+def _count_grouped_attention(kind: str, sizes: Sizes) -> int:
+    width, layers = sizes.number("hidden_size"), sizes.number("num_hidden_layers")
+    heads = sizes.number("num_attention_heads")
+    groups = sizes.number("num_key_value_heads", heads)
+    each = sizes.number("head_dim", width // heads)
+    bias, normed = _DENSE[kind]
+    attention = 2 * width * heads * each + 2 * width * groups * each
+    attention += (heads + 2 * groups) * each if bias or sizes.flag("attention_bias", default=False) else 0
+    attention += 2 * each if normed else 0
+    dense = 3 * width * sizes.number("intermediate_size", 0 if kind.endswith("_moe") else None)
+    if kind == "mixtral":
+        experts = sizes.number("num_local_experts")
+        part = experts * dense + experts * width
+    elif kind.endswith("_moe"):
+        experts = sizes.number("num_experts")
+        part = experts * 3 * width * sizes.number("moe_intermediate_size") + experts * width
+        if sizes.has("shared_expert_intermediate_size"):
+            part += 3 * width * sizes.number("shared_expert_intermediate_size") + width
+        if sizes.number("decoder_sparse_step", 1) != 1:
+            raise KeyError("decoder_sparse_step")
+    else:
+        part = dense
+    return layers * (attention + part + 2 * width) + width + _embeddings(sizes)
+
+
+def _count_latent_attention(sizes: Sizes, *, corrected: bool) -> int:
+    """The parameters of a model with DeepSeek's latent attention: its first layers are dense, the others have experts.
+
+    `corrected`: whether a bias for each expert corrects the router's choice.
+    """
+    width, layers, heads = (
+        sizes.number("hidden_size"),
+        sizes.number("num_hidden_layers"),
+        sizes.number("num_attention_heads"),
+    )
+    plain, turned, out = (
+        sizes.number("qk_nope_head_dim"),
+        sizes.number("qk_rope_head_dim"),
+        sizes.number("v_head_dim"),
+    )
+    latent = sizes.number("kv_lora_rank")
+    if sizes.has("q_lora_rank"):
+        rank = sizes.number("q_lora_rank")
+        query = width * rank + rank + rank * heads * (plain + turned)
+    else:
+        query = width * heads * (plain + turned)
+    attention = query + width * (latent + turned) + latent + latent * heads * (plain + out) + heads * out * width
+    first = min(sizes.number("first_k_dense_replace", 0), layers)
+    if sizes.number("moe_layer_freq", 1) != 1:
+        raise KeyError("moe_layer_freq")
+    experts, shared = sizes.number("n_routed_experts"), sizes.number("n_shared_experts", 0)
+    mixed = (experts + shared) * 3 * width * sizes.number("moe_intermediate_size") + experts * width
+    mixed += experts if corrected else 0
+    dense = 3 * width * sizes.number("intermediate_size")
+    both = first * dense + (layers - first) * mixed
+    return layers * (attention + 2 * width) + both + width + _embeddings(sizes)
+
+
+def _count_gpt2(sizes: Sizes) -> int:
+    width, layers = sizes.number("n_embd"), sizes.number("n_layer")
+    inner = sizes.number("n_inner", 4 * width)
+    layer = 4 * width * width + 4 * width + 2 * width * inner + inner + width + 4 * width
+    return layers * layer + 2 * width + (sizes.number("vocab_size") + sizes.number("n_positions", 1024)) * width
+
+
+# The arguments of Hugging Face's trainer, of PaddleNLP's and of FSDP, and their claims; the files that hold arguments
+# of trainers (LLaMA-Factory, TRL and its recipes, axolotl, torchtune).
+#
+# Source: accelerate/utils/dataclasses.py (FullyShardedDataParallelPlugin), utils/constants.py and commands/launch.py,
+# accelerate 1.15; transformers/training_args.py (fsdp, fsdp_config), transformers 5.23.
+#
+# The table is `hugging_face.toml`. The arguments of Paddle's trainers are stated as `setting.paddlenlp.NAME`, and
+# rules read them only where such a trainer is started.
+#
+# Source of keys: transformers/training_args.py (5.23); LLaMA-Factory 0.9.5 (llamafactory/hparams: TrainingArguments
+# and its own); axolotl 0.19 (axolotl/utils/schemas: micro_batch_size, base_model, fsdp_config ...); torchtune 0.6.1
+# (recipe configurations: batch_size is that of one rank). Command-line options take precedence over the file.
+
 
 _TABLE = toml.beside(__file__, "hugging_face.toml")
 #: Argument -> quantity and the function that reads its value.
@@ -83,7 +327,7 @@ def converted(name: str, item: Plain) -> Plain:
 
 
 #: The role in which other files refer to such a file.
-ROLE = "trainer"
+TRAINER_ROLE = "trainer"
 #: Keys that are examined; the trainer has about a hundred and fifty.
 _MAX_KEYS = 500
 _HEAD = 16384
@@ -148,7 +392,7 @@ class TrainerConfigSource:
     """Reads one file of training arguments."""
 
     name = "trainer"
-    roles = (ROLE,)
+    roles = (TRAINER_ROLE,)
 
     def recognises(self, file: SourceFile) -> bool:
         """Whether the file is YAML or JSON and has at least two keys that are typical of a trainer's configuration."""
@@ -269,3 +513,210 @@ def _model(node_claims: NodeClaims, root: Node, tree: Tree) -> Iterator[Referenc
         target = config_of(path, tree, tree.resolve(path, relative_to=node_claims.file.path)) if path else None
         if member is not None and target is not None:
             yield Reference(target, MODEL_ROLE, node_claims.span(member.node), node_claims.scope)
+
+
+# Reads the configuration of `accelerate launch` (YAML or JSON): machines, processes, and its sections.
+#
+# Source of keys, defaults and precedence: accelerate/commands/config/config_args.py and commands/launch.py of
+# accelerate 1.15. `num_processes` counts over all machines. An option on the command line takes precedence over the
+# file. Two keys of the file have no effect, because their options have defaults: `rdzv_backend` and `same_network`
+# (in every version since 0.20).
+
+
+#: The role in which other files refer to such a file.
+ACCELERATE_ROLE = "accelerate"
+#: Keys of one section that are examined; Accelerate has some thirty at the top.
+_MAX_ACCELERATE_KEYS = 200
+#: A file that does not identify itself within this many characters is something else.
+_ACCELERATE_HEAD = 8192
+#: Values that no other framework uses for that key.
+_KINDS = re.compile(
+    r"^[ \t]*[\"']?(?:compute_environment[\"']?[ \t]*:|distributed_type[\"']?[ \t]*:[ \t]*[\"']?(?:NO|no|MULTI_[A-Z]+"
+    r"|FSDP|DEEPSPEED|MEGATRON_LM|TPU|XLA)\b)",
+    re.MULTILINE,
+)
+_BESIDE = re.compile(
+    r"^[ \t]*[\"']?(?:num_processes|num_machines|machine_rank|mixed_precision|fsdp_config|deepspeed_config"
+    r"|main_process_ip|main_process_port|downcast_bf16|use_cpu|ec2_instance_type)[\"']?[ \t]*:",
+    re.MULTILINE,
+)
+_INDENTED = re.compile(r"^[ \t].*$", re.MULTILINE)
+_PLACEHOLDER = re.compile(r"[{}<>$@%]")
+_MEGATRON = {
+    "megatron_lm_tp_degree": "tensor_parallel_size",
+    "megatron_lm_pp_degree": "pipeline_parallel_size",
+    "megatron_lm_context_parallel_size": "context_parallel_size",
+    "megatron_lm_expert_model_parallel_size": "expert_parallel_size",
+}
+_PARALLELISM = {
+    "parallelism_config_tp_size": "tensor_parallel_size",
+    "parallelism_config_cp_size": "context_parallel_size",
+}
+_DEFAULT_PORT = 29500
+#: The methods of starting DeepSpeed on several machines that need accelerate on each of them.
+EACH_MACHINE = ("standard", "nossh")
+
+
+class AccelerateSource:
+    """Reads one configuration of `accelerate launch`."""
+
+    name = "accelerate"
+    roles = (ACCELERATE_ROLE,)
+
+    def recognises(self, file: SourceFile) -> bool:
+        """Whether it is YAML or JSON with Accelerate's distribution settings."""
+        if not file.path.lower().endswith((".yaml", ".yml", ".json")):
+            return False
+        head = file.text[:_ACCELERATE_HEAD]
+        if not file.path.lower().endswith(".json"):
+            # Such keys further in are those of a file that another one contains.
+            head = _INDENTED.sub("", head)
+        return _KINDS.search(head) is not None and _BESIDE.search(head) is not None
+
+    def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
+        """State the launch's size, rendezvous, precision, and its DeepSpeed, FSDP and Megatron-LM sections."""
+        document = document_of(file)
+        root = document.root
+        node_claims = NodeClaims(file, "accelerate", scope)
+        notes = node_claims.notes(document)
+        references: list[Reference] = []
+        if root is not None and root.kind is Kind.OBJECT:
+            _state_accelerate_keys(node_claims, root)
+            state_settings(node_claims, root, "accelerate")
+            if root.text("compute_environment") in ("", "LOCAL_MACHINE"):
+                _state_launch(node_claims, root)
+                references = _state_deepspeed(node_claims, root, tree)
+                _state_sections(node_claims, root)
+        elif root is not None:
+            message = f"{file.path} has no keys; accelerate expects a mapping"
+            notes.append(Note(NoteKind.MALFORMED, message, node_claims.span(root)))
+        return Reading(tuple(node_claims.claims), (), tuple(references), tuple(notes), suppressions(file))
+
+
+def starts_by_deepspeed(root: Node, machines: str = "", launcher: str = "") -> bool:
+    """Whether accelerate hands the launch to `deepspeed`, which reaches the other machines itself.
+
+    `machines` and `launcher` come from the command line, which wins over the file.
+    """
+    count = root.at("num_machines")
+    number = machines or (str(count.value) if count is not None else "")
+    chosen = launcher or root.text("deepspeed_config", "deepspeed_multinode_launcher")
+    several = is_whole_number(number) and int(number) > 1
+    return several and root.text("distributed_type") == "DEEPSPEED" and chosen not in EACH_MACHINE
+
+
+def _state_accelerate_keys(node_claims: NodeClaims, root: Node) -> None:
+    for member in truncate(root.members, _MAX_ACCELERATE_KEYS, "keys"):
+        _state_key(node_claims, member, member.key)
+        if member.key.endswith("_config") and member.node.kind is Kind.OBJECT:
+            for inner in truncate(member.node.members, _MAX_ACCELERATE_KEYS, "keys of a section"):
+                _state_key(node_claims, inner, f"{member.key}.{inner.key}")
+
+
+def _state_key(node_claims: NodeClaims, member: Member, name: str) -> None:
+    span = node_claims.places.span(member.key_start, member.key_end)
+    templated = _PLACEHOLDER.search(member.key) is not None
+    value = Unresolved("a placeholder that is replaced later") if templated else Known(name)
+    node_claims.claims.append(
+        Claim("accelerate_key", value, span, member.key, node_claims.source, node_claims.scope, Strength.CONFIG)
+    )
+
+
+def _state_launch(node_claims: NodeClaims, root: Node) -> None:
+    node_claims.add_member("distributed_type", root.member("distributed_type"), as_text)
+    machines = root.member("num_machines")
+    node_claims.add_member("nodes", machines, as_int, relation=Relation.REQUIRES)
+    node_claims.add_member("world_size", root.member("num_processes"), _processes)
+    node_claims.add_member("node_rank", root.member("machine_rank"), as_int)
+    node_claims.add_member("master_addr", root.member("main_process_ip"), host)
+    port = root.member("main_process_port")
+    node_claims.add_member("master_port", port, free_port)
+    kind = root.member("distributed_type")
+    if kind is not None and root.text("distributed_type") not in ("", "NO"):
+        if machines is None:
+            _default(node_claims, "nodes", 1, kind, "num_machines", Relation.REQUIRES)
+        if port is None or port.node.value is None:
+            _default(node_claims, "master_port", _DEFAULT_PORT, kind, "main_process_port", Relation.SETS)
+    node_claims.add_member("rendezvous_backend_unread", root.member("rdzv_backend"), as_text)
+    node_claims.add_member("mixed_precision", root.member("mixed_precision"), _precision)
+    devices = root.member("gpu_ids")
+    if devices is not None and devices.node.value not in (None, "all"):
+        # Accelerate overwrites these variables.
+        node_claims.add(
+            "env.CUDA_VISIBLE_DEVICES", as_text(_scalar_value(devices.node)), devices, strength=Strength.FLAG
+        )
+
+
+def _default(
+    node_claims: NodeClaims, quantity: str, value: int, member: Member, missing: str, relation: Relation
+) -> None:
+    claim = node_claims.add(quantity, Known(value), member, relation=relation, strength=Strength.DEFAULT)
+    spelled = f"{claim.spelling} (without {missing})"
+    node_claims.claims[-1] = Claim(
+        quantity, Known(value), claim.span, spelled, claim.source, claim.scope, claim.strength, relation
+    )
+
+
+def _state_deepspeed(node_claims: NodeClaims, root: Node, tree: Tree) -> list[Reference]:
+    section = root.at("deepspeed_config")
+    if section is None or section.kind is not Kind.OBJECT:
+        return []
+    references = []
+    for key, role in (("deepspeed_config_file", "config"), ("deepspeed_hostfile", "hostfile")):
+        member = section.member(key)
+        path = section.text(key)
+        target = tree.resolve(path, relative_to=node_claims.file.path) if path and path != "none" else None
+        if member is not None and target is not None:
+            references.append(
+                Reference(posixpath.normpath(target), role, node_claims.span(member.node), node_claims.scope)
+            )
+    node_claims.add_member("multinode_launcher", section.member("deepspeed_multinode_launcher"), as_text)
+    if section.text("deepspeed_config_file") in ("", "none"):
+        inner = NodeClaims(node_claims.file, "deepspeed", node_claims.scope)
+        inner.add_member("gradient_accumulation_steps", section.member("gradient_accumulation_steps"), _unless_auto)
+        inner.add_member("gradient_clipping", section.member("gradient_clipping"), _unless_auto)
+        inner.add_member("zero_stage", section.member("zero_stage"))
+        node_claims.claims.extend(inner.claims)
+    return references
+
+
+def _state_sections(node_claims: NodeClaims, root: Node) -> None:
+    section = root.at("fsdp_config")
+    state_fsdp(node_claims, section.in_force if section is not None else ())
+    for name, quantities in (("megatron_lm_config", _MEGATRON), ("parallelism_config", _PARALLELISM)):
+        section = root.at(name)
+        for member in section.in_force if section is not None else ():
+            quantity = quantities.get(member.key)
+            if quantity is not None:
+                node_claims.add_member(quantity, member, as_int)
+
+
+def _scalar_value(node: Node) -> Value:
+    return Known(node.value) if node.kind is Kind.SCALAR else Unresolved("a placeholder that is replaced later")
+
+
+def _precision(value: Value) -> Value:
+    """`no` without quotation marks is YAML's false."""
+    return lift(lambda item: "no" if item is False else str(item).lower(), value)
+
+
+def _processes(value: Value) -> Value:
+    if value == Known(-1):
+        return Unresolved("-1: the command line must give the number")
+    return as_int(value)
+
+
+def host(value: Value) -> Value:
+    """A host name, unless it is a placeholder."""
+    from preflight.sources.launchers.claim_builder import unresolved_if_placeholder
+
+    return unresolved_if_placeholder(as_text(value))
+
+
+def free_port(value: Value) -> Value:
+    """A port; with 0 accelerate uses any free one."""
+    return Unresolved("0: any free port") if value in (Known(0), Known("0")) else as_int(value)
+
+
+def _unless_auto(value: Value) -> Value:
+    return AUTO if value == Known("auto") else value

@@ -39,8 +39,7 @@ from preflight.model.job import (
     Value,
     span_of,
 )
-from preflight.sources.base import Reading, SourceFile, Tree, Variable
-from preflight.sources.formats.comments import suppressions
+from preflight.sources.base import Reading, SourceFile, Tree, Variable, suppressions
 
 #: The role of a file with parameters of Open MPI.
 MPI_PARAMETERS = "mpi parameters"

@@ -17,8 +17,7 @@ from typing import NamedTuple
 from preflight._util.sequences import grouped
 from preflight._util.spans import MAX_SNIPPET_LENGTH
 from preflight.model.job import WHOLE_JOB, Claim, Known, Reference, Scope, Span, Strength
-from preflight.sources.base import Reading, SourceFile, Tree
-from preflight.sources.formats.comments import suppressions
+from preflight.sources.base import Reading, SourceFile, Tree, suppressions
 from preflight.sources.formats.structured import Kind, Node, NodeClaims
 
 #: Names in the package index or in conda of what has another name here; any other name is its own.

@@ -25,8 +25,7 @@ from preflight._util.redaction import HIDDEN
 from preflight._util.secret_names import is_secret
 from preflight.model.job import WHOLE_JOB, Claim, Known, Scope, Strength, Unresolved, Value
 from preflight.model.job.value import ENVIRONMENT_PREFIX
-from preflight.sources.base import FROM_CALLER, Command, Reading, SourceFile, Tree, WrittenFile
-from preflight.sources.formats.comments import suppressions
+from preflight.sources.base import FROM_CALLER, Command, Reading, SourceFile, Tree, WrittenFile, suppressions
 from preflight.sources.secrets import secrets_of, without_secrets
 from preflight.sources.shell.shell_document import FileText, Hole, Lit, Piece, Place, Text
 from preflight.sources.shell.state import Kind, Slot

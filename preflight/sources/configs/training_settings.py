@@ -18,9 +18,8 @@ from typing import NamedTuple
 from preflight._util import toml
 from preflight._util.budget import truncate
 from preflight.model.job import WHOLE_JOB, Claim, Known, Note, NoteKind, Reference, Scope, Strength, Value
-from preflight.sources.base import Reading, SourceFile, Tree
+from preflight.sources.base import Reading, SourceFile, Tree, suppressions
 from preflight.sources.formats import structured
-from preflight.sources.formats.comments import suppressions
 from preflight.sources.formats.structured import Kind, Node, NodeClaims, document_of, value_of
 from preflight.sources.hydra.composition import compose_config
 from preflight.sources.hydra.configuration import ConfigFolders, Leaf, leaves

@@ -18,12 +18,11 @@ from preflight.model.job import WHOLE_JOB, Job, Known, Note, NoteDetail, NoteKin
 from preflight.model.job.derive import with_derived
 from preflight.model.job.value import items
 from preflight.model.progress import Progress, Step, ignore
-from preflight.sources.base import Source, SourceFile
+from preflight.sources.base import Source, SourceFile, given_secrets
 from preflight.sources.discovery.collect import STDIN, collect_job
 from preflight.sources.discovery.readings import RecognisedFiles, TreeSnapshot, below
 from preflight.sources.discovery.walk import Walked
 from preflight.sources.formats.tree import decode
-from preflight.sources.given_variables import given_secrets
 from preflight.sources.secrets import is_searched, job_without_secrets, secrets_of_files
 from preflight.sources.shell.shell_source import startable
 

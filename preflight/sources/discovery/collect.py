@@ -31,10 +31,19 @@ from preflight.model.job import (
 )
 from preflight.model.job.derive import with_derived
 from preflight.model.job.value import texts
-from preflight.sources.base import OWN_SETTINGS, REACHED, SETTINGS, Reading, Source, SourceFile, Tree, WrittenFile
+from preflight.sources.base import (
+    OWN_SETTINGS,
+    REACHED,
+    SETTINGS,
+    Reading,
+    Source,
+    SourceFile,
+    Tree,
+    WrittenFile,
+    suppressions,
+)
 from preflight.sources.configs.packages import CONDA_NAME, without_installed
 from preflight.sources.discovery.readings import RecognisedFiles, read_source
-from preflight.sources.formats.comments import suppressions
 from preflight.sources.formats.tree import OverlayTree
 from preflight.sources.python.simulation import ranks, resolution
 

@@ -18,8 +18,7 @@ from typing import TypeAlias
 
 from preflight._util.budget import spend
 from preflight.model.job import Known, OneOf, Plain, Strength, Unresolved, Value, alternatives, join, lift
-from preflight.sources.base import Word
-from preflight.sources.given_variables import assume_not_set
+from preflight.sources.base import Word, assume_not_set
 from preflight.sources.hydra.configuration import (
     MISSING,
     Leaf,

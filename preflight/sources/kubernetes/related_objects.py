@@ -17,9 +17,8 @@ from preflight._util.spans import Places, span_of
 from preflight.model.job import Claim, Known, Scope, Strength, Unresolved, Value, as_int, lift
 from preflight.sources.base import Command, SourceFile, Tree
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, value_of
-from preflight.sources.kubernetes.container_commands import Mounted
 from preflight.sources.kubernetes.objects import Role, Workload
-from preflight.sources.kubernetes.pods import GPU_RESOURCE, whole_number
+from preflight.sources.kubernetes.pods import GPU_RESOURCE, Mounted, whole_number
 
 
 class _Row(NamedTuple):

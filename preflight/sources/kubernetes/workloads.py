@@ -27,12 +27,10 @@ from preflight.model.job import (
     lift,
 )
 from preflight.model.job.value import known_number
-from preflight.sources.base import Command, Reading, SourceFile, Tree
-from preflight.sources.formats.comments import suppressions
+from preflight.sources.base import Command, Reading, SourceFile, Tree, suppressions
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, places_of, value_of
 from preflight.sources.formats.tree import TEMPLATE_SUFFIXES
 from preflight.sources.kubernetes.admission import admission
-from preflight.sources.kubernetes.container_commands import Containers
 from preflight.sources.kubernetes.inputs import is_kustomization
 from preflight.sources.kubernetes.objects import (
     ASIDE_KINDS,
@@ -55,6 +53,7 @@ from preflight.sources.kubernetes.operators import (
 )
 from preflight.sources.kubernetes.pods import (
     GPU_RESOURCE,
+    Containers,
     containers_of,
     gpus_of,
     state_claims,

@@ -40,20 +40,20 @@ from preflight.model.job import (
 )
 from preflight.model.job.value import SETTING_PREFIX, known_number
 from preflight.sources.base import LaunchLine, SourceFile, Tree, Word
-from preflight.sources.configs.accelerate_config import AccelerateSource
 from preflight.sources.configs.framework_files import DeepSpeedSource, Framework, framework_of, source_of
 from preflight.sources.configs.hugging_face import (
     FIELDS,
     FRAMEWORK,
+    MODEL_ROLE,
     PRECISIONS,
     SETTINGS,
+    TRAINER_ROLE,
+    AccelerateSource,
     TrainerConfigSource,
+    config_of,
     converted,
     precision_of,
 )
-from preflight.sources.configs.hugging_face import ROLE as TRAINER_ROLE
-from preflight.sources.configs.model_config import ROLE as MODEL_ROLE
-from preflight.sources.configs.model_config import config_of
 from preflight.sources.configs.training_settings import FrameworkConfigSource, TrainingSettingsSource
 from preflight.sources.formats.structured import document_of, value_of
 from preflight.sources.launchers.claim_builder import ClaimBuilder

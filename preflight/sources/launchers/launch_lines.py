@@ -12,16 +12,17 @@ from preflight._util.sequences import grouped
 from preflight.model.job import Claim, Known, Note, NoteKind, Scope, Span
 from preflight.model.job.job import SUBMISSION
 from preflight.sources.base import Command, LauncherReader, LaunchLine, Reading, SourceFile, Tree, Variable, Word
-from preflight.sources.containers.sources import is_container_file
+from preflight.sources.containers import is_container_file
 from preflight.sources.hydra.configuration import FRAMEWORKS
 from preflight.sources.hydra.run_config import framework_of_line, framework_of_program
 from preflight.sources.launchers import mpi, slurm
-from preflight.sources.launchers.accelerate import AccelerateReader, DeepSpeedReader
+from preflight.sources.launchers.batch_jobs import RayReader, XpkReader, applied_clusters, state_waits, submitted_task
 from preflight.sources.launchers.claim_builder import ClaimBuilder, with_origins
 from preflight.sources.launchers.framework_arguments import ARGUMENT_FRAMEWORKS, argument_framework, starts_ranks
-from preflight.sources.launchers.installs import read_installs, state_containers
 from preflight.sources.launchers.launch_context import (
     MAX_VARIABLES,
+    read_installs,
+    state_containers,
     state_context,
     state_environment,
     state_task_counts,
@@ -48,11 +49,11 @@ from preflight.sources.launchers.python import (
     unknown_launcher,
 )
 from preflight.sources.launchers.script_arguments import gives_rank, is_one_of_several
-from preflight.sources.launchers.steps import state_waits
-from preflight.sources.launchers.submissions import RayReader, XpkReader, applied_clusters, submitted_task
 from preflight.sources.launchers.torch_launchers import (
+    AccelerateReader,
     ColossalReader,
     ComposerReader,
+    DeepSpeedReader,
     DeterminedReader,
     FabricReader,
     TorchrunReader,

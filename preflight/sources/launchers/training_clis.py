@@ -21,7 +21,6 @@ from preflight.model.job import Known, Launch, Relation, Span, Strength, Unresol
 from preflight.model.job.value import SETTING_PREFIX, Symbol
 from preflight.sources.base import LaunchLine, Reading, Tree, Variable, Word
 from preflight.sources.configs.hugging_face import SETTINGS
-from preflight.sources.launchers.accelerate import AccelerateReader
 from preflight.sources.launchers.claim_builder import (
     ClaimBuilder,
     node_range,
@@ -33,7 +32,7 @@ from preflight.sources.launchers.claim_builder import (
 )
 from preflight.sources.launchers.option_parser import known_prefix, scan, table, text_of, texts
 from preflight.sources.launchers.script_arguments import read_program
-from preflight.sources.launchers.torch_launchers import TorchrunReader
+from preflight.sources.launchers.torch_launchers import AccelerateReader, TorchrunReader
 from preflight.sources.tables import load_table
 from preflight.sources.value_readers import as_text
 

@@ -14,8 +14,7 @@ from typing import Any
 from preflight._util.redaction import scrub
 from preflight._util.spans import MAX_SNIPPET_LENGTH
 from preflight.model.job import WHOLE_JOB, Claim, Known, Note, NoteDetail, NoteKind, Reference, Scope, Span, Strength
-from preflight.sources.base import REACHED, Command, Reading, SourceFile, Tree
-from preflight.sources.formats.comments import suppressions
+from preflight.sources.base import REACHED, Command, Reading, SourceFile, Tree, suppressions
 from preflight.sources.python import (
     argparse_options,
     called_settings,

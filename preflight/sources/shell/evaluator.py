@@ -15,8 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from preflight.model.job import Known, NoteKind, OneOf, Unresolved
-from preflight.sources.base import Command, Script, SourceFile, Tree, Variable, Word
-from preflight.sources.given_variables import given_variables
+from preflight.sources.base import Command, Script, SourceFile, Tree, Variable, Word, given_variables
 from preflight.sources.shell import sbatch_directives, statements
 from preflight.sources.shell.abstract_machine import OUT_OF_STEPS, Machine, OutOfSteps, Trace
 from preflight.sources.shell.parameter_syntax import document_of

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from preflight.model.job.value import ALLOCATED_HOSTS, Symbol
-from preflight.sources.base import FROM_CALLER, UnknownKind, UnknownOrigin
-from preflight.sources.given_variables import assume_not_set
+from preflight.sources.base import FROM_CALLER, UnknownKind, UnknownOrigin, assume_not_set
 from preflight.sources.shell import arithmetic, lookup, parameter_syntax, program_output
 from preflight.sources.shell.abstract_machine import MAX_DEPTH, MAX_EXPANSION_DEPTH, Machine
 from preflight.sources.shell.lookup import allocated_nodes, look_up

@@ -22,8 +22,7 @@ from preflight.model.job import (
     Strength,
     Unresolved,
 )
-from preflight.sources.base import Command, Reading, Script, SourceFile, Tree
-from preflight.sources.formats.comments import suppressions
+from preflight.sources.base import Command, Reading, Script, SourceFile, Tree, suppressions
 from preflight.sources.secrets import secrets_of, without_secrets
 
 _SUFFIXES = (
@@ -68,12 +67,11 @@ class ShellSource:
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
         """State the claims of the script's header and launches."""
-        from preflight.sources.launchers import slurm, submissions
+        from preflight.sources.launchers import batch_jobs, slurm
+        from preflight.sources.launchers.batch_jobs import batch_header, state_steps
         from preflight.sources.launchers.claim_builder import ClaimBuilder
         from preflight.sources.launchers.launch_context import library_exports
         from preflight.sources.launchers.launch_lines import read_commands
-        from preflight.sources.launchers.steps import state_steps
-        from preflight.sources.launchers.submissions import batch_header
         from preflight.sources.shell.evaluator import evaluate
 
         script = evaluate(file, tree)
@@ -91,9 +89,9 @@ class ShellSource:
         if not header:
             slurm.state_component_gpus(builder, script.directives)
         batch = bool(script.directives) or other_header is not None
-        own, submitted = submissions.split(script.commands, file.path)
+        own, submitted = batch_jobs.split(script.commands, file.path)
         launches = read_commands(own, header, tree, batch=batch, scheduler=scheduler)
-        parts = submissions.parts_of_one_job(submitted, tree)
+        parts = batch_jobs.parts_of_one_job(submitted, tree)
         steps = state_steps(own, header, file.text, launches.launches) if header and other_header is None else ()
         exports = () if launches.launches else library_exports(script.final, scope)
         variables_read = tuple(slurm_variables_read(file, scope)) if header or launches.launches else ()

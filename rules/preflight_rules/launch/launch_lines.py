@@ -21,7 +21,7 @@ from preflight_rules.launches import (
     starting_file,
     waited_between,
 )
-from preflight_rules.rendezvous.siblings import RankedProcess, first_difference, groups, peers, processes_of_ranks
+from preflight_rules.rendezvous.arguments import RankedProcess, first_difference, groups, peers, processes_of_ranks
 
 _START_ALL_NODES = ("deepspeed", "colossalai")
 _START_ON_EACH_NODE = ("srun", "mpirun", "pdsh", "clush")

@@ -13,7 +13,7 @@ from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided
 from preflight.plugins.claim_text import placed, quoted
 from preflight.plugins.questions import LaunchQuestion, each_claim, launches_with, stated_by
 from preflight_rules.paddle.fleet import distinct_claims
-from preflight_rules.paddle.roles_played import endpoints
+from preflight_rules.paddle.roles import endpoints
 from preflight_rules.rendezvous.variables import variables
 
 _MAX_PORT = 65535

@@ -1,17 +1,22 @@
-"""Legacy Fluid: arguments and configuration of the transpiler."""
+"""Legacy Fluid: the transpiler, the transpiled program and its executor, and the parameters that each server holds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 
-from preflight.model.findings import Severity
+from preflight._util.hostnames import host_of
+from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Scope, Unresolved
-from preflight.model.job.value import texts
+from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
-from preflight.plugins.claim_text import placed, quoted
-from preflight.plugins.questions import subjects
-from preflight_rules.paddle.roles_played import endpoints
-from preflight_rules.scripts.script_facts import stated
+from preflight.plugins.claim_text import placed, quoted, where
+from preflight.plugins.questions import SubjectQuestion, claims_about, each_claim, subjects
+from preflight_rules.kubernetes.workloads import Role, Workload, workloads
+from preflight_rules.launches import stated
+from preflight_rules.paddle.fleet import distinct_claims
+from preflight_rules.paddle.roles import endpoints
+from reference_trainer.ps.partition import FLOAT_BYTES, MIN_BLOCK, OPTIMIZER_SLOTS, bytes_held, overloaded
 
 
 def transpilers(job: Job, scope: Scope) -> Iterator[tuple[Claim, str]]:
@@ -329,3 +334,557 @@ def server_runs_on_gpu(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(subject)
+
+
+# Legacy Fluid: the transpiled program and its executor.
+
+
+@rule(
+    "FLU003",
+    "distributed-table-not-served",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    applies_to="paddlepaddle < 2.0 (Fluid)",
+    otherwise="no embedding of a transpiled program specifies whether it is distributed",
+)
+def distributed_table_not_served(job: Job) -> Iterator[Verdict]:
+    """An embedding with is_distributed=True that the transpiler cannot serve.
+
+    What it checks: In a program that goes through the transpiler no embedding has `is_distributed=True`:
+    `is_sparse=True` alone already keeps the table on the servers and fetches rows.
+
+    Why it matters: `is_distributed` takes another path (`_replace_lookup_table_op_with_prefetch`). It needs
+    `is_sparse=True`, allows one table in the whole program, updates it with plain SGD whatever the optimizer is, and in
+    Fluid 1.4 to 1.8 stops with "list index out of range" or when the server starts.
+
+    Example: `fluid.layers.embedding(x, size=[1000000, 8], is_sparse=True, is_distributed=True)` and `t.transpile(...)`.
+
+    Fix: Remove `is_distributed` and set `is_sparse=True`.
+
+    Known limits: Programs of Fluid before 1.3 with one table and SGD are correct.
+    """
+    for subject, scope in transpiling_scopes(job):
+        for claim in job.about("embedding_distributed", scope):
+            verdict = undecided(subject, (claim,))
+            if verdict is None and set(claim.alternatives) == {True}:
+                verdict = _not_served(job, subject, scope, claim)
+            yield verdict or passed(subject)
+
+
+def _not_served(job: Job, subject: str, scope: Scope, claim: Claim) -> Verdict:
+    tables = [c for c in job.about("embedding_distributed", scope) if set(c.alternatives) == {True}]
+    table = claim.because[0]
+    sparse = any(
+        True in other.alternatives
+        for other in job.about("embedding_sparse", scope)
+        if any(reason.span == table.span for reason in other.because)
+    )
+    optimizers = [c for c in job.about("optimizer", scope) if texts(c.value) not in ((), ("",), ("SGD",))]
+    also: list[tuple[Claim, str]] = []
+    if not sparse:
+        why = "needs `is_sparse=True` too: without it every step sends the whole table"
+    elif len(tables) > 1 and len(_names(job, scope, tables)) > 1:
+        why = f"is set for {len(tables)} tables, but the transpiler supports only one"
+        also = [(other, "another table") for other in tables if other is not claim][:3]
+    elif optimizers:
+        why = f"makes the servers update the table with plain SGD instead of {texts(optimizers[0].value)[0]}"
+        also = [(optimizers[0], "the optimizer")]
+    else:
+        why = "is replaced by a prefetch that fails in the transpiler of Fluid 1.4 to 1.8"
+    transpiler = job.about("transpiler", scope)[0]
+    return failed(
+        subject,
+        f"{quoted(claim)} {why} ({where(transpiler)} transpiles the program).",
+        at=claim,
+        also=(*also, (transpiler, "the transpiler")),
+        remedy="Remove `is_distributed` and set `is_sparse=True`: the servers then keep the table as well.",
+    )
+
+
+def _names(job: Job, scope: Scope, tables: Sequence[Claim]) -> set[str]:
+    """The parameters of several tables; an unnamed one counts as separate."""
+    found = set()
+    for index, table in enumerate(tables):
+        named = [c for c in job.about("embedding_parameter", scope) if c.because[:1] == table.because[:1]]
+        name = "".join(texts(named[0].value)) if named else ""
+        found.add(name or f"#{index}")
+    return found
+
+
+@rule(
+    "FLU004",
+    "trainers-run-unequal-steps",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    otherwise="no loop depends on the trainer's index",
+)
+def trainers_run_unequal_steps(job: Job) -> Iterator[Verdict]:
+    """In synchronous training some trainers leave the loop over batches early.
+
+    What it checks: No loop of a program that updates synchronously ends or skips a step under a condition on the
+    trainer's own index.
+
+    Why it matters: Each step waits for all trainers. Those that still have batches wait for the ones that have left,
+    until the RPC deadline ends them; a collective waits forever.
+
+    Example: `if trainer_id != 3 and batch_id > 100: break`.
+
+    Fix: Give every trainer the same number of steps, or update asynchronously.
+
+    Known limits: Only an `if` directly in the loop that names the trainer's index, rank or worker index is seen.
+    """
+    for subject, scope, _, claim in each_claim(job, "rank_dependent_steps"):
+        stated = job.about("ps_update_mode", scope)
+        modes = {text for mode in stated for text in texts(mode.value)}
+        if modes == {"sync"}:
+            yield failed(
+                subject,
+                f"{quoted(claim)} ends the loop for some trainers only, but {placed(stated[0])} updates synchronously:"
+                " the others wait until the RPC deadline.",
+                at=claim,
+                also=((stated[0], "synchronous updates"),),
+                remedy="Let every trainer run the same number of steps, or update asynchronously.",
+            )
+        elif not modes:
+            yield unknown(subject, f"{quoted(claim)}: the update mode is not given", at=claim)
+        else:
+            yield passed(subject)
+
+
+@rule(
+    "FLU005",
+    "memory-optimize-renames-gradients",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    applies_to="paddlepaddle < 1.6 (Fluid)",
+    otherwise="no transpiled program is memory-optimized",
+)
+def memory_optimize_renames_gradients(job: Job) -> Iterator[Verdict]:
+    """memory_optimize of a transpiled program may reuse the variables of gradients.
+
+    What it checks: A script that transpiles its program passes `skip_grads=True` to memory_optimize.
+
+    Why it matters: The transpiler sends gradients by the names of their variables. memory_optimize renames and reuses
+    them: the servers then get something else, or the transpiler finds no gradient at all.
+
+    Example: `fluid.memory_optimize(program)` and `t.transpile(...)`.
+
+    Fix: Write `fluid.memory_optimize(program, skip_grads=True)`.
+
+    Known limits: From 1.5 on `skip_grads` is true by default, and from 1.6 on memory_optimize does nothing.
+    """
+    for subject, scope in transpiling_scopes(job):
+        for claim in job.about("memory_optimize_skips_gradients", scope):
+            transpiler = job.about("transpiler", scope)[0]
+            undecided_verdict = None if claim.alternatives else undecided(subject, (claim,))
+            if set(claim.alternatives) != {False}:
+                yield undecided_verdict or passed(subject)
+                continue
+            yield failed(
+                subject,
+                f"{quoted(claim)} may reuse the variables of gradients, which {placed(transpiler)} sends by name.",
+                at=claim,
+                also=((transpiler, "the transpiler"),),
+                remedy="Give `skip_grads=True`.",
+            )
+
+
+@rule(
+    "FLU006",
+    "executor-not-told-of-trainers",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    applies_to="paddlepaddle < 2.0 (Fluid)",
+    otherwise="no program in nccl2 mode runs on a ParallelExecutor",
+)
+def executor_not_told_of_trainers(job: Job) -> Iterator[Verdict]:
+    """A program in nccl2 mode runs on a ParallelExecutor without num_trainers and trainer_id.
+
+    What it checks: If the transpiler is in nccl2 mode, ParallelExecutor gets `num_trainers` and `trainer_id`, or the
+    BuildStrategy has them.
+
+    Why it matters: Without them the executor averages over the GPUs of its own machine only: every trainer silently
+    trains its own model.
+
+    Example: `config.mode = "nccl2"` and `fluid.ParallelExecutor(use_cuda=True, loss_name=loss.name)`.
+
+    Fix: Give `num_trainers=` and `trainer_id=`.
+
+    Known limits: An executor that shares its variables with another is used for evaluation and not checked.
+    """
+    for subject, scope in transpiling_scopes(job):
+        modes = {mode for _, mode in transpilers(job, scope)}
+        executors = job.about("executor_knows_trainers", scope)
+        if not executors or not modes & {"nccl2", ""}:
+            continue
+        transpiler = next(claim for claim, mode in transpilers(job, scope) if mode in ("nccl2", ""))
+        blind = [claim for claim in executors if claim.alternatives == (False,)]
+        if not blind:
+            yield passed(subject)
+        elif "nccl2" not in modes or blind[0].condition:
+            yield unknown(subject, f"{quoted(transpiler)}: its mode is known only at run time", at=transpiler)
+        else:
+            yield failed(
+                subject,
+                f"{quoted(blind[0])} is given neither num_trainers nor trainer_id, but {placed(transpiler)} is in "
+                "nccl2 mode: each trainer trains alone.",
+                at=blind[0],
+                also=((transpiler, "nccl2 mode"),),
+                remedy="Give ParallelExecutor `num_trainers=` and `trainer_id=`.",
+            )
+
+
+# The distribution of parameters over servers, and the memory that they need.
+
+
+#: More servers than this are a mistake that other rules report.
+_MAX_SERVERS = 10_000
+#: From this size on, sending a table at every step takes longer than the step.
+_LARGE_TABLE_BYTES = 64 * 2**20
+
+
+def _sizes(claims: Sequence[Claim]) -> list[tuple[int, ...]]:
+    return [
+        tuple(int(str(n)) for n in value)
+        for claim in claims
+        for value in claim.alternatives
+        if isinstance(value, tuple)
+    ]
+
+
+def _shared_parameters(job: Job, scope: Scope, claims: Sequence[Claim]) -> list[Claim]:
+    """The claims without tables that share a named parameter with an earlier one."""
+    seen: set[str] = set()
+    kept: list[Claim] = []
+    for claim in claims:
+        named = [c for c in job.about("embedding_parameter", scope) if any(r.span == claim.span for r in c.because)]
+        name = "".join(texts(named[0].value)) if named else ""
+        if name not in seen or not name:
+            kept.append(claim)
+        seen.add(name)
+    return kept
+
+
+def _megabytes(size: float) -> str:
+    return f"{size / 2**20:.1f} MiB" if size < 2**30 else f"{size / 2**30:.1f} GiB"
+
+
+@rule(
+    "PPS014",
+    "servers-hold-unequal-shares",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    otherwise="no transpiled script with known servers creates parameters",
+)
+def servers_hold_unequal_shares(job: Job) -> Iterator[Verdict]:
+    """Some servers hold no parameter, or one holds far more than the others.
+
+    What it checks: If a script gives the sizes of all its parameters, the shares of the servers are computed: every
+    server holds some, and the fullest holds at most twice the mean.
+
+    Why it matters: A server without parameters does nothing, and in Paddle v2 waits forever. The fullest one sends and
+    receives most of every step, so its network card sets the speed of the job.
+
+    Example: `config.slice_var_up = False`, an embedding of 1000000 x 64 and two small layers, on 8 servers.
+
+    Fix: Leave slice_var_up on, use a smaller min_block_size, or start fewer servers.
+
+    Known limits: Layers whose sizes are not followed (convolutions, recurrent layers) leave it unknown. HashName
+    depends on the names of variables and is not computed.
+    """
+    for subject, scope, transpiler in distinct_claims(job, "transpiler"):
+        if "pserver" not in texts(transpiler.value):
+            continue
+        path = transpiler.span.path
+        parameters = [
+            claim
+            for name in ("embedding_shape", "parameter_shape")
+            for claim in job.about(name, scope)
+            if claim.span.path == path
+        ]
+        servers = job.value_claims("ps_server_endpoints", scope) or job.value_claims("ps_servers", scope)
+        if not parameters or not servers:
+            continue
+        parameters.sort(key=lambda claim: (claim.span.line, claim.span.column))
+        yield _shares(job, subject, scope, transpiler, _shared_parameters(job, scope, parameters), servers)
+
+
+def _shares(
+    job: Job,
+    subject: str,
+    scope: Scope,
+    transpiler: Claim,
+    parameters: Sequence[Claim],
+    servers: tuple[Claim, ...],
+) -> Verdict:
+    settings = [
+        c
+        for name in ("slice_var_up", "min_block_size", "split_method")
+        for c in claims_of(job, name, scope, transpiler)
+    ]
+    if undecided_verdict := undecided(subject, (*servers, *settings, *parameters)):
+        return undecided_verdict
+    values = {claim.quantity: claim.alternatives[0] for claim in settings}
+    if values.get("split_method") == "HashName":
+        return unknown(subject, "HashName gives blocks to servers by the hash of their names", at=transpiler)
+    listed = endpoints(servers)
+    count = len(listed) or min(numbers(servers[0].value), default=0)
+    least = values.get("min_block_size", MIN_BLOCK)
+    sliced = values.get("slice_var_up", True) is not False
+    if not 1 <= count <= _MAX_SERVERS or not isinstance(least, int):
+        return unknown(subject, "the number of servers is not known", at=servers[0])
+    held = bytes_held(_sizes(parameters), (), count, min_elements=least if sliced else None)
+    total, fullest = sum(held), max(held)
+    empty = [index for index, share in enumerate(held) if not share]
+    because = settings[0] if settings else transpiler
+    biggest = max(parameters, key=lambda claim: math.prod(_sizes([claim])[0]))
+    if empty:
+        return failed(
+            subject,
+            f"{quoted(servers[0])}: of {count} servers {len(empty)} hold nothing, because the {len(parameters)}"
+            f" parameters ({_megabytes(total)}) form only {count - len(empty)} blocks.",
+            at=servers[0],
+            also=((because, "cut here"), (biggest, "the largest parameter")),
+            remedy=f"Start {count - len(empty)} servers, or use a smaller min_block_size.",
+        )
+    if overloaded(held):
+        return failed(
+            subject,
+            f"{quoted(biggest)} goes to one server, which holds {_megabytes(fullest)}, while the mean of {count} is"
+            f" {_megabytes(total / count)}.",
+            at=biggest,
+            also=((because, "cut here"), (servers[0], "the servers")),
+            remedy="Leave slice_var_up on, so that large parameters are split."
+            if not sliced
+            else "Use a smaller min_block_size or fewer servers.",
+        )
+    return passed(subject)
+
+
+@rule(
+    "PPS015",
+    "tables-exceed-server-memory",
+    severity=Severity.ERROR,
+    otherwise="no job with tables names its servers and their memory",
+)
+def tables_exceed_server_memory(job: Job) -> Iterator[Verdict]:
+    """The embedding tables do not fit into the memory of the servers' hosts.
+
+    What it checks: Rows x width x 4 bytes x (1 + what the optimizer keeps for each value), divided over the servers, is
+    less than the memory that the job requests on each node, times the servers there.
+
+    Why it matters: A server allocates its share when the first parameters come, and runs out of memory: "bad alloc"
+    after the whole job has started.
+
+    Example: `size=[1000000000, 64]` with Adam over 4 servers, and `#SBATCH --mem=64G`.
+
+    Fix: Start more servers on more hosts, request more memory, or use a table that only holds rows it has seen.
+
+    Known limits: Tables that grow (`sparse_embedding`) start empty and are not counted. The trainers' own memory is not
+    subtracted.
+    """
+    seen: set[tuple[str, ...]] = set()
+    for subject, scope, first in distinct_claims(job, "embedding_shape"):
+        memory = job.setting("memory_per_node_mib", scope)
+        servers = [
+            claim
+            for quantity in ("ps_server_endpoints", "ps_servers")
+            for claim in job.value_claims(quantity, scope)
+            if not isinstance(claim.value, Unresolved)
+        ] or list(job.value_claims("ps_server_endpoints", scope))
+        key = (first.span.path, subject)
+        if not memory or not servers or key in seen:
+            continue
+        seen.add(key)
+        grown = [c for c in job.about("embedding_sparse", scope) if "sparse_embedding" in c.spelling]
+        tables = [
+            claim
+            for claim in job.about("embedding_shape", scope)
+            if not any(reason.span == claim.span for other in grown for reason in other.because)
+        ]
+        pair = (memory[0], servers[0])
+        yield _memory_verdict(job, subject, scope, _shared_parameters(job, scope, tables), pair)
+        growing = [reason for claim in grown for reason in claim.because]
+        if growing:
+            yield _memory_verdict(job, subject, scope, growing, pair, severity=Severity.WARNING)
+
+
+def _memory_verdict(
+    job: Job,
+    subject: str,
+    scope: Scope,
+    tables: Sequence[Claim],
+    per_node: tuple[Claim, Claim],
+    *,
+    severity: Severity | None = None,
+) -> Verdict:
+    memory, servers = per_node
+    undecided_verdict = undecided(subject, (memory, servers, *tables))
+    if undecided_verdict is not None or not tables:
+        return undecided_verdict or passed(subject)
+    # Where the operator gives the addresses, each server has a pod of its own.
+    count = max(numbers(servers.value), default=0) if servers.quantity == "ps_servers" else 0
+    listed = endpoints((servers,)) if not count else [f"pod{index}" for index in range(min(count, _MAX_SERVERS))]
+    optimizers = {text for claim in job.about("optimizer", scope) for text in texts(claim.value)} - {""}
+    slots = max((OPTIMIZER_SLOTS.get(name, 0) for name in optimizers), default=0)
+    total = sum(math.prod(shape) for shape in _sizes(tables)) * FLOAT_BYTES * (1 + slots)
+    hosts = [host_of(entry) for entry in listed]
+    most = max((hosts.count(host) for host in hosts), default=0)
+    mib = max(numbers(memory.value), default=0)
+    if not listed or not mib:
+        return unknown(subject, f"{quoted(memory)}: the amount is not given", at=memory)
+    share = total / len(listed) * most
+    if share <= mib * 2**20:
+        return passed(subject)
+    verb = "may grow to" if severity is not None else "take"
+    biggest = max(tables, key=lambda claim: math.prod(_sizes([claim])[0]))
+    kept = f", with {slots} further values for each ({', '.join(sorted(optimizers))})" if slots else ""
+    return failed(
+        subject,
+        f"{quoted(biggest)}: the tables {verb} {_megabytes(total)}{kept}, so {_megabytes(share)} on a host of"
+        f" {most} of the {len(listed)} servers, but {placed(memory)} grants {_megabytes(mib * 2**20)}.",
+        at=biggest,
+        also=((memory, "memory of a node"), (servers, "the servers")),
+        remedy="Spread the tables over more servers, or ask for more memory.",
+        severity=severity,
+    )
+
+
+@rule(
+    "PPS016",
+    "large-table-sent-whole",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    otherwise="no script with parameter servers creates an embedding",
+)
+def large_table_sent_whole(job: Job) -> Iterator[Verdict]:
+    """A large embedding in a parameter-server job is not sparse.
+
+    What it checks: An embedding of 64 MiB or more, in a script that serves parameters, has `is_sparse=True`.
+
+    Why it matters: Without it the gradient is as large as the table, and every step sends it to the servers and the
+    whole table back, instead of the rows of the batch.
+
+    Example: `fluid.layers.embedding(x, size=[10000000, 16])` in a script with a transpiler.
+
+    Fix: Write `is_sparse=True`.
+
+    Known limits: Only tables with a literal size are judged.
+    """
+    for subject, scope, table in distinct_claims(job, "embedding_shape"):
+        modes = [c for c in job.about("ps_mode", scope) if True in c.alternatives]
+        if not modes:
+            continue
+        sparse = [c for c in job.about("embedding_sparse", scope) if any(r.span == table.span for r in c.because)]
+        if undecided_verdict := undecided(subject, (table, *sparse, *modes)):
+            yield undecided_verdict
+            continue
+        size = math.prod(_sizes([table])[0]) * FLOAT_BYTES
+        if size < _LARGE_TABLE_BYTES or any(True in claim.alternatives for claim in sparse):
+            yield passed(subject)
+        else:
+            yield failed(
+                subject,
+                f"{quoted(table)} is a table of {_megabytes(size)} without is_sparse=True: every step sends all of"
+                f" it to the servers of {placed(modes[0])} and back.",
+                at=table,
+                also=((modes[0], "parameter servers"),),
+                remedy="Give the embedding `is_sparse=True`.",
+            )
+
+
+@rule(
+    "FLU008",
+    "blocks-dealt-by-hash",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    applies_to="paddlepaddle < 2.0 (Fluid)",
+    otherwise="no transpiler's split_method is set",
+    each=claims_about("split_method", also=("env.PYTHONHASHSEED",)),
+)
+def blocks_dealt_by_hash(question: SubjectQuestion) -> Verdict | None:
+    """Parameters are assigned to servers by Python's hash, which differs between processes.
+
+    What it checks: The transpiler's split_method is RoundRobin, or PYTHONHASHSEED is set to one number for all
+    processes.
+
+    Why it matters: HashName uses `hash(name)`, which Python 3 salts differently in each process, so trainers and
+    servers disagree about the assignment: trainers request parameters from servers that do not have them. A hash also
+    fills servers unevenly when there are few blocks.
+
+    Example: `config.split_method = HashName`.
+
+    Fix: Use RoundRobin, or export PYTHONHASHSEED=0 for every process.
+
+    Known limits: Programs for Python 2 work with HashName.
+    """
+    (method,), seeds = question.of
+    if texts(method.value) != ("HashName",) or (seeds and "random" not in texts(seeds[0].value)):
+        return None
+    return failed(
+        question.subject,
+        f"{quoted(method)} assigns blocks by Python's hash, which differs in every process of Python 3.",
+        at=method,
+        remedy="Use RoundRobin, or export PYTHONHASHSEED=0 for all processes.",
+    )
+
+
+#: Below this share of the trainers' cores, servers are the bottleneck of every step. A rule of thumb: a server unpacks,
+#: applies and packs what all trainers send, which costs a fraction of computing it.
+_LEAST_SHARE = 1 / 50
+
+
+@rule(
+    "PPS031",
+    "server-pods-short-of-cores",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    otherwise="no manifest gives the cores of parameter servers",
+)
+def server_pods_short_of_cores(job: Job) -> Iterator[Verdict]:
+    """The parameter servers of a manifest have few CPU cores for the trainers that they serve.
+
+    What it checks: Each pod of a `ps` role may use at least one core, and all servers together a fiftieth of the
+    trainers' cores.
+
+    Why it matters: A server applies the gradients of all trainers and packs the answers. With half a core it is
+    throttled, every trainer waits for it at each step, and requests run into their deadline.
+
+    Example: `ps: replicas: 2` with `cpu: 500m`, and 16 workers with `cpu: 16`.
+
+    Fix: Give servers several cores each, or start more servers.
+
+    Known limits: The needed number depends on the model; the limits of this rule are for clear cases only.
+    """
+    for workload in workloads(job):
+        servers = [role for role in workload.roles if role.name.lower() in ("ps", "server", "parameterserver")]
+        for role in servers:
+            limits = role.in_force("pod_cpus") or role.in_force("pod_cpu_requests")
+            if not limits or not workload.trainers:
+                continue
+            undecided_verdict = undecided(workload.id, (limits[0], role.count))
+            yield undecided_verdict or _cores(workload, role, limits[0])
+
+
+def _cores(workload: Workload, role: Role, limit: Claim) -> Verdict:
+    cores, servers = _largest(limit), _largest(role.count)
+    used = 0.0
+    for trainer in workload.trainers:
+        own = trainer.in_force("pod_cpus") or trainer.in_force("pod_cpu_requests")
+        used += _largest(trainer.count) * (_largest(own[0]) if own else 0)
+    total = cores * servers
+    if cores >= 1 and total >= used * _LEAST_SHARE:
+        return passed(workload.id)
+    compared = f" and the trainers {used:g}" if used else ""
+    return failed(
+        workload.id,
+        f"{quoted(limit)} gives the {servers:g} parameter servers {total:g} cores together{compared}: the servers are"
+        " the bottleneck of each step.",
+        at=limit,
+        remedy="Give servers several cores each, or start more servers.",
+    )
+
+
+def _largest(claim: Claim) -> float:
+    """The largest number that a claim allows; 0 without one."""
+    return max((float(item) for item in claim.alternatives if isinstance(item, (int, float))), default=0.0)

@@ -1,17 +1,591 @@
-"""Launchers under Slurm: tasks per node, and the nodes that they run on."""
+"""Batch scripts: directives that sbatch rejects, time, memory and tasks, and launchers under Slurm."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import re
+from collections.abc import Iterator, Set
+from typing import NamedTuple
 
+from preflight._util.usage_error import similar_names
 from preflight.model.findings import Confidence, Severity
-from preflight.model.job import Claim, Job, Launch, Strength
-from preflight.model.job.claim import job_value
-from preflight.model.job.value import Symbol, numbers, symbols_in
+from preflight.model.job import Claim, Job, Launch, Scope, Strength, Unresolved
+from preflight.model.job.claim import distinct, job_value
+from preflight.model.job.value import Symbol, numbers, symbols_in, texts
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, undecided, unknown
-from preflight.plugins.claim_text import counted, joined, quoted, where, why_unresolved
+from preflight.plugins.claim_text import counted, joined, placed, quoted, where, why_unresolved
 from preflight.plugins.questions import LaunchQuestion, Stated, launches_with
-from preflight_rules.launches import AGENT_LAUNCHERS, SCHEDULERS, certainly_one, certainly_several, on_first_node_only
+from preflight.sources.launchers.slurm import parse_seconds
+from preflight_rules.data_tables import table
+from preflight_rules.launches import (
+    AGENT_LAUNCHERS,
+    SCHEDULERS,
+    certainly_one,
+    certainly_several,
+    is_placeholder,
+    on_first_node_only,
+)
+from preflight_rules.schedulers.slurm_steps import steps
+
+#: Forms of --time (sbatch manual): minutes[:seconds], hours:minutes:seconds, days-hours[:minutes[:seconds]].
+_TIME = re.compile(r"-?\d+(?::\d+){0,2}|\d+-\d+(?::\d+){0,2}|(?i:infinite|unlimited)|0")
+#: Numbers that are common as hours and unlikely as minutes.
+_HOURS = ("24", "36", "48", "72", "96", "168")
+
+
+def header_claims(job: Job, quantity: str) -> tuple[Claim, ...]:
+    """The claims of the header's directives about a quantity."""
+    return tuple(c for c in job.about(quantity) if c.source == "slurm" and not c.because)
+
+
+@rule(
+    "SLU007",
+    "directive-not-read",
+    severity=Severity.ERROR,
+    otherwise="no Slurm batch script",
+    passes_with=("batch_directive",),
+)
+def directive_not_read(job: Job) -> Iterator[Verdict]:
+    """A line looks like an sbatch directive, but sbatch does not read it.
+
+    What it checks: `#SBATCH` after the first command of the script, `#SBATCH--nodes` without a space, `#sbatch` in
+    lower case. It is an error after the first command where the option asks for nodes, tasks, GPUs, memory, time, a
+    partition, an account and the like, and a warning otherwise. `# SBATCH` with a space may be disabled on purpose: it
+    is information, and a warning where it gives the nodes that a launch counts on and nothing else does.
+
+    Why it matters: sbatch stops reading at the first command and ignores the rest without a message. The job runs with
+    the defaults of the cluster: one node, no GPU, an hour.
+
+    Example: `module load cuda` and below it `#SBATCH --gres=gpu:8`.
+
+    Fix: Move all directives to the top, right after `#!`.
+
+    Known limits: `##SBATCH` is treated as disabled on purpose.
+    """
+    for claim in job.about("directive_unread"):
+        reasons = texts(claim.value)
+        yield undecided(job.name, (claim,)) or failed(
+            job.name,
+            f"{quoted(claim)} is not read by sbatch: {reasons[0] if reasons else ''}.",
+            at=claim,
+            remedy="Move it to the directives at the top of the script, written `#SBATCH --option=value`.",
+            severity=_severity(job, claim),
+        )
+
+
+#: Options whose loss leaves a job with other nodes, GPUs, memory, time, queue or account than it asked for.
+_DECISIVE = re.compile(
+    r"#SBATCH[ \t]+(?:--(?:nodes|ntasks(?:-per-(?:node|gpu))?|gres|gpus(?:-per-\w+)?|cpus-per-\w+|mem(?:-per-\w+)?|time"
+    r"|account|partition|qos|constraint|nodelist|exclude|exclusive|reservation|array|dependency|licenses)(?![\w-])"
+    r"|-[NnGcACpqtwxadL])"
+)
+
+
+def _severity(job: Job, claim: Claim) -> Severity:
+    """An error where a decisive option is lost for certain; a line with a space may be switched off on purpose."""
+    if claim.spelling[1:2].isspace():
+        return Severity.WARNING if _sets_needed_nodes(job, claim) else Severity.INFO
+    is_repeated = any(read.spelling.strip() == claim.spelling.strip() for read in job.about("batch_directive"))
+    return Severity.ERROR if _DECISIVE.match(claim.spelling) and not is_repeated else Severity.WARNING
+
+
+def _sets_needed_nodes(job: Job, claim: Claim) -> bool:
+    """Whether the line that Slurm ignores states the number of nodes that a launch needs, and no directive does."""
+    found = re.search(r"SBATCH[ \t]+(?:--nodes[= ]|-N[ \t]*)(\d{1,6})[ \t]*$", claim.spelling)
+    if found is None or int(found[1]) < 2 or header_claims(job, "nodes"):
+        return False
+    return any(numbers(job_value(job.requiring("nodes", each.scope))) == (int(found[1]),) for each in job.launches)
+
+
+@rule("SLU008", "tasks-contradict-tasks-per-node", severity=Severity.ERROR, profile="default")
+def tasks_contradict_tasks_per_node(job: Job) -> Iterator[Verdict]:
+    """`--ntasks` and `--ntasks-per-node` of one header contradict each other.
+
+    What it checks: With `--nodes`, `--ntasks` and `--ntasks-per-node` all given, that nodes x tasks per node = tasks.
+
+    Why it matters: sbatch then ignores `--ntasks-per-node` ("can't honor --ntasks-per-node"), and ranks are placed
+    differently from what the script expects.
+
+    Example: `#SBATCH --nodes=2 --ntasks=4 --ntasks-per-node=4`.
+
+    Fix: Leave `--ntasks` out, or make it the product.
+
+    Known limits: Fewer tasks than the product are allowed, and only information, unless a node has a GPU for each task.
+    """
+    nodes, tasks, each = (header_claims(job, name) for name in ("nodes", "tasks", "tasks_per_node"))
+    nodes, tasks, each = (tuple(c for c in found if c.scope == Scope()) for found in (nodes, tasks, each))
+    if not nodes or not tasks or not each:
+        yield not_applicable(job.name, "no header sets the number of nodes, of tasks and of tasks per node")
+        return
+    verdict = undecided(job.name, (nodes[0], tasks[0], each[0]))
+    many, total, per_node = (numbers(claim.value) for claim in (nodes[0], tasks[0], each[0]))
+    if verdict is None and len(many) == len(total) == len(per_node) == 1 and total[0] != many[0] * per_node[0]:
+        product = many[0] * per_node[0]
+        idle = per_node[0] in numbers(job_value(job.setting("gpus_per_node")))
+        verdict = failed(
+            job.name,
+            f"{quoted(tasks[0])}, but {quoted(nodes[0])} x {quoted(each[0])} = {product}: sbatch ignores one of them.",
+            at=tasks[0],
+            also=((each[0], "tasks of a node"), (nodes[0], "nodes")),
+            remedy=f"Remove --ntasks, or write --ntasks={product}.",
+            severity=None if total[0] > product else Severity.WARNING if idle else Severity.INFO,
+        )
+    yield verdict or passed(job.name)
+
+
+@rule(
+    "SLU009",
+    "time-limit-not-what-it-seems",
+    severity=Severity.ERROR,
+    profile="default",
+    otherwise="no header sets a time limit",
+)
+def time_limit_not_what_it_seems(job: Job) -> Iterator[Verdict]:
+    """`--time` has a form that Slurm rejects, or gives minutes where hours are probably intended.
+
+    What it checks: The forms of the manual: minutes, minutes:seconds, hours:minutes:seconds, days-hours and so on. A
+    bare 24, 48, 72 ... is a warning: it means minutes.
+
+    Why it matters: sbatch rejects the script ("Invalid --time specification"), or ends the job after 24 minutes.
+
+    Example: `#SBATCH --time=24h`, `#SBATCH --time=48`.
+
+    Fix: `--time=24:00:00` or `--time=2-00`.
+
+    Known limits: 48 minutes may be intended.
+    """
+    found = header_claims(job, "time_limit")
+    for claim in found:
+        values = texts(claim.value)
+        if undecided_verdict := undecided(job.name, (claim,)):
+            yield undecided_verdict
+        elif any(not re.search(r"\d", value) or re.search(r"[{}<>$%@]", value) for value in values):
+            if all(_TIME.fullmatch(value.strip()) for value in values):
+                yield passed(job.name)
+            else:
+                yield unknown(job.name, f"{quoted(claim)} is a placeholder", at=claim)
+        elif values and not any(_TIME.fullmatch(value.strip()) for value in values):
+            yield failed(
+                job.name,
+                f"{quoted(claim)} is not a time that Slurm understands: sbatch rejects the script.",
+                at=claim,
+                remedy="Write hours:minutes:seconds (24:00:00) or days-hours (1-00).",
+            )
+        elif values and all(value.strip() in _HOURS for value in values):
+            yield failed(
+                job.name,
+                f"{quoted(claim)} means {values[0]} minutes, not hours.",
+                at=claim,
+                remedy=f"Write {values[0]}:00:00 for hours.",
+                severity=Severity.WARNING,
+                confidence=Confidence.MEDIUM,
+            )
+        else:
+            yield passed(job.name)
+
+
+_MEMORY_OPTIONS = ("mem", "mem-per-cpu", "mem-per-gpu")
+
+
+def _option_of(claim: Claim) -> str:
+    """The name of a directive's option, also where its value is filled in later."""
+    return claim.spelling.removeprefix("--").replace("=", " ").split(" ")[0]
+
+
+@rule(
+    "SLU010",
+    "memory-options-exclude-each-other",
+    severity=Severity.ERROR,
+    profile="default",
+    otherwise="no header requests memory",
+)
+def memory_options_exclude_each_other(job: Job) -> Iterator[Verdict]:
+    """Memory is requested with two options that exclude each other.
+
+    What it checks: One header has at most one of `--mem`, `--mem-per-cpu` and `--mem-per-gpu`.
+
+    Why it matters: sbatch rejects the script: they are mutually exclusive.
+
+    Example: `#SBATCH --mem=64G` and `#SBATCH --mem-per-cpu=4G`.
+
+    Fix: Keep one of them.
+
+    Known limits: What is given on the command line of sbatch is not seen.
+    """
+    by_file: dict[str, list[Claim]] = {}
+    for claim in job.about("batch_directive"):
+        if claim.scope == Scope() and _option_of(claim) in _MEMORY_OPTIONS:
+            by_file.setdefault(claim.span.path, []).append(claim)
+    for claims in by_file.values():
+        kinds = {_option_of(claim): claim for claim in claims}
+        if len(kinds) < 2:
+            yield passed(job.name)
+            continue
+        first, second, *_ = kinds.values()
+        undecided_verdict = undecided(job.name, (first, second))
+        yield undecided_verdict or failed(
+            job.name,
+            f"{quoted(first)} and {placed(second)} exclude each other: sbatch rejects the script.",
+            at=second,
+            also=((first, "the other"),),
+            remedy="Keep one of the two.",
+        )
+
+
+@rule(
+    "SLU013",
+    "step-larger-than-allocation",
+    severity=Severity.ERROR,
+    profile="default",
+    otherwise="no step sets its own number of nodes",
+)
+def step_larger_than_allocation(job: Job) -> Iterator[Verdict]:
+    """A step requests more nodes than the job has.
+
+    What it checks: `srun --nodes` of a batch script is at most `#SBATCH --nodes`.
+
+    Why it matters: srun rejects the step ("More processors requested than permitted") or waits for nodes that never
+    come.
+
+    Example: `#SBATCH --nodes=2` and `srun --nodes=4 ...`.
+
+    Fix: Take the number from the allocation: leave `--nodes` out of srun, or write $SLURM_NNODES.
+
+    Known limits: Directives may be overridden on the command line of sbatch.
+    """
+    for step in steps(job):
+        requested = step.about("step_nodes")
+        granted = tuple(c for c in job.about("nodes", step.scope) if c.source == "slurm" and c.scope == Scope())
+        if requested is None or not granted or requested.span == granted[0].span:
+            continue
+        verdict = undecided(step.subject, (requested, granted[0]), step.launch)
+        wanted, granted_count = numbers(requested.value), numbers(granted[0].value)
+        if verdict is None and wanted and granted_count and min(wanted) > max(granted_count):
+            verdict = failed(
+                step.subject,
+                f"{quoted(requested)} requests {counted(min(wanted), 'node')}, and {placed(granted[0])} grants"
+                f" {max(granted_count)}.",
+                at=requested,
+                also=((granted[0], "granted"),),
+                remedy="Remove --nodes from srun, or raise it in the header.",
+            )
+        yield verdict or passed(step.subject)
+
+
+@rule("CST001", "granted-nodes-beyond-all-steps", severity=Severity.WARNING)
+def granted_nodes_beyond_all_steps(job: Job) -> Iterator[Verdict]:
+    """The steps of a script together use fewer nodes than the job has.
+
+    What it checks: The nodes of all background steps together, or of the largest foreground step, equal `#SBATCH
+    --nodes`, where all of them are known.
+
+    Why it matters: The nodes that no step uses are billed and blocked for others for the whole run.
+
+    Example: `#SBATCH --nodes=4` and a single `srun --nodes=2 python train.py`.
+
+    Fix: Request as many nodes as the steps use, or let the steps use all of them.
+
+    Known limits: Only reported where every command that does some work is a step whose nodes are known, not with
+    mpirun, ssh and the like in the script.
+    """
+    granted = tuple(c for c in header_claims(job, "nodes") if c.scope == Scope())
+    found = list(steps(job))
+    if not granted or not found:
+        yield not_applicable(job.name, "no batch script with a number of nodes runs steps")
+        return
+    sizes = [step.about("step_nodes") for step in found]
+    known = [claim for claim in sizes if claim is not None]
+    undecided_verdict = undecided(job.name, (granted[0], *known))
+    if undecided_verdict is not None or len(known) < len(found):
+        yield undecided_verdict or unknown(job.name, "the number of nodes of a step is unknown", at=found[0].claim)
+        return
+    granted_count = numbers(granted[0].value)
+    sized = [(step, max(numbers(claim.value) or (0,))) for step, claim in zip(found, known, strict=True)]
+    background = sum(size for step, size in sized if step.definitely("step_background"))
+    front = max((size for step, size in sized if not step.definitely("step_background")), default=0)
+    used = background + front
+    placed_at = {joined(texts(c.value)): size for step, size in sized if (c := step.about("step_placed")) is not None}
+    if len(placed_at) > 1:
+        # Steps on nodes of their own use all of these.
+        used = max(used, sum(placed_at.values()))
+    if background and job.about("program_beside_steps"):
+        # The first node is not idle, and a step may be placed on the others.
+        used += 1
+    whole = any(step.definitely("step_repeated") for step in found) or len({c.span.path for c in known}) > 1
+    others = job.about("reaches_nodes") or len(job.launches) > len(found)
+    if whole or others or not granted_count or used >= min(granted_count):
+        yield passed(job.name)
+        return
+    waits = [claim for launch in job.launches for claim in job.requiring("nodes", launch.scope)]
+    if any(numbers(claim.value) and min(numbers(claim.value)) > used for claim in waits):
+        yield not_applicable(job.name, "a launch expects more nodes than its step has, and waits for them")
+        return
+    yield failed(
+        job.name,
+        f"{quoted(granted[0])} requests {counted(min(granted_count), 'node')}, and the steps of the script use {used}:"
+        f" {min(granted_count) - used} stay idle.",
+        at=granted[0],
+        also=tuple((claim, "used by a step") for claim in known[:8] if claim.span != granted[0].span),
+        remedy=f"Request {counted(used, 'node')}, or let the steps use all.",
+    )
+
+
+#: Names that are less alike are taken for options of a plugin of the site.
+_SIMILARITY = 0.8
+#: Digits of a number of GPUs.
+_MAX_NUMBER_LENGTH = 6
+
+
+class Option(NamedTuple):
+    """One option of sbatch: whether it takes a value (`none`, `optional`, `required`), and in which form.
+
+    sbatch does not read the value if an option of `ignored_beside` is given, too.
+    """
+
+    name: str
+    value: str
+    form: str = ""
+    expected: str = ""
+    ascending: bool = False
+    ignored_beside: tuple[str, ...] = ()
+
+
+@functools.cache
+def options() -> dict[str, Option]:
+    """All options by name."""
+    rows = table("sbatch")["option"]
+    return {
+        name: Option(
+            name,
+            row["value"],
+            row.get("form", ""),
+            row.get("expected", ""),
+            row.get("ascending", False),
+            tuple(row.get("ignored_beside", ())),
+        )
+        for row in rows
+        for name in row["names"]
+    }
+
+
+@functools.cache
+def _meant() -> dict[str, str]:
+    return {name: row["option"] for row in table("sbatch")["meant"] for name in row["names"]}
+
+
+@rule("SLU014", "directive-refused", severity=Severity.ERROR)
+def directive_refused(job: Job) -> Iterator[Verdict]:
+    """sbatch rejects a directive: an option it does not have, a value it cannot parse, or a combination of two options.
+
+    What it checks: Every option of an `#SBATCH` header is in the table of sbatch's options and has a value of its form;
+    no word belongs to no option; and the GPUs of a node are its tasks times the GPUs of a task.
+
+    Why it matters: sbatch stops ("unrecognized option", "Invalid numeric value") and the job is never queued.
+
+    Example: `#SBATCH --ntasks_per_node=8`.
+
+    Fix: Use the option or the form that the finding names.
+
+    Known limits: Plugins of a site add options. A name that resembles none of sbatch's own is only information. A
+    placeholder in place of a number (`your_nodes`) is a warning.
+    """
+    claims = distinct(job.about("batch_directive"))
+    if not claims:
+        yield not_applicable(job.name, "no Slurm batch script")
+        return
+    fine = True
+    given = {option.name for claim in claims if (option := _option(_parts(claim)[0])[0]) is not None}
+    for claim in claims:
+        verdict = _judged(job.name, claim, given)
+        if verdict is not None:
+            fine = False
+            yield verdict
+    for verdict in _together(job, claims):
+        fine = False
+        yield verdict
+    if fine:
+        yield passed(job.name)
+
+
+def _judged(subject: str, claim: Claim, given: Set[str]) -> Verdict | None:
+    if isinstance(claim.value, Unresolved):
+        return unknown(subject, f"{quoted(claim)} depends on {claim.value.why}", at=claim)
+    name, value = _parts(claim)
+    if not name:
+        return failed(
+            subject,
+            f"`{value}` follows a value in this directive and is not an option: sbatch rejects the script.",
+            at=claim,
+            remedy="Write the value without spaces, or remove the word.",
+        )
+    option, meant, why = _option(name)
+    if option is None:
+        sure = bool(meant)
+        return failed(
+            subject,
+            f"{quoted(claim)}: sbatch {why}{f'; `--{meant}` is probably meant' if meant else ''}.",
+            at=claim,
+            remedy=f"Write `--{meant}`." if meant else "Remove it, unless a plugin of your site adds this option.",
+            severity=None if sure else Severity.INFO,
+        )
+    problem = _problem(option, value)
+    if not problem or not given.isdisjoint(option.ignored_beside):
+        return None
+    # A single letter is a slip rather than a placeholder.
+    blank = value is not None and len(value) > 1 and _takes_number(option) and is_placeholder(value)
+    return failed(
+        subject,
+        f"{quoted(claim)} is rejected by sbatch: --{option.name} {problem}{'; it looks like a placeholder' * blank}.",
+        at=claim,
+        remedy=f"Give {option.expected}." if option.expected and option.value != "none" else "Remove the value.",
+        severity=Severity.WARNING if blank else None,
+    )
+
+
+def _takes_number(option: Option) -> bool:
+    return bool(option.form) and re.fullmatch(option.form, "1") is not None
+
+
+def _parts(claim: Claim) -> tuple[str, str | None]:
+    stated = next(iter(claim.alternatives), ())
+    if not isinstance(stated, tuple) or len(stated) != 2:
+        return "", None
+    return str(stated[0]), None if stated[1] is None else str(stated[1])
+
+
+def _option(name: str) -> tuple[Option | None, str, str]:
+    """The option with this name or unambiguous prefix; otherwise the option that is probably meant, and sbatch's
+    message.
+    """
+    known = options()
+    if name in known:
+        return known[name], "", ""
+    longer = [other for other in known if other.startswith(name)]
+    if len(longer) == 1:
+        return known[longer[0]], "", ""
+    if longer:
+        near = similar_names(name, longer, cutoff=0.0)
+        return None, near[0] if near else longer[0], f"cannot decide which option the ambiguous `--{name}` abbreviates"
+    plain = name.replace("_", "-")
+    near = (
+        [plain]
+        if plain in known
+        else [_meant()[name]]
+        if name in _meant()
+        else similar_names(name, known, cutoff=_SIMILARITY)
+    )
+    return None, near[0] if near else "", f"has no option `--{name}`"
+
+
+def _problem(option: Option, value: str | None) -> str:
+    if option.value == "none":
+        return "takes no value" if value is not None else ""
+    if value is None:
+        return "needs a value" if option.value == "required" else ""
+    if option.form and re.fullmatch(option.form, value) is None and not (option.value == "optional" and value == ""):
+        return f"expects {option.expected}"
+    if option.ascending:
+        for low, high in re.findall(r"(\d{1,9})-(\d{1,9})", value):
+            if int(low) > int(high):
+                return f"expects the smaller number first, not {low}-{high}"
+    return ""
+
+
+def _together(job: Job, claims: tuple[Claim, ...]) -> Iterator[Verdict]:
+    by_name: dict[str, Claim] = {}
+    for claim in claims:
+        name, _ = _parts(claim)
+        option = _option(name)[0] if name else None
+        if option is not None:
+            by_name[option.name] = claim
+    for row in table("sbatch")["together"]:
+        found = [by_name[name] for name in row["names"] if name in by_name]
+        if len(found) == len(row["names"]):
+            yield failed(
+                job.name,
+                f"{quoted(found[-1])} and {placed(found[0])}: {row['why']}, and sbatch rejects the script.",
+                at=found[-1],
+                also=((found[0], "the other"),),
+                remedy="Keep one of the two.",
+            )
+    yield from _gpus(job, by_name)
+    least, limit = by_name.get("time-min"), by_name.get("time")
+    if least is not None and limit is not None:
+        short, long = (parse_seconds(_parts(claim)[1] or "") for claim in (least, limit))
+        if short is not None and long and short > long:
+            yield failed(
+                job.name,
+                f"{quoted(least)} is more than {placed(limit)}: sbatch rejects the script.",
+                at=least,
+                also=((limit, "the limit"),),
+                remedy="Give --time-min less than --time.",
+            )
+
+
+def _gpus(job: Job, by_name: dict[str, Claim]) -> Iterator[Verdict]:
+    """GPUs of the job, of a node and of a task, beside its nodes and tasks."""
+    node = by_name.get("gpus-per-node") or by_name.get("gres")
+    task, tasks, every = by_name.get("gpus-per-task"), by_name.get("ntasks-per-node"), by_name.get("gpus")
+    counted = [(claim, found) for claim in (node, task, every) if claim is not None and (found := _count(claim))]
+    typed = {is_typed for _, (_, is_typed) in counted}
+    if len(counted) > 1 and len(typed) > 1:
+        first, last = counted[0][0], counted[-1][0]
+        yield failed(
+            job.name,
+            f"{quoted(last)} and {placed(first)}: one names the type of the GPUs and the other does not, which sbatch"
+            " refuses.",
+            at=last,
+            also=((first, "with this"),),
+            remedy="Name the type in both, or in neither.",
+        )
+        return
+    counts = {claim.span: number for claim, (number, _) in counted}
+    if node is not None and task is not None and tasks is not None and counts.keys() >= {node.span, task.span}:
+        each = _parts(tasks)[1] or ""
+        wanted = int(each) * counts[task.span] if each.isdecimal() else 0
+        if wanted and wanted != counts[node.span]:
+            yield failed(
+                job.name,
+                f"{placed(node)} gives a node {counts[node.span]} GPUs, but {quoted(task)} and {placed(tasks)} use"
+                f" {wanted}: sbatch rejects the script.",
+                at=task,
+                also=((node, "GPUs of a node"), (tasks, "tasks of a node")),
+                remedy=f"Leave one of them out, or set --gpus-per-node={wanted}.",
+            )
+    nodes = by_name.get("nodes")
+    least = re.match(r"\d{1,6}(?=-|$)", _parts(nodes)[1] or "") if nodes is not None else None
+    if every is None or nodes is None or least is None or counts.get(every.span, int(least[0])) >= int(least[0]):
+        return
+    yield failed(
+        job.name,
+        f"{quoted(every)} is less than one GPU for each node of {placed(nodes)}: sbatch rejects the script.",
+        at=every,
+        also=((nodes, "nodes"),),
+        remedy=f"Request at least {least[0]} GPUs, or use --gpus-per-node.",
+    )
+
+
+def _count(claim: Claim) -> tuple[int, bool] | None:
+    """The GPUs that an option requests, and whether it names their type; None for what is not about GPUs."""
+    text = _parts(claim)[1] or ""
+    if claim.spelling.startswith("--gres"):
+        if not text.startswith("gpu"):
+            return None
+        text = text[3:].removeprefix(":") or "1"
+    total, is_typed = 0, False
+    for item in text.split(","):
+        name, _, number = item.rpartition(":")
+        if not number.isdecimal():
+            name, number = item, "1"
+        if len(number) > _MAX_NUMBER_LENGTH or ":" in name:
+            return None
+        is_typed = is_typed or bool(name)
+        total += int(number)
+    return (total, is_typed) if total else None
+
+
+# Launchers under Slurm: tasks per node, and the nodes that they run on.
+
 
 #: Modules that start the ranks of their node, for `python -m`.
 _LAUNCHER_MODULES = (

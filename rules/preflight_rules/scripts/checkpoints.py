@@ -13,10 +13,11 @@ from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import placed, quoted
 from preflight.plugins.questions import LaunchQuestion, each_claim, launches_with
-from preflight_rules.launches import certainly_several, nodes_spanned
-from preflight_rules.scripts.script_facts import (
+from preflight_rules.launches import (
+    certainly_several,
     definitely_on_one_node,
     definitely_one_rank,
+    nodes_spanned,
     not_on_several_ranks,
     on_several_nodes,
     runs_program,

@@ -14,13 +14,13 @@ from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, make_fix, passed, replace_text, rule, undecided, unknown
 from preflight.plugins.claim_text import joined, quoted, where, why_unresolved
 from preflight.plugins.questions import each_claim, subjects
-from preflight_rules.launches import ranks_started
-from preflight_rules.scripts.script_facts import (
+from preflight_rules.launches import (
     definitely_on_one_node,
     definitely_one_rank,
     launches_of,
     not_on_several_ranks,
     on_several_nodes,
+    ranks_started,
     runs_program,
     started_files,
     stated,

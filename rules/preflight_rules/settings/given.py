@@ -16,8 +16,17 @@ from preflight.sources.conditions import GIVEN, Section, UnknownValue
 from preflight.sources.python.called_settings import FACTS, ITEMS, MAKER
 from preflight.sources.python.called_settings import SOURCE as CALLED
 from preflight_rules.launches import ranks_started
-from preflight_rules.settings.frameworks import ENVIRONMENT, SBATCH, framework, named_as, reads
-from preflight_rules.settings.tables import from_checkpoint, full_name, row_of, settings
+from preflight_rules.settings.tables import (
+    ENVIRONMENT,
+    SBATCH,
+    framework,
+    from_checkpoint,
+    full_name,
+    named_as,
+    reads,
+    row_of,
+    settings,
+)
 
 #: Filled in by a trainer, or left out by DeepSpeed.
 AUTO = "auto"

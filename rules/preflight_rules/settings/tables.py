@@ -1,21 +1,374 @@
-"""The tables of what frameworks accept and reject: `data/settings/NAME.toml` and `data/refusals/NAME.toml`."""
+"""What frameworks accept and reject: the frameworks, the values of one key, and the tables of `data/settings/` and
+`data/refusals/`.
+"""
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from preflight.model.job import Job
-from preflight.model.job.value import texts
+from preflight.model.job import Job, Plain
+from preflight.model.job.value import SECTION, texts
 from preflight.sources.tables import Generated, Row
 from preflight_rules.data_tables import table
-from preflight_rules.settings.frameworks import distributions, framework, reads
-from preflight_rules.settings.kinds import Setting
 
 if TYPE_CHECKING:
     from packaging.version import Version
+
+
+#: Stands for the variables of a launch, by their names.
+ENVIRONMENT = "environment"
+#: Stands for the options of a batch header.
+SBATCH = "sbatch"
+
+
+class Keys(NamedTuple):
+    """What is known of the keys of a framework whose table has every one.
+
+    Args:
+        title: what has the keys, as a message gives it.
+        extended: whether programs add options of their own, so that a job has to pin the release of the table.
+        extended_by: keys that name a module of the job's own, which adds keys.
+        flat: whether options have dots in their names, which separate no sections.
+        stopped: what happens at an unknown key.
+        dashed: the options that have an underscore, where all others have dashes alone; None where it is not known.
+        usual: for keys of earlier releases and of other frameworks, what is meant.
+    """
+
+    title: str
+    extended: bool = False
+    extended_by: tuple[str, ...] = ()
+    flat: bool = False
+    stopped: str = "every rank stops"
+    dashed: frozenset[str] | None = None
+    usual: Mapping[str, str] = {}
+
+
+class Framework(NamedTuple):
+    """One row of the table, whose head describes the fields.
+
+    Args:
+        name: the name that was looked up.
+        keys: what is known of its keys; None where the table does not have every one.
+    """
+
+    name: str
+    title: str
+    refusals: tuple[str, ...] = ()
+    settings: str = ""
+    distributions: tuple[str, ...] = ()
+    reads: frozenset[str] = frozenset()
+    named: str = ""
+    program: str = ""
+    keys: Keys | None = None
+
+
+@functools.cache
+def framework(name: str) -> Framework | None:
+    """The row of a name; None for one that the table does not have."""
+    for row in table("frameworks")["framework"]:
+        if any(fnmatchcase(name, pattern) for pattern in row["names"]):
+            return _read(name, row)
+    return None
+
+
+def reads(name: str, how: str) -> bool:
+    """Whether a framework gets its settings in this way, as the head of the table lists them."""
+    row = framework(name)
+    return row is not None and how in row.reads
+
+
+def distributions(name: str) -> tuple[str, ...]:
+    """The names of a framework in the package index; of anything else the name itself."""
+    row = framework(name)
+    return row.distributions if row is not None else (name,)
+
+
+@functools.cache
+def named_as(name: str) -> tuple[str, ...]:
+    """The frameworks whose settings have the name of another."""
+    rows = table("frameworks")["framework"]
+    return tuple(each for row in rows if row.get("named") == name for each in row["names"])
+
+
+@functools.cache
+def with_all_keys() -> tuple[str, ...]:
+    """The frameworks whose table has every key."""
+    return tuple(row["names"][0] for row in table("frameworks")["framework"] if "keys" in row)
+
+
+def _read(name: str, row: dict[str, Any]) -> Framework:
+    keys = row.get("keys")
+    return Framework(
+        name,
+        row["title"],
+        tuple(row.get("refusals", ())),
+        row.get("settings", ""),
+        tuple(row.get("distributions", (name,))),
+        frozenset(row.get("reads", ())),
+        row.get("named", ""),
+        row.get("program", ""),
+        _keys({"title": row["title"], **keys}) if keys is not None else None,
+    )
+
+
+def _keys(row: dict[str, Any]) -> Keys:
+    dashed = row.pop("dashed", None)
+    return Keys(
+        **{**row, "extended_by": tuple(row.get("extended_by", ()))},
+        dashed=frozenset(dashed) if dashed is not None else None,
+    )
+
+
+# The values that a framework accepts for one key, and whether a given value is one of them.
+#
+# The conversions are those of pydantic in its lax mode, which DeepSpeed's models use: `1` and `"yes"` are booleans,
+# `"8"` and `8.0` whole numbers. Source: pydantic's conversion table (2.12).
+
+
+_TRUE_OR_FALSE = frozenset(("0", "1", "off", "on", "f", "t", "false", "true", "n", "y", "no", "yes"))
+
+#: What Accelerate's own conversion takes, whose texts are in lower case when it sees them.
+_TRUTH = _TRUE_OR_FALSE
+
+
+class Setting(NamedTuple):
+    """One key of a framework's configuration.
+
+    Args:
+        key: with its sections, separated by dots.
+        kind: `int`, `float`, `bool`, `str`, `path`, `list`, `section`; of a protobuf message `int_or_bool`,
+            `bool_or_int`, `number`, `texts`, `numbers`; without any conversion `exact_bool`; of a command line `whole`,
+            `decimal`, `strtobool`, `flag`, `given`; `json` for one of the types of a JSON Schema; empty for any.
+        also: another kind that it accepts.
+        choices: the values that it accepts; empty for any of its kind.
+        words: texts that it accepts besides its kind (`auto`).
+        minimum: its lower bound, inclusive; None without one.
+        above: its lower bound, exclusive.
+        maximum: its upper bound, inclusive.
+        nullable: whether null counts as leaving it out.
+        closed: for a section: whether a key that is not listed is rejected.
+        alias: another name for it.
+        replaced_by: the key that replaced it, and that it may not be combined with.
+        when: the condition under which the framework reads it; empty for always.
+        former: values that it accepted in earlier releases.
+        bool_until: the release up to which true and false count as whole numbers; empty if they always do.
+        added: of the releases that the table was read from, the first that has it; empty if all have it.
+        gone: the last release that has it; empty if the newest has it.
+        since: the first release that rejects other values; empty for all known releases.
+        until: the last release that is known to reject them; empty for the newest.
+        types: of the kind `json`: the names of its types; any if there are none.
+        pattern: of the kind `json`: what a text has to contain; choices count in upper and lower case.
+    """
+
+    key: str
+    kind: str = ""
+    also: str = ""
+    choices: tuple[Plain, ...] = ()
+    minimum: float | None = None
+    above: float | None = None
+    maximum: float | None = None
+    nullable: bool = False
+    closed: bool = False
+    alias: str = ""
+    replaced_by: str = ""
+    since: str = ""
+    until: str = ""
+    when: str = ""
+    former: tuple[Plain, ...] = ()
+    words: tuple[Plain, ...] = ()
+    bool_until: str = ""
+    added: str = ""
+    gone: str = ""
+    types: tuple[Plain, ...] = ()
+    pattern: str = ""
+
+
+def refused(setting: Setting, value: Plain) -> str:
+    """A description of the expected value; empty if the framework accepts this one."""
+    if value is None:
+        return "" if setting.nullable or not setting.kind else _named(setting)
+    if value in setting.words:
+        return ""
+    if setting.kind == "json":
+        return "" if _fits_schema(setting, value) else _named(setting)
+    if setting.kind == "words":
+        words = value.split() if isinstance(value, str) else value if isinstance(value, tuple) else (value,)
+        known = isinstance(value, bool) or all(word in (*setting.choices, *setting.former) for word in words)
+        return "" if known or value == SECTION else _named(setting)
+    if setting.kind == "names":
+        return "" if not isinstance(value, str) or value in setting.choices else _named(setting)
+    if setting.kind == "lower":
+        taken = value is False or (isinstance(value, str) and value.lower() in setting.choices)
+        return "" if taken else _named(setting)
+    if setting.choices and setting.kind == "given":
+        return "" if str(value) in setting.choices and value is not True else _named(setting)
+    if setting.choices:
+        # Whole numbers are converted before they are looked up.
+        chosen = _number("int", value) if setting.kind == "int" else value
+        return "" if chosen in (*setting.choices, *setting.former) else _named(setting)
+    number = _number(setting.kind, value)
+    if setting.kind in ("int", "float"):
+        if number is None or not _within(setting, number):
+            return _named(setting)
+        return ""
+    if isinstance(value, int | float | str) and setting.kind in ("whole", "number", "int_or_bool", "decimal"):
+        outside = _is_of_kind(setting.kind, value) and not _within(setting, float(value))
+        if outside:
+            return _named(setting)
+    taken = _is_of_kind(setting.kind, value) or (bool(setting.also) and _is_of_kind(setting.also, value))
+    return "" if taken else _named(setting)
+
+
+def _json_types(value: Plain) -> tuple[str, ...]:
+    """The types that JSON Schema gives a value; a number without a fraction is an integer."""
+    if value == SECTION:
+        return ("object",)
+    if isinstance(value, bool):
+        return ("boolean",)
+    if isinstance(value, tuple):
+        return ("array",)
+    if isinstance(value, str):
+        return ("string",)
+    return ("integer", "number") if isinstance(value, int) or float(str(value)).is_integer() else ("number",)
+
+
+def _fits_schema(setting: Setting, value: Plain) -> bool:
+    types = _json_types(value)
+    if setting.types and not set(types) & set(setting.types):
+        return False
+    if "string" in types:
+        text = str(value)
+        known = not setting.choices or text.lower() in (str(choice).lower() for choice in setting.choices)
+        return known and (not setting.pattern or re.search(setting.pattern, text) is not None)
+    return "number" not in types or _within(setting, float(str(value)))
+
+
+#: Kinds of a command line, whose values are texts; argparse calls Python's own types.
+_CONVERTED: dict[str, Callable[[str], object]] = {"whole": int, "decimal": float}
+
+
+def _is_text_of(kind: str, value: Plain) -> bool:
+    try:
+        _CONVERTED[kind](str(value))
+    except ValueError:
+        return False
+    return not isinstance(value, tuple)
+
+
+def _is_plain_number(value: Plain) -> bool:
+    return isinstance(value, int | float)
+
+
+def _number(kind: str, value: Plain) -> float | None:
+    if isinstance(value, tuple) or value is None:
+        return None
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    if kind == "int" and (not number.is_integer() or (isinstance(value, str) and "e" in value.lower())):
+        return None
+    return number
+
+
+def _within(setting: Setting, number: float) -> bool:
+    return (
+        (setting.minimum is None or number >= setting.minimum)
+        and (setting.above is None or number > setting.above)
+        and (setting.maximum is None or number <= setting.maximum)
+    )
+
+
+def _is_of_kind(kind: str, value: Plain) -> bool:
+    if kind == "bool":
+        return (
+            isinstance(value, bool) or value in (0, 1) or (isinstance(value, str) and value.lower() in _TRUE_OR_FALSE)
+        )
+    if kind == "truth":
+        return str(value).lower() in _TRUTH
+    if kind == "flag":
+        return value is True
+    if kind == "given":
+        return value is not True
+    if kind == "strtobool":
+        return str(value).lower() in _TRUTH
+    if kind == "exact_bool":
+        return isinstance(value, bool)
+    if kind in ("int_or_bool", "bool_or_int"):
+        return isinstance(value, int)
+    if kind == "number":
+        return _is_plain_number(value)
+    if kind in ("texts", "numbers"):
+        items = value if isinstance(value, tuple) else tuple(value) if isinstance(value, str) else (None,)
+        return all(isinstance(item, str) if kind == "texts" else _is_plain_number(item) for item in items)
+    if kind in _CONVERTED:
+        if isinstance(value, bool):
+            return False
+        return _is_text_of(kind, value)
+    if kind in ("str", "path"):
+        return isinstance(value, str)
+    if kind == "section":
+        return value == SECTION
+    if kind == "list":
+        return isinstance(value, tuple) and value != SECTION
+    return True
+
+
+_WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "a text",
+    "exact_bool": "true or false",
+    "strtobool": "true or false",
+    "flag": "no value",
+    "given": "one value",
+    "int_or_bool": "a whole number",
+    "bool_or_int": "true or false",
+    "whole": "a whole number",
+    "decimal": "a number",
+    "number": "a number",
+    "texts": "a list of texts",
+    "numbers": "a list of numbers",
+    "truth": "true or false",
+    "path": "a path",
+    "list": "a list",
+    "section": "a section with keys of its own",
+}
+
+
+_NAMES_OF_TYPES = {
+    "object": "section",
+    "boolean": "exact_bool",
+    "array": "list",
+    "string": "str",
+    "integer": "int",
+    "number": "float",
+}
+
+
+def _named(setting: Setting) -> str:
+    if setting.choices:
+        return f"one of {', '.join(map(str, setting.choices))}"
+    bounds = [
+        f"{word} {bound:g}"
+        for word, bound in (("at least", setting.minimum), ("more than", setting.above), ("at most", setting.maximum))
+        if bound is not None
+    ]
+    if setting.kind == "json":
+        words = [*dict.fromkeys(_WORDS[_NAMES_OF_TYPES[str(name)]] for name in setting.types if name != "null")]
+        shown = " or ".join(words) + (f" that matches `{setting.pattern}`" if 0 < len(setting.pattern) < 60 else "")
+        return " ".join((shown or "another value", *((", ".join(bounds),) if bounds else ())))
+    named = " ".join((_WORDS.get(setting.kind, "another value"), *((", ".join(bounds),) if bounds else ())))
+    return ", or ".join((named, *map(str, setting.words)))
+
+
+# The tables of what frameworks accept and reject: `data/settings/NAME.toml` and `data/refusals/NAME.toml`.
+
 
 _ITEM = re.compile(r"\.item\d{1,4}(?=\.|$)")
 _PATH = re.compile(r"\.[/~][^.]*")

@@ -14,9 +14,21 @@ from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight.plugins.claim_text import quoted, why_unresolved
 from preflight.sources.tables import Generated, load_table
 from preflight_rules.data_tables import table
-from preflight_rules.settings.frameworks import Keys, framework, reads, with_all_keys
 from preflight_rules.settings.given import CALL, CLASS, PARSER, Given, given
-from preflight_rules.settings.tables import canonical, in_range, may_have, newest, pinned, release, row_of, settings
+from preflight_rules.settings.tables import (
+    Keys,
+    canonical,
+    framework,
+    in_range,
+    may_have,
+    newest,
+    pinned,
+    reads,
+    release,
+    row_of,
+    settings,
+    with_all_keys,
+)
 
 #: Similarity from which an unknown name is treated as a misspelling.
 _MISSPELLING_SIMILARITY = 0.85

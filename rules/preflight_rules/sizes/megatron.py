@@ -1,21 +1,22 @@
-"""Megatron-LM: ranks, parallel sizes and the global batch; the ranks that share the experts of a model, and HugeCTR's
-batch.
-"""
+"""Megatron-LM, NeMo and other frameworks set up by a file: parallel degrees, batch and experts against the ranks."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from preflight.analysis.model_size import is_megatron
-from preflight.model.findings import Severity
-from preflight.model.job import Claim, Job, Launch, Unresolved, strongest
+from preflight.model.findings import Confidence, Severity
+from preflight.model.job import Claim, Job, Launch, Strength, Unresolved, strongest
 from preflight.model.job.claim import distinct, job_value
 from preflight.model.job.value import known_number, numbers
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, undecided, unknown
-from preflight.plugins.claim_text import placed, quoted, why_unresolved
-from preflight.plugins.questions import LaunchQuestion, Stated, launches_with
+from preflight.plugins.claim_text import counted, placed, quoted, why_unresolved
+from preflight.plugins.questions import LaunchQuestion, Stated, launches_with, subjects
 from preflight_rules.launches import certainly_one, ranks_started
+from preflight_rules.sizes.parallel_sizes import Setup, setups
 
 _PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")
 #: Options that only Megatron-LM's argument parser has in this spelling (megatron/training/arguments.py, core_r0.12).
@@ -337,3 +338,355 @@ def hugectr_batch_not_for_gpus(job: Job) -> Iterator[Verdict]:
                 remedy=f"Take a multiple of {sizes[1][0]}.",
             )
         yield verdict or passed(batch.span.path)
+
+
+# Frameworks configured by a file, NeMo among them: parallel degrees, batch and sequence compared with the ranks that
+# are started.
+
+
+class Degrees(NamedTuple):
+    """How a framework divides its ranks.
+
+    `parts` are the quantities whose product is the number of ranks; one that is not given counts as 1. `computed` is
+    the one that the framework computes where it is not given; empty where all of them are required.
+    """
+
+    parts: tuple[str, ...]
+    computed: str
+
+
+_DEGREES = {
+    "torchtitan": Degrees(("replicate_degree", "shard_degree", *_PARALLEL), "shard_degree"),
+    "nanotron": Degrees(("data_parallel_size", *_PARALLEL), ""),
+    "paddlefleetx": Degrees(
+        ("data_parallel_size", "sharding_degree", "tensor_parallel_size", "pipeline_parallel_size"),
+        "data_parallel_size",
+    ),
+    "automodel": Degrees(("data_parallel_size", *_PARALLEL), "data_parallel_size"),
+    "veomni": Degrees(("data_parallel_size", "context_parallel_size"), "data_parallel_size"),
+    # Ranks that share a sequence are taken from those that shard, in newer versions.
+    "trainer": Degrees(
+        ("data_parallel_size", "sharding_degree", "tensor_parallel_size", "pipeline_parallel_size"),
+        "data_parallel_size",
+    ),
+    "megatron-bridge": Degrees(("data_parallel_size", *_PARALLEL), "data_parallel_size"),
+}
+#: Frameworks that cut a global batch into micro batches for all replicas, and refuse a rest.
+_CUT_BATCHES = ("torchtitan", "megatron-bridge", "automodel", "veomni")
+
+
+class Run(NamedTuple):
+    """A launch of a framework, with its ranks and the degrees that are given.
+
+    `open`: the framework computes one of them.
+    """
+
+    setup: Setup
+    degrees: Degrees
+    ranks: tuple[int, ...]
+    started: tuple[Claim, ...]
+    claims: tuple[Claim, ...]
+    product: int | None
+    open: bool
+
+    def undecided(self, *claims: Claim) -> Verdict | None:
+        """Why this run cannot be judged; None where everything is known."""
+        given = (c for c in self.claims if c.quantity != self.degrees.computed)
+        verdict = undecided(self.setup.subject, (*claims, *given, *self.started), self.setup.launch)
+        if verdict is not None:
+            return verdict
+        launch = self.setup.launch
+        if self.setup.may_have_more_options and launch is not None:
+            return unknown(self.setup.subject, "an unresolved argument may change the parallel degrees", at=launch)
+        if len(self.ranks) != 1 or self.product is None:
+            return unknown(self.setup.subject, "the number of ranks is unknown", at=self.claims[0])
+        return None
+
+
+def _runs(job: Job) -> Iterator[Run]:
+    for subject, scope, launch in subjects(job):
+        for source, degrees in _DEGREES.items() if launch is not None else ():
+            setup = Setup(job, subject, scope, launch, source)
+            claims = tuple(c for name in degrees.parts for c in setup.claims(name))
+            if not (claims and _are_of_framework(setup, claims)):
+                continue
+            sizes = [setup.number(name) for name in degrees.parts if setup.claims(name) and name != degrees.computed]
+            free = setup.number(degrees.computed) if degrees.computed else None
+            known = None if None in sizes else math.prod(size for size in sizes if size is not None)
+            ranks, started = ranks_started(job, scope)
+            if known is not None and free is not None:
+                known *= free
+            is_open = bool(degrees.computed) and free is None
+            yield Run(setup, degrees, numbers(ranks), started, claims, known, is_open)
+
+
+def _are_of_framework(setup: Setup, claims: tuple[Claim, ...]) -> bool:
+    """Whether the degrees are those of this framework. Of the trainers only Paddle's has degrees of this kind."""
+    if setup.source == "trainer":
+        return setup.launch is not None and setup.launch.launcher.startswith("paddle")
+    return any(claim.source == setup.source for claim in claims)
+
+
+def _left_to_the_environment(run: Run, nodes: Claim) -> bool:
+    """Whether Paddle's launcher is given no number of nodes: then it takes PADDLE_NNODES, and 1 without it."""
+    launch = run.setup.launch
+    return launch is not None and launch.launcher.startswith("paddle") and nodes.strength is Strength.DEFAULT
+
+
+@rule(
+    "PAR020",
+    "parallel-degrees-unlike-ranks",
+    severity=Severity.ERROR,
+    otherwise="no launch names a configuration with parallel degrees",
+)
+def parallel_degrees_unlike_ranks(job: Job) -> Iterator[Verdict]:
+    """The product of a configuration's parallel degrees is not the number of ranks that are started.
+
+    What it checks: For a launch that names a configuration of torchtitan, nanotron, PaddleFleetX, Megatron-Bridge,
+    Automodel or VeOmni, or has the arguments of PaddleNLP's trainer: the product of all degrees is the number of ranks.
+    Where one degree is left to the framework, the others divide the ranks.
+
+    Why it matters: Every rank compares them when it creates its groups, and all of them stop.
+
+    Example: `torchrun --nproc_per_node=8` with `dp: 4`, `tp: 4` and `pp: 1` of nanotron.
+
+    Fix: Change a degree, or start as many ranks as the degrees multiply to.
+
+    Known limits: If only one node is started and more nodes would make the degrees fit, it is a warning: such scripts
+    are published with numbers to replace. With Paddle's launcher and no `--nnodes` nothing is reported then: the
+    cluster sets PADDLE_NNODES for a script that is started on each node.
+    """
+    for run in _runs(job):
+        undecided_verdict = run.undecided()
+        if undecided_verdict is not None:
+            yield undecided_verdict
+            continue
+        count, product = run.ranks[0], run.product or 1
+        if count == product or (run.open and count % product == 0):
+            yield passed(run.setup.subject)
+            continue
+        claims = tuple(c for c in run.claims if not (run.open and c.quantity == run.degrees.computed))
+        nodes = job.requiring("nodes", run.setup.scope) or job.setting("nodes", run.setup.scope)
+        single = bool(nodes) and certainly_one(job_value(nodes)) and product % count == 0
+        if single and _left_to_the_environment(run, nodes[0]):
+            why = f"the number of nodes comes from PADDLE_NNODES; the degrees need {product // count}"
+            yield unknown(run.setup.subject, why, at=claims[0])
+            continue
+        rest = f"do not divide {counted(count, 'rank')}" if run.open else f"make {product}, not {count}"
+        yield failed(
+            run.setup.subject,
+            f"{counted(count, 'rank')} are started, but the degrees {' x '.join(quoted(c) for c in claims)} {rest}.",
+            at=claims[0],
+            also=(*((c, "degree") for c in claims[1:]), *((c, "ranks") for c in distinct(run.started))),
+            remedy=f"Choose degrees that fit {counted(count, 'rank')}, or start "
+            + (f"a multiple of {product} ranks." if run.open else f"{counted(product, 'rank')}."),
+            severity=Severity.WARNING if single else None,
+        )
+
+
+@rule(
+    "BAT022",
+    "configured-batch-not-divisible",
+    severity=Severity.ERROR,
+    otherwise="no launch names a configuration with a global and a micro batch",
+)
+def configured_batch_not_divisible(job: Job) -> Iterator[Verdict]:
+    """The global batch of a framework's configuration cannot be divided into micro batches for all replicas.
+
+    What it checks: For a launch that names a configuration of torchtitan, Megatron-Bridge, Automodel or VeOmni: micro
+    batch x replicas divides the global batch, where replicas are ranks divided by tensor, pipeline and context parallel
+    sizes.
+
+    Why it matters: The framework stops in every rank, once all of them have started.
+
+    Example: `global_batch_size = 20` and `local_batch_size = 8` on 8 ranks.
+
+    Fix: Use a global batch that is a multiple of micro batch x replicas.
+
+    Known limits: A batch size that only the recipe sets is not known.
+    """
+    for run in _runs(job):
+        setup = run.setup
+        total, micro = setup.claims("train_batch_size"), setup.claims("micro_batch_size_per_gpu")
+        if setup.source not in _CUT_BATCHES or not total or not micro:
+            continue
+        undecided_verdict = run.undecided(*micro)
+        whole, one = setup.number("train_batch_size"), setup.number("micro_batch_size_per_gpu")
+        model = math.prod(setup.number(name) or 1 for name in _PARALLEL)
+        if undecided_verdict is not None:
+            yield undecided_verdict
+        elif whole is None or one is None or run.ranks[0] % model:
+            # A batch that is left to the framework fits; degrees that do not fit the ranks are another finding.
+            yield passed(setup.subject)
+        elif whole % (unit := one * (run.ranks[0] // model)):
+            yield failed(
+                setup.subject,
+                f"{quoted(total[0])} is not a multiple of {placed(micro[0])} x"
+                f" {counted(run.ranks[0] // model, 'replica')} = {unit}.",
+                at=total[0],
+                also=((micro[0], "micro batch"), *((c, "determines the replicas") for c in distinct(run.started))),
+                remedy=f"Use a global batch size that is a multiple of {unit}, such as {-(-whole // unit) * unit}.",
+            )
+        else:
+            yield passed(setup.subject)
+
+
+@rule(
+    "PAR021",
+    "sequence-not-divisible-by-its-parts",
+    severity=Severity.ERROR,
+    otherwise="no launch sets both a sequence length and a number of ranks that share it",
+)
+def sequence_not_divisible_by_its_parts(job: Job) -> Iterator[Verdict]:
+    """The sequence cannot be cut into two equal pieces for each rank that shares it.
+
+    What it checks: 2 x context parallel size divides the sequence length, for Megatron-LM's options and for
+    configurations of Megatron-Bridge and torchtitan; in torchtitan tensor x 2 x context parallel size.
+
+    Why it matters: Causal attention gives each rank a piece from the front and one from the back. An assertion in the
+    framework fails in every rank.
+
+    Example: `seq_len = 4100` with `context_parallel_degree = 4`.
+
+    Fix: A sequence length that is a multiple, or fewer ranks for one sequence.
+
+    Known limits: A length that only the recipe sets is not known.
+    """
+    for subject, scope, launch in subjects(job):
+        for source in ("arguments", "megatron-bridge", "torchtitan"):
+            setup = Setup(job, subject, scope, launch, source)
+            length, context = setup.claims("sequence_length"), setup.claims("context_parallel_size")
+            tensor = setup.claims("tensor_parallel_size") if source == "torchtitan" else ()
+            parts = (*context, *tensor)
+            if not length or not parts or not any(c.source == source for c in (*length, *parts)):
+                continue
+            if source == "arguments" and (launch is None or not is_megatron(launch)):
+                continue
+            # A degree that is left open is 1 at least.
+            sizes = [numbers(job_value(found)) for found in (context, tensor) if found]
+            if undecided_verdict := undecided(subject, (*length, *parts), launch):
+                yield undecided_verdict
+                continue
+            if setup.may_have_more_options and launch is not None:
+                yield unknown(subject, "an unresolved argument may change the sequence or its parts", at=launch)
+                continue
+            product = math.prod(min(size) for size in sizes if size)
+            if product < 1:
+                yield unknown(subject, "a degree below 1 divides nothing", at=parts[0])
+                continue
+            unit = product * (1 if product == 1 else 2)
+            whole = setup.number("sequence_length")
+            if whole is not None and all(len(size) == 1 for size in sizes) and whole % unit:
+                yield failed(
+                    subject,
+                    f"{quoted(length[0])} is not a multiple of 2 x {' x '.join(placed(c) for c in parts)} = {unit}.",
+                    at=length[0],
+                    also=tuple((c, "cuts it") for c in parts),
+                    remedy=f"Use a length that is a multiple of {unit}, such as {-(-whole // unit) * unit}.",
+                )
+            else:
+                yield passed(subject)
+
+
+def _world(setup: Setup) -> tuple[int | None, tuple[Claim, ...]]:
+    """Devices x nodes of a trainer, and the claims; None if unknown."""
+    nodes = tuple(c for c in setup.job.requiring("nodes", setup.scope) if c.source == setup.source)
+    devices = tuple(c for c in setup.job.requiring("processes_per_node", setup.scope) if c.source == setup.source)
+    per_gpu, other = numbers(job_value(nodes)) if nodes else (1,), numbers(job_value(devices)) if devices else ()
+    claims = (*devices, *nodes)
+    return (per_gpu[0] * other[0] if len(per_gpu) == len(other) == 1 else None), claims
+
+
+def _trainers(job: Job) -> Iterator[tuple[Setup, int | None, tuple[Claim, ...], tuple[Claim, ...], int]]:
+    """Each configuration with a trainer: its ranks and parallel sizes, with their claims."""
+    for setup in setups(job):
+        if setup.source != "lightning":
+            continue
+        ranks, because = _world(setup)
+        parts = tuple(c for name in _PARALLEL for c in setup.claims(name))
+        product = math.prod(setup.number(name) or 1 for name in _PARALLEL)
+        if because and parts:
+            yield setup, ranks, because, parts, product
+
+
+@rule(
+    "PAR013",
+    "trainer-ranks-not-divisible",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    otherwise="no configuration sets both devices and parallel sizes",
+)
+def trainer_ranks_not_divisible(job: Job) -> Iterator[Verdict]:
+    """The devices of a trainer cannot be divided evenly into replicas of the model.
+
+    What it checks: In a NeMo configuration: tensor x pipeline x context parallel size divides devices x num_nodes.
+
+    Why it matters: NeMo stops when it creates the groups of ranks, after all of them have started.
+
+    Example: `devices: 8`, `num_nodes: 1` and `tensor_model_parallel_size: 3`.
+
+    Fix: Choose sizes whose product divides the devices.
+
+    Known limits: Such files are templates whose numbers are overridden on the command line, so this is a warning, or
+    information where only ranks are missing.
+    """
+    for setup, ranks, because, parts, product in _trainers(job):
+        verdict = undecided(setup.subject, (*because, *parts), setup.launch)
+        if verdict is None and ranks is not None and ranks % product:
+            verdict = failed(
+                setup.subject,
+                f"{counted(ranks, 'rank')} ({', '.join(quoted(c) for c in because)}) cannot be divided by {product}"
+                f" ({' x '.join(quoted(c) for c in parts)}).",
+                at=parts[0],
+                also=tuple((c, "ranks") for c in because),
+                remedy=f"Choose sizes whose product divides {ranks}, or a multiple of {product} ranks.",
+                # More devices or nodes, given on the command line, make it right.
+                severity=Severity.INFO if product % ranks == 0 else None,
+            )
+        yield verdict or passed(setup.subject)
+
+
+@rule(
+    "BAT020",
+    "trainer-global-batch-not-divisible",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    otherwise="no configuration sets both devices and batch sizes",
+)
+def trainer_global_batch_not_divisible(job: Job) -> Iterator[Verdict]:
+    """The global batch of a configuration cannot be divided into micro batches for all replicas.
+
+    What it checks: In a NeMo configuration: micro_batch_size x replicas divides global_batch_size, where replicas are
+    devices x num_nodes divided by tensor, pipeline and context parallel sizes.
+
+    Why it matters: NeMo stops before the first step.
+
+    Example: `global_batch_size: 10`, `micro_batch_size: 4` on 2 devices.
+
+    Fix: A global batch that is a multiple of micro batch x replicas.
+
+    Known limits: The numbers may be overridden on the command line.
+    """
+    for setup, ranks, because, parts, product in _trainers(job):
+        total, micro = setup.claims("train_batch_size"), setup.claims("micro_batch_size_per_gpu")
+        if not total or not micro:
+            continue
+        verdict = undecided(setup.subject, (*total, *micro, *because, *parts), setup.launch)
+        whole, per_gpu = setup.number("train_batch_size"), setup.number("micro_batch_size_per_gpu")
+        if (
+            verdict is None
+            and whole
+            and per_gpu
+            and ranks
+            and ranks % product == 0
+            and whole % (per_gpu * (ranks // product))
+        ):
+            unit = per_gpu * (ranks // product)
+            verdict = failed(
+                setup.subject,
+                f"{quoted(total[0])} is not a multiple of {placed(micro[0])} x {ranks // product} replicas = {unit}.",
+                at=total[0],
+                also=((micro[0], "micro batch"), *((c, "determines the replicas") for c in (*because, *parts))),
+                remedy=f"Use a global batch size that is a multiple of {unit}, such as {-(-whole // unit) * unit}.",
+            )
+        yield verdict or passed(setup.subject)

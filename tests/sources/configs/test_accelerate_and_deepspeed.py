@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from preflight.model.job import Claim, Known, NoteKind, Relation, Scope, Strength, Unresolved, Value
 from preflight.model.job.value import QUANTITIES, is_known
 from preflight.sources.base import Reading, SourceFile
-from preflight.sources.configs.accelerate_config import AccelerateSource
 from preflight.sources.configs.framework_files import MAX_NOTES, DeepSpeedSource
+from preflight.sources.configs.hugging_face import AccelerateSource
 from preflight.sources.formats import lenient_json, structured
 from preflight.sources.formats.tree import MemoryTree
 

@@ -13,8 +13,8 @@ from preflight._util.hostnames import is_hostname, split_endpoint
 from preflight.model.job import Claim, Known, NoteKind, Relation, Scope, Strength, Unresolved, Value
 from preflight.model.job.value import is_known
 from preflight.sources.base import Reading, SourceFile
+from preflight.sources.configs.framework_files import PaddleRecSource
 from preflight.sources.configs.line_files import DotenvSource, HostfileSource
-from preflight.sources.configs.paddle_files import PaddleRecSource
 from preflight.sources.configs.recipes import MakefileSource, RecipesSource
 from preflight.sources.discovery.assemble import assemble
 from preflight.sources.formats.tree import MemoryTree

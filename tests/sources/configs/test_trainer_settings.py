@@ -10,8 +10,7 @@ import pytest
 from preflight.model.job import Claim, Known, NoteKind, Plain, Scope, Unresolved
 from preflight.model.job.value import QUANTITIES, is_known
 from preflight.sources.base import Reading, SourceFile
-from preflight.sources.configs.hugging_face import TrainerConfigSource
-from preflight.sources.configs.model_config import ModelConfigSource, config_of
+from preflight.sources.configs.hugging_face import ModelConfigSource, TrainerConfigSource, config_of
 from preflight.sources.configs.training_settings import TrainingSettingsSource
 from preflight.sources.formats.tree import MemoryTree
 

@@ -7,7 +7,7 @@ import pytest
 from preflight.model.job import Claim, Known, NoteKind, Unresolved, Value
 from preflight.model.job.value import is_known
 from preflight.sources.base import Reading, SourceFile
-from preflight.sources.containers.sources import ComposeSource, DockerfileSource
+from preflight.sources.containers import ComposeSource, DockerfileSource
 from preflight.sources.formats.tree import MemoryTree
 
 COMPOSE = """\

@@ -13,8 +13,8 @@ from preflight.model.findings import VerdictKind
 from preflight.model.job import Job, Known, NoteKind, Scope, Strength, Unresolved
 from preflight.plugins import registry
 from preflight.sources.base import Reading, Source, SourceFile, Tree
-from preflight.sources.configs.accelerate_config import AccelerateSource
 from preflight.sources.configs.framework_files import FRAMEWORKS, DeepSpeedSource, FrameworkSource
+from preflight.sources.configs.hugging_face import AccelerateSource
 from preflight.sources.configs.line_files import HostfileSource
 from preflight.sources.configs.training_settings import TrainingSettingsSource
 from preflight.sources.discovery import walk as module

@@ -17,10 +17,10 @@ from preflight._util import toml
 from preflight._util.toml import TomlError, value_at
 from preflight._util.toml import parse as toml_parse
 from preflight.model.job import Note, NoteKind, Span
-from preflight.sources.base import SourceFile
-from preflight.sources.formats import comments, lenient_toml
+from preflight.sources import base
+from preflight.sources.base import SourceFile, suppressions
+from preflight.sources.formats import lenient_toml
 from preflight.sources.formats import structured as module
-from preflight.sources.formats.comments import suppressions
 from preflight.sources.formats.lenient_toml import Positions
 from preflight.sources.formats.lenient_yaml import parse, parse_all
 from preflight.sources.formats.structured import (
@@ -272,16 +272,16 @@ def test_consecutive_comments_apply_to_the_same_code() -> None:
 
 def test_thousands_of_comments_are_scanned_once(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = []
-    seen = comments._next_code
-    monkeypatch.setattr(comments, "_next_code", lambda *given: looks.append(1) or seen(*given))
-    most = comments._MAX_COMMENTS
+    seen = base._next_code
+    monkeypatch.setattr(base, "_next_code", lambda *given: looks.append(1) or seen(*given))
+    most = base._MAX_COMMENTS
     for text in ("# preflight: ignore[A1]\n" * most + "a\n", "# preflight: ignore[A1]\n" * most):
         assert [names for _, names, _ in found(text)] == [("A1",)] * most
     assert len(looks) == 2
 
 
 def test_comments_beyond_the_limit_suppress_nothing() -> None:
-    most = comments._MAX_COMMENTS
+    most = base._MAX_COMMENTS
     *taken, last = found("# preflight: ignore[A1]\n" * (5 * most) + "a\n")
     assert len(taken) == most
     assert last == (most + 1, (), "")

@@ -9,9 +9,9 @@ import pytest
 from preflight._util.budget import Budget, BudgetExceeded, Limits
 from preflight.model.job import Job, Known, OneOf, Plain, Relation, Strength, Unresolved
 from preflight.plugins import registry
+from preflight.sources.base import defaults_assumed
 from preflight.sources.discovery.assemble import assemble
 from preflight.sources.formats.tree import DirectoryTree
-from preflight.sources.given_variables import defaults_assumed
 from preflight.sources.hydra.composition import compose_config
 from preflight.sources.hydra.configuration import ConfigFolders, Leaf
 from preflight.sources.hydra.overrides import (

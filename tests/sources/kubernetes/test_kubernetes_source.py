@@ -18,7 +18,7 @@ from preflight.sources.formats import lenient_yaml
 from preflight.sources.formats.structured import Kind, Node
 from preflight.sources.formats.tree import MemoryTree
 from preflight.sources.kubernetes.admission import Outcome, admission, holds
-from preflight.sources.kubernetes.kustomization import Overlay
+from preflight.sources.kubernetes.inputs import Overlay
 from preflight.sources.kubernetes.pods import amount
 from preflight.sources.kubernetes.workloads import KubernetesSource
 from preflight.sources.tables import FOLDER

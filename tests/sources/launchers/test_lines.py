@@ -7,7 +7,7 @@ import pytest
 from preflight.model.job import Claim, Known, OneOf, Relation, Strength, Unresolved
 from preflight.sources.base import SourceFile
 from preflight.sources.formats.tree import MemoryTree
-from preflight.sources.launchers.installs import mebibytes
+from preflight.sources.launchers.launch_context import mebibytes
 from preflight.sources.shell.shell_source import ShellSource
 from tests.sources.launchers.reading_lines import is_default, only, read, values, why
 

@@ -6,7 +6,7 @@ import pytest
 
 from preflight.model.job import Claim, Known, Unresolved
 from preflight.sources.base import Reading, SourceFile
-from preflight.sources.configs.paddle_files import IndexListSource
+from preflight.sources.configs.framework_files import IndexListSource
 from preflight.sources.formats.tree import MemoryTree
 from preflight.sources.python import PythonSource
 

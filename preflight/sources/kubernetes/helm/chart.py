@@ -31,8 +31,7 @@ from preflight.sources.kubernetes.helm.functions import (
     merge_tables,
     to_yaml,
 )
-from preflight.sources.kubernetes.helm.go_template import Part, TemplateFault, parse
-from preflight.sources.kubernetes.helm.rendering import Defined, Rendering, Source
+from preflight.sources.kubernetes.helm.templates import Defined, Part, Rendering, Source, TemplateFault, parse
 from preflight.sources.shell.shell_document import FileText
 
 #: Files of one chart that are read, and folders within its templates.

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from preflight._util.redaction import HIDDEN, scrub
 from preflight.model.job import Claim, Job, Known, Launch, Span, Strength, Unresolved, Value
 from preflight.model.job.value import texts
-from preflight.sources.base import Reading, SourceFile, Tree
-from preflight.sources.formats.comments import suppressions
+from preflight.sources.base import Reading, SourceFile, Tree, suppressions
 from preflight.sources.python import imports
 from preflight.sources.python.called_settings import SOURCE
 from preflight.sources.python.collectives import is_met_in_loop

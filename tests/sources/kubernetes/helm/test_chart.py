@@ -8,7 +8,7 @@ from preflight.model.job import Known, NoteKind, Unresolved
 from preflight.sources.base import Reading, SourceFile
 from preflight.sources.formats.tree import MemoryTree
 from preflight.sources.kubernetes.helm.chart import Chart, chart_folder, commands_in, convert_setting
-from preflight.sources.kubernetes.helm.go_template import (
+from preflight.sources.kubernetes.helm.templates import (
     MAX_DEPTH,
     Block,
     Call,

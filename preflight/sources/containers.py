@@ -10,6 +10,7 @@ or a separate scope.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from preflight._util.budget import note_skipped, spend, truncate
 from preflight.model.job import (
+    WHOLE_JOB,
     Claim,
     Known,
     Note,
@@ -30,13 +32,12 @@ from preflight.model.job import (
     as_int,
     lift,
 )
-from preflight.sources.base import Command, Reading, SourceFile, Tree, set_by_caller
+from preflight.sources.base import Command, Reading, SourceFile, Tree, set_by_caller, suppressions
 from preflight.sources.configs.line_files import variables_in
 from preflight.sources.configs.packages import claims as claims_of
 from preflight.sources.configs.packages import package_of_image
-from preflight.sources.formats.comments import suppressions
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, code_of, value_of
-from preflight.sources.launchers.installs import mebibytes
+from preflight.sources.launchers.launch_context import mebibytes, read_installs
 from preflight.sources.secrets import secrets_of, without_secrets
 from preflight.sources.shell.evaluator import evaluate_code, evaluate_words
 from preflight.sources.shell.shell_document import FileText, Hole, Lit, Piece, Place, Text
@@ -74,7 +75,6 @@ class _Stage:
 def read_image(file: SourceFile, tree: Tree, scope: Scope) -> Reading:
     """State the variables of the last stage, and the launch that the image runs."""
     from preflight.sources.launchers.launch_lines import read_commands
-    from preflight.sources.shell.evaluator import evaluate_code, evaluate_words
 
     text = FileText(file.path, file.text)
     stage = _last_stage(text)
@@ -107,9 +107,6 @@ def read_image(file: SourceFile, tree: Tree, scope: Scope) -> Reading:
 
 def _installs(file: SourceFile, tree: Tree, text: FileText, stage: _Stage) -> Reading:
     """The frameworks that the build installs into the image."""
-    from preflight.sources.launchers.installs import read_installs
-    from preflight.sources.shell.evaluator import evaluate_code
-
     commands: list[Command] = []
     for start, end in stage.runs:
         if _INSTALLING.search(text.text, start, end) and not text.text[start:end].lstrip().startswith(("[", "<<")):
@@ -479,3 +476,51 @@ def _unescape_dollars(piece: Lit) -> Iterator[Lit]:
         yield piece.cut(at, double + 1)
         at = double + 2
     yield piece.cut(at, len(piece.text))
+
+
+# The sources of Compose files and Dockerfiles.
+
+
+_COMPOSE_NAME = re.compile(r"(?:.*[-_.])?(?:docker-)?compose(?:[-_.].*)?\.ya?ml", re.IGNORECASE)
+_SERVICES = re.compile(r"^services:[ \t]*(?:#.*)?\r?$", re.MULTILINE)
+
+
+class ComposeSource:
+    """Reads one Compose file."""
+
+    name = "compose"
+    roles = ()
+
+    def recognises(self, file: SourceFile) -> bool:
+        """Whether it has the name of a Compose file, and services."""
+        return _COMPOSE_NAME.fullmatch(posixpath.basename(file.path)) is not None and bool(_SERVICES.search(file.text))
+
+    def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
+        """State the resources and the command of each service."""
+        return read_services(file, tree)
+
+
+_DOCKERFILE_NAME = re.compile(
+    r"(?:.*\.)?(?:dockerfile|containerfile)|(?:dockerfile|containerfile)(?:[._-].*)?", re.IGNORECASE
+)
+_FROM = re.compile(r"^[ \t]*FROM[ \t]+\S", re.IGNORECASE | re.MULTILINE)
+
+
+def is_container_file(path: str) -> bool:
+    """Whether a file has the name of a Dockerfile or Containerfile."""
+    return _DOCKERFILE_NAME.fullmatch(posixpath.basename(path)) is not None
+
+
+class DockerfileSource:
+    """Reads one Dockerfile."""
+
+    name = "dockerfile"
+    roles = ()
+
+    def recognises(self, file: SourceFile) -> bool:
+        """Whether its name is that of a Dockerfile, and it begins a stage."""
+        return is_container_file(file.path) and _FROM.search(file.text) is not None
+
+    def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
+        """State the variables of the last stage, and the launch that the image runs."""
+        return read_image(file, tree, scope)

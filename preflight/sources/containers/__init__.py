@@ -1,1 +1,0 @@
-"""Files that describe containers: Dockerfiles, and Compose files that start several of them."""

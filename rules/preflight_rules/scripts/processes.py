@@ -1,0 +1,590 @@
+"""The processes of a training script: spawned ranks, loader workers, the GPU of each rank, and tasks in TF_CONFIG."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from preflight.model.findings import Confidence, Severity, Status
+from preflight.model.job import Claim, Job, Launch, Plain, Unresolved, as_int, is_whole_number, lift
+from preflight.model.job.claim import job_value
+from preflight.model.job.value import Scalar, numbers, texts
+from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
+from preflight.plugins.claim_text import counted, joined, placed, quoted, why_unresolved
+from preflight.plugins.questions import LaunchQuestion, launches_with, subjects
+from preflight_rules.launches import certainly_several, launches_of, nodes_of, ranks_started, started_files, stated
+
+_STARTERS = frozenset(
+    {"torchrun", "torch.distributed.launch", "deepspeed", "accelerate", "srun", "mpirun", "horovodrun", "paddle"}
+)
+
+
+@rule(
+    "PGR004",
+    "spawn-under-launcher",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    otherwise="no script under a launcher spawns ranks",
+)
+def spawn_under_launcher(job: Job) -> Iterator[Verdict]:
+    """A launcher starts a script several times per node, and the script spawns all ranks itself.
+
+    What it checks: A script that calls `torch.multiprocessing.spawn` or `paddle.distributed.spawn`, and never reads the
+    variables of a launcher, is started once on each node.
+
+    Why it matters: Each of the started processes starts all ranks again: 64 instead of 8 on eight GPUs. They listen on
+    the same port, "Address already in use", or share the GPUs until the memory is full.
+
+    Example: `mp.spawn(main, nprocs=torch.cuda.device_count())` and `torchrun --nproc_per_node=8 train.py`.
+
+    Fix: Start it with plain `python`, or drop spawn and read LOCAL_RANK, RANK and WORLD_SIZE.
+
+    Known limits: A script that reads any of these variables may not spawn under a launcher, and is not judged.
+    """
+    for subject, spawns in stated(job, "spawned_processes"):
+        for launch in launches_of(job, spawns):
+            processes = job.setting("processes_per_node", launch.scope)
+            if launch.launcher not in _STARTERS or not processes:
+                continue
+            verdict = undecided(subject, (spawns, *processes) if numbers(spawns.value) else processes, launch)
+            counts = numbers(spawns.value)
+            if verdict is None and not (
+                not certainly_several(job_value(processes)) or (counts and max(counts) == 1) or spawns.condition
+            ):
+                verdict = failed(
+                    subject,
+                    f"{quoted(spawns)} starts all ranks of the node in each of the"
+                    f" {joined(numbers(job_value(processes)))} processes that {launch.launcher} starts there.",
+                    at=spawns,
+                    also=((processes[0], "started already"),),
+                    remedy="Start the script once on each node (python train.py), or drop spawn and read LOCAL_RANK,"
+                    " RANK and WORLD_SIZE.",
+                )
+            yield verdict or passed(subject)
+
+
+@rule(
+    "PGR005",
+    "more-spawned-than-group-or-gpus-hold",
+    severity=Severity.WARNING,
+    otherwise="no script that spawns ranks sets a world size or visible GPUs",
+)
+def more_spawned_than_group_or_gpus_hold(job: Job) -> Iterator[Verdict]:
+    """A script spawns more processes than its group has ranks or than GPUs are visible.
+
+    What it checks: `nprocs` of `torch.multiprocessing.spawn` is at most the `world_size` that the script gives its
+    group, and, with NCCL, at most the devices in the CUDA_VISIBLE_DEVICES that the script sets.
+
+    Why it matters: Ranks at or above the world size are rejected. A rank without a GPU of its own stops with "invalid
+    device ordinal", or shares one, which NCCL rejects.
+
+    Example: `mp.spawn(run, nprocs=8)` and `init_process_group("nccl", rank=rank, world_size=4)`.
+
+    Fix: Take both from one number: `world_size = torch.cuda.device_count()`.
+
+    Known limits: Only judged where a script spawns once and gives one world size.
+    """
+    found = list(stated(job, "spawned_processes"))
+    for subject, spawns in found:
+        own = [c for c in job.about("world_size") if c.span.path == spawns.span.path and c.source == "python"]
+        masks = [c for c in job.about("env.CUDA_VISIBLE_DEVICES") if c.span.path == spawns.span.path]
+        nccl = any("nccl" in texts(c.value) for c in job.about("backend") if c.span.path == spawns.span.path)
+        bounds = [(own[0], "ranks of the group", "the group has")] if len(own) == 1 else []
+        if nccl and len(masks) == 1:
+            bounds.append((masks[0], "visible GPUs", "the script leaves visible"))
+        if not bounds or sum(1 for _, other in found if other.span.path == spawns.span.path) > 1:
+            continue
+        for bound, note, has in bounds:
+            most = _devices_of(bound) if bound in masks else numbers(bound.value)
+            requested = numbers(spawns.value)
+            verdict = undecided(subject, (spawns, bound))
+            if verdict is None and requested and most and min(requested) > max(most):
+                verdict = failed(
+                    subject,
+                    f"{quoted(spawns)} starts {min(requested)} processes, but {has} {max(most)} according to "
+                    f"{placed(bound)}.",
+                    at=spawns,
+                    also=((bound, note),),
+                    remedy="Derive both from one number, such as torch.cuda.device_count().",
+                )
+            yield verdict or passed(subject)
+
+
+def _devices_of(mask: Claim) -> tuple[int, ...]:
+    """The number of devices in a literal device list; empty if it names none by number."""
+    listed = [text.split(",") for text in texts(mask.value)]
+    return tuple(len(items) for items in listed if all(is_whole_number(item.strip()) for item in items))
+
+
+@rule(
+    "DAT023",
+    "more-loader-workers-than-cores",
+    severity=Severity.WARNING,
+    otherwise="no launch sets both a number of loader workers and of cores",
+    each=launches_with("dataloader_workers", "processes_per_node", "cpus_per_task", "tasks_per_node"),
+)
+def more_loader_workers_than_cores(question: LaunchQuestion) -> Verdict | None:
+    """The loaders of a node start more worker processes than Slurm grants cores.
+
+    What it checks: A loader's workers times the ranks of a node are at most twice the cores granted there (tasks times
+    cpus-per-task).
+
+    Why it matters: Workers that share a core take turns: decoding slows down and the GPUs wait for data, on every step
+    of the run.
+
+    Example: `DataLoader(..., num_workers=16)`, four ranks per node and `#SBATCH --cpus-per-task=8` for one task.
+
+    Fix: Request more cores, or give each rank about as many workers as it has cores.
+
+    Known limits: Up to twice as many workers as cores the finding is informational: workers that wait for storage do
+    not need a full core.
+    """
+    workers, processes, cores, tasks = question.of
+    requested = lift(_product, as_int(job_value(workers)), as_int(job_value(processes)))
+    granted = lift(_product, as_int(job_value(cores)), as_int(job_value(tasks)))
+    needs, has = numbers(requested), numbers(granted)
+    if not needs or not has:
+        return unknown(question.subject, "the number of cores or loader workers of a node is unknown")
+    if min(needs) <= max(has):
+        return None
+    severe = min(needs) > 2 * max(has)
+    shown = joined(needs), joined(has)
+    return _too_many_workers_finding(question.of.launch, workers[0], cores[0], shown, severe=severe)
+
+
+def _too_many_workers_finding(
+    launch: Launch, workers: Claim, cores: Claim, counts: tuple[str, str], *, severe: bool
+) -> Verdict:
+    return failed(
+        launch.id,
+        f"{quoted(workers)} starts {counts[0]} loader workers on each node, but {quoted(cores)} grants {counts[1]}"
+        " cores there.",
+        at=workers,
+        also=((cores, "cores granted"),),
+        remedy="Request more cores per task, or use about as many workers per rank as it has cores.",
+        severity=None if severe else Severity.INFO,
+    )
+
+
+def _product(item: Plain, other: Plain) -> Plain:
+    if isinstance(item, int) and isinstance(other, int):
+        return item * other
+    raise TypeError("not two numbers")
+
+
+# The GPU that a training script chooses for its rank, and the device maps of its models.
+
+
+_MASK = "env.CUDA_VISIBLE_DEVICES"
+
+
+@rule(
+    "TRN004",
+    "physical-gpu-index-after-mask",
+    severity=Severity.ERROR,
+    otherwise="no script chooses a GPU under CUDA_VISIBLE_DEVICES",
+)
+def physical_gpu_index_after_mask(job: Job) -> Iterator[Verdict]:
+    """A GPU is chosen by its physical index after CUDA_VISIBLE_DEVICES has renumbered them.
+
+    What it checks: If a script sets CUDA_VISIBLE_DEVICES, the index given to `set_device`, `torch.device` or
+    `device_ids` is not an entry of that list.
+
+    Why it matters: The visible GPUs are renumbered from 0. Index 4 of a list of four does not exist: "invalid device
+    ordinal". It goes unnoticed as long as the list is 0,1,2,3.
+
+    Example: `os.environ["CUDA_VISIBLE_DEVICES"] = "4,5,6,7"` and `torch.cuda.set_device(int(gpus[local_rank]))`.
+
+    Fix: Use the position in the list, which is the local rank: `torch.cuda.set_device(local_rank)`.
+
+    Known limits: If the list is not written out, or some of its entries are small enough to exist, it is a warning.
+    """
+    for subject, chosen in stated(job, "device_of_masked_list"):
+        mask = _mask(job, chosen)
+        listed = next((tuple(value) for value in chosen.alternatives if isinstance(value, tuple)), ())
+        if not listed and mask is not None:
+            listed = _listed_devices(mask)
+        missing = [index for index in listed if isinstance(index, int) and index >= len(listed)]
+        if listed and not missing:
+            yield passed(subject)
+        elif isinstance(chosen.value, Unresolved) and mask is not None and mask.condition:
+            yield unknown(subject, f"{quoted(chosen)} depends on the branch `{mask.condition}`", at=chosen)
+        else:
+            certain = bool(listed) and len(missing) == len(listed) and why_unresolved((chosen,)) is None
+            yield _physical(subject, chosen, mask, listed, missing, None if certain else Severity.WARNING)
+    for subject, chosen in stated(job, "device_index"):
+        mask = _mask(job, chosen)
+        listed, found = _listed_devices(mask) if mask is not None else (), numbers(chosen.value)
+        if mask is None or not listed or len(found) != 1:
+            continue
+        if found[0] < len(listed):
+            yield passed(subject)
+        elif why_unresolved((chosen, mask)) is not None:
+            yield unknown(subject, f"{quoted(chosen)} or {quoted(mask)} is under a condition", at=chosen)
+        else:
+            # A module may contain such a number for another kind of run.
+            sure = chosen.span.path in (*started_files(job), mask.span.path)
+            severity = None if sure else Severity.WARNING
+            yield _physical(subject, chosen, mask, listed, [found[0]], severity)
+
+
+def _mask(job: Job, chosen: Claim) -> Claim | None:
+    """The CUDA_VISIBLE_DEVICES in force where a GPU is chosen: the script's own, otherwise that of its launch."""
+    own = next((c for c in job.about(_MASK) if c.span.path == chosen.span.path), None)
+    if own is not None:
+        return own
+    for launch in launches_of(job, chosen):
+        found = job.setting(_MASK, launch.scope)
+        if len(found) == 1:
+            return found[0]
+    return None
+
+
+def _listed_devices(mask: Claim) -> tuple[Scalar, ...]:
+    """The indices in a literal device list."""
+    found = mask.alternatives
+    parts = str(found[0]).split(",") if len(found) == 1 else []
+    if not parts or not all(is_whole_number(part.strip()) and len(part) < 5 for part in parts):
+        return ()
+    return tuple(int(part) for part in parts)
+
+
+def _physical(
+    subject: str,
+    chosen: Claim,
+    mask: Claim | None,
+    listed: tuple[Scalar, ...],
+    missing: Sequence[Plain],
+    severity: Severity | None,
+) -> Verdict:
+    seen = ",".join(map(str, listed))
+    left = f"`{seen}` leaves {counted(len(listed), 'GPU')}, numbered from 0"
+    detail = (
+        f"{left}: index {' or '.join(map(str, missing))} does not exist"
+        if listed
+        else "the visible GPUs are renumbered from 0"
+    )
+    return failed(
+        subject,
+        f"{quoted(chosen)} uses a physical index of the list in CUDA_VISIBLE_DEVICES, but {detail}.",
+        at=chosen,
+        also=((mask, "renumbers the GPUs"),) if mask is not None else (),
+        remedy="Use the position in the list, which is the local rank: torch.cuda.set_device(local_rank).",
+        severity=severity,
+    )
+
+
+@rule("TRN005", "gpu-chosen-by-global-rank", severity=Severity.ERROR, otherwise="no GPU is chosen by the global rank")
+def gpu_chosen_by_global_rank(job: Job) -> Iterator[Verdict]:
+    """A rank uses its global rank as GPU index although the job has more than one node.
+
+    What it checks: If several ranks run on each of several nodes, the index given to `set_device`, `torch.device` or
+    `device_ids` is not the global rank.
+
+    Why it matters: The ranks of the second node start at the number of GPUs of the first, and no GPU there has such an
+    index: "invalid device ordinal" on all nodes but the first.
+
+    Example: `torch.cuda.set_device(dist.get_rank())` and `torchrun --nnodes=2 --nproc_per_node=8`.
+
+    Fix: Use the local rank: `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))`.
+
+    Known limits: A rank that is passed in from another file is not judged, nor is a script on one node.
+    """
+    reported: set[str] = set()
+    for subject, chosen in stated(job, "device_of_global_rank"):
+        launches = list(launches_of(job, chosen))
+        if not launches:
+            yield unknown(subject, f"the number of nodes that run {quoted(chosen)} is not given", at=chosen)
+            continue
+        verdicts = [_global_rank_verdict(job, chosen, launch.id) for launch in launches]
+        verdict = next((verdict for verdict in verdicts if verdict is not None), passed(subject))
+        if verdict.status is Status.FAIL and chosen.span.path in reported:
+            # The same rank is used again for the model and for DDP: one finding for each script.
+            continue
+        reported.update([chosen.span.path] if verdict.status is Status.FAIL else [])
+        yield verdict
+
+
+def _global_rank_verdict(job: Job, chosen: Claim, launch_id: str) -> Verdict | None:
+    launch = job.launch(launch_id)
+    nodes = nodes_of(job, launch)
+    processes = job.setting("processes_per_node", launch.scope)
+    world, because = ranks_started(job, launch.scope)
+    if isinstance(nodes, Unresolved):
+        return unknown(launch.id, f"the number of nodes that run {quoted(chosen)} is unknown: {nodes.why}", at=chosen)
+    if not certainly_several(nodes):
+        return None
+    if not processes or not certainly_several(world):
+        return unknown(launch.id, "the number of ranks on each node is unknown", at=chosen)
+    if isinstance(processes[0].value, Unresolved) or chosen.condition or launch.condition:
+        return unknown(launch.id, f"{quoted(chosen)} depends on a value known only at run time", at=chosen)
+    stated = (*job.requiring("nodes", launch.scope), *job.setting("nodes", launch.scope), *because)
+    local = "hvd.local_rank()" if job.about("horovod_started", launch.scope) else 'int(os.environ["LOCAL_RANK"])'
+    return failed(
+        launch.id,
+        f"{quoted(chosen)} uses the global rank as GPU index, but {quoted(stated[0])} gives several"
+        " nodes: on every node but the first, no GPU has that index.",
+        at=chosen,
+        also=((stated[0], "several nodes"),),
+        remedy=f"Use the local rank: torch.cuda.set_device({local}).",
+    )
+
+
+#: Device maps that spread one model over all visible GPUs.
+_SPREADING = frozenset(("auto", "balanced", "balanced_low_0", "sequential"))
+
+
+def _after(launch: Launch, option: str) -> set[str | None]:
+    """The words that follow an option on the line of a launch."""
+    words = launch.arguments
+    return {words[at + 1] for at, word in enumerate(words[:-1]) if word == option.partition(" ")[0]}
+
+
+@rule(
+    "HFT016",
+    "swift-splits-model-over-visible-gpus",
+    severity=Severity.ERROR,
+    profile="default",
+    otherwise="no swift command asks for DeepSpeed or a device map",
+)
+def swift_splits_model_over_visible_gpus(job: Job) -> Iterator[Verdict]:
+    """ms-swift sees several GPUs in a process, spreads the model over them, and stops because of DeepSpeed or vLLM.
+
+    What it checks: A `swift` command with `--deepspeed`, or with GRPO and `--use_vllm true`, starts one process for
+    each GPU that CUDA_VISIBLE_DEVICES lists, and one with several processes has no `--device_map auto`.
+
+    Why it matters: swift takes the number of processes from NPROC_PER_NODE, which is 1 by default. A process that sees
+    two GPUs or more spreads its model over them: "DeepSpeed is not compatible with `device_map`". With a process on
+    each GPU Accelerate refuses a device map.
+
+    Example: `CUDA_VISIBLE_DEVICES=0,1,2 swift sft --deepspeed zero3 ...`.
+
+    Fix: `NPROC_PER_NODE=3 CUDA_VISIBLE_DEVICES=0,1,2 swift sft --deepspeed zero3 ...`.
+
+    Known limits: Without CUDA_VISIBLE_DEVICES the number of GPUs is that of the machine, which is not known.
+    """
+    for launch in job.launches:
+        # With NPROC_PER_NODE it is a line of torchrun.
+        if launch.launcher != "swift" and not (launch.program or "").startswith("swift/cli/"):
+            continue
+        options = dict(job.settings("transformers", launch.scope))
+        by_vllm = "grpo" in _after(launch, "--rlhf_type") and "true" in _after(launch, "--use_vllm")
+        deepspeed = options.get("deepspeed") or ((options.get("use_vllm") or launch) if by_vllm else None)
+        spread = next((word for word in _after(launch, "--device_map") if word in _SPREADING), None)
+        each = job.setting("processes_per_node", launch.scope)
+        if (deepspeed is None and spread is None) or not each:
+            continue
+        masks = job.setting("env.CUDA_VISIBLE_DEVICES", launch.scope)
+        undecided_verdict = undecided(launch.id, (*each, *masks), launch)
+        if undecided_verdict is not None:
+            yield undecided_verdict
+            continue
+        if not masks:
+            yield unknown(launch.id, "how many GPUs a process sees is not given", at=each[0])
+            continue
+        gpus = min(len([item for item in text.split(",") if item.strip()]) for text in texts(job_value(masks)) or ("",))
+        processes = max(numbers(job_value(each)) or (1,))
+        if deepspeed is not None and gpus >= 2 * processes:
+            yield failed(
+                launch.id,
+                f"{placed(masks[0])} shows {counted(gpus, 'GPU')} to {counted(processes, 'process', 'processes')}:"
+                " swift spreads the model over them, and stops because of"
+                f" {quoted(deepspeed) if isinstance(deepspeed, Claim) else '`--use_vllm true`'}.",
+                at=deepspeed,
+                also=((masks[0], "the GPUs"), (each[0], "the processes")),
+                remedy=f"Put `NPROC_PER_NODE={gpus}` before the command.",
+            )
+        elif spread is not None and processes > 1 and gpus < 2 * processes:
+            yield failed(
+                launch.id,
+                f"`--device_map {spread}` beside {counted(processes, 'process', 'processes')} for"
+                f" {counted(gpus, 'GPU')}: each process would spread its model over all GPUs, which Accelerate "
+                "refuses.",
+                at=launch,
+                also=((masks[0], "the GPUs"), (each[0], "the processes")),
+                remedy="Remove the option, or start one process for every two GPUs or more.",
+            )
+        else:
+            yield passed(launch.id)
+
+
+# TensorFlow clusters in TF_CONFIG: roles, addresses and the process's own task.
+
+
+#: Roles that a strategy waits for; the evaluator opens no server.
+_SERVING = frozenset(("chief", "master", "worker", "ps"))
+_ROLES = _SERVING | {"evaluator"}
+_MAX_LENGTH = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Cluster:
+    """One TF_CONFIG: addresses by role (None if unknown), and the process's own role and index."""
+
+    claim: Claim
+    roles: dict[str, list[str | None] | None]
+    role: str | None
+    index: int | None
+    said: bool
+
+
+def _clusters(job: Job) -> Iterator[tuple[str, _Cluster | None, Claim]]:
+    """Each literal TF_CONFIG, once."""
+    seen: set[tuple[str, int, int]] = set()
+    for subject, scope, _ in subjects(job):
+        for claim in (*job.about("tf_config", scope), *job.about("env.TF_CONFIG", scope)):
+            key = (claim.span.path, claim.span.line, claim.span.column)
+            if key in seen or (claim.quantity == "env.TF_CONFIG" and isinstance(claim.value, Unresolved)):
+                continue
+            seen.add(key)
+            for value in claim.alternatives:
+                yield subject, _read(claim, value), claim
+
+
+def _read(claim: Claim, value: object) -> _Cluster | None:
+    if not isinstance(value, str) or len(value) > _MAX_LENGTH:
+        return None
+    try:
+        table: Any = json.loads(value)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(table, dict) or not isinstance(table.get("cluster"), dict):
+        return None
+    roles: dict[str, list[str | None] | None] = {}
+    for name, hosts in table["cluster"].items():
+        if isinstance(hosts, dict):
+            hosts = list(hosts.values())
+        listed = hosts if isinstance(hosts, list) else None
+        roles[str(name)] = None if listed is None else [each if isinstance(each, str) else None for each in listed]
+    task = table.get("task")
+    task = task if isinstance(task, dict) else {}
+    index, role = task.get("index"), task.get("type")
+    if isinstance(index, str) and is_whole_number(index) and len(index) < 9:
+        index = int(index)
+    known = index if isinstance(index, int) and not isinstance(index, bool) else None
+    return _Cluster(claim, roles, role if isinstance(role, str) else None, known, bool(task))
+
+
+@rule("TFP001", "evaluator-in-cluster", severity=Severity.ERROR, otherwise="no file contains a literal TF_CONFIG")
+def evaluator_in_cluster(job: Job) -> Iterator[Verdict]:
+    """TF_CONFIG lists the evaluator as a member of the cluster.
+
+    What it checks: The `cluster` part of TF_CONFIG has chief, worker and ps; an evaluator appears only in its own
+    `task`.
+
+    Why it matters: The strategy connects to every address of the cluster before it starts. An evaluator opens no
+    server, so all others wait for it forever. The evaluator itself connects to no other process, so what its own
+    TF_CONFIG lists is harmless.
+
+    Example: `{"cluster": {"chief": [...], "worker": [...], "ps": [...], "evaluator": ["host4:2222"]}, ...}`.
+
+    Fix: Leave the evaluator out of `cluster`.
+
+    Known limits: Only for a literal TF_CONFIG; operators that make it at run time leave the evaluator out themselves.
+    """
+    for subject, cluster, claim in _clusters(job):
+        if cluster is None:
+            yield unknown(subject, "TF_CONFIG is not a complete JSON value in the files", at=claim)
+        elif "evaluator" in cluster.roles and cluster.role != "evaluator":
+            yield failed(
+                subject,
+                'the cluster in TF_CONFIG lists an "evaluator", which opens no server: every process that connects to'
+                " the cluster waits for it forever.",
+                at=claim,
+                remedy='Remove "evaluator" from "cluster"; the evaluator\'s own "task" is enough.',
+            )
+        else:
+            yield passed(subject)
+
+
+@rule("TFP002", "task-not-in-cluster", severity=Severity.ERROR, otherwise="no file contains a literal TF_CONFIG")
+def task_not_in_cluster(job: Job) -> Iterator[Verdict]:
+    """The task that TF_CONFIG gives a process does not exist in its cluster, or an address exists twice.
+
+    What it checks: The role of `task` is one of the cluster (or evaluator), its index is below the number of addresses
+    there, and no address is listed twice.
+
+    Why it matters: The process stops with IndexError, or serves no address, and the others wait for it; of two tasks
+    with one address the second cannot bind it.
+
+    Example: Two workers and `"task": {"type": "worker", "index": 2}`.
+
+    Fix: Count from 0 in each role.
+
+    Known limits: An index known only at run time is not judged.
+    """
+    for subject, cluster, claim in _clusters(job):
+        if cluster is None:
+            yield unknown(subject, "TF_CONFIG is not a complete JSON value in the files", at=claim)
+            continue
+        fault = _fault(cluster)
+        if fault:
+            yield failed(
+                subject, fault, at=claim, remedy="Give every task its own address, and number the tasks from 0."
+            )
+        elif cluster.said and cluster.role != "evaluator" and (cluster.role is None or cluster.index is None):
+            yield unknown(subject, f"the task in {quoted(claim)[:60]} is known only at run time", at=claim)
+        else:
+            yield passed(subject)
+
+
+def _fault(cluster: _Cluster) -> str:
+    listed = [host for hosts in cluster.roles.values() for host in hosts or () if host]
+    twice = sorted({host for host in listed if listed.count(host) > 1}) if len(listed) < 5000 else []
+    if twice:
+        return f"TF_CONFIG lists {twice[0]} twice: two tasks cannot listen on one address."
+    unknown_roles = sorted(set(cluster.roles) - _ROLES)
+    if unknown_roles:
+        return f"TF_CONFIG has the unknown role `{unknown_roles[0]}`; the roles are chief, worker, ps and evaluator."
+    if cluster.role is None or cluster.role == "evaluator":
+        return ""
+    if cluster.role not in cluster.roles:
+        return f"TF_CONFIG makes this process a `{cluster.role}`, but its cluster has none."
+    hosts = cluster.roles[cluster.role]
+    if hosts is not None and cluster.index is not None and not 0 <= cluster.index < len(hosts):
+        return (
+            f"TF_CONFIG makes this process {cluster.role} {cluster.index}, but its cluster lists {len(hosts)}"
+            " of that role, numbered from 0."
+        )
+    return ""
+
+
+@rule(
+    "TFP003",
+    "parameter-servers-missing",
+    severity=Severity.ERROR,
+    otherwise="no parameter-server strategy has a literal TF_CONFIG",
+)
+def parameter_servers_missing(job: Job) -> Iterator[Verdict]:
+    """A parameter-server strategy gets a cluster without parameter servers, or without workers.
+
+    What it checks: If a script creates a ParameterServerStrategy and contains TF_CONFIG as a literal, its cluster has
+    `ps` and `worker`.
+
+    Why it matters: The strategy stops with ValueError, because no process stores the variables, or none trains.
+
+    Example: `tf.distribute.ParameterServerStrategy(resolver)` and `{"cluster": {"worker": [...]}, ...}`.
+
+    Fix: List the servers under `ps`, or use MultiWorkerMirroredStrategy.
+
+    Known limits: Only judged where strategy and TF_CONFIG are in files of one job.
+    """
+    strategies = [claim for claim in job.about("tf_strategy") if "ParameterServer" in str(claim.alternatives)]
+    for subject, cluster, claim in _clusters(job) if strategies else ():
+        if cluster is None or not cluster.roles:
+            yield unknown(subject, "TF_CONFIG is not a complete JSON value in the files", at=claim)
+            continue
+        missing = [role for role in ("ps", "worker") if cluster.roles.get(role, []) == []]
+        if missing:
+            yield failed(
+                subject,
+                f"{quoted(strategies[0])} needs parameter servers and workers, but the cluster in TF_CONFIG has no"
+                f" `{missing[0]}`.",
+                at=claim,
+                also=((strategies[0], "the strategy"),),
+                remedy=f'List them under "{missing[0]}", or use MultiWorkerMirroredStrategy.',
+            )
+        else:
+            yield passed(subject)
