@@ -102,7 +102,9 @@ def fleet_variable_missing(job: Job) -> Iterator[Verdict]:
         if launch.launcher == "python" and requests and not roles and not _is_collective(job, launch.scope):
             given = [claim for claim in job.environment(launch.scope) if claim.quantity in _OF_CLUSTER]
             stated = [claim for claim in job.environment(launch.scope) if claim.quantity in _OF_ROLE]
-            if given and not stated and not requests[0].condition:
+            if given and stated:
+                yield unknown(launch.id, f"{quoted(stated[0])} is known only to the caller", at=stated[0])
+            elif given and not requests[0].condition:
                 yield failed(
                     launch.id,
                     f"fleet asks for TRAINING_ROLE, but of its variables only {quoted(given[0])} is set.",
