@@ -669,8 +669,9 @@ def _excludes(needed: str, other: _Named) -> bool:
     known = [row["version"] for row in table("requirements").get(other.name, ())]
     if other.name == "python":
         known = _PYTHONS
-    # Of a minor version the table has the newest release only; the bounds of what is required may name others.
-    named = [item.version for item in wanted if "*" not in item.version]
+    # Of a minor version the table has the newest release only; the bounds of what is required, and of what is allowed
+    # (`==3.10.0.*`), may name others.
+    named = [item.version.removesuffix(".*") for item in (*wanted, *other.specifier)]
     return bool(known) and not any(
         wanted.contains(version) and other.specifier.contains(version) for version in (*known, *named)
     )
