@@ -611,7 +611,7 @@ def slurm_plans(params: dict[str, Any]) -> SlurmPlans:
     import shutil
 
     if shutil.which("scontrol", path=os.environ.get("PATH", "") + ":/usr/bin:/opt/slurm/bin") is None:
-        raise ProbeUnavailable("missing", "there is no scontrol on the node")
+        raise ProbeUnavailable("missing", "scontrol is not installed on the node")
     names = ",".join(str(name) for name in params["nodes"])
     nodes = run(["scontrol", "show", "node", "--oneliner", names], deadline_s=_SCONTROL_S)
     lines = (nodes.error or nodes.output).strip().splitlines()

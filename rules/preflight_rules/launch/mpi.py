@@ -618,8 +618,8 @@ def elastic_horovod_without_state(job: Job) -> Iterator[Verdict]:
     What it checks: A script that horovodrun starts with `--min-np`, `--max-np` or `--host-discovery-script` wraps its
     training in `hvd.elastic.run`, with a State.
 
-    Why it matters: When a host leaves or joins, Horovod interrupts the collective. Without a State nobody restores the
-    last step: the workers fail, their hosts are blacklisted, and the job ends as if it were not elastic.
+    Why it matters: When a host leaves or joins, Horovod interrupts the collective. Without a State, the last
+    step is not restored: the workers fail, their hosts are blacklisted, and the job ends as if it were not elastic.
 
     Example: `horovodrun -np 8 --min-np 4 --host-discovery-script ./discover.sh python train.py` with plain
     `hvd.init()`.

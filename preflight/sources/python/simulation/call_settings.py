@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import operator
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -40,8 +39,8 @@ from preflight.sources.python.simulation.values import (
 _MAX_DEPTH = 2
 #: Uses of one object that are stated.
 _MAX_USES = 60
-#: Arguments by which processes find each other, or meet in one folder.
-_ADDRESSES = re.compile(r"(?:^|[._])(?:init_method|port|host_name|endpoint|address|addr|checkpoint_id)$")
+#: Arguments by which the ranks meet in one folder.
+_MEETING_PLACES = frozenset(("checkpoint_id",))
 #: Dots in the name of an argument: `setting.paddle_init.strategy`; more are in that of a key in it.
 _DEPTH_OF_ARGUMENT = 2
 
@@ -331,7 +330,7 @@ def _facts_of(key: str, values: Sequence[Any], at: Place, depth: int) -> Iterato
         yield f"{key}.arguments", Known(len(value.arguments) + len(value.keywords)), at
         for name, node, item in _given(value.call, maker, value.arguments, value.keywords):
             yield from _facts_of(f"{key}.{name}", [item], Place(value.file, node), depth + 1)
-    if _ADDRESSES.search(key) and all(isinstance(each, Own) and not each.of_rank for each in map(mixed, values)):
+    if key in _MEETING_PLACES and all(isinstance(each, Own) and not each.of_rank for each in map(mixed, values)):
         yield f"{key}.of_each_process", Known(True), at
     if all(map(is_sized_by_data, values)):
         yield f"{key}.sized_by_data", Known(True), at
