@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from preflight.model.job import Claim
+from preflight.sources.python.imports import is_foreign
 from preflight.sources.python.module import Module, argument, last
 from preflight.sources.python.outline import dotted, end_of
 
@@ -156,7 +157,11 @@ def _profilers(module: Module) -> Iterator[Claim]:
     """A profiler that records all steps of a loop: without a schedule, and without an end inside the loop."""
     for call in module.named(*_PROFILERS):
         name = module.called(call)
-        if "profiler" not in name or any(argument(call, each) is not None for each in _SCHEDULES):
+        if (
+            "profiler" not in name
+            or not is_foreign(name)
+            or any(argument(call, each) is not None for each in _SCHEDULES)
+        ):
             continue
         loop = _profiled_loop(module, call)
         if loop is None or any(isinstance(node, ast.Break) for node in ast.walk(loop)):

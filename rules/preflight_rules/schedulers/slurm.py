@@ -25,7 +25,7 @@ from preflight_rules.launches import (
     is_placeholder,
     on_first_node_only,
 )
-from preflight_rules.schedulers.slurm_steps import steps
+from preflight_rules.schedulers.slurm_steps import chores, steps
 
 #: Forms of --time (sbatch manual): minutes[:seconds], hours:minutes:seconds, days-hours[:minutes[:seconds]].
 _TIME = re.compile(r"-?\d+(?::\d+){0,2}|\d+-\d+(?::\d+){0,2}|(?i:infinite|unlimited)|0")
@@ -305,6 +305,9 @@ def granted_nodes_beyond_all_steps(job: Job) -> Iterator[Verdict]:
     front = max((size for step, size in sized if not step.definitely("step_background")), default=0)
     used = background + front
     placed_at = {joined(texts(c.value)): size for step, size in sized if (c := step.about("step_placed")) is not None}
+    for chore in chores(job):
+        if (c := chore.about("step_placed")) is not None:
+            placed_at.setdefault(joined(texts(c.value)), 1)
     if len(placed_at) > 1:
         # Steps on nodes of their own use all of these.
         used = max(used, sum(placed_at.values()))

@@ -251,11 +251,22 @@ class Step(NamedTuple):
 
 def steps(job: Job) -> Iterator[Step]:
     """The steps other than short utility commands (`CHORES`), in file order."""
-    for claim in job.about("step"):
-        if claim.alternatives and all(str(item) in CHORES for item in claim.alternatives):
-            continue
-        launch = next((launch for launch in job.launches if launch.id == claim.scope.launch), None)
-        yield Step(job, claim, launch)
+    return (step for step in _all_steps(job) if not _is_chore(step))
+
+
+def chores(job: Job) -> Iterator[Step]:
+    """The steps that are short utility commands, in file order."""
+    return filter(_is_chore, _all_steps(job))
+
+
+def _all_steps(job: Job) -> Iterator[Step]:
+    launches = {launch.id: launch for launch in job.launches}
+    return (Step(job, claim, launches.get(claim.scope.launch)) for claim in job.about("step"))
+
+
+def _is_chore(step: Step) -> bool:
+    started = step.claim.alternatives
+    return bool(started) and all(str(item) in CHORES for item in started)
 
 
 #: Patterns that make file names differ between array tasks or jobs.

@@ -22,7 +22,23 @@ from preflight.sources.python.simulation.values import (
 #: Stands for a word that is not known.
 OPEN = "\0"
 _ACTIONS = ("store", "store_true", "store_false", "append", "extend", "count", "store_const")
-_TYPES: dict[str, Callable[[str], Any]] = {"builtins.int": int, "builtins.float": float, "builtins.str": str}
+
+
+def string_to_bool(word: str) -> bool:
+    """What the parser of transformers makes of a word for a switch. Raises argparse.ArgumentTypeError for any other."""
+    if word.lower() in ("yes", "true", "t", "y", "1"):
+        return True
+    if word.lower() in ("no", "false", "f", "n", "0"):
+        return False
+    raise argparse.ArgumentTypeError(f"Truthy value expected: got {word}")
+
+
+_TYPES: dict[str, Callable[[str], Any]] = {
+    "builtins.int": int,
+    "builtins.float": float,
+    "builtins.str": str,
+    "transformers.string_to_bool": string_to_bool,
+}
 
 
 class Refused(Exception):

@@ -24,6 +24,7 @@ from preflight.sources.python.simulation.values import (
     Own,
     Unknown,
     forget,
+    item_of_one,
     native,
 )
 
@@ -70,7 +71,7 @@ class Assignments(RunState):
                 self._assign(target, item, frame)
             return
         for position, target in enumerate(targets):
-            part: Any = value if isinstance(value, Unknown) else UNKNOWN
+            part: Any = item_of_one(value, position) if isinstance(value, Unknown) else UNKNOWN
             if isinstance(value, External) and value.last == "shape":
                 part = self.functions.item(self, value, position)
             elif isinstance(value, External):

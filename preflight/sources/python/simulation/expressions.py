@@ -35,6 +35,7 @@ from preflight.sources.python.simulation.values import (
     Own,
     Super,
     Unknown,
+    item_of_one,
     merged,
     mixed,
     native,
@@ -501,7 +502,7 @@ class Expressions(Assignments):
         if isinstance(receiver, External):
             return self.functions.item(self, receiver, key)
         if isinstance(receiver, Unknown):
-            return receiver if not isinstance(key, Own) else part_of(receiver, key)
+            return part_of(receiver, key) if isinstance(key, Own) else item_of_one(receiver, key)
         if self.operated(receiver, node, frame):
             return UNKNOWN
         try:

@@ -16,6 +16,7 @@ from typing import Any
 
 from preflight.sources.base import SourceFile
 from preflight.sources.python.simulation.calls import Calls
+from preflight.sources.python.simulation.coverage import names_in
 from preflight.sources.python.simulation.data_origins import item_of, size_origin
 from preflight.sources.python.simulation.divergence import Divergence, Early, names_of, only_in_one
 from preflight.sources.python.simulation.expressions import end_of_decorator
@@ -28,7 +29,6 @@ from preflight.sources.python.simulation.run_state import (
     Returned,
     Signal,
     Stopped,
-    names_in,
 )
 from preflight.sources.python.simulation.values import (
     OF_RANK,
@@ -99,6 +99,7 @@ class Interpreter(Calls):
         try:
             for statement in statements:
                 self._step()
+                self._executed.add(statement)
                 handler = getattr(self, f"_do_{type(statement).__name__}", None)
                 if handler is not None:
                     handler(statement, frame)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from preflight.sources.python.collectives import AGREEING, is_collective_event
 from preflight.sources.python.imports import is_foreign
-from preflight.sources.python.simulation import argument_parser
+from preflight.sources.python.simulation import argument_parser, dataclass_parser
 from preflight.sources.python.simulation.argument_parser import CONFIG_OPTIONS, Parser
 from preflight.sources.python.simulation.data_origins import (
     gives_own_data,
@@ -319,6 +319,10 @@ class Library:
         handler = getattr(self, f"_call_{name.replace('.', '_')}", None) if not is_open else None
         if handler is not None:
             return handler(run, arguments, keywords, node, frame)
+        if function.last in (*dataclass_parser.PARSING, *dataclass_parser.READING) and isinstance(node, ast.Call):
+            made = self._dataclasses(run, function, arguments, keywords, node, frame)
+            if made is not UNKNOWN:
+                return made
         if name in _SPAWNS:
             return self._spawned(run, name, arguments, keywords, node, frame)
         if name.rpartition(".")[2] in _WRAPS and not is_open:
@@ -762,23 +766,65 @@ class Library:
         is_line = given is None and not arguments[1:] and "namespace" not in keywords and not self._is_line_changed
         is_strict = name == "parse_args" and is_line and not parser.is_open and not parser.takes_rest
         run.note_parser(node, frame, parser.spellings() if is_strict else ())
-        words: Sequence[str | None] | None = self.world.arguments
+        words = self._words(run, given)
         if "namespace" in keywords or len(arguments) > 1:
             words = None
             forget(keywords.get("namespace", arguments[-1] if arguments else None))
-        line = run.items(self._line)
-        if words is not None and None not in words and given is None:
-            # The program may have changed it.
-            words = [each if isinstance(each, str) else None for each in line[1:]] if line is not None else None
-        if given is not None and words is not None:
-            items = run.items(given)
-            words = [each if isinstance(each, str) else None for each in items] if items is not None else None
         found, refusal, option = argument_parser.parse(parser, words, self._convert(run, node, frame), run.region)
         if refusal:
             run.refuse(option or node, frame, refusal)
         if found.items is not None and parser.options:
             run.checks.add(True)
         return (found, UNKNOWN) if name == "parse_known_args" else found
+
+    def _words(self, run: Interpreter, given: Any) -> Sequence[str | None] | None:
+        """The words that a parser reads: those it is given, or those of the line; None if they are not known."""
+        words: Sequence[str | None] | None = self.world.arguments
+        if words is None or (given is None and None in words):
+            return words
+        # The program may have changed the line.
+        items = run.items(given) if given is not None else run.items(self._line)
+        if items is None:
+            return None
+        return [each if isinstance(each, str) else None for each in (items if given is not None else items[1:])]
+
+    def _dataclasses(
+        self,
+        run: Interpreter,
+        function: External,
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
+        node: ast.Call,
+        frame: Frame,
+    ) -> Any:
+        """What a parser of dataclasses returns: an object for each; UNKNOWN if it is not such a parser."""
+        owners = dataclass_parser.classes_of(function.owner)
+
+        def default_of(value: Any) -> Any:
+            return self.field_default(run, value, node, frame)
+
+        values: Mapping[str, Any] | None = None
+        if function.last in dataclass_parser.READING:
+            read = arguments[0] if arguments else UNKNOWN
+            if function.last != "parse_dict":
+                read = self._loaded(run, _path_of(read), _yaml, is_path=True)
+            values = read.items if isinstance(read, DictValue) else None
+        found: list[Any] = []
+        for number, owner in enumerate(owners):
+            if isinstance(owner, External):
+                name = f"{function.name}()" + f"[{number}]" * bool(number)
+                found.append(External(name, run.region, owner=function.owner))
+                continue
+            if function.last in dataclass_parser.PARSING:
+                given = arguments[0] if arguments else keywords.get("args")
+                parser = dataclass_parser.options_of(owner, default_of, node)
+                words = self._words(run, given)
+                parsed, refusal, _ = argument_parser.parse(parser, words, self._convert(run, node, frame), run.region)
+                if refusal:
+                    run.refuse(node, frame, refusal)
+                values = parsed.items
+            found.append(dataclass_parser.made(owner, values, default_of, run.region))
+        return tuple(found) if found else UNKNOWN
 
     def _convert(self, run: Interpreter, node: ast.expr, frame: Frame) -> Callable[[Any, str], Any]:
         def convert(kind: Any, word: str) -> Any:

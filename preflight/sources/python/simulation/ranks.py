@@ -109,7 +109,7 @@ def simulated(job: Job, derived: Job, files_of: Callable[[Launch], Files]) -> Jo
     shown = [
         claim
         for claim in resolution.resolved(job.claims, by_id, runs)
-        if not _is_uncalled(claim, runs) and not _is_of_own(claim, own.get(claim.scope.launch, ()))
+        if not _is_not_reached(claim, runs) and not _is_of_own(claim, own.get(claim.scope.launch, ()))
     ]
     known = replace(job, claims=tuple(shown))
     new = [
@@ -127,11 +127,15 @@ def simulated(job: Job, derived: Job, files_of: Callable[[Launch], Files]) -> Jo
     return replace(job, claims=(*kept, *new), suppressions=tuple(dict.fromkeys((*job.suppressions, *comments))))
 
 
-def _is_uncalled(claim: Claim, runs: Mapping[str, Sequence[Run]]) -> bool:
-    """Whether a claim is about a function that its program does not call."""
+def _is_not_reached(claim: Claim, runs: Mapping[str, Sequence[Run]]) -> bool:
+    """Whether a claim rests on a part of its program that no rank comes to."""
     of_launch = runs.get(claim.scope.launch, ())
-    path, line = claim.span.path, claim.span.line
-    return bool(of_launch) and any(path == at and first <= line <= end for at, first, end in of_launch[-1].uncalled)
+    parts = of_launch[-1].not_reached if of_launch else ()
+    return any(
+        path == each.span.path and first <= each.span.line <= end
+        for each in (claim, *claim.because)
+        for path, first, end in parts
+    )
 
 
 def _unlaunched(job: Job) -> Iterator[Launch]:
@@ -327,7 +331,7 @@ def _of_modules(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> 
             replace(claim, scope=launch.scope, strength=Strength.CONFIG)
             for claim in files.reading(file).claims
             if claim.span.line in lines and call_settings.place_of(claim.quantity, claim.span) not in known
-            if not _is_of_own(claim, own)
+            if not _is_of_own(claim, own) and not _is_not_reached(claim, {launch.id: runs})
         ]
         yield from resolution.resolved(found, {launch.id: launch}, {launch.id: runs})
 
@@ -587,7 +591,7 @@ def _run(
         library.is_asked,
         interpreter.parsers,
         frozenset(interpreter.entered),
-        frozenset(interpreter.uncalled()) if is_of_any and is_complete else frozenset(),
+        interpreter.not_reached(is_finished=failure is None) if is_of_any and is_complete else (),
         library.not_set,
         undivided,
         (world.rank, world.local_rank),

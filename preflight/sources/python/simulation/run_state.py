@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import copy
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -14,6 +13,8 @@ from preflight._util.redaction import scrub
 from preflight.sources.base import SourceFile
 from preflight.sources.python.collectives import comes_round, is_collective_event
 from preflight.sources.python.imports import is_foreign
+from preflight.sources.python.simulation import coverage
+from preflight.sources.python.simulation.coverage import Part
 from preflight.sources.python.simulation.data_origins import exchanges_buffers
 from preflight.sources.python.simulation.divergence import LAYER, WRAPS, Divergence, Early, missed, waits
 from preflight.sources.python.simulation.values import (
@@ -113,7 +114,7 @@ class Run(NamedTuple):
         asks_for_rank: whether what it does may depend on its rank.
         parsers: the calls that parse a line.
         entered: the functions that it certainly calls, by file, first and last line.
-        uncalled: the functions that nothing in its modules calls or names.
+        not_reached: the parts of its modules that it never comes to.
         not_set: the variables that are not set, and for which it has a default.
         place: the number of the rank, and that on its node; None for any rank, and where that is not known.
         undivided: the loaders of data of which no rank takes a part, with the method that reads a stream.
@@ -135,7 +136,7 @@ class Run(NamedTuple):
     asks_for_rank: bool = True
     parsers: Sequence[ParserCall] = ()
     entered: Collection[tuple[str, int, int]] = ()
-    uncalled: Collection[tuple[str, int, int]] = ()
+    not_reached: Collection[Part] = ()
     not_set: Sequence[str] = ()
     undivided: Sequence[tuple[Event, FunctionValue | None]] = ()
     place: tuple[int | None, int | None] = (None, None)
@@ -220,17 +221,6 @@ class Stopped(Signal):
 FindModule = Callable[[SourceFile, str, int], "SourceFile | None"]
 
 
-def names_in(tree: ast.AST) -> Iterator[str]:
-    """The names that are used in a tree, and its texts, which may name something."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name):
-            yield node.id
-        elif isinstance(node, ast.Attribute):
-            yield node.attr
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.value
-
-
 class RunState:
     """Where a run is, how certain that is, and what it has called so far."""
 
@@ -249,6 +239,7 @@ class RunState:
         self.rounds: dict[tuple[str, int, int], set[int]] = {}
         self.entered: set[tuple[str, int, int]] = set()
         self._called_functions: set[ast.AST] = set()
+        self._executed: set[ast.AST] = set()
         self._watched: dict[int, ExpressionPlace] = {}
         self._wanted = wanted
         self._find_module = find_module
@@ -432,18 +423,14 @@ class RunState:
                     value.names.clear()
             frame.names.clear()
 
-    def uncalled(self) -> Iterator[tuple[str, int, int]]:
-        """The functions that nothing in the modules of the run calls or names, by file, first and last line."""
+    def not_reached(self, *, is_finished: bool) -> frozenset[Part]:
+        """The parts of its modules that the run never comes to; those it was stopped before are not known."""
         parsed = {path: self._parse(module.file) for path, module in self._modules.items()}
         trees = {path: each.tree for path, each in parsed.items() if each is not None}
-        named = Counter(name for tree in trees.values() for name in names_in(tree))
-        for path, tree in trees.items():
-            for node in tree.body:
-                if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) or node.decorator_list:
-                    continue
-                own = Counter(names_in(node))
-                if node not in self._called_functions and named[node.name] == own[node.name]:
-                    yield path, node.lineno, node.end_lineno or node.lineno
+        found = set(coverage.uncalled(trees, self._called_functions))
+        if is_finished:
+            found |= set(coverage.not_reached(trees, self._called_functions, self._executed))
+        return frozenset(found)
 
     def _read(self, file: SourceFile) -> Sequence[ast.stmt] | None:
         """The statements of a module; None if it cannot be parsed. Raises OutOfSteps where the modules are too long."""

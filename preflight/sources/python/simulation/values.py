@@ -430,6 +430,21 @@ def part_of(value: Any, *keys: Any) -> Unknown:
     return OWN_PART if any(isinstance(each, Own) for each in keys) else mixed(value)
 
 
+def item_of_one(value: Unknown, position: Any) -> Any:
+    """What an item is of a value that may be one of several lists: one of theirs."""
+    lists = [each.items if isinstance(each, ListValue) else each for each in value.aliases]
+    if value.is_agreed or not lists or not isinstance(position, int):
+        return value
+    found: Any = UNKNOWN
+    for each in lists:
+        if not isinstance(each, (list, tuple)) or not -len(each) <= position < len(each):
+            return value
+        found = merged(found, each[position])
+    for part in value.parts if isinstance(value, Own) else ():
+        found = merged(found, part)
+    return found
+
+
 def _origin(value: Any) -> Unknown | None:
     """What is known of where a value comes from; None if it is known itself."""
     if isinstance(value, Unknown) and value.is_agreed:

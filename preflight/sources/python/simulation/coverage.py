@@ -1,0 +1,119 @@
+"""The parts of a program that a run of it never comes to."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+#: A file, and the first and last line of a part of it.
+Part = tuple[str, int, int]
+
+#: Functions that libraries call under a name of theirs, beside those with two underscores.
+_CALLED_BY_LIBRARIES = {"forward", "training_step", "validation_step", "test_step"}
+#: Calls whose arguments name a class without making anything of it.
+_ASKING = {"isinstance", "issubclass", "super"}
+#: Statements whose parts run or do not, as their condition or what they go through says.
+_BLOCKS = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def names_in(tree: ast.AST) -> Iterator[str]:
+    """The names that are used in a tree, and its texts, which may name something."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def uncalled(trees: Mapping[str, ast.Module], called: Collection[ast.AST]) -> Iterator[Part]:
+    """The functions that nothing in the modules of a run calls or names, or that another one of the name replaces."""
+    named = Counter(name for tree in trees.values() for name in names_in(tree))
+    for path, tree in trees.items():
+        for number, node in enumerate(tree.body):
+            if not isinstance(node, _FUNCTIONS) or node.decorator_list or node in called:
+                continue
+            own = Counter(names_in(node))
+            if named[node.name] == own[node.name] or _is_replaced(node, tree.body[number + 1 :]):
+                yield path, node.lineno, node.end_lineno or node.lineno
+
+
+def _is_replaced(node: ast.FunctionDef | ast.AsyncFunctionDef, following: Sequence[ast.stmt]) -> bool:
+    """Whether a function of the same name follows before the name is used."""
+    for other in following:
+        if isinstance(other, _FUNCTIONS) and other.name == node.name and not other.decorator_list:
+            return True
+        if not isinstance(other, _FUNCTIONS) and node.name in names_in(other):
+            return False
+    return False
+
+
+def not_reached(
+    trees: Mapping[str, ast.Module], called: Collection[ast.AST], executed: Collection[ast.AST]
+) -> Iterator[Part]:
+    """The statements that a run leaves out in its modules, and in the functions that only the user's own code calls."""
+    kept = {name for tree in trees.values() for name in _kept_names(tree)}
+    for path, tree in trees.items():
+        bodies = [tree.body] if any(each in executed for each in tree.body) else []
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                name = node.name
+                bodies += [
+                    each.body
+                    for each in node.body
+                    if isinstance(each, _FUNCTIONS) and each.name == "__init__" and each in called and name not in kept
+                ]
+            elif isinstance(node, _FUNCTIONS) and node in called and not _is_for_libraries(node.name):
+                bodies += [node.body] if node.name not in kept and not node.decorator_list else []
+        for body in bodies:
+            for left_out in _left_out(body, executed):
+                yield path, left_out.lineno, left_out.end_lineno or left_out.lineno
+
+
+def _is_for_libraries(name: str) -> bool:
+    return name in _CALLED_BY_LIBRARIES or (name.startswith("__") and name.endswith("__"))
+
+
+def _left_out(body: Sequence[ast.stmt], executed: Collection[ast.AST]) -> Iterator[ast.stmt]:
+    """The statements of a body that were not executed; where an exception may end one early, it is not asked."""
+    for statement in body:
+        if isinstance(statement, (*_FUNCTIONS, ast.ClassDef, ast.Pass)):
+            continue
+        if statement not in executed:
+            yield statement
+        elif isinstance(statement, _BLOCKS):
+            yield from _left_out(statement.body, executed)
+            yield from _left_out(getattr(statement, "orelse", ()), executed)
+
+
+def _kept_names(tree: ast.Module) -> Iterator[str]:
+    """The names of what something else than a call in the tree may call: what is given, stored or named in a text."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            given = () if isinstance(node.func, ast.Name) and node.func.id in _ASKING else node.args
+            for argument in (*given, *(each.value for each in node.keywords)):
+                yield from _names_of(argument)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.Return, ast.NamedExpr, ast.Yield)):
+            yield from _names_of(node.value)
+        elif isinstance(node, ast.alias) and node.asname is not None:
+            yield node.name.rpartition(".")[2]
+        elif isinstance(node, _FUNCTIONS):
+            for default in (*node.args.defaults, *node.args.kw_defaults):
+                yield from _names_of(default)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def _names_of(node: ast.expr | None) -> Iterator[str]:
+    """The names that an expression passes on as they are, not what it calls or whose attributes it asks for."""
+    if isinstance(node, ast.Name):
+        yield node.id
+    elif isinstance(node, ast.Attribute):
+        yield node.attr
+    elif node is not None and not isinstance(node, ast.Call):
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                yield from _names_of(child)
