@@ -119,7 +119,7 @@ class DirectoryTree:
         """`path`, as written in `relative_to`, as a path relative to the root; None when it leads outside."""
         inside = path
         if path.startswith("~"):
-            return _in_a_container(path, relative_to, self.exists)
+            return _elsewhere(path, relative_to, self.exists)
         if path.startswith("/"):
             for root in (str(self.root.absolute()), self._real_root):
                 below = os.path.relpath(os.path.normpath(path), root)
@@ -128,7 +128,7 @@ class DirectoryTree:
                     relative_to = ""
                     break
             else:
-                return _in_a_container(path, relative_to, self.exists)
+                return _elsewhere(path, relative_to, self.exists)
         found = _resolve(inside, relative_to, self.exists)
         first, _, rest = inside.partition("/")
         # A command may run in the folder above, where the root has its own name.
@@ -279,9 +279,9 @@ class MemoryTree:
         return decode(path, raw)
 
     def resolve(self, path: str, *, relative_to: str) -> str | None:
-        """`path`, as written in `relative_to`; None if it is absolute and not that of a container, or leads above."""
+        """`path`, as written in `relative_to`; None if it is absolute and names no file of the tree, or leads above."""
         if path.startswith(("/", "~")):
-            return _in_a_container(path, relative_to, self._exists)
+            return _elsewhere(path, relative_to, self._exists)
         return _resolve(path, relative_to, self._exists)
 
     def names(self, folder: str) -> tuple[str, ...]:
@@ -357,23 +357,18 @@ def note_at(path: str, kind: NoteKind, message: str, detail: NoteDetail | None =
     return Note(kind, message, Span(path, 1, 1, 1, 1), detail=detail)
 
 
-#: Folders in which users, images and manifests put the files of a project, and the kinds of files that are looked for.
-_MOUNTED = re.compile(
-    r"(?:~|/(?:workspace|workdir|opt(?!/conda)|app|apps|code|src|scripts?|job|jobs|config|configs|mnt|project|train|training"
-    r"|data))/(?:[\w.@-]{1,100}/){0,8}[\w.@-]{1,100}\.(?:py|sh|bash|json|ya?ml|toml)"
-)
-#: A file below any other folder at the root, such as `/Megatron-LM/train.sh`, where a project is mounted.
-_MOUNTED_WHOLE = re.compile(
-    r"/(?!(?:bin|sbin|usr|lib|lib64|etc|proc|sys|dev|tmp|var|run|boot|root|home|opt)/)[\w.@-]{1,100}/"
-    r"(?:[\w.@-]{1,100}/){0,8}[\w.@-]{1,100}\.(?:py|sh|bash|json|ya?ml|toml)"
+#: A file of a project at the path that it has on a node or in an image: not below a folder of the system.
+_ELSEWHERE = re.compile(
+    r"(?:~|/(?!(?:bin|sbin|usr|lib|lib64|etc|proc|sys|dev|tmp|var|run|boot|opt/conda)/)[\w.@-]{1,100})"
+    r"/(?:[\w.@-]{1,100}/){0,8}(?:[\w.@-]{1,100}\.(?:py|sh|bash|json|ya?ml|toml)|\w{0,40}(?:hosts?|hostfile|nodefile|machinefile)"
+    r"(?:\.txt)?)"
 )
 
 
-def _in_a_container(path: str, relative_to: str, exists: Callable[[str], bool]) -> str | None:
-    """The file of the tree that a container or a home has at `path`: with the longest end that names one."""
-    parts = path.split("/")[1:]
-    starts = range(len(parts)) if _MOUNTED.fullmatch(path) else (1,) if _MOUNTED_WHOLE.fullmatch(path) else ()
-    for start in starts:
+def _elsewhere(path: str, relative_to: str, exists: Callable[[str], bool]) -> str | None:
+    """The file of the tree that a node or container has at `path`: with the longest end that names one."""
+    parts = path.split("/")[1:] if _ELSEWHERE.fullmatch(path) else ()
+    for start in range(len(parts)):
         rest = "/".join(parts[start:])
         found = _resolve(rest, relative_to, exists)
         if found is not None and exists(found):

@@ -18,7 +18,8 @@ from preflight_rules.launches import SCHEDULERS, certainly_several
 
 #: Variables of communication libraries, which must be the same on all ranks.
 _LIBRARY_VARIABLES = re.compile(
-    r"env\.(?:NCCL|GLOO|UCX|FI|RCCL|HOROVOD|TORCH_NCCL)_\w+|env\.(?:MASTER_ADDR|MASTER_PORT|LD_LIBRARY_PATH)"
+    r"env\.(?:(?:NCCL|GLOO|UCX|FI|RCCL|HOROVOD|TORCH|PYTORCH|CUBLAS|NVTE|PADDLE|FLAGS|OMP|MKL|XLA|TF|HF|TRANSFORMERS)_\w+"
+    r"|CUDA_(?!HOME|PATH|ROOT)\w+|MASTER_ADDR|MASTER_PORT|LD_LIBRARY_PATH|PYTHONPATH)"
 )
 
 
@@ -196,8 +197,8 @@ def _no_network_finding(job: Job, launch: Launch, hosts: Claim) -> Verdict:
 def mpi_variable_stays_behind(job: Job) -> Iterator[Verdict]:
     """A variable is exported for the ranks, but mpirun does not pass it on to other hosts.
 
-    What it checks: Where Open MPI's mpirun starts ranks on several listed hosts, that the variables of the
-    communication libraries which the script exports (NCCL_, GLOO_, UCX_, FI_, MASTER_ADDR, LD_LIBRARY_PATH ...) are
+    What it checks: Where Open MPI's mpirun starts ranks on several listed hosts, that the variables of frameworks and
+    communication libraries which the script exports (NCCL_, UCX_, CUDA_, FLAGS_, MASTER_ADDR, PYTHONPATH ...) are
     passed on with `-x`. In an MPIJob, every variable of the launcher that the workers do not have themselves.
 
     Why it matters: Over ssh only the ranks on the first host see what the script exported. The others run with another
@@ -292,7 +293,7 @@ def _names(value: object) -> tuple[object, ...]:
 
 
 def _exported(job: Job, launch: Launch, passed_on: Claim) -> list[Claim]:
-    """Variables of the communication libraries that the script exports and mpirun does not name."""
+    """Variables of libraries that the script exports and mpirun does not name."""
     names = {str(name) for value in passed_on.alternatives if isinstance(value, tuple) for name in value}
     return [
         claim

@@ -9,7 +9,7 @@ from preflight.model.job import Claim, Job, Known, Launch, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
-from preflight.plugins.claim_text import joined, placed, quoted, why_unresolved
+from preflight.plugins.claim_text import joined, placed, quoted, where, why_unresolved
 from preflight.plugins.questions import SubjectQuestion, claims_about
 from preflight_rules.launches import (
     SCHEDULERS,
@@ -828,6 +828,43 @@ def every_step_profiled(job: Job) -> Iterator[Verdict]:
             at=profiler,
             remedy="Give it a schedule of some steps, or remove it from real runs.",
         )
+
+
+@rule(
+    "TRN025",
+    "unfrozen-after-wrap",
+    severity=Severity.WARNING,
+    otherwise="no parameters are put back into training after a model was wrapped",
+    each=claims_about("unfrozen_after_wrap"),
+)
+def unfrozen_after_wrap(question: SubjectQuestion) -> Verdict | None:
+    """Parameters are frozen while their model is wrapped, and trained later.
+
+    What it checks: Parameters that are frozen (`requires_grad = False`, `stop_gradient = True`) when the program wraps
+    their model with DistributedDataParallel or Paddle's DataParallel are not put back into training unless the model
+    is wrapped again.
+
+    Why it matters: The wrapper looks once, when it is made, for the parameters whose gradients the ranks exchange.
+    Those that come later are trained on each rank by its own data: the replicas part, and nothing reports it.
+
+    Example: `freeze(net.backbone)`, `model = DDP(net)`, and `unfreeze(net.backbone)` after five epochs.
+
+    Fix: Wrap the model again after parameters are put back, with an optimizer of its parameters; or wrap it before they
+    are frozen, with `find_unused_parameters=True`.
+
+    Known limits: Parts of a model are compared by their names.
+    """
+    (switch,) = question.claims
+    wrapped, frozen = switch.because
+    part = f"`{switch.value.value}`" if isinstance(switch.value, Known) and switch.value.value else "the model"
+    return failed(
+        question.subject,
+        f"{quoted(switch)} trains the parameters of {part} again, but they were frozen ({where(frozen)}) when"
+        f" {quoted(wrapped)} ({where(wrapped)}) looked for what the ranks exchange: each rank trains them alone.",
+        at=switch,
+        also=((frozen, "frozen here"), (wrapped, "wrapped here")),
+        remedy="Wrap the model again after this, and make the optimizer from the new parameters.",
+    )
 
 
 @rule(

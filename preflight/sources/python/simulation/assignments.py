@@ -58,6 +58,7 @@ class Assignments(RunState):
         elif isinstance(target, ast.Starred):
             self._assign(target.value, UNKNOWN, frame)
         elif isinstance(target, ast.Attribute):
+            self.note_switch(target, value, frame)
             self.set_attribute(self.value(target.value, frame), target.attr, value)
         elif isinstance(target, ast.Subscript):
             receiver, key = self.value(target.value, frame), self.value(target.slice, frame)

@@ -75,6 +75,8 @@ class Calls(Expressions):
                 keywords.update({str(name): item for name, item in given.items.items()})
             else:
                 is_open = True
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "requires_grad_":
+            self.note_switch(node.func, arguments[0] if arguments else keywords.get("requires_grad", True), frame)
         return self.call(callee, arguments, keywords, node, frame, is_open=is_open)
 
     def _super(self, frame: Frame) -> Any:

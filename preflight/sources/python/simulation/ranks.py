@@ -21,6 +21,7 @@ from preflight.sources.python.module import Positions, last, parse_silently
 from preflight.sources.python.rank_conditions import RankSet
 from preflight.sources.python.simulation import call_settings, process_numbers, resolution
 from preflight.sources.python.simulation.argument_parser import OPEN
+from preflight.sources.python.simulation.frozen_parameters import WRAPPERS, unfrozen
 from preflight.sources.python.simulation.interpreter import Interpreter
 from preflight.sources.python.simulation.known_functions import OF_RANK_NAMES, Library, World
 from preflight.sources.python.simulation.libraries import names, table
@@ -261,6 +262,7 @@ def _of_launch(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> I
         because = replace(because, value=Known(True), condition=_UNSURE if divided.doubt > 1 else "")
         early = _claim("early_optimizer", "fsdp", optimizer.file, optimizer.node, launch)
         yield replace(early, because=(because,))
+    yield from _unfrozen(launch, runs[-1])
     if not launch.launcher:
         if runs[-1].is_complete:
             yield from _of_functions(job, launch, runs, files)
@@ -289,6 +291,17 @@ def _of_launch(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> I
         yield replace(setter, value=Unresolved(f"{launch.program} sets RANK"))
     yield from _of_functions(job, launch, runs, files)
     yield from _of_lone_rank(job, launch, runs)
+
+
+def _unfrozen(launch: Launch, found: Run) -> Iterator[Claim]:
+    """Parameters that are put back into training after the model was wrapped."""
+    wraps = [at for at, event in enumerate(found.events) if event.name.endswith(WRAPPERS)]
+    for switch, at, before in unfrozen(found.switches, wraps):
+        wrap = found.events[at]
+        wrapped = replace(_claim("uses_ddp", "", wrap.file, wrap.node, launch), value=Known(True))
+        frozen = _claim("unfrozen_after_wrap", before.part, before.file, before.node, launch)
+        claim = _claim("unfrozen_after_wrap", switch.part, switch.file, switch.node, launch)
+        yield replace(claim, because=(wrapped, frozen))
 
 
 def _of_calls(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
@@ -595,6 +608,7 @@ def _run(
         library.not_set,
         undivided,
         (world.rank, world.local_rank),
+        interpreter.switches,
     )
     interpreter.free()
     return found

@@ -13,10 +13,11 @@ from preflight._util.redaction import scrub
 from preflight.sources.base import SourceFile
 from preflight.sources.python.collectives import comes_round, is_collective_event
 from preflight.sources.python.imports import is_foreign
-from preflight.sources.python.simulation import coverage
+from preflight.sources.python.simulation import coverage, frozen_parameters
 from preflight.sources.python.simulation.coverage import Part
 from preflight.sources.python.simulation.data_origins import exchanges_buffers
 from preflight.sources.python.simulation.divergence import LAYER, WRAPS, Divergence, Early, missed, waits
+from preflight.sources.python.simulation.frozen_parameters import Switch
 from preflight.sources.python.simulation.values import (
     AGREED,
     OF_RANK,
@@ -116,6 +117,7 @@ class Run(NamedTuple):
         entered: the functions that it certainly calls, by file, first and last line.
         not_reached: the parts of its modules that it never comes to.
         not_set: the variables that are not set, and for which it has a default.
+        switches: what takes parameters out of training, and puts them back.
         place: the number of the rank, and that on its node; None for any rank, and where that is not known.
         undivided: the loaders of data of which no rank takes a part, with the method that reads a stream.
     """
@@ -140,6 +142,7 @@ class Run(NamedTuple):
     not_set: Sequence[str] = ()
     undivided: Sequence[tuple[Event, FunctionValue | None]] = ()
     place: tuple[int | None, int | None] = (None, None)
+    switches: Sequence[Switch] = ()
 
 
 class ParserCall(NamedTuple):
@@ -288,6 +291,7 @@ class RunState:
         #: Ranks that the program compares its own with.
         self.named_ranks: set[int] = set()
         self.parsers: list[ParserCall] = []
+        self.switches: list[Switch] = []
         #: Whether checks of the program were decided.
         self.checks: set[bool] = set()
 
@@ -351,6 +355,16 @@ class RunState:
         """Note a call that parses a line."""
         if not self._muted:
             self.parsers.append(ParserCall(frame.module.file, node, () if self._is_doubtful else options))
+
+    def note_switch(self, target: ast.Attribute, value: Any, frame: Frame) -> None:
+        """Note what an attribute or a method does to the parameters that are trained."""
+        parsed, function = self._parse(frame.module.file), frame.function
+        if target.attr not in frozen_parameters.TRAINED_IF or parsed is None or self._muted:
+            return
+        around = parsed.tree if function is None else function.node
+        switch = frozen_parameters.switch(target, value, frame.module.file, around, len(self.events))
+        if switch is not None:
+            self.switches.append(switch)
 
     def refuse(self, node: ast.AST, frame: Frame, why: str) -> None:
         """End the program because its parser refuses the line."""

@@ -1,0 +1,84 @@
+"""Parameters that a program takes out of training, and puts back after its model was wrapped.
+
+DistributedDataParallel and Paddle's DataParallel look at `requires_grad` (`stop_gradient`, `trainable`) once, when they
+are made: what was frozen then is never exchanged (torch/nn/parallel/distributed.py, `_build_params_for_reducer`;
+python/paddle/distributed/parallel.py, `init_reducer`).
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from preflight.sources.base import SourceFile
+
+#: The attributes and methods, and the value by which a parameter takes part in training.
+TRAINED_IF = {"requires_grad": True, "requires_grad_": True, "stop_gradient": False, "trainable": True}
+#: What looks at the attributes once.
+WRAPPERS = ("DistributedDataParallel", "paddle.DataParallel")
+_PARAMETERS = re.compile(r"\.(?:named_)?(?:parameters|sublayers|modules|named_modules)\(.*\)$")
+
+
+class Switch(NamedTuple):
+    """An assignment that takes parameters out of training or puts them back.
+
+    Args:
+        after: how many calls the program had made before.
+        part: the part of the model, as it is written, without the model itself: `backbone`; empty for all of it.
+    """
+
+    after: int
+    is_on: bool
+    part: str
+    file: SourceFile
+    node: ast.expr
+
+
+def switch(target: ast.Attribute, value: object, file: SourceFile, around: ast.AST, after: int) -> Switch | None:
+    """What an assignment of an attribute does to parameters; None if it does nothing that is known.
+
+    Args:
+        around: the function or module in which it stands.
+    """
+    trained = TRAINED_IF.get(target.attr)
+    if trained is None or not isinstance(value, bool):
+        return None
+    owner = ast.unparse(target.value)
+    for node in ast.walk(around):
+        if isinstance(node, ast.For) and target in ast.walk(node) and owner in _names(node.target):
+            owner = ast.unparse(node.iter)
+    if target.attr != "requires_grad_" and not _PARAMETERS.search(owner):
+        return None
+    return Switch(after, value is trained, _part(_PARAMETERS.sub("", owner)), file, target)
+
+
+def _names(target: ast.expr) -> list[str]:
+    """The names that a loop gives what it goes through."""
+    return [each.id for each in ast.walk(target) if isinstance(each, ast.Name)]
+
+
+def _part(model: str) -> str:
+    """What of a model is named: `self.net.module.layer4` and `net.layer4` name one part."""
+    names = [name for name in model.split(".") if name not in ("self", "module", "_layers")]
+    return names[-1] if len(names) > 1 or model.startswith("self.") else ""
+
+
+def unfrozen(switches: Sequence[Switch], wraps: Sequence[int]) -> Iterator[tuple[Switch, int, Switch]]:
+    """Each part that is put back after the last wrapping before which it was frozen, with that wrapping.
+
+    Args:
+        wraps: how many calls the program had made before each wrapping.
+    """
+    for on in switches:
+        before = [each for each in wraps if each < on.after]
+        if not on.is_on or not before or before[-1] != wraps[-1]:
+            continue
+        frozen = [
+            each
+            for each in switches
+            if each.after <= before[-1] and (each.part == on.part or "" in (each.part, on.part))
+        ]
+        if frozen and not frozen[-1].is_on:
+            yield on, before[-1], frozen[-1]
