@@ -834,8 +834,8 @@ def every_step_profiled(job: Job) -> Iterator[Verdict]:
     "TRN025",
     "unfrozen-after-wrap",
     severity=Severity.WARNING,
-    otherwise="no parameters are put back into training after a model was wrapped",
-    each=claims_about("unfrozen_after_wrap"),
+    otherwise="no frozen parameters are put back into training",
+    each=claims_about("parameters_unfrozen"),
 )
 def unfrozen_after_wrap(question: SubjectQuestion) -> Verdict | None:
     """Parameters are frozen while their model is wrapped, and trained later.
@@ -855,6 +855,8 @@ def unfrozen_after_wrap(question: SubjectQuestion) -> Verdict | None:
     Known limits: Parts of a model are compared by their names.
     """
     (switch,) = question.claims
+    if not switch.because:
+        return None
     wrapped, frozen = switch.because
     part = f"`{switch.value.value}`" if isinstance(switch.value, Known) and switch.value.value else "the model"
     return failed(

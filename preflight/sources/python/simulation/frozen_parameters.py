@@ -65,20 +65,16 @@ def _part(model: str) -> str:
     return names[-1] if len(names) > 1 or model.startswith("self.") else ""
 
 
-def unfrozen(switches: Sequence[Switch], wraps: Sequence[int]) -> Iterator[tuple[Switch, int, Switch]]:
-    """Each part that is put back after the last wrapping before which it was frozen, with that wrapping.
+def unfrozen(switches: Sequence[Switch], wraps: Sequence[int]) -> Iterator[tuple[Switch, Switch, int | None]]:
+    """Each part that is put back after it was frozen, and the last wrapping if it was frozen then.
 
     Args:
         wraps: how many calls the program had made before each wrapping.
     """
-    for on in switches:
-        before = [each for each in wraps if each < on.after]
-        if not on.is_on or not before or before[-1] != wraps[-1]:
+    for number, on in enumerate(switches):
+        before = [each for each in switches[:number] if each.part == on.part or "" in (each.part, on.part)]
+        if not on.is_on or not wraps or not any(not each.is_on for each in before):
             continue
-        frozen = [
-            each
-            for each in switches
-            if each.after <= before[-1] and (each.part == on.part or "" in (each.part, on.part))
-        ]
-        if frozen and not frozen[-1].is_on:
-            yield on, before[-1], frozen[-1]
+        then = [each for each in before if each.after <= wraps[-1] < on.after]
+        frozen = then[-1] if then and not then[-1].is_on else None
+        yield on, frozen or next(each for each in reversed(before) if not each.is_on), wraps[-1] if frozen else None

@@ -294,14 +294,18 @@ def _of_launch(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> I
 
 
 def _unfrozen(launch: Launch, found: Run) -> Iterator[Claim]:
-    """Parameters that are put back into training after the model was wrapped."""
+    """Parameters that are put back into training, and the wrapping that has missed them."""
     wraps = [at for at, event in enumerate(found.events) if event.name.endswith(WRAPPERS)]
-    for switch, at, before in unfrozen(found.switches, wraps):
-        wrap = found.events[at]
-        wrapped = replace(_claim("uses_ddp", "", wrap.file, wrap.node, launch), value=Known(True))
-        frozen = _claim("unfrozen_after_wrap", before.part, before.file, before.node, launch)
-        claim = _claim("unfrozen_after_wrap", switch.part, switch.file, switch.node, launch)
-        yield replace(claim, because=(wrapped, frozen))
+    for switch, before, missed in unfrozen(found.switches, wraps):
+        claim = _claim("parameters_unfrozen", switch.part, switch.file, switch.node, launch)
+        frozen = _claim("parameters_unfrozen", before.part, before.file, before.node, launch)
+        if missed is not None:
+            wrap = found.events[missed]
+            wrapped = replace(_claim("uses_ddp", "", wrap.file, wrap.node, launch), value=Known(True))
+            claim = replace(claim, because=(wrapped, frozen))
+        if not found.is_complete:
+            claim = replace(claim, value=Unresolved(f"{launch.program} cannot be followed to its end"))
+        yield claim
 
 
 def _of_calls(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
