@@ -237,11 +237,17 @@ _DISTRIBUTED = re.compile(
     r"DistributedDataParallel\b|hvd\.DistributedOptimizer|fully_shard\(|FullyShardedDataParallel\b|paddle\.DataParallel\b"
     r"|fleet\.distributed_model\("
 )
+#: Words of what divides data, or lets several ranks work on the same.
+_DIVIDES = (
+    r"lightning|Trainer\b|prepare_data_loader|webdataset|\.shard\(|split_dataset_by_node|num_shards|colossalai|mosaicml"
+    r"|StreamingDataset|\[rank::|rank(?:\(\))?\s*::|::\s*(?:\w+\.)*(?:get_)?world|nodesplitter|split_by_node|composer"
+    r"|ray\.train|parallel_state|tensor_parallel|pipeline_parallel|device_mesh|DeviceMesh|parallelize_|hybrid_configs"
+    r"|worker_num"
+)
+_MAY_DIVIDE = re.compile(_DIVIDES)
+#: With those of what takes effect only where a loader gets it, or is given to it.
 _DIVIDING_WORDS = re.compile(
-    r"accelerat|lightning|Trainer\b|fabric|deepspeed|prepare_data_loader|DistributedSampler|ParallelBatchSampler|webdataset"
-    r"|BatchSampler|[sS]ampler\s*=|\bset_epoch\(|num_replicas|\.shard\(|split_dataset_by_node|num_shards|colossalai|mosaicml|StreamingDataset"
-    r"|\[rank::|rank(?:\(\))?\s*::|::\s*(?:\w+\.)*(?:get_)?world|nodesplitter|split_by_node|composer|ray\.train|parallel_state|tensor_parallel|pipeline_parallel|device_mesh|DeviceMesh|parallelize_"
-    r"|hybrid_configs|worker_num",
+    rf"{_DIVIDES}|accelerat|fabric|deepspeed|DistributedSampler|BatchSampler|[sS]ampler\s*=|\bset_epoch\(|num_replicas"
 )
 #: An import alone divides nothing, and nor do samplers that draw from all of the data. A library that may divide is
 #: recognised by its import.
@@ -261,9 +267,13 @@ _PADDLE_LOADERS = ("paddle.io.DataLoader", "paddle.fluid.io.DataLoader")
 _LOADERS = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader", "DataLoader", "data.DataLoader")
 
 
-def may_divide(text: str) -> bool:
-    """Whether a script may use something that divides data among the ranks."""
-    return _DIVIDING_WORDS.search(_UNUSED.sub("", text)) is not None
+def may_divide(text: str, *, is_followed: bool = False) -> bool:
+    """Whether a script may use something that divides data among the ranks.
+
+    Args:
+        is_followed: whether what a loader gets, and where it goes, is known.
+    """
+    return (_MAY_DIVIDE if is_followed else _DIVIDING_WORDS).search(_UNUSED.sub("", text)) is not None
 
 
 def is_for_evaluation(call: ast.Call, text: str) -> bool:

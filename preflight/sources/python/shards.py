@@ -70,7 +70,10 @@ def claims(module: Module) -> Iterator[Claim]:
     yield from _readers_by_rank(module)
     if "::" in module.file.text:
         yield from _strided_loops(module)
+    if "::" in module.file.text or "enumerate" in module.file.text:
         yield from _orders_by_rank(module)
+    if "set(" in module.file.text and "PYTHONHASHSEED" not in module.file.text:
+        yield from _numbered_sets(module)
     for block in module.nodes(ast.With):
         for item in block.items:
             made = item.context_expr
@@ -170,15 +173,13 @@ _SEEDING = ("seed", "manual_seed", "set_seed", "seed_everything", "default_rng",
 
 
 def _orders_by_rank(module: Module) -> Iterator[Claim]:
-    """`items[rank::size]` of a list whose order differs between ranks: shuffled without one seed, or just listed."""
+    """A list divided by rank whose order differs between ranks: shuffled without one seed, just listed, or of a set."""
     seeds = list(module.named(*_SEEDING))
     ranked = [call for call in seeds if any(_mentions_rank(module, item) for item in call.args)]
-    for node in module.nodes(ast.Subscript):
-        if not _is_strided_by_rank(module, node) or not isinstance(node.value, ast.Name):
-            continue
-        name = node.value.id
+    for divided in _divided_by_rank(module):
+        name = divided.id
         shuffles = [call for call in module.named("shuffle") if [end_of(item) for item in call.args[:1]] == [name]]
-        made = module.definition(node.value)
+        made = module.definition(divided)
         drawn = isinstance(made, ast.Call) and last(module.called(made)) in ("randperm", "permutation", "sample")
         if (shuffles or drawn) and (ranked or not seeds):
             at: ast.AST = shuffles[0] if shuffles else made
@@ -187,6 +188,69 @@ def _orders_by_rank(module: Module) -> Iterator[Claim]:
             continue
         elif isinstance(made, ast.Call) and last(module.called(made)) in ("listdir", "glob", "iglob"):
             yield module.claim("shard_order", "unsorted", made, condition="")
+        elif _lists_a_set(module, made) and "PYTHONHASHSEED" not in module.file.text:
+            yield module.claim("shard_order", "set", made, condition="")
+
+
+def _divided_by_rank(module: Module) -> Iterator[ast.Name]:
+    """The lists of `items[rank::size]` and `for i, item in enumerate(items) if i % size == rank`."""
+    for node in module.nodes(ast.Subscript):
+        if _is_strided_by_rank(module, node) and isinstance(node.value, ast.Name):
+            yield node.value
+    loops = [node.generators[0] for node in module.nodes(ast.ListComp)]
+    loops += [node.generators[0] for node in module.nodes(ast.GeneratorExp)]
+    for loop in loops:
+        counted = loop.iter.args[0] if isinstance(loop.iter, ast.Call) and len(loop.iter.args) == 1 else None
+        if isinstance(counted, ast.Name) and any(_selects_by_rank(module, test) for test in loop.ifs):
+            yield counted
+
+
+def _lists_a_set(module: Module, value: ast.AST) -> bool:
+    """Whether a value is a list of a set."""
+    if not isinstance(value, ast.Call) or last(module.called(value)) not in ("list", "tuple") or len(value.args) != 1:
+        return False
+    return _is_set(module, value.args[0])
+
+
+def _is_set(module: Module, value: ast.expr) -> bool:
+    """Whether a value is a set, which is not one of numbers: these keep their order."""
+    made = module.definition(value)
+    is_made = isinstance(made, ast.Call) and last(module.called(made)) in ("set", "frozenset")
+    return (is_made or isinstance(made, (ast.Set, ast.SetComp))) and "int(" not in module.source(made)
+
+
+def _numbered_sets(module: Module) -> Iterator[Claim]:
+    """`{name: i for i, name in enumerate(set(names))}`, the same as a loop, and `dict(zip(set(names), range(9)))`."""
+    for node in module.nodes(ast.DictComp):
+        numbered = _numbered(module, node.generators[0].target, node.generators[0].iter)
+        if numbered is not None and (ast.unparse(node.value), ast.unparse(node.key)) == numbered:
+            yield module.claim("numbered_set", "", node, condition="")
+    for loop in module.nodes(ast.For):
+        numbered = _numbered(module, loop.target, loop.iter)
+        for each in ast.walk(loop) if numbered is not None else ():
+            target = each.targets[0] if isinstance(each, ast.Assign) else None
+            if not isinstance(each, ast.Assign) or not isinstance(target, ast.Subscript):
+                continue
+            if (ast.unparse(each.value), ast.unparse(target.slice)) == numbered:
+                yield module.claim("numbered_set", "", loop.iter, condition="")
+    for call in module.named("zip"):
+        parent = module.parent(call)
+        is_table = isinstance(parent, ast.Call) and last(module.called(parent)) == "dict"
+        if is_table and len(call.args) == 2 and (_is_set(module, call.args[0]) or _lists_a_set(module, call.args[0])):
+            second = call.args[1]
+            if isinstance(second, ast.Call) and last(module.called(second)) in ("range", "count"):
+                yield module.claim("numbered_set", "", call, condition="")
+
+
+def _numbered(module: Module, target: ast.expr, items: ast.expr) -> tuple[str, str] | None:
+    """The names of the number and the item in `for i, item in enumerate(set(items))`; None for any other loop."""
+    if not isinstance(items, ast.Call) or last(module.called(items)) != "enumerate" or not items.args:
+        return None
+    counted = module.definition(items.args[0])
+    if not isinstance(target, ast.Tuple) or len(target.elts) != 2:
+        return None
+    is_set = _is_set(module, items.args[0]) or _lists_a_set(module, counted)
+    return (ast.unparse(target.elts[0]), ast.unparse(target.elts[1])) if is_set else None
 
 
 def _mentions_rank(module: Module, expression: ast.expr) -> bool:

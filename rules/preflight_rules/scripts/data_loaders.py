@@ -390,7 +390,7 @@ def data_not_divided_among_ranks(job: Job) -> Iterator[Verdict]:
         kind = joined(whole.alternatives)
         if definitely_one_rank(job, whole):
             yield passed(subject)
-        elif not runs_program(job) or job.about("training_framework"):
+        elif not runs_program(job) or (job.about("training_framework") and not whole.because):
             yield unknown(subject, f"another file may divide {quoted(whole)} among the ranks", at=whole)
         elif not job.launches and not job.about("starts_processes"):
             yield unknown(subject, "a plain line of python starts one process", at=whole)
@@ -563,7 +563,46 @@ _ORDERS = {
     "no seed": "shuffles without a seed, so that each rank has another order",
     "seed of each rank": "is shuffled with a seed that depends on the rank, so that each rank has another order",
     "unsorted": "has the order of the file system, which may differ between nodes",
+    "set": "has the order of a set, which is another one in each process unless PYTHONHASHSEED is set",
 }
+#: What to do about each.
+_ORDERED = {"unsorted": "Sort the list.", "set": "Sort the list: `sorted(set(...))`."}
+
+
+@rule(
+    "DAT038",
+    "set-numbered-by-each-rank",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    otherwise="no script numbers the items of a set",
+)
+def set_numbered_by_each_rank(job: Job) -> Iterator[Verdict]:
+    """Each rank numbers the items of a set, whose order is another one in each process.
+
+    What it checks: A table from names to numbers (classes, identities, a vocabulary) is not made by counting a set.
+
+    Why it matters: Python orders a set of texts by hashes that are drawn at the start of each process. Rank 0 trains
+    class 3 with the images that rank 1 takes for class 7, and a later start reads the checkpoint with other numbers.
+    Nothing stops; the model does not learn.
+
+    Example: `{pid: i for i, pid in enumerate(set(pids))}`.
+
+    Fix: `enumerate(sorted(set(pids)))`.
+
+    Known limits: Of a set of whole numbers the order is the same in all processes; nothing shows that a set has only
+    these, unless `int(...)` makes its items.
+    """
+    for subject, table in stated(job, "numbered_set"):
+        if job.about("env.PYTHONHASHSEED"):
+            yield passed(subject)
+            continue
+        yield not_on_several_ranks(job, subject, table) or failed(
+            subject,
+            f"{quoted(table)} numbers the items of a set, whose order is another one in each process: the ranks"
+            " disagree on what each number means.",
+            at=table,
+            remedy="Sort the items first: `enumerate(sorted(...))`.",
+        )
 
 
 @rule(
@@ -577,7 +616,7 @@ def shards_of_different_orders(job: Job) -> Iterator[Verdict]:
     """Ranks take every n-th item of a list whose order differs between them.
 
     What it checks: A list that is divided as `items[rank::size]` is shuffled with one seed for all ranks, and a listing
-    of files is sorted first (otherwise informational).
+    of files or a set is sorted first. A listing that is not is informational where the ranks are on one node.
 
     Why it matters: Each rank divides another list: some samples are read by several ranks, others by none. Nothing
     stops; the model is trained on a part of the data, another one at each start.
@@ -590,11 +629,14 @@ def shards_of_different_orders(job: Job) -> Iterator[Verdict]:
     """
     for subject, order in stated(job, "shard_order"):
         kind = joined(order.alternatives)
+        if kind == "set" and job.about("env.PYTHONHASHSEED"):
+            yield passed(subject)
+            continue
         yield not_on_several_ranks(job, subject, order) or failed(
             subject,
             f"{quoted(order)} {_ORDERS[kind]}: the parts of the ranks"
             f" {'may overlap' if kind == 'unsorted' else 'overlap'} and leave samples out.",
             at=order,
-            remedy="Sort the list." if kind == "unsorted" else "Shuffle with the same seed on every rank.",
-            severity=Severity.INFO if kind == "unsorted" else None,
+            remedy=_ORDERED.get(kind, "Shuffle with the same seed on every rank."),
+            severity=Severity.INFO if kind == "unsorted" and not on_several_nodes(job, order) else None,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from preflight.sources.python.module import last
@@ -12,6 +13,7 @@ from preflight.sources.python.simulation.values import (
     AGREED,
     OWN,
     UNKNOWN,
+    DictValue,
     External,
     Instance,
     ListValue,
@@ -37,6 +39,12 @@ _LOADERS = ("torch.utils.data.DataLoader", "paddle.io.DataLoader")
 _WRAPPERS = pattern("model_wrappers")
 _SENDS_BUFFERS = re.compile(r"^torch\..*\bDistributedDataParallel\(\)$")
 _BUFFERED = pattern("buffered")
+#: What only goes through a loader.
+_ITERATES = re.compile(r"tqdm|itertools|progress|track")
+#: What gives each rank its part of a loader.
+_PREPARES = ("prepare", "prepare_data_loader", "setup_dataloaders")
+#: Values in values are looked into to this depth.
+_MAX_NESTING = 3
 #: Layers within layers.
 _MAX_LAYERS = 6
 _LAYERS = pattern("layer_lists")
@@ -185,3 +193,29 @@ def item_of(iterable: Any, written: ast.expr) -> Any:
     if mixed(iterable) is UNKNOWN and not counts and _NAMES.search(ast.unparse(written)):
         return OWN
     return iterable if isinstance(iterable, Unknown) else UNKNOWN
+
+
+def is_passed_on(made: Event, events: Sequence[Event]) -> bool:
+    """Whether a library gets what a call makes, which may divide it among the ranks: `accelerator.prepare(loader)`."""
+    for event in events:
+        if event.name and not _ITERATES.search(event.name):
+            given = (*event.arguments, *event.keywords.values())
+            if any(_holds(each, made.node) for each in given):
+                return True
+            if last(event.name) in _PREPARES and UNKNOWN in given:
+                return True
+    return False
+
+
+def _holds(value: Any, call: ast.Call, depth: int = 0) -> bool:
+    """Whether a value is, or has in it, what a call made."""
+    if isinstance(value, External):
+        return value.call is call
+    inner: Iterable[Any] = ()
+    if isinstance(value, (ListValue, tuple)):
+        inner = (value.items if isinstance(value, ListValue) else value) or ()
+    elif isinstance(value, DictValue):
+        inner = (value.items or {}).values()
+    elif isinstance(value, Instance):
+        inner = value.attributes.values()
+    return depth < _MAX_NESTING and any(_holds(each, call, depth + 1) for each in inner)

@@ -21,6 +21,7 @@ from preflight.sources.python.module import Positions, last, parse_silently
 from preflight.sources.python.rank_conditions import RankSet
 from preflight.sources.python.simulation import call_settings, process_numbers, resolution
 from preflight.sources.python.simulation.argument_parser import OPEN
+from preflight.sources.python.simulation.data_origins import is_passed_on
 from preflight.sources.python.simulation.frozen_parameters import WRAPPERS, unfrozen
 from preflight.sources.python.simulation.interpreter import Interpreter
 from preflight.sources.python.simulation.known_functions import OF_RANK_NAMES, Library, World
@@ -471,12 +472,18 @@ def _undivided(job: Job, launch: Launch, run: Run) -> Iterator[Claim]:
         if method is not None and method.owner is not None:
             file, node, kind = method.frame.module.file, method.owner.node, "stream"
             spelling = f"class {method.owner.node.name}"
-        elif any(may_divide(each.text) for each, _ in event.calls) or is_for_evaluation(event.node, file.text):
+        elif (
+            is_for_evaluation(event.node, file.text)
+            or is_passed_on(event, run.events)
+            or any(may_divide(each.text, is_followed=run.is_complete) for each, _ in event.calls)
+        ):
             continue
         if file.path not in known:
             known.add(file.path)
             claim = _claim("data_unsplit", kind, file, node, launch)
-            yield replace(claim, spelling=spelling or claim.spelling)
+            followed = _claim("program_followed", launch.program, event.file, _start(event.file), launch)
+            because = (followed,) if run.is_complete else ()
+            yield replace(claim, spelling=spelling or claim.spelling, because=because)
 
 
 def _written_on_each_node(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
