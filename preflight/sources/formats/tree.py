@@ -29,11 +29,6 @@ MAX_BYTES = 10 * 1024 * 1024
 MAX_NAMES = 5_000
 #: Templates of YAML by their names, which `envsubst`, Jinja and the like fill in.
 TEMPLATE_SUFFIXES = (".yaml-template", ".yml-template", ".yaml.template", ".yml.template", ".template")
-#: Files whose paths count from where a command runs: configurations, and scripts of a shell.
-_RUN_ANYWHERE = (
-    *(".yaml", ".yml", ".json", ".jsonc", ".hjson", ".toml", *TEMPLATE_SUFFIXES),
-    *(".sh", ".bash", ".sbatch", ".slurm"),
-)
 _BOM = b"\xef\xbb\xbf"
 _MIB = 1024 * 1024
 #: The bytes that show the kind of a file.
@@ -380,12 +375,11 @@ def _resolve(path: str, relative_to: str, exists: Callable[[str], bool]) -> str 
     if not path:
         return None
     candidates: list[str | None] = []
-    # A program's own paths count from its folder or from the root. A configuration is read by a command, and a script
-    # started by one, that may run in any folder above it; their paths count from the nearest of them that has the file.
+    # What reads a file may run in any folder above it: paths count from the nearest of them that has the file.
     start = posixpath.dirname(relative_to)
     folders = [start]
     while start and start != "/":
-        start = posixpath.dirname(start) if relative_to.endswith(_RUN_ANYWHERE) else ""
+        start = posixpath.dirname(start)
         folders.append(start)
     for folder in folders:
         joined = posixpath.normpath(posixpath.join(folder, path))

@@ -156,7 +156,10 @@ def _read_cluster_train(line: LaunchLine, words: tuple[Word, ...], tree: Tree) -
     sent = _sent_files(line, scanned, tree)
     references.extend(sent)
     if all(reference.role != "script" for reference in sent):
-        references.extend(file_references(scanned.last("config"), "script", line, tree))
+        # It counts from the workspace on the hosts.
+        is_elsewhere = scanned.last("job_workspace") is not None
+        named = file_references(scanned.last("config"), "script", line, tree)
+        references.extend(replace(each, is_elsewhere=each.is_elsewhere or is_elsewhere) for each in named)
     return Reading(claims=tuple(builder.claims), launches=(launch,), references=tuple(references))
 
 

@@ -26,6 +26,10 @@ _SAVES_ITSELF = re.compile(
     r"Trainer\b|callbacks?|[cC]heckpoint(?:er|Manager|Callback)|[lL]ightning|Snapshot|elastic|orbax"
 )
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
+#: What changes the parameters, or runs a program that does.
+_TRAINS = re.compile(
+    r"(?:^|\.)(?:run|minimize|train_batch|zero_grad|clear_grad|clear_gradients|training_step)$|opt\w*\.step$"
+)
 _PROFILERS = ("profile", "Profiler", "start_profiler")
 #: What bounds a profile to some steps.
 _SCHEDULES = ("schedule", "scheduler")
@@ -191,7 +195,8 @@ def _profiled_loop(module: Module, call: ast.Call) -> ast.AST | None:
 def _trains(node: ast.AST) -> bool:
     if not isinstance(node, _LOOPS):
         return False
-    return any(isinstance(inner, ast.Call) and end_of(inner.func) in ("backward", "run") for inner in ast.walk(node))
+    called = [ast.unparse(inner.func) for inner in ast.walk(node) if isinstance(inner, ast.Call)]
+    return any(_TRAINS.search(name) for name in called)
 
 
 def _unshared_models(module: Module) -> Iterator[Claim]:

@@ -105,6 +105,12 @@ def assign_line(state: State, reader: Reader, line: Text, separators: str, fallb
         state.put(reader.array.known or "_", Slot(Kind.ARRAY, place, items=tuple(words)))
         return
     names = [item.known or "_" for item in reader.names] or ["REPLY"]
+    if len(words) < len(names) and any(not isinstance(piece, Lit) for piece in line):
+        # What is not known may be several words.
+        for name in names:
+            why = f"${name} is read from the input"
+            state.put(name, Slot(Kind.TEXT, place, hole(why, place, f"${name}")))
+        return
     for number, name in enumerate(names):
         if number == len(names) - 1 and len(words) > len(names):
             text = tuple(_join_words(words[number:], place))

@@ -350,7 +350,10 @@ def torch_companion_built_for_another_torch(job: Job) -> Iterator[Verdict]:
             pairs, theirs = built_for(other.name), _minor(other.version)
             if mine not in pairs or theirs not in pairs.values():
                 continue
-            if pairs[mine] == theirs:
+            beside = {
+                _minor(p.version) for p in packages if p.name == "torch" and p.claim.span.path == other.claim.span.path
+            }
+            if any(pairs.get(each) == theirs for each in beside):
                 yield passed(f"{job.name} {other.name}")
                 continue
             wanted = next(release for release, companion in pairs.items() if companion == theirs)
@@ -562,8 +565,8 @@ def named_releases_refuse_each_other(job: Job) -> Iterator[Verdict]:
         # Without the extra pip installs any release; what is too old for the package is not used by it.
         uncertain = {name: lowest for name, needed in row.get("extra", {}).items() if (lowest := _lower_bounds(needed))}
         needs = {**uncertain, **certain}
-        if release.local is not None and not release.local.startswith("cu"):
-            # Wheels without CUDA bring none of its libraries.
+        if release.local is not None:
+            # The wheels of another index bring other libraries of CUDA, or none.
             needs = {name: needed for name, needed in needs.items() if not name.startswith(("nvidia-", "triton"))}
         conflicts = [(other, needs[other.name]) for other in named if other.name in needs and not _is_of_a_day(other)]
         conflicts = [pair for pair in conflicts if _is_listed(job, package) == _is_listed(job, pair[0])]

@@ -397,15 +397,17 @@ def groups(job: Job) -> Iterator[tuple[Launch, ...]]:
 
 
 def _jobs_of(job: Job, launches: Sequence[Launch]) -> Iterator[tuple[Launch, ...]]:
-    """The launches by their number of nodes, if each of these has all its ranks once; otherwise all together."""
-    by_nodes: dict[tuple[int, ...], list[Launch]] = {}
+    """The launches by runs that follow each other, if each of these has all its ranks once; otherwise all together."""
+    runs: list[tuple[Launch, ...]] = []
+    current: list[Launch] = []
     for launch in launches:
-        by_nodes.setdefault(numbers(nodes_spanned(job, launch)[0]), []).append(launch)
-    complete = all(
-        len(nodes) == 1 and nodes[0] == len(found) and _known_ranks(job, found) == set(range(nodes[0]))
-        for nodes, found in by_nodes.items()
-    )
-    yield from map(tuple, by_nodes.values() if complete else [launches])
+        current.append(launch)
+        counts = {numbers(nodes_spanned(job, each)[0]) for each in current}
+        nodes = next(iter(counts)) if len(counts) == 1 else ()
+        if nodes == (len(current),) and _known_ranks(job, current) == set(range(nodes[0])):
+            runs.append(tuple(current))
+            current = []
+    yield from [tuple(launches)] if current else runs
 
 
 #: Rendezvous backends under which torchrun numbers the nodes itself (torch/distributed/elastic/rendezvous/registry.py).

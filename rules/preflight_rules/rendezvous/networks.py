@@ -68,7 +68,7 @@ def gloo_without_interface(job: Job) -> Iterator[Verdict]:
         nodes = nodes_of(job, launch)
         if undecided_verdict := undecided(subject, used, launch):
             yield undecided_verdict
-        elif not variable or certainly_one(nodes) or job.about(f"env.{variable}", scope):
+        elif not variable or certainly_one(nodes) or job.about(f"env.{variable}", scope) or _in_pod(job, launch):
             yield passed(subject)
         elif not certainly_several(nodes):
             yield unknown(subject, f"cannot determine whether {transport[0]} has to reach another node", at=used[0])
@@ -82,6 +82,12 @@ def gloo_without_interface(job: Job) -> Iterator[Verdict]:
                 remedy=f"Set {variable} to the interface that reaches the other nodes, or make sure that every host"
                 " name resolves to its address in the cluster.",
             )
+
+
+def _in_pod(job: Job, launch: Launch) -> bool:
+    """Whether a pod with a network of its own starts the ranks: its host name resolves to its address."""
+    started = {name for claim in job.about("workload_launch") for name in texts(claim.value)}
+    return launch.id in started and all(claim.value == Known(False) for claim in job.about("host_network"))
 
 
 def _backend_arguments(launch: Launch, backends: Sequence[Claim]) -> list[Claim]:
