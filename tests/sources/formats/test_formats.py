@@ -65,16 +65,11 @@ def test_a_path_of_a_configuration_counts_from_the_nearest_folder_above_that_has
     assert tree.resolve("missing.py", relative_to="jobs/one/conf/a.yaml") == "jobs/one/conf/missing.py"
 
 
-def test_a_path_of_a_program_counts_from_its_folder_or_from_the_root() -> None:
-    tree = MemoryTree({"jobs/one/main.py": "", "jobs/train.py": "", "prepare.py": ""})
-    assert tree.resolve("train.py", relative_to="jobs/one/main.py") == "jobs/one/train.py"
-    assert tree.resolve("prepare.py", relative_to="jobs/one/main.py") == "prepare.py"
-
-
-def test_a_path_of_a_script_counts_from_the_nearest_folder_that_has_the_file() -> None:
-    tree = MemoryTree({"jobs/one/run.sh": "", "jobs/train.py": "", "train.py": ""})
-    assert tree.resolve("train.py", relative_to="jobs/one/run.sh") == "jobs/train.py"
-    assert tree.resolve("other.py", relative_to="jobs/one/run.sh") == "jobs/one/other.py"
+@pytest.mark.parametrize("reader", ["jobs/one/run.sh", "jobs/one/main.py"])
+def test_a_path_counts_from_the_nearest_folder_that_has_the_file(reader: str) -> None:
+    tree = MemoryTree({reader: "", "jobs/train.py": "", "train.py": ""})
+    assert tree.resolve("train.py", relative_to=reader) == "jobs/train.py"
+    assert tree.resolve("other.py", relative_to=reader) == "jobs/one/other.py"
 
 
 def test_a_regular_file_comes_with_its_digest(root: Path) -> None:

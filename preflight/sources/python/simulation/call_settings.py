@@ -41,6 +41,8 @@ _MAX_DEPTH = 2
 _MAX_USES = 60
 #: Arguments by which the ranks meet in one folder.
 _MEETING_PLACES = frozenset(("checkpoint_id",))
+#: Arguments that every rank has to give alike, in one order.
+_ALIKE = frozenset(("ranks",))
 #: Dots in the name of an argument: `setting.paddle_init.strategy`; more are in that of a key in it.
 _DEPTH_OF_ARGUMENT = 2
 
@@ -332,6 +334,8 @@ def _facts_of(key: str, values: Sequence[Any], at: Place, depth: int) -> Iterato
             yield from _facts_of(f"{key}.{name}", [item], Place(value.file, node), depth + 1)
     if key in _MEETING_PLACES and all(isinstance(each, Own) and not each.of_rank for each in map(mixed, values)):
         yield f"{key}.of_each_process", Known(True), at
+    if key in _ALIKE and any(isinstance(each, Own) for each in map(mixed, values)):
+        yield f"{key}.differs", Known(True), at
     if all(map(is_sized_by_data, values)):
         yield f"{key}.sized_by_data", Known(True), at
     if isinstance(value, Instance) and value.owner.foreign is not None:

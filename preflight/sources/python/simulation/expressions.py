@@ -205,7 +205,8 @@ class Expressions(Assignments):
             return mixed(left, right)
         if sign is ast.Add and isinstance(left, ListValue) and isinstance(right, ListValue):
             known = left.items is not None and right.items is not None
-            return ListValue([*(left.items or ()), *(right.items or ())] if known else None, self.region)
+            items = [*(left.items or ()), *(right.items or ())] if known else None
+            return ListValue(items, self.region, origin=None if known else mixed(left, right))
         if sign is ast.Div and isinstance(left, External) and left.last.startswith("Path("):
             return self.functions.joined(left, right)
         try:
@@ -383,7 +384,8 @@ class Expressions(Assignments):
             if None in outcomes:
                 if made is not None:
                     made.item = element(inner)
-                    made.origin, made.size_origin = mixed(made.item), mixed(*map(truth_origin, tests))
+                    origins = list(map(truth_origin, tests))
+                    made.origin, made.size_origin = mixed(made.item, *origins), mixed(*origins)
                 return None
             if all(outcomes):
                 elements.append(element(inner))
