@@ -1,1 +1,0 @@
-"""Plans of generated jobs, compared with the processes that real launchers start."""

@@ -1,1 +1,0 @@
-"""Coverage-guided fuzzing: targets, seeds, mutations, and the definition of a fault."""

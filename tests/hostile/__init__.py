@@ -1,1 +1,0 @@
-"""Input made to exhaust its reader: shapes that grow with a number, and a tree full of them."""

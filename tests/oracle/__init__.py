@@ -1,1 +1,0 @@
-"""Lint held to recorded verdicts of the frameworks' own validators."""

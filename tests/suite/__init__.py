@@ -1,1 +1,0 @@
-"""How tests are run: shared among workers, some exclusively, some twice; their cost; the number of examples."""
