@@ -1,0 +1,1 @@
+"""Plans of generated jobs, compared with the processes that real launchers start."""

@@ -1,0 +1,1 @@
+"""Coverage-guided fuzzing: targets, seeds, mutations, and the definition of a fault."""

@@ -1,0 +1,1 @@
+"""Lint held to recorded verdicts of the frameworks' own validators."""

@@ -1,0 +1,1 @@
+"""How tests are run: shared among workers, some exclusively, some twice; their cost; the number of examples."""
