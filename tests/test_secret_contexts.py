@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -30,19 +29,11 @@ from preflight.sources.base import SourceFile
 from preflight.sources.discovery.readings import read_source
 from preflight.sources.secrets import MAX_SECRETS, is_searched, shown_lines
 from tests.builders import judged, make_recording, make_rule
-from tests.secret_contexts import attack, repositories, written_later
-from tests.secret_contexts import open as open_table
-from tests.secret_contexts import sealed as sealed_table
 from tests.secret_contexts.forms import Context, contexts
 from tests.suite.effort import OPTION
 
-TABLES = [
-    pytest.param(open_table, "a", id="open"),
-    pytest.param(sealed_table, "z", id="sealed"),
-    pytest.param(repositories, "r", id="repositories"),
-    pytest.param(written_later, "w", id="written-later"),
-    pytest.param(attack, "k", id="attack"),
-]
+#: The tables of spellings, each with the prefix of its canaries.
+TABLES = (("open", "a"), ("sealed", "z"), ("repositories", "r"), ("written-later", "w"), ("attack", "k"))
 #: Selects a sample of contexts: some of each kind in the gate, all with `--thorough`.
 Sample = Callable[[list[Context], int], list[Context]]
 
@@ -67,16 +58,12 @@ def every(found: list[Context], step: int) -> list[Context]:
 
 
 @pytest.mark.parametrize("step", [1, 7, 1000])
-@pytest.mark.parametrize(("module", "prefix"), TABLES)
-def test_a_sample_has_every_kind_of_place(module: ModuleType, prefix: str, step: int) -> None:
-    found = table(module, prefix)
+@pytest.mark.parametrize(("table", "prefix"), TABLES)
+def test_a_sample_has_every_kind_of_place(table: str, prefix: str, step: int) -> None:
+    found = list(contexts(table, prefix))
     chosen = every(found, step)
     assert {(one.place, one.path) for one in chosen} == {(one.place, one.path) for one in found}
     assert len({one.canary for one in chosen}) == len(chosen) <= len(found) / step + 10
-
-
-def table(module: ModuleType, prefix: str) -> list[Context]:
-    return list(contexts(module, prefix))
 
 
 def leaked(found: list[Context], outputs: dict[str, bytes]) -> list[str]:
@@ -125,10 +112,10 @@ def reports(found: list[Context], root: Path) -> Iterator[tuple[str, bytes]]:
     yield "report events", b"".join(to_bytes(event, indent=None) for event in events.of_report(report))
 
 
-@pytest.mark.parametrize(("module", "prefix"), TABLES)
-def test_no_line_of_a_file_and_no_log_shows_a_secret(module: ModuleType, prefix: str) -> None:
+@pytest.mark.parametrize(("table", "prefix"), TABLES)
+def test_no_line_of_a_file_and_no_log_shows_a_secret(table: str, prefix: str) -> None:
     """All contexts: any line may be quoted, alone and within its file."""
-    found = table(module, prefix)
+    found = list(contexts(table, prefix))
     assert all(context.canary in context.text for context in found)
     shown = {}
     for number, context in enumerate(found):
@@ -139,10 +126,10 @@ def test_no_line_of_a_file_and_no_log_shows_a_secret(module: ModuleType, prefix:
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("module", "prefix"), TABLES)
-def test_no_report_contains_a_secret(module: ModuleType, prefix: str, tmp_path: Path, sample: Sample) -> None:
+@pytest.mark.parametrize(("table", "prefix"), TABLES)
+def test_no_report_contains_a_secret(table: str, prefix: str, tmp_path: Path, sample: Sample) -> None:
     # Rendering takes long.
-    found = sample(table(module, prefix), 24 if prefix not in "rwk" else 8)
+    found = sample(list(contexts(table, prefix)), 24 if prefix not in "rwk" else 8)
     assert len(found) >= 30
     assert leaked(found, dict(reports(found, tmp_path))) == []
 
@@ -160,9 +147,9 @@ def parrot(job: Job) -> Iterator[Verdict]:
         yield failed(f"{job.name} note {number}", note.message, at=note.span, remedy="-")
 
 
-@pytest.mark.parametrize(("module", "prefix"), TABLES)
-def test_no_diff_contains_a_secret(module: ModuleType, prefix: str, tmp_path: Path) -> None:
-    found = [context for context in table(module, prefix) if context.place != "log"]
+@pytest.mark.parametrize(("table", "prefix"), TABLES)
+def test_no_diff_contains_a_secret(table: str, prefix: str, tmp_path: Path) -> None:
+    found = [context for context in contexts(table, prefix) if context.place != "log"]
     files = Files(tmp_path)
     outputs = {}
     for number, context in enumerate(found):
@@ -173,11 +160,9 @@ def test_no_diff_contains_a_secret(module: ModuleType, prefix: str, tmp_path: Pa
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("module", "prefix"), TABLES)
-def test_no_diagnosis_or_event_contains_a_secret(
-    module: ModuleType, prefix: str, tmp_path: Path, sample: Sample
-) -> None:
-    found = sample(table(module, prefix), 24 if prefix not in "rwk" else 8)
+@pytest.mark.parametrize(("table", "prefix"), TABLES)
+def test_no_diagnosis_or_event_contains_a_secret(table: str, prefix: str, tmp_path: Path, sample: Sample) -> None:
+    found = sample(list(contexts(table, prefix)), 24 if prefix not in "rwk" else 8)
     outputs = {}
     for number, context in enumerate(found):
         log = tmp_path / f"{number}.log"
@@ -189,11 +174,11 @@ def test_no_diagnosis_or_event_contains_a_secret(
     assert leaked(found, outputs) == []
 
 
-@pytest.mark.parametrize(("module", "prefix"), TABLES)
-def test_no_manifest_contains_a_secret(module: ModuleType, prefix: str, sample: Sample) -> None:
+@pytest.mark.parametrize(("table", "prefix"), TABLES)
+def test_no_manifest_contains_a_secret(table: str, prefix: str, sample: Sample) -> None:
     found = [
         context
-        for context in table(module, prefix)
+        for context in contexts(table, prefix)
         if context.path == "pod.yaml" and "kind: Secret" not in context.text
     ]
     found = sample(found, 16 if prefix not in "rwk" else 8)
@@ -209,12 +194,12 @@ def test_no_manifest_contains_a_secret(module: ModuleType, prefix: str, sample: 
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("module", "prefix"), TABLES)
+@pytest.mark.parametrize(("table", "prefix"), TABLES)
 def test_no_command_line_prints_a_secret(
-    module: ModuleType, prefix: str, tmp_path: Path, sample: Sample, capfd: pytest.CaptureFixture[str]
+    table: str, prefix: str, tmp_path: Path, sample: Sample, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """`init --print`, the preview of `smoke --as-launched`, `lint --diff` and `--list-files`, on the command line."""
-    found = [context for context in table(module, prefix) if context.path in ("job.sbatch", "run.sh", "pod.yaml")]
+    found = [context for context in contexts(table, prefix) if context.path in ("job.sbatch", "run.sh", "pod.yaml")]
     found = sample(found, 120 if prefix not in "rwk" else 60)
     outputs = {}
     for number, context in enumerate(found):
@@ -237,8 +222,8 @@ def test_no_command_line_prints_a_secret(
     assert leaked_each(found, outputs) == []
 
 
-@pytest.mark.parametrize(("module", "prefix"), TABLES)
-def test_no_crash_shows_a_secret(module: ModuleType, prefix: str) -> None:
+@pytest.mark.parametrize(("table", "prefix"), TABLES)
+def test_no_crash_shows_a_secret(table: str, prefix: str) -> None:
     """A bug in a reader whose message quotes the whole file, and a traceback of the command itself."""
 
     class Broken:
@@ -247,7 +232,7 @@ def test_no_crash_shows_a_secret(module: ModuleType, prefix: str) -> None:
         def read(self, file: SourceFile, tree: object, **how: object) -> None:
             raise RuntimeError(file.text)
 
-    found = [context for context in table(module, prefix) if context.place != "log"]
+    found = [context for context in contexts(table, prefix) if context.place != "log"]
     outputs = {}
     for number, context in enumerate(found):
         file = SourceFile(context.path, context.text, "", len(context.text))

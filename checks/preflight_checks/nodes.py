@@ -38,7 +38,7 @@ _NO_LOGIN_REMEDIES = {
 _DEFAULT_REMEDY = "Make `{command}` work from here, or remove {node} from the job's host list."
 
 
-@check("NOD001", "node-unreachable", plan=no_requests, cost="nothing beyond reaching the node", severity=Severity.ERROR)
+@check("NOD001", "node-unreachable", plan=no_requests, severity=Severity.ERROR)
 def node_unreachable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every node of the job can be reached.
 
@@ -88,13 +88,7 @@ _UNANSWERED = ("crashed", "timeout", "cancelled")
 _MIN_REQUESTS = 3
 
 
-@check(
-    "NOD006",
-    "node-not-examined",
-    plan=no_requests,
-    cost="nothing beyond the requests of other checks",
-    severity=Severity.ERROR,
-)
+@check("NOD006", "node-not-examined", plan=no_requests, severity=Severity.ERROR)
 def node_not_examined(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """A node that was reached can be examined.
 
@@ -159,9 +153,7 @@ def node_not_examined(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
         yield unknown("nodes", "no node was reached")
 
 
-@check(
-    "NOD002", "node-count-differs", plan=no_requests, cost="nothing beyond reaching the node", severity=Severity.ERROR
-)
+@check("NOD002", "node-count-differs", plan=no_requests, severity=Severity.ERROR)
 def node_count_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The number of examined nodes is the number that the job runs on.
 
@@ -227,9 +219,7 @@ def _ranks(first: int, end: int) -> str:
     return f"node rank {first} is" if end - first == 1 else f"node ranks {first} to {end - 1} are"
 
 
-@check(
-    "NOD003", "no-nodes-to-look-at", plan=no_requests, cost="nothing beyond finding the nodes", severity=Severity.ERROR
-)
+@check("NOD003", "no-nodes-to-look-at", plan=no_requests, severity=Severity.ERROR)
 def no_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The scheduler, cluster or launcher provides a list of nodes.
 
@@ -251,13 +241,7 @@ def no_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield passed(job.name)
 
 
-@check(
-    "NOD004",
-    "named-node-not-in-allocation",
-    plan=no_requests,
-    cost="nothing beyond finding the nodes",
-    severity=Severity.WARNING,
-)
+@check("NOD004", "named-node-not-in-allocation", plan=no_requests, severity=Severity.WARNING)
 def named_node_absent(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every node that the job's own files name belongs to the allocation or cluster.
 

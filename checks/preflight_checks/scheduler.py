@@ -20,7 +20,6 @@ from preflight_checks.plans import known_facts, no_requests, on_every_node, shor
 from preflight_checks.probes.packages import packages
 from preflight_checks.requirements import fold
 
-COST = "nothing on nodes; one query to the controller"
 NOT_SLURM = "Slurm did not report its partitions"
 
 
@@ -63,7 +62,7 @@ MIB = 2**20
 
 
 #: A check that judges what the scheduler granted.
-allocation_check = functools.partial(check, plan=no_requests, probes=(), cost=COST)
+allocation_check = functools.partial(check, plan=no_requests, probes=())
 
 
 @allocation_check("ALC004", "node-out-of-service", severity=Severity.ERROR)
@@ -430,7 +429,6 @@ def _compares_versions(job: Job, fleet: Fleet) -> bool:
     "RAY030",
     "ray-nodes-differ",
     plan=on_every_node(packages, when=_compares_versions, context=True, deadline_s=8.0),
-    cost="reads the metadata of installed packages in the ranks' interpreter",
     severity=Severity.ERROR,
 )
 def ray_nodes_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -483,13 +481,7 @@ def _differing(quantity: str, versions: Mapping[str, str], claims: tuple[Claim, 
     )
 
 
-@check(
-    "RAY031",
-    "bundle-fits-no-node",
-    plan=no_requests,
-    cost="nothing on the nodes; one list of the cluster's nodes",
-    severity=Severity.ERROR,
-)
+@check("RAY031", "bundle-fits-no-node", plan=no_requests, severity=Severity.ERROR)
 def bundle_fits_no_node(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Each bundle of the job fits on some node of the Ray cluster.
 
@@ -665,14 +657,7 @@ def _not_judged(job: Job, fleet: Fleet) -> Verdict | None:
     return None
 
 
-@check(
-    "KUB040",
-    "gang-does-not-fit",
-    plan=no_requests,
-    cost="nothing on the nodes; one list of the cluster's nodes while the pods are looked up",
-    without_root="needs `list` on nodes, which not every account has",
-    severity=Severity.ERROR,
-)
+@check("KUB040", "gang-does-not-fit", plan=no_requests, severity=Severity.ERROR)
 def gang_does_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The cluster has room for all pods of the job at the same time.
 
@@ -743,15 +728,7 @@ def _evidence(need: PodNeed, room: Mapping[str, int]) -> Evidence:
     return Evidence("cluster", f"room for pods by node: {held}", f"{need.count} in total", "kubectl get nodes")
 
 
-@check(
-    "KUB041",
-    "gang-starts-in-part",
-    plan=no_requests,
-    cost="nothing on the nodes; one list of the cluster's nodes and one of all its pods",
-    without_root="needs `list` on nodes and on pods of all namespaces, which not every account has",
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-)
+@check("KUB041", "gang-starts-in-part", plan=no_requests, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 def gang_starts_in_part(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Either all pods of the job can be placed now, or none of them starts.
 

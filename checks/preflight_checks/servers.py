@@ -196,9 +196,6 @@ def layout_claims(layout: Layout) -> tuple[Claim, ...]:
     return tuple(dict.fromkeys(claim for endpoint in layout.servers for claim in endpoint.claims))
 
 
-COST = "looks up the hosts of the servers, 3 seconds at most, and reads four files of /proc"
-
-
 def _applies(job: Job, fleet: Fleet) -> bool:
     return is_ps(job) and len(fleet.nodes) > 1 and not nodes_share_machine(fleet)
 
@@ -245,7 +242,7 @@ def _as_written(endpoints: list[Endpoint]) -> str:
 
 
 #: A check that judges where parameter servers run.
-placement_check = functools.partial(check, plan=plan_placement, cost=COST)
+placement_check = functools.partial(check, plan=plan_placement)
 
 
 @placement_check("PLC001", "servers-on-few-nodes", severity=Severity.WARNING)
@@ -553,7 +550,6 @@ FIRST_WITHOUT = Version("3.1.1")
     "VER009",
     "paddle-without-parameter-server",
     plan=on_every_node(packages, when=lambda job, fleet: is_ps(job), context=True, deadline_s=8.0),
-    cost="reads the metadata of installed packages in the ranks' interpreter",
     severity=Severity.ERROR,
 )
 def paddle_without_parameter_server(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:

@@ -104,8 +104,10 @@ class Meta(_Metadata):
 
 def _meta(described: _Metadata, function: Callable[..., object]) -> Meta:
     value = {item.name: getattr(described, item.name) for item in fields(_Metadata)}
-    listed = _listed_evidence(function.__module__.partition(".")[0]).get(described.id, ())
-    evidence = tuple(described.evidence) or listed
+    listed = _listed(function, "evidence").get(described.id, ())
+    evidence = tuple(described.evidence) or tuple(
+        item if isinstance(item, str) else (item[0], item[1]) for item in listed
+    )
     if not evidence:
         raise ValueError(f"{described.id}: evidence is missing; name a public issue or document")
     value["needs"], value["evidence"] = tuple(described.needs), evidence
@@ -116,15 +118,16 @@ def _meta(described: _Metadata, function: Callable[..., object]) -> Meta:
     return Meta(**value, doc=f"{doc.rstrip()}\n{indent}Evidence:{indent}    {citations}\n" if doc else "")
 
 
+def _listed(function: Callable[..., object], name: str) -> dict[str, Any]:
+    """What `data/NAME.toml` of the pack with this function lists; nothing if it has no such file."""
+    return _pack_data(function.__module__.partition(".")[0], name)
+
+
 @functools.cache
-def _listed_evidence(pack: str) -> dict[str, tuple[Citation, ...]]:
-    """What `data/evidence.toml` of a pack lists for each id; nothing if it has no such file."""
+def _pack_data(pack: str, name: str) -> dict[str, Any]:
     module = sys.modules[pack].__file__
-    path = Path(module).parent / "data" / "evidence.toml" if module is not None else None
-    rows = toml.load(path) if path is not None and path.is_file() else {}
-    return {
-        key: tuple(item if isinstance(item, str) else (item[0], item[1]) for item in row) for key, row in rows.items()
-    }
+    path = Path(module).parent / "data" / f"{name}.toml" if module is not None else None
+    return toml.load(path) if path is not None and path.is_file() else {}
 
 
 def _format_citation(citation: Citation) -> str:
@@ -487,14 +490,15 @@ class check(_Metadata):
     plugin's check. A plan with an attribute `probes` names them itself. `follow_up` is called when the requests of the
     stage have become facts, and again after each of its own rounds, until it needs nothing new or the stage runs out of
     time. `reads` lists the probes of other checks whose facts this one plans or judges by: if only its own stage runs,
-    as in `preflight smoke`, no other requests are sent before it.
+    as in `preflight smoke`, no other requests are sent before it. `cost` and `without_root` may stand in
+    `data/costs.toml` of the pack instead.
 
     Raises ValueError as `rule` does, for a `when` that is not one of STAGES, and for missing `probes` or `cost`.
     """
 
     plan: PlanRequests
     probes: Sequence[Callable[..., object]] | None = None
-    cost: str
+    cost: str = ""
     without_root: str = ""
     when: str = "node"
     follow_up: PlanRequests | None = None
@@ -506,21 +510,23 @@ class check(_Metadata):
             object.__setattr__(self, "probes", getattr(self.plan, "probes", None))
         if self.probes is None:
             raise ValueError(f"{self.id}: `probes` is missing; name the functions that its requests name")
-        if not self.cost:
-            raise ValueError(f"{self.id}: `cost` is missing; state its cost on a node, such as 'reads /proc/mounts'")
         if self.when not in STAGES:
             raise ValueError(f"{self.id}: {self.when!r} is not a stage; use one of {', '.join(STAGES)}")
 
     def __call__(self, judge: JudgeFacts) -> Check:
         """The check that plans with `plan` and judges with this function."""
+        listed = _listed(judge, "costs")
+        cost = self.cost or listed.get("cost", {}).get(self.id, "")
+        if not cost:
+            raise ValueError(f"{self.id}: `cost` is missing; state its cost on a node, such as 'reads /proc/mounts'")
         return Check(
             _meta(self, judge),
             self.plan,
             judge,
             self.when,
             tuple(self.probes or ()),
-            self.cost,
-            self.without_root,
+            cost,
+            self.without_root or listed.get("without_root", {}).get(self.id, ""),
             self.follow_up,
             tuple(self.reads),
         )

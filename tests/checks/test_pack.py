@@ -9,8 +9,10 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
+from pydantic import TypeAdapter
 
 import preflight_checks
 from preflight.config.resolve import jobs_in
@@ -45,8 +47,11 @@ def test_every_title_of_an_area_has_a_check() -> None:
     assert {check.meta.area for check in registry.checks()} == set(preflight_checks.PACK.areas)
 
 
-def test_evidence_is_listed_for_the_checks_of_the_pack_alone() -> None:
-    assert set(table("evidence")) == {check.meta.id for check in registry.checks()}
+def test_evidence_and_costs_are_listed_for_the_checks_of_the_pack_alone() -> None:
+    ids = {check.meta.id for check in registry.checks()}
+    assert set(table("evidence")) == ids
+    costs = TypeAdapter(dict[Literal["cost", "without_root"], dict[str, str]]).validate_python(table("costs"))
+    assert set(costs["cost"]) == ids and set(costs["without_root"]) < ids
 
 
 def test_an_empty_job_has_no_finding() -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import ModuleType
+from pathlib import Path
+
+from preflight._util import toml
+from tests.pip_options import EXTRA_INDEX_URL, INDEX_URL
 
 #: Forms of a name and its value, by the kind of file.
 _FORMS = {
@@ -45,10 +48,12 @@ class Context:
     canary: str
 
 
-def contexts(table: ModuleType, prefix: str) -> Iterator[Context]:
-    """Every context of a table, each with its own canary."""
+def contexts(table: str, prefix: str) -> Iterator[Context]:
+    """Every context of `TABLE.toml`, each with its own canary."""
+    text = Path(__file__).with_name(f"{table}.toml").read_text()
+    text = text.replace("<extra-index-url>", EXTRA_INDEX_URL).replace("<index-url>", INDEX_URL)
     number = 0
-    for place, spelling in _spellings(table):
+    for place, spelling in _spellings(toml.loads(text)):
         for path, template in _files(place):
             number += 1
             canary = f"hunter2-CANARY{prefix}{number:04d}"
@@ -68,12 +73,12 @@ def _insert_canary(spelling: str, canary: str) -> str:
     return re.sub(r"(?:(?<![A-Za-z_])|(?<=\\n))C(?![A-Za-z_])|(?<=-p)C\b", canary, spelling)
 
 
-def _spellings(table: ModuleType) -> Iterator[tuple[str, str]]:
+def _spellings(table: dict[str, list[str]]) -> Iterator[tuple[str, str]]:
     for place in ("shell", "arguments", "python", "yaml"):
-        yield from ((place, spelling) for spelling in getattr(table, place.upper()))
-    yield from (("log", spelling) for spelling in table.LOGS)
+        yield from ((place, spelling) for spelling in table[place])
+    yield from (("log", spelling) for spelling in table["logs"])
     for place, forms in _FORMS.items():
-        for name in table.NAMES:
+        for name in table["names"]:
             for form in forms:
                 plain = name.replace("-", "_")
                 n = plain if place in ("shell", "python", "arguments") else name

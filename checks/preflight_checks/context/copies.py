@@ -67,13 +67,7 @@ def plan_installed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
         yield Request(probe_name(installed), node.name, params, context=True, deadline_s=8.0)
 
 
-@check(
-    "CTX001",
-    "ranks-cannot-start",
-    plan=plan_installed,
-    cost="starts the ranks' interpreter once and lists its package folders; a tenth of a second",
-    severity=Severity.ERROR,
-)
+@check("CTX001", "ranks-cannot-start", plan=plan_installed, severity=Severity.ERROR)
 @only_if(has_launches, "the ranks' interpreter", "the job starts no ranks")
 def ranks_cannot_start(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The ranks' interpreter can be started on every node, in their directory and after their setup lines.
@@ -174,7 +168,6 @@ LONG_IMPORT_S = 30.0
     "RMT005",
     "framework-comes-slowly",
     plan=on_every_node(read_cost, params={"packages": PACKAGES}, when=has_launches, context=True, deadline_s=6.0),
-    cost="reads 120 files and at most 8 MiB of the framework's own, hundredths of a second, 2.5 seconds at most",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
 )
@@ -246,7 +239,6 @@ def _slow_nodes(observed: Mapping[str, ReadCost]) -> dict[str, ReadCost]:
     "RMT006",
     "framework-imports-slowly",
     plan=on_every_node(import_cost, params={"packages": PACKAGES}, when=has_launches, context=True, deadline_s=9.0),
-    cost="imports the framework once on each node: seconds of CPU time",
     profile="pedantic",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
@@ -291,7 +283,6 @@ def framework_imports_slowly(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
     )
 
 
-_COST = "reads the job's own files and the code beside them in the working directory, at most 2 seconds"
 #: Launchers that start the ranks of all nodes from one node: the others need the program, not the start script.
 _STARTED_FROM_ONE = ("deepspeed", "mpirun", "horovodrun", "pdsh", "fabric", "srun", "ray")
 #: Kinds of files that start ranks and may contain the name of their node.
@@ -409,7 +400,7 @@ def differing_settings(item: Mapping[str, Copy], *, starts_ranks: bool) -> dict[
     return found
 
 
-@check("BAT030", "sizes-differ-between-nodes", plan=_plan, cost=_COST, severity=Severity.ERROR)
+@check("BAT030", "sizes-differ-between-nodes", plan=_plan, severity=Severity.ERROR)
 def sizes_differ_between_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Batch sizes, world sizes and the like are the same in every node's own copy of the job's files.
 
@@ -490,7 +481,7 @@ def _product(numbers: Mapping[str, str]) -> tuple[int, int] | None:
     return (int(micro), int(accumulation)) if is_whole_number(micro) and is_whole_number(accumulation) else None
 
 
-@check("CPY001", "job-files-differ", plan=_plan, cost=_COST, severity=Severity.ERROR)
+@check("CPY001", "job-files-differ", plan=_plan, severity=Severity.ERROR)
 def job_files_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The training script and its configuration exist on every node and are identical.
 
@@ -607,7 +598,7 @@ def _differs_from_linted(item: _Wanted, node: str, copy: Copy, count: int) -> Ve
     )
 
 
-@check("CPY002", "code-differs", plan=_plan, cost=_COST, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
+@check("CPY002", "code-differs", plan=_plan, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 def code_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The code next to the training script is the same on every node.
 

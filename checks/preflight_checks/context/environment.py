@@ -179,7 +179,6 @@ def _key(name: str, value: str) -> str:
     return f"={value.casefold() if name in _CASELESS else value}"
 
 
-_COST = "reads the environment and at most three small files in one process, milliseconds"
 _READ_BY_TORCH = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
 #: Only some participants need it.
 _OPTIONAL = ("PADDLE_TRAINER_ENDPOINTS",)
@@ -251,7 +250,7 @@ class _Difference:
         return f"{self.name} is {shown}, but {self.common} on {others}"
 
 
-@check("ENV020", "communication-variables-differ", plan=_plan, cost=_COST, severity=Severity.ERROR)
+@check("ENV020", "communication-variables-differ", plan=_plan, severity=Severity.ERROR)
 @only_if(all_of(several_nodes, has_launches), "variables", "the job has one node, or no launch")
 def communication_variables_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Variables that all ranks must agree on have one value on every node.
@@ -348,7 +347,7 @@ def _finding(
     )
 
 
-@check("ENV021", "node-identities-collide", plan=_plan, cost=_COST, severity=Severity.ERROR)
+@check("ENV021", "node-identities-collide", plan=_plan, severity=Severity.ERROR)
 @only_if(all_of(multi_node, has_launches), "identities", "the job has one node, no launch, or runs on one machine")
 def node_identities_collide(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Values that must be unique to each node do not occur on two nodes.
@@ -403,7 +402,6 @@ def _collision(name: str, value: Setting, nodes: list[str], group: Group, where:
 # Checks that the roles, numbers and addresses in the nodes' own environments describe one job.
 
 
-_PARTICIPANTS_COST = "reads the environment of one process, milliseconds"
 _SERVERS, _TRAINERS = "PADDLE_PSERVERS_IP_PORT_LIST", "PADDLE_TRAINER_ENDPOINTS"
 
 
@@ -430,7 +428,6 @@ class _Fault:
     "ENV022",
     "roles-of-nodes-do-not-fit",
     plan=combined(plan_logins, when=lambda job, fleet: _applies(job, fleet, "TRAINING_ROLE")),
-    cost=_PARTICIPANTS_COST,
     severity=Severity.ERROR,
 )
 def roles_of_nodes_do_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -585,7 +582,6 @@ def _servers_without_node(
     "ENV023",
     "tf-configs-do-not-fit",
     plan=combined(plan_logins, when=lambda job, fleet: _applies(job, fleet, "TF_CONFIG")),
-    cost=_PARTICIPANTS_COST,
     severity=Severity.ERROR,
 )
 def tf_configs_do_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:

@@ -62,14 +62,7 @@ def _plan_logins(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     yield Request(probe_name(logins), first.name, params, because=claims, deadline_s=9.0)
 
 
-@check(
-    "RMT001",
-    "launcher-cannot-log-in",
-    plan=_plan_logins,
-    probes=(logins,),
-    cost="one ssh to each other node from the first one, 8 at once, at most 7.5 seconds; runs `true` there",
-    severity=Severity.ERROR,
-)
+@check("RMT001", "launcher-cannot-log-in", plan=_plan_logins, probes=(logins,), severity=Severity.ERROR)
 def launcher_cannot_log_in(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """A launcher that starts ranks over ssh can log in from the first node to all others without a prompt.
 
@@ -177,14 +170,7 @@ def _plan_tools(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
         )
 
 
-@check(
-    "RMT002",
-    "launcher-tool-missing",
-    plan=_plan_tools,
-    probes=(tools,),
-    cost="looks for a few programs on PATH, and runs `pdsh -V`, `ssh -V` or `mpirun --version`, at most 3 seconds",
-    severity=Severity.ERROR,
-)
+@check("RMT002", "launcher-tool-missing", plan=_plan_tools, probes=(tools,), severity=Severity.ERROR)
 def launcher_tool_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The programs that start the ranks exist on the nodes that need them, and run.
 
@@ -388,7 +374,6 @@ _RELEVANT_VARIABLES = re.compile(
     "RMT003",
     "variables-not-handed-on",
     plan=combined(plan_logins, when=applying_links),
-    cost="reads the environment and at most three small files, milliseconds",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
 )
@@ -477,7 +462,6 @@ def _not_forwarded_finding(by: str, nodes: tuple[str, ...], names: list[str], cl
     "RMT004",
     "accounts-differ",
     plan=combined(plan_logins, when=all_of(multi_node, has_launches)),
-    cost="queries the node for its user name and id; milliseconds",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
 )

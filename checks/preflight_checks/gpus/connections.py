@@ -122,7 +122,6 @@ _COMPLETED = 3
     "GPU023",
     "gpu-fabric-not-ready",
     plan=combined(plan_gpus, on_every_node(fabric, needed_by=gpu_claims, deadline_s=5.0)),
-    cost="looks for NVSwitches in /proc and /sys and, if there are any, for the Fabric Manager and its version",
     severity=Severity.ERROR,
 )
 @only_if(requests_gpus, "NVSwitch fabric", "nothing in the job requests GPUs")
@@ -259,7 +258,6 @@ SLOW_S = 5.0
     "GPU024",
     "gpu-driver-slow",
     plan=combined(plan_gpus, on_every_node(management_tool, needed_by=gpu_claims, deadline_s=8.0)),
-    cost="queries NVML, and runs `nvidia-smi -L` or `rocm-smi -i` once; six seconds at most",
     severity=Severity.WARNING,
 )
 @only_if(requests_gpus, "driver latency", "nothing in the job requests GPUs")
@@ -360,8 +358,6 @@ def _meanings() -> dict[int, str]:
     "gpu-xid-logged",
     plan=on_every_node(kernel_log, needed_by=gpu_claims, deadline_s=7.5),
     probes=(kernel_log, gpus),
-    cost="reads the kernel messages since boot from the journal, else from /dev/kmsg; a second or two",
-    without_root="the kernel's messages, if the user may read neither the journal nor /dev/kmsg",
     severity=Severity.ERROR,
 )
 @only_if(requests_gpus, "driver messages", "nothing in the job requests GPUs")

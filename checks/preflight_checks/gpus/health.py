@@ -14,7 +14,6 @@ from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, root_command
 from preflight_checks.gpus.presence import (
-    COST,
     Fault,
     NodeGpu,
     differing,
@@ -246,14 +245,7 @@ def gpu_compute_mode(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     yield from judge_devices(job, facts, "compute modes", ("compute_mode",), find_restricted)
 
 
-@check(
-    "GPU020",
-    "gpu-busy",
-    plan=plan_gpus,
-    cost=COST,
-    without_root="names and owners of other users' processes where /proc hides them",
-    severity=Severity.ERROR,
-)
+@check("GPU020", "gpu-busy", plan=plan_gpus, severity=Severity.ERROR)
 def gpu_busy(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Enough GPUs of every node are free: no foreign process, and no memory in use, before the job starts.
 

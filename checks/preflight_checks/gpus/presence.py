@@ -236,10 +236,6 @@ def _unreadable(every: Iterable[NodeGpu], subject: str, needs: tuple[str, ...]) 
         yield unknown(f"{subject} of {fold(devices, 4)}", reason)
 
 
-COST = "queries NVML, each GPU in a separate process; well under a second"
-LOST_WITHOUT_ROOT = "data that the driver hides from other users (rarely any)"
-
-
 plan_gpus = on_every_node(gpus, needed_by=gpu_claims, required=True, deadline_s=DEADLINE_S)
 
 
@@ -276,7 +272,7 @@ _DRIVER_PROBLEMS = {
 
 
 #: A check that judges what NVML reports.
-gpu_check = functools.partial(check, plan=plan_gpus, probes=(gpus,), cost=COST, without_root=LOST_WITHOUT_ROOT)
+gpu_check = functools.partial(check, plan=plan_gpus, probes=(gpus,))
 
 
 @gpu_check("GPU011", "gpu-count-short", severity=Severity.ERROR)

@@ -28,8 +28,6 @@ from preflight_checks.probes.leftovers import (
 )
 from preflight_checks.requirements import endpoints, fold, gpu_claims, largest, nodes_share_machine
 
-_COST = "reads /proc of every process once and lists /dev/shm; a tenth of a second on an ordinary node"
-_WITHOUT_ROOT = "ports and memory mappings of other users' processes"
 MIB, GIB = 2**20, 2**30
 #: A build of an extension takes minutes; a lock older than this, with no compiler running, has no owner.
 STALE_LOCK_S = 900.0
@@ -74,15 +72,7 @@ def _belongs_to_run(process: Process) -> bool:
     return process.own and process.state != "Z" and (process.what != "worker" or process.orphan)
 
 
-@check(
-    "LFT001",
-    "processes-left-over",
-    plan=_plan,
-    cost=_COST,
-    without_root=_WITHOUT_ROOT,
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-)
+@check("LFT001", "processes-left-over", plan=_plan, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 @only_if(has_launches, "processes", "the job starts nothing")
 def processes_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No process of an earlier run of this job is still running.
@@ -141,15 +131,7 @@ def _leftover_finding(kind: str, name: str, processes: list[tuple[str, Process]]
     )
 
 
-@check(
-    "LFT002",
-    "processes-stuck",
-    plan=_plan,
-    cost=_COST,
-    without_root=_WITHOUT_ROOT,
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-)
+@check("LFT002", "processes-stuck", plan=_plan, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 @only_if(has_launches, "processes", "the job starts nothing")
 def processes_stuck(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No process of an earlier run is stuck in the kernel or stopped.
@@ -191,15 +173,7 @@ def processes_stuck(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield passed(f"states of processes on {len(observed)} nodes")
 
 
-@check(
-    "LFT003",
-    "shared-memory-left-over",
-    plan=_plan,
-    cost=_COST,
-    without_root=_WITHOUT_ROOT,
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-)
+@check("LFT003", "shared-memory-left-over", plan=_plan, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 @only_if(has_launches, "shared memory", "the job starts nothing")
 def shared_memory_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Killed runs left little in shared memory.
@@ -259,7 +233,6 @@ def _compiles(job: Job) -> bool:
     "LFT004",
     "extension-lock-left-over",
     plan=combined(_plan, on_every_node(locks, context=True), when=lambda job, fleet: job.launches and _compiles(job)),
-    cost="lists torch's folder of extensions, milliseconds",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
 )
@@ -307,7 +280,7 @@ def extension_lock_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
         yield passed(f"extension locks on {len(locks_by_node)} nodes")
 
 
-@check("LFT005", "node-shared-with-others", plan=_plan, cost=_COST, severity=Severity.INFO, confidence=Confidence.LOW)
+@check("LFT005", "node-shared-with-others", plan=_plan, severity=Severity.INFO, confidence=Confidence.LOW)
 @only_if(has_launches, "other users", "the job starts nothing")
 def node_shared_with_others(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No other user computes on the nodes.
@@ -358,8 +331,6 @@ def _plan_signs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     "node-will-go-away",
     plan=_plan_signs,
     probes=(signs, slurm_plans, cloud_events),
-    cost="reads some files below /run; one node queries scontrol twice, at most 3 s each; with --allow metadata each "
-    "node queries the cloud's metadata service, 1 s per query",
     severity=Severity.WARNING,
 )
 def node_will_go_away(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:

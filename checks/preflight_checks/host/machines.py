@@ -42,13 +42,7 @@ HEARTBEAT_LIMIT_S = 15.0
 C10D_BACKENDS = ("c10d", "etcd-v2")
 
 
-@check(
-    "CLK001",
-    "clock-spread",
-    plan=no_requests,
-    cost="nothing: the agent's own messages carry its time",
-    severity=Severity.ERROR,
-)
+@check("CLK001", "clock-spread", plan=no_requests, severity=Severity.ERROR)
 @only_if(several_nodes, "clocks", "the job has one node")
 def clock_spread(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The clocks of all nodes agree to within a second.
@@ -121,8 +115,6 @@ def _uncertainty(record: NodeRecord) -> float:
     "CLK002",
     "clock-not-kept",
     plan=on_every_node(clock, when=several_nodes),
-    cost="queries the kernel for the state of the clock, and chronyd if it runs; at most 1.5 s",
-    without_root="nothing, but containers often may not query the kernel",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
 )
@@ -181,12 +173,7 @@ _MAX_NAMED = 6
 plan_machines = on_every_node(machine)
 
 
-_COST = "reads some files below /proc, /sys and /etc; milliseconds"
-
-
-@check(
-    "SYS001", "system-differs", plan=plan_machines, cost=_COST, severity=Severity.WARNING, confidence=Confidence.MEDIUM
-)
+@check("SYS001", "system-differs", plan=plan_machines, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 def system_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """All nodes run the same operating system on the same kind of processor.
 
@@ -255,14 +242,7 @@ def _differs(quantity: str, split: Split[str], how: str, severity: Severity | No
     )
 
 
-@check(
-    "CPU003",
-    "slow-processor-setting",
-    plan=plan_machines,
-    cost=_COST,
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-)
+@check("CPU003", "slow-processor-setting", plan=plan_machines, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 def slow_processor_setting(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No single node has throttled or disabled processors, or a slow clock source.
 
@@ -328,7 +308,6 @@ def _offline(value: Machine) -> str:
     "SYS006",
     "kernel-settings-differ",
     plan=on_every_node(kernel_settings, when=multi_node),
-    cost="reads the files below /proc/sys and the parameters of modules below /sys; some milliseconds",
     severity=Severity.INFO,
     confidence=Confidence.MEDIUM,
     profile="pedantic",
@@ -389,15 +368,7 @@ SWAP_SHARE = 0.1
 _plan = combined(plan_machines, on_every_node(activity))
 
 
-@check(
-    "SYS002",
-    "node-busy",
-    plan=_plan,
-    cost="samples all processes twice, 0.3 s apart",
-    without_root="if /proc hides other users' processes, only load and pressure show them",
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-)
+@check("SYS002", "node-busy", plan=_plan, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 def node_busy(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No node is busy with other work while the rest are idle.
 
@@ -496,7 +467,6 @@ SLOW_S = 1.0
     "SYS004",
     "network-mount-hangs",
     plan=on_every_node(network_mounts),
-    cost="queries the free space of every network file system, each in a separate process; at most 2.5 s",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
 )
@@ -557,7 +527,6 @@ def network_mount_hangs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     "SYS005",
     "session-ends-processes",
     plan=plan_machines,
-    cost="reads /etc/systemd/logind.conf",
     severity=Severity.INFO,
     confidence=Confidence.MEDIUM,
     profile="pedantic",

@@ -46,14 +46,7 @@ ADDRESS_SPACE_FLOOR = 64 * GIB
 _limits_plan = on_every_node(limits, when=has_launches, because=lambda job: processes_of_node(job)[1], context=True)
 
 
-@check(
-    "LIM004",
-    "too-few-processes-allowed",
-    plan=_limits_plan,
-    cost="reads limits and control groups, and counts the user's threads in /proc; milliseconds",
-    without_root="nothing: only the user's own processes count",
-    severity=Severity.ERROR,
-)
+@check("LIM004", "too-few-processes-allowed", plan=_limits_plan, severity=Severity.ERROR)
 @only_if(has_launches, "processes", "the files start nothing on the nodes")
 def processes_allowed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The user may start as many processes and threads on each node as the job needs.
@@ -119,14 +112,7 @@ def _remaining(value: Limits) -> tuple[int, int, str, str] | None:
     return min(found) if found else None
 
 
-@check(
-    "LIM005",
-    "process-size-limited",
-    plan=_limits_plan,
-    cost="reads limits in the job context; milliseconds",
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-)
+@check("LIM005", "process-size-limited", plan=_limits_plan, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 @only_if(has_launches, "process size", "the files start nothing on the nodes")
 def process_size(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No limit on address space or file size blocks a rank.
@@ -171,7 +157,6 @@ _SHORT_JOB_S = 24 * 3600
     "LIM006",
     "rank-time-or-priority-limited",
     plan=_limits_plan,
-    cost="reads limits in the job context; milliseconds",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
 )
@@ -247,14 +232,7 @@ def restriction(value: Limits) -> str:
 _plan = on_every_node(limits, when=has_launches, because=lambda job: ranks_of_node(job)[1], context=True)
 
 
-@check(
-    "CPU001",
-    "too-few-usable-cores",
-    plan=_plan,
-    cost="reads the affinity mask and the control groups in the job context; milliseconds",
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-)
+@check("CPU001", "too-few-usable-cores", plan=_plan, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 @only_if(has_launches, "usable cores", "the files start nothing on the nodes")
 def too_few_cores(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The ranks of a node may use enough cores for themselves and their loader workers.
@@ -331,14 +309,7 @@ def _too_few_finding(
     )
 
 
-@check(
-    "CPU002",
-    "usable-cores-differ",
-    plan=_plan,
-    cost="reads the affinity mask and the control groups in the job context; milliseconds",
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-)
+@check("CPU002", "usable-cores-differ", plan=_plan, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 def cores_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No node lets its ranks use fewer cores than most nodes do.
 
@@ -407,7 +378,6 @@ def _shm_users(job: Job) -> tuple[int, tuple[Claim, ...]]:
     plan=on_every_node(
         limits, when=lambda job, fleet: _shm_users(job)[0], because=lambda job: _shm_users(job)[1], context=True
     ),
-    cost="reads limits and the size of /dev/shm in the job context; milliseconds",
     severity=Severity.ERROR,
 )
 def shm_too_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -476,7 +446,6 @@ def _shm_evidence(node: str, value: Limits) -> Evidence:
     "LIM002",
     "memlock-limited",
     plan=on_every_node(limits, when=several_nodes, needed_by=demand_claims, context=True),
-    cost="reads limits and the list of RDMA devices in the job context; milliseconds",
     severity=Severity.ERROR,
 )
 def memlock_limited(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -529,14 +498,7 @@ def _plan_files(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
             yield Request(probe_name(limits), node.name, context=True, because=claims)
 
 
-@check(
-    "LIM003",
-    "open-files-limit",
-    plan=_plan_files,
-    probes=(limits,),
-    cost="reads limits in the job context; milliseconds",
-    severity=Severity.ERROR,
-)
+@check("LIM003", "open-files-limit", plan=_plan_files, probes=(limits,), severity=Severity.ERROR)
 def open_files(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """A rank may open enough files for its connections.
 
@@ -624,14 +586,7 @@ def _needs(job: Job, nodes: int) -> Iterator[_Need]:
                 )
 
 
-@check(
-    "MEM011",
-    "host-memory-short",
-    plan=_memory_plan,
-    cost="reads /proc/meminfo, and the control groups in the job context; milliseconds",
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-)
+@check("MEM011", "host-memory-short", plan=_memory_plan, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 def host_memory_short(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Each node has the memory that the job needs, and some of it is free.
 
@@ -685,14 +640,7 @@ def host_memory_short(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
         yield passed(f"memory of {len(observed) - len(blind)} nodes")
 
 
-@check(
-    "MEM012",
-    "host-memory-differs",
-    plan=plan_machines,
-    cost="reads /proc/meminfo and the memory nodes in /sys; milliseconds",
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-)
+@check("MEM012", "host-memory-differs", plan=plan_machines, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 def host_memory_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No node has less memory than most, or less of it on one of its own memory nodes.
 

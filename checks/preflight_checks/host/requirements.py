@@ -107,7 +107,6 @@ def _is_examination(job: Job, fleet: Fleet) -> bool:
     "NOD005",
     "node-differs-from-requirement",
     plan=combined(on_every_node(machine, rdma), on_every_node(gpus, deadline_s=DEADLINE_S), when=_is_examination),
-    cost="reads some files below /proc, /sys and /etc; asks NVML",
     severity=Severity.ERROR,
 )
 def node_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:

@@ -437,9 +437,6 @@ def disputed_pairs(facts: Facts) -> set[frozenset[str]]:
     plan=no_requests,
     follow_up=plan_neighbours,
     probes=(neighbours,),
-    cost="reads the kernel's neighbour table after the nodes have connected to each other and sends three ARP "
-    "requests; 0.3 s",
-    without_root="a second machine that answers for an address is seen only by the nodes it answered first",
     when="link",
     severity=Severity.ERROR,
 )
@@ -502,7 +499,6 @@ def _finding(item: ArpConflict, facts: Facts) -> Verdict:
     plan=no_requests,
     follow_up=plan_neighbours,
     probes=(neighbours,),
-    cost="the same neighbour tables as LNK007",
     when="link",
     severity=Severity.ERROR,
 )

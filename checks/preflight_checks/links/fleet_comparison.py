@@ -412,10 +412,6 @@ def direction(shape: Shape[T]) -> str:
 #: Faults that differ in size by this factor have different causes.
 MAGNITUDE_GAP = 10.0
 PROBES = (measure, listen, interfaces)
-COST = (
-    "under a second for each of three partners, one at a time: 200 small messages, 500 datagrams each way, and four "
-    "transfers of 0.12 s or 64 MiB; outliers once more, for longer"
-)
 
 
 def some_measured(fleet: Fleet, facts: Facts, subject: str) -> Generator[Verdict, None, bool]:
@@ -530,6 +526,4 @@ def times(shape: Shape[JudgedDirection]) -> str:
 
 
 #: A check that judges the measurements of links.
-link_check = functools.partial(
-    check, plan=no_requests, follow_up=plan_measurements, probes=PROBES, cost=COST, when="link"
-)
+link_check = functools.partial(check, plan=no_requests, follow_up=plan_measurements, probes=PROBES, when="link")

@@ -109,8 +109,6 @@ class Rail:
     confidence=Confidence.MEDIUM,
     probes=(rdma_speed, listen, rdma),
     when="link",
-    cost="a gigabyte of RDMA writes over each pair of ports with two partners, one at a time; about a second each, at "
-    "most 4 s for one partner",
 )
 @only_if(applies, "RDMA writes", "the job uses no RDMA, or one machine")
 def rdma_writes_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:

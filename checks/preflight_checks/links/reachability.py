@@ -36,13 +36,7 @@ from preflight_checks.requirements import fold, is_literal, unreached
 
 
 @check(
-    "LNK002",
-    "large-payload-stalls",
-    plan=plan_links,
-    cost="sends 64 KiB over each connection; 2.5 s more if they do not arrive",
-    when="link",
-    follow_up=plan_second_try,
-    severity=Severity.ERROR,
+    "LNK002", "large-payload-stalls", plan=plan_links, when="link", follow_up=plan_second_try, severity=Severity.ERROR
 )
 @only_if(several_nodes, "links", "the job has one node")
 def large_payload_stalls(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -150,7 +144,6 @@ def _networks(observed: Mapping[str, Interfaces], node: str, address: str) -> se
     "way-back-differs",
     plan=plan_links,
     probes=(dial, listen, interfaces),
-    cost="nothing beyond the other link checks",
     when="link",
     severity=Severity.INFO,
 )
@@ -256,16 +249,7 @@ def _translation_finding(group: list[Cell[Target]]) -> Verdict:
     )
 
 
-@check(
-    "LNK001",
-    "port-unreachable",
-    plan=plan_links,
-    cost="one process that listens and one that dials every partner on the job's ports and a free one, 64 KiB each; "
-    "under a second on healthy links, 2 s more where packets are dropped, and 3 s for a second look at what failed",
-    when="link",
-    follow_up=plan_second_try,
-    severity=Severity.ERROR,
-)
+@check("LNK001", "port-unreachable", plan=plan_links, when="link", follow_up=plan_second_try, severity=Severity.ERROR)
 @only_if(several_nodes, "links", "the job has one node")
 def port_unreachable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every node opens the job's ports, and freely chosen ones, on every other node.

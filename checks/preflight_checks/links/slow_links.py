@@ -218,7 +218,6 @@ def _outward(facts: Facts) -> dict[str, set[str]]:
     plan=no_requests,
     follow_up=_plan,
     probes=(nic_states, carriers),
-    cost="reads /sys/class/net once more after the links were tried; milliseconds",
     when="link",
     severity=Severity.ERROR,
 )

@@ -45,7 +45,6 @@ from preflight_checks.requirements import (
     unreached,
 )
 
-_COST = "reads a few files of /proc/sys/net; milliseconds"
 #: Ports that a rank uses besides one per other rank: store, bootstrap, listeners of NCCL's channels and proxies.
 PORTS_PER_RANK = 64
 #: Above this share, connection tracking is about to drop new connections.
@@ -55,7 +54,7 @@ NEARLY_FULL = 0.9
 _plan = on_every_node(kernel_network, when=multi_node, because=lambda job: ranks_of_node(job)[1])
 
 
-@check("NET001", "ephemeral-ports-few", plan=_plan, severity=Severity.ERROR, cost=_COST)
+@check("NET001", "ephemeral-ports-few", plan=_plan, severity=Severity.ERROR)
 @only_if(multi_node, "local ports", "the job runs on one machine")
 def ephemeral_ports_few(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The range of local ports is large enough for the connections of all ranks of a node.
@@ -116,7 +115,6 @@ def _has_fixed_port(job: Job, fleet: Fleet) -> bool:
     "fixed-port-given-out-by-kernel",
     plan=combined(_plan, when=lambda job, fleet: any(endpoint.port for endpoint in endpoints(job))),
     severity=Severity.INFO,
-    cost=_COST,
 )
 @only_if(_has_fixed_port, "fixed ports", "the job has no fixed port")
 @only_if(multi_node, "fixed ports", "the job runs on one machine")
@@ -158,7 +156,7 @@ def fixed_port_taken_by_kernel(job: Job, fleet: Fleet, facts: Facts) -> Iterator
         yield passed(f"{len(fixed)} ports on {len(seen)} nodes")
 
 
-@check("NET003", "connection-tracking-full", plan=_plan, severity=Severity.ERROR, cost=_COST)
+@check("NET003", "connection-tracking-full", plan=_plan, severity=Severity.ERROR)
 @only_if(multi_node, "connection tracking", "the job runs on one machine")
 def connection_tracking_full(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The kernel's table of tracked connections has room.
@@ -212,9 +210,7 @@ def _tracked(fact: KernelNetwork) -> float | None:
     return fact.connections / fact.most_connections
 
 
-@check(
-    "NET004", "neighbour-table-small", plan=_plan, severity=Severity.WARNING, confidence=Confidence.MEDIUM, cost=_COST
-)
+@check("NET004", "neighbour-table-small", plan=_plan, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 @only_if(multi_node, "neighbours", "the job runs on one machine")
 def neighbour_table_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The kernel's neighbour table has room for all nodes of the job.
@@ -262,9 +258,7 @@ def neighbour_table_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
 _NEIGHBOURS = "sysctl net.ipv4.neigh.default.gc_thresh3"
 
 
-@check(
-    "NET005", "listen-backlog-small", plan=_plan, severity=Severity.WARNING, confidence=Confidence.MEDIUM, cost=_COST
-)
+@check("NET005", "listen-backlog-small", plan=_plan, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 @only_if(multi_node, "listen backlog", "the job runs on one machine")
 def listen_backlog_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The listen backlog of rank 0's store has room for all ranks.
@@ -333,15 +327,7 @@ def _port_plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     yield from plan_free_ports(job, fleet)
 
 
-@check(
-    "PRT011",
-    "port-in-use",
-    plan=_port_plan,
-    probes=(bindable, free_ports),
-    cost="binds each port of the job for an instant",
-    without_root="the owner of a port, except for the user's own processes",
-    severity=Severity.ERROR,
-)
+@check("PRT011", "port-in-use", plan=_port_plan, probes=(bindable, free_ports), severity=Severity.ERROR)
 def port_in_use(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The ports that rank 0 and the parameter servers bind are free.
 
@@ -519,14 +505,7 @@ def _plan_proxies(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 _MAX_EXCLUDED = 64
 
 
-@check(
-    "PRX001",
-    "proxy-captures-peers",
-    plan=_plan_proxies,
-    severity=Severity.ERROR,
-    probes=(proxies, interfaces),
-    cost="reads a few variables in the job context; milliseconds",
-)
+@check("PRX001", "proxy-captures-peers", plan=_plan_proxies, severity=Severity.ERROR, probes=(proxies, interfaces))
 def proxy_captures_peers(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The ranks' proxy settings exclude the other nodes.
 

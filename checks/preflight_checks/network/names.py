@@ -64,14 +64,7 @@ def lookups(facts: Facts, *, own: bool) -> Iterator[FactRow[Lookup]]:
             yield seen
 
 
-@check(
-    "NAM001",
-    "hostname-resolves-to-loopback",
-    plan=_plan_own,
-    probes=(resolve,),
-    cost="one look-up of a name, up to its deadline",
-    severity=Severity.ERROR,
-)
+@check("NAM001", "hostname-resolves-to-loopback", plan=_plan_own, probes=(resolve,), severity=Severity.ERROR)
 def hostname_loopback(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """A node's own name resolves to an address that other nodes can dial.
 
@@ -173,14 +166,7 @@ def plan_master(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
             yield Request(probe_name(interfaces), node.name, because=endpoint.claims)
 
 
-@check(
-    "NAM002",
-    "master-name-not-usable",
-    plan=plan_master,
-    probes=(resolve, interfaces),
-    cost="one look-up of each master's name, up to its deadline; reads /sys/class/net",
-    severity=Severity.ERROR,
-)
+@check("NAM002", "master-name-not-usable", plan=plan_master, probes=(resolve, interfaces), severity=Severity.ERROR)
 def master_name(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The rendezvous host resolves on every node, to an address of the node that listens there.
 
@@ -304,12 +290,7 @@ def _lookup_evidence(host: str, found: dict[str, Lookup]) -> Evidence:
 
 
 @check(
-    "NAM007",
-    "master-name-of-another-family",
-    plan=plan_master,
-    severity=Severity.ERROR,
-    probes=(resolve, interfaces),
-    cost="the look-ups of NAM002, and the node's interfaces; milliseconds",
+    "NAM007", "master-name-of-another-family", plan=plan_master, severity=Severity.ERROR, probes=(resolve, interfaces)
 )
 def master_of_another_family(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The rendezvous host has an address of a family (IPv4, IPv6) that every node has, too.
@@ -409,14 +390,7 @@ def _plan_names(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
             yield Request(probe_name(resolve_many), node.name, params, because=claims, required=required)
 
 
-@check(
-    "NAM003",
-    "name-differs-between-nodes",
-    plan=_plan_names,
-    severity=Severity.ERROR,
-    probes=(resolve_many,),
-    cost="resolves the nodes' names, at most 64 on each node, in parallel; at most 3 s",
-)
+@check("NAM003", "name-differs-between-nodes", plan=_plan_names, severity=Severity.ERROR, probes=(resolve_many,))
 @only_if(multi_node, "names of the nodes", "the job runs on one machine")
 def name_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The names of the job's nodes and parameter servers resolve to the same addresses on every node.
@@ -492,7 +466,6 @@ def _answer(lookup: Lookup) -> str:
     "two-names-of-one-machine",
     plan=on_every_node(identity, when=multi_node, because=store_claims),
     severity=Severity.ERROR,
-    cost="reads the boot id and namespaces, and resolves its own name; as long as that takes, at most 3 s",
 )
 @only_if(multi_node, "machines", "the job runs on one machine")
 def two_names_of_one_machine(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -595,7 +568,6 @@ def _plan_published(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     when="link",
     severity=Severity.ERROR,
     probes=(identity, resolve),
-    cost="resolves one name on every node; at most 3 s",
 )
 @only_if(_uses_c10d, "the published name", "no c10d rendezvous between machines")
 def published_name(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -660,7 +632,6 @@ def published_name(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     probes=(resolve_many, identity),
-    cost="the look-ups of NAM003 and NAM004, timed",
 )
 @only_if(multi_node, "look-ups", "the job runs on one machine")
 def slow_lookups(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:

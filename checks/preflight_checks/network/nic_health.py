@@ -52,14 +52,7 @@ def _known(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Generator[Verd
     return found or None
 
 
-@check(
-    "NIC008",
-    "interface-speed-differs",
-    plan=_plan,
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-    cost="reads /sys/class/net and queries the kernel for its interfaces; milliseconds",
-)
+@check("NIC008", "interface-speed-differs", plan=_plan, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 @only_if(multi_node, "speed", "the job runs on one machine")
 @given(partial(_known, subject="speed"))
 def interface_speed(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterator[Verdict]:
@@ -115,13 +108,7 @@ def _speed_text(mbps: int) -> str:
     return f"{mbps / 1000:g} Gbit/s" if mbps >= 1000 else f"{mbps} Mbit/s"
 
 
-@check(
-    "NIC009",
-    "bond-degraded",
-    plan=_plan,
-    severity=Severity.WARNING,
-    cost="reads /sys/class/net and queries the kernel for its interfaces; milliseconds",
-)
+@check("NIC009", "bond-degraded", plan=_plan, severity=Severity.WARNING)
 @only_if(multi_node, "bonds", "the job runs on one machine")
 @given(partial(_known, subject="bonds"))
 def bond_degraded(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterator[Verdict]:
@@ -171,14 +158,7 @@ def bond_degraded(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterato
         yield passed(f"bonds of {len(bonds)} nodes")
 
 
-@check(
-    "NIC010",
-    "interface-errors",
-    plan=_plan,
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-    cost="reads /sys/class/net and queries the kernel for its interfaces; milliseconds",
-)
+@check("NIC010", "interface-errors", plan=_plan, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 @only_if(multi_node, "errors", "the job runs on one machine")
 @given(partial(_known, subject="errors"))
 def interface_errors(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterator[Verdict]:
@@ -248,14 +228,7 @@ def _outliers_above(values: Mapping[str, float], is_far: Callable[[float, float]
     return [node for node, value in values.items() if is_far(value, usual)]
 
 
-@check(
-    "NIC011",
-    "nic-driver-differs",
-    plan=_plan,
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-    cost="reads /sys/class/net and queries each driver for its version (ethtool); milliseconds",
-)
+@check("NIC011", "nic-driver-differs", plan=_plan, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 @only_if(multi_node, "drivers", "the job runs on one machine")
 @given(partial(_known, subject="drivers"))
 def nic_driver(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterator[Verdict]:
@@ -299,14 +272,7 @@ def nic_driver(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterator[V
         yield unknown("drivers", "no driver of an interface in use reports its name")
 
 
-@check(
-    "NIC012",
-    "two-interfaces-in-one-network",
-    plan=_plan,
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-    cost="reads /sys/class/net and /proc/sys/net, and queries the kernel for its routing rules; milliseconds",
-)
+@check("NIC012", "two-interfaces-in-one-network", plan=_plan, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 @only_if(multi_node, "interfaces of one network", "the job runs on one machine")
 @given(partial(_known, subject="interfaces of one network"))
 def two_interfaces_in_one_network(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterator[Verdict]:

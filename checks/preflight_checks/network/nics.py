@@ -214,7 +214,6 @@ def _plan_filter(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     "interface-filter-leaves-nothing-usable",
     plan=_plan_filter,
     probes=(interfaces, environment),
-    cost="queries the kernel for its interfaces, and the job context for its environment; milliseconds",
     severity=Severity.ERROR,
 )
 def interface_filter(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -294,7 +293,6 @@ def _choices(job: Job, facts: Facts) -> dict[str, Chosen]:
     "NIC002",
     "chosen-interface-not-on-route-to-master",
     plan=_plan_route,
-    cost="queries the kernel for its interfaces and for one route; milliseconds",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
 )
@@ -346,14 +344,7 @@ def interface_route(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         )
 
 
-@check(
-    "NIC003",
-    "mtu-differs",
-    plan=_plan_route,
-    cost="queries the kernel for its interfaces and for one route; milliseconds",
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-)
+@check("NIC003", "mtu-differs", plan=_plan_route, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 @only_if(several_nodes, "MTU", "the job has one node")
 def interface_mtu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The chosen interfaces of all nodes have one MTU.
@@ -420,7 +411,6 @@ def _nodes_with_own_filter(job: Job, facts: Facts) -> set[str]:
     "nccl-default-interface-unsuitable",
     plan=combined(_plan, when=_chooses_by_default),
     severity=Severity.ERROR,
-    cost="queries the kernel for its interfaces; milliseconds",
 )
 @only_if(_chooses_by_default, "NCCL's own choice", "one machine, no NCCL, or a filter chooses the interface")
 def default_interface(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -495,7 +485,6 @@ def _best_interface(observed: Sequence[Interface]) -> Interface | None:
     "address-on-several-nodes",
     plan=combined(_plan, on_every_node(identity, when=multi_node)),
     severity=Severity.ERROR,
-    cost="queries the kernel for its interfaces; milliseconds",
 )
 @only_if(multi_node, "addresses", "the job runs on one machine")
 def address_on_several_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -538,14 +527,7 @@ def address_on_several_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
         )
 
 
-@check(
-    "NIC006",
-    "interface-in-another-network",
-    plan=_plan,
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-    cost="queries the kernel for its interfaces; milliseconds",
-)
+@check("NIC006", "interface-in-another-network", plan=_plan, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 @only_if(multi_node, "networks", "the job runs on one machine")
 def interface_in_another_network(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The interfaces in use are in one network, if all nodes have an interface in it.
@@ -613,13 +595,7 @@ def _claims(job: Job, use: UsedInterface) -> tuple[Claim, ...]:
 
 
 @check(
-    "NIC007",
-    "no-route-to-peer",
-    plan=_plan_routes,
-    when="link",
-    severity=Severity.ERROR,
-    probes=(interfaces, routes),
-    cost="queries the kernel for its interfaces and for up to 16 routes; milliseconds",
+    "NIC007", "no-route-to-peer", plan=_plan_routes, when="link", severity=Severity.ERROR, probes=(interfaces, routes)
 )
 @only_if(multi_node, "routes between nodes", "the job runs on one machine")
 def no_route_to_peer(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:

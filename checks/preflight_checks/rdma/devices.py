@@ -214,9 +214,6 @@ def applies(job: Job, fleet: Fleet) -> Demand | None:
     return demand(job) if is_multi_node(fleet) else None
 
 
-COST = "reads /sys/class/infiniband; milliseconds, a wedged card 3.5 s"
-
-
 @requests_for(rdma)
 def plan_rdma(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     wanted = applies(job, fleet)
@@ -249,7 +246,7 @@ def _plan_devices(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
             yield Request(probe_name(interfaces), node.name, because=chosen.claims)
 
 
-@check("RDM001", "rdma-device-absent", plan=_plan_devices, severity=Severity.ERROR, cost=COST)
+@check("RDM001", "rdma-device-absent", plan=_plan_devices, severity=Severity.ERROR)
 def rdma_device_absent(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The RDMA devices that the job names exist on every node.
 
@@ -337,7 +334,7 @@ def _none_found(wanted: Demand, nodes: list[str]) -> Iterator[Verdict]:
 
 
 #: A check that judges the RDMA devices of nodes.
-rdma_check = functools.partial(check, plan=plan_rdma, cost=COST)
+rdma_check = functools.partial(check, plan=plan_rdma)
 
 
 @rdma_check("RDM002", "rdma-port-down", severity=Severity.ERROR)
@@ -414,8 +411,6 @@ def _remedy(state: str, name: str, nodes: list[str]) -> str:
     "rdma-closed-to-ranks",
     plan=combined(plan_rdma, on_every_node(rdma_access, when=applies, because=demand_claims, context=True)),
     severity=Severity.ERROR,
-    cost="opens each device node of /dev/infiniband in the job context; milliseconds",
-    without_root="nothing: the check uses the ranks' own user",
 )
 def rdma_closed_to_ranks(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """A rank can open the device nodes of the node's RDMA cards, and load libibverbs.

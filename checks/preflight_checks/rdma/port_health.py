@@ -37,7 +37,6 @@ DMABUF_DRIVER, DMABUF_KERNEL = 515, (5, 12)
     "gpudirect-rdma-missing",
     plan=combined(plan_rdma, on_every_node(gpudirect, when=applies, because=demand_claims)),
     severity=Severity.ERROR,
-    cost="looks for three files of /sys and reads the driver's version; milliseconds",
 )
 @only_if(applies, "GPUDirect RDMA", "the job uses no RDMA, or one machine")
 def gpudirect_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -97,15 +96,7 @@ def _has_dmabuf(fact: GpuDirect) -> bool:
 _plan_pci = on_every_node(pci, when=lambda job, fleet: "nccl" in backends(job)[0], because=backend_claims)
 
 
-@check(
-    "PCI001",
-    "acs-redirects-peer-traffic",
-    plan=_plan_pci,
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-    cost="reads the configuration space of the bridges above GPUs and RDMA cards; milliseconds",
-    without_root="the ACS bits: the extended configuration space of a bridge is readable only by root",
-)
+@check("PCI001", "acs-redirects-peer-traffic", plan=_plan_pci, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 def acs_redirects(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """On bare metal, no PCI bridge above GPUs or RDMA cards sends traffic between them up to the processor.
 
@@ -148,12 +139,7 @@ def acs_redirects(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 @check(
-    "PCI002",
-    "iommu-translates-device-traffic",
-    plan=_plan_pci,
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-    cost="reads the IOMMU type of GPUs and RDMA cards from /sys; milliseconds",
+    "PCI002", "iommu-translates-device-traffic", plan=_plan_pci, severity=Severity.WARNING, confidence=Confidence.MEDIUM
 )
 def iommu_translates(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """On bare metal, the IOMMU passes the traffic of GPUs and RDMA cards through.
@@ -214,7 +200,6 @@ _plan_memory_nodes = on_every_node(pci, when=lambda job, fleet: "nccl" in backen
     plan=combined(_plan_memory_nodes, plan_rdma),
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    cost="reads the memory node of each GPU and card below /sys; milliseconds",
 )
 @only_if(applies, "distance of RDMA cards", "the job uses no RDMA, or one machine")
 def hca_far(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:

@@ -82,13 +82,7 @@ def paces_of(reports: Iterable[tuple[str, RankReport]]) -> Paces:
     return Paces(tuple(timed), (*slow, *others), busy, tuple(exchanging) if busy else ())
 
 
-@smoke_check(
-    "SMK005",
-    "straggler",
-    cost="times eight pieces of work of about ten milliseconds and eight exchanges, twice; about a second",
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-)
+@smoke_check("SMK005", "straggler", severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 @may_fail_by_injection("delay")
 @given(complete_run)
 def straggler(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[Verdict]:
@@ -277,13 +271,7 @@ class CollectiveSpeed:
         return f"{self.operation} {_format_rate(self.bytes_per_s)}"
 
 
-@smoke_check(
-    "SMK011",
-    "collectives-slower-than-links",
-    cost="times five collectives at 4 KiB and at 1 to 16 MiB (256 MiB between GPUs); about half a second",
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-)
+@smoke_check("SMK011", "collectives-slower-than-links", severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 @given(complete_run)
 def collectives_slow(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[Verdict]:
     """Collectives reach the bandwidth of the links between the nodes.
@@ -429,7 +417,6 @@ class Fabric:
     "SMK017",
     "collectives-slower-than-fabric",
     reads=(rdma, interfaces),
-    cost="times five collectives at 4 KiB and at 1 to 256 MiB between GPUs; about half a second",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
 )

@@ -80,15 +80,7 @@ def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
         yield from plan_servers(job, fleet, facts)
 
 
-@check(
-    "SMK031",
-    "drill-not-named",
-    plan=_plan,
-    probes=(run_rank, *PROBES),
-    cost="nothing besides the smoke run itself",
-    when="smoke",
-    severity=Severity.ERROR,
-)
+@check("SMK031", "drill-not-named", plan=_plan, probes=(run_rank, *PROBES), when="smoke", severity=Severity.ERROR)
 def injected_fault_not_named(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """An injected fault is found and attributed to its target in time.
 

@@ -41,10 +41,6 @@ from reference_trainer.common.framework import GpuState
 APPLICATION_CLOCKS, POWER_CAP, SYNC_BOOST = 0x2, 0x4, 0x10
 #: Clocks below this share of the card's highest explain a low figure.
 LOW_CLOCK = 0.85
-_COST = (
-    "about two seconds on each GPU: products of matrices in each precision, copies on the card and to the host, and "
-    "products with known bits; at most a quarter of the free memory"
-)
 _UNITS = {MEMORY: "GB/s", TO_DEVICE: "GB/s", TO_HOST: "GB/s", TO_PEER: "GB/s"}
 _NAMES = {
     MEMORY: "copies in its memory",
@@ -82,7 +78,7 @@ class Shortfall:
     by_pcie: bool
 
 
-@smoke_check("SMK014", "gpu-slower-than-its-model", cost=_COST, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
+@smoke_check("SMK014", "gpu-slower-than-its-model", severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 def gpu_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Each GPU multiplies matrices and moves its memory about as fast as its model can.
 
@@ -103,9 +99,7 @@ def gpu_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     yield from _judge(job, fleet, facts, "GPU speed", (*PRODUCTS, MEMORY), _own_floor)
 
 
-@smoke_check(
-    "SMK015", "gpu-copies-slower-than-link", cost=_COST, severity=Severity.WARNING, confidence=Confidence.MEDIUM
-)
+@smoke_check("SMK015", "gpu-copies-slower-than-link", severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 def gpu_copies_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Copies between each GPU, its host and the next GPU are about as fast as the links between them.
 
@@ -374,7 +368,7 @@ def _ranges(devices: Sequence[RankGpu], kinds: Sequence[str]) -> str:
     return ", ".join(parts)
 
 
-@smoke_check("SMK016", "gpu-computes-wrongly", cost=_COST, severity=Severity.ERROR)
+@smoke_check("SMK016", "gpu-computes-wrongly", severity=Severity.ERROR)
 def gpu_wrong(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Products of matrices on each GPU have the exactly known bits, each time.
 

@@ -177,9 +177,7 @@ def plan_smoke(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 
 
 #: A check of the collective smoke run.
-smoke_check = functools.partial(
-    check, plan=plan_smoke, cost="a short training run: every rank imports torch and takes a few steps", when="smoke"
-)
+smoke_check = functools.partial(check, plan=plan_smoke, when="smoke")
 
 
 def ranks_of(

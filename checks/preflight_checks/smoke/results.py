@@ -37,8 +37,6 @@ from reference_trainer.collective.steps import MAX_COMPARED_STEPS, MAX_LOSS_RATI
 from reference_trainer.common.oracle import Mismatch
 from reference_trainer.pipeline.stage import PipelineReport, StageFault
 
-_COST = "three steps of up to eight microbatches, about a tenth of a second each"
-
 #: Node, rank, device and report of a stage.
 StageReport = tuple[str, int, str, PipelineReport]
 
@@ -50,7 +48,7 @@ def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
         yield from plan_smoke(job, fleet, facts)
 
 
-@check("SMK006", "wrong-pipeline-result", plan=_plan, cost=_COST, when="smoke", severity=Severity.ERROR)
+@check("SMK006", "wrong-pipeline-result", plan=_plan, when="smoke", severity=Severity.ERROR)
 def wrong_pipeline_result(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every stage of a pipeline receives, computes and sends exactly the expected values.
 
@@ -102,13 +100,7 @@ def wrong_pipeline_result(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
 
 
 @check(
-    "SMK007",
-    "pipeline-stage-slow",
-    plan=_plan,
-    cost=_COST,
-    when="smoke",
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
+    "SMK007", "pipeline-stage-slow", plan=_plan, when="smoke", severity=Severity.WARNING, confidence=Confidence.MEDIUM
 )
 def pipeline_stage_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No stage of a pipeline takes far longer than the others for the same work.

@@ -23,7 +23,6 @@ from preflight_checks.requirements import fold, is_multi_node
 from preflight_checks.smoke.plan import details, observed, remedy_for_dead
 from preflight_checks.smoke.ranks import framework_of, may_fail_by_injection
 from preflight_checks.smoke.server_run import (
-    COST,
     FACT,
     PLAN_PROBES,
     PROBES,
@@ -206,7 +205,7 @@ def plan_with_backup(job: Job, fleet: Fleet, facts: Facts) -> list[Request]:
     return list(plan_servers(job, fleet, facts)) if fleet.smoke_options.backup else []
 
 
-@check("SMK028", "worker-replaced", plan=plan_with_backup, cost=COST, when="smoke", severity=Severity.INFO)
+@check("SMK028", "worker-replaced", plan=plan_with_backup, when="smoke", severity=Severity.INFO)
 @may_fail_by_injection("kill", "stop")
 def worker_replaced(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """With --backup, a worker that died or blocked the others was replaced, and the run completed.

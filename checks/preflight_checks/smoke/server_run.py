@@ -359,7 +359,6 @@ def _port(endpoint: str) -> int:
 
 T = TypeVar("T")
 PROBES = (run_server, run_worker)
-COST = "a short training run: every server and worker imports torch and takes a few steps"
 #: The name of the evidence.
 FACT = "parameter-server run"
 
@@ -616,7 +615,7 @@ def plan_servers(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 
 
 #: A check of the run with parameter servers.
-server_check = functools.partial(check, plan=plan_servers, cost=COST, when="smoke")
+server_check = functools.partial(check, plan=plan_servers, when="smoke")
 
 
 def has_backup(fleet: Fleet, mode: Mode) -> bool:

@@ -37,8 +37,6 @@ RECEIVED, SENT = 0.5, 0.25
 #: An idle card is mentioned if it is this many times as fast as the one in use.
 FASTER_CARD = 2.0
 
-_COST = "reads the counters of network cards before and after half a second of collectives"
-
 
 @dataclass(frozen=True, slots=True)
 class Carriers:
@@ -71,7 +69,7 @@ def _carriers(transport: Transport, verb: str, index: int, part: float) -> Carri
     return Carriers(verb, significant_bytes(transport.carried.interfaces), significant_bytes(transport.carried.ports))
 
 
-@smoke_check("SMK012", "sockets-instead-of-rdma", cost=_COST, severity=Severity.WARNING)
+@smoke_check("SMK012", "sockets-instead-of-rdma", severity=Severity.WARNING)
 @given(complete_run)
 def sockets_instead_of_rdma(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[Verdict]:
     """Ranks use RDMA if every node has working RDMA devices that the job may use.
@@ -204,9 +202,7 @@ class _Expected:
     reason: str
 
 
-@smoke_check(
-    "SMK013", "traffic-on-another-network", cost=_COST, severity=Severity.WARNING, confidence=Confidence.MEDIUM
-)
+@smoke_check("SMK013", "traffic-on-another-network", severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 @given(complete_run)
 def traffic_on_another_network(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[Verdict]:
     """The ranks' data goes over the chosen network card, and not over a slow one next to a fast one.

@@ -34,7 +34,6 @@ from preflight_checks.probes.packages import Packages, packages
 from preflight_checks.probes.stack import Build, Stack, stack
 from preflight_checks.requirements import fold, gpu_claims, known_text, scopes
 
-COST = "reads files of the installed framework and loads libcuda in the ranks' interpreter; a second or two"
 #: Launchers that start only one framework.
 _OF_LAUNCHER = {
     "torchrun": "torch",
@@ -87,13 +86,7 @@ def minimum_driver(cuda: str) -> str | None:
     return table.get(short_version(cuda)) or table.get(str(version_of(cuda).major))
 
 
-@check(
-    "VER001",
-    "driver-too-old",
-    plan=plan_stack,
-    cost="reads files of the installed framework and loads libcuda in the ranks' interpreter; queries NVML",
-    severity=Severity.ERROR,
-)
+@check("VER001", "driver-too-old", plan=plan_stack, severity=Severity.ERROR)
 @only_if(requests_gpus, "driver", "nothing in the job requests GPUs")
 def driver_too_old(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The driver of every node is new enough for the CUDA runtime of the ranks' framework.
@@ -205,14 +198,7 @@ def _missing_build_finding(
     )
 
 
-@check(
-    "VER002",
-    "driver-skew",
-    plan=plan_gpus,
-    cost="queries NVML; well under a second",
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-)
+@check("VER002", "driver-skew", plan=plan_gpus, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 @only_if(requests_gpus, "drivers", "nothing in the job requests GPUs")
 def driver_skew(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """All nodes have one driver version.
@@ -252,7 +238,6 @@ def driver_skew(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     "VER003",
     "framework-skew",
     plan=on_every_node(packages, when=all_of(several_nodes, has_launches), context=True, deadline_s=8.0),
-    cost="reads the metadata of installed packages in the ranks' interpreter",
     severity=Severity.ERROR,
 )
 @only_if(all_of(several_nodes, has_launches), "framework versions", "the job has one node, or no launch")
@@ -351,7 +336,7 @@ _REMEDY = {
 }
 
 
-@check("GPU025", "gpu-driver-library", plan=plan_stack, cost=COST, severity=Severity.ERROR)
+@check("GPU025", "gpu-driver-library", plan=plan_stack, severity=Severity.ERROR)
 def gpu_driver_library(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The ranks can load the CUDA driver's library, intact and of the kernel module's version.
 
@@ -440,8 +425,6 @@ def _container_claims(job: Job) -> tuple[Claim, ...]:
     plan=on_every_node(
         device_nodes, when=lambda job, fleet: gpu_claims(job), needed_by=_container_claims, deadline_s=7.0
     ),
-    cost="reads /dev, and queries docker, else reads containerd's configuration; under a second",
-    without_root="docker's configuration, if its socket is closed to the user",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
 )

@@ -56,14 +56,7 @@ def _import_plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
         yield Request(probe_name(importable), node.name, params, context=True, because=claims, deadline_s=8.0)
 
 
-@check(
-    "PKG005",
-    "imported-framework-missing",
-    plan=_import_plan,
-    probes=(importable,),
-    cost="looks for the script's imports on the ranks' search path, some milliseconds; nothing is imported",
-    severity=Severity.ERROR,
-)
+@check("PKG005", "imported-framework-missing", plan=_import_plan, probes=(importable,), severity=Severity.ERROR)
 def imported_framework_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The ranks' interpreter finds every framework that the job's script imports.
 
@@ -164,7 +157,6 @@ _PATHS = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH")
     "ENV024",
     "library-paths-differ",
     plan=combined(plan_both, when=has_launches),
-    cost="reads the environment of one process and looks for the folders it names, milliseconds",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
 )
@@ -237,7 +229,6 @@ def _reads_settings(job: Job) -> bool:
     "ENV025",
     "settings-file-misread",
     plan=combined(plan_both, when=lambda job, fleet: _reads_settings(job)),
-    cost="reads at most three small files, milliseconds",
     severity=Severity.WARNING,
     confidence=Confidence.HIGH,
 )
@@ -282,7 +273,6 @@ def settings_file_misread(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
         yield passed(f"settings files on {len(looked)} nodes")
 
 
-_COST = "lists the folders of the ranks' packages, a tenth of a second; nothing is imported"
 #: VER003 covers these.
 _JUDGED_ELSEWHERE = frozenset(name for names in DISTRIBUTIONS.values() for name in names)
 #: An extra one of these is untidy but rarely breaks a job.
@@ -310,7 +300,7 @@ def _applicable(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Iterator[
         yield unknown(subject, "the packages of fewer than two nodes are known")
 
 
-@check("PKG001", "package-set-differs", plan=_plan, cost=_COST, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
+@check("PKG001", "package-set-differs", plan=_plan, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 def package_set_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The ranks of all nodes find the same packages in the same versions.
 
@@ -385,7 +375,7 @@ def _packages_finding(
     )
 
 
-@check("PKG002", "interpreters-differ", plan=_plan, cost=_COST, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
+@check("PKG002", "interpreters-differ", plan=_plan, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 def interpreters_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The ranks of all nodes use one kind of interpreter on one kind of processor.
 
@@ -436,7 +426,7 @@ def _abi(value: Installed) -> str:
     return value.abi.partition(f"-{value.machine}")[0]
 
 
-@check("PKG003", "source-trees-differ", plan=_plan, cost=_COST, severity=Severity.WARNING, confidence=Confidence.HIGH)
+@check("PKG003", "source-trees-differ", plan=_plan, severity=Severity.WARNING, confidence=Confidence.HIGH)
 def source_trees_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Packages installed from a source tree or repository have the same commit on every node.
 
@@ -481,7 +471,6 @@ def source_trees_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     "PKG004",
     "packages-overwrite-each-other",
     plan=plan_installed,
-    cost=_COST,
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
 )

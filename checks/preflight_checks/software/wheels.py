@@ -23,7 +23,7 @@ from preflight_checks.probes.gpus import gpus
 from preflight_checks.probes.libraries import LibraryLookup
 from preflight_checks.probes.stack import Build, Stack, stack
 from preflight_checks.requirements import fold, gpu_claims, known_text, scopes
-from preflight_checks.software.frameworks import COST, build_of, observed_software, plan_software, plan_stack
+from preflight_checks.software.frameworks import build_of, observed_software, plan_software, plan_stack
 
 #: DeepSpeed's operator for an optimizer on the GPU, by the optimizer's name in its configuration.
 _FUSED = {"adam": "fused_adam", "adamw": "fused_adam", "lion": "fused_lion"}
@@ -49,7 +49,6 @@ def compiled_at_start(job: Job) -> dict[str, tuple[Claim, ...]]:
     "VER007",
     "toolkit-mismatch",
     plan=combined(plan_software, when=lambda job, fleet: compiled_at_start(job)),
-    cost=f"{COST}; runs `nvcc --version`",
     severity=Severity.ERROR,
 )
 def toolkit_mismatch(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -145,7 +144,6 @@ def _horovod_claims(job: Job) -> tuple[Claim, ...]:
     "VER008",
     "horovod-lacks-feature",
     plan=on_every_node(stack, needed_by=_horovod_claims, context=True, deadline_s=9.0),
-    cost=COST,
     severity=Severity.ERROR,
 )
 def horovod_lacks_feature(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -245,7 +243,7 @@ def runs_on(architectures: list[str], capability: str) -> str:
     return best
 
 
-@check("VER004", "wheel-lacks-gpu", plan=plan_stack, cost=COST, severity=Severity.ERROR)
+@check("VER004", "wheel-lacks-gpu", plan=plan_stack, severity=Severity.ERROR)
 def wheel_lacks_gpu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The installed framework has code for every GPU of its node.
 
@@ -331,7 +329,7 @@ def wheel_lacks_gpu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield passed(f"the framework's architectures on {well} nodes")
 
 
-@check("VER005", "cudnn-mismatch", plan=plan_software, cost=COST, severity=Severity.ERROR)
+@check("VER005", "cudnn-mismatch", plan=plan_software, severity=Severity.ERROR)
 def cudnn_mismatch(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The cuDNN that the loader finds first is the one the framework was built for, or a later minor version.
 
@@ -401,7 +399,7 @@ def cudnn_mismatch(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield not_applicable("cuDNN", "no installed framework loads it")
 
 
-@check("VER006", "nccl-library-differs", plan=plan_software, cost=COST, severity=Severity.ERROR)
+@check("VER006", "nccl-library-differs", plan=plan_software, severity=Severity.ERROR)
 def nccl_library_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The NCCL that the loader finds first has one version on all nodes, and is the one the framework was built for.
 

@@ -50,13 +50,7 @@ def _resumed(job: Job) -> tuple[_Resumed, ...]:
     return tuple(found.values())
 
 
-@check(
-    "CKP014",
-    "resume-topology-differs",
-    plan=for_each_path(checkpoint_state, _resumed),
-    cost="lists the names in the newest checkpoint; no file of it is opened",
-    severity=Severity.ERROR,
-)
+@check("CKP014", "resume-topology-differs", plan=for_each_path(checkpoint_state, _resumed), severity=Severity.ERROR)
 def resume_topology(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The checkpoint to resume from is complete, and was written by as many ranks as will read it.
 
@@ -238,7 +232,6 @@ _NUMBERS = re.compile(r" \([^()]*\)")
     "CKP011",
     "checkpoint-folder-unusable",
     plan=combined(plan_destinations, for_each_path(write_trial, destinations, consent="write", required=False)),
-    cost="reads the folder, its mount and its free space; with --allow write also writes, syncs and removes 4 KiB",
     severity=Severity.ERROR,
 )
 def checkpoint_folder_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -347,13 +340,7 @@ def _free_bytes(state: FolderState) -> float | None:
     return max(0, min([state.free_bytes, *remaining]))
 
 
-@check(
-    "CKP012",
-    "checkpoint-does-not-fit",
-    plan=plan_destinations,
-    cost="reads the free space of the folder; runs quota and lfs if the file system supports them; at most 1.5 s each",
-    severity=Severity.ERROR,
-)
+@check("CKP012", "checkpoint-does-not-fit", plan=plan_destinations, severity=Severity.ERROR)
 def checkpoint_does_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """There is room for the first checkpoint, and for as many as the job keeps.
 
@@ -467,13 +454,7 @@ def _full_target_finding(item: Destination, full: Mapping[str, str], observed: M
     )
 
 
-@check(
-    "CKP013",
-    "checkpoint-folder-not-shared",
-    plan=plan_destinations,
-    cost="looks up the mount of the folder",
-    severity=Severity.ERROR,
-)
+@check("CKP013", "checkpoint-folder-not-shared", plan=plan_destinations, severity=Severity.ERROR)
 def checkpoint_folder_not_shared(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """All nodes write their parts of a checkpoint to one file system.
 

@@ -106,13 +106,7 @@ _WORDS = {
 }
 
 
-@check(
-    "DAT011",
-    "data-path-missing",
-    plan=plan_paths,
-    cost="lists the data path in the job context, without reading files",
-    severity=Severity.ERROR,
-)
+@check("DAT011", "data-path-missing", plan=plan_paths, severity=Severity.ERROR)
 def data_path_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every data path of the job exists, readable and of one kind, on every node.
 
@@ -194,13 +188,7 @@ def _judge_existence(item: Wanted, observed: dict[str, PathState]) -> Iterator[V
         yield passed(f"{item.path} on {len(present)} nodes")
 
 
-@check(
-    "DAT012",
-    "shard-list-differs",
-    plan=plan_paths,
-    cost="lists the data path in the job context, without reading files",
-    severity=Severity.ERROR,
-)
+@check("DAT012", "shard-list-differs", plan=plan_paths, severity=Severity.ERROR)
 def shard_list_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every node sees the same data files, with the same sizes, and can read them all.
 
@@ -338,14 +326,7 @@ def _sizes(state: PathState) -> dict[str, int]:
     return {entry.name: entry.size_bytes for entry in state.entries}
 
 
-@check(
-    "DAT013",
-    "data-content-differs",
-    plan=plan_paths,
-    cost="reads at most 8 files of each path (1 MiB whole, else head, middle and tail of 64 KiB), at most 1.5 s; "
-    "nothing on a shared file system",
-    severity=Severity.ERROR,
-)
+@check("DAT013", "data-content-differs", plan=plan_paths, severity=Severity.ERROR)
 def data_content_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Data files with the same name and size have the same content on every node.
 
@@ -437,9 +418,7 @@ NODE_SKEW = 1.25
 _MIN_SHARD_SHARE = 0.5
 
 
-@check(
-    "DAT014", "too-few-data-files", plan=plan_paths, cost="nothing beyond what DAT012 lists", severity=Severity.ERROR
-)
+@check("DAT014", "too-few-data-files", plan=plan_paths, severity=Severity.ERROR)
 def too_few_data_files(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every rank gets a data file, and no rank gets much more data than another.
 

@@ -144,7 +144,6 @@ _WORDS = {
     "DSK001",
     "temporary-folder-unusable",
     plan=on_every_node(scratch, params={"what": "temporary"}, when=has_launches, context=True),
-    cost="reads state and free space of the folder for temporary files; nothing is written",
     severity=Severity.ERROR,
 )
 @only_if(has_launches, "temporary files", "the files start nothing on the nodes")
@@ -236,7 +235,6 @@ def _kinds(job: Job) -> tuple[str, ...]:
     "cache-folder-unusable",
     plan=_plan_home,
     probes=(scratch,),
-    cost="reads the home directory and, with GPUs, the caches of Triton and torch; nothing is written",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
 )
@@ -317,14 +315,7 @@ def _plan_models(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
             yield Request(probe_name(hub_model), node.name, {"model": model}, context=True, because=claims)
 
 
-@check(
-    "DSK003",
-    "offline-model-missing",
-    plan=_plan_models,
-    probes=(hub_model,),
-    cost="lists two folders of Hugging Face's cache",
-    severity=Severity.ERROR,
-)
+@check("DSK003", "offline-model-missing", plan=_plan_models, probes=(hub_model,), severity=Severity.ERROR)
 def offline_model(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """In offline mode, the model that the job names is in the cache of every node.
 
