@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from preflight.model.findings import Severity
-from preflight.model.job import Claim, Job, Launch, Plain, Scope, Strength, Unresolved, is_whole_number
+from preflight.model.job import Claim, Job, Known, Launch, Plain, Scope, Strength, Unresolved, is_whole_number
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight.plugins.claim_text import placed, quoted, why_unresolved
 from preflight.plugins.questions import subjects
+from preflight.sources.base import NO_VALUE
 from preflight.sources.conditions import UnknownValue, holds
 from preflight.sources.tables import Row, load_table
 from preflight_rules.data_tables import table
@@ -63,14 +64,7 @@ def setting_value_refused(job: Job) -> Iterator[Verdict]:
             table, version = settings(name), pinned(job, name)
             for key, claim in place.keys.items():
                 setting = row_of(table, key) or _parsed(place, key, claim)
-                if (
-                    claim.source == "arguments"
-                    and place.certain
-                    and any(
-                        isinstance(item, str) and item.startswith("--") and item != claim.spelling
-                        for item in claim.alternatives
-                    )
-                ):
+                if claim.source == "arguments" and place.certain and _lacks_value(place, key, claim, version):
                     yield _without_value(place, claim)
                     continue
                 at = (claim.span.path, claim.span.line, claim.span.column)
@@ -97,12 +91,29 @@ def _parsed(place: Given, key: str, claim: Claim) -> Setting | None:
     return Setting(key, kind) if kind != "given" or row.takes == "1" else None
 
 
+def _lacks_value(place: Given, key: str, claim: Claim, version: str) -> bool:
+    """Whether an option has no value: another one follows, nothing does, or it is a switch that takes one."""
+    if claim.value == NO_VALUE:
+        return True
+    row = _arguments().get(key) if place.framework == "transformers" and claim.value == Known(True) else None
+    if row is None or row.kind != "bool | None" or row.default is not None or claim.spelling.split()[1:]:
+        following = (item for item in claim.alternatives if isinstance(item, str) and item != claim.spelling)
+        return any(item.startswith("--") for item in following)
+    # Hugging Face's parser makes a switch of it only if it has a default, which some had in older releases.
+    newest = load_table("training_arguments").newest
+    return "=" not in claim.spelling and bool(version) and in_range(version, newest, "") is True
+
+
 def _without_value(place: Given, claim: Claim) -> Verdict:
-    """For an option that another one follows where its value belongs."""
+    """For an option that has none where it needs one."""
+    fault = (
+        "another option follows"
+        if isinstance(claim.value, Known) and claim.value.value is not True
+        else "nothing stands"
+    )
     return failed(
         place.subject,
-        f"{quoted(claim)}: another option follows where a value is expected, and the parser stops with `expected one"
-        " argument`.",
+        f"{quoted(claim)}: {fault} where a value is expected, and the parser stops with `expected one argument`.",
         at=claim,
         remedy="Give the option its value, or remove it.",
     )
