@@ -64,7 +64,7 @@ def setting_value_refused(job: Job) -> Iterator[Verdict]:
             table, version = settings(name), pinned(job, name)
             for key, claim in place.keys.items():
                 setting = row_of(table, key) or _parsed(place, key, claim)
-                if claim.source == "arguments" and place.certain and _lacks_value(place, key, claim, version):
+                if claim.source == "arguments" and place.certain and _lacks_value(place, key, claim):
                     yield _without_value(place, claim)
                     continue
                 at = (claim.span.path, claim.span.line, claim.span.column)
@@ -91,17 +91,27 @@ def _parsed(place: Given, key: str, claim: Claim) -> Setting | None:
     return Setting(key, kind) if kind != "given" or row.takes == "1" else None
 
 
-def _lacks_value(place: Given, key: str, claim: Claim, version: str) -> bool:
+#: Switches without a default, of which Hugging Face's parser makes options with a value (hf_argparser.py, bool_kwargs;
+#: training_args.py of transformers 4.36 to 5.24).
+_VALUED_SWITCHES = frozenset(
+    (
+        *("tf32", "disable_tqdm", "greater_is_better", "ddp_find_unused_parameters", "ddp_broadcast_buffers"),
+        "ddp_static_graph",
+    )
+)
+
+
+def _lacks_value(place: Given, key: str, claim: Claim) -> bool:
     """Whether an option has no value: another one follows, nothing does, or it is a switch that takes one."""
+    if place.framework == "transformers" and key == "fsdp":
+        # Newer releases take it alone.
+        return False
     if claim.value == NO_VALUE:
         return True
-    row = _arguments().get(key) if place.framework == "transformers" and claim.value == Known(True) else None
-    if row is None or row.kind != "bool | None" or row.default is not None or claim.spelling.split()[1:]:
-        following = (item for item in claim.alternatives if isinstance(item, str) and item != claim.spelling)
-        return any(item.startswith("--") for item in following)
-    # Hugging Face's parser makes a switch of it only if it has a default, which some had in older releases.
-    newest = load_table("training_arguments").newest
-    return "=" not in claim.spelling and bool(version) and in_range(version, newest, "") is True
+    if place.framework == "transformers" and key in _VALUED_SWITCHES and claim.value == Known(True):
+        return not claim.spelling.split()[1:] and "=" not in claim.spelling
+    following = (item for item in claim.alternatives if isinstance(item, str) and item != claim.spelling)
+    return any(item.startswith("--") for item in following)
 
 
 def _without_value(place: Given, claim: Claim) -> Verdict:
