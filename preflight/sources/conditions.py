@@ -91,7 +91,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "total": lambda items: sum(items),
     "slots": lambda item: sum(int(part.partition(":")[2]) for part in item.split(",")),
     "unique": lambda items: tuple(dict.fromkeys(items)),
-    "begins_another": lambda items: any(one != two and two.startswith(one) for one in items for two in items),
+    "begins_another": lambda items: any(one and one != two and two.startswith(one) for one in items for two in items),
     "are_grouped": lambda items: len(list(itertools.groupby(items))) == len(set(items)),
     "words": lambda item: tuple(re.split(r"[\s,;]+", item.strip())) if isinstance(item, str) else (),
     "item_at": lambda items, place: _item_at(items, place),

@@ -24,7 +24,7 @@ from tests.rules.test_cases import RULES
 FOLDER = Path(__file__).parent
 #: How many constraints each family has; one that is lost is missed here.
 COUNTS = {
-    "huggingface": 361,
+    "huggingface": 367,
     "kubernetes-slurm": 365,
     "megatron": 379,
     "network-versions": 278,

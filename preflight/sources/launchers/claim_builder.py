@@ -231,8 +231,12 @@ def state_choices(builder: ClaimBuilder, scanned: ScannedLine, table: Generated)
     """State the values of options that accept only certain words, or numbers."""
     limited = {row.dest for row in table.rows if row.choices or row.kind in ("int", "float")} | {"log_level"}
     for given in scanned.given:
-        # Another option stands where a value belongs.
-        misplaced = any(isinstance(item, str) and item.startswith("--") for item in alternatives(given.value))
+        # Another option stands where a value belongs, or the program, so that none is left.
+        last = given is scanned.given[-1] and not scanned.rest
+        misplaced = any(
+            isinstance(item, str) and (item.startswith("--") or (last and item.endswith(".py")))
+            for item in alternatives(given.value)
+        )
         row = table.find(given.spelling.replace("=", " ").split()[0]) if given.dest not in limited else None
         if given.dest in limited or misplaced or (row is not None and row.dest in limited):
             builder.add("chosen_value", lift(str, given.value), given.span, given.spelling)

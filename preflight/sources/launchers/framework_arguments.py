@@ -185,7 +185,9 @@ def _converted(item: Plain, kind: str | None) -> Plain:
 
 
 def _state_switches(builder: ClaimBuilder, words: Sequence[Word]) -> None:
+    """State the trainer's switches. A word after one that is no boolean is refused where its parser reads the line."""
     found: dict[str, tuple[Value, Word, Word]] = {}
+    refused: dict[str, Word] = {}
     for index, word in enumerate(words):
         text = text_of(word) or ""
         name, equals, text_after = text.partition("=")
@@ -201,12 +203,18 @@ def _state_switches(builder: ClaimBuilder, words: Sequence[Word]) -> None:
                 text_of(following) or ""
             ).lower() in _BOOLEAN_WORDS:
                 value, last = following.value, following
+            elif isinstance(following.value, Known) and not known_prefix(following).startswith("-"):
+                refused[dest] = following
         found[dest] = (value, word, last)
     for dest, (value, word, last) in found.items():
         setting = f"{SETTING_PREFIX}transformers.{dest}"
         span = join_spans(word.span, last.span) if last is not word else word.span
         spelling = word.spelling if last is word else f"{word.spelling} {last.spelling}"
-        builder.add(setting, as_bool(value), span, spelling)
+        if dest in refused:
+            other = refused[dest]
+            builder.add(setting, other.value, join_spans(word.span, other.span), f"{word.spelling} {other.spelling}")
+        else:
+            builder.add(setting, as_bool(value), span, spelling)
         if dest in _PLAIN_SWITCHES:
             continue
         if dest in PRECISIONS:

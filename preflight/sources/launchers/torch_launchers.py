@@ -568,9 +568,8 @@ class AccelerateReader:
         _state_machine_rendezvous(builder, scanned, line)
         _state_training(builder, scanned)
         _state_options(builder, scanned)
-        if program.launch.launcher == self.name:
-            state_unknown(builder, scanned)
-            state_choices(builder, scanned, load_table("accelerate_launch"))
+        state_unknown(builder, scanned)
+        state_choices(builder, scanned, load_table("accelerate_launch"))
         inner = ClaimBuilder("deepspeed", line.scope, line.command.condition)
         state_options(inner, "accelerate-deepspeed", scanned.last)
         files = [("config_file", ACCELERATE_ROLE)]

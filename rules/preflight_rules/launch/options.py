@@ -29,7 +29,7 @@ _STRICT: dict[str, tuple[str, ...]] = {
     "ray": ("ray_start", "ray_job_submit"),
 }
 #: Programs before a launch whose own options are judged as a launcher's are.
-_STARTERS: dict[str, tuple[str, ...]] = {"horovodrun": ("horovodrun",)}
+_STARTERS: dict[str, tuple[str, ...]] = {"horovodrun": ("horovodrun",), "accelerate": ("accelerate_launch",)}
 #: Bounds of numbers, the lower and the upper one, that a program checks after its parser (horovod 0.28,
 #: runner/common/util/config_parser.py).
 _BOUNDS: dict[str, dict[str, tuple[float, float]]] = {
@@ -196,7 +196,7 @@ def launcher_option_value_refused(job: Job) -> Iterator[Verdict]:
             rows = [row for table in tables if (row := _row(claim, table)) is not None]
             if not rows:
                 continue
-            if any(text.startswith("--") for text in texts(claim.value)):
+            if any(text.startswith("--") or _is_program(launch, text) for text in texts(claim.value)):
                 yield _without_value(launch, claim, program)
                 continue
             if not rows[0].choices and program == launch.launcher and rows[0].dest in _COUNTED.get(launch.launcher, ()):
@@ -218,11 +218,20 @@ def _row(claim: Claim, table: Generated) -> Row | None:
     return table.find(claim.spelling.replace("=", " ").split()[0])
 
 
+def _is_program(launch: Launch, text: str) -> bool:
+    """Whether the value of the last option is the program, which the launch then lacks."""
+    return not launch.program and text.endswith(".py")
+
+
 def _without_value(launch: Launch, claim: Claim, program: str) -> Verdict:
     name, _, following = " ".join(claim.spelling.split()).partition(" ")
+    if following.startswith("--"):
+        fault = f"but the option {following} follows: {program} stops with `expected one argument`"
+    else:
+        fault = f"so it takes `{following}`: {program} has no program left, and stops"
     return failed(
         launch.id,
-        f"`{name}` needs a value, but the option {following} follows: {program} stops with `expected one argument`.",
+        f"`{name}` needs a value, {fault}.",
         at=claim,
         remedy=f"Give {name} a value, or remove it.",
     )

@@ -350,10 +350,8 @@ def torch_companion_built_for_another_torch(job: Job) -> Iterator[Verdict]:
             pairs, theirs = built_for(other.name), _minor(other.version)
             if mine not in pairs or theirs not in pairs.values():
                 continue
-            beside = {
-                _minor(p.version) for p in packages if p.name == "torch" and p.claim.span.path == other.claim.span.path
-            }
-            if any(pairs.get(each) == theirs for each in beside):
+            same = [p for p in packages if p.name == "torch" and p.claim.span.path == other.claim.span.path]
+            if theirs in [pairs.get(_minor(each.version)) for each in same]:
                 yield passed(f"{job.name} {other.name}")
                 continue
             wanted = next(release for release, companion in pairs.items() if companion == theirs)

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from preflight.model.findings import Severity
-from preflight.model.job import Claim, Job, Launch, Plain, Scope, Strength, Unresolved, is_whole_number
+from preflight.model.job import Claim, Job, Known, Launch, Plain, Scope, Strength, Unresolved, is_whole_number
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight.plugins.claim_text import placed, quoted, why_unresolved
 from preflight.plugins.questions import subjects
+from preflight.sources.base import NO_VALUE
 from preflight.sources.conditions import UnknownValue, holds
 from preflight.sources.tables import Row, load_table
 from preflight_rules.data_tables import table
@@ -63,14 +64,7 @@ def setting_value_refused(job: Job) -> Iterator[Verdict]:
             table, version = settings(name), pinned(job, name)
             for key, claim in place.keys.items():
                 setting = row_of(table, key) or _parsed(place, key, claim)
-                if (
-                    claim.source == "arguments"
-                    and place.certain
-                    and any(
-                        isinstance(item, str) and item.startswith("--") and item != claim.spelling
-                        for item in claim.alternatives
-                    )
-                ):
+                if claim.source == "arguments" and place.certain and _lacks_value(place, key, claim):
                     yield _without_value(place, claim)
                     continue
                 at = (claim.span.path, claim.span.line, claim.span.column)
@@ -97,12 +91,39 @@ def _parsed(place: Given, key: str, claim: Claim) -> Setting | None:
     return Setting(key, kind) if kind != "given" or row.takes == "1" else None
 
 
+#: Switches without a default, of which Hugging Face's parser makes options with a value (hf_argparser.py, bool_kwargs;
+#: training_args.py of transformers 4.36 to 5.24).
+_VALUED_SWITCHES = frozenset(
+    (
+        *("tf32", "disable_tqdm", "greater_is_better", "ddp_find_unused_parameters", "ddp_broadcast_buffers"),
+        "ddp_static_graph",
+    )
+)
+
+
+def _lacks_value(place: Given, key: str, claim: Claim) -> bool:
+    """Whether an option has no value: another one follows, nothing does, or it is a switch that takes one."""
+    if place.framework == "transformers" and key == "fsdp":
+        # Newer releases take it alone.
+        return False
+    if claim.value == NO_VALUE:
+        return True
+    if place.framework == "transformers" and key in _VALUED_SWITCHES and claim.value == Known(True):
+        return not claim.spelling.split()[1:] and "=" not in claim.spelling
+    following = (item for item in claim.alternatives if isinstance(item, str) and item != claim.spelling)
+    return any(item.startswith("--") for item in following)
+
+
 def _without_value(place: Given, claim: Claim) -> Verdict:
-    """For an option that another one follows where its value belongs."""
+    """For an option that has none where it needs one."""
+    fault = (
+        "another option follows"
+        if isinstance(claim.value, Known) and claim.value.value is not True
+        else "nothing stands"
+    )
     return failed(
         place.subject,
-        f"{quoted(claim)}: another option follows where a value is expected, and the parser stops with `expected one"
-        " argument`.",
+        f"{quoted(claim)}: {fault} where a value is expected, and the parser stops with `expected one argument`.",
         at=claim,
         remedy="Give the option its value, or remove it.",
     )

@@ -253,8 +253,8 @@ def deepspeed_batch_size_not_positive_integer(job: Job) -> Iterator[Verdict]:
 
     Fix: Write the number without quotation marks.
 
-    Known limits: "auto" and placeholders that something else fills in are left alone. A number such as `8.0` passes
-    DeepSpeed's own comparison and fails later or not at all, so it is a warning.
+    Known limits: "auto" and placeholders that something else fills in are left alone. A number such as `8.0`, or `true`
+    for 1, passes DeepSpeed's own comparison and fails later or not at all, so it is a warning.
     """
     found = distinct(claim for quantity in BATCH for claim in job.about(quantity) if claim.source == "deepspeed")
     for claim in found:
@@ -270,8 +270,13 @@ def deepspeed_batch_size_not_positive_integer(job: Job) -> Iterator[Verdict]:
                 at=claim,
                 remedy=_number_remedy(key, claim),
                 fix=_as_number(claim),
-                severity=Severity.WARNING if all(isinstance(v, float) for v in claim.alternatives) else None,
+                severity=Severity.WARNING if all(_may_pass(claim, value) for value in claim.alternatives) else None,
             )
+
+
+def _may_pass(claim: Claim, value: Plain) -> bool:
+    """Whether DeepSpeed's own comparison takes what is no count; a fraction of the whole batch is never a product."""
+    return value is True or (isinstance(value, float) and (value.is_integer() or claim.quantity != "train_batch_size"))
 
 
 def _is_count(value: Plain) -> bool:

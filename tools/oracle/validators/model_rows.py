@@ -56,6 +56,14 @@ def _options(field):
     return [item for item in found if item is not type(None)]
 
 
+def _kind_of_type(item):
+    """The kind of one type; `any` where it has none."""
+    found = typing.get_origin(item) or item
+    if isinstance(found, type) and issubclass(found, str):
+        return "str"
+    return KINDS.get(found, "any") if isinstance(found, type) else "any"
+
+
 def kind_of(field):
     """Kind, choices and bounds of one field; `any` where they cannot be said."""
     options = _options(field)
@@ -70,6 +78,14 @@ def kind_of(field):
     if len(plain) == len(enums) > 1:
         values = [member.value for item in enums for member in item]
         return {"kind": "str", "choices": [*dict.fromkeys(values), *words]}
+    if len(plain) == 2 and not words:
+        # A text, or one of these; an enumeration of texts is one, too.
+        kinds = [_kind_of_type(item) for item in plain]
+        for one, other in (kinds, reversed(kinds)):
+            if one == "str" and other in ("str", "list", "section"):
+                return {"kind": one} if other == one else {"kind": one, "also": other}
+            if one == "bool" and other == "str":
+                return {"kind": one, "also": other}
     if len(plain) != 1:
         return {"kind": "any"}
     found = typing.get_origin(plain[0]) or plain[0]

@@ -133,7 +133,7 @@ def _launch_legacy():
 
 
 def _check_program(name):
-    if not pathlib.Path(name).exists():
+    if not name or not pathlib.Path(name).exists():
         raise Refusal(f"training_script {name} does not exist")
 
 
