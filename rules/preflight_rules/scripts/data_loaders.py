@@ -605,6 +605,47 @@ def set_numbered_by_each_rank(job: Job) -> Iterator[Verdict]:
         )
 
 
+#: What divides data that are divided already.
+_DIVIDED_TWICE = {
+    "DataLoader": "has a sampler that gives each rank a part, and data of which the rank has taken its part before",
+    "prepare": "gives each rank a part of a loader whose sampler gives it a part already",
+}
+
+
+@rule(
+    "DAT039",
+    "data-divided-twice",
+    severity=Severity.WARNING,
+    otherwise="no data are divided among the ranks by two means",
+)
+def data_divided_twice(job: Job) -> Iterator[Verdict]:
+    """Data are divided among the ranks twice, so that each rank gets a part of its part.
+
+    What it checks: accelerate does not prepare a loader whose sampler draws the part of a rank, and a loader with such
+    a sampler does not get data of which the rank has taken its part (`files[rank::size]`).
+
+    Why it matters: Of N ranks each trains on the N-th part of its N-th part: with eight ranks seven eighths of the data
+    are never read, and an epoch is that much shorter.
+
+    Example: `accelerator.prepare(DataLoader(data, sampler=DistributedSampler(data)))`.
+
+    Fix: Divide once: give accelerate a loader without such a sampler, or leave the loader out of `prepare`; give a
+    sampler of the rank the whole list.
+
+    Known limits: A sampler of the user's own counts if it holds the number of its rank.
+    """
+    for subject, divided in stated(job, "data_divided_twice"):
+        if undecided_verdict := undecided(subject, (divided,)):
+            yield undecided_verdict
+            continue
+        yield not_on_several_ranks(job, subject, divided) or failed(
+            subject,
+            f"{quoted(divided)} {_DIVIDED_TWICE[joined(divided.alternatives)]}: most of the data are never read.",
+            at=divided,
+            remedy="Divide the data once.",
+        )
+
+
 @rule(
     "DAT036",
     "shards-of-different-orders",

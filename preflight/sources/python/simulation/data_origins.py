@@ -43,6 +43,8 @@ _BUFFERED = pattern("buffered")
 _ITERATES = re.compile(r"tqdm|itertools|progress|track")
 #: What gives each rank its part of a loader.
 _PREPARES = ("prepare", "prepare_data_loader", "setup_dataloaders")
+#: Samplers that draw the part of a rank.
+_SAMPLERS = ("DistributedSampler()", "DistributedBatchSampler()", "DistributedLengthGroupedSampler()")
 #: Values in values are looked into to this depth.
 _MAX_NESTING = 3
 #: Layers within layers.
@@ -219,3 +221,34 @@ def _holds(value: Any, call: ast.Call, depth: int = 0) -> bool:
     elif isinstance(value, Instance):
         inner = value.attributes.values()
     return depth < _MAX_NESTING and any(_holds(each, call, depth + 1) for each in inner)
+
+
+def divides_twice(event: Event) -> bool:
+    """Whether a call divides data among the ranks that are divided already.
+
+    A loader whose sampler is that of a rank is prepared by accelerate, or gets what the rank has taken by its number.
+    """
+    if last(event.name) == "DataLoader":
+        data = event.arguments[0] if event.arguments else event.keywords.get("dataset")
+        return _is_of_rank(event.keywords.get("sampler")) and _is_part(data)
+    if last(event.name) not in _PREPARES or not event.name.startswith("accelerate."):
+        return False
+    loaders = [each for each in event.arguments if isinstance(each, External) and each.last == "DataLoader()"]
+    return any(_is_of_rank(each.keywords.get(name)) for each in loaders for name in ("sampler", "batch_sampler"))
+
+
+def _is_of_rank(sampler: Any) -> bool:
+    """Whether a sampler draws the part of a rank."""
+    if isinstance(sampler, External):
+        size = sampler.keywords.get("num_replicas", UNKNOWN)
+        return sampler.last in _SAMPLERS and size != 1
+    if not isinstance(sampler, Instance):
+        return False
+    extends = sampler.owner.foreign is not None and f"{sampler.owner.foreign.last}()" in _SAMPLERS
+    return extends or any(isinstance(each, Own) and each.of_rank for each in map(mixed, sampler.attributes.values()))
+
+
+def _is_part(data: Any) -> bool:
+    """Whether a rank has taken its part of some data by its number."""
+    held = data.attributes.values() if isinstance(data, Instance) else (data,)
+    return any(isinstance(each, Own) and each.of_part for each in map(mixed, held))

@@ -21,7 +21,7 @@ from preflight.sources.python.module import Positions, last, parse_silently
 from preflight.sources.python.rank_conditions import RankSet
 from preflight.sources.python.simulation import call_settings, process_numbers, resolution
 from preflight.sources.python.simulation.argument_parser import OPEN
-from preflight.sources.python.simulation.data_origins import is_passed_on
+from preflight.sources.python.simulation.data_origins import divides_twice, is_passed_on
 from preflight.sources.python.simulation.frozen_parameters import WRAPPERS, unfrozen
 from preflight.sources.python.simulation.interpreter import Interpreter
 from preflight.sources.python.simulation.known_functions import OF_RANK_NAMES, Library, World
@@ -256,6 +256,10 @@ def _of_launch(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> I
         return
     yield from _partings(job, launch, runs)
     yield from _undivided(job, launch, runs[-1])
+    for event in runs[-1].events:
+        if divides_twice(event):
+            claim = _claim("data_divided_twice", last(event.name), event.file, event.node, launch)
+            yield replace(claim, value=Unresolved("it depends on the run")) if event.doubt > 1 else claim
     yield from _written_on_each_node(job, launch, runs)
     yield from _of_parser(launch, runs[-1])
     for optimizer, divided in call_settings.early_optimizers(runs[-1].events):
