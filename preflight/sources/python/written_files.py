@@ -40,7 +40,9 @@ _OWN_CHECKPOINT_PATH = re.compile(
 )
 
 #: Folders that every node has of its own.
-OWN_DISKS = ("/tmp/", "/var/tmp/", "/dev/shm/")
+OWN_DISKS = re.compile(
+    r"/(?:tmp|var/tmp|dev/shm|raid\d*|(?:mnt/)?(?:local|nvme|ssd)(?:[_-]?(?:nvme|ssd|disk|scratch))?\d*|localscratch)/"
+)
 
 
 def checkpoint_claims(module: Module) -> Iterator[Claim]:
@@ -96,7 +98,7 @@ def _own_disk(module: Module, given: ast.keyword | ast.expr | None) -> str:
     """A literal path on the disk or in the memory of one node; otherwise empty."""
     found = alternatives(module.fold(value_of(given))) if given is not None else ()
     path = found[0] if len(found) == 1 else None
-    return path if isinstance(path, str) and path.startswith(OWN_DISKS) else ""
+    return path if isinstance(path, str) and OWN_DISKS.match(path) else ""
 
 
 def folders(module: Module) -> Iterator[Claim]:

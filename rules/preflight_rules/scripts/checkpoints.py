@@ -255,13 +255,13 @@ def weights_of_wrapped_model_read_into_bare_one(job: Job) -> Iterator[Verdict]:
     "CKP004",
     "checkpoint-read-where-nobody-wrote-it",
     severity=Severity.WARNING,
-    otherwise="no script passes a checkpoint from rank 0 to all ranks through a local disk",
+    otherwise="no script passes a file from rank 0 to all ranks through a local disk",
 )
 def checkpoint_read_where_nobody_wrote_it(job: Job) -> Iterator[Verdict]:
-    """Rank 0 writes a checkpoint to a local disk, and ranks on other nodes read it.
+    """Rank 0 writes a file to a local disk, and ranks on other nodes read it.
 
-    What it checks: In a script that runs on several nodes, a file below /tmp, /var/tmp or /dev/shm that `torch.save`
-    writes only on rank 0 is not read by every rank.
+    What it checks: In a program that runs on several nodes, a file on a disk of the node (/tmp, /dev/shm, /raid,
+    /local_nvme ...) that only rank 0 writes is not read by the ranks of other nodes.
 
     Why it matters: The file is there on the first node only. The ranks of all others stop with FileNotFoundError, or
     continue with a file of an earlier run, and the first node waits for them.

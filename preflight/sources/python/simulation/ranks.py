@@ -62,6 +62,11 @@ _UNSURE = "a condition that is not known"
 #: How a condition is shown on which ranks part, by its kind.
 _WORDS = {"while": "while", "for": "for ... in"}
 _SAVES = ("torch.save", "paddle.save")
+#: Calls that write a file and that read one, by the last part of their names.
+_WRITES = frozenset(
+    ("save", "savez", "savez_compressed", "save_file", "save_pretrained", "to_csv", "to_pickle", "save_to_disk")
+)
+_READS = frozenset(("load", "memmap", "load_file", "from_pretrained", "read_csv", "read_pickle", "load_from_disk"))
 _EACH_NODE = RankSet.LOCAL_FIRST.value
 #: Launchers that pass the local rank as an option (torch/distributed/launch.py, deepspeed/launcher/launch.py).
 _GIVING_LOCAL_RANK = ("torch.distributed.launch", "deepspeed")
@@ -261,6 +266,7 @@ def _of_launch(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> I
             claim = _claim("data_divided_twice", last(event.name), event.file, event.node, launch)
             yield replace(claim, value=Unresolved("it depends on the run")) if event.doubt > 1 else claim
     yield from _written_on_each_node(job, launch, runs)
+    yield from _read_on_other_nodes(job, launch, runs)
     yield from _of_parser(launch, runs[-1])
     for optimizer, divided in call_settings.early_optimizers(runs[-1].events):
         because = _claim("uses_fsdp", "", divided.file, divided.node, launch)
@@ -504,13 +510,38 @@ def _written_on_each_node(job: Job, launch: Launch, runs: Sequence[Run]) -> Iter
             continue
         path = _saved_to(event)
         same = all(each[event.path] == path for each in paths[: len(firsts)])
-        is_shared = event.path in shared if path is None else not path.startswith(OWN_DISKS)
+        is_shared = event.path in shared if path is None else OWN_DISKS.match(path) is None
         if same and is_shared and event.file.path not in known:
             known.add(event.file.path)
             guard = event.guards[-1]
             because = _claim("checkpoint_guard", _EACH_NODE, guard.file, guard.test, launch)
             written = _claim("checkpoint_written", _EACH_NODE, event.file, event.node, launch)
             yield replace(written, because=(because,))
+
+
+def _read_on_other_nodes(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
+    """What rank 0 alone writes on the disk of its node, and the first rank of another node reads."""
+    known = {claim.alternatives for claim in job.about("local_checkpoint_read", launch.scope)}
+    first = [run for run in runs if run.place[0] == 0]
+    others = [run for run in runs if run.place[0] and run.place[1] == 0]
+    written = {path: event for run in first for event in run.events for path in _paths(event, _WRITES)}
+    for run in others:
+        theirs = {path for event in run.events for path in _paths(event, _WRITES)}
+        for event in run.events:
+            for path in _paths(event, _READS):
+                if path in written and path not in theirs and (path,) not in known and OWN_DISKS.match(path):
+                    known.add((path,))
+                    wrote = written[path]
+                    guarded = _claim("checkpoint_written", RankSet.FIRST.value, wrote.file, wrote.node, launch)
+                    read = _claim("local_checkpoint_read", path, event.file, event.node, launch)
+                    yield replace(read, because=(guarded,))
+
+
+def _paths(event: Event, names: Collection[str]) -> Iterator[str]:
+    """The paths that a call gets, if it is one of these."""
+    if last(event.name) in names:
+        given = (*event.arguments[:2], event.keywords.get("f"), event.keywords.get("file"), event.keywords.get("path"))
+        yield from (each for each in given if isinstance(each, str))
 
 
 def _saved_to(event: Event) -> str | None:
