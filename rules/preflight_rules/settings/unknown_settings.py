@@ -369,6 +369,8 @@ def _judged_attributes(
     nearest = known.usual.get(key) or names.nearest(
         claim, owner, name, lambda: _siblings(place.framework, known, key, version)
     )
+    # A checkout from before the first release has the names of then.
+    is_moved = key in known.usual and not version and "." in key
     return unknown_name(
         place,
         claim,
@@ -376,7 +378,7 @@ def _judged_attributes(
         owner=owner,
         release=f"release {version}" if version else f"any release up to {last}",
         nearest=nearest,
-        sure=bool(nearest or setting is not None or (version and in_range(version, "", last))),
+        sure=bool((nearest and not is_moved) or setting is not None or (version and in_range(version, "", last))),
         unless_sure=Severity.WARNING,
         stopped=known.stopped,
     )

@@ -34,6 +34,7 @@ MAY_DIVIDE = pattern("may_divide")
 _SELECTED = re.compile(r"\b(?:nonzero|argwhere|masked_select|unique|nms|batched_nms)\(\)")
 _REDUCING = re.compile(r"\b(?:sum|mean|max|min|any|all|numel|size|item|len|pad|prod|norm)\(\)|\.shape\b")
 _TAKING = ("index_select()", "gather()", "take()")
+_JOINING = ("concat()", "cat()", "concatenate()", "vstack()", "hstack()")
 _KEEPING_SIZE = ("detach()", "clone()", "contiguous()", "cuda()", "cpu()", "to()", "float()", "astype()", "cast()")
 _LOADERS = ("torch.utils.data.DataLoader", "paddle.io.DataLoader")
 _WRAPPERS = pattern("model_wrappers")
@@ -79,6 +80,11 @@ def is_sized_by_data(value: Any, depth: int = 0) -> bool:
         return False
     if _SELECTED.search(value.name):
         return _REDUCING.search(value.name) is None
+    if value.last in _JOINING:
+        joined = value.arguments[0] if value.arguments else None
+        parts = (joined.items or [joined.item]) if isinstance(joined, ListValue) else joined
+        # Rows that are put beside them may fill up what is missing.
+        return isinstance(parts, (list, tuple)) and bool(parts) and all(is_sized_by_data(p, depth + 1) for p in parts)
     if value.last in _TAKING:
         return any(is_sized_by_data(each, depth + 1) for each in value.arguments[1:])
     return value.last in _KEEPING_SIZE and is_sized_by_data(value.owner, depth + 1)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from preflight.sources.python.outline import dotted
 from preflight.sources.python.simulation.assignments import ERRORS, Assignments
 from preflight.sources.python.simulation.data_origins import item_of, size_origin
 from preflight.sources.python.simulation.libraries import names
@@ -486,7 +487,12 @@ class Expressions(Assignments):
                 for each in (node.slice.lower, node.slice.upper, node.slice.step)
             ]
             return self._sliced(receiver, bounds)
-        return self.item(receiver, self.value(node.slice, frame), node, frame)
+        key = self.value(node.slice, frame)
+        is_open = isinstance(receiver, (External, Unknown)) and isinstance(key, (External, Unknown))
+        if is_open and _is_mask(node.slice, frame):
+            # It has as many rows as the data decide.
+            return External("masked_select()", self.region, origin=mixed(receiver, key))
+        return self.item(receiver, key, node, frame)
 
     def _sliced(self, receiver: Any, bounds: Sequence[Any]) -> Any:
         items = receiver.items if isinstance(receiver, ListValue) else receiver
@@ -520,6 +526,22 @@ class Expressions(Assignments):
             return items[name] if isinstance(items, (list, tuple, str)) else mixed(receiver)
         except ERRORS:
             return UNKNOWN
+
+
+def _is_mask(node: ast.expr, frame: Frame) -> bool:
+    """Whether an index compares: `x[y > 0]`, also by a name that the function gives it."""
+    if isinstance(node, ast.UnaryOp):
+        return isinstance(node.op, ast.Invert) and _is_mask(node.operand, frame)
+    if isinstance(node, ast.BinOp):
+        is_logical = isinstance(node.op, (ast.BitAnd, ast.BitOr))
+        return is_logical and (_is_mask(node.left, frame) or _is_mask(node.right, frame))
+    if isinstance(node, ast.Name) and frame.function is not None and not isinstance(frame.function.node, ast.Lambda):
+        inside = ast.walk(frame.function.node)
+        given = [each for each in inside if isinstance(each, ast.Assign) and dotted(each.targets[0]) == node.id]
+        return len(given) == 1 and not isinstance(given[0].value, ast.Name) and _is_mask(given[0].value, frame)
+    return isinstance(node, ast.Compare) and isinstance(
+        node.ops[0], (ast.Gt, ast.GtE, ast.Lt, ast.LtE, ast.Eq, ast.NotEq)
+    )
 
 
 def _forward_of(owner: ClassValue) -> FunctionValue | None:

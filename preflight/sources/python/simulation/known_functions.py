@@ -46,6 +46,7 @@ from preflight.sources.python.simulation.values import (
     Own,
     Unknown,
     forget,
+    merged,
     mixed,
     native,
     of_native,
@@ -857,7 +858,9 @@ class Library:
         """What a method of a known value returns."""
         receiver, name = method.receiver, method.name
         if isinstance(receiver, ListValue) and name in _ADDING:
-            receiver.item = arguments[0] if name == "append" and receiver.origin is None and arguments else None
+            is_same = name == "append" and bool(arguments) and (receiver.origin is None or receiver.item is not None)
+            before = arguments[0] if receiver.origin is None and is_same else receiver.item
+            receiver.item = merged(before, arguments[0]) if is_same else None
             receiver.origin = mixed(*arguments) if receiver.origin is None else mixed(receiver.origin, *arguments)
             receiver.size_origin = mixed(receiver.size_origin, run.own)
         if isinstance(receiver, Parser):

@@ -371,7 +371,7 @@ def forget(value: Any, depth: int = 0) -> None:
     if isinstance(value, (ListValue, DictValue)):
         value.items = None
     if isinstance(value, ListValue):
-        value.origin = None
+        value.origin, value.item = None, None
     for each in inner:
         forget(each, depth + 1)
 
