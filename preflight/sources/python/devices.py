@@ -9,10 +9,12 @@ from collections.abc import Iterator
 
 from preflight.model.job import Claim, Known, Unresolved, Value, alternatives, is_whole_number
 from preflight.sources.python.module import Module, argument, last, value_of
-from preflight.sources.python.outline import dotted
+from preflight.sources.python.outline import dotted, end_of
 from preflight.sources.python.rank_conditions import is_local, is_rank, variable_read
 
 _MASK = "CUDA_VISIBLE_DEVICES"
+#: Calls that choose a GPU, by the last part of their names.
+_CHOOSING = ("set_device", "DistributedDataParallel", "device", "to", "cuda", "CUDAPlace", "set_visible_devices")
 #: Questions about one GPU, which fail for an index that does not exist.
 _ASKED = ("get_device_properties", "get_device_name", "get_device_capability", "mem_get_info")
 _CONVERSIONS = ("int", "str")
@@ -27,7 +29,7 @@ _CALLER_MASK = Unresolved("the list in CUDA_VISIBLE_DEVICES")
 def claims(module: Module) -> Iterator[Claim]:
     """All claims about the GPU that a rank uses."""
     masks = sorted(_masks(module), key=lambda found: found[1])
-    for call in module.named(*("set_device", "DistributedDataParallel", "device", "to", "cuda", "CUDAPlace"), *_ASKED):
+    for call in module.named(*_CHOOSING, *_ASKED):
         for chosen in _selected_index(module, call):
             listed = _from_mask(module, chosen, masks)
             number = _number(module, chosen)
@@ -42,6 +44,10 @@ def claims(module: Module) -> Iterator[Claim]:
                 yield module.claim("device_of_local_rank", chosen_text, call)
             elif _is_global_rank(module, chosen):
                 yield module.claim("device_of_global_rank", module.text(chosen), call)
+    # `config.gpu_options.visible_device_list = str(hvd.rank())` of TensorFlow 1
+    for node in module.nodes(ast.Assign):
+        if end_of(node.targets[0]) == "visible_device_list" and _is_global_rank(module, node.value):
+            yield module.claim("device_of_global_rank", module.text(node.value), node.value)
 
 
 def _is_set(module: Module, chosen: ast.expr) -> bool:
@@ -94,6 +100,9 @@ def _selected_index(module: Module, call: ast.Call) -> Iterator[ast.expr]:
         given = [argument(call, "device", 0)]
     elif name == "torch.device":
         given = [argument(call, "index", 1) or argument(call, "device", 0)]
+    elif last(name) == "set_visible_devices":
+        shown = argument(call, "devices", 0)
+        given = [each.slice for each in ast.walk(shown) if isinstance(each, ast.Subscript)] if shown is not None else []
     elif last(name) in ("to", "cuda") and isinstance(call.func, ast.Attribute):
         given = [argument(call, "device", 0)]
     for each in given:
@@ -207,4 +216,4 @@ def _is_global_rank(module: Module, chosen: ast.expr) -> bool:
     if not isinstance(meant, ast.Call) or not is_rank(module, meant) or is_local(module, meant):
         return False
     name = module.called(meant)
-    return (last(name) == "get_rank" and not meant.args) or name in ("horovod.torch.rank", "horovod.tensorflow.rank")
+    return (last(name) == "get_rank" and not meant.args) or (name.startswith("horovod.") and last(name) == "rank")
