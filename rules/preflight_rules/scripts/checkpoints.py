@@ -135,9 +135,9 @@ _RACES = {
 def path_used_while_another_rank_changes_it(job: Job) -> Iterator[Verdict]:
     """One rank removes or makes a path while other ranks use it.
 
-    What it checks: In a script for several ranks, not every rank calls `shutil.rmtree` on one folder; rank 0 waits for
-    the others before it removes a file that every rank has read; and where rank 0 alone makes a folder or writes a
-    file, the others wait for it before they write or read there.
+    What it checks: In a program for several ranks, not every rank calls `shutil.rmtree` on one folder; rank 0 waits for
+    the others before it removes a file that every rank has read; and where rank 0 alone makes a folder, or writes or
+    fetches a file, the others wait for it before they write or read there.
 
     Why it matters: The ranks race. The slower one meets a file or folder that is gone, or not there yet:
     FileNotFoundError ends it, and the others wait for it. It happens on some runs only.
@@ -150,6 +150,9 @@ def path_used_while_another_rank_changes_it(job: Job) -> Iterator[Verdict]:
     """
     for subject, changed in stated(job, "shared_path"):
         kind = next(iter(texts(changed.value)), "")
+        if not changed.alternatives:
+            yield unknown(subject, f"whether other ranks use what {quoted(changed)} writes depends on the run", at=changed)
+            continue
         early = not_on_several_ranks(job, subject, changed, f"the ranks that run {quoted(changed)} are unknown")
         if early is not None:
             yield early

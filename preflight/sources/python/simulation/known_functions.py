@@ -643,8 +643,14 @@ class Library:
     # --- files ---------------------------------------------------------------------------------------------------
 
     def _call_builtins_open(
-        self, run: Interpreter, arguments: tuple[Any, ...], keywords: dict[str, Any], *_: Any
+        self,
+        run: Interpreter,
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
+        node: ast.expr,
+        frame: Frame,
     ) -> Any:
+        run.record("builtins.open", node, frame, arguments, keywords)
         mode = keywords.get("mode", arguments[1] if len(arguments) > 1 else "r")
         path = _path_of(arguments[0] if arguments else keywords.get("file", UNKNOWN))
         if not isinstance(mode, str) or set(mode) & set("wax+"):

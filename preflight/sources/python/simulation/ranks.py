@@ -19,7 +19,7 @@ from preflight.sources.python.collectives import is_met_in_loop
 from preflight.sources.python.data_loaders import is_for_evaluation, may_divide
 from preflight.sources.python.module import Positions, last, parse_silently
 from preflight.sources.python.rank_conditions import RankSet
-from preflight.sources.python.simulation import call_settings, process_numbers, resolution
+from preflight.sources.python.simulation import call_settings, exchanged_files, process_numbers, resolution
 from preflight.sources.python.simulation.argument_parser import OPEN
 from preflight.sources.python.simulation.data_origins import divides_twice, is_passed_on
 from preflight.sources.python.simulation.frozen_parameters import WRAPPERS, unfrozen
@@ -62,11 +62,6 @@ _UNSURE = "a condition that is not known"
 #: How a condition is shown on which ranks part, by its kind.
 _WORDS = {"while": "while", "for": "for ... in"}
 _SAVES = ("torch.save", "paddle.save")
-#: Calls that write a file and that read one, by the last part of their names.
-_WRITES = frozenset(
-    ("save", "savez", "savez_compressed", "save_file", "save_pretrained", "to_csv", "to_pickle", "save_to_disk")
-)
-_READS = frozenset(("load", "memmap", "load_file", "from_pretrained", "read_csv", "read_pickle", "load_from_disk"))
 _EACH_NODE = RankSet.LOCAL_FIRST.value
 #: Launchers that pass the local rank as an option (torch/distributed/launch.py, deepspeed/launcher/launch.py).
 _GIVING_LOCAL_RANK = ("torch.distributed.launch", "deepspeed")
@@ -266,7 +261,7 @@ def _of_launch(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> I
             claim = _claim("data_divided_twice", last(event.name), event.file, event.node, launch)
             yield replace(claim, value=Unresolved("it depends on the run")) if event.doubt > 1 else claim
     yield from _written_on_each_node(job, launch, runs)
-    yield from _read_on_other_nodes(job, launch, runs)
+    yield from _exchanged_files(job, launch, runs)
     yield from _of_parser(launch, runs[-1])
     for optimizer, divided in call_settings.early_optimizers(runs[-1].events):
         because = _claim("uses_fsdp", "", divided.file, divided.node, launch)
@@ -519,29 +514,24 @@ def _written_on_each_node(job: Job, launch: Launch, runs: Sequence[Run]) -> Iter
             yield replace(written, because=(because,))
 
 
-def _read_on_other_nodes(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
-    """What rank 0 alone writes on the disk of its node, and the first rank of another node reads."""
-    known = {claim.alternatives for claim in job.about("local_checkpoint_read", launch.scope)}
-    first = [run for run in runs if run.place[0] == 0]
-    others = [run for run in runs if run.place[0] and run.place[1] == 0]
-    written = {path: event for run in first for event in run.events for path in _paths(event, _WRITES)}
-    for run in others:
-        theirs = {path for event in run.events for path in _paths(event, _WRITES)}
-        for event in run.events:
-            for path in _paths(event, _READS):
-                if path in written and path not in theirs and (path,) not in known and OWN_DISKS.match(path):
-                    known.add((path,))
-                    wrote = written[path]
-                    guarded = _claim("checkpoint_written", RankSet.FIRST.value, wrote.file, wrote.node, launch)
-                    read = _claim("local_checkpoint_read", path, event.file, event.node, launch)
-                    yield replace(read, because=(guarded,))
-
-
-def _paths(event: Event, names: Collection[str]) -> Iterator[str]:
-    """The paths that a call gets, if it is one of these."""
-    if last(event.name) in names:
-        given = (*event.arguments[:2], event.keywords.get("f"), event.keywords.get("file"), event.keywords.get("path"))
-        yield from (each for each in given if isinstance(each, str))
+def _exchanged_files(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
+    """What ranks read of rank 0 that is not on their node, or not there yet."""
+    known = {claim.span.path for claim in job.about("local_checkpoint_read", launch.scope)}
+    for each in exchanged_files.not_there(runs):
+        if each.read.file.path not in known:
+            known.add(each.read.file.path)
+            wrote = _claim("checkpoint_written", RankSet.FIRST.value, each.written.file, each.written.node, launch)
+            read = _claim("local_checkpoint_read", each.path, each.read.file, each.read.node, launch)
+            yield replace(read, because=(wrote,))
+    known = {claim.span.path for claim in job.about("shared_path", launch.scope)}
+    for each in exchanged_files.not_awaited(runs):
+        if each.written.file.path not in known:
+            known.add(each.written.file.path)
+            read = _claim("shared_path", "read by every rank", each.read.file, each.read.node, launch)
+            wrote = _claim("shared_path", "written by one rank", each.written.file, each.written.node, launch)
+            if each.read.doubt > 1:
+                wrote = replace(wrote, value=Unresolved("whether the others read it depends on the run"))
+            yield replace(wrote, because=(read,))
 
 
 def _saved_to(event: Event) -> str | None:
