@@ -14,7 +14,7 @@ from preflight.executors.base import ExecutorError, NodeRequest
 from preflight.executors.mpi import MpiExecutor, command, environment_for_rank, explain, mpi_family
 from preflight.executors.ssh import read_nodes, reason
 from tests.cluster import Cluster, faults
-from tests.cluster.mpi import helper_gone
+from tests.cluster.faults.services import helper_gone
 from tests.executors.conformance import Conformance, World, names, python_faults
 
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from tests.cluster import Cluster, Node, faults
+from tests.cluster.devices import Gpu, Gpus
 from tests.cluster.faults.devices import ENVIRONMENT, LIBRARIES, Torch, distribution
-from tests.cluster.gpus import Gpu, Gpus
 
 from .fault import GPU_SCRIPT, Fault
 from .gpus import GPU_JOB, on_gpus

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 from tests.cluster import Cluster, Node, faults
+from tests.cluster.devices import Gpu, Gpus, NvmlError
 from tests.cluster.faults.devices import ENVIRONMENT
-from tests.cluster.gpus import Gpu, Gpus, NvmlError
 from tests.end_to_end.head_command import JOB
 
 from .fault import GPU_SCRIPT, Fault

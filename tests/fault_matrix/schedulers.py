@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 from tests.cluster import Cluster
 from tests.cluster.faults import FaultUnavailable
-from tests.cluster.mpi import helper_gone
+from tests.cluster.faults.services import helper_gone
 from tests.cluster.slurm import Slurm, needs_slurm, slurm
 
 from .fault import Fault

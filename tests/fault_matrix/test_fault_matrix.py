@@ -17,8 +17,7 @@ import pytest
 
 from preflight.plugins import registry
 from tests.cluster import Cluster, faults
-from tests.end_to_end.head_command import Checked, check, give_shards, write_job
-from tests.end_to_end.warm import WarmHead
+from tests.end_to_end.head_command import Checked, WarmHead, check, give_shards, write_job
 from tests.fault_matrix import (
     context,
     gpu_software,
