@@ -15,8 +15,7 @@ from pathlib import Path
 from preflight.commands.history.account import account_of
 from preflight.commands.history.database import open_database
 from preflight.commands.history.past import add_run, load_past
-from tests.commands.history.fleet import Fleet
-from tests.commands.history.planted import twelve
+from tests.commands.history.fleet import Fleet, twelve
 
 ROUNDS = 5
 

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from preflight import api
+from preflight._util import toml
 from preflight.engine.report import to_json
 from preflight.model.job import Known
 from preflight.plugins import registry
@@ -88,79 +89,7 @@ HARMFUL = [truncated, nul_bytes, oversized, link_loop, unreadable]
 HARMLESS = [tabs, placeholders, latin, windows_lines, empty]
 FILES = ["run.sh", "hostfile", "ds_config.json", "train.py"]
 #: Files that are independent of the job above.
-OTHERS = {
-    "config.yaml": """\
-runner:
-  train_data_dir: data
-  train_reader_path: reader
-  sync_mode: async
-  num_workers: 4
-hyper_parameters:
-  optimizer: {class: Adam, strategy: async}
-  sparse_feature_number: 1000001
-  sparse_feature_dim: 9
-""",
-    "conf.py": """\
-HOSTS = ["root@10.0.0.1", "root@10.0.0.2"]
-PADDLE_NIC = "eth0"
-PADDLE_PORT = 7164
-PADDLE_PORTS_NUM = 2
-PADDLE_PORTS_NUM_FOR_SPARSE = 2
-""",
-    "train.list": "data/part-0.txt\ndata/part-1.txt\ndata/part-4.txt\n",
-    "job.yaml": """\
-apiVersion: kubeflow.org/v1
-kind: PyTorchJob
-metadata: {name: train, namespace: team}
-spec:
-  pytorchReplicaSpecs:
-    Worker:
-      replicas: 4
-      template:
-        spec:
-          containers:
-            - name: pytorch
-              image: example/train:1
-              command: [bash, -c]
-              args:
-                - |
-                  torchrun --nnodes=4 \\
-                    --nproc_per_node=$(PROCS) train.py
-              env: [{name: PROCS, value: "4"}]
-              resources: {limits: {nvidia.com/gpu: 4, memory: 64Gi}}
-""",
-    "compose.yaml": """\
-services:
-  train:
-    image: example/train:1
-    command: torchrun --nproc_per_node=4 train.py
-    environment: [NCCL_DEBUG=INFO]
-    shm_size: 4gb
-""",
-    "accelerate.yaml": """\
-compute_environment: LOCAL_MACHINE
-distributed_type: FSDP
-fsdp_config:
-  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
-  fsdp_version: 2
-num_machines: 2
-num_processes: 4
-gpu_ids: 0,1
-""",
-    "arguments.yaml": """\
-model_name_or_path: gpt2
-per_device_train_batch_size: 4
-learning_rate: 4.0e-5
-deepspeed: ds_config.json
-fsdp_config: {transformer_layer_cls_to_wrap: GPT2Block}
-""",
-    "Dockerfile": """\
-FROM example/base:4
-ENV NCCL_DEBUG=INFO \\
-    N=4
-CMD ["torchrun", "--nproc_per_node=4", "train.py"]
-""",
-}
+OTHERS: dict[str, str] = toml.beside(__file__, "malformed.toml")
 
 
 def lint(folder: Path, *names: str) -> tuple[int, dict[str, Any]]:

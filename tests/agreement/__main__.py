@@ -7,8 +7,8 @@ import sys
 import time
 from collections import Counter
 
+from tests.agreement.comparison import places
 from tests.agreement.jobs import LAUNCHERS, generated_job
-from tests.agreement.places import places
 from tests.agreement.trial import Trial, run_trial
 from tests.ports import free_ports
 

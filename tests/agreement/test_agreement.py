@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.agreement.comparison import Places, places
 from tests.agreement.jobs import LAUNCHERS, generated_job
-from tests.agreement.places import Places, places
 from tests.agreement.trial import run_trial
 from tests.ports import free_ports
 

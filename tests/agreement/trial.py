@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from preflight import api
-from tests.agreement.comparison import Comparison, compare
+from tests.agreement.comparison import Comparison, Places, compare
 from tests.agreement.jobs.script import GeneratedJob
-from tests.agreement.places import Places
 
 _WITNESS = Path(__file__).with_name("witness.py")
 

@@ -18,9 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from .compiled import compile_library
+from .devices import CONFIGURATION, CUDA_LIBRARY, LIBRARY, Gpu, Gpus, compile_library, library_folder
 from .files import etc_files, home_files, hosts_text
-from .gpus import CONFIGURATION, CUDA_LIBRARY, LIBRARY, Gpu, Gpus, library_folder
 from .namespace import HOME, ClusterError, Namespace
 from .node import Node, Place, Surroundings
 

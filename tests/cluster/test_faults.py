@@ -14,10 +14,9 @@ import pytest
 
 from . import faults
 from .cluster import Cluster
-from .gpus import Gpu, Gpus
+from .devices import Gpu, Gpus, hcas
 from .namespace import ClusterError
 from .node import Node
-from .rdma import hcas
 
 pytestmark = pytest.mark.thorough
 

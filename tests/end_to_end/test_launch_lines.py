@@ -20,9 +20,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.agreement.comparison import Places, places
 from tests.agreement.jobs import LAUNCHERS
-from tests.agreement.jobs.launcher import Launcher, Machines
-from tests.agreement.places import Places, places
+from tests.agreement.jobs.script import Launcher, Machines
 from tests.cluster import Cluster
 from tests.executors.conformance import PATHS
 from tests.waiting import until

@@ -6,15 +6,17 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
+from preflight._util import toml
 from preflight.executors.base import ExecutorError, NodeRequest
 from preflight.executors.mpi import MpiExecutor, command, environment_for_rank, explain, mpi_family
 from preflight.executors.ssh import read_nodes, reason
 from tests.cluster import Cluster, faults
-from tests.cluster.mpi import helper_gone
+from tests.cluster.faults.services import helper_gone
 from tests.executors.conformance import Conformance, World, names, python_faults
 
 
@@ -105,47 +107,11 @@ def test_variables_of_the_outer_launch_are_removed() -> None:
     assert set(environment_for_rank(given)) == {"OMPI_MCA_oob_tcp_if_include", "PATH", "LC_ALL"}
 
 
-@pytest.mark.parametrize(
-    ("code", "words", "kind", "message"),
-    [
-        (
-            255,
-            "ssh: Could not resolve hostname n2: Name or service not known",
-            "unreachable",
-            "does not resolve",
-        ),
-        (126, "bash: line 1: /usr/bin/orted: Permission denied\n------", "missing", "MPI's own helper"),
-        (127, "bash: orted: command not found\n------------------------------", "missing", "MPI's own helper"),
-        (
-            1,
-            "--------------------------------------------------------------------------\n"
-            "mpirun has detected an attempt to run as root.",
-            "denied",
-            "does not run as root",
-        ),
-        (
-            1,
-            "--------------------------------------------------------------------------\n"
-            'The value of the MCA parameter "plm_rsh_agent" was set to a path\nthat could not be found:',
-            "missing",
-            "neither ssh nor rsh",
-        ),
-        (3, "fire\n--------------------------------------------------------------------------", "crashed", '"fire"'),
-        (98, "preflight-no-python: python3\n", "missing", "tried python3"),
-        (None, "", "timeout", "waiting for mpirun"),
-        (None, "me@n2: Permission denied (publickey).", "denied", "it requires an interactive login"),
-        (
-            None,
-            "[head:00047] plm:rsh: Warning: setpgid(64,64) failed in parent with errno=Permission denied(13)",
-            "timeout",
-            "waiting for mpirun to start one rank there;",
-        ),
-    ],
-)
-def test_mpirun_errors_are_explained(code: int | None, words: str, kind: str, message: str) -> None:
-    error = explain("n2", "n2", code, words, deadline_s=5)
-    assert (error.kind, error.message.startswith("n2: ")) == (kind, True), error.message
-    assert message in error.message, error.message
+@pytest.mark.parametrize("error", toml.beside(__file__, "errors.toml")["mpirun"])
+def test_mpirun_errors_are_explained(error: dict[str, Any]) -> None:
+    found = explain("n2", "n2", error.get("code"), error["words"], deadline_s=5)
+    assert (found.kind, found.message.startswith("n2: ")) == (error["kind"], True), found.message
+    assert error["message"] in found.message, found.message
 
 
 # --- where batch systems say which nodes there are ---

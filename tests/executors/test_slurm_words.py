@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from preflight._util import toml
 from preflight._util.hostnames import expand_hosts
 from preflight.executors.base import ExecutorError, NodeRequest
 from preflight.executors.slurm import (
@@ -19,80 +22,11 @@ from preflight.model.recording import Node
 from tests.builders import claim, job
 
 
-@pytest.mark.parametrize(
-    ("code", "words", "kind", "message"),
-    [
-        (
-            1,
-            "srun: cluster configuration lacks support for cpu binding\n"
-            "srun: error: Unable to create step for job 1: Requested node configuration is not available",
-            "denied",
-            "does not belong to Slurm job 71",
-        ),
-        (
-            1,
-            "srun: error: Unable to confirm allocation for job 71: Invalid job id specified\n"
-            "srun: Check SLURM_JOB_ID environment variable. Expired or invalid job 71",
-            "blocked",
-            "has ended, was cancelled, lost a node, or is unknown here",
-        ),
-        (1, "srun: error: Slurm job 71 has expired", "blocked", "lost a node"),
-        (
-            1,
-            "srun: error: Unable to create step for job 71: Requested nodes are busy",
-            "blocked",
-            "delays the step",
-        ),
-        (
-            None,
-            "srun: Job 71 step creation temporarily disabled, retrying (Requested nodes are busy)",
-            "blocked",
-            "squeue --steps -j 71",
-        ),
-        (
-            233,
-            "srun: error: Task launch for StepId=1.5 failed on node n2: Communication connection failure\n"
-            "srun: error: Application launch failed: Communication connection failure\nsrun: Job step aborted",
-            "unreachable",
-            "systemctl status slurmd",
-        ),
-        (
-            140,
-            "srun: error: slurm_receive_msgs: [[n2]:6818] failed: Socket timed out on send/recv operation\n"
-            "srun: error: Application launch failed: Socket timed out on send/recv operation",
-            "timeout",
-            "accepts connections but does not answer",
-        ),
-        (255, "srun: unrecognized option '--overlap'\nTry \"srun --help\"", "missing", "older than Slurm 20.11"),
-        (
-            1,
-            "srun: error: Unable to create step for job 71: Access/permission denied",
-            "denied",
-            "belongs to another user",
-        ),
-        (
-            1,
-            "srun: error: Unable to allocate resources: Unable to contact slurm controller (connect failure)",
-            "unreachable",
-            "scontrol ping",
-        ),
-        (1, "slurmstepd: error: *** STEP 71.0 ON n2 CANCELLED AT 2026 DUE TO TIME LIMIT ***", "blocked", "has ended"),
-        (
-            1,
-            "srun: error: If munged is up, restart with --num-threads=10\n"
-            'srun: error: Munge encode failed: Failed to access "/run/munge"',
-            "denied",
-            "munged",
-        ),
-        (98, "preflight-no-python: python3", "missing", "no Python >= 3.8 there: tried python3"),
-        (3, "the disk is on fire\nsrun: error: n2: task 0: Exited with exit code 3", "crashed", "the disk is on fire"),
-        (None, "", "timeout", "waiting for srun to start a step of Slurm job 71 there"),
-    ],
-)
-def test_srun_errors_are_explained(code: int | None, words: str, kind: str, message: str) -> None:
-    error = explain("n2", "71", code, words, deadline_s=8)
-    assert (error.kind, error.message.startswith("n2: ")) == (kind, True), error.message
-    assert message in error.message, error.message
+@pytest.mark.parametrize("error", toml.beside(__file__, "errors.toml")["srun"])
+def test_srun_errors_are_explained(error: dict[str, Any]) -> None:
+    found = explain("n2", "71", error.get("code"), error["words"], deadline_s=8)
+    assert (found.kind, found.message.startswith("n2: ")) == (error["kind"], True), found.message
+    assert error["message"] in found.message, found.message
 
 
 def test_step_options() -> None:

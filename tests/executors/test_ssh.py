@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from preflight._util import toml
 from preflight.agent import bootstrap
 from preflight.agent.process import descendants
 from preflight.executors.base import ExecutorError
@@ -333,54 +334,8 @@ def test_invalid_targets(text: str) -> None:
     assert not is_target(text)
 
 
-@pytest.mark.parametrize(
-    ("code", "words", "kind", "message"),
-    [
-        (255, "ssh: connect to host n2 port 22: No route to host", "unreachable", "no route"),
-        (
-            255,
-            "@@@@\r\nWARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!\r\nHost key verification failed.",
-            "denied",
-            "key",
-        ),
-        (255, "me@n2: Permission denied (publickey,password).", "denied", "BatchMode=yes me@n2"),
-        (
-            255,
-            "Received disconnect from 10.0.0.2 port 22:2: Too many authentication failures",
-            "denied",
-            "IdentitiesOnly",
-        ),
-        (255, "kex_exchange_identification: Connection closed by remote host", "unreachable", "MaxStartups"),
-        (255, "Timeout, server n2 not responding.", "timeout", "does not answer"),
-        (255, "", "unreachable", "could not reach"),
-        (
-            98,
-            "preflight-no-python: python3 python",
-            "missing",
-            "no Python >= 3.8 on n2: tried python3, python",
-        ),
-        (98, "preflight-no-python:", "missing", "none of python3"),
-        (
-            98,
-            "preflight-shell\nPython 2.7 is too old for preflight\npreflight-no-python: python3 python",
-            "missing",
-            "tried python3, python (Python 2.7)",
-        ),
-        (127, "bash: sh: command not found", "denied", "exit code 127"),
-        (98, "", "denied", "login shell ended with exit code 98"),
-        (1, "This account is currently not available.", "denied", 'it said "This account is currently not available."'),
-        (137, "preflight-shell\nKilled", "crashed", "exit code 137"),
-        (
-            1,
-            "preflight-shell\nBlockingIOError: [Errno 11] Resource temporarily unavailable",
-            "crashed",
-            "cannot start another process",
-        ),
-        (255, "Connection to 10.0.0.2 port 22 timed out", "timeout", "MTU"),
-        (None, "", "timeout", "waiting for `ssh me@n2` to log in"),
-    ],
-)
-def test_ssh_errors_are_explained(code: int | None, words: str, kind: str, message: str) -> None:
-    error = explain("n2", "me@n2", code, words, deadline_s=5)
-    assert error.kind == kind and message in error.message, error.message
-    assert "n2" in error.message
+@pytest.mark.parametrize("error", toml.beside(__file__, "errors.toml")["ssh"])
+def test_ssh_errors_are_explained(error: dict[str, Any]) -> None:
+    found = explain("n2", "me@n2", error.get("code"), error["words"], deadline_s=5)
+    assert found.kind == error["kind"] and error["message"] in found.message, found.message
+    assert "n2" in found.message

@@ -8,8 +8,7 @@ import pytest
 
 from tests.cluster import Cluster
 from tests.cluster.fixtures import cluster, gpu_cluster
-from tests.end_to_end.head_command import ROOT, THIS_CHECKOUT
-from tests.end_to_end.warm import WarmHead
+from tests.end_to_end.head_command import ROOT, THIS_CHECKOUT, WarmHead
 
 __all__ = ["cluster", "gpu_cluster", "head_of"]
 

@@ -1,4 +1,7 @@
-"""One row of the fault matrix: how the fault is injected, and the finding or unknown that must result."""
+"""One row of the fault matrix: how the fault is injected, and the finding or unknown that must result.
+
+The modules of this folder inject the faults; expected.toml lists the results.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
+from preflight._util import toml
 from tests.cluster import Cluster, Node
 from tests.end_to_end.head_command import JOB, SCRIPT
 
-__all__ = ["GPU_SCRIPT", "Fault", "on_node"]
+__all__ = ["EXPECTED", "GPU_SCRIPT", "Fault", "fault", "on_node"]
+
+#: What must be reported of each fault, by its name.
+EXPECTED = toml.beside(__file__, "expected.toml")
 
 #: The script of a job that trains on GPUs.
 GPU_SCRIPT = SCRIPT.replace('"gloo"', '"nccl"')
@@ -34,7 +41,7 @@ class Fault:
         options: further options of `preflight check`.
         gpus: run on nodes with two stub GPUs each.
         follows: other checks that may find errors of their own because of the same fault; each needs a reason in a
-            comment beside the row.
+            comment beside it.
     """
 
     name: str
@@ -61,8 +68,11 @@ class Fault:
         assert self.verdict in ("go", "no-go", "incomplete") and self.stage in ("open", "node", "link", "smoke")
 
 
-def on_node(
-    name: str, id: str, node: str, make: Callable[[Node], AbstractContextManager[object]], *words: str, **more: Any
-) -> Fault:
-    """A fault of one node, which the finding must name."""
-    return Fault(name, lambda cluster: make(cluster.node(node)), id, (node,), words=words, **more)
+def fault(name: str, inject: Callable[[Cluster], AbstractContextManager[object]], **job: Any) -> Fault:
+    """The row of this name: how its fault is made and in which job, and what must be reported of it."""
+    return Fault(name, inject, **toml.with_tuples(EXPECTED[name]), **job)
+
+
+def on_node(name: str, node: str, make: Callable[[Node], AbstractContextManager[object]], **job: Any) -> Fault:
+    """A fault of one node."""
+    return fault(name, lambda cluster: make(cluster.node(node)), **job)

@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from tests.cluster import Cluster, Node, faults
+from tests.cluster.devices import Gpu, Gpus
 from tests.cluster.faults.devices import ENVIRONMENT, LIBRARIES, Torch, distribution
-from tests.cluster.gpus import Gpu, Gpus
 
-from .fault import GPU_SCRIPT, Fault
+from .fault import GPU_SCRIPT, Fault, fault
 from .gpus import GPU_JOB, on_gpus
 
 __all__ = ["FAULTS"]
@@ -68,9 +68,8 @@ def _library(node: str, name: str, source: str, *, run_path: str = "") -> Inject
     return inject
 
 
-def _row(name: str, id: str, inject: Inject, *words: str, nodes: tuple[str, ...] = ("node2",), **more: Any) -> Fault:
-    given = {"job": GPU_JOB, "script": GPU_SCRIPT, "gpus": True, **more}
-    return Fault(name, inject, id, nodes, words=words, **given)
+def _row(name: str, inject: Inject, **job: Any) -> Fault:
+    return fault(name, inject, **{"job": GPU_JOB, "script": GPU_SCRIPT, "gpus": True, **job})
 
 
 def _driver(version: str, cuda: int) -> Callable[[Node], AbstractContextManager[object]]:
@@ -93,89 +92,26 @@ def _forward_compatibility(cards: Gpus, node: Node) -> Iterator[None]:
 
 
 _DRIVERS = (
-    _row(
-        "driver-left-behind", "VER002", on_gpus("node2", _driver("535.129.03", 12020)), "535.129.03", severity="warning"
-    ),
+    _row("driver-left-behind", on_gpus("node2", _driver("535.129.03", 12020))),
     # A driver that is too old also differs from the rest.
-    _row("driver-too-old", "VER001", on_gpus("node2", _driver("470.57.02", 11040)), "470.57.02", "525.60.13", "12.6"),
-    _row(
-        "forward-compatibility-on-a-gaming-card",
-        "VER001",
-        on_gpus("node2", lambda node: _forward_compatibility(GAMING, node)),
-        "GeForce",
-        "560.35.03",
-    ),
-    _row("driver-library-missing", "GPU025", on_gpus("node2", _cuda(None)), "libcuda.so.1"),
-    _row("driver-library-of-no-bytes", "GPU025", on_gpus("node2", _cuda("x", empty=True)), "empty file"),
-    _row(
-        "driver-library-older-than-the-module",
-        "GPU025",
-        on_gpus("node2", _cuda("470.57.02")),
-        "470.57.02",
-        "535.183.01",
-    ),
+    _row("driver-too-old", on_gpus("node2", _driver("470.57.02", 11040))),
+    _row("forward-compatibility-on-a-gaming-card", on_gpus("node2", lambda node: _forward_compatibility(GAMING, node))),
+    _row("driver-library-missing", on_gpus("node2", _cuda(None))),
+    _row("driver-library-of-no-bytes", on_gpus("node2", _cuda("x", empty=True))),
+    _row("driver-library-older-than-the-module", on_gpus("node2", _cuda("470.57.02"))),
 )
 
 _WHEELS = (
-    _row("torch-without-cuda", "VER001", _torch("node2", replace(USUAL, cuda=None)), "built without CUDA"),
-    _row(
-        "torch-for-a-newer-cuda",
-        "VER001",
-        _torch("node3", replace(USUAL, cuda="13.0")),
-        "580.65.06",
-        nodes=("node3",),
-    ),
-    _row(
-        "torch-of-another-version",
-        "VER003",
-        _torch("node4", replace(USUAL, version="2.6.0")),
-        "2.6.0",
-        nodes=("node4",),
-    ),
-    _row(
-        "no-code-for-the-card",
-        "VER004",
-        on_gpus("node2", lambda node: faults.gpu_config(node, BLACKWELL)),
-        "NVIDIA B200 (10.0)",
-    ),
-    _row(
-        "no-code-for-any-card",
-        "VER004",
-        _torch("node2", replace(USUAL, architectures=("sm_90", "sm_100"))),
-        "NVIDIA A100-SXM4-80GB (8.0)",
-    ),
-    _row(
-        "only-ptx-and-an-older-driver",
-        "VER004",
-        # The driver is one for CUDA 12.2, and torch for 12.6.
-        _torch("node2", replace(USUAL, architectures=("sm_70", "compute_70"))),
-        "only PTX",
-    ),
-    _row(
-        "older-cudnn-in-front",
-        "VER005",
-        _library("node2", "libcudnn.so.9", CUDNN.format(8204)),
-        "8.2.4",
-        f"{LIBRARIES}/libcudnn.so.9",
-        job=WITH_LIBRARIES,
-    ),
-    _row(
-        "earlier-minor-cudnn-in-front",
-        "VER005",
-        _library("node2", "libcudnn.so.9", CUDNN.format(90100)),
-        "9.1.0",
-        severity="warning",
-        job=WITH_LIBRARIES,
-    ),
-    _row(
-        "another-nccl-in-front",
-        "VER006",
-        _library("node3", "libnccl.so.2", NCCL.format(21805)),
-        "2.18.5",
-        "LD_LIBRARY_PATH",
-        nodes=("node3",),
-        job=WITH_LIBRARIES,
-    ),
+    _row("torch-without-cuda", _torch("node2", replace(USUAL, cuda=None))),
+    _row("torch-for-a-newer-cuda", _torch("node3", replace(USUAL, cuda="13.0"))),
+    _row("torch-of-another-version", _torch("node4", replace(USUAL, version="2.6.0"))),
+    _row("no-code-for-the-card", on_gpus("node2", lambda node: faults.gpu_config(node, BLACKWELL))),
+    _row("no-code-for-any-card", _torch("node2", replace(USUAL, architectures=("sm_90", "sm_100")))),
+    # The driver is one for CUDA 12.2, and torch for 12.6.
+    _row("only-ptx-and-an-older-driver", _torch("node2", replace(USUAL, architectures=("sm_70", "compute_70")))),
+    _row("older-cudnn-in-front", _library("node2", "libcudnn.so.9", CUDNN.format(8204)), job=WITH_LIBRARIES),
+    _row("earlier-minor-cudnn-in-front", _library("node2", "libcudnn.so.9", CUDNN.format(90100)), job=WITH_LIBRARIES),
+    _row("another-nccl-in-front", _library("node3", "libnccl.so.2", NCCL.format(21805)), job=WITH_LIBRARIES),
 )
 
 #: A job with an offloaded optimizer, whose operator DeepSpeed compiles when the engine is made.
@@ -213,10 +149,7 @@ def _deepspeed(node: str, files: dict[str, str]) -> Inject:
 _COMPILED = (
     _row(
         "operators-built-for-another-torch",
-        "VER007",
         _deepspeed("node3", STALE),
-        "torch 2.5",
-        nodes=("node3",),
         job=OFFLOADING,
         script=GPU_SCRIPT.replace('"--data-path")\n', '"--data-path")\nparser.add_argument("--deepspeed")\n'),
         files={"ds.json": json.dumps(DS_CONFIG)},
@@ -260,16 +193,6 @@ def _horovod(node: str, *features: str) -> Inject:
     return inject
 
 
-_HOROVOD = (
-    Fault(
-        "horovod-without-gloo",
-        _horovod("node3", "12MPIAllreduce"),
-        "VER008",
-        ("node3",),
-        words=("without gloo", "HOROVOD_WITH_GLOO"),
-        job=HOROVOD_JOB,
-        script=HOROVOD_SCRIPT,
-    ),
-)
+_HOROVOD = (fault("horovod-without-gloo", _horovod("node3", "12MPIAllreduce"), job=HOROVOD_JOB, script=HOROVOD_SCRIPT),)
 
 FAULTS = (*_DRIVERS, *_WHEELS, *_COMPILED, *_HOROVOD)

@@ -1,4 +1,4 @@
-"""Nodes with limits, cores, clocks, disks or data that do not suit the job."""
+"""Nodes with limits, cores, clocks, disks, data or held ports that do not suit the job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from tests.cluster import Cluster, faults
 from tests.end_to_end.head_command import JOB, SCRIPT
 
-from .fault import Fault, on_node
+from .fault import fault, on_node
 
 __all__ = ["FAULTS"]
 
@@ -127,197 +127,89 @@ def checkpoint_of(cluster: Cluster, ranks: int, *, without: int = -1) -> Iterato
 
 
 FAULTS = (
+    on_node("master-port-in-use", "node1", lambda node: faults.port_in_use(node, 29500)),
     on_node(
-        "small-shared-memory",
-        "LIM001",
-        "node3",
-        lambda node: faults.small_shm(node, 64 * MIB),
-        "64 MiB",
-        "--shm-size",
-        job=SEVERAL,
-        script=LOADING,
+        "another-run-of-preflight-on-the-master-port",
+        "node1",
+        lambda node: faults.port_in_use(node, 29500, last=["preflight-0123456789abcdef01234567"]),
     ),
-    on_node(
-        "few-open-files", "LIM003", "node2", lambda node: faults.low_limits(node, nofile=32), "32 files", "ulimit -n"
-    ),
+    on_node("small-shared-memory", "node3", lambda node: faults.small_shm(node, 64 * MIB), job=SEVERAL, script=LOADING),
+    on_node("few-open-files", "node2", lambda node: faults.low_limits(node, nofile=32)),
     on_node(
         "few-processes-in-the-control-group",
-        "LIM004",
         "node4",
         lambda node: faults.process_limit(node, 100),
-        "pids.max",
         job=SEVERAL,
         script=LOADING,
-        severity="warning",
     ),
-    on_node(
-        "fifth-of-a-core",
-        "CPU001",
-        "node3",
-        lambda node: faults.cpu_quota(node, 0.2),
-        "CPU quota",
-        "0.2 of",
-        severity="warning",
-    ),
-    on_node(
-        "one-core-of-several",
-        "CPU002",
-        "node2",
-        lambda node: faults.cpu_set(node, "0"),
-        "affinity mask holds 1 of",
-        severity="warning",
-    ),
-    on_node(
-        "clock-five-minutes-ahead", "CLK001", "node3", lambda node: faults.clock_offset(node, 300), "300.0 s ahead"
-    ),
-    on_node(
-        "clock-two-seconds-behind",
-        "CLK001",
-        "node2",
-        lambda node: faults.clock_offset(node, -2),
-        "2.0 s behind",
-        severity="warning",
-    ),
-    on_node(
-        "clock-too-far-for-the-rendezvous",
-        "CLK001",
-        "node4",
-        lambda node: faults.clock_offset(node, -20),
-        "declares a node that is 15 s behind dead",
-        job=DYNAMIC,
-    ),
-    on_node("missing-shard", "DAT012", "node3", lambda node: faults.missing_file(node, SHARD), "part-00002 is missing"),
-    on_node(
-        "short-shard",
-        "DAT012",
-        "node1",
-        lambda node: faults.file_content(node, SHARD, "shard 2\n"),
-        "part-00002 (8 instead of 80 bytes)",
-    ),
-    on_node(
-        "shard-with-other-content",
-        "DAT013",
-        "node4",
-        lambda node: faults.file_content(node, SHARD, "shard X\n" * 10),
-        "part-00002",
-    ),
-    on_node(
-        "shard-that-links-to-nothing",
-        "DAT012",
-        "node2",
-        lambda node: faults.dangling_link(node, SHARD),
-        "part-00002",
-        "cannot be read",
-    ),
-    on_node(
-        "data-folder-that-links-to-nothing",
-        "DAT011",
-        "node2",
-        lambda node: faults.dangling_link(node, "/srv/data/shards"),
-        "dangling link",
-        "/srv/gone",
-    ),
-    on_node(
-        "folder-in-the-place-of-a-shard",
-        "DAT012",
-        "node3",
-        lambda node: faults.folder_instead(node, SHARD),
-        "part-00002",
-    ),
-    on_node(
-        "data-folder-is-empty",
-        "DAT012",
-        "node3",
-        lambda node: faults.folder_instead(node, "/srv/data/shards"),
-        "a mount may be missing",
-    ),
-    on_node(
-        "data-folder-missing",
-        "DAT011",
-        "node4",
-        lambda node: faults.missing_file(node, "/srv/data/shards"),
-        "does not exist",
-    ),
-    Fault(
+    on_node("fifth-of-a-core", "node3", lambda node: faults.cpu_quota(node, 0.2)),
+    on_node("one-core-of-several", "node2", lambda node: faults.cpu_set(node, "0")),
+    on_node("clock-five-minutes-ahead", "node3", lambda node: faults.clock_offset(node, 300)),
+    on_node("clock-two-seconds-behind", "node2", lambda node: faults.clock_offset(node, -2)),
+    on_node("clock-too-far-for-the-rendezvous", "node4", lambda node: faults.clock_offset(node, -20), job=DYNAMIC),
+    on_node("missing-shard", "node3", lambda node: faults.missing_file(node, SHARD)),
+    on_node("short-shard", "node1", lambda node: faults.file_content(node, SHARD, "shard 2\n")),
+    on_node("shard-with-other-content", "node4", lambda node: faults.file_content(node, SHARD, "shard X\n" * 10)),
+    on_node("shard-that-links-to-nothing", "node2", lambda node: faults.dangling_link(node, SHARD)),
+    on_node("data-folder-that-links-to-nothing", "node2", lambda node: faults.dangling_link(node, "/srv/data/shards")),
+    on_node("folder-in-the-place-of-a-shard", "node3", lambda node: faults.folder_instead(node, SHARD)),
+    on_node("data-folder-is-empty", "node3", lambda node: faults.folder_instead(node, "/srv/data/shards")),
+    on_node("data-folder-missing", "node4", lambda node: faults.missing_file(node, "/srv/data/shards")),
+    fault(
         "shard-nobody-may-read",
         lambda cluster: together(held_to_permissions(cluster), faults.closed_file(cluster.node("node3"), SHARD)),
-        "DAT012",
-        ("node3",),
         options=("--python", AS_USER),
-        words=("part-00002", "cannot be read"),
     ),
-    Fault(
+    fault(
         "data-folder-nobody-may-read",
         lambda cluster: together(
             held_to_permissions(cluster), faults.closed_file(cluster.node("node2"), "/srv/data/shards")
         ),
-        "DAT011",
-        ("node2",),
         options=("--python", AS_USER),
-        words=("may not be read",),
     ),
-    on_node(
-        "data-on-a-hung-mount",
-        "DAT011",
-        "node2",
-        lambda node: faults.hung_mount(node, "/srv/data/shards"),
-        "/srv/data/shards",
-        status="unknown",
-    ),
+    on_node("data-on-a-hung-mount", "node2", lambda node: faults.hung_mount(node, "/srv/data/shards")),
     on_node(
         "checkpoint-disk-full",
-        "CKP011",
         "node3",
         lambda node: faults.full_disk(node, "/srv"),
-        "is full",
         job=SAVING,
         script=SAVING_SCRIPT,
         files=ZERO,
     ),
     on_node(
         "checkpoint-disk-without-inodes",
-        "CKP011",
         "node1",
         lambda node: faults.no_inodes(node, "/srv/ckpt"),
-        "no free inodes",
         job=SAVING,
         script=SAVING_SCRIPT,
         files=ZERO,
     ),
     on_node(
         "checkpoint-disk-read-only",
-        "CKP011",
         "node2",
         lambda node: faults.read_only(node, "/srv/ckpt"),
-        "mounted read-only",
         job=SAVING,
         script=SAVING_SCRIPT,
         files=ZERO,
     ),
     on_node(
         "checkpoint-does-not-fit",
-        "CKP012",
         "node4",
         lambda node: faults.small_disk(node, "/srv/ckpt", 64 * MIB),
-        "64 MiB",
-        "first checkpoint",
         job=SAVING,
         script=SAVING_SCRIPT,
         files=ZERO,
     ),
     on_node(
         "checkpoint-folder-on-a-hung-mount",
-        "CKP011",
         "node3",
         lambda node: faults.hung_mount(node, "/srv/ckpt"),
-        status="unknown",
         job=SAVING,
         script=SAVING_SCRIPT,
         files=ZERO,
     ),
     on_node(
         "checkpoint-disk-refuses-files",
-        "CKP012",
         "node1",
         lambda node: faults.small_disk(node, "/srv/ckpt", 2 * MIB),
         job=SAVING,
@@ -325,46 +217,29 @@ FAULTS = (
         files=ZERO,
         options=("--allow", "write"),
     ),
-    Fault(
+    fault(
         "resumed-with-another-number-of-ranks",
         lambda cluster: checkpoint_of(cluster, 8),
-        "CKP014",
-        ("node1", "node2", "node3", "node4"),
         job=RESUMING,
         script=SAVING_SCRIPT,
-        words=("written by 8 data-parallel ranks, and the job has 4",),
     ),
-    Fault(
+    fault(
         "checkpoint-that-lacks-a-piece",
         lambda cluster: checkpoint_of(cluster, 4, without=2),
-        "CKP014",
-        ("node1", "node2", "node3", "node4"),
         job=RESUMING,
         script=SAVING_SCRIPT,
-        words=("ranks 2 are missing",),
     ),
-    Fault(
+    fault(
         "checkpoint-on-all-nodes-but-one",
         lambda cluster: together(
             checkpoint_of(cluster, 4), faults.missing_file(cluster.node("node3"), "/srv/ckpt/old")
         ),
-        "CKP014",
-        ("node3",),
         job=RESUMING,
         script=SAVING_SCRIPT,
-        words=("but on node1",),
     ),
-    on_node(
-        "temporary-folder-full",
-        "DSK001",
-        "node2",
-        lambda node: faults.full_disk(node, "/tmp"),
-        "/tmp is full",
-        severity="warning",
-    ),
+    on_node("temporary-folder-full", "node2", lambda node: faults.full_disk(node, "/tmp")),
     on_node(
         "no-temporary-folder-at-all",
-        "DSK001",
         "node4",
         lambda node: together(
             *(faults.small_disk(node, name, 4096) for name in ("/var/tmp", "/usr/tmp")),
@@ -373,87 +248,31 @@ FAULTS = (
             faults.full_disk(node, "/tmp"),
             faults.read_only(node, "/run/home/root"),
         ),
-        "no other folder that Python tries",
     ),
-    on_node(
-        "home-not-writable",
-        "DSK002",
-        "node3",
-        lambda node: faults.read_only(node, "/run/home/root"),
-        "/run/home/root",
-        "read-only",
-        severity="warning",
-    ),
-    on_node(
-        "little-memory-for-ranks",
-        "MEM011",
-        "node2",
-        lambda node: faults.memory_limit(node, 512 * MIB),
-        "left",
-        severity="warning",
-    ),
-    on_node(
-        "some-other-mount-hangs",
-        "SYS004",
-        "node4",
-        lambda node: faults.hung_mount(node, "/srv/nas"),
-        "/srv/nas",
-        "does not answer",
-        severity="warning",
-    ),
-    Fault(
-        "restart-is-planned",
-        lambda cluster: shutdown_planned(cluster, "node3"),
-        "SYS003",
-        ("node3",),
-        severity="warning",
-        words=("will restart in",),
-    ),
-    Fault(
+    on_node("home-not-writable", "node3", lambda node: faults.read_only(node, "/run/home/root")),
+    on_node("little-memory-for-ranks", "node2", lambda node: faults.memory_limit(node, 512 * MIB)),
+    on_node("some-other-mount-hangs", "node4", lambda node: faults.hung_mount(node, "/srv/nas")),
+    fault("restart-is-planned", lambda cluster: shutdown_planned(cluster, "node3")),
+    fault(
         "tar-files-for-some-ranks-only",
         lambda cluster: tar_files(cluster, 3),
-        "DAT014",
-        ("node1", "node2", "node3", "node4"),
-        severity="warning",
         job=JOB.replace("/srv/data/shards", "'/srv/data/tars/{000..002}.tar'"),
-        words=("3 data files", "4 ranks"),
     ),
-    Fault(
+    fault(
         "tar-file-that-a-pattern-names-is-not-there",
         lambda cluster: together(
             tar_files(cluster, 8), faults.missing_file(cluster.node("node2"), "/srv/data/tars/005.tar")
         ),
-        "DAT012",
-        ("node2",),
         job=JOB.replace("/srv/data/shards", "'/srv/data/tars/{000..007}.tar'"),
-        words=("names 005.tar",),
     ),
-    Fault(
+    fault(
         "vocabulary-of-another-version",
         lambda cluster: together(
             vocabulary(cluster), faults.file_content(cluster.node("node3"), "/srv/data/vocab.json", '{"b": 1}')
         ),
-        "DAT013",
-        ("node3",),
         job=JOB.replace("--data-path", "--vocab-file /srv/data/vocab.json --data-path"),
         script=SAVING_SCRIPT,
-        words=("vocab.json",),
     ),
-    on_node(
-        "cpu-time-limited",
-        "LIM006",
-        "node2",
-        lambda node: faults.low_limits(node, cpu=3600),
-        "SIGXCPU after 3600 s",
-        "ulimit -t",
-        severity="warning",
-    ),
-    on_node(
-        "sessions-of-low-priority",
-        "LIM006",
-        "node4",
-        lambda node: faults.priority(node, 19),
-        "niceness of 19",
-        severity="warning",
-    ),
+    on_node("cpu-time-limited", "node2", lambda node: faults.low_limits(node, cpu=3600)),
+    on_node("sessions-of-low-priority", "node4", lambda node: faults.priority(node, 19)),
 )

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 from tests.cluster import Cluster, faults
 
-from .fault import Fault, on_node
+from .fault import fault, on_node
 from .nics import UNFILTERED
 
 __all__ = ["FAULTS"]
@@ -87,137 +87,40 @@ def silent_name_server(cluster: Cluster) -> Iterator[None]:
 FAULTS = (
     on_node(
         "own-name-leads-to-loopback",
-        "NAM001",
         "node2",
         lambda node: faults.hosts_entry(node, "node2", "127.0.1.1"),
-        "127.0.1.1",
         job=UNFILTERED,
     ),
-    Fault(
-        "own-name-leads-to-an-old-address",
-        stale_own_name,
-        "NAM001",
-        ("node4",),
-        words=("10.77.200.4", "not an address of this node"),
-        job=UNFILTERED,
-    ),
-    on_node(
-        "master-name-missing", "NAM002", "node3", lambda node: faults.hosts_missing(node, "node1"), "does not resolve"
-    ),
-    on_node(
-        "master-name-leads-to-loopback",
-        "NAM002",
-        "node4",
-        lambda node: faults.hosts_entry(node, "node1", "127.0.0.1"),
-        "would connect to itself",
-    ),
-    on_node(
-        "master-name-leads-to-another-node",
-        "NAM002",
-        "node2",
-        lambda node: faults.hosts_entry(node, "node1", "10.77.0.3"),
-        "an address of node3",
-    ),
-    Fault("name-server-silent", silent_name_server, "NAM002", ("node3",), words=("no answer",)),
-    on_node(
-        "master-name-of-another-family",
-        "NAM007",
-        "node3",
-        lambda node: faults.hosts_entry(node, "node1", "2001:db8::1"),
-        "2001:db8::1",
-        "IPv4",
-    ),
+    fault("own-name-leads-to-an-old-address", stale_own_name, job=UNFILTERED),
+    on_node("master-name-missing", "node3", lambda node: faults.hosts_missing(node, "node1")),
+    on_node("master-name-leads-to-loopback", "node4", lambda node: faults.hosts_entry(node, "node1", "127.0.0.1")),
+    on_node("master-name-leads-to-another-node", "node2", lambda node: faults.hosts_entry(node, "node1", "10.77.0.3")),
+    fault("name-server-silent", silent_name_server),
+    on_node("master-name-of-another-family", "node3", lambda node: faults.hosts_entry(node, "node1", "2001:db8::1")),
     on_node(
         "own-name-leads-to-loopback-under-paddle",
-        "NAM001",
         "node2",
         lambda node: faults.hosts_entry(node, "node2", "127.0.1.1"),
-        "--host",
         job=PADDLE,
         script="import paddle\n\npaddle.distributed.init_parallel_env()\n",
         options=("--ignore", "VER"),  # the nodes have no Paddle
     ),
-    Fault(
-        "two-names-of-one-machine",
-        lambda cluster: ExitStack(),
-        "NAM004",
-        ("node2", "node2-mgmt"),
-        words=("one machine, node2",),
-        options=("--hosts", "node1,node2,node3,node2-mgmt"),
-    ),
-    Fault(
-        "names-wait-for-a-dead-server",
-        slow_names,
-        "NAM006",
-        ("node4",),
-        severity="warning",
-        words=("/etc/resolv.conf",),
-    ),
+    fault("two-names-of-one-machine", lambda cluster: ExitStack(), options=("--hosts", "node1,node2,node3,node2-mgmt")),
+    fault("names-wait-for-a-dead-server", slow_names),
+    on_node("hosts-file-differs", "node3", lambda node: faults.hosts_entry(node, "node2", "10.77.99.2")),
+    fault("torchrun-calls-its-master-localhost", calls_itself_localhost, job=C10D),
     on_node(
-        "hosts-file-differs",
-        "NAM003",
-        "node3",
-        lambda node: faults.hosts_entry(node, "node2", "10.77.99.2"),
-        "10.77.99.2",
-        "/etc/hosts",
-        severity="warning",
-    ),
-    Fault(
-        "torchrun-calls-its-master-localhost",
-        calls_itself_localhost,
-        "NAM005",
-        ("node1",),
-        stage="link",
-        words=("localhost", "--local-addr"),
-        job=C10D,
-    ),
-    on_node(
-        "torchrun-master-name-unknown-to-a-peer",
-        "NAM005",
-        "node4",
-        lambda node: faults.hosts_missing(node, "node1"),
-        "node1",
-        stage="link",
-        job=C10D,
+        "torchrun-master-name-unknown-to-a-peer", "node4", lambda node: faults.hosts_missing(node, "node1"), job=C10D
     ),
     on_node(
         "proxy-on-one-node",
-        "PRX001",
         "node3",
         lambda node: faults.session_variables(node, https_proxy="http://10.77.250.1:3128"),
-        "https_proxy=http://10.77.250.1:3128",
-        "no_proxy",
         job=TENSORFLOW,
         script=KERAS,
     ),
-    Fault(
-        "no-local-ports",
-        kernel_says("node2", "ipv4/ip_local_port_range", "50000 50000"),
-        "NET001",
-        ("node2",),
-        words=("1 local ports", "ip_local_port_range"),
-    ),
-    Fault(
-        "few-local-ports",
-        kernel_says("node2", "ipv4/ip_local_port_range", "50000 50031"),
-        "NET001",
-        ("node2",),
-        severity="warning",
-        words=("32 local ports",),
-    ),
-    Fault(
-        "connection-tracking-full",
-        kernel_says("node4", "netfilter/nf_conntrack_count", "99999999"),
-        "NET003",
-        ("node4",),
-        words=("full on node4",),
-    ),
-    Fault(
-        "listen-backlog-of-two",
-        kernel_says("node1", "core/somaxconn", "2"),
-        "NET005",
-        ("node1",),
-        severity="warning",
-        words=("4 ranks",),
-    ),
+    fault("no-local-ports", kernel_says("node2", "ipv4/ip_local_port_range", "50000 50000")),
+    fault("few-local-ports", kernel_says("node2", "ipv4/ip_local_port_range", "50000 50031")),
+    fault("connection-tracking-full", kernel_says("node4", "netfilter/nf_conntrack_count", "99999999")),
+    fault("listen-backlog-of-two", kernel_says("node1", "core/somaxconn", "2")),
 )

@@ -6,11 +6,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
+from typing import Any
 
 from tests.cluster import Cluster, Hca, faults, hcas, roce_gids
 from tests.end_to_end.head_command import JOB
 
-from .fault import GPU_SCRIPT, Fault
+from .fault import GPU_SCRIPT, Fault, fault
 from .nics import ON_CPUS
 
 __all__ = ["FAULTS"]
@@ -115,109 +116,28 @@ def slow_writes(cluster: Cluster) -> Iterator[None]:
         yield
 
 
-def row(
-    name: str, inject: Callable[[Cluster], AbstractContextManager[object]], id: str, *nodes: str, **more: object
-) -> Fault:
+def row(name: str, inject: Inject, **more: Any) -> Fault:
     """A row of this subject: a job over NCCL on nodes with GPUs."""
-    given: dict[str, object] = {"job": job(), "script": GPU_SCRIPT, "options": MACHINE, "gpus": True, **more}
-    return Fault(name, inject, id, nodes, **given)  # type: ignore[arg-type]
+    return fault(name, inject, **{"job": job(), "script": GPU_SCRIPT, "options": MACHINE, "gpus": True, **more})
 
 
-WARN = {"severity": "warning", "verdict": "go"}
 FAULTS = (
+    row("hca-absent", devices(node3=HEALTHY[:3]), job=job("NCCL_IB_HCA=mlx5_0,mlx5_1,mlx5_2,mlx5_3")),
+    row("hca-renamed", devices(node2=[Hca(f"ibp{index}s0") for index in range(4)]), job=job("NCCL_IB_HCA=mlx5")),
+    row("no-hca-on-one-node", devices(node1=[])),
+    row("no-hca-anywhere", lambda cluster: ExitStack(), job=job("NCCL_NET=IB")),
     row(
-        "hca-absent", devices(node3=HEALTHY[:3]), "RDM001", "node3", job=job("NCCL_IB_HCA=mlx5_0,mlx5_1,mlx5_2,mlx5_3")
+        "hca-down", devices(node2=one_different(3, state="1: DOWN", physical="2: Polling")), job=job("NCCL_IB_HCA=mlx5")
     ),
-    row(
-        "hca-renamed",
-        devices(node2=[Hca(f"ibp{index}s0") for index in range(4)]),
-        "RDM001",
-        "node2",
-        job=job("NCCL_IB_HCA=mlx5"),
-        words=("ibp0s0",),
-    ),
-    row("no-hca-on-one-node", devices(node1=[]), "RDM001", "node1"),
-    row(
-        "no-hca-anywhere",
-        lambda cluster: ExitStack(),
-        "RDM001",
-        *("node1", "node2", "node3", "node4"),
-        job=job("NCCL_NET=IB"),
-        words=("NCCL_NET=IB",),
-    ),
-    row(
-        "hca-down",
-        devices(node2=one_different(3, state="1: DOWN", physical="2: Polling")),
-        "RDM002",
-        "node2",
-        job=job("NCCL_IB_HCA=mlx5"),
-        words=("mlx5_3:1", "Polling", "3 of 4"),
-    ),
-    row(
-        "hca-without-subnet-manager",
-        devices(node4=[replace(hca, state="2: INIT") for hca in HEALTHY]),
-        "RDM002",
-        "node4",
-        words=("subnet manager",),
-    ),
-    row(
-        "hca-slow",
-        devices(node4=one_different(0, rate="50 Gb/sec (1X HDR)")),
-        "RDM003",
-        "node4",
-        words=("50 Gb/sec",),
-        **WARN,
-    ),
-    row(
-        "hca-flaps",
-        devices(node1=one_different(2, counters={"link_downed": 212})),
-        "RDM004",
-        "node1",
-        words=("212",),
-        **WARN,
-    ),
-    row("hca-old-firmware", devices(node3=one_different(1, firmware="28.33.0751")), "RDM005", "node3", **WARN),
-    row(
-        "gid-empty-on-one-node",
-        roce(node2=True),
-        "RDM006",
-        "node2",
-        job=job("NCCL_IB_GID_INDEX=3"),
-        words=("an empty entry", "dev eth0"),
-    ),
-    row(
-        "gid-link-local",
-        roce(),
-        "RDM006",
-        *("node1", "node2", "node3", "node4"),
-        job=job("NCCL_IB_GID_INDEX=1"),
-        words=("link-local", "NCCL_IB_GID_INDEX=3"),
-    ),
-    row(
-        "gid-of-roce-v1",
-        roce(),
-        "RDM006",
-        *("node1", "node2", "node3", "node4"),
-        job=job("NCCL_IB_GID_INDEX=2"),
-        words=("RoCE v1",),
-    ),
-    row("gid-not-found-on-one-node", roce(node3=True), "RDM006", "node3", words=("that NCCL chooses",)),
-    row(
-        "hca-writes-slowly",
-        slow_writes,
-        "RDM009",
-        "node2",
-        stage="link",
-        words=("reach 39 Gbit/s", "reports 200 Gbit/s", "node2 mlx5_0:1 with every partner"),
-        **WARN,
-    ),
-    row("hca-closed-to-ranks", without_device_nodes, "RDM007", "node3", words=("/dev/infiniband",)),
-    row(
-        "memlock-low-with-rdma",
-        low_memlock,
-        "LIM002",
-        *("node1", "node2", "node3", "node4"),
-        words=("64 KiB", "LimitMEMLOCK"),
-        options=ON_CPUS,
-    ),
+    row("hca-without-subnet-manager", devices(node4=[replace(hca, state="2: INIT") for hca in HEALTHY])),
+    row("hca-slow", devices(node4=one_different(0, rate="50 Gb/sec (1X HDR)"))),
+    row("hca-flaps", devices(node1=one_different(2, counters={"link_downed": 212}))),
+    row("hca-old-firmware", devices(node3=one_different(1, firmware="28.33.0751"))),
+    row("gid-empty-on-one-node", roce(node2=True), job=job("NCCL_IB_GID_INDEX=3")),
+    row("gid-link-local", roce(), job=job("NCCL_IB_GID_INDEX=1")),
+    row("gid-of-roce-v1", roce(), job=job("NCCL_IB_GID_INDEX=2")),
+    row("gid-not-found-on-one-node", roce(node3=True)),
+    row("hca-writes-slowly", slow_writes),
+    row("hca-closed-to-ranks", without_device_nodes),
+    row("memlock-low-with-rdma", low_memlock, options=ON_CPUS),
 )

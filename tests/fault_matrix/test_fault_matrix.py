@@ -17,8 +17,7 @@ import pytest
 
 from preflight.plugins import registry
 from tests.cluster import Cluster, faults
-from tests.end_to_end.head_command import Checked, check, give_shards, write_job
-from tests.end_to_end.warm import WarmHead
+from tests.end_to_end.head_command import Checked, WarmHead, check, give_shards, write_job
 from tests.fault_matrix import (
     context,
     gpu_software,
@@ -27,19 +26,17 @@ from tests.fault_matrix import (
     links,
     names,
     nics,
-    ports,
     rdma,
-    schedulers,
     servers,
     unreachable_nodes,
 )
 
-from .fault import Fault
+from .fault import EXPECTED, Fault
 
 pytestmark = pytest.mark.thorough
 
 #: Each subject has its own module of rows.
-SUBJECTS = (unreachable_nodes, ports, host, context, nics, gpus, links, rdma, gpu_software, names, schedulers, servers)
+SUBJECTS = (unreachable_nodes, host, context, nics, gpus, links, rdma, gpu_software, names, servers)
 ROWS = [row for subject in SUBJECTS for row in subject.FAULTS]
 #: Rows that share a cluster run one after the other, those without GPUs first.
 ORDERED = sorted(ROWS, key=lambda row: row.gpus)
@@ -111,9 +108,9 @@ def _holds(words: tuple[str, ...], text: str) -> None:
         assert word in text, f"{word!r} is expected in {text}"
 
 
-def test_row_names_are_unique() -> None:
+def test_every_fault_has_one_row() -> None:
     names = [row.name for row in ROWS]
-    assert len(set(names)) == len(names)
+    assert sorted(names) == sorted(EXPECTED)
 
 
 #: Checks whose fault cannot be made on virtual nodes, or is made elsewhere: smoke runs and nodes without a job in

@@ -32,8 +32,7 @@ from preflight.sources.base import SourceFile
 from preflight.sources.discovery.readings import RecognisedFiles, read_source
 from preflight.sources.formats.tree import MemoryTree
 from tests.builders import make_recording
-from tests.hostile.shapes import SHAPES, Shape
-from tests.hostile.tree import plant
+from tests.hostile.shapes import SHAPES, Shape, plant
 from tests.suite import effort
 from tests.suite.measured import Measured, measured
 

@@ -17,8 +17,8 @@ from preflight.plugins.registry import Broken
 from preflight.reporters.base import Style
 from preflight.reporters.sarif import REPORTER
 from tests.builders import job, judged, make_check, make_recording, make_rule, reached, seen, span
-from tests.reporters.sarif_models import LEFT_OUT, unknown_keys
-from tests.reporters.sarif_models import log_of as read
+from tests.reporters.consumers import LEFT_OUT, unknown_keys
+from tests.reporters.consumers import log_of as read
 
 
 def log_of(report: Report) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.cluster.compiled import compile_program
+from tests.cluster.devices import compile_program
 
 
 @functools.cache

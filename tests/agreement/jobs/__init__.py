@@ -5,8 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from tests.agreement.jobs import accelerate, deepspeed, horovod, mpi, paddle, python, ray, slurm, torch
-from tests.agreement.jobs.launcher import Launcher
-from tests.agreement.jobs.script import GeneratedJob, Ports
+from tests.agreement.jobs.script import GeneratedJob, Launcher, Ports
 
 __all__ = ["LAUNCHERS", "generated_job"]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from tests.agreement.jobs.launcher import Launcher, Machines
-from tests.agreement.jobs.script import GeneratedJob, Ports, Script
+from tests.agreement.jobs.script import GeneratedJob, Launcher, Machines, Ports, Script
 
 _VERSION = ("sh", "-c", "mpirun --version | sed -n '1s/.* //p'")
 _IDENTITY = {

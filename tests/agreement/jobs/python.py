@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from tests.agreement.jobs.launcher import Launcher, Machines, release_of
-from tests.agreement.jobs.script import GeneratedJob, Ports, Script
+from tests.agreement.jobs.script import GeneratedJob, Launcher, Machines, Ports, Script, release_of
 
 _SPAWNS = '''\
 """Train on every device of this machine."""

@@ -35,8 +35,20 @@ from preflight_checks.software.wheels import (
     toolkit_mismatch,
     wheel_lacks_gpu,
 )
-from tests.checks.cards import JOB, healthy, node_with
-from tests.checks.check_builders import TIMEOUT, fact, facts, fleet, job, judge, one, plan, statuses
+from tests.checks.check_builders import (
+    JOB,
+    TIMEOUT,
+    fact,
+    facts,
+    fleet,
+    healthy,
+    job,
+    judge,
+    node_with,
+    one,
+    plan,
+    statuses,
+)
 
 ARCHITECTURES = ["sm_70", "sm_80", "sm_90", "compute_90"]
 CUDNN = LibraryLookup(

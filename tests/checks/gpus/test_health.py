@@ -44,8 +44,20 @@ from preflight_checks.plans import table
 from preflight_checks.probes.devices import Fabric, fabric
 from preflight_checks.probes.gpus import Gpu, GpuProcess, ToolAnswer, gpus, management_tool
 from preflight_checks.probes.leftovers import DriverMessage, KernelLog, kernel_log
-from tests.checks.cards import JOB, faulty, node_with
-from tests.checks.check_builders import TIMEOUT, fact, facts, fleet, job, judge, one, plan, statuses
+from tests.checks.check_builders import (
+    JOB,
+    TIMEOUT,
+    fact,
+    facts,
+    faulty,
+    fleet,
+    job,
+    judge,
+    node_with,
+    one,
+    plan,
+    statuses,
+)
 
 CHECKS = (
     gpu_memory_uncorrectable,

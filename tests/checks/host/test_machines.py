@@ -43,8 +43,19 @@ from preflight_checks.probes.gpus import Gpus, gpus
 from preflight_checks.probes.limits import Cgroups, Limits, limits
 from preflight_checks.probes.machine import Clock, Machine, Memory, NumaNode, clock, machine
 from preflight_checks.probes.rdma import RdmaDevice, RdmaDevices, RdmaPort, rdma
-from tests.checks.cards import healthy
-from tests.checks.check_builders import TIMEOUT, fact, facts, fleet, job, judge, local_fleet, one, plan, statuses
+from tests.checks.check_builders import (
+    TIMEOUT,
+    fact,
+    facts,
+    fleet,
+    healthy,
+    job,
+    judge,
+    local_fleet,
+    one,
+    plan,
+    statuses,
+)
 
 GIB = 2**30
 GOOD = Machine(

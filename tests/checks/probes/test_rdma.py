@@ -30,7 +30,7 @@ from preflight_checks.probes.rdma import (
     serve,
 )
 from tests.checks.probes.test_links import fake, listening
-from tests.cluster.rdma import Hca, files_of, hcas, roce_gids
+from tests.cluster.devices import Hca, files_of, hcas, roce_gids
 
 
 def write_tree(folder: Path, devices: Sequence[Hca]) -> None:

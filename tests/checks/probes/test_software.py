@@ -18,9 +18,8 @@ from preflight_checks.probes import libraries as elf
 from preflight_checks.probes import packages as probe
 from preflight_checks.probes.gpus import pci_address
 from preflight_checks.probes.packages import Source, commit_of, installed, parse_folder
-from tests.cluster.compiled import compile_library
+from tests.cluster.devices import Gpu, Gpus, compile_library
 from tests.cluster.faults.devices import Torch
-from tests.cluster.gpus import Gpu, Gpus
 
 RUN = """
 import dataclasses, json

@@ -13,7 +13,7 @@ from preflight.model.job import Job
 from preflight.model.recording import FactRecord, Unavailable
 from preflight.plugins.authoring import Check, Verdict
 from preflight_checks.host.processors import memlock_limited
-from preflight_checks.links.rdma_writes import plan_rdma_speed, rdma_writes_slow
+from preflight_checks.links.slow_links import plan_rdma_speed, rdma_writes_slow
 from preflight_checks.probes.devices import Pci, pci
 from preflight_checks.probes.interfaces import Address, Interface, Interfaces, interfaces
 from preflight_checks.probes.limits import Limits, limits

@@ -11,11 +11,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.cluster.devices import CONFIGURATION, CUDA_LIBRARY, LIBRARY, Gpus, Hca, NvmlError, files_of
 from tests.cluster.faults.base import FaultUnavailable, edited
-from tests.cluster.gpus import CONFIGURATION, CUDA_LIBRARY, LIBRARY, Gpus, NvmlError
 from tests.cluster.namespace import ClusterError
 from tests.cluster.node import Node
-from tests.cluster.rdma import Hca, files_of
 
 #: The duration of a hang: longer than any deadline.
 _FOREVER_S = 600

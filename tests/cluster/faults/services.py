@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
-from tests.cluster.compiled import compile_library
+from tests.cluster.cluster import Cluster
+from tests.cluster.devices import compile_library
 from tests.cluster.faults.base import FaultUnavailable, edited
 from tests.cluster.faults.files import own_copy_of_folder
 from tests.cluster.namespace import HOME, ClusterError
@@ -401,3 +402,21 @@ def _group(node: Node, controller: str) -> str:
         if controller in controllers.split(","):
             return path.rstrip("/")
     raise FaultUnavailable(f"sshd of {node.name} is in no group of {controller}")
+
+
+# Open MPI and MPICH on the virtual nodes: those of the machine, which can be hidden on one node.
+
+
+@contextmanager
+def helper_gone(cluster: Cluster, name: str) -> Iterator[None]:
+    """On this node MPI's helper programs cannot be run."""
+    node = cluster.node(name)
+    node.write_text("/run/nothing", "")
+    covered = {str(Path(path).resolve()) for tool in ("orted", "hydra_pmi_proxy") if (path := shutil.which(tool))}
+    for path in sorted(covered):
+        node.must(["mount", "--bind", "/run/nothing", path])
+    try:
+        yield
+    finally:
+        for path in sorted(covered):
+            node.must(["umount", "--lazy", path])

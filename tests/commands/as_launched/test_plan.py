@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from preflight._util import toml
 from preflight.commands.as_launched.execution import exclude_each_other
 from preflight.commands.as_launched.plan import Relaunch, backends_of, plan, refuse_servers, spawned_by
 from preflight.commands.as_launched.script_edits import Refusal
@@ -332,89 +333,7 @@ SKIPPED = {"srun": [], "apptainer": ["exec", "img.sif"], "docker": ["run", "img:
 PROGRAMS = ("train.py", "pkg.train", "$CMD")
 LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "python", "python3")
 
-SCRIPTS = {
-    "continued": r"""
-A=(--lr 1 --x "a b")
-srun -N2 torchrun --nproc_per_node=2 \
-  train.py \
-  "${A[@]}" \
-  --y 2>&1 | cat
-""",
-    "in one variable": r"""
-CMD="torchrun --nnodes 2 train.py --lr 1"
-CMD="$CMD --x"
-srun $CMD
-""",
-    "in quotes": r"""
-export LR=3
-export LAUNCH="torchrun --nnodes 2"
-export CMD=" train.py --lr $LR \
- --b"
-srun bash -c '$LAUNCH --node_rank 0 $CMD'
-""",
-    "by ssh": r"""
-for host in a b; do
-  ssh $host "cd /tmp && MASTER_ADDR=$host torchrun --nnodes 2 train.py --lr 1" &
-  wait
-done
-""",
-    "in a function": r"""
-go() {
-  local first=$1
-  shift
-  NCCL_DEBUG=INFO torchrun --nnodes 2 "$@"
-}
-go x train.py --lr 1
-""",
-    "in a container": r"""
-srun -N2 apptainer exec --nv img.sif python -u train.py --lr 1
-docker run --rm img:1 deepspeed --num_gpus=2 train.py --deepspeed_config d.json
-""",
-    "modules": r"""
-torchrun --nnodes 2 -m pkg.train --x
-accelerate launch --num_processes 2 -m pkg.train --x
-srun -N2 python -u -m pkg.train --x
-""",
-    "here": r"""
-srun bash <<EOF
-cd /
-torchrun --nnodes 2 train.py --lr 1
-EOF
-""",
-    "written": r"""
-cat > /tmp/unused <<EOF
-x
-EOF
-cat > inner.sh <<'EOF'
-torchrun --nnodes 2 train.py $1
-EOF
-srun bash inner.sh --lr
-""",
-    "branches": r"""
-N=2
-if [ $N -gt 1 ]; then
-  X="--nnodes $N"
-else
-  X=""
-fi
-torchrun $X train.py --lr 1 && echo fine || exit 3
-""",
-    "of python ranks": r"""
-export MASTER_ADDR=h
-for r in 0 1; do
-  RANK=$r WORLD_SIZE=2 python train.py --lr $r &
-done
-wait
-""",
-    "by mpi": r"""
-mpirun -np 4 python3 -u train.py --lr 1
-""",
-    "by its own place": r"""
-HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
-cd "$HERE"
-bash $HERE/sub.sh --lr 1
-""",
-}
+SCRIPTS: dict[str, str] = toml.beside(__file__, "scripts.toml")
 
 
 @pytest.fixture

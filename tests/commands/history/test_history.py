@@ -30,8 +30,7 @@ from preflight.model.recording import InjectedFault, SmokeOptions
 from preflight_checks.charts import node_tables as node_values
 from preflight_checks.charts import rank_timelines as ranks
 from tests.builders import assert_follows_schema, judged, make_recording
-from tests.commands.history.fleet import Fleet, Sample
-from tests.commands.history.planted import missed_and_false, twelve
+from tests.commands.history.fleet import Fleet, Sample, missed_and_false, twelve
 from tests.services.fleet_page.running import fetched, serving
 
 pytestmark = pytest.mark.thorough

@@ -19,7 +19,7 @@ from preflight._util.usage_error import UsageError
 from preflight.config.resolve import Choices
 from preflight.services.language_server.diagnostics import RulePages, diagnostics_of
 from preflight.services.language_server.folder import Folder, Superseded, Text, Watch, path_of
-from tests.hostile.tree import misleading_names, odd_files
+from tests.hostile.shapes import misleading_names, odd_files
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 SCRIPT = "#!/bin/bash\ntorchrun --nnodes=1 --nproc_per_node=2 --master_port={port} train.py\n"
