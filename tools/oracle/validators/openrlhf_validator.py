@@ -19,7 +19,11 @@ stand_in(
     *("tqdm", "numpy", "einops", "sympy", "pylatexenc", "accelerate", "aiohttp", "torchdata", "wandb", "requests"),
     "openrlhf.trainer",
 )
+import deepspeed  # noqa: E402
 from verdict_lines import Refusal, main  # noqa: E402
+
+#: Compared with the release that tensor parallelism needs.
+deepspeed.version = "0.19.8"
 
 FILE = pathlib.Path(importlib.util.find_spec("openrlhf").origin).parent / "cli" / "train_ppo_ray.py"
 PROGRAM = compile(FILE.read_text(encoding="utf-8"), str(FILE), "exec")
