@@ -151,7 +151,7 @@ def path_used_while_another_rank_changes_it(job: Job) -> Iterator[Verdict]:
     for subject, changed in stated(job, "shared_path"):
         kind = next(iter(texts(changed.value)), "")
         if not changed.alternatives:
-            yield unknown(subject, f"whether other ranks use what {quoted(changed)} writes depends on the run", at=changed)
+            yield unknown(subject, f"whether others read what {quoted(changed)} writes depends on the run", at=changed)
             continue
         early = not_on_several_ranks(job, subject, changed, f"the ranks that run {quoted(changed)} are unknown")
         if early is not None:
