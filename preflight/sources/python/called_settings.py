@@ -286,7 +286,8 @@ def _about_ranks(module: Module, key: str, given: ast.keyword | ast.expr, place:
 
     `KEY.rank` is "local" or "global" for a rank, "from local" or "from global" for what is computed from one.
     `KEY.variable` is the variable that it is read from, `KEY.divided_by` the function by whose result it is divided.
-    `KEY.is_list` is stated for a list, and `KEY.chosen_by` where `a if rank == 0 else None` leaves it out by the rank.
+    `KEY.is_list` is stated for a list, `KEY.repeated` where it has one object several times, and `KEY.chosen_by` where
+    `a if rank == 0 else None` leaves it out by the rank.
     """
     written = value_of(given)
     made = _made(module, written)
@@ -310,6 +311,9 @@ def _about_ranks(module: Module, key: str, given: ast.keyword | ast.expr, place:
         facts["divided_by"] = Known(last(module.called(made.right)))
     if isinstance(made, (ast.List, ast.ListComp)):
         facts["is_list"] = Known(True)
+    if isinstance(made, ast.BinOp) and isinstance(made.op, ast.Mult) and isinstance(made.left, ast.List):
+        # `[torch.empty(1)] * size` holds one object several times.
+        facts["repeated"] = Known(any(isinstance(each, ast.Call) for each in made.left.elts))
     if isinstance(written, ast.IfExp) and Known(None) in (module.fold(written.body), module.fold(written.orelse)):
         who = ranks_where_true(module, written.test)
         if who not in (RankSet.ALL, RankSet.UNDECIDED):

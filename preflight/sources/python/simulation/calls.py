@@ -44,6 +44,8 @@ _MAX_RECURSION = 2
 _METHODS_OF_DATA = names("methods_of_data")
 _CACHING = names("caching_decorators")
 
+#: Classes of libraries whose constructors set no attribute.
+_WITHOUT_ATTRIBUTES = ("Dataset", "IterableDataset")
 #: Methods that libraries call of the objects that they get.
 _CALLED_BY_LIBRARIES = ("__getitem__", "__call__", "forward", "training_step")
 #: Methods that run where an object is used in an expression; calls, loops, contexts are followed by themselves.
@@ -353,8 +355,8 @@ class Calls(Expressions):
             if (after := owner.lookup("__post_init__")) is not None:
                 self.call(after[0], (instance,), {}, node, frame)
         elif foreign is not None and instance.parser is None:
-            # Its constructor may set any attribute.
-            instance.is_open = True
+            # Its constructor may set any attribute, but that of a data set sets none.
+            instance.is_open = foreign.last not in _WITHOUT_ATTRIBUTES
             self.functions.called(self, foreign, arguments, keywords, node, frame, is_open=is_open)
         return instance
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
@@ -51,6 +52,25 @@ def not_awaited(runs: Sequence[Run]) -> Iterator[Exchange]:
             for each in _exchanged(first, other):
                 if _is_raced(each, first.events, other.events):
                     yield each
+
+
+def not_made(runs: Sequence[Run]) -> Iterator[Exchange]:
+    """Folders that rank 0 alone makes, and into which another rank may write before."""
+    for first in (run for run in runs if run.place[0] == 0):
+        for other in (run for run in runs if run.place[0] and run.role == first.role):
+            theirs = {path for event in other.events for path in _made(event)}
+            made = {path: event for event in first.events for path in _made(event) if path not in theirs}
+            for event in other.events if made else ():
+                for folder in {posixpath.dirname(path) for path in _written(event)} & made.keys():
+                    each = Exchange(folder, made[folder], event)
+                    if _is_raced(each, first.events, other.events):
+                        yield each
+
+
+def _made(event: Event) -> Iterator[str]:
+    """The folders that a call makes."""
+    if last(event.name) in ("makedirs", "mkdir"):
+        yield from (path.rstrip("/") for path in _texts(event, 1))
 
 
 def _exchanged(first: Run, other: Run) -> Iterator[Exchange]:

@@ -524,11 +524,13 @@ def _exchanged_files(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[
             read = _claim("local_checkpoint_read", each.path, each.read.file, each.read.node, launch)
             yield replace(read, because=(wrote,))
     known = {claim.span.path for claim in job.about("shared_path", launch.scope)}
-    for each in exchanged_files.not_awaited(runs):
+    found = [("written by one rank", each) for each in exchanged_files.not_awaited(runs)]
+    found += [("made by one rank", each) for each in exchanged_files.not_made(runs)]
+    for kind, each in found:
         if each.written.file.path not in known:
             known.add(each.written.file.path)
             read = _claim("shared_path", "read by every rank", each.read.file, each.read.node, launch)
-            wrote = _claim("shared_path", "written by one rank", each.written.file, each.written.node, launch)
+            wrote = _claim("shared_path", kind, each.written.file, each.written.node, launch)
             if each.read.doubt > 1:
                 wrote = replace(wrote, value=Unresolved("whether the others read it depends on the run"))
             yield replace(wrote, because=(read,))
