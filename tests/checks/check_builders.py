@@ -1,4 +1,4 @@
-"""Jobs, fleets and facts for tests of checks without a cluster."""
+"""Jobs, fleets, GPUs and facts for tests of checks without a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The suite for the executors that need no scheduler: this machine, and ssh."""
+"""The suite for the executors that need no scheduler: this machine, ssh, and a recording that is replayed."""
 
 from __future__ import annotations
 

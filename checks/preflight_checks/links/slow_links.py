@@ -1,4 +1,4 @@
-"""Checks that no link is far slower or later than the others, or loses packets."""
+"""Checks that no link is far slower or later than the others, or loses packets, over TCP and by RDMA writes."""
 
 from __future__ import annotations
 
