@@ -275,7 +275,7 @@ def deepspeed_batch_size_not_positive_integer(job: Job) -> Iterator[Verdict]:
 
 
 def _may_pass(claim: Claim, value: Plain) -> bool:
-    """Whether DeepSpeed's own comparison takes what is no count; a fraction of the whole batch is never a product."""
+    """Whether DeepSpeed's own comparison takes what is not a count; a fraction of the whole batch is never a product."""
     return value is True or (isinstance(value, float) and (value.is_integer() or claim.quantity != "train_batch_size"))
 
 
