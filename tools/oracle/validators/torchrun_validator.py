@@ -33,6 +33,8 @@ def on_gpu_node():
         stack.enter_context(unittest.mock.patch.object(torch.cuda, "device_count", lambda: 8))
         stack.enter_context(unittest.mock.patch.object(torch.accelerator, "is_available", lambda: True))
         stack.enter_context(unittest.mock.patch.object(torch.accelerator, "device_count", lambda: 8))
+        device = torch.device("cuda")
+        stack.enter_context(unittest.mock.patch.object(torch.accelerator, "current_accelerator", lambda: device))
         yield
 
 
