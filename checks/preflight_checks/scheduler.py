@@ -1,6 +1,6 @@
 """Checks that Slurm can give the job its nodes: enough that fit, in service, in a partition that allows the request.
 
-Partitions come from the controller's list, so they are checked even if no node is free."""
+Partitions come from the controller's list, so they are checked even while all nodes are in use."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ class ClusterNode:
 class Partition:
     """A scheduler partition and its limits; None or empty means no limit.
 
-    `max_time` is in the scheduler's format. If there is no list of accounts or qualities of service, all are allowed.
+    `max_time` is in the scheduler's format. Without a list of accounts or qualities of service, all are allowed.
     """
 
     name: str

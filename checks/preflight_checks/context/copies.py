@@ -94,7 +94,7 @@ def ranks_cannot_start(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
     for seen in everywhere:
         if isinstance(seen.fact, Observed):
             continue
-        # Without a provenance the ranks' context is unknown, which is no fault of a node.
+        # Without a provenance the ranks' context is unknown; the node is not to blame.
         if seen.fact.kind == "context" and seen.provenance:
             closed.setdefault(seen.fact.reason, []).append(_EntryFailure(seen.node, seen.fact.detail, seen.provenance))
         else:

@@ -266,7 +266,7 @@ _VERSION = {
 
 @dataclass(frozen=True)
 class Tool:
-    """A program by name. `path` is empty if there is no executable of that name; `took_s` is None if it was not run."""
+    """A program by name. `path` is empty if no executable has that name; `took_s` is None if it was not run."""
 
     name: str
     path: str = ""

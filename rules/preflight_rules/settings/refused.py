@@ -537,7 +537,7 @@ def _met(job: Job, term: str, scope: Scope, launch: Launch | None) -> _Met | Non
 
 
 def _several_ranks(job: Job, scope: Scope, launch: Launch | None) -> _Met | None:
-    """Whether the launch starts several ranks. A number that is not known is no reason to keep silent."""
+    """Whether the launch starts several ranks. If the number is not known, the rule still reports."""
     value, claims = ranks_started(job, scope) if launch is not None else (Unresolved("no launch"), ())
     found = numbers(value)
     if found and max(found) <= 1:
