@@ -22,7 +22,7 @@ from preflight.sources.python.model_wrappers import OPTIMIZER
 from preflight.sources.python.module import last
 from preflight.sources.python.paddle_legacy import is_transpile
 from preflight.sources.python.rank_conditions import RankSet
-from preflight.sources.python.simulation.data_origins import is_sized_by_data
+from preflight.sources.python.simulation.data_origins import is_sized_by_data, samples_other
 from preflight.sources.python.simulation.run_state import Event, Run
 from preflight.sources.python.simulation.values import (
     DictValue,
@@ -41,6 +41,8 @@ _MAX_DEPTH = 2
 _MAX_USES = 60
 #: Arguments by which the ranks meet in one folder.
 _MEETING_PLACES = frozenset(("checkpoint_id",))
+#: Arguments that draw from the data which stand beside them.
+_SAMPLERS = frozenset(("sampler", "batch_sampler"))
 #: Arguments that every rank has to give alike, in one order.
 _ALIKE = frozenset(("ranks",))
 #: Dots in the name of an argument: `setting.paddle_init.strategy`; more are in that of a key in it.
@@ -155,6 +157,8 @@ def claims(
         for name, node, values in _arguments(each):
             for key, value, where in _facts_of(name, values, Place(event.file, node), 0):
                 facts[key] = (value, where)
+            if name in _SAMPLERS and samples_other(event, values[0]):
+                facts[f"{name}.of_other"] = (Known(True), Place(event.file, node))
         for name, (value, where) in facts.items():
             claim: Claim = new(f"{prefix}{name}", value, where)
             known = stated.get(place_of(claim.quantity, claim.span)) or _within(stated, claim.quantity, event)

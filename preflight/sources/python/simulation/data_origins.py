@@ -258,3 +258,23 @@ def _is_part(data: Any) -> bool:
     """Whether a rank has taken its part of some data by its number."""
     held = data.attributes.values() if isinstance(data, Instance) else (data,)
     return any(isinstance(each, Own) and each.of_part for each in map(mixed, held))
+
+
+def samples_other(loader: Event, sampler: Any) -> bool:
+    """Whether a loader gets a sampler that was made of other data than it has itself."""
+    data = loader.arguments[0] if loader.arguments else loader.keywords.get("dataset")
+    if not isinstance(sampler, External) or sampler.last not in _SAMPLERS:
+        return False
+    other = sampler.arguments[0] if sampler.arguments else sampler.keywords.get("dataset")
+    if isinstance(data, External) and isinstance(other, External):
+        return not (_is_made_of(data, other) or _is_made_of(other, data))
+    return isinstance(data, Instance) and isinstance(other, Instance) and data is not other
+
+
+def _is_made_of(data: Any, other: External, depth: int = 0) -> bool:
+    """Whether some data are others, or are made of them and may have the same items: `data.map(f)`; or is not known."""
+    if not isinstance(data, External) or not data.is_result or depth > _MAX_NESTING:
+        return False
+    if data is other or data.call is None or data.call is other.call:
+        return True
+    return any(_is_made_of(each, other, depth + 1) for each in (data.owner, *data.arguments, *data.keywords.values()))
