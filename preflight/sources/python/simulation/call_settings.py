@@ -22,7 +22,7 @@ from preflight.sources.python.model_wrappers import OPTIMIZER
 from preflight.sources.python.module import last
 from preflight.sources.python.paddle_legacy import is_transpile
 from preflight.sources.python.rank_conditions import RankSet
-from preflight.sources.python.simulation.data_origins import is_sized_by_data, samples_other
+from preflight.sources.python.simulation.data_origins import is_sized_by_data, is_sized_by_rank, samples_other
 from preflight.sources.python.simulation.run_state import Event, Run
 from preflight.sources.python.simulation.values import (
     DictValue,
@@ -340,6 +340,8 @@ def _facts_of(key: str, values: Sequence[Any], at: Place, depth: int) -> Iterato
         yield f"{key}.of_each_process", Known(True), at
     if key in _ALIKE and any(isinstance(each, Own) for each in map(mixed, values)):
         yield f"{key}.differs", Known(True), at
+    if any(map(is_sized_by_rank, values)):
+        yield f"{key}.sized_by_rank", Known(True), at
     if all(map(is_sized_by_data, values)):
         yield f"{key}.sized_by_data", Known(True), at
     if isinstance(value, Instance) and value.owner.foreign is not None:

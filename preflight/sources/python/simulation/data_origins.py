@@ -90,6 +90,17 @@ def is_sized_by_data(value: Any, depth: int = 0) -> bool:
     return value.last in _KEEPING_SIZE and is_sized_by_data(value.owner, depth + 1)
 
 
+def is_sized_by_rank(value: Any) -> bool:
+    """Whether a tensor is made with a size that differs between ranks: `torch.ones(rank + 1)`."""
+    if not isinstance(value, External):
+        return False
+    if value.last in _KEEPING_SIZE:
+        return is_sized_by_rank(value.owner)
+    sizes = value.arguments if value.last in ("ones()", "zeros()", "empty()", "rand()", "randn()") else ()
+    sizes = sizes or (value.arguments[:1] if value.last in ("full()", "arange()") else ())
+    return any(isinstance(mixed(each), Own) for each in sizes)
+
+
 def is_list_of_layers(value: External) -> bool:
     """Whether each item of a value is a layer."""
     return _LAYERS.search(value.name) is not None
