@@ -722,7 +722,10 @@ class Library:
 
     def _call_os_path_abspath(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
         path = _path_of(arguments[0]) if arguments else UNKNOWN
-        return posixpath.normpath(path) if isinstance(path, str) and path.startswith("/") else UNKNOWN
+        if isinstance(path, str) and not path.startswith("/"):
+            # The folder is not known, but the file may be read.
+            return External("os.path.abspath()", run.region, {"(path)": path})
+        return posixpath.normpath(path) if isinstance(path, str) else UNKNOWN
 
     _call_os_path_realpath = _call_os_path_abspath
 
@@ -812,7 +815,7 @@ class Library:
 
         values: Mapping[str, Any] | None = None
         if function.last in dataclass_parser.READING:
-            read = arguments[0] if arguments else UNKNOWN
+            read = next(iter((*arguments, *keywords.values())), UNKNOWN)
             if function.last != "parse_dict":
                 read = self._loaded(run, _path_of(read), _yaml, is_path=True)
             values = read.items if isinstance(read, DictValue) else None
