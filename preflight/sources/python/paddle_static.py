@@ -163,7 +163,9 @@ def _state_uneven_loop(module: Module, loop: ast.For) -> Iterator[Claim]:
             continue
         ends = next((item for item in node.body if isinstance(item, (ast.Break, ast.Continue))), None)
         named = _rank_named(node.test) if ends is not None else ""
-        if named:
+        # `if step % trainers != trainer_id: continue` deals the steps out in turn.
+        in_turn = isinstance(ends, ast.Continue) and any(isinstance(each, ast.Mod) for each in ast.walk(node.test))
+        if named and not in_turn:
             yield module.claim(
                 "rank_dependent_steps",
                 named,

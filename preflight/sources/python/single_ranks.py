@@ -30,7 +30,8 @@ from preflight.sources.python.rank_conditions import RankSet, ranks_of, variable
 _BUFFERS = re.compile(r"BatchNorm|InstanceNorm|register_buffer|resnet|ResNet|mobilenet|efficientnet|densenet|vgg16_bn")
 _FIRST_RANKS = (RankSet.FIRST, RankSet.LOCAL_FIRST)
 _OTHER_RANKS = (RankSet.OTHERS, RankSet.LOCAL_OTHERS)
-#: Stands for any function in a set of names.
+#: Names that one value has, one after the other.
+_MAX_NAMES = 5
 _AGREED = re.compile(r"reduce|gather|broadcast|sync|mean_across|average_over", re.IGNORECASE)
 
 
@@ -44,13 +45,28 @@ def local_plateaus(module: Module) -> Iterator[Claim]:
         for step in module.named("step") if name else ():
             if dotted(step.func) != f"{name}.step" or not step.args:
                 continue
-            value = (
-                step.args[0].func.value
-                if isinstance(step.args[0], ast.Call) and isinstance(step.args[0].func, ast.Attribute)
-                else step.args[0]
-            )
-            if dotted(value) in losses and not _is_agreed(module, dotted(value)):
+            names = _names_of(module, step.args[0])
+            if losses & set(names) and not any(_is_agreed(module, name) for name in names):
                 yield module.feature("plateau_of_own_loss", step, call)
+
+
+def _names_of(module: Module, value: ast.expr) -> list[str]:
+    """The names of a value that it had before: `metric` and `loss` of `metric = loss.detach()`."""
+    found: list[str] = []
+    while len(found) <= _MAX_NAMES:
+        if dotted(value):
+            found.append(dotted(value))
+            made = module.definition(value)
+            if made is value:
+                break
+            value = made
+        elif isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+            value = value.func.value
+        elif isinstance(value, ast.Call) and last(module.called(value)) == "float" and value.args:
+            value = value.args[0]
+        else:
+            break
+    return found
 
 
 def _is_agreed(module: Module, name: str) -> bool:

@@ -309,6 +309,10 @@ def _facts_of(key: str, values: Sequence[Any], at: Place, depth: int) -> Iterato
     shown = {_shown(each) for each in values}
     if depth > _MAX_DEPTH:
         return
+    if key in _ALIKE and any(isinstance(each, Own) for each in map(mixed, values)):
+        yield f"{key}.differs", Known(True), at
+    if any(map(is_sized_by_rank, values)):
+        yield f"{key}.sized_by_rank", Known(True), at
     if len(shown) > 1:
         yield key, Unresolved("it differs between calls"), at
         return
@@ -338,10 +342,6 @@ def _facts_of(key: str, values: Sequence[Any], at: Place, depth: int) -> Iterato
             yield from _facts_of(f"{key}.{name}", [item], Place(value.file, node), depth + 1)
     if key in _MEETING_PLACES and all(isinstance(each, Own) and not each.of_rank for each in map(mixed, values)):
         yield f"{key}.of_each_process", Known(True), at
-    if key in _ALIKE and any(isinstance(each, Own) for each in map(mixed, values)):
-        yield f"{key}.differs", Known(True), at
-    if any(map(is_sized_by_rank, values)):
-        yield f"{key}.sized_by_rank", Known(True), at
     if all(map(is_sized_by_data, values)):
         yield f"{key}.sized_by_data", Known(True), at
     if isinstance(value, Instance) and value.owner.foreign is not None:

@@ -279,13 +279,21 @@ def samples_other(loader: Event, sampler: Any) -> bool:
     other = sampler.arguments[0] if sampler.arguments else sampler.keywords.get("dataset")
     if isinstance(data, External) and isinstance(other, External):
         return not (_is_made_of(data, other) or _is_made_of(other, data))
-    return isinstance(data, Instance) and isinstance(other, Instance) and data is not other
+    if not isinstance(data, Instance) or not isinstance(other, Instance) or data is other:
+        return False
+    # Of two objects of one class, what these were made with tells whether they hold the same.
+    if data.owner is not other.owner:
+        return False
+    pairs = [(value, other.attributes.get(name)) for name, value in data.attributes.items()]
+    return any(isinstance(a, (str, int)) and isinstance(b, (str, int)) and a != b for a, b in pairs)
 
 
 def _is_made_of(data: Any, other: External, depth: int = 0) -> bool:
     """Whether some data are others, or are made of them and may have the same items: `data.map(f)`; or is not known."""
     if not isinstance(data, External) or not data.is_result or depth > _MAX_NESTING:
         return False
-    if data is other or data.call is None or data.call is other.call:
+    if data is other or data.call is None or other.call is None:
+        return True
+    if ast.unparse(data.call) == ast.unparse(other.call):
         return True
     return any(_is_made_of(each, other, depth + 1) for each in (data.owner, *data.arguments, *data.keywords.values()))
