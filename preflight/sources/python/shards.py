@@ -221,10 +221,11 @@ def _is_set(module: Module, value: ast.expr) -> bool:
 
 def _numbered_sets(module: Module) -> Iterator[Claim]:
     """`{name: i for i, name in enumerate(set(names))}`, the same as a loop, and `dict(zip(set(names), range(9)))`."""
+    found: list[tuple[ast.expr, ast.AST, str]] = []
     for node in module.nodes(ast.DictComp):
         numbered = _numbered(module, node.generators[0].target, node.generators[0].iter)
         if numbered is not None and (ast.unparse(node.value), ast.unparse(node.key)) == numbered:
-            yield module.claim("numbered_set", "", node, condition="")
+            found.append((node, node, _table(module, node)))
     for loop in module.nodes(ast.For):
         numbered = _numbered(module, loop.target, loop.iter)
         for each in ast.walk(loop) if numbered is not None else ():
@@ -232,14 +233,44 @@ def _numbered_sets(module: Module) -> Iterator[Claim]:
             if not isinstance(each, ast.Assign) or not isinstance(target, ast.Subscript):
                 continue
             if (ast.unparse(each.value), ast.unparse(target.slice)) == numbered:
-                yield module.claim("numbered_set", "", loop.iter, condition="")
+                found.append((loop.iter, loop, dotted(target.value)))
     for call in module.named("zip"):
         parent = module.parent(call)
-        is_table = isinstance(parent, ast.Call) and last(module.called(parent)) == "dict"
-        if is_table and len(call.args) == 2 and (_is_set(module, call.args[0]) or _lists_a_set(module, call.args[0])):
-            second = call.args[1]
-            if isinstance(second, ast.Call) and last(module.called(second)) in ("range", "count"):
-                yield module.claim("numbered_set", "", call, condition="")
+        second = call.args[1] if len(call.args) == 2 else None
+        if (
+            not isinstance(parent, ast.Call)
+            or last(module.called(parent)) != "dict"
+            or not isinstance(second, ast.Call)
+        ):
+            continue
+        is_set = _is_set(module, call.args[0]) or _lists_a_set(module, call.args[0])
+        if is_set and last(module.called(second)) in ("range", "count"):
+            found.append((call, parent, _table(module, parent)))
+    for shown, made, table in found:
+        if _is_kept(module, made, table):
+            yield module.claim("numbered_set", "", shown, condition="")
+
+
+def _table(module: Module, node: ast.AST) -> str:
+    """The name that a table gets: `self.number`; empty if it is used as it is."""
+    parent = module.parent(node)
+    return dotted(parent.targets[0]) if isinstance(parent, ast.Assign) else ""
+
+
+def _is_kept(module: Module, node: ast.AST, table: str) -> bool:
+    """Whether a table is more than a help within one function: it is stored, returned or passed on."""
+    function = module.outline.function_of(node)
+    if function is None or "." in table or not table:
+        return True
+    for each in ast.walk(function):
+        passed: list[ast.expr | None] = []
+        if isinstance(each, ast.Call):
+            passed = [*each.args, *(keyword.value for keyword in each.keywords)]
+        elif isinstance(each, (ast.Return, ast.Assign)):
+            passed = [*each.value.elts] if isinstance(each.value, ast.Tuple) else [each.value]
+        if any(isinstance(value, ast.Name) and value.id == table for value in passed):
+            return True
+    return False
 
 
 def _numbered(module: Module, target: ast.expr, items: ast.expr) -> tuple[str, str] | None:
@@ -249,7 +280,9 @@ def _numbered(module: Module, target: ast.expr, items: ast.expr) -> tuple[str, s
     counted = module.definition(items.args[0])
     if not isinstance(target, ast.Tuple) or len(target.elts) != 2:
         return None
+    sorts = [dotted(call.func) for call in module.named("sort")]
     is_set = _is_set(module, items.args[0]) or _lists_a_set(module, counted)
+    is_set = is_set and f"{dotted(items.args[0])}.sort" not in sorts
     return (ast.unparse(target.elts[0]), ast.unparse(target.elts[1])) if is_set else None
 
 

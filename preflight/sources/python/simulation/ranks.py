@@ -474,13 +474,13 @@ def _undivided(job: Job, launch: Launch, run: Run) -> Iterator[Claim]:
         file, spelling = event.file, ""
         node: ast.AST = event.node
         kind = "paddle_loader" if "paddle" in event.name else "loader"
+        if is_passed_on(event, run.events):
+            continue
         if method is not None and method.owner is not None:
             file, node, kind = method.frame.module.file, method.owner.node, "stream"
             spelling = f"class {method.owner.node.name}"
-        elif (
-            is_for_evaluation(event.node, file.text)
-            or is_passed_on(event, run.events)
-            or any(may_divide(each.text, is_followed=run.is_complete) for each, _ in event.calls)
+        elif is_for_evaluation(event.node, file.text) or any(
+            may_divide(each.text, is_followed=run.is_complete) for each, _ in event.calls
         ):
             continue
         if file.path not in known:
