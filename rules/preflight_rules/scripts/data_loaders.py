@@ -367,10 +367,12 @@ def data_not_divided_among_ranks(job: Job) -> Iterator[Verdict]:
 
     Example: `DataLoader(train_set, shuffle=True)` beside `DistributedDataParallel(model)`.
 
-    Fix: `sampler=DistributedSampler(train_set)`; a stream divides by rank and `get_worker_info()`.
+    Fix: `sampler=DistributedSampler(train_set)`; a stream divides by rank and `get_worker_info()`. With accelerate or
+    DeepSpeed, give the loader to `prepare`, or the data to `initialize`.
 
-    Known limits: A data set that another file has already divided among the ranks is not recognized. Scripts whose
-    loaders are divided by a library are not reported.
+    Known limits: A data set that another file has already divided among the ranks is not recognized. A loader that a
+    library gets (`accelerator.prepare`, `trainer.fit`) counts as divided; where the program cannot be followed, so does
+    every loader of a script that uses such a library.
     """
     for subject, sampler in stated(job, "sampler_of_local_rank"):
         several = on_several_nodes(job, sampler)
