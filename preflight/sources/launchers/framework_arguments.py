@@ -185,7 +185,7 @@ def _converted(item: Plain, kind: str | None) -> Plain:
 
 
 def _state_switches(builder: ClaimBuilder, words: Sequence[Word]) -> None:
-    """State the trainer's switches. A word after one that is no boolean is refused where its parser reads the line."""
+    """State the trainer's switches. Where its parser reads the line, a word after a switch must be a boolean."""
     found: dict[str, tuple[Value, Word, Word]] = {}
     refused: dict[str, Word] = {}
     for index, word in enumerate(words):

@@ -183,7 +183,7 @@ def _covered(node: Node, folder: str, mount: list[str]) -> Iterator[None]:
 def kernel_file(node: Node, path: str, text: str) -> Iterator[None]:
     """On this node the file at `path`, below /sys or /proc, reads `text`; the kernel is unchanged."""
     if not path.startswith(("/sys/", "/proc/")):
-        raise ValueError(f"{path} is no file of the kernel's; use faults.file_content")
+        raise ValueError(f"{path} is not a file of the kernel; use faults.file_content")
     if node.run(["test", "-e", path]).returncode != 0:
         raise FaultUnavailable(f"this kernel has no {path}")
     instead = f"/run/faults/kernel-{next(_numbers)}"
