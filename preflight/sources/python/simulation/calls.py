@@ -13,7 +13,7 @@ from preflight.sources.python.collectives import AGREEING
 from preflight.sources.python.simulation.data_origins import MAY_DIVIDE, is_stream_for_all, shuffles_all, size_of
 from preflight.sources.python.simulation.expressions import Expressions
 from preflight.sources.python.simulation.known_functions import EQUAL, KEEPS, LOSS, OWN_RESULTS
-from preflight.sources.python.simulation.libraries import names
+from preflight.sources.python.simulation.libraries import names, table
 from preflight.sources.python.simulation.run_state import Event, LeftLoop, Returned, Signal
 from preflight.sources.python.simulation.values import (
     AGREED,
@@ -47,7 +47,12 @@ _CACHING = names("caching_decorators")
 #: Classes of libraries whose constructors set no attribute.
 _WITHOUT_ATTRIBUTES = ("Dataset", "IterableDataset")
 #: Methods that libraries call of the objects that they get.
-_CALLED_BY_LIBRARIES = ("__getitem__", "__call__", "forward", "training_step")
+_CALLED_BY_LIBRARIES = ("__getitem__", "__call__", "forward")
+#: Those that they call of objects whose class extends one of theirs.
+#: The parameters that get the data of the rank.
+_BATCHES = re.compile(r"(?:^|_)(?:batch|inputs|samples?|data|outputs?)$")
+_HOOKS: list[str] = table()["names"]["hooks"]
+_CERTAIN_HOOKS = names("certain_hooks")
 #: Methods that run where an object is used in an expression; calls, loops, contexts are followed by themselves.
 _OPERATOR = re.compile(
     r"__(?!init|new|call|enter|exit|iter|next|get__|set__|getattr|setattr|post_init|del__|aenter)\w+__"
@@ -77,6 +82,8 @@ class Calls(Expressions):
                 keywords.update({str(name): item for name, item in given.items.items()})
             else:
                 is_open = True
+                if isinstance(given, Own) and isinstance(callee, (Unknown, External)):
+                    arguments = (*arguments, given)
         if isinstance(node.func, ast.Attribute) and node.func.attr == "requires_grad_":
             self.note_switch(node.func, arguments[0] if arguments else keywords.get("requires_grad", True), frame)
         return self.call(callee, arguments, keywords, node, frame, is_open=is_open)
@@ -146,6 +153,20 @@ class Calls(Expressions):
                 if isinstance(value, Unknown) and isinstance(argument, (ast.Name, ast.Attribute)):
                     self._assign(argument, AGREED, frame)
 
+    def change_on_one(self, node: ast.expr, frame: Frame, position: int) -> None:
+        """Take an argument of a call for what differs between ranks: a collective gives one of them its result."""
+        argument = node.args[position] if isinstance(node, ast.Call) and len(node.args) > position else None
+        if not isinstance(argument, (ast.Name, ast.Attribute)):
+            return
+        with self._quiet():
+            value = self.value(argument, frame)
+        if isinstance(value, (External, ListValue)):
+            value.origin = OWN
+        if isinstance(value, ListValue):
+            value.items = None
+        elif isinstance(value, Unknown):
+            self._assign(argument, OWN, frame)
+
     def _agree_on(self, value: Any) -> None:
         if isinstance(value, Own):
             value.agree()
@@ -180,6 +201,40 @@ class Calls(Expressions):
         """Follow a function that a library is given, which may call it."""
         with self._in_region(maybe=True), contextlib.suppress(Signal):
             self.call(function, (), {}, node, frame, is_open=True)
+
+    def call_hooks(
+        self,
+        function: External,
+        arguments: Sequence[Any],
+        keywords: Mapping[str, Any],
+        node: ast.expr,
+        frame: Frame,
+    ) -> None:
+        """Follow what a trainer calls of the objects that it is given, of its callbacks, or of what extends it."""
+        trainer = function.owner or function.of
+        made_with = trainer.keywords if isinstance(trainer, External) else trainer.made_with if trainer else {}
+        callbacks = [each.get("callbacks") for each in (keywords, made_with)]
+        inner = [item for each in callbacks if isinstance(each, ListValue) for item in each.items or ()]
+        objects = [
+            each
+            for each in (function.of, *arguments, *keywords.values(), *inner)
+            if isinstance(each, Instance) and each.owner.foreign is not None
+        ]
+        known = {"trainer": trainer, "pl_module": objects[0] if objects else UNKNOWN}
+        before, self.trained_by = self.trained_by, self.events[-1] if self.events else None
+        for given in objects:
+            for name in _HOOKS:
+                found = given.owner.lookup(name)
+                if found is None or not isinstance(found[0], FunctionValue):
+                    continue
+                parameters = [each.arg for each in found[0].node.args.args]
+                named = {each: OWN for each in parameters if _BATCHES.search(each)}
+                named |= {each: value for each, value in known.items() if each in parameters}
+                with self._in_region(maybe=name not in _CERTAIN_HOOKS), contextlib.suppress(Signal):
+                    self._loops += 1
+                    self.call(found[0], (given,), named, node, frame, is_open=True)
+                self._loops -= 1
+        self.trained_by = before
 
     def undivided(self) -> Iterator[tuple[Event, FunctionValue | None]]:
         """The loaders of data of which no rank takes a part, with the `__iter__` of a stream."""
@@ -334,7 +389,8 @@ class Calls(Expressions):
             self.record("", node, frame, arguments, keywords)
             return UNKNOWN
         instance = Instance(owner, self.region)
-        for method in (owner.lookup(name) for name in _CALLED_BY_LIBRARIES):
+        hooks = _HOOKS if foreign is not None else ()
+        for method in (owner.lookup(name) for name in (*_CALLED_BY_LIBRARIES, *hooks)):
             if method is not None and isinstance(method[0], FunctionValue):
                 self._enter(method[0])
         if foreign is not None and foreign.name == "argparse.ArgumentParser":
@@ -357,6 +413,7 @@ class Calls(Expressions):
         elif foreign is not None and instance.parser is None:
             # Its constructor may set any attribute, but that of a data set sets none.
             instance.is_open = foreign.last not in _WITHOUT_ATTRIBUTES
+            instance.made_with = keywords
             self.functions.called(self, foreign, arguments, keywords, node, frame, is_open=is_open)
         return instance
 

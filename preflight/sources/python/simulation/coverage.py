@@ -6,11 +6,13 @@ import ast
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from preflight.sources.python.simulation.libraries import names
+
 #: A file, and the first and last line of a part of it.
 Part = tuple[str, int, int]
 
 #: Functions that libraries call under a name of theirs, beside those with two underscores.
-_CALLED_BY_LIBRARIES = {"forward", "training_step", "validation_step", "test_step"}
+_CALLED_BY_LIBRARIES = {"forward", *names("hooks")}
 #: Calls whose arguments name a class without making anything of it.
 _ASKING = {"isinstance", "issubclass", "super"}
 #: Statements whose parts run or do not, as their condition or what they go through says.

@@ -428,7 +428,10 @@ class Expressions(Assignments):
             if name == "training" and foreign is not None and foreign.last in ("Module", "Layer"):
                 # It is true until something evaluates a model.
                 return True if self.unsearched or not self.has_evaluated else UNKNOWN
-            return External(f"{foreign.name}().{name}", of=receiver) if foreign is not None else UNKNOWN
+            if foreign is None:
+                return UNKNOWN
+            found = self.functions.attribute(self, External(f"{foreign.name}()"), name)
+            return External(f"{foreign.name}().{name}", of=receiver) if isinstance(found, External) else found
         if isinstance(receiver, ClassValue):
             found = receiver.lookup(name)
             if name == "apply" and found is None and (forward := _forward_of(receiver)) is not None:

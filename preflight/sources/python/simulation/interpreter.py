@@ -283,6 +283,10 @@ class Interpreter(Calls):
             if event is not None and not is_behind:
                 self.divergences.append(Divergence("if", test, test, file, event, own.of_rank))
             return
+        if isinstance(left, Returned) and left.value is None and self._is_step(frame) and self.trained_by is not None:
+            # The others wait for the gradients of this rank.
+            self.divergences.append(Divergence("return", left.node, test, file, self.trained_by, is_behind))
+            return
         number = signals.index(left)
         done = names_of(called[number]) - names_of(called[1 - number])
         early = Early(type(left.node).__name__.lower(), left.node, test, file, len(self.events), done, is_behind)
@@ -290,6 +294,13 @@ class Interpreter(Calls):
             self._early[-1].append(early)
         elif isinstance(left, Returned) and (is_behind or not own.of_rank):
             frame.early.append(early)
+
+    def _is_step(self, frame: Frame) -> bool:
+        """Whether a function gives Lightning the loss of a step, or None for a batch that it is to skip."""
+        function = frame.function
+        foreign = function.owner.foreign if function is not None and function.owner is not None else None
+        is_module = foreign is not None and foreign.last == "LightningModule"
+        return is_module and function is not None and getattr(function.node, "name", "") == "training_step"
 
     def _end_together(self, signals: Sequence[Signal], leaving: Sequence[Signal]) -> None:
         """End the block as all of its branches do; one that fails only if all do."""

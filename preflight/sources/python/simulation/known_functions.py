@@ -99,6 +99,8 @@ _PLACES = ("device", "map_location", "device_id", "device_ids")
 _MOVES = ("to", "cuda", "cpu")
 _CLOCKS = names("clocks")
 _OWN_NAMES = names("own_names")
+_STARTS_HOOKS = names("starting_hooks")
+_ON_ONE_RANK = pattern("on_one_rank")
 _RANDOM = ("random", "numpy", "torch", "paddle")
 _SEEDS = names("seeds")
 _ADDING = names("adding_methods")
@@ -338,6 +340,8 @@ class Library:
                 forget(given)
             if isinstance(given, (FunctionValue, Bound)):
                 run.maybe_called(given, node, frame)
+        if function.last in _STARTS_HOOKS:
+            run.call_hooks(function, arguments, keywords, node, frame)
         model = wrapped_model(function)
         if model is not None:
             # A search whose value is not known may be made.
@@ -385,8 +389,8 @@ class Library:
             origin = mixed(*given) if any(isinstance(each, (Unknown, External)) for each in given) else AGREED
             self._random.update(dict.fromkeys(packages, OWN if isinstance(origin, Own) else origin))
             return UNKNOWN
-        if name.endswith(".distributed.reduce"):
-            # One rank alone has the result.
+        if _ON_ONE_RANK.search(name):
+            run.change_on_one(node, frame, 0 if short == "reduce" else 1)
             return OWN
         if short == "size" and arguments:
             return size_of(function.owner, arguments[0])

@@ -278,6 +278,8 @@ class RunState:
         #: The branches by which a rank may leave the loops under way.
         self._early: list[list[Early]] = []
         self.is_wrapped = False
+        #: The call of the trainer whose hooks are followed.
+        self.trained_by: Event | None = None
         #: Whether Paddle's fleet exchanges gradients without servers.
         self._is_collective = False
         #: Models around whose layers all have to be used.

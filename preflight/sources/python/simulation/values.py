@@ -209,6 +209,8 @@ class Instance:
     is_open: bool = False
     #: The wrapper that it was taken out of again: DataParallel, an engine.
     wrapped_by: str = ""
+    #: What the constructor of a library's class was given, if the user's own has none.
+    made_with: Mapping[str, Any] = field(default_factory=dict)
     #: What it is beside, if its class is one of parsers of argparse.
     parser: Any = None
 
