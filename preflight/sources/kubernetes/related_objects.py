@@ -47,6 +47,9 @@ def state_hosts(node_claims: NodeClaims, workload: Workload, everything: Sequenc
     Nothing is stated of an object whose name, domain or roles are not known.
     """
     hosts = tuple(dict.fromkeys(_hosts(workload)))
+    if not hosts and workload.group == "batch" and workload.kind == "Job" and _has_plain_pods(workload):
+        # Without the domain that a template names, the pods of an Indexed Job have no names.
+        node_claims.add("pods_unnamed", Known(True), workload.head, scope=scope)
     network = workload.spec.at("network")
     switch = network.member("enableDNSHostnames") if network is not None else None
     if workload.kind == "JobSet" and switch is not None and value_of(switch.node) == Known(False):
@@ -56,10 +59,15 @@ def state_hosts(node_claims: NodeClaims, workload: Workload, everything: Sequenc
         node_claims.add("pod_hosts", Known((*hosts, *(name for name in services if name))), workload.head, scope=scope)
 
 
+def _has_plain_pods(workload: Workload) -> bool:
+    """Whether no pod template gives names of its own, or another way to find them."""
+    pods = [role.pod for role in workload.roles if role.pod is not None]
+    return not any(pod.member(key) is not None for pod in pods for key in _OWN_NAMES)
+
+
 def _hosts(workload: Workload) -> Iterator[str]:
     job = workload.root.text("metadata", "name")
-    pods = [role.pod for role in workload.roles if role.pod is not None]
-    if any(pod.member(key) is not None for pod in pods for key in _OWN_NAMES):
+    if not _has_plain_pods(workload):
         return
     if (
         workload.spec.at("plugins", "ssh") is not None

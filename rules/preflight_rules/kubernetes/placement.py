@@ -707,7 +707,7 @@ def host_name_of_no_pod(job: Job) -> Iterator[Verdict]:
     What it checks: Where the address of the rendezvous, or a node or server in a list, begins with the name of the
     object that the launch line is in, it is the name of one of its pods, as the operator makes them, or of a service in
     the files: `JOB-master-0` for a PyTorchJob, `JOB-TASK-0.JOB` for a Volcano job, `JOB-ROLE-0-0.JOB` for a JobSet,
-    `NAME-0.SERVICENAME` for a StatefulSet.
+    `NAME-0.SERVICENAME` for a StatefulSet, `NAME-0.SUBDOMAIN` for an Indexed Job whose template has a subdomain.
 
     Why it matters: The name never resolves. Every rank waits for the rendezvous until it times out.
 
@@ -722,7 +722,8 @@ def host_name_of_no_pod(job: Job) -> Iterator[Verdict]:
     everyone = sorted({text for claim in job.about("workload_name") for text in texts(claim.value)}, key=len)
     for workload in workloads(job):
         names = texts(job_value(workload.in_force("workload_name")))
-        if not workload.hosts or not names:
+        unnamed = workload.in_force("pods_unnamed")
+        if not (workload.hosts or unnamed) or not names:
             continue
         for _, scope in workload.launches():
             launch = job.launch(scope.launch)
@@ -730,23 +731,32 @@ def host_name_of_no_pod(job: Job) -> Iterator[Verdict]:
                 named = [host_of(text) for text in (*texts(claim.value), *items(claim.value))]
                 own = [host for host in named if _owner(host, everyone) == names[0]]
                 wrong = next((host for host in own if not workload.has_host(host)), None)
-                unnamed = workload.in_force("pods_unnamed")
+                if unnamed:
+                    own = [host for host in own if re.match(rf"{re.escape(names[0])}(?:-[a-z]\w*)*(?:-\d+)+(?:\.|$)", host)]
                 if undecided_verdict := undecided(scope.launch, (claim,), launch):
                     yield undecided_verdict
                 elif own and unnamed:
-                    yield failed(
-                        scope.launch,
-                        f"{quoted(claim)} names a pod of {quoted(workload.head)} `{names[0]}`, whose pods get no names:"
-                        f" {placed(unnamed[0])}.",
-                        at=claim,
-                        also=((unnamed[0], "switches them off"),),
-                        remedy="Remove it: by default JobSet gives its pods names.",
-                        waits_at="rendezvous",
-                    )
+                    yield _named_in_vain(workload, names[0], claim, unnamed[0])
                 elif wrong is not None:
                     yield _named_wrongly(workload, names[0], claim, wrong)
                 elif own:
                     yield passed(scope.launch)
+
+
+def _named_in_vain(workload: Workload, name: str, claim: Claim, unnamed: Claim) -> Verdict:
+    """The failure of a name where the pods of an object get none."""
+    is_job = unnamed.span == workload.head.span
+    why = "the template has no `subdomain`" if is_job else placed(unnamed)
+    return failed(
+        claim.scope.launch,
+        f"{quoted(claim)} names a pod of {quoted(workload.head)} `{name}`, whose pods get no names: {why}.",
+        at=claim,
+        also=((unnamed, "the object" if is_job else "switches them off"),),
+        remedy="Set `subdomain` in the pod template to the name of the headless Service."
+        if is_job
+        else "Remove it: by default JobSet gives its pods names.",
+        waits_at="rendezvous",
+    )
 
 
 def _named_wrongly(workload: Workload, name: str, claim: Claim, wrong: str) -> Verdict:

@@ -190,7 +190,9 @@ class Given:
         return Section() if one == SECTION else one
 
     def _of_job(self, quantity: str) -> tuple[Claim, ...]:
-        return self.job.value_claims(quantity, self.launch.scope if self.launch is not None else WHOLE_JOB)
+        if self.launch is not None:
+            return self.job.value_claims(quantity, self.launch.scope)
+        return self.job.value_claims(quantity, WHOLE_JOB) or tuple(self.job.about(quantity))
 
     @property
     def is_named(self) -> bool:
