@@ -732,7 +732,9 @@ def host_name_of_no_pod(job: Job) -> Iterator[Verdict]:
                 own = [host for host in named if _owner(host, everyone) == names[0]]
                 wrong = next((host for host in own if not workload.has_host(host)), None)
                 if unnamed:
-                    own = [host for host in own if re.match(rf"{re.escape(names[0])}(?:-[a-z]\w*)*(?:-\d+)+(?:\.|$)", host)]
+                    own = [
+                        host for host in own if re.match(rf"{re.escape(names[0])}(?:-[a-z]\w*)*(?:-\d+)+(?:\.|$)", host)
+                    ]
                 if undecided_verdict := undecided(scope.launch, (claim,), launch):
                     yield undecided_verdict
                 elif own and unnamed:
