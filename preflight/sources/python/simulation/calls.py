@@ -6,7 +6,7 @@ import ast
 import contextlib
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from preflight.sources.python.collectives import AGREEING
@@ -228,7 +228,7 @@ class Calls(Expressions):
                 if found is None or not isinstance(found[0], FunctionValue):
                     continue
                 parameters = [each.arg for each in found[0].node.args.args]
-                named = {each: OWN for each in parameters if _BATCHES.search(each)}
+                named: dict[str, Any] = {each: OWN for each in parameters if _BATCHES.search(each)}
                 named |= {each: value for each, value in known.items() if each in parameters}
                 with self._in_region(maybe=name not in _CERTAIN_HOOKS), contextlib.suppress(Signal):
                     self._loops += 1
