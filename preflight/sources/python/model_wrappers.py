@@ -234,7 +234,10 @@ def early_optimizer_claims(module: Module) -> Iterator[Claim]:
     if not _DIVIDING.search(module.file.text):
         return
     optimizers = [
-        (call, model) for call in module.nodes(ast.Call) for model in _models(call) if _is_optimizer(module, call)
+        (call, model)
+        for call in module.nodes(ast.Call)
+        if _is_optimizer(module, call)
+        for model in _models(module, call)
     ]
     accelerators = {module.bound_to(call) for call in module.named("Accelerator")} - {""}
     for call, model in optimizers:
@@ -255,13 +258,14 @@ def _is_optimizer(module: Module, call: ast.Call) -> bool:
     return OPTIMIZER.fullmatch(last(module.called(call))) is not None
 
 
-def _models(call: ast.Call) -> Iterator[str]:
-    """The models whose `parameters()` a call is given."""
+def _models(module: Module, call: ast.Call) -> set[str]:
+    """The models whose parameters a call is given, also by groups."""
+    found = set()
     for given in (*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "params")):
-        if isinstance(given, ast.Call) and isinstance(given.func, ast.Attribute) and given.func.attr == "parameters":
-            name = dotted(given.func.value)
-            if name:
-                yield name
+        for part in ast.walk(module.definition(given)):
+            if isinstance(part, ast.Attribute) and part.attr in ("parameters", "named_parameters"):
+                found.add(dotted(part.value))
+    return found - {""}
 
 
 def _takes(call: ast.Call, name: str) -> bool:

@@ -365,7 +365,8 @@ def server_lists_differ(job: Job) -> Iterator[Verdict]:
 
     Fix: Write the list once, in a file that all launch lines source.
 
-    Known limits: Two lists that have no server in common are treated as two jobs.
+    Known limits: Two lists that have no server in common are treated as two jobs, unless the one is of the only servers
+    that are started and the other of the only trainers.
     """
     lists = [(launch, job.setting("ps_server_endpoints", launch.scope)) for launch in job.launches]
     lists = [(launch, claims) for launch, claims in lists if claims]
@@ -379,19 +380,44 @@ def server_lists_differ(job: Job) -> Iterator[Verdict]:
         one, other = endpoints(ours), endpoints(claims)
         if undecided_verdict := undecided(launch.id, ours, first) or undecided(launch.id, claims, launch):
             yield undecided_verdict
-        elif one and other and one != other and set(one) & set(other):
-            kind = "in another order" if sorted(one) == sorted(other) else "other servers"
-            yield failed(
-                launch.id,
-                f"{quoted(claims[0])} lists {kind} than {placed(ours[0])} of the same job.",
-                at=claims[0],
-                also=((ours[0], "the other list"),),
-                remedy="Give every process the same list in the same order.",
-            )
+        elif one and other and one != other and (set(one) & set(other) or _is_served_by(job, launch, first, lists)):
+            kind = "another order of servers" if sorted(one) == sorted(other) else "other servers"
+            yield _lists_differ(launch, claims[0], first, ours[0], kind)
         elif not one or not other:
             yield unknown(launch.id, f"{quoted(claims[0])} is known only at run time", at=claims[0])
         else:
             yield passed(launch.id)
+
+
+def _lists_differ(launch: Launch, claim: Claim, first: Launch, ours: Claim, kind: str) -> Verdict:
+    remedy = "Give every process the same list in the same order."
+    if place_of(claim) != place_of(ours):
+        return failed(
+            launch.id,
+            f"{quoted(claim)} lists {kind} than {placed(ours)} of the same job.",
+            at=claim,
+            also=((ours, "the other list"),),
+            remedy=remedy,
+        )
+    # One expression gives each process its own.
+    one, other = (join_some(list(endpoints((each,))), 4) for each in (ours, claim))
+    return failed(
+        launch.id,
+        f"{quoted(claim)} gives {launch.id} {kind} ({other}) than {first.id} ({one}).",
+        at=launch,
+        also=((first, "the other process"), (claim, "the list")),
+        remedy=remedy,
+    )
+
+
+def _is_served_by(job: Job, launch: Launch, other: Launch, lists: Sequence[tuple[Launch, tuple[Claim, ...]]]) -> bool:
+    """Whether one launch is of servers and the other of trainers, and all others of these roles have their lists."""
+    if {_role(job, launch), _role(job, other)} != {"PSERVER", "TRAINER"}:
+        return False
+    of_roles: dict[str, set[str]] = {}
+    for each, claims in lists:
+        of_roles.setdefault(_role(job, each), set()).add(",".join(endpoints(claims)))
+    return of_roles.keys() == {"PSERVER", "TRAINER"} and all(len(found) == 1 for found in of_roles.values())
 
 
 @rule(
@@ -585,7 +611,8 @@ def fewer_trainers_started_than_declared(job: Job) -> Iterator[Verdict]:
 
 def _count_verdict(job: Job, group: Sequence[Launch], trainers: Sequence[Launch]) -> Verdict:
     subject = trainers[0].id
-    counts = job.value_claims("ps_workers", trainers[0].scope)
+    declared = [job.value_claims("ps_workers", launch.scope) for launch in (*trainers, *group)]
+    counts = max(declared, key=lambda claims: max(numbers(job_value(claims)), default=0) if claims else -1)
     indices = [claim for launch in trainers for claim in job.setting("ps_index", launch.scope)]
     if not counts:
         return unknown(subject, "the expected number of trainers is not given")

@@ -16,6 +16,7 @@ from preflight.sources.python.simulation.values import (
     Growing,
     ListValue,
     NotKnown,
+    Unknown,
     native,
 )
 
@@ -73,7 +74,10 @@ class Parser(Growing):
     @property
     def takes_rest(self) -> bool:
         """Whether a positional takes all words that are left."""
-        return any(given.get("nargs") in ("...", "A...") for _, given, _ in self.options)
+        return any(
+            _number_of_words(given.get("nargs")) in (argparse.REMAINDER, argparse.PARSER)
+            for _, given, _ in self.options
+        )
 
 
 #: The options that `deepspeed.add_config_arguments` adds (deepspeed/__init__.py of 0.19).
@@ -131,8 +135,6 @@ def _parsed(
         calls.update(dict.fromkeys((*names, action.dest), call))
         if not is_sure:
             unsure.add(action.dest)
-        if action.nargs in (argparse.REMAINDER, argparse.PARSER):
-            return DictValue(None, region, has_attributes=True), "", None
         if action.nargs is None:
             valued.update(names)
     real.set_defaults(**parser.defaults)
@@ -144,7 +146,10 @@ def _parsed(
     except Refused as refused:
         named = next((name for name in sorted(calls, key=len, reverse=True) if name in str(refused)), None)
         return DictValue(None, region, has_attributes=True), str(refused), calls[named] if named is not None else None
-    items = {name: UNKNOWN if name in unsure else _lifted(value, region) for name, value in vars(found).items()}
+    items = {
+        name: Unknown(text=f"{{{name}}}") if name in unsure or value is UNKNOWN else _lifted(value, region)
+        for name, value in vars(found).items()
+    }
     return DictValue(items, region, has_attributes=True), "", None
 
 
@@ -166,7 +171,8 @@ def _added(
     is_sure = True
     for name in ("nargs", "const", "required", "dest"):
         if name in given:
-            options[name] = native(given[name]) if name != "const" else given[name]
+            value = _number_of_words(given[name]) if name == "nargs" else given[name]
+            options[name] = native(value) if name != "const" else value
     action = given.get("action", "store")
     if isinstance(action, External) and action.last == "BooleanOptionalAction":
         options["action"] = argparse.BooleanOptionalAction
@@ -191,6 +197,12 @@ def _added(
             except (NotKnown, TypeError):
                 is_sure = False
     return real.add_argument(*names, **options), is_sure
+
+
+def _number_of_words(value: Any) -> Any:
+    """How many words an option takes, where a constant of argparse says it."""
+    is_constant = isinstance(value, External) and value.name.startswith("argparse.")
+    return getattr(argparse, value.last, value) if is_constant else value
 
 
 def _converter(kind: Any, convert: Callable[[Any, str], Any]) -> Callable[[str], Any]:

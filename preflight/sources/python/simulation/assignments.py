@@ -42,6 +42,7 @@ class Assignments(RunState):
         while owner is not None and name not in owner.names and owner.parent is not None:
             owner = owner.parent
         if owner is not None:
+            self._changes += 1
             is_certain = owner.region is self.region
             owner.names[name] = value if is_certain else self._replaced(owner.names.get(name, UNKNOWN), value)
 
@@ -82,6 +83,7 @@ class Assignments(RunState):
 
     def set_attribute(self, receiver: Any, name: str, value: Any) -> None:
         """Assign an attribute."""
+        self._changes += 1
         if isinstance(receiver, Unknown) or name == "__dict__":
             forget(receiver)
         elif isinstance(receiver, External) and f"{receiver.name}.{name}" == "sys.argv":
@@ -108,6 +110,7 @@ class Assignments(RunState):
             self._set_item(receiver, name, value)
 
     def _set_item(self, receiver: Any, key: Any, value: Any) -> None:
+        self._changes += 1
         if isinstance(receiver, Unknown):
             forget(receiver)
         elif isinstance(receiver, External) and receiver.name == "os.environ":
@@ -133,6 +136,7 @@ class Assignments(RunState):
 
     def change(self, receiver: ListValue | DictValue, how: Callable[[Any], Any]) -> None:
         """Change the items of a list or dictionary; they are not known any more where that is uncertain."""
+        self._changes += 1
         try:
             certain = receiver.region is self.region and receiver.items is not None
             receiver.items = how(receiver.items) if certain else None

@@ -266,7 +266,7 @@ def _is_better(name: str, value: Value, known: Claim, texts: Collection[str]) ->
     if name.endswith(f".{MAKER}") and known.value != value:
         # The text shows the function of the user's own that returns an object, the run the class that it is of.
         return isinstance(known.value, Known) and any(f"def {known.value.value}(" in text for text in texts)
-    return isinstance(known.value, Unresolved) or known.strength is not Strength.FLAG
+    return isinstance(known.value, Unresolved) or known.strength is not Strength.FLAG or bool(known.condition)
 
 
 def place_of(quantity: str, span: Span) -> tuple[str, str, int, int]:

@@ -6,7 +6,7 @@ import ast
 import contextlib
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 from preflight.sources.python.collectives import AGREEING
@@ -291,6 +291,10 @@ class Calls(Expressions):
             # What it calls is not followed.
             self.record("", node, frame, arguments, keywords)
             return UNKNOWN
+        call = None if is_open else self._call_of(function, arguments, keywords)
+        before = self._effects()
+        if call is not None and self._results.get(call, (None,))[0] == self._changes:
+            return self._results[call][1]
         inner = Frame(function.frame.module, function.frame, region=self.region, function=function)
         inner.own_of_call = self.own
         self._frames.append(inner)
@@ -332,7 +336,31 @@ class Calls(Expressions):
         if isinstance(result, Own) and AGREEING.search(name) and self._waited > waited:
             # It returns what it got where there is one rank alone.
             return AGREED
+        if call is not None and before == self._effects():
+            self._results[call] = (self._changes, result)
         return result
+
+    def _call_of(
+        self, function: FunctionValue, arguments: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Hashable | None:
+        """What a call has in common with those that do the same; None where that is not known.
+
+        The layers of a model are often made by many calls that differ in nothing.
+        """
+        if function.frame.parent is not None or function.frame.is_class:
+            return None
+        given = [_signature(each) for each in (*arguments, *keywords.values())]
+        if None in given:
+            return None
+        doubt = 2 if self._maybe else 1 if self._is_doubtful else 0
+        around = (doubt, bool(self._muted), self._unsynced, self.is_wrapped, self.unsearched, self.has_evaluated)
+        return (id(function), *around, type(self.own), *keywords, *given)
+
+    def _effects(self) -> tuple[object, ...]:
+        """What a call may have changed beside what it returns."""
+        counts = (self._changes, self._waited, self._assumed, self._left, self._may_have_exited)
+        lists = (self.divergences, self.parsers, self.switches, self._raised, self.checks)
+        return (*counts, *map(len, lists), id(self.exhausted))
 
     def _enter(self, function: FunctionValue) -> None:
         """Note that a function is called."""
@@ -416,6 +444,21 @@ class Calls(Expressions):
             instance.made_with = keywords
             self.functions.called(self, foreign, arguments, keywords, node, frame, is_open=is_open)
         return instance
+
+
+def _signature(value: Any) -> Hashable | None:
+    """What tells an argument from others; None for one that can be changed."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return type(value), value
+    if isinstance(value, tuple):
+        parts = tuple(map(_signature, value))
+        return None if None in parts else (tuple, parts)
+    if isinstance(value, External):
+        return External, value.name, type(value.origin), value.origin is AGREED
+    if isinstance(value, Unknown) and not value.aliases:
+        of_rank = isinstance(value, Own) and (value.of_rank, value.of_part)
+        return type(value), value.is_agreed, value.text, of_rank
+    return id(value) if isinstance(value, (FunctionValue, ClassValue)) else None
 
 
 def _method_of_data(event: Event) -> str:

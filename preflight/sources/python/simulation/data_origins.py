@@ -178,6 +178,8 @@ def size_origin(value: Any) -> Unknown:
     """Where the number of items of a value comes from: that of what it was made of, unless a sampler makes it equal."""
     if isinstance(value, ListValue):
         return value.size_origin
+    if isinstance(value, External) and value.last == "split_dataset_by_node()":
+        return OWN if any(map(_is_streamed, value.arguments)) else UNKNOWN
     if not isinstance(value, External) or value.last not in _SIZED:
         return UNKNOWN
     if value.last == "DataLoader()" and value.keywords.keys() & {"sampler", "batch_sampler"}:
@@ -188,6 +190,11 @@ def size_origin(value: Any) -> Unknown:
     if value.last == "zip()":
         return OWN if all(isinstance(each, Own) for each in found[:-1]) else UNKNOWN
     return mixed(*found) if isinstance(mixed(*found), Own) else UNKNOWN
+
+
+def _is_streamed(value: Any) -> bool:
+    """Whether a set of Hugging Face is read as it is used, so that its length is not known."""
+    return isinstance(value, External) and (value.keywords.get("streaming") is True or _is_streamed(value.owner))
 
 
 def item_of(iterable: Any, written: ast.expr) -> Any:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from preflight.sources.python.module import last
+from preflight.sources.python.simulation.open_texts import text_of
 from preflight.sources.python.simulation.run_state import Event, Run
 from preflight.sources.python.written_files import OWN_DISKS
 
@@ -27,6 +28,8 @@ _READS = frozenset(
 _COMMANDS = ("os.system", "subprocess.run", "subprocess.call", "subprocess.check_call", "subprocess.check_output")
 #: What makes a rank wait for a file or for another rank, beside collectives.
 _WAITS = re.compile(r"sleep|lock|barrier|wait|sync|_first$|\.join$|poll", re.IGNORECASE)
+#: Keywords that get a path.
+_PATHS = ("f", "file", "path", "filename", "name")
 _MODES = re.compile(r"[wax+]")
 
 
@@ -128,5 +131,13 @@ def _mode(event: Event) -> str:
 
 
 def _texts(event: Event, positions: int) -> Collection[str]:
-    named = (event.keywords.get(name) for name in ("f", "file", "path", "filename"))
-    return [each for each in (*event.arguments[:positions], *named) if isinstance(each, str)]
+    """The paths that a call may get, which may be open; with them that of the object whose method is called."""
+    found = [
+        text_of(value, node, event.within)
+        for value, node in zip(event.arguments[:positions], event.node.args, strict=False)
+    ]
+    named = {each.arg: each.value for each in event.node.keywords}
+    found += [text_of(event.keywords[name], named.get(name), event.within) for name in _PATHS if name in event.keywords]
+    owner = event.function.owner if event.function is not None else None
+    found += [text_of(owner)] if owner is not None and "(path)" in owner.attributes else []
+    return [each for each in found if each]

@@ -13,6 +13,7 @@ from preflight.sources.python.outline import dotted
 from preflight.sources.python.simulation.assignments import ERRORS, Assignments
 from preflight.sources.python.simulation.data_origins import item_of, size_origin
 from preflight.sources.python.simulation.libraries import names
+from preflight.sources.python.simulation.open_texts import added, function_of, open_text, text_of
 from preflight.sources.python.simulation.run_state import Failure
 from preflight.sources.python.simulation.values import (
     AGREED,
@@ -157,7 +158,7 @@ class Expressions(Assignments):
 
     def _of_JoinedStr(self, node: ast.JoinedStr, frame: Frame) -> Any:
         parts = [self.value(each, frame) for each in node.values]
-        return "".join(parts) if all(isinstance(part, str) for part in parts) else mixed(*parts)
+        return "".join(parts) if all(isinstance(part, str) for part in parts) else added(parts, node.values, frame)
 
     def _of_FormattedValue(self, node: ast.FormattedValue, frame: Frame) -> Any:
         value = self.value(node.value, frame)
@@ -166,7 +167,7 @@ class Expressions(Assignments):
             plain = node.conversion == -1 and not _WIDE.search(f"%{form}")
             return format(native(value), form) if plain else mixed(value)
         except ERRORS:
-            return mixed(value)
+            return open_text(text_of(value, node.value, function_of(frame)), value)
 
     def _of_BoolOp(self, node: ast.BoolOp, frame: Frame) -> Any:
         deciding = isinstance(node.op, ast.Or)
@@ -199,7 +200,10 @@ class Expressions(Assignments):
         left, right = self.value(node.left, frame), self.value(node.right, frame)
         if self.operated(left, node, frame) or self.operated(right, node, frame):
             return UNKNOWN
-        return self._computed(type(node.op), left, right)
+        found = self._computed(type(node.op), left, right)
+        if isinstance(found, Unknown) and isinstance(node.op, ast.Add) and _is_text(left, right):
+            return added((left, right), (node.left, node.right), frame)
+        return found
 
     def _computed(self, sign: type[ast.AST], left: Any, right: Any) -> Any:
         if isinstance(left, OpenFile) or sign not in _BINARY:
@@ -261,7 +265,7 @@ class Expressions(Assignments):
             if other is None:
                 if isinstance(one, (Unknown, Method)):
                     return None
-                if isinstance(one, External) and (one.is_result or not one.last[:1].isupper()):
+                if isinstance(one, External) and one.last not in _NEVER_NONE and not _CLASS.fullmatch(one.last):
                     return None
                 return one is None
             if isinstance(other, bool):
@@ -529,6 +533,16 @@ class Expressions(Assignments):
             return items[name] if isinstance(items, (list, tuple, str)) else mixed(receiver)
         except ERRORS:
             return UNKNOWN
+
+
+#: A class, or an object of one.
+_CLASS = re.compile(r"[A-Z]\w*(?:\(\))?")
+_NEVER_NONE = names("never_none")
+
+
+def _is_text(*values: Any) -> bool:
+    """Whether one of some values is a text, of which parts may not be known."""
+    return any(isinstance(each, str) or (isinstance(each, Unknown) and each.text) for each in values)
 
 
 def _is_mask(node: ast.expr, frame: Frame) -> bool:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from preflight.sources.python.collectives import AGREEING, is_collective_event
 from preflight.sources.python.imports import is_foreign
-from preflight.sources.python.simulation import argument_parser, dataclass_parser
+from preflight.sources.python.simulation import argument_parser, dataclass_parser, open_texts
 from preflight.sources.python.simulation.argument_parser import CONFIG_OPTIONS, Parser
 from preflight.sources.python.simulation.data_origins import (
     gives_own_data,
@@ -211,7 +211,7 @@ class Library:
             return UNKNOWN
         of_rank = self.world.rank is None and not self.world.is_closed and OF_RANK_NAMES.search(name) is not None
         self.is_asked |= of_rank
-        return self._variables.get(name, OF_RANK if of_rank else UNKNOWN)
+        return self._variables.get(name, OF_RANK if of_rank else Unknown(text=f"{{{name}}}"))
 
     # --- attributes and items ------------------------------------------------------------------------------------
 
@@ -244,8 +244,10 @@ class Library:
         """`Path(...) / other`."""
         made = External("pathlib.Path()", path.region)
         before, more = path.attributes.get("(path)", UNKNOWN), _path_of(other)
+        texts = [open_texts.text_of(each) for each in (before, more)]
         known = isinstance(before, str) and isinstance(more, str)
-        made.attributes["(path)"] = posixpath.join(before, more) if known else UNKNOWN
+        found = posixpath.join(*texts) if all(texts) else ""
+        made.attributes["(path)"] = found if known and found else open_texts.open_text(found, before, more)
         return made
 
     # --- decorators and fields -----------------------------------------------------------------------------------
@@ -318,7 +320,9 @@ class Library:
                 if isinstance(given, (FunctionValue, Bound)) and name in _PURE:
                     run.maybe_called(given, node, frame)
         if not is_open and name in _PURE:
-            return self._computed(_PURE[name], arguments, keywords, run)
+            found = self._computed(_PURE[name], arguments, keywords, run)
+            is_open = isinstance(found, Unknown) and name == "os.path.join" and isinstance(node, ast.Call)
+            return open_texts.joined(arguments, node.args, frame) if is_open else found
         handler = getattr(self, f"_call_{name.replace('.', '_')}", None) if not is_open else None
         if handler is not None:
             return handler(run, arguments, keywords, node, frame)
@@ -986,7 +990,7 @@ def _changed_set(items: list[Any], how: str, arguments: Sequence[Any]) -> list[A
 def _path_of(value: Any) -> Any:
     if isinstance(value, External):
         return value.attributes.get("(path)", UNKNOWN)
-    return value if isinstance(value, str) else UNKNOWN
+    return value if isinstance(value, str) or (isinstance(value, Unknown) and value.text) else UNKNOWN
 
 
 def _dictionary(arguments: Sequence[Any], keywords: Mapping[str, Any], region: object) -> DictValue:

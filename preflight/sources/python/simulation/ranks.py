@@ -19,7 +19,13 @@ from preflight.sources.python.collectives import is_met_in_loop
 from preflight.sources.python.data_loaders import is_for_evaluation, may_divide
 from preflight.sources.python.module import Positions, last, parse_silently
 from preflight.sources.python.rank_conditions import RankSet
-from preflight.sources.python.simulation import call_settings, exchanged_files, process_numbers, resolution
+from preflight.sources.python.simulation import (
+    call_settings,
+    exchanged_files,
+    process_numbers,
+    resolution,
+    transpiled_roles,
+)
 from preflight.sources.python.simulation.argument_parser import OPEN
 from preflight.sources.python.simulation.data_origins import divides_twice, is_passed_on
 from preflight.sources.python.simulation.frozen_parameters import WRAPPERS, unfrozen
@@ -121,6 +127,7 @@ def simulated(job: Job, derived: Job, files_of: Callable[[Launch], Files]) -> Jo
         for claim in _of_launch(known, launch, runs[launch.id], files_of(launch))
     ]
     new += _numbers(derived, launches, files_of)
+    new += _roles(derived, launches, files_of)
     better = {(claim.scope, call_settings.place_of(claim.quantity, claim.span)) for claim in new}
     kept = (c for c in shown if (c.scope, call_settings.place_of(c.quantity, c.span)) not in better)
     modules = {claim.span.path for claim in new} - {file.path for file in job.files}
@@ -217,6 +224,24 @@ def _numbers(job: Job, launches: Sequence[Launch], files_of: Callable[[Launch], 
             group = replace(claim, quantity="taken_group", value=Known(taken.group))
             not_set = replace(claim, quantity="variables_not_set", value=Known(taken.not_set))
             yield replace(claim, value=Known(taken.number), because=(group, not_set))
+
+
+def _roles(job: Job, launches: Sequence[Launch], files_of: Callable[[Launch], Files]) -> Iterator[Claim]:
+    """What each process of a job of Fluid tells its transpiler, where no variable or option says it."""
+    started = [each for each in launches if each.launcher == "python" and each.program and not each.condition]
+    for launch in started[:_MAX_PROGRAMS]:
+        files = files_of(launch)
+        script = files.tree.read(launch.program)
+        if not isinstance(script, SourceFile) or ".transpile(" not in script.text:
+            continue
+        variables = _variables(job, launch)
+        world = World(None, None, arguments=_words(launch, OPEN), variables=variables, is_closed=True)
+        found = run(script, replace(world, read=files.opened, names=files.entries), files.tree)
+        for told in transpiled_roles.told(found):
+            if not job.setting(told.quantity, launch.scope):
+                claim = _claim(told.quantity, "", told.file, told.node, launch)
+                claim = replace(claim, value=told.value, strength=Strength.ENVIRONMENT)
+                yield replace(claim, origin=launch.span) if resolution.is_on_line(told.value, launch) else claim
 
 
 def _runs(

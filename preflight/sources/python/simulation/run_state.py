@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import copy
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from preflight._util.budget import spend
@@ -18,6 +18,7 @@ from preflight.sources.python.simulation.coverage import Part
 from preflight.sources.python.simulation.data_origins import exchanges_buffers
 from preflight.sources.python.simulation.divergence import LAYER, WRAPS, Divergence, Early, missed, waits
 from preflight.sources.python.simulation.frozen_parameters import Switch
+from preflight.sources.python.simulation.open_texts import function_of
 from preflight.sources.python.simulation.values import (
     AGREED,
     OF_RANK,
@@ -75,6 +76,7 @@ class Event(NamedTuple):
         is_layer: whether it is a layer for whose gradients the ranks wait, as no search for unused ones is made.
         is_statement: whether nothing takes what it returns.
         function: what is called, if it is of a library.
+        within: the function of the user's own in which the call stands.
     """
 
     name: str
@@ -90,6 +92,7 @@ class Event(NamedTuple):
     is_layer: bool = False
     is_statement: bool = False
     function: External | None = None
+    within: ast.AST | None = None
 
     @property
     def path(self) -> tuple[tuple[str, int, int], ...]:
@@ -269,6 +272,10 @@ class RunState:
         self._loops = 0
         #: The expression that is a statement of its own.
         self._statement: ast.expr | None = None
+        #: How often an attribute, an item or a name of another function was given a value.
+        self._changes = 0
+        #: What calls without any other effect returned, and after how many changes.
+        self._results: dict[Hashable, tuple[int, Any]] = {}
         #: Functions that were called, which may keep what they returned.
         self._kept: list[FunctionValue] = []
         self._tries = 0
@@ -513,6 +520,7 @@ class RunState:
                 *(name, file, node, calls, doubt, guards, arguments, named, self._maybe, is_waiting, is_layer),
                 is_statement=node is self._statement,
                 function=function,
+                within=function_of(frame),
             )
         )
 

@@ -17,10 +17,13 @@ class Unknown:
 
     Args:
         aliases: the lists, dictionaries and objects of which it may be one.
+        text: what it is as a text, where all ranks have the same.
     """
 
-    def __init__(self, aliases: tuple[Any, ...] = ()) -> None:
+    def __init__(self, aliases: tuple[Any, ...] = (), text: str = "") -> None:
         self.aliases = aliases
+        #: A text of which parts are known, with what stands for the others in braces; empty for anything else.
+        self.text = text
         #: Whether the ranks have agreed on it since.
         self.is_agreed = False
 

@@ -1,0 +1,85 @@
+"""Texts of which only parts are known, such as a path below a folder that an option names: `{args.out}/last.pt`.
+
+What is not known stands in braces, named by what makes it. Two such texts are the same wherever that gives the same.
+"""
+
+from __future__ import annotations
+
+import ast
+import posixpath
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from preflight.sources.python.simulation.values import AGREED, External, Frame, Own, Unknown, mixed
+
+_MAX_TEXT = 300
+
+
+def open_text(text: str, *parts: Any) -> Unknown:
+    """The value for a text of parts that are not all known; what differs between ranks has none."""
+    origin = mixed(*parts)
+    if isinstance(origin, Own) or not text or len(text) > _MAX_TEXT:
+        return origin
+    made = Unknown(text=text)
+    made.is_agreed = origin is AGREED
+    return made
+
+
+def text_of(value: Any, node: ast.expr | None = None, function: ast.AST | None = None) -> str:
+    """What a value is as a part of a text; empty if it may differ between ranks, or is not the same for long.
+
+    Args:
+        node: the expression that gives it.
+        function: the one in which that stands; None outside of all, and where the name of a variable says nothing.
+    """
+    if isinstance(value, (str, int, float)):
+        return str(value)
+    if not isinstance(value, (Unknown, External)) or isinstance(mixed(value), Own):
+        return ""
+    if isinstance(value, Unknown) and value.text:
+        return value.text
+    if isinstance(value, External):
+        path = value.attributes.get("(path)")
+        if path is not None:
+            return text_of(path)
+        return _braced(ast.unparse(value.call)) if value.call is not None else _braced(value.name)
+    if isinstance(node, ast.Attribute):
+        return _braced(ast.unparse(node))
+    if isinstance(node, ast.Name) and function is not None and _stores(function)[node.id] <= 1:
+        return _braced(f"{getattr(function, 'lineno', 0)}:{node.id}")
+    return ""
+
+
+def function_of(frame: Frame) -> ast.AST | None:
+    """The function whose names a frame has."""
+    return frame.function.node if frame.function is not None else None
+
+
+def joined(values: Sequence[Any], nodes: Sequence[ast.expr], frame: Frame) -> Unknown:
+    """`os.path.join` of values of which some are not known."""
+    texts = _texts(values, nodes, frame)
+    return open_text(posixpath.join(*texts) if texts and all(texts) else "", *values)
+
+
+def added(values: Sequence[Any], nodes: Sequence[ast.expr], frame: Frame) -> Unknown:
+    """Texts one after the other."""
+    texts = _texts(values, nodes, frame)
+    is_known = all(text or value == "" for text, value in zip(texts, values, strict=False))
+    return open_text("".join(texts) if is_known else "", *values)
+
+
+def _texts(values: Sequence[Any], nodes: Sequence[ast.expr], frame: Frame) -> list[str]:
+    if len(values) != len(nodes):
+        return []
+    return [text_of(value, node, function_of(frame)) for value, node in zip(values, nodes, strict=True)]
+
+
+def _braced(written: str) -> str:
+    return "{" + written.replace("/", "|") + "}"
+
+
+def _stores(function: ast.AST) -> Counter[str]:
+    """How often the names of a function are given a value in it."""
+    names = (each for each in ast.walk(function) if isinstance(each, ast.Name))
+    return Counter(each.id for each in names if isinstance(each.ctx, ast.Store))
