@@ -692,9 +692,10 @@ def gradients_never_exchanged(job: Job) -> Iterator[Verdict]:
     for subject, taken in stated(job, "gradients_taken"):
         joins = [claim for claim in job.about("ranks_joined", taken.scope) if claim.span.path in started_files(job)]
         servers = [claim for claim in job.about("ps_mode", taken.scope) if True in claim.alternatives]
-        if not joins or servers:
-            continue
-        yield _verdict(job, subject, taken, joins[0])
+        # A run of the whole program shows both.
+        joins = [*(claim for claim in taken.because if claim.quantity == "ranks_joined"), *joins]
+        if joins and not servers:
+            yield _verdict(job, subject, taken, joins[0])
     for subject, around in stated(job, "gradient_exchange_bypassed"):
         if definitely_one_rank(job, around):
             yield passed(subject)
@@ -708,13 +709,14 @@ def gradients_never_exchanged(job: Job) -> Iterator[Verdict]:
 
 
 def _verdict(job: Job, subject: str, taken: Claim, joins: Claim) -> Verdict:
-    if definitely_one_rank(job, taken) or job.about("gradients_exchanged", taken.scope):
+    is_followed = joins in taken.because
+    if definitely_one_rank(job, taken) or (job.about("gradients_exchanged", taken.scope) and not is_followed):
         return passed(subject)
     libraries = job.about("exchange_libraries", taken.scope)
-    if libraries:
+    if libraries and not is_followed:
         named = joined(name for value in libraries[0].alternatives if isinstance(value, tuple) for name in value)
         return unknown(subject, f"{named} may exchange the gradients of {quoted(taken)}", at=taken)
-    if len(job.files) > _FEW_FILES:
+    if len(job.files) > _FEW_FILES and not is_followed:
         return unknown(subject, f"another file may exchange the gradients of {quoted(taken)}", at=taken)
     several = any(certainly_several(ranks_started(job, launch.scope)[0]) for launch in launches_of(job, taken))
     if joins.condition and not several:

@@ -147,7 +147,6 @@ def test_the_first_of_the_known_options_is_followed(tmp_path: Path) -> None:
         {"parsed": "args = parse() if ready() else load()"},
         {"given": "load()"},
         {"declared": "parser.add_argument(*NAMES, **FORM)"},
-        {"declared": 'parser.add_argument("rest", nargs=argparse.REMAINDER)'},
         {"declared": "parser = configargparse.ArgumentParser()"},
         {"declared": "sub = parser.add_subparsers()"},
     ],

@@ -162,7 +162,7 @@ def claims(
         for name, (value, where) in facts.items():
             claim: Claim = new(f"{prefix}{name}", value, where)
             known = stated.get(place_of(claim.quantity, claim.span)) or _within(stated, claim.quantity, event)
-            if known is None or _is_better(name, value, known, texts):
+            if known is None or _is_better(name, value, known, texts, is_certain=not event.doubt):
                 yield replace(claim, source=SOURCE, because=(replace(place, source=SOURCE),))
 
 
@@ -256,8 +256,8 @@ def _within(stated: Mapping[tuple[str, str, int, int], Claim], quantity: str, ev
     return next(inside, None) if quantity.count(".") > _DEPTH_OF_ARGUMENT else None
 
 
-def _is_better(name: str, value: Value, known: Claim, texts: Collection[str]) -> bool:
-    """Whether a run shows something better than the text does."""
+def _is_better(name: str, value: Value, known: Claim, texts: Collection[str], *, is_certain: bool) -> bool:
+    """Whether a run shows something better than the text does; `is_certain` if it surely comes to the call."""
     if isinstance(value, Unresolved):
         return False
     if name == "then" or name.endswith((".before", ".after", ".parts_after")):
@@ -266,7 +266,11 @@ def _is_better(name: str, value: Value, known: Claim, texts: Collection[str]) ->
     if name.endswith(f".{MAKER}") and known.value != value:
         # The text shows the function of the user's own that returns an object, the run the class that it is of.
         return isinstance(known.value, Known) and any(f"def {known.value.value}(" in text for text in texts)
-    return isinstance(known.value, Unresolved) or known.strength is not Strength.FLAG or bool(known.condition)
+    return (
+        isinstance(known.value, Unresolved)
+        or known.strength is not Strength.FLAG
+        or (is_certain and bool(known.condition))
+    )
 
 
 def place_of(quantity: str, span: Span) -> tuple[str, str, int, int]:

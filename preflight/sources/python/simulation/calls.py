@@ -354,13 +354,13 @@ class Calls(Expressions):
             return None
         doubt = 2 if self._maybe else 1 if self._is_doubtful else 0
         around = (doubt, bool(self._muted), self._unsynced, self.is_wrapped, self.unsearched, self.has_evaluated)
-        return (id(function), *around, type(self.own), *keywords, *given)
+        return (id(function), *around, type(self.own).__name__, *keywords, *given)
 
     def _effects(self) -> tuple[object, ...]:
         """What a call may have changed beside what it returns."""
-        counts = (self._changes, self._waited, self._assumed, self._left, self._may_have_exited)
-        lists = (self.divergences, self.parsers, self.switches, self._raised, self.checks)
-        return (*counts, *map(len, lists), id(self.exhausted))
+        counts = (self._changes, self._waited, self._met, self._assumed, self._left, self._may_have_exited)
+        noted = (len(self.divergences), len(self.parsers), len(self.switches), len(self._raised), len(self.checks))
+        return (*counts, *noted, id(self.exhausted))
 
     def _enter(self, function: FunctionValue) -> None:
         """Note that a function is called."""
@@ -454,10 +454,10 @@ def _signature(value: Any) -> Hashable | None:
         parts = tuple(map(_signature, value))
         return None if None in parts else (tuple, parts)
     if isinstance(value, External):
-        return External, value.name, type(value.origin), value.origin is AGREED
+        return External.__name__, value.name, type(value.origin).__name__, value.origin is AGREED
     if isinstance(value, Unknown) and not value.aliases:
         of_rank = isinstance(value, Own) and (value.of_rank, value.of_part)
-        return type(value), value.is_agreed, value.text, of_rank
+        return type(value).__name__, value.is_agreed, value.text, of_rank
     return id(value) if isinstance(value, (FunctionValue, ClassValue)) else None
 
 

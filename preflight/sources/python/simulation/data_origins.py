@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from preflight.sources.python.module import last
@@ -157,11 +157,23 @@ def shuffles_all(event: Event) -> bool:
     return (
         event.name in _LOADERS
         and event.doubt < 2
-        and event.keywords.get("shuffle") is True
-        and not any(event.keywords.get(name) is not None for name in ("sampler", "batch_sampler"))
+        and _draws_from_all(event.keywords)
         and isinstance(data, (Instance, External))
         and not (divided or isinstance(mixed(data), Own))
     )
+
+
+def _draws_from_all(keywords: Mapping[str, Any]) -> bool:
+    """Whether a loader with such arguments shuffles all of its data."""
+    samplers = [keywords.get(name) for name in ("sampler", "batch_sampler")]
+    given = next((each for each in samplers if each is not None), None)
+    if given is None:
+        return keywords.get("shuffle") is True
+    if not isinstance(given, External):
+        return False
+    # That of torch is made of another sampler.
+    is_batched = given.last == "BatchSampler()" and given.name.startswith("paddle.")
+    return given.last == "RandomSampler()" or (is_batched and given.keywords.get("shuffle") is True)
 
 
 def is_stream_for_all(event: Event) -> bool:

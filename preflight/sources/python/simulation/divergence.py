@@ -1,20 +1,26 @@
-"""Where ranks part that decide by values of their own: the collective that only some of them come to."""
+"""Where ranks part: the collective that only some of them come to, and steps that each takes by itself."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from preflight.sources.base import SourceFile
-from preflight.sources.python.collectives import is_collective_event
+from preflight.sources.python.collectives import AGREEING, is_collective_event
 from preflight.sources.python.module import last
 from preflight.sources.python.simulation.libraries import pattern
 
 WRAPS = pattern("exchanging")
 LAYER = pattern("layers")
 _SHARDED = pattern("sharded")
+#: What joins the ranks of a program that exchanges their gradients itself.
+_JOINS = re.compile(r"(?:init_process_group|init_parallel_env)$")
+_MAY_EXCHANGE = re.compile(
+    r"hook|DataParallel|Trainer|prepare$|distribute|parallelize|shard_|^fit$|^Engine$|[Pp]ipeline|rpc"
+)
 
 
 class Early(NamedTuple):
@@ -73,6 +79,29 @@ def waits(name: str, node: ast.Call, given: Sequence[Any], *, is_wrapped: bool, 
             and (program is None or getattr(program, "name", "").endswith("default_main_program()"))
         )
     return bool(_SHARDED.search(name)) or is_collective_event(name, node)
+
+
+def trained_apart(events: Sequence[Any]) -> tuple[Any, Any] | None:
+    """The call that joins the ranks, and a backward pass of which nothing exchanges the gradients before a step.
+
+    None where something is wrapped that exchanges them, or where a call before a step may do so.
+    """
+    if any(WRAPS.search(event.name) or _MAY_EXCHANGE.search(_called(event)) for event in events):
+        return None
+    joined = next((event for event in events if _JOINS.search(event.name)), None)
+    passes = [at for at, event in enumerate(events) if _called(event) == "backward"]
+    steps = [at for at, event in enumerate(events) if _called(event) in ("step", "minimize")]
+    for at in passes:
+        end = next((step for step in steps if step > at), None)
+        between = events[at + 1 : end]
+        if end is None or any(event.waits or AGREEING.search(_called(event)) for event in between):
+            return None
+    return (joined, events[passes[0]]) if joined is not None and passes else None
+
+
+def _called(event: Any) -> str:
+    function = event.node.func
+    return last(event.name) or (function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", ""))
 
 
 def names_of(events: Sequence[Any]) -> Counter[str]:

@@ -321,8 +321,8 @@ class Library:
                     run.maybe_called(given, node, frame)
         if not is_open and name in _PURE:
             found = self._computed(_PURE[name], arguments, keywords, run)
-            is_open = isinstance(found, Unknown) and name == "os.path.join" and isinstance(node, ast.Call)
-            return open_texts.joined(arguments, node.args, frame) if is_open else found
+            is_open = isinstance(found, Unknown) and name == "os.path.join"
+            return open_texts.joined(arguments, getattr(node, "args", ()), frame) if is_open else found
         handler = getattr(self, f"_call_{name.replace('.', '_')}", None) if not is_open else None
         if handler is not None:
             return handler(run, arguments, keywords, node, frame)
@@ -742,10 +742,15 @@ class Library:
     def _call_argparse_ArgumentParser(
         self, run: Interpreter, arguments: tuple[Any, ...], keywords: dict[str, Any], *_: Any
     ) -> Any:
-        strange = {"parents", "argument_default", "fromfile_prefix_chars", "prefix_chars", "conflict_handler"}
+        strange = {"argument_default", "fromfile_prefix_chars", "prefix_chars", "conflict_handler"}
         abbreviates = keywords.get("allow_abbrev", True)
+        parents = run.items(keywords.get("parents", ()))
+        known = [each for each in parents or () if isinstance(each, Parser)]
+        is_open = bool(strange & keywords.keys()) or parents is None or len(known) < len(parents)
         return Parser(
-            is_open=bool(strange & keywords.keys()),
+            options=[option for each in known for option in each.options],
+            defaults={name: value for each in known for name, value in each.defaults.items()},
+            is_open=is_open or any(each.is_open for each in known),
             abbreviates=abbreviates is not False,
             has_help=keywords.get("add_help", True) is not False,
         )

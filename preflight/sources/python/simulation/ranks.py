@@ -28,6 +28,7 @@ from preflight.sources.python.simulation import (
 )
 from preflight.sources.python.simulation.argument_parser import OPEN
 from preflight.sources.python.simulation.data_origins import divides_twice, is_passed_on
+from preflight.sources.python.simulation.divergence import trained_apart
 from preflight.sources.python.simulation.frozen_parameters import WRAPPERS, unfrozen
 from preflight.sources.python.simulation.interpreter import Interpreter
 from preflight.sources.python.simulation.known_functions import OF_RANK_NAMES, Library, World
@@ -287,6 +288,7 @@ def _of_launch(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> I
             yield replace(claim, value=Unresolved("it depends on the run")) if event.doubt > 1 else claim
     yield from _written_on_each_node(job, launch, runs)
     yield from _exchanged_files(job, launch, runs)
+    yield from _trained_apart(launch, runs[-1])
     yield from _of_parser(launch, runs[-1])
     for optimizer, divided in call_settings.early_optimizers(runs[-1].events):
         because = _claim("uses_fsdp", "", divided.file, divided.node, launch)
@@ -322,6 +324,15 @@ def _of_launch(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> I
         yield replace(setter, value=Unresolved(f"{launch.program} sets RANK"))
     yield from _of_functions(job, launch, runs, files)
     yield from _of_lone_rank(job, launch, runs)
+
+
+def _trained_apart(launch: Launch, found: Run) -> Iterator[Claim]:
+    """Gradients of which a program that is followed to its end exchanges none."""
+    apart = trained_apart(found.events) if found.is_complete and not found.failure else None
+    if apart is not None:
+        joined, taken = apart
+        joins = replace(_claim("ranks_joined", "", joined.file, joined.node, launch), value=Known(joined.name))
+        yield replace(_claim("gradients_taken", "", taken.file, taken.node, launch), because=(joins,))
 
 
 def _unfrozen(launch: Launch, found: Run) -> Iterator[Claim]:

@@ -272,6 +272,8 @@ class RunState:
         self._loops = 0
         #: The expression that is a statement of its own.
         self._statement: ast.expr | None = None
+        #: How many of the events are waited in, or are layers whose gradients are waited for.
+        self._met = 0
         #: How often an attribute, an item or a name of another function was given a value.
         self._changes = 0
         #: What calls without any other effect returned, and after how many changes.
@@ -515,6 +517,7 @@ class RunState:
         made_with = function.owner.keywords if function is not None and function.owner is not None else ()
         is_waiting |= exchanges_buffers(function) or (bool(made_with) and is_collective_event(name, node, made_with))
         is_layer = bool(self.unsearched and LAYER.search(name))
+        self._met += is_waiting or is_layer
         self.events.append(
             Event(
                 *(name, file, node, calls, doubt, guards, arguments, named, self._maybe, is_waiting, is_layer),
