@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from preflight.sources.base import SourceFile
 from preflight.sources.python.collectives import AGREEING, is_collective_event
+from preflight.sources.python.imports import is_foreign
 from preflight.sources.python.module import last
 from preflight.sources.python.simulation.libraries import pattern
 
@@ -87,6 +88,9 @@ def trained_apart(events: Sequence[Any]) -> tuple[Any, Any] | None:
     None where something is wrapped that exchanges them, or where a call before a step may do so.
     """
     if any(WRAPS.search(event.name) or _MAY_EXCHANGE.search(_called(event)) for event in events):
+        return None
+    # What a library that is not known returns may exchange them.
+    if any(event.name and not is_foreign(event.name) and not event.is_statement for event in events):
         return None
     joined = next((event for event in events if _JOINS.search(event.name)), None)
     passes = [at for at, event in enumerate(events) if _called(event) == "backward"]

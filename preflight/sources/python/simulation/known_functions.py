@@ -462,7 +462,7 @@ class Library:
             found = range(*map(native, arguments))
         except _ERRORS:
             size = mixed(*arguments)
-            return ListValue(None, run.region, size_origin=UNKNOWN if size is OWN_PART else size)
+            return ListValue(None, run.region, origin=size, size_origin=UNKNOWN if size is OWN_PART else size)
         # The length of a large range has no number in C.
         return tuple(found) if not found[_MAX_RANGE : _MAX_RANGE + 1] else UNKNOWN
 

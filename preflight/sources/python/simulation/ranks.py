@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from preflight._util.redaction import HIDDEN, scrub
 from preflight.model.job import Claim, Job, Known, Launch, Span, Strength, Unresolved, Value
-from preflight.model.job.value import texts
+from preflight.model.job.value import items, texts
 from preflight.sources.base import Reading, SourceFile, Tree, suppressions
 from preflight.sources.python import imports
 from preflight.sources.python.called_settings import SOURCE
@@ -217,7 +217,7 @@ def _numbers(job: Job, launches: Sequence[Launch], files_of: Callable[[Launch], 
         if not isinstance(script, SourceFile):
             continue
         variables = _variables(job, launch)
-        world = World(None, None, arguments=_words(launch, OPEN), variables=variables, is_closed=True)
+        world = World(None, None, arguments=_words(job, launch, OPEN), variables=variables, is_closed=True)
         found = run(script, replace(world, read=files.opened, names=files.entries), files.tree)
         taken = process_numbers.taken(found, launch, variables)
         if taken is not None:
@@ -236,7 +236,7 @@ def _roles(job: Job, launches: Sequence[Launch], files_of: Callable[[Launch], Fi
         if not isinstance(script, SourceFile) or ".transpile(" not in script.text:
             continue
         variables = _variables(job, launch)
-        world = World(None, None, arguments=_words(launch, OPEN), variables=variables, is_closed=True)
+        world = World(None, None, arguments=_words(job, launch, OPEN), variables=variables, is_closed=True)
         found = run(script, replace(world, read=files.opened, names=files.entries), files.tree)
         for told in transpiled_roles.told(found):
             if not job.setting(told.quantity, launch.scope):
@@ -737,11 +737,13 @@ def _worlds(
     local_size = {name: str(local) for name in names.get("local_world_size", ()) if local is not None}
     shared = {name: value for name, value in given.items() if not OF_RANK_NAMES.search(name)}
     variables = {**shared, **size, **local_size}
-    of_any = World(None, None, world, local, _words(launch, OPEN), variables, has_servers=has_servers)
+    of_any = World(None, None, world, local, _words(job, launch, OPEN), variables, has_servers=has_servers)
 
     def single(role: str, rank: int, local_rank: int) -> World:
         shown = role if "paddle" in launch.launcher else ""
-        made = replace(of_any, rank=rank, local_rank=local_rank, arguments=_words(launch, str(local_rank)), role=shown)
+        made = replace(
+            of_any, rank=rank, local_rank=local_rank, arguments=_words(job, launch, str(local_rank)), role=shown
+        )
         numbers = {name: made.symbol(symbol) for symbol, found in names.items() for name in found}
         known = {name: str(value) for name, value in numbers.items() if isinstance(value, int)}
         if shown:
@@ -765,16 +767,23 @@ def _worlds(
     return of_any, singles
 
 
-def _words(launch: Launch, local_rank: str) -> tuple[str | None, ...] | None:
+def _words(job: Job, launch: Launch, local_rank: str) -> tuple[str | None, ...] | None:
     """The words that the program gets; None if they are not known."""
     if launch.span.path == launch.program:
         # A launch in the program itself says nothing of the line that the program is started with.
-        return None
+        return _plain_words(job, launch.program)
     words = tuple(None if word is None or HIDDEN in word else word for word in launch.arguments)
     if launch.launcher in _GIVING_LOCAL_RANK:
         # Before torch 2.0 with `_`, since then with `-`: that which the program does not declare is left over.
         words = (f"--local_rank={local_rank}", f"--local-rank={local_rank}", *words)
     return words
+
+
+def _plain_words(job: Job, program: str) -> tuple[str | None, ...] | None:
+    """The words of the only plain line that starts a program; None if there is none, or several differ."""
+    places = {claim.span for claim in job.about("plain_program") if claim.value == Known(program)}
+    lines = {items(claim.value) for claim in job.about("plain_arguments") if claim.span in places}
+    return tuple(word or None for word in next(iter(lines))) if len(lines) == 1 else None
 
 
 def _differ(job: Job, launch: Launch) -> bool:
