@@ -6,9 +6,9 @@ What is not known stands in braces, named by what makes it. Two such texts are t
 from __future__ import annotations
 
 import ast
+import functools
 import posixpath
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from preflight.sources.python.simulation.values import AGREED, External, Frame, Own, Unknown, mixed
@@ -46,7 +46,7 @@ def text_of(value: Any, node: ast.expr | None = None, function: ast.AST | None =
         return _braced(ast.unparse(value.call)) if value.call is not None else _braced(value.name)
     if isinstance(node, ast.Attribute):
         return _braced(ast.unparse(node))
-    if isinstance(node, ast.Name) and function is not None and _stores(function)[node.id] <= 1:
+    if isinstance(node, ast.Name) and function is not None and len(assigned(function).get(node.id, ())) <= 1:
         return _braced(f"{getattr(function, 'lineno', 0)}:{node.id}")
     return ""
 
@@ -79,7 +79,16 @@ def _braced(written: str) -> str:
     return "{" + written.replace("/", "|") + "}"
 
 
-def _stores(function: ast.AST) -> Counter[str]:
-    """How often the names of a function are given a value in it."""
-    names = (each for each in ast.walk(function) if isinstance(each, ast.Name))
-    return Counter(each.id for each in names if isinstance(each.ctx, ast.Store))
+@functools.lru_cache(maxsize=64)
+def assigned(function: ast.AST) -> Mapping[str, list[ast.expr | None]]:
+    """What a function assigns to each of its names, each time; None for what is not an assignment of one value."""
+    values = {
+        id(node.targets[0]): node.value
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    found: dict[str, list[ast.expr | None]] = {}
+    for node in ast.walk(function):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.setdefault(node.id, []).append(values.get(id(node)))
+    return found
