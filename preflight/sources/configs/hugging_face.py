@@ -37,6 +37,7 @@ from preflight.model.job import (
 from preflight.sources.base import Reading, SourceFile, Tree, suppressions
 from preflight.sources.configs.framework_files import state_settings
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, document_of, value_of
+from preflight.sources.tables import load_table
 from preflight.sources.value_readers import READERS, Reader, as_bool, as_float, as_text, ordinal_or
 
 #: The role in which other files refer to such a file.
@@ -373,6 +374,21 @@ _AXOLOTL_KEYS = frozenset(
         *("pad_to_sequence_len", "evals_per_epoch", "saves_per_epoch", "lora_target_linear"),
     )
 )
+#: Those that beside its `base_model` show that a file is axolotl's.
+_WITH_BASE_MODEL = frozenset(
+    (
+        *(
+            "base_model",
+            "datasets",
+            "pretraining_dataset",
+            "adapter",
+            "micro_batch_size",
+            "load_in_8bit",
+            "load_in_4bit",
+        ),
+        *("lora_r", "special_tokens", "flash_attention", "chat_template", "strict", "model_type", "plugins", "rl"),
+    )
+)
 #: Axolotl's own names.
 _AXOLOTL: dict[str, tuple[str, Reader]] = {
     "micro_batch_size": ("micro_batch_size_per_gpu", as_int),
@@ -442,7 +458,7 @@ def _dialect(file: SourceFile, root: Node) -> dict[str, tuple[str, Reader]]:
     if _TORCHTUNE.search(file.text[:_HEAD]) is not None:
         return _TUNE
     named = {member.key for member in root.in_force}
-    own = "model_name_or_path" not in named and ("base_model" in named or len(named & _AXOLOTL_KEYS) >= 2)
+    own = "model_name_or_path" not in named and len(named & (_AXOLOTL_KEYS | _WITH_BASE_MODEL)) >= 2
     return {**SETTINGS, **_AXOLOTL} if own else SETTINGS
 
 
@@ -541,6 +557,7 @@ _BESIDE = re.compile(
     re.MULTILINE,
 )
 _INDENTED = re.compile(r"^[ \t].*$", re.MULTILINE)
+_KEY = re.compile(r"^([A-Za-z_]\w*)[ \t]*:", re.MULTILINE)
 _PLACEHOLDER = re.compile(r"[{}<>$@%]")
 _MEGATRON = {
     "megatron_lm_tp_degree": "tensor_parallel_size",
@@ -571,7 +588,11 @@ class AccelerateSource:
         if not file.path.lower().endswith(".json"):
             # Such keys further in are those of a file that another one contains.
             head = _INDENTED.sub("", head)
-        return _KINDS.search(head) is not None and _BESIDE.search(head) is not None
+        if _KINDS.search(head) is None or _BESIDE.search(head) is None:
+            return False
+        named = set(_KEY.findall(head))
+        known = load_table("accelerate_config").names()
+        return len(named - known) <= len(named & known)
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
         """State the launch's size, rendezvous, precision, and its DeepSpeed, FSDP and Megatron-LM sections."""

@@ -89,7 +89,23 @@ def admission(root: Node) -> Outcome | None:
         return Outcome(newest, (), tuple(reader.open_values))
     refused = {number for number in set(releases.values()) if _Reader(_table()).refusals(root, number)}
     accepted = tuple(name for name, number in releases.items() if number not in refused)
+    if not accepted and all(_was_field(f"{version}/{kind}", refusal) for refusal in found):
+        accepted = (f"a release before {next(iter(releases))}",)
     return Outcome(newest, tuple(refusal._replace(accepted_by=accepted, refused_by=newest) for refusal in found))
+
+
+#: Fields that releases before those of the table had: kubeflow/pytorch-operator 1.0 (pkg/apis/pytorch/v1/types.go) and
+#: kubeflow/tf-operator 1.0, kuberay 0.3 (apis/ray/v1alpha1/raycluster_types.go).
+_FORMER_FIELDS = re.compile(
+    r"kubeflow\.org/v1/\w+:spec\.(?:cleanPodPolicy|ttlSecondsAfterFinished|activeDeadlineSeconds|backoffLimit)"
+    r"|ray\.io/v1alpha1/RayCluster:spec\.headGroupSpec\.replicas"
+)
+_UNKNOWN_FIELD = re.compile(r"`([\w.]+)` is not a field of ([\w.\[\]]+)")
+
+
+def _was_field(kind: str, refusal: Refusal) -> bool:
+    found = _UNKNOWN_FIELD.match(refusal.problem)
+    return found is not None and _FORMER_FIELDS.fullmatch(f"{kind}:{found[2]}.{found[1]}") is not None
 
 
 #: The groups of Kubernetes' own kinds.

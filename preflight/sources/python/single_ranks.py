@@ -104,7 +104,9 @@ def forward_on_one_rank(module: Module) -> Iterator[Claim]:
         if (called or passed or within) and not _others_call_too(module, guard.test, wrapped):
             if not buffers and all(_is_of_own_class(program, module, each) for each in wrappers):
                 return
-            name = "forward_on_one_rank_with_buffers" if buffers else "forward_on_one_rank"
+            # Of several models the one with buffers may be another.
+            certain = buffers and len(wrapped) == 1
+            name = "forward_on_one_rank_with_buffers" if certain else "forward_on_one_rank"
             yield module.feature(name, call, guard.test, condition="")
             return
 

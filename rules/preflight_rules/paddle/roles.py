@@ -103,8 +103,14 @@ def training_role_unknown(job: Job) -> Iterator[Verdict]:
 
     Fix: Write the role that the finding names.
 
-    Known limits: A script that reads TRAINING_ROLE itself, without fleet, may know other roles.
+    Known limits: A script that reads TRAINING_ROLE itself, without fleet, may know other roles. A job in which nothing
+    else is about Paddle is not judged.
     """
+    if not any(
+        claim.quantity.startswith("env.PADDLE") or "paddle" in claim.span.snippet.lower() for claim in job.claims
+    ):
+        yield not_applicable(job.name, "nothing in the job is about Paddle")
+        return
     for subject, scope, launch in subjects(job):
         for claim in job.setting("ps_role", scope):
             verdict = undecided(subject, (claim,), launch)

@@ -577,18 +577,38 @@ def index(name: str) -> Index:
     return found
 
 
+#: Images of projects, whose tags begin with a release, and the distribution that they are of.
+_IN_IMAGES = {
+    "rayproject/ray": "ray",
+    "horovod/horovod": "horovod",
+    "paddlepaddle/paddle": "paddlepaddle",
+    "pytorch/pytorch": "torch",
+    "tensorflow/tensorflow": "tensorflow",
+}
+_IMAGE = re.compile(rf"(?:\S+/)?({'|'.join(_IN_IMAGES)}):v?(\d+(?:\.\d+)+)(?![\w.])")
+
+
 def pinned(job: Job, name: str) -> str:
     """The release of a framework or distribution that the job's files pin; empty if they pin none, or several.
 
     0.0.0 is not a release: Paddle's daily builds have it.
     """
     names = distributions(name)
+    images = {
+        match[2]
+        for quantity in ("container", "image_base", "pod_image")
+        for claim in job.about(quantity)
+        for text in texts(claim.value)
+        if (match := _IMAGE.match(text)) is not None and _IN_IMAGES[match[1]] in names
+    }
     found = {
         match[2]
         for claim in job.about("package")
         for text in texts(claim.value)
         if (match := _PINNED.fullmatch(text)) is not None and match[1] in names and not match[2].startswith("0.0.0")
     }
+    # What is installed besides may replace what an image has.
+    found = found or images
     return found.pop() if len(found) == 1 else ""
 
 

@@ -90,7 +90,9 @@ def trained_apart(events: Sequence[Any]) -> tuple[Any, Any] | None:
     if any(WRAPS.search(event.name) or _MAY_EXCHANGE.search(_called(event)) for event in events):
         return None
     # What a library that is not known returns may exchange them.
-    if any(event.name and not is_foreign(event.name) and not event.is_statement for event in events):
+    own = {event.file.path.partition("/")[0].removesuffix(".py") for event in events}
+    called = {event.name.partition(".")[0] for event in events if event.name and not is_foreign(event.name)}
+    if called - own:
         return None
     joined = next((event for event in events if _JOINS.search(event.name)), None)
     passes = [at for at, event in enumerate(events) if _called(event) == "backward"]

@@ -177,6 +177,8 @@ class Expressions(Assignments):
             for part in node.values:
                 value = self.value(part, frame)
                 outcome = truth(value)
+                if outcome is deciding and is_open and not isinstance(value, bool):
+                    return merged(UNKNOWN, mixed(*map(truth_origin, unknown)))
                 if outcome is deciding:
                     return value if not is_open else deciding
                 unknown += [value] if outcome is None else []

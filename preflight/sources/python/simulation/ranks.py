@@ -66,6 +66,11 @@ _OF_SEVERAL_RANKS = frozenset(
 )
 #: Stands for a branch that may not be taken.
 _UNSURE = "a condition that is not known"
+#: Words for what exchanges gradients, and lines that use nothing.
+_WRAPPERS = re.compile(
+    r"DataParallel|\bDDP\(|Distributed\w*Optimizer|distributed_model|fully_shard|[aA]ccelerator|deepspeed"
+)
+_UNUSED = re.compile(r"^[ \t]*(?:from|import)[ \t].*$|#.*$", re.MULTILINE)
 #: How a condition is shown on which ranks part, by its kind.
 _WORDS = {"while": "while", "for": "for ... in"}
 _SAVES = ("torch.save", "paddle.save")
@@ -329,7 +334,9 @@ def _of_launch(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> I
 def _trained_apart(launch: Launch, found: Run) -> Iterator[Claim]:
     """Gradients of which a program that is followed to its end exchanges none."""
     apart = trained_apart(found.events) if found.is_complete and not found.failure else None
-    if apart is not None:
+    modules = {event.file.path: event.file.text for event in found.events}
+    # A wrapper that a variable names is not seen as one.
+    if apart is not None and not any(_WRAPPERS.search(_UNUSED.sub("", text)) for text in modules.values()):
         joined, taken = apart
         joins = replace(_claim("ranks_joined", "", joined.file, joined.node, launch), value=Known(joined.name))
         yield replace(_claim("gradients_taken", "", taken.file, taken.node, launch), because=(joins,))
