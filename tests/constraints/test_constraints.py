@@ -28,9 +28,9 @@ COUNTS = {
     "kubernetes-slurm": 365,
     "megatron": 379,
     "network-versions": 298,
-    "older-versions": 142,
+    "older-versions": 144,
     "paddle": 344,
-    "program-contracts": 147,
+    "program-contracts": 151,
     "rl-recipes": 520,
     "torch": 390,
 }
