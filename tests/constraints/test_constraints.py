@@ -2,7 +2,7 @@
 
 Each file `FAMILY.toml` has a row for each constraint. `finds` is the rule, its severity, and the text at the place
 where it finds the wrong writing; the right writing has no error of any rule, and nothing of that one. On the open
-writing the rule answers that it could not tell.
+writing, or where `run_open` starts the wrong one, the rule answers that it could not tell.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ COUNTS = {
     "huggingface": 367,
     "kubernetes-slurm": 365,
     "megatron": 379,
-    "network-versions": 278,
-    "older-versions": 120,
+    "network-versions": 298,
+    "older-versions": 144,
     "paddle": 344,
-    "program-contracts": 113,
+    "program-contracts": 151,
     "rl-recipes": 520,
     "torch": 390,
 }
 #: How many rows no rule finds yet; the number may only fall.
-MISSED = {"older-versions": 6, "rl-recipes": 29, "torch": 37}
+MISSED = {"older-versions": 4, "rl-recipes": 29, "torch": 37}
 FAMILIES: dict[str, list[dict[str, Any]]] = {name: toml.load(FOLDER / f"{name}.toml")["row"] for name in COUNTS}
 #: The rows of a family are tested in so many parts, each of which takes a second or two.
 _PARTS = 32
@@ -84,7 +84,8 @@ def faults(family: str, row: dict[str, Any], folder: Path) -> list[str]:
     """What is not as the row says."""
     right = found(build(family, row, "right"), folder / "right")
     problems = [f"{row['id']} right: {one}" for one in right if one.severity == "error"]
-    unknown = found(build(family, row, "open"), folder / "open") if "open" in row else []
+    is_open = "open" in row or "run_open" in row
+    unknown = found(build(family, row, "open"), folder / "open") if is_open else []
     problems += [f"{row['id']} open: {one}" for one in unknown if one.severity == "error"]
     if "finds" not in row:
         return problems
@@ -93,7 +94,7 @@ def faults(family: str, row: dict[str, Any], folder: Path) -> list[str]:
     if not any(one[:2] == (rule, severity) and one.place.startswith(place) for one in wrong):
         problems.append(f"{row['id']} wrong: not found at {place!r}, but {_findings(wrong)}")
     problems += [f"{row['id']} right: {one}" for one in right if one.rule == rule and one.severity == "warning"]
-    if "open" in row and not any(one[:2] == (rule, "unknown") for one in unknown):
+    if is_open and not any(one[:2] == (rule, "unknown") for one in unknown):
         problems.append(f"{row['id']} open: {rule} could tell, and finds {_findings(unknown)}")
     return problems
 

@@ -49,6 +49,7 @@ from preflight.sources.launchers.python import (
     unknown_launcher,
 )
 from preflight.sources.launchers.script_arguments import gives_rank, is_one_of_several
+from preflight.sources.launchers.server_launchers import ServerLauncher
 from preflight.sources.launchers.torch_launchers import (
     AccelerateReader,
     ColossalReader,
@@ -61,6 +62,7 @@ from preflight.sources.launchers.torch_launchers import (
 )
 from preflight.sources.launchers.training_clis import (
     AxolotlReader,
+    FairseqReader,
     LlamaFactoryReader,
     NemoReader,
     PaddleFormersReader,
@@ -103,6 +105,8 @@ READERS: tuple[LauncherReader, ...] = (
     PrimusReader(),
     NemoReader(),
     PaddleFormersReader(),
+    FairseqReader(),
+    ServerLauncher(),
     XpkReader(),
 )
 _PYTHON_READER = PythonReader()
@@ -454,7 +458,7 @@ def _find_launcher(words: Sequence[Word]) -> _LauncherMatch | None:
         if program.module and f"-m {inner}" in reader.names:
             return _LauncherMatch(reader, program.words, program.interpreter)
         # `python /opt/env/bin/torchrun`, `python .../torch/distributed/launch.py`
-        as_module = inner.removesuffix(".py").replace("/", ".")
+        as_module = "." + inner.removesuffix(".py").replace("/", ".")
         if not program.module and (
             posixpath.basename(inner) in reader.names
             or any(

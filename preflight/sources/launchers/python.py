@@ -56,7 +56,7 @@ _PADDLE_PEER_VARIABLES = (
 #: Any of these alone makes a process one of several.
 _MAKE_RANKS = (
     *("TRAINING_ROLE", "PADDLE_TRAINERS_NUM", "PADDLE_PSERVERS_IP_PORT_LIST", "PADDLE_INIT_TRAINER_ID"),
-    *("TF_CONFIG", "OMPI_COMM_WORLD_SIZE"),
+    *("TF_CONFIG", "OMPI_COMM_WORLD_SIZE", "DMLC_ROLE", "DGL_ROLE"),
 )
 #: Any of these makes a process a rank of Paddle's collective mode, unless it has a parameter-server role.
 _PADDLE_COLLECTIVE_VARIABLES = ("PADDLE_TRAINER_ID", "PADDLE_TRAINER_ENDPOINTS", "PADDLE_TRAINERS_NUM")
@@ -187,7 +187,7 @@ _OF_PADDLE = re.compile(r"\b(?:paddle|PdArgumentParser|ppdet)")
 _OF_RANKS = re.compile(
     r"environ\s*\[\s*[\"'](?:LOCAL_RANK|RANK|WORLD_SIZE)[\"']\s*\]|torch\.distributed|paddle\.distributed|DataParallel"
     r"|init_dist|distributed\.init|SyncBatchNorm|PdArgumentParser|DistributeTranspiler|fluid\.incubate\.fleet"
-    r"|\bpservers\s*=|^(?:import|from) (?:pytorch_)?lightning|^(?:import|from) ray\b"
+    r"|SlurmClusterResolver|kv(?:store)?\.create|\bpservers\s*=|^(?:import|from) (?:(?:pytorch_)?lightning|ray\b)"
     r"|TrainingArguments\([^#]{0,2000}\bfsdp\s*=|underflow_overflow",
     re.MULTILINE,
 )

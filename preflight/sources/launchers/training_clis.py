@@ -1,5 +1,5 @@
 """Commands of training packages that start ranks themselves: llamafactory-cli, axolotl, trl, tune, swift, primus-cli,
-nemo.
+nemo, fairseq-train.
 
 Sources: llamafactory/launcher.py (LLaMA-Factory 0.9.5), axolotl/cli/main.py and cli/utils/train.py (axolotl 0.19),
 trl/cli/commands/training.py (trl 1.16), torchtune/_cli/run.py (torchtune 0.6.1), swift/cli/main.py (ms-swift). All but
@@ -439,3 +439,14 @@ class PaddleFormersReader:
         file = line.words[2]
         builder.add(f"{SETTING_PREFIX}paddlenlp.file", lift(str, file.value), file.span, file.spelling)
         return program.reading(builder.claims)
+
+
+class FairseqReader:
+    """Reads `fairseq-train`, which starts a process for each GPU of its node unless a launcher has set the ranks."""
+
+    name: str = "fairseq-train"
+    names: tuple[str, ...] = ("fairseq-train",)
+
+    def read(self, line: LaunchLine, tree: Tree) -> Reading:
+        """Read its arguments, which are settings of fairseq."""
+        return read_program(line, self.name, line.words, tree, python=False).reading()

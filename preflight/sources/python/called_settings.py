@@ -41,7 +41,10 @@ SOURCE = "call"
 CALL = "(call)"
 #: What is stated of a call itself, beside its arguments.
 FACTS = frozenset(
-    ("function", "early", "late", "last", "owner", "wrapper", "found", "unused", "again", "reached_by", "then")
+    (
+        *("function", "early", "late", "last", "owner", "wrapper", "found", "unused", "again", "reached_by", "then"),
+        *("inside", "outside"),
+    )
 )
 
 
@@ -65,6 +68,8 @@ class Called(NamedTuple):
     extended: bool = False
     beside: tuple[str, ...] = ()
     followed: bool = False
+    block: bool = False
+    under: tuple[str, ...] = ()
 
 
 class Calls(NamedTuple):
@@ -204,8 +209,12 @@ def _stated(module: Module, called: Called, call: ast.Call) -> Iterator[Claim]:
         facts["early"] = True
     if called.sets and _is_unused(module, call):
         facts["unused"] = True
-    if call.args and _is_made_again(module, call):
+    if _is_made_again(module, call):
         facts["again"] = True
+    if called.block and (inside := _calls_inside(module, call)):
+        facts["inside"] = Known(inside)
+    if called.under and _is_outside(module, call, called.under):
+        facts["outside"] = True
     if called.looks_for:
         facts["found"] = _found(module, called.looks_for)
     for name, value in facts.items():
@@ -225,9 +234,12 @@ def _stated(module: Module, called: Called, call: ast.Call) -> Iterator[Claim]:
             then = f"{prefix}then_{number}" if number else f"{prefix}then"
             yield from _uses(module, then, name, call, place, before=False)
     target = module.bound_to(call) if called.sets else ""
-    for item in truncate(attributes(module).get(target, []), _MAX_CALLS, "settings") if target else ():
-        if not is_secret(item.name):
-            yield from _argument(module, f"{prefix}{item.name}", item.value, (place,), 0, at=item.at)
+    for name, items in attributes(module).items() if target else ():
+        # `options.experimental_distribute.auto_shard_policy = ...` sets an attribute of an attribute.
+        path = f"{name}.".removeprefix(f"{target}.")
+        for item in truncate(items, _MAX_CALLS, "settings") if path != f"{name}." else ():
+            if not is_secret(item.name):
+                yield from _argument(module, f"{prefix}{path}{item.name}", item.value, (place,), 0, at=item.at)
 
 
 def _is_unused(module: Module, call: ast.Call) -> bool:
@@ -241,10 +253,43 @@ def _is_unused(module: Module, call: ast.Call) -> bool:
 
 
 def _is_made_again(module: Module, call: ast.Call) -> bool:
-    """Whether another call of the same function has the same first argument, a constant."""
-    first = module.fold(call.args[0])
-    others = (other for other in module.named(last(module.called(call))) if other is not call and other.args)
-    return isinstance(first, Known) and any(module.fold(other.args[0]) == first for other in others)
+    """Whether another call of the same function has the same first argument, a constant.
+
+    Without a first argument it is the name, of another item of the same list: `[Table(name="a"), Table(name="a")]`.
+    """
+    others = [other for other in module.named(last(module.called(call))) if other is not call]
+    if call.args:
+        first = module.fold(call.args[0])
+        return isinstance(first, Known) and any(other.args and module.fold(other.args[0]) == first for other in others)
+    name, listed = argument(call, "name"), module.parent(call)
+    if name is None or not isinstance(listed, ast.List):
+        return False
+    named = [argument(other, "name") for other in others if module.parent(other) is listed]
+    own = module.fold(value_of(name))
+    return isinstance(own, Known) and any(each is not None and module.fold(value_of(each)) == own for each in named)
+
+
+def _calls_inside(module: Module, call: ast.Call) -> tuple[str, ...]:
+    """The names of what is called in the block of a `with` that makes this call."""
+    item = module.parent(call)
+    outer = module.parent(item) if isinstance(item, ast.withitem) else None
+    if not isinstance(outer, ast.With):
+        return ()
+    nodes = (node for statement in outer.body for node in ast.walk(statement))
+    return tuple(dict.fromkeys(module.called(node) for node in nodes if isinstance(node, ast.Call)))
+
+
+def _is_outside(module: Module, call: ast.Call, names: Sequence[str]) -> bool:
+    """Whether the function of a call has a `with` of one of these names, and the call is in none."""
+    blocks = [
+        outer
+        for outer in module.nodes(ast.With)
+        for item in outer.items
+        if isinstance(item.context_expr, ast.Call) and last(module.called(item.context_expr)) in names
+    ]
+    around = enclosing(module, call)
+    here = [outer for outer in blocks if enclosing(module, outer) is around]
+    return bool(here) and not any(outer in here for outer in module.outline.above(call))
 
 
 def _is_set(module: Module, node: ast.Name) -> bool:
@@ -409,7 +454,18 @@ def _comes_early(module: Module, call: ast.Call, names: Sequence[str]) -> bool:
     others = [other for other in module.named(*names) if enclosing(module, other) is around]
     # Any run of an executor but that of the startup program comes after the workers are there.
     others = [other for other in others if last(module.called(other)) != "run" or "startup" in module.text(other)]
-    return bool(others) and all(other.lineno > call.lineno and _is_reached(module, other) for other in others)
+    places: list[ast.Call | ast.Assign] = [*others, *_variables_set(module, around, names)]
+    return bool(places) and all(place.lineno > call.lineno and _is_reached(module, place) for place in places)
+
+
+def _variables_set(module: Module, around: ast.AST, names: Sequence[str]) -> Iterator[ast.Assign]:
+    """Where a function gives a value to variables of these names: `os.environ["TF_CONFIG"] = ...`."""
+    for node in module.nodes(ast.Assign) if any(name.isupper() for name in names) else ():
+        target = node.targets[0]
+        if isinstance(target, ast.Subscript) and module.name(target.value) == "os.environ":
+            key = module.fold(target.slice)
+            if isinstance(key, Known) and key.value in names and enclosing(module, node) is around:
+                yield node
 
 
 def _comes_late(module: Module, call: ast.Call, names: Sequence[str]) -> bool:
@@ -445,9 +501,9 @@ def _may_train(module: Module, call: ast.Call) -> bool:
     return _TRAINS.search(name) is not None or any(re.search(r"(?:^|[._])opt", each) for each in given)
 
 
-def _is_reached(module: Module, call: ast.Call) -> bool:
-    """Whether a call is under no condition but that of the first rank."""
-    return not module.condition(call) or ranks_of(module).inside(call).who in _FIRST_RANKS
+def _is_reached(module: Module, place: ast.Call | ast.Assign) -> bool:
+    """Whether a call or an assignment is under no condition but that of the first rank."""
+    return not module.condition(place) or ranks_of(module).inside(place).who in _FIRST_RANKS
 
 
 def _arguments(call: ast.Call, positions: Sequence[str]) -> Iterator[tuple[str, ast.keyword | ast.expr]]:
@@ -507,6 +563,9 @@ def _argument(
     shown = last(module.called(made)) if isinstance(made, ast.Call) else _class_named(module, made)
     if shown and shown != "getattr":
         yield replace(claim, quantity=f"{key}.{MAKER}", value=Known(shown), span=module.span(at or given))
+    reads = _read_by(module, made)
+    if reads:
+        yield replace(claim, quantity=f"{key}.reads", value=Known(reads), span=module.span(at or given))
     if isinstance(made, ast.Call):
         count = Known(len(made.args) + len(made.keywords))
         yield replace(claim, quantity=f"{key}.arguments", value=count, span=module.span(at or given))
@@ -521,6 +580,21 @@ def _argument(
             yield replace(claim, quantity=f"{key}.others", value=Known(True), span=module.span(at or given))
     for word, below in inner:
         yield from _argument(module, f"{key}.{word}", below, because, depth + 1)
+
+
+def _read_by(module: Module, made: ast.expr) -> tuple[str, ...]:
+    """The names that a lambda, or a function of the script, reads from around it; empty for anything else."""
+    functions = module.outline.functions(made.id) if isinstance(made, ast.Name) else ()
+    function = made if isinstance(made, ast.Lambda) else functions[0] if len(functions) == 1 else None
+    if function is None:
+        return ()
+    body = [function.body] if isinstance(function, ast.Lambda) else function.body
+    nodes = [node for part in body for node in ast.walk(part)]
+    own = {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}
+    own |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    outer = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+    read = [node for node in nodes if isinstance(node, (ast.Name, ast.Attribute)) and id(node) not in outer]
+    return tuple(dict.fromkeys(module.name(node) for node in read if dotted(node).partition(".")[0] not in own))
 
 
 def _devices_around(module: Module, made: ast.Call) -> Iterator[ast.expr]:

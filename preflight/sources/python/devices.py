@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 
 from preflight.model.job import Claim, Known, Unresolved, Value, alternatives, is_whole_number
-from preflight.sources.python.module import Module, argument, last, value_of
+from preflight.sources.python.module import Module, argument, enclosing, last, value_of
 from preflight.sources.python.outline import dotted, end_of
 from preflight.sources.python.rank_conditions import is_local, is_rank, variable_read
 
@@ -29,6 +29,9 @@ _CALLER_MASK = Unresolved("the list in CUDA_VISIBLE_DEVICES")
 def claims(module: Module) -> Iterator[Claim]:
     """All claims about the GPU that a rank uses."""
     masks = sorted(_masks(module), key=lambda found: found[1])
+    behind = _behind_own_mask(module, masks)
+    if behind is not None:
+        yield module.claim("script_feature", "indexed_behind_own_mask", behind)
     for call in module.named(*_CHOOSING, *_ASKED):
         for chosen in _selected_index(module, call):
             listed = _from_mask(module, chosen, masks)
@@ -48,6 +51,32 @@ def claims(module: Module) -> Iterator[Claim]:
     for node in module.nodes(ast.Assign):
         if end_of(node.targets[0]) == "visible_device_list" and _is_global_rank(module, node.value):
             yield module.claim("device_of_global_rank", module.text(node.value), node.value)
+
+
+def _behind_own_mask(module: Module, masks: list[tuple[ast.expr, int]]) -> ast.AST | None:
+    """The first choice of a GPU by the rank after the same function has left one visible, by the rank as well.
+
+    `os.environ["CUDA_VISIBLE_DEVICES"] = str(local_rank)` leaves a rank GPU 0 alone, unless CUDA was in use before.
+    """
+    chosen: list[tuple[ast.expr, ast.expr]] = [
+        (each, call) for call in module.named(*_CHOOSING, *_ASKED) for each in _selected_index(module, call)
+    ]
+    for node in module.nodes(ast.Assign):
+        if end_of(node.targets[0]) == "visible_device_list":
+            chosen.append((node.value, node.value))
+    for mask, line in masks[:1]:
+        around = enclosing(module, mask)
+        here = [(each, at) for each, at in chosen if enclosing(module, at) is around]
+        if module.condition(mask) or not _is_local_rank(module, mask) or any(at.lineno < line for _, at in here):
+            return None
+        return next((at for each, at in here if _is_local_rank(module, each)), None)
+    return None
+
+
+def _is_local_rank(module: Module, index: ast.expr) -> bool:
+    """Whether a text or number is the rank of a process on its node."""
+    rank = _unwrap(module, index)
+    return is_rank(module, rank) and is_local(module, rank)
 
 
 def _is_set(module: Module, chosen: ast.expr) -> bool:
