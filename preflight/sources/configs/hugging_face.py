@@ -377,16 +377,9 @@ _AXOLOTL_KEYS = frozenset(
 #: Those that beside its `base_model` show that a file is axolotl's.
 _WITH_BASE_MODEL = frozenset(
     (
-        *(
-            "base_model",
-            "datasets",
-            "pretraining_dataset",
-            "adapter",
-            "micro_batch_size",
-            "load_in_8bit",
-            "load_in_4bit",
-        ),
-        *("lora_r", "special_tokens", "flash_attention", "chat_template", "strict", "model_type", "plugins", "rl"),
+        *("base_model", "datasets", "pretraining_dataset", "adapter", "micro_batch_size", "load_in_8bit"),
+        *("load_in_4bit", "lora_r", "special_tokens", "flash_attention", "chat_template", "strict", "model_type"),
+        *("plugins", "rl"),
     )
 )
 #: Axolotl's own names.

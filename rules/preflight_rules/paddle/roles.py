@@ -106,9 +106,8 @@ def training_role_unknown(job: Job) -> Iterator[Verdict]:
     Known limits: A script that reads TRAINING_ROLE itself, without fleet, may know other roles. A job in which nothing
     else is about Paddle is not judged.
     """
-    if not any(
-        claim.quantity.startswith("env.PADDLE") or "paddle" in claim.span.snippet.lower() for claim in job.claims
-    ):
+    shown = (f"{claim.quantity} {claim.span.snippet}".lower() for claim in job.claims)
+    if not any("paddle" in text for text in shown):
         yield not_applicable(job.name, "nothing in the job is about Paddle")
         return
     for subject, scope, launch in subjects(job):
