@@ -86,6 +86,7 @@ _ADDS_OPTIONS = ("deepspeed.add_config_arguments", ".add_argparse_args")
 #: Methods after which some file has another text.
 _WRITING = (".write_text", ".write_bytes", ".unlink", ".rename", ".symlink_to", ".save_to_disk")
 _SPAWNS = names("spawning")
+_RUNS_MAIN = tuple(names("running_main"))
 _SAME_MODULE = names("methods_that_return_the_module")
 _LOADED = "datasets.load_dataset()"
 _SAME_DATASET = names("methods_that_return_the_dataset")
@@ -302,6 +303,7 @@ class Library:
                 True if any(_STARTS.intersection((each.name.rpartition(".")[2],)) for each in run.events) else UNKNOWN
             )
         if symbol:
+            run.record(name, node, frame, arguments, keywords, function)
             is_own = any("world_size" in each.keywords and not self._is_of_launch(each) for each in run.events)
             return self._symbol(symbol) if not (arguments or keywords or is_own) else UNKNOWN
         if name in ("sys.exit", "builtins.exit", "builtins.quit", "os._exit"):
@@ -330,6 +332,13 @@ class Library:
             made = self._dataclasses(run, function, arguments, keywords, node, frame)
             if made is not UNKNOWN:
                 return made
+        if name.endswith(_RUNS_MAIN) and is_foreign(name):
+            main = arguments[0] if arguments else keywords.get("main", frame.module.frame.names.get("main", UNKNOWN))
+            # absl leaves out the words that are flags.
+            words = self._line.items or [UNKNOWN]
+            has_flags = any(not isinstance(word, str) or word.startswith("-") for word in words[1:])
+            given = () if has_flags or not name.endswith("app.run") else (self._line,)
+            return run.call(main, given, {}, node, frame, is_open=not given)
         if name in _SPAWNS:
             return self._spawned(run, name, arguments, keywords, node, frame)
         if name.rpartition(".")[2] in _WRAPS and not is_open:

@@ -32,7 +32,7 @@ from preflight.sources.python.simulation.divergence import trained_apart
 from preflight.sources.python.simulation.frozen_parameters import WRAPPERS, unfrozen
 from preflight.sources.python.simulation.interpreter import Interpreter
 from preflight.sources.python.simulation.known_functions import OF_RANK_NAMES, Library, World
-from preflight.sources.python.simulation.libraries import names, table
+from preflight.sources.python.simulation.libraries import names, symbol_of, table
 from preflight.sources.python.simulation.run_state import Event, ExpressionPlace, Failure, Guard, Parsed, Run
 from preflight.sources.python.simulation.values import FunctionValue, OutOfSteps, Own, mixed
 from preflight.sources.python.written_files import OWN_DISKS
@@ -71,6 +71,9 @@ _WRAPPERS = re.compile(
     r"DataParallel|\bDDP\(|Distributed\w*Optimizer|distributed_model|fully_shard|[aA]ccelerator|deepspeed"
 )
 _UNUSED = re.compile(r"^[ \t]*(?:from|import)[ \t].*$|#.*$", re.MULTILINE)
+_STARTS = names("group_starts")
+#: Libraries that stop where they are asked for ranks before they have started, and the feature of such a script.
+_ASKED = {"horovod": "asked_before_start:{}", "torch": "asked_before_group"}
 #: How a condition is shown on which ranks part, by its kind.
 _WORDS = {"while": "while", "for": "for ... in"}
 _SAVES = ("torch.save", "paddle.save")
@@ -294,6 +297,7 @@ def _of_launch(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> I
     yield from _written_on_each_node(job, launch, runs)
     yield from _exchanged_files(job, launch, runs)
     yield from _trained_apart(launch, runs[-1])
+    yield from _asked_early(launch, runs[-1])
     yield from _of_parser(launch, runs[-1])
     for optimizer, divided in call_settings.early_optimizers(runs[-1].events):
         because = _claim("uses_fsdp", "", divided.file, divided.node, launch)
@@ -329,6 +333,20 @@ def _of_launch(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> I
         yield replace(setter, value=Unresolved(f"{launch.program} sets RANK"))
     yield from _of_functions(job, launch, runs, files)
     yield from _of_lone_rank(job, launch, runs)
+
+
+def _asked_early(launch: Launch, found: Run) -> Iterator[Claim]:
+    """The first question for the rank or the number of ranks that comes before the call that joins them."""
+    started = next((event for event in found.events if last(event.name) in _STARTS), None)
+    if started is None or started.doubt > 1:
+        return
+    for event in found.events[: found.events.index(started)]:
+        package = next((each for each in _ASKED if event.name.startswith(f"{each}.")), "")
+        if package and not event.doubt and symbol_of("calls", event.name) in ("rank", "local_rank", "world_size"):
+            feature = _ASKED[package].format(launch.program)
+            claim = _claim("script_feature", feature, event.file, event.node, launch)
+            yield replace(claim, because=(_claim("script_feature", feature, started.file, started.node, launch),))
+            return
 
 
 def _trained_apart(launch: Launch, found: Run) -> Iterator[Claim]:
