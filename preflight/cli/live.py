@@ -476,11 +476,11 @@ def _smoke_as_launched(paths: tuple[Path, ...], root: Path | None, chosen: dict[
 
 
 def _as_launched(script: Path, root: Path | None, chosen: dict[str, Any]) -> int:
+    from preflight._util.roots import root_of
     from preflight.commands.as_launched import execution, plan
     from preflight.commands.as_launched.execution import trainer_file
     from preflight.commands.as_launched.script_edits import Refusal
     from preflight.config.resolve import jobs_in
-    from preflight.sources.discovery.walk import root_of
 
     top = root_of((script,), root)
     acts = chosen["runs"] or chosen["submits"]

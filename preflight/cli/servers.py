@@ -63,11 +63,11 @@ def manifest(
     Nothing is applied: the output is YAML for `kubectl apply -f -`, with comments that say what to do.
     """
     from preflight._util import regular_file
+    from preflight._util.roots import root_of
     from preflight._util.usage_error import UsageError
     from preflight.commands import manifest as made
     from preflight.config.resolve import jobs_in
     from preflight.reporters.output import print_bytes
-    from preflight.sources.discovery.walk import root_of
     from preflight.sources.formats.tree import MAX_BYTES
 
     paths = (manifest, *others)
