@@ -459,7 +459,7 @@ def history(address: str, *, days: int | None = 90, hosts: str = "", add: Sequen
 
     Args:
         address: `sqlite:///FILE` or `postgresql://HOST/NAME`.
-        days: only the runs of so many days before the newest one; None for all.
+        days: only the runs of this many days before the newest one; None for all.
         hosts: only what concerns these nodes, as names or ranges (`node[1-4]`).
         add: recordings and reports that are added first; one that is known is not added again.
 

@@ -103,7 +103,7 @@ ACT: Callable[[F], F] = combine(
     click.option(
         "--act-on",
         type=click.Choice(["slurm", "kubernetes"]),
-        help="Whose nodes these are: print the commands that drain the failing nodes and resume the repaired ones.",
+        help="What manages the nodes: print the commands that drain the failing nodes and resume the repaired ones.",
     ),
     click.option("--act", is_flag=True, help="Run these commands."),
     click.option(
@@ -228,7 +228,7 @@ def _prepared_act(chosen: dict[str, Any]) -> Callable[[Report], None] | None:
     scheduler = chosen.get("act_on")
     if scheduler is None:
         if chosen.get("act"):
-            raise UsageError("--act: whose nodes are these? Add --act-on slurm or --act-on kubernetes")
+            raise UsageError("--act needs --act-on slurm or --act-on kubernetes, which manages the nodes")
         return None
     from preflight.commands.drain import share_of
 

@@ -508,11 +508,11 @@ def loopback_among_remote_endpoints(question: SubjectQuestion) -> Verdict | None
         beside, remote = min(others, key=lambda item: item[0] is not claim)
         return failed(
             question.subject,
-            f"{quoted(claim)} holds {entry} beside {remote}"
+            f"{quoted(claim)} lists {entry} in addition to {remote}"
             + (f" of {placed(beside)}" if beside is not claim else "")
             + f": on every other host {host_of(entry)} means that host itself.",
             at=claim,
-            also=() if beside is claim else ((beside, f"holds {remote}"),),
+            also=() if beside is claim else ((beside, f"lists {remote}"),),
             remedy=f"Replace {host_of(entry)} by the address that the other hosts can reach.",
         )
     return None
