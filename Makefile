@@ -183,6 +183,7 @@ docs: $(VENV)/.installed ## write generated pages, shown output and pictures ane
 	$(BIN)/python -m tools.gallery
 	$(BIN)/python -m tools.picture
 	$(BIN)/python -m tools.manifests
+	$(BIN)/python -m tools.walk
 
 site: $(VENV)/.installed ## build the site from docs/ into build/site
 	$(BIN)/python -m mkdocs build --strict

@@ -200,7 +200,12 @@ def trainer(ends: list[Any], config: Any, index: int) -> Callable[[int], None]:
     def steps(count: int) -> None:
         nonlocal done
         until = replace(config, steps=done + count)
-        stepping = WorkerSteps(until, client, fault, torch.device("cpu"), before=lambda *what: None, after=lambda: None)
+        stepping = WorkerSteps(
+            *(until, client, fault, torch.device("cpu")),
+            before=lambda *what: None,
+            after=lambda: None,
+            alive=client.keep_alive,
+        )
         stepping.train(done)
         done += count
 

@@ -70,8 +70,8 @@ def run_rank(
     from reference_trainer.common import framework
     from reference_trainer.common.progress import Progress
 
-    params = {"backend": backend, "local_rank": rank, "local_world_size": world_size}
-    _, device = framework.choose_device(torch, params)
+    params = {"local_rank": rank, "local_world_size": world_size}
+    device = framework.choose_device(torch, params, backend)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     store = dist.TCPStore("127.0.0.1", port, None, False, wait_for_workers=False)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=60))

@@ -12,8 +12,9 @@ from typing import IO, TYPE_CHECKING
 
 from preflight import __version__
 from preflight._util.budget import running
+from preflight._util.roots import folder_of, repository_of, resolve_paths, root_of
 from preflight._util.usage_error import UsageError
-from preflight.config.resolve import broken_for, checks_for, configured, jobs_in, plugins, read_jobs, rules_for
+from preflight.config.resolve import jobs_in, read_jobs
 from preflight.engine import report
 from preflight.engine.judge import judge as judge
 from preflight.engine.report import Report
@@ -22,7 +23,7 @@ from preflight.model.progress import Progress, delayed, ignore
 from preflight.model.recording import Configuration, Recording
 from preflight.plugins import registry
 from preflight.plugins.authoring import Check
-from preflight.sources.discovery.walk import folder_of, repository_of, resolve_paths, root_of
+from preflight.plugins.installed import broken_for, checks_for, configured, plugins, rules_for
 
 if TYPE_CHECKING:
     from preflight._util.cache import Cache
@@ -139,6 +140,7 @@ def _lint(
     from preflight.sources.discovery.assemble import assemble
     from preflight.sources.discovery.readings import TreeSnapshot, below
 
+    sources = registry.sources()
     snapshot, created = TreeSnapshot(top, wanted.exclude, given), now()
     key = ""
     if cache is not None:
@@ -147,13 +149,13 @@ def _lint(
 
         if is_outside(cache.folder, top):
             requested = (__version__, plugins(), broken_for("lint"), wanted, created[:10], str(top.resolve()))
-            modules = {type(item).__module__ for item in registry.sources()}
+            modules = {type(item).__module__ for item in sources}
             modules |= {rule.judge.__module__ for rule in registry.rules()}
             key = report_cache.key_of((*requested, [below(top, path) for path in chosen]), {*modules, __name__})
             known = report_cache.load_report(cache, key, snapshot, created)
             if known is not None:
                 return replace(known, configuration=wanted)
-    jobs = assemble(top, chosen, sources=registry.sources(), snapshot=snapshot, jobs=processes, progress=progress)
+    jobs = assemble(top, chosen, sources=sources, snapshot=snapshot, jobs=processes, progress=progress)
     recording = Recording(
         jobs=jobs, created=created, tool_version=__version__, configuration=wanted, left_out=snapshot.left_out
     )
@@ -457,7 +459,7 @@ def history(address: str, *, days: int | None = 90, hosts: str = "", add: Sequen
 
     Args:
         address: `sqlite:///FILE` or `postgresql://HOST/NAME`.
-        days: only the runs of so many days before the newest one; None for all.
+        days: only the runs of this many days before the newest one; None for all.
         hosts: only what concerns these nodes, as names or ranges (`node[1-4]`).
         add: recordings and reports that are added first; one that is known is not added again.
 

@@ -16,10 +16,10 @@ import pytest
 
 from preflight._util.redaction import HIDDEN, redact_tree
 from preflight._util.secret_names import is_secret
-from preflight.config.resolve import all_items
 from preflight.model.findings import Confidence, Severity
 from preflight.plugins import registry
 from preflight.plugins.authoring import HEADINGS, Check
+from preflight.plugins.installed import all_items
 
 ROOT = Path(__file__).resolve().parent.parent
 

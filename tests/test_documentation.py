@@ -17,9 +17,10 @@ from preflight._util.toml import parse as loads
 from preflight.cli import main
 from preflight.commands import rule_docs
 from preflight.config.document import Settings, validated
-from preflight.config.resolve import Choices, all_items
+from preflight.config.resolve import Choices
 from preflight.engine.report import Report
 from preflight.model.findings import Severity, VerdictKind
+from preflight.plugins.installed import all_items
 from preflight.plugins.site.loader import parse
 
 ROOT = Path(__file__).parent.parent

@@ -46,6 +46,15 @@ FORMS = {
     r"\bresults? in all\b|\d in all\b|\bX in all\b": "in total",
     r"\bas one text\b": "as one string",
     r"\bheld against\b|\bhold(?:s)? (?:\w+ ){1,3}against\b": "compared with",
+    r"\b(?:is|are) not told\b(?! apart)|\b(?:is|are) told (?:in|if|so|that|of|to)\b": "is reported, learns",
+    r"\bin the place of\b": "instead of",
+    r"\bstands? (?:twice|among|below|behind|(?:at|in) (?:its|their|the|no|a|one)\b)": "is",
+    r"\bat the (?:most|least)\b": "at most, at least",
+    r"\bof its variables only\b": "only one of its variables",
+    r"\bcomes? to (?:a|the) (?:collective|call|loop|step|barrier)\b": "reaches",
+    r"\btakes? no None\b": "does not accept None",
+    r"\blists? of texts\b|\b(?:is|are) (?:a )?texts?, and\b": "string",
+    r"\b\w+ at (?:least|most), (?:and|so)\b": "at least N",
 }
 #: Packages that are tested.
 HELD = (
@@ -141,6 +150,11 @@ def test_every_package_is_listed() -> None:
         "every rank asserts it",
         "the job goes on without it",
         "3 wrong results in all",
+        "a device stands twice in the list",
+        "regions is a list of texts",
+        "one rank comes to the barrier",
+        "placeholders in the place of hosts",
+        "its servers are told that training has ended",
     ],
 )
 def test_a_banned_form_is_found(text: str) -> None:

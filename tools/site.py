@@ -17,7 +17,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from preflight.commands import rule_docs
-from preflight.config.resolve import all_items
+from preflight.plugins.installed import all_items
 from tools import reference
 
 ROOT = Path(__file__).resolve().parent.parent

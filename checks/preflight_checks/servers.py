@@ -327,7 +327,7 @@ def servers_beside_some_trainers(job: Job, fleet: Fleet, facts: Facts, found: La
     both = tuple(node for node in trainers if node in servers)
     if both and len(both) < len(trainers):
         yield failed(
-            f"servers beside trainers on {fold(both)}",
+            f"servers and trainers on {fold(both)}",
             f"trainers on {fold(both)} share their node with servers, and those on the other "
             f"{len(trainers) - len(both)} nodes do not",
             at=Evidence("addresses", f"server and trainer on {both[0]}", "one of them", "", both[0]),
@@ -375,7 +375,7 @@ def server_port_ephemeral(job: Job, fleet: Fleet, facts: Facts, found: Layout) -
         yield failed(
             f"ports of {fold(by_node)}",
             f"{'ports' if len(ports) > 1 else 'port'} {fold(map(str, ports))} of servers and trainers on "
-            f"{fold(by_node)} {'lie' if len(ports) > 1 else 'lies'} in the range that the kernel uses for "
+            f"{fold(by_node)} {'are' if len(ports) > 1 else 'is'} in the range that the kernel uses for "
             f"outgoing connections ({first} to {last})",
             at=Evidence(
                 "ephemeral ports", f"{first}-{last}", "a port outside", "sysctl net.ipv4.ip_local_port_range", node

@@ -103,7 +103,7 @@ ACT: Callable[[F], F] = combine(
     click.option(
         "--act-on",
         type=click.Choice(["slurm", "kubernetes"]),
-        help="Whose nodes these are: print the commands that drain the failing nodes and resume the repaired ones.",
+        help="What manages the nodes: print the commands that drain the failing nodes and resume the repaired ones.",
     ),
     click.option("--act", is_flag=True, help="Run these commands."),
     click.option(
@@ -228,7 +228,7 @@ def _prepared_act(chosen: dict[str, Any]) -> Callable[[Report], None] | None:
     scheduler = chosen.get("act_on")
     if scheduler is None:
         if chosen.get("act"):
-            raise UsageError("--act: whose nodes are these? Add --act-on slurm or --act-on kubernetes")
+            raise UsageError("--act needs --act-on slurm or --act-on kubernetes, which manages the nodes")
         return None
     from preflight.commands.drain import share_of
 
@@ -476,11 +476,11 @@ def _smoke_as_launched(paths: tuple[Path, ...], root: Path | None, chosen: dict[
 
 
 def _as_launched(script: Path, root: Path | None, chosen: dict[str, Any]) -> int:
+    from preflight._util.roots import root_of
     from preflight.commands.as_launched import execution, plan
     from preflight.commands.as_launched.execution import trainer_file
     from preflight.commands.as_launched.script_edits import Refusal
     from preflight.config.resolve import jobs_in
-    from preflight.sources.discovery.walk import root_of
 
     top = root_of((script,), root)
     acts = chosen["runs"] or chosen["submits"]

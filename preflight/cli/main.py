@@ -258,7 +258,7 @@ def explain(name: str, site_rules: tuple[Path, ...]) -> int:
 def rules(output: str, folder: Path | None, site_rules: tuple[Path, ...]) -> int:
     """List every rule and check."""
     from preflight.commands.rule_docs import listing
-    from preflight.config.resolve import all_items
+    from preflight.plugins.installed import all_items
 
     if folder is not None and output != "markdown":
         raise click.UsageError("--to needs --output markdown")

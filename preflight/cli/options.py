@@ -87,7 +87,7 @@ def ids(context: click.Context, parameter: click.Parameter, incomplete: str) -> 
     """Complete the last item of a list (`RDV001,SL`) to ids, names and areas."""
     from click.shell_completion import CompletionItem
 
-    from preflight.config.resolve import all_items
+    from preflight.plugins.installed import all_items
 
     before, comma, prefix = incomplete.rpartition(",")
     metas = [item.meta for item in all_items()]

@@ -123,7 +123,7 @@ HISTORY_FORMATS = ("text", "json", "hosts")
     metavar="TIME",
     default="90d",
     show_default=True,
-    help="Only the runs of so many days before the newest one, as 30d; all for every run.",
+    help="Only the runs of this many days before the newest one, such as 30d; all for every run.",
 )
 @click.option("--hosts", metavar="HOSTS", help="Only what concerns these nodes: node[1-4] or a,b,c.")
 @click.option(
@@ -166,7 +166,7 @@ def history(
     targets = output.targets(outputs or ("text",), HISTORY_FORMATS)
     address = history or api.configure(Choices(file=config, use_file=not no_config), ()).history
     if not address:
-        raise UsageError("which history? Pass --history sqlite:///FILE or postgresql://HOST/NAME")
+        raise UsageError("no history is given; pass --history sqlite:///FILE or postgresql://HOST/NAME")
     found = api.history(address, days=_days(since), hosts=hosts or "", add=add)
 
     from preflight.commands.history.account import BULK

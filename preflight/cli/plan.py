@@ -127,12 +127,12 @@ def comment(paths: tuple[Path, ...], root: Path | None, since: str, platform: st
     Exit codes: 0 the comment is written, or there is nothing to say; 2 usage; 3 it cannot be written.
     """
     from preflight import api
+    from preflight._util.roots import root_of
     from preflight._util.sanitize import clean, neutralize_commands
     from preflight.commands.comment import PlatformError, key_of, publish
     from preflight.commands.comment import comment as written
     from preflight.reporters.output import print_text
     from preflight.sources.discovery.readings import below
-    from preflight.sources.discovery.walk import root_of
 
     targets = paths or (Path(),)
     found = api.configure(options.choices(chosen), targets, root=root)

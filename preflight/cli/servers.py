@@ -63,11 +63,11 @@ def manifest(
     Nothing is applied: the output is YAML for `kubectl apply -f -`, with comments that say what to do.
     """
     from preflight._util import regular_file
+    from preflight._util.roots import root_of
     from preflight._util.usage_error import UsageError
     from preflight.commands import manifest as made
     from preflight.config.resolve import jobs_in
     from preflight.reporters.output import print_bytes
-    from preflight.sources.discovery.walk import root_of
     from preflight.sources.formats.tree import MAX_BYTES
 
     paths = (manifest, *others)
@@ -93,7 +93,7 @@ _POLICY: Callable[[F], F] = options.combine(
         "--refuse-at",
         multiple=True,
         metavar="[NAMESPACE=]LEVEL",
-        help="The mildest finding that refuses a job: error, warning or never. Default: fail-on of the configuration, "
+        help="The lowest severity that refuses a job: error, warning or never. Default: fail-on of the configuration, "
         "else error. With a pattern of namespaces, only there: 'team-*=never'. Repeatable.",
     ),
     click.option(
@@ -108,7 +108,7 @@ _POLICY: Callable[[F], F] = options.combine(
         type=click.IntRange(1, 64),
         default=2,
         show_default=True,
-        help="Objects that are judged at the same time, each in a process of its own.",
+        help="Objects that are judged at the same time, each in its own process.",
     ),
     click.option(
         "--deadline",
@@ -142,7 +142,7 @@ _POLICY: Callable[[F], F] = options.combine(
     type=_FILE,
     metavar="FILE",
     help="File with a token: reviews are answered at /admit/TOKEN only, which the API server alone should know. "
-    "Default: at /admit, for everybody who reaches it.",
+    "Default: at /admit, for everyone who can reach it.",
 )
 @click.option(
     "--on-too-large", type=_ANSWER, help="What happens to a request above --max-bytes. Default: as --on-failure."
@@ -269,7 +269,7 @@ def _cluster(chosen: dict[str, Any], *, required: bool) -> Cluster | None:
     except ClusterError as error:
         if required:
             raise UsageError(str(error)) from None
-        click.echo(f"preflight: {error}; each object is judged alone, and its author is told so", err=True)
+        click.echo(f"preflight: {error}; each object is judged alone, with a warning to its author", err=True)
         return None
 
 
@@ -360,7 +360,7 @@ def serve(
 
     address = history or api.configure(Choices(file=config, use_file=not no_config), ()).history
     if not address:
-        raise UsageError("which history? Pass --history sqlite:///FILE or postgresql://HOST/NAME")
+        raise UsageError("no history is given; pass --history sqlite:///FILE or postgresql://HOST/NAME")
     token = token_of(token_file)
 
     def started(where: Listening) -> None:

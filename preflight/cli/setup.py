@@ -179,10 +179,10 @@ def baseline_write(paths: tuple[Path, ...], root: Path | None, **chosen: Any) ->
 def baseline_prune(paths: tuple[Path, ...], root: Path | None, **chosen: Any) -> int:
     """Remove entries from the baseline that no longer occur in PATHS, and list them."""
     from preflight import api
+    from preflight._util.roots import root_of
     from preflight._util.usage_error import UsageError
     from preflight.config import baseline as baselines
     from preflight.reporters import output
-    from preflight.sources.discovery.walk import root_of
 
     targets = paths or (Path(),)
     named = chosen.pop("baseline")

@@ -458,7 +458,7 @@ def publish(platform: GitHub | GitLab, key: str, write: Callable[[str], Comment]
         made = write(present[1] if present is not None else "")
         if present is None:
             if not made.says_something:
-                return "nothing to say, so there is no comment"
+                return "nothing to report, so no comment is written"
             platform.create(made.body)
             return "comment written"
         if present[1].strip() == made.body.strip():
@@ -567,7 +567,7 @@ class RestClient:
         left = self._end - time.monotonic()
         where = f"{method} {path.partition('?')[0]}"
         if left <= 0:
-            raise PlatformError(f"{where}: the API took more than {TIMEOUT_S:g} s in all")
+            raise PlatformError(f"{where}: the API took more than {TIMEOUT_S:g} s in total")
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._address + path, data, dict(self._headers), method=method)
         try:

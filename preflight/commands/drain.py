@@ -159,8 +159,8 @@ def _decision(report: Report, node: str, standing: Standing, reason: str) -> Dec
         return Decision(node, "leave", f"already out of service {whose}: {standing.reason or 'no reason given'}")
     if standing.is_ours:
         if is_cleared(report, node, standing.reason):
-            return Decision(node, "resume", f"what it had is over: {standing.reason}")
-        return Decision(node, "leave", f"this run does not show that it is over: {standing.reason}")
+            return Decision(node, "resume", f"the reason no longer applies: {standing.reason}")
+        return Decision(node, "leave", f"this run does not show that the reason no longer applies: {standing.reason}")
     return Decision(node, "leave", "nothing against it" if standing.in_service else "not preflight's to change")
 
 

@@ -60,7 +60,7 @@ def pieces(text: str, files: Mapping[str, str], options: ManifestOptions) -> str
     source = choose_source(text, options.name)
     parts = [
         _to_yaml(_config_map(source, files)),
-        _comment("Add to the pod's spec, beside `containers` (an existing list continues after the new item):"),
+        _comment("Add to the pod's spec, next to `containers` (an existing list continues after the new item):"),
         _to_yaml({"volumes": [_volume(source, files)]}),
     ]
     for role, container in _init_containers(source, files, options):

@@ -13,12 +13,12 @@ from pathlib import Path
 from preflight._util import regular_file
 from preflight._util.sequences import grouped
 from preflight._util.usage_error import UsageError
-from preflight.config.resolve import all_items
 from preflight.model.configuration import STAGES
 from preflight.model.findings import Severity
 from preflight.model.requests import probe_name
 from preflight.plugins import registry
 from preflight.plugins.authoring import HEADINGS, Check, Meta, Rule
+from preflight.plugins.installed import all_items
 
 
 def explanation(name: str, site_rules: Sequence[Path] = (), *, width: int | None = None) -> str:

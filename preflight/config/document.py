@@ -22,10 +22,11 @@ from preflight._util.sequences import join_some
 from preflight._util.toml import KeyPath, TomlError, parse, value_at
 from preflight._util.usage_error import UsageError, nearest_path
 from preflight._util.validation import HYPHENATED, Problem, describe_schema, kind_of, problem_of, type_adapter
-from preflight.config.resolve import NAMES, Chosen, declared_by, items_called, relative, unknown, why_not_error
+from preflight.config.resolve import NAMES, Chosen, items_called, relative, unknown, why_not_error
 from preflight.model.configuration import Configuration, FileIgnores, SeverityChoice, Site, Waiver, severity_chosen
 from preflight.model.findings import PROFILES, Confidence, Severity
 from preflight.model.job import NoteKind, Span
+from preflight.plugins.installed import declared_by
 from preflight.sources.base import SourceFile
 from preflight.sources.discovery.walk import problem as pattern_problem
 from preflight.sources.discovery.walk import relocate

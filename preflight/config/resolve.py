@@ -9,109 +9,28 @@ The choices of the command line, and the settings that result for a run.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from preflight._util.roots import resolve_paths
 from preflight._util.usage_error import UsageError
 from preflight.model.configuration import Configuration, SeverityChoice, Site, matches
 from preflight.model.findings import Confidence
 from preflight.model.progress import Progress, ignore
 from preflight.plugins import registry
 from preflight.plugins.authoring import Check, Rule
-from preflight.sources.discovery.walk import resolve_paths
+from preflight.plugins.installed import declared_by
 
 if TYPE_CHECKING:
     from preflight.config.document import Document
     from preflight.model.job import Job, LeftOut
-    from preflight.plugins.registry import Stages
-
-
-def rules_for(configuration: Configuration | None) -> tuple[Rule, ...]:
-    """All installed rules, and those that a configuration declares."""
-    declared: tuple[Rule, ...] = ()
-    if configuration is not None and configuration.site_rules:
-        from preflight.plugins.site.rules import rules_of
-
-        declared = rules_of(configuration.site_rules)
-    return tuple(sorted((*registry.rules(), *declared), key=lambda item: item.meta.id))
-
-
-def checks_for(configuration: Configuration | None, stages: Stages = None) -> tuple[Check, ...]:
-    """All installed checks that a run of these stages needs, and those that a configuration declares."""
-    declared: tuple[Check, ...] = ()
-    if configuration is not None and configuration.site_checks:
-        from preflight.plugins.site.checks import checks_of
-
-        declared = checks_of(configuration.site_checks)
-    return tuple(sorted((*registry.checks(stages), *declared), key=lambda item: item.meta.id))
-
-
-def configured(configuration: Configuration | None, of_verb: Callable[[], Sequence[Rule | Check]]) -> Configuration:
-    """The configuration, after checking that every rule and check it names exists: a misspelt name would silently
-    select nothing.
-
-    `of_verb` returns those of this command. Ignored names may belong to another command, so that all commands can share
-    a configuration.
-    """
-    wanted = configuration or Configuration()
-    if not wanted.select and not wanted.ignore:
-        return wanted
-    items = of_verb()
-    unknown = registry.unknown_names(wanted.select, items)
-    if wanted.file and len(unknown) < len(wanted.select):
-        # A file that all commands share may select items of another one.
-        unknown = registry.unknown_names(unknown, (*items, *registry.rules(), *checks_for(wanted)))
-    if ignored := registry.unknown_names(wanted.ignore, items):
-        unknown |= registry.unknown_names(ignored, (*items, *registry.rules(), *checks_for(wanted)))
-    for name, near in unknown.items():
-        hint = f"; the nearest: {', '.join(near)}" if near else ""
-        raise UsageError(f"unknown rule or check {name!r} in select or ignore{hint}")
-    return wanted
-
-
-def plugins() -> tuple[str, ...]:
-    groups = (registry.SOURCES, registry.RULES)
-    return tuple(sorted({plugin for group in groups for plugin in registry.load(group).plugins}))
-
-
-def broken_for(verb: str, stages: Stages = None) -> tuple[registry.Broken, ...]:
-    broken = (*registry.load(registry.SOURCES).broken, *registry.load(registry.RULES).broken)
-    return broken if verb == "lint" else (*broken, *registry.load(registry.CHECKS, stages).broken)
 
 
 #: The number of unknown names for which suggestions are looked up.
 _MAX_HINTS = 10
-
-
-def all_items(site_rules: Sequence[Path] = ()) -> tuple[Rule | Check, ...]:
-    """All rules and checks, by id, including those that site rule files declare.
-
-    Raises:
-        UsageError: such a file cannot be used.
-    """
-    found: list[Rule | Check] = [*registry.rules(), *registry.checks()]
-    if site_rules:
-        from preflight.plugins.site.loader import load
-
-        found.extend(declared_by(load(site_rules)))
-    return tuple(sorted(found, key=lambda item: item.meta.id))
-
-
-def declared_by(site: Site) -> tuple[Rule | Check, ...]:
-    """The rules and checks that a site's declarations define."""
-    found: list[Rule | Check] = []
-    if site.rules:
-        from preflight.plugins.site.rules import rules_of
-
-        found.extend(rules_of(site.rules))
-    if site.checks:
-        from preflight.plugins.site.checks import checks_of
-
-        found.extend(checks_of(site.checks))
-    return tuple(found)
 
 
 def relative(file: Path, root: Path) -> str:

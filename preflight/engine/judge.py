@@ -7,12 +7,12 @@ from pathlib import Path
 from preflight import __version__
 from preflight._util import regular_file
 from preflight._util.usage_error import UsageError, nearest_path
-from preflight.config.resolve import broken_for, checks_for, plugins, rules_for
 from preflight.engine.report import Report, report_on
 from preflight.model.configuration import NODES, SMOKE
 from preflight.model.progress import Progress, Step, ignore
 from preflight.model.recording import Recording
 from preflight.plugins import registry
+from preflight.plugins.installed import broken_for, checks_for, plugins, rules_for
 
 
 def judge(recording: Recording | str | Path, *, progress: Progress = ignore) -> Report:

@@ -790,7 +790,7 @@ _TOP = "vertical-align:top;text-align:left"
 
 
 def notebook_view(report: Report, numbers: str) -> str:
-    """HTML without scripts, styles of its own, or anything of a stranger but text."""
+    """HTML without scripts, its own styles, or anything of a stranger but text."""
     head = f"<p><strong>{_text(report.verdict.value)}</strong> {_text(numbers)}</p>"
     rows = "".join(map(_row, report.findings[:_MAX_FINDINGS]))
     left = len(report.findings) - _MAX_FINDINGS

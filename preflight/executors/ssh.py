@@ -270,7 +270,7 @@ def explain(name: str, target: str, code: int | None, error_text: str, *, deadli
             error_text,
         )
     if bootstrap.SHELL_MARK not in every:
-        said = f': it said "{lines[-1]}"' if lines else ", without a word"
+        said = f': it said "{lines[-1]}"' if lines else ", without a message"
         return ExecutorError(
             "denied",
             f"{name}: the login was accepted, but the login shell ended with exit code {code} before it ran the "

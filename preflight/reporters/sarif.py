@@ -102,7 +102,7 @@ def _invocation(report: Report) -> dict[str, Any]:
 
 def _rules(report: Report, opened: list[Outcome]) -> list[dict[str, Any]]:
     """Return a descriptor for each rule that has a result, with its documentation if it is installed."""
-    from preflight.config.resolve import all_items, declared_by
+    from preflight.plugins.installed import all_items, declared_by
 
     wanted = {f.id: (f.name, _LEVELS[f.severity]) for f in (*report.suppressed, *report.findings)}
     for outcome in opened:

@@ -26,7 +26,6 @@ from preflight._util.redaction import HIDDEN, scrub_traceback
 from preflight._util.sequences import join_some
 from preflight._util.usage_error import UsageError, similar_names
 from preflight.agent.wire import Context
-from preflight.config.resolve import rules_for
 from preflight.engine.evaluate import judged, selected
 from preflight.executors.base import (
     Executor,
@@ -43,6 +42,7 @@ from preflight.model.recording import Cluster, Facts, Fleet, Node, Origin, Recor
 from preflight.model.requests import Request, probe_name
 from preflight.plugins import registry
 from preflight.plugins.authoring import Check, PlanRequests
+from preflight.plugins.installed import rules_for
 
 #: Variables of the job that a child must not get: they would change the observer instead of what it observes.
 _EXCLUDED_VARIABLES = ("PATH", "HOME", "SHELL", "USER", "LOGNAME", "PYTHONSTARTUP", "PYTHONINSPECT")

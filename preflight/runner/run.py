@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.to_thread
 
-from preflight.config.resolve import rules_for
 from preflight.engine.evaluate import outcomes_of
 from preflight.engine.suppress import apply_suppressions
 from preflight.executors.base import NodeRequest
@@ -31,6 +30,7 @@ from preflight.model.progress import Progress, Step, ignore
 from preflight.model.recording import Cluster, Facts, Fleet, Node, NodeRecord, Origin, Recording, StageRecord
 from preflight.model.requests import Request
 from preflight.plugins.authoring import Check, Rule
+from preflight.plugins.installed import rules_for
 from preflight.runner.observer import Observer
 from preflight.runner.preparation import (
     ContextChoice,

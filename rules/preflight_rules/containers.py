@@ -33,7 +33,7 @@ _OTHER_WORK = re.compile(
 _CUDA_WORDS = re.compile(r"\bcuda\b|\bnccl\b|--gpus?[= ]|--num[_-]gpus|--fp16|--bf16|--nproc[_-]per[_-]node")
 _SHELLS = re.compile(r"(?:/\S*/)?(?:ba|z|da|k)?sh(?:\s+-[il]+)?$")
 _SMALL_SHM_MIB = 256
-#: Backends that exchange data over sockets, or in a way of their own.
+#: Backends that exchange data over sockets, or in their own way.
 _WITHOUT_NCCL = {"gloo", "mpi"}
 #: `torch:2.4-cpu`, `pytorch-cpu:latest`
 _CPU_IMAGE = re.compile(r"(?:^|[/:._-])cpu(?:$|[/:._-])")
@@ -373,13 +373,13 @@ def container_without_rdma_devices(job: Job) -> Iterator[Verdict]:
         if devices or capable:
             yield passed(scope.launch)
         elif not certainly_several(spanned):
-            yield unknown(scope.launch, "the number of nodes is not known, or one", at=wanted[0])
+            yield unknown(scope.launch, "the number of nodes is unknown or 1", at=wanted[0])
         elif unread:
             yield unknown(scope.launch, f"{quoted(claim)} has options that may give it the devices", at=claim)
         else:
             yield failed(
                 scope.launch,
-                f"{quoted(wanted[0])} asks for InfiniBand, but {quoted(claim)} gets no device of it: NCCL finds none"
+                f"{quoted(wanted[0])} asks for InfiniBand, but {quoted(claim)} gets no such device: NCCL finds none"
                 " and uses sockets.",
                 at=claim,
                 also=((wanted[0], "asked for here"), (launch, "over several nodes")),

@@ -17,13 +17,13 @@ import pytest
 from preflight import api
 from preflight._util.usage_error import UsageError
 from preflight.cli import main
-from preflight.config import resolve as selection
 from preflight.engine.report import Hosts, hosts_of
 from preflight.model.charts import Bars, Layout, Timeline
 from preflight.model.configuration import RunOptions, job_of, parse_injected_fault
 from preflight.model.recording import Facts, Fleet, Node, NodeRecord, SmokeOptions
 from preflight.model.recording_io import load, save
 from preflight.model.requests import probe_name
+from preflight.plugins import installed
 from preflight.reporters.base import Style
 from preflight.reporters.sarif import REPORTER as SARIF
 from preflight.reporters.text.full_report import page
@@ -76,7 +76,7 @@ class RecordingFacts(Facts):
 @pytest.mark.parametrize("smoke_options", [SmokeOptions(), SmokeOptions(servers=2, workers=2)])
 @pytest.mark.parametrize("address", ["127.0.0.1", "10.77.0.1"])
 def test_smoke_checks_declare_the_probes_that_their_plans_read(smoke_options: SmokeOptions, address: str) -> None:
-    checks = [check for check in selection.checks_for(None) if check.when == "smoke"]
+    checks = [check for check in installed.checks_for(None) if check.when == "smoke"]
     declared = {probe_name(probe) for check in checks for probe in (*check.reads, *check.probes)}
     fleet = Fleet(tuple(NodeRecord(Node(name, i, address)) for i, name in enumerate("ab")), smoke_options=smoke_options)
     read_probes = RecordingFacts()
@@ -243,7 +243,7 @@ def test_exactly_one_process_gets_the_injected_fault() -> None:
         fleet = Fleet(nodes, smoke_options=replace(smoke_options, injected_fault=parse_injected_fault(text)))
         requests = [
             request
-            for check in selection.checks_for(None)
+            for check in installed.checks_for(None)
             if check.meta.id in ("SMK001", "SMK021")
             for request in check.plan(job_of(smoke_options), fleet, Facts())
         ]
@@ -301,7 +301,7 @@ def test_a_backup_worker_runs_on_the_least_loaded_node() -> None:
             tuple(NodeRecord(Node(name, i, f"10.0.0.{i}")) for i, name in enumerate("abcd")),
             smoke_options=smoke_options,
         )
-        (check,) = (check for check in selection.checks_for(None) if check.meta.id == id)
+        (check,) = (check for check in installed.checks_for(None) if check.meta.id == id)
         return list(check.plan(job_of(smoke_options), fleet, Facts()))
 
     smoke_options = SmokeOptions(servers=1, workers=2, mode="async", backup=True)

@@ -190,9 +190,10 @@ def run_container(folder: Path, text: str, image_python: str) -> subprocess.Comp
 
 @pytest.mark.parametrize(("path", "code"), [("/usr", 0), ("/no/such/data", 1)])
 def test_the_init_container_passes_a_good_pod_and_stops_a_bad_one(tmp_path: Path, path: str, code: int) -> None:
-    job = JOB.replace('"train.py"]', f'"train.py", "--data-path", "{path}"]').replace(
-        '          resources: {limits: {nvidia.com/gpu: "8"}}\n', ""
-    )
+    job = JOB.replace('"train.py"]', f'"train.py", "--data-path", "{path}"]')
+    job = job.replace('          resources: {limits: {nvidia.com/gpu: "8"}}\n', "")
+    # Without it the pods have no names (KUB033).
+    job = job.replace("      restartPolicy: Never\n", "      restartPolicy: Never\n      subdomain: train\n")
     (tmp_path / "job.yaml").write_text(job)
     script = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--data-path')\np.parse_args()\n"
     (tmp_path / "train.py").write_text(script)

@@ -10,8 +10,8 @@ import pytest
 from preflight.cli import main
 from preflight.commands import rule_docs
 from preflight.commands.rule_docs import explanation, listing
-from preflight.config.resolve import all_items
 from preflight.plugins.authoring import HEADINGS, Check
+from preflight.plugins.installed import all_items
 
 
 @pytest.mark.parametrize("width", [30, 80, 200])

@@ -347,6 +347,8 @@ MUTANTS: dict[str, Mutant] = {
     "endless-beats": with_stream("done", endless(frame({"type": "beat", "sent_s": 1.0}) * 1000)),
     "endless-events": with_stream("done", endless(frame({**EVENT, "id": 1, "data": {"phase": "x"}}) * 500)),
     "answers-for-others": answers_for_others,
+    "answers-twice": answers_twice,
+    "unrequested-answers": unrequested_answers,
 }
 assert len(MUTANTS) >= 50
 

@@ -617,12 +617,3 @@ def misleading_names(folder: Path) -> None:
     ):
         with suppress(OSError, UnicodeError):
             (folder / name).write_text(BASH + LAUNCH)
-
-
-def crowd(root: Path, count: int) -> None:
-    """Write this number of files, of every shape in turn, each near the limit for one file."""
-    for number in range(count):
-        shape = SHAPES[number % len(SHAPES)]
-        folder = root / f"d{number:04}"
-        folder.mkdir()
-        (folder / shape.name).write_text(shape.text(1500) + f"# {number}\n")

@@ -19,8 +19,8 @@ import click
 import pytest
 
 from preflight.cli import main
-from preflight.config.resolve import all_items
 from preflight.plugins import registry
+from preflight.plugins.installed import all_items
 from tests.reporters.html import browser
 from tools import gallery, picture, transcripts
 from tools.transcripts import PAGES, ROOT, Refused, followed, steps

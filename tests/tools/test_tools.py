@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import textwrap
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +15,7 @@ from preflight._util import toml
 from preflight.engine import report
 from preflight.sources.tables import FOLDER, Row, load_table, parse_table
 from preflight_checks.plans import table
-from tools import fields
+from tools import fields, walk
 from tools.compare_verdicts import ROOT, Answer, answers, differences
 from tools.oracle import frameworks
 from tools.oracle.cases import Change, Verdict, read, write
@@ -323,3 +325,22 @@ def test_the_written_table_can_be_read() -> None:
 def test_the_committed_table_follows_the_script() -> None:
     listed = {version for versions in VERSIONS.values() for version in versions}
     assert {row["looked_at"] for row in table("wheels")["wheel"]} <= listed
+
+
+# The walk of a run through the packages.
+
+
+def test_architecture_shows_the_traced_order_of_packages() -> None:
+    # Packages and tables are loaded only once in a process.
+    script = "import sys; from tools import walk; sys.stdout.write(walk.page(walk.trace()))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == walk.PAGE.read_text("utf-8"), "run `python -m tools.walk`"
+
+
+def test_a_visit_that_follows_another_of_its_package_continues_it() -> None:
+    engine = walk.Visit("preflight.engine")
+    for package in ("preflight.plugins", "preflight.plugins", "preflight.sources", "preflight.plugins"):
+        engine.enter(package)
+    assert [visit.package for visit in engine.inner] == ["preflight.plugins", "preflight.sources", "preflight.plugins"]

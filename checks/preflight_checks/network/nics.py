@@ -496,7 +496,7 @@ def address_on_several_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
 
     Example: docker0 with 172.17.0.1 on every node; two machines configured with one address.
 
-    Fix: choose the interface of the network between the nodes; give each node an address of its own.
+    Fix: choose the interface of the network between the nodes; give each node its own address.
 
     Known limits: only the interface in use is compared, if it is known.
     """

@@ -400,7 +400,7 @@ def _active_nodes(on: Mapping[str, Port]) -> list[str]:
 
 def _remedy(state: str, name: str, nodes: list[str]) -> str:
     if state.startswith("INIT"):
-        return f"The link is up, and no subnet manager has configured it: does one run? (`sminfo` on {fold(nodes)})"
+        return f"The link is up, and no subnet manager has configured it; is one running? (`sminfo` on {fold(nodes)})"
     if "Disabled" in state:
         return f"`ip link set` up the interface of {name} on {fold(nodes)} (`rdma link` shows which it is)."
     return f"Check cable, transceiver and switch port of {name} on {fold(nodes)}: `mlxlink -d {name.split(':')[0]}`."

@@ -387,7 +387,7 @@ def gid_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Example: NCCL_IB_GID_INDEX=3 is ::ffff:10.0.0.4 RoCE v2 on three nodes, and empty on node2, whose interface has no
     IPv4 address.
 
-    Fix: give the interface behind the card its address; leave NCCL_IB_GID_INDEX out (NCCL 2.21 and later), or name the
+    Fix: give the interface of the card its address; leave NCCL_IB_GID_INDEX out (NCCL 2.21 and later), or name the
     index that `show_gids` prints for the RoCE v2 IPv4 address.
 
     Known limits: whether the address can be reached is not tested. Some switches carry link-local or version 1 within
@@ -436,7 +436,7 @@ def _finding(
         nodes=nodes,
         remedy=f"Set NCCL_IB_GID_INDEX={better.index}, if it is the same on all nodes, or exclude it (NCCL 2.21 on)."
         if better is not None
-        else f"Give the interface behind {some.port.device.name} an IPv4 address on {fold(nodes)}"
+        else f"Give the interface of {some.port.device.name} an IPv4 address on {fold(nodes)}"
         + (f" (`ip addr add ... dev {_interface(some)}`)." if _interface(some) else "."),
         certain=certain,
     )

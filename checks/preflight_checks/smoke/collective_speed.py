@@ -47,7 +47,7 @@ THROTTLED_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Straggler:
-    """A rank that is slower than the others in both windows: by which factor at least, and in what."""
+    """A rank that is slower than the others in both windows: by which minimum factor, and in what."""
 
     node: str
     rank: int

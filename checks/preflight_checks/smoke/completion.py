@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -40,7 +39,7 @@ from preflight_checks.smoke.plan import (
     run_of,
     smoke_check,
 )
-from preflight_checks.smoke.ranks import DELAY_S, AppliedFault, Judge, applied_fault, may_fail_by_injection
+from preflight_checks.smoke.ranks import DELAY_S, AppliedFault, applied_fault, may_fail_by_injection
 from preflight_checks.smoke.results import wrong_collective_result
 from preflight_checks.smoke.server_results import (
     servers_trained_nothing,
@@ -67,11 +66,8 @@ _FAULT_TEXTS = {
 _DELAYS = 10
 #: The problem that the culprit is reported with.
 _CULPRIT_PROBLEMS = {"kill": ("dead",), "stop": ("stopped", "stuck")}
-#: The checks of results, without the note that an injected fault is expected.
-_BY_RESULT: tuple[Judge, ...] = tuple(
-    inspect.unwrap(check.judge)
-    for check in (wrong_collective_result, wrong_server_result, updates_lost_doubled_or_stale, servers_trained_nothing)
-)
+#: The checks of results.
+_BY_RESULT = (wrong_collective_result, wrong_server_result, updates_lost_doubled_or_stale, servers_trained_nothing)
 
 
 def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
@@ -173,8 +169,10 @@ def _missed(found: AppliedFault, message: str, seen: str) -> Verdict:
 def _result_finding(job: Job, fleet: Fleet, facts: Facts, found: AppliedFault) -> str:
     """The finding of a result check about the fault; empty if none names its target."""
     name = f"{found.role} {found.index}"
-    for judge in _BY_RESULT:
-        for verdict in judge(job, fleet, facts):
+    # With the injected fault, the checks would note in each message that the finding is expected.
+    as_usual = replace(fleet, smoke_options=replace(fleet.smoke_options, injected_fault=None))
+    for result in _BY_RESULT:
+        for verdict in result.judge(job, as_usual, facts):
             if verdict.status is Status.FAIL and (found.node in verdict.nodes or name in verdict.processes):
                 return verdict.message
     return ""

@@ -713,7 +713,7 @@ def servers_slower_than_links(job: Job, fleet: Fleet, facts: Facts, run: ServerR
 
     Example: a step exchanges 2.3 GB with 2 servers in 21 s; the slowest link carries that in 3.9 s.
 
-    Fix: add servers, or place them on nodes of their own; see SMK026 for an uneven load and LNK006 for a slow link.
+    Fix: add servers, or place them on separate nodes; see SMK026 for an uneven load and LNK006 for a slow link.
 
     Known limits: rows of tables are not counted, because a batch's number of rows is not known. Without measured links,
     with more processes than cores on a node, or with all of them on one machine, the time is reported and not judged.
@@ -721,7 +721,7 @@ def servers_slower_than_links(job: Job, fleet: Fleet, facts: Facts, run: ServerR
     """
     what = "communication of a step"
     if not fleet.smoke_options.profile_model:
-        yield not_applicable(what, "the run trains a small model of its own; --profile-model gives it the job's sizes")
+        yield not_applicable(what, "the run trains its own small model; --profile-model gives it the job's sizes")
         return
     found = processes(job, fleet, facts)
     shape = shape_of(job, fleet, facts, found) if not isinstance(found, str) else None
@@ -750,7 +750,7 @@ def servers_slower_than_links(job: Job, fleet: Fleet, facts: Facts, run: ServerR
         f"{size(busiest)} of {node}, the busiest node",
         at=Evidence(FACT, format_time(timed.seconds), f"<= {format_time(SLOW_FACTOR * due_s)}", node=timed.node),
         remedy=f"Look at the load of {node} and at what else uses its links; see SMK026 for servers with an uneven "
-        "load. More servers divide the bytes, if each is on a node of its own.",
+        "load. More servers divide the bytes, if each is on its own node.",
     )
 
 

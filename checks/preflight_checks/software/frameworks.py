@@ -405,7 +405,7 @@ def _detail(problem: str, library: DriverLibrary, kernel: str) -> str:
     if problem == "older":
         return f"{library.path} is {library.version}, the kernel's module {kernel}"
     if problem == "siblings":
-        return f"{fold(library.empty_files or ())} beside {library.path}"
+        return f"{fold(library.empty_files or ())} next to {library.path}"
     return (
         f"{library.path}: {library.detail}" if library.path and library.path not in library.detail else library.detail
     )

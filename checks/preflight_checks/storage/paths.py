@@ -448,7 +448,7 @@ def too_few_data_files(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
         observed = {node: state for node, state in observed.items() if not state.hurried}
         whole = {node: state for node, state in observed.items() if divided or _are_complete(state)}
         if not observed:
-            yield unknown(f"data files of {item.path}", "its files could be listed on no node (see DAT011)")
+            yield unknown(f"data files of {item.path}", "its files could not be listed on any node (see DAT011)")
             continue
         own = _own_bytes(observed) if not nodes_share_machine(fleet) else {}
         found = [*_too_few(item, whole, world, claims, divided, workers_of_rank(job)[0]), *_uneven_nodes(item, own)]

@@ -81,7 +81,7 @@ def _other(sheet: Sheet, cause: Cause) -> None:
 _WITHOUT_CAUSE = {
     Answer.UNKNOWN: "the run failed, and no line of these logs says why",
     Answer.NO_END: "no line says that the run failed, and none that it completed: it may still run, have stopped "
-    "without a word, or have more logs than these",
+    "without a message, or have more logs than these",
     Answer.NO_RUN: "no sign of a training run: these logs name no launcher, no framework and no rank",
     Answer.UNREADABLE: "these logs are empty, binary or truncated, so nothing is known about the run",
 }

@@ -28,7 +28,7 @@ class Hang:
     """Ranks that wait in a collective which cannot end.
 
     Args:
-        kind: `missing`: some ranks did not come to it. `stuck`: some do not finish what others finished.
+        kind: `missing`: some ranks did not reach it. `stuck`: some do not finish what others finished.
             `order`: ranks call the same collectives in another order. `other`: a rank is in another collective.
             `sizes`: the tensors differ.
         ranks: those that differ from the others.
@@ -174,7 +174,7 @@ def _awaited(groups: Mapping[str, _Positions], dumps: Mapping[int, Dump]) -> Han
     awaited = {rank for ranks in edges.values() for rank in ranks}
     while (inner := {rank for own in awaited for rank in edges[own] if rank in awaited}) != awaited:
         awaited = inner
-    each_other = f"{format_ranks(awaited)} wait for each other, and the dumps do not tell which one went wrong: "
+    each_other = f"{format_ranks(awaited)} wait for each other, and the dumps do not show which one went wrong: "
     return _explained(sorted(awaited), groups, dumps, text=each_other) if awaited else None
 
 
@@ -239,7 +239,7 @@ class _Delay:
         if not any(rank in dumps for rank in ranks):
             return f"{format_ranks(ranks)} left no dump, and may be the cause that the others wait in {what}"
         waits = f"{format_ranks(here)} {'waits' if len(here) == 1 else 'wait'}"
-        return f"{format_ranks(ranks)} did not come to {what}, in which {waits}"
+        return f"{format_ranks(ranks)} did not reach {what}, in which {waits}"
 
     def here(self, group: _Positions) -> dict[int, Call]:
         return {rank: own[self.number] for rank, own in sorted(group.calls.items()) if self.number in own}
@@ -274,7 +274,7 @@ def _explained(odd: Sequence[int], groups: Mapping[str, _Positions], dumps: Mapp
         if peer in odd and peer not in told:
             told.add(peer)
             here.setdefault(rank, call)
-            parts.append(f"rank {peer} did not come to the {call.operation} that rank {rank} waits in")
+            parts.append(f"rank {peer} did not reach the {call.operation} that rank {rank} waits in")
     now = _elsewhere(odd, dumps)
     entered = {rank for delay, ranks in by_delay.items() if delay.is_entered for rank in ranks}
     waiting = {rank for rank, call in now.items() if not call.is_finished} - entered

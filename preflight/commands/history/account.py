@@ -8,8 +8,8 @@ fault of none. A node's change is the median of its latest runs less that of its
 - six deviations (1.4826 MAD) away from the changes of its peers, if there are enough of them.
 
 What changed in one step in the same run on several nodes has a cause that they share. What got worse on the nodes whose
-driver, kernel or system changed, when it changed and compared with the others, is told of that change and not of the
-nodes.
+driver, kernel or system changed, when it changed and compared with the others, is reported for that change and not for
+the nodes.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def _fared(node: NodeAccount) -> str:
 
 def _last(account: Account) -> str:
     if not account.runs:
-        return "preflight: no runs are remembered for these nodes"
+        return "preflight: no runs are stored for these nodes"
     if not account.stories:
         return "preflight: nothing to report"
     nodes = len({node for story in account.stories for node in story.nodes})

@@ -8,11 +8,12 @@ from collections.abc import Container, Iterator, Sequence
 
 from preflight._util.sanitize import clean, fold_nodes
 from preflight._util.sequences import grouped
-from preflight.config.resolve import declared_by, unknown
+from preflight.config.resolve import unknown
 from preflight.engine.report import AvoidedCost, Report
 from preflight.model.findings import Evidence, Finding, Outcome, Severity, VerdictKind
 from preflight.model.job import Note, Suppression
 from preflight.plugins import registry
+from preflight.plugins.installed import declared_by
 
 #: Number of observations shown per finding.
 _MAX_EVIDENCE = 8

@@ -23,13 +23,13 @@ from preflight.commands.fix import Files, plan
 from preflight.commands.plan.compose import setting_of, shown
 from preflight.commands.plan.job_plan import LaunchPlan, RankRow, Setting
 from preflight.commands.plan.plan_pages import size_of
-from preflight.config.resolve import declared_by
 from preflight.engine.report import Report
 from preflight.model.findings import Edit, Finding, Location, Severity
 from preflight.model.job import Claim, Job, Launch, Relation
 from preflight.model.job.value import ENVIRONMENT_PREFIX, QUANTITIES, SETTING_PREFIX
 from preflight.plugins import registry
 from preflight.plugins.authoring import Check, Rule
+from preflight.plugins.installed import declared_by
 from preflight.services.language_server.folder import Folder, JudgedJob, Text, Watch, uri_of
 
 SOURCE = "preflight"

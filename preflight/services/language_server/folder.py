@@ -25,6 +25,7 @@ from lsprotocol import types
 
 from preflight import __version__, api
 from preflight._util.budget import running
+from preflight._util.roots import repository_of
 from preflight.commands.fix import Files
 from preflight.config.resolve import Choices, choose, read_jobs
 from preflight.engine.judge import judge
@@ -32,7 +33,7 @@ from preflight.model.job import Job, NoteKind
 from preflight.model.progress import Step
 from preflight.model.recording import Configuration, Recording
 from preflight.sources.base import defaults_assumed
-from preflight.sources.discovery.walk import Excluded, repository_of, walk
+from preflight.sources.discovery.walk import Excluded, walk
 from preflight.sources.formats.tree import MAX_BYTES
 
 if TYPE_CHECKING:

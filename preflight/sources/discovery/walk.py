@@ -18,14 +18,14 @@ import os
 import re
 import struct
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from preflight._util import regular_file
-from preflight._util.usage_error import UsageError, nearest_path
+from preflight._util.usage_error import UsageError
 from preflight.model.job import LeftOut, Note, NoteKind, Span
 
 if TYPE_CHECKING:
@@ -322,56 +322,6 @@ def _is_script(path: str) -> bool:
             return _SCRIPT.match(stream.read(_HEAD)) is not None
     except OSError:
         return False
-
-
-def root_of(paths: Sequence[str | Path], root: str | Path | None = None) -> Path:
-    """The directory to which the paths in a report on `paths` are relative."""
-    return Path(root) if root is not None else _common_root([Path(path) for path in paths])
-
-
-def resolve_paths(
-    paths: Sequence[str | Path], root: str | Path | None, given: Mapping[Path, bytes] | None
-) -> tuple[Path, list[Path]]:
-    """The root and the paths; each path exists inside the root."""
-    chosen = [Path(path) for path in paths] or [Path()]
-    for path in chosen:
-        if not os.path.lexists(path) and path not in (given or {}):
-            hint = nearest_path(path) or "; name a job's script, its configuration or a directory"
-            raise UsageError(f"{path} does not exist{hint}")
-    top = Path(root) if root is not None else _common_root(chosen)
-    if not top.is_dir():
-        raise UsageError(f"the root {top} is not a directory")
-    held = top.resolve()
-    for path in chosen:
-        # A link to a file counts at its own location; a folder is resolved.
-        whole = path.is_dir() or path.name in ("", "..")
-        place = path.resolve() if whole else path.absolute().parent.resolve() / path.name
-        if place != held and held not in place.parents:
-            raise UsageError(f"{path} is outside --root {top}; give a root that contains it")
-    return top, chosen
-
-
-def _common_root(paths: Sequence[Path]) -> Path:
-    """The working directory if everything is in it, otherwise the directory that contains all paths."""
-    here = Path.cwd().resolve()
-    folders = [folder_of(path) for path in paths]
-    if all(folder == here or here in folder.parents for folder in folders):
-        return here
-    top = folders[0]
-    while not all(folder == top or top in folder.parents for folder in folders):
-        top = top.parent
-    return top
-
-
-def repository_of(folder: Path) -> Path:
-    """The top of the innermost repository that contains a folder; the folder itself if there is none."""
-    place = folder.resolve()
-    return next((above for above in (place, *place.parents) if os.path.lexists(above / ".git")), folder)
-
-
-def folder_of(path: Path) -> Path:
-    """The folder itself, or the folder of a file."""
-    return path.resolve() if os.path.isdir(path) else path.absolute().parent.resolve()  # noqa: PTH112
 
 
 #: Repositories of half a million files have such an index.

@@ -22,11 +22,11 @@ from preflight.sources.tables import FOLDER
 _NAMES = {
     "object": "a mapping",
     "array": "a list",
-    "string": "a text",
+    "string": "a string",
     "integer": "a whole number",
     "number": "a number",
     "boolean": "true or false",
-    "int-or-string": "a whole number or a text",
+    "int-or-string": "a whole number or a string",
 }
 #: What a schema says of texts of which only a few are taken.
 _LIMITED = frozenset(("enum", "rules"))
@@ -362,7 +362,7 @@ def _named(node: Node) -> str:
     if node.kind is Kind.ARRAY:
         return "a list"
     if isinstance(node.value, str):
-        return "a text"
+        return "a string"
     if node.value is None:
         return "null"
     if isinstance(node.value, bool):

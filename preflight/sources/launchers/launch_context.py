@@ -402,7 +402,7 @@ _ASSIGNMENT = re.compile(r"(?P<name>[A-Z][A-Z0-9_]{2,60})=.*", re.DOTALL)
 def state_unread_variables(line: LaunchLine, visible: Mapping[str, Variable], tree: Tree) -> tuple[Claim, ...]:
     """State each variable that the launch is meant to see and does not.
 
-    It is assigned and not exported, or its assignment stands among the arguments.
+    It is assigned and not exported, or its assignment is among the arguments.
     """
     builder = ClaimBuilder("environment", line.scope, line.command.condition)
     texts: dict[str, str] = {}

@@ -449,7 +449,7 @@ def _uses_in(module: Module, call: ast.Call, name: str, depth: int) -> Iterator[
 
 
 def _comes_early(module: Module, call: ast.Call, names: Sequence[str]) -> bool:
-    """Whether one of these calls stands behind the call in the same function, and none before it."""
+    """Whether one of these calls follows the call in the same function, and none before it."""
     around = enclosing(module, call)
     others = [other for other in module.named(*names) if enclosing(module, other) is around]
     # Any run of an executor but that of the startup program comes after the workers are there.
@@ -469,7 +469,7 @@ def _variables_set(module: Module, around: ast.AST, names: Sequence[str]) -> Ite
 
 
 def _comes_late(module: Module, call: ast.Call, names: Sequence[str]) -> bool:
-    """Whether one of these calls certainly stands before the call in the same function."""
+    """Whether one of these calls certainly precedes the call in the same function."""
     around = enclosing(module, call)
     others = [other for other in module.named(*names) if enclosing(module, other) is around]
     return any(other.lineno < call.lineno and not module.condition(other) for other in others)

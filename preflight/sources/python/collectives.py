@@ -278,7 +278,7 @@ def _operations(module: Module) -> list[ast.Call]:
 
 
 def _left_out(module: Module, call: ast.Call, test: ast.expr) -> int | None:
-    """The lowest rank that does not come to a call under a condition like `rank < 2`; None if that is not known."""
+    """The lowest rank that does not reach a call under a condition like `rank < 2`; None if that is not known."""
     child: ast.AST = call
     for outer in module.outline.above(call):
         if isinstance(outer, ast.If) and outer.test is test:

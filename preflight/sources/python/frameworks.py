@@ -566,7 +566,7 @@ def repeated_passes(module: Module) -> Iterator[Claim]:
 
 
 def _passes(module: Module, backward: ast.Call, step: ast.Call) -> Value | None:
-    """How many backward passes come to a step; None where there is one, or they are not in one place."""
+    """How many backward passes lead to a step; None where there is one, or they are not in one place."""
     around, above = list(module.outline.above(step)), list(module.outline.above(backward))
     shared = next((node for node in above if any(node is other for other in around)), None)
     inner = above[: next((n for n, node in enumerate(above) if node is shared), 0)]

@@ -4,7 +4,7 @@
 for the last rank gives it more. Either way the ranks run different numbers of steps, and those that finish first leave
 the others waiting. Padding, dropping or wrapping around makes them equal again.
 
-A list may be written out, be the entries of a folder of the tree, or stand in the one JSON or YAML file near the script
+A list may be written out, be the entries of a folder of the tree, or be in the one JSON or YAML file near the script
 that has its key: a guess, as only the launch line says which file the script is given.
 """
 

@@ -138,7 +138,7 @@ def _others_call_too(module: Module, test: ast.expr, names: set[str]) -> bool:
 
 
 def skipped_collectives(module: Module) -> Iterator[Claim]:
-    """`continue` of one rank in a loop in which the others come to a collective."""
+    """`continue` of one rank in a loop in which the others reach a collective."""
     left: list[ast.stmt] = [*module.nodes(ast.Continue), *module.nodes(ast.Break)]
     for node in left:
         guard = ranks_of(module).inside(node)

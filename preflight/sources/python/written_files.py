@@ -427,7 +427,7 @@ def _waits(module: Module) -> list[int]:
 
 
 def _nothing_waits(module: Module, first: ast.Call, second: ast.Call, waits: Sequence[int]) -> bool:
-    """Whether two calls stand in one function and no rank waits for others on a line between them."""
+    """Whether two calls are in one function and no rank waits for others on a line between them."""
     after = bisect_right(waits, first.lineno)
     if after < len(waits) and waits[after] < second.lineno:
         return False

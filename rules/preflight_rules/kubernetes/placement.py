@@ -155,7 +155,7 @@ def _starts_with_fewer(workload: Workload) -> bool:
     "KUB060",
     "queue-name-misspelt",
     severity=Severity.WARNING,
-    otherwise="no job names a queue beside similar ones in its files",
+    otherwise="no job names a queue while its files define similar ones",
 )
 def queue_name_misspelt(job: Job) -> Iterator[Verdict]:
     """A job names a queue that no file defines, and its namespace has one with almost the same name.
@@ -171,7 +171,7 @@ def queue_name_misspelt(job: Job) -> Iterator[Verdict]:
 
     Fix: The name of the LocalQueue.
 
-    Known limits: A queue with a name of its own kind may exist on the cluster, and is not judged.
+    Known limits: A queue of that name may exist on the cluster, and is not judged.
     """
     for workload in workloads(job):
         wanted, defined = workload.in_force("queue_name"), workload.in_force("queue_defined")
@@ -305,12 +305,12 @@ def _same_namespace(job: Job, workload: Workload, other: Claim) -> bool:
     "KUB024",
     "network-policy-blocks-ranks",
     severity=Severity.WARNING,
-    otherwise="no network policy denies all traffic beside a job",
+    otherwise="no network policy next to a job denies all traffic",
 )
 def network_policy_blocks_ranks(job: Job) -> Iterator[Verdict]:
     """A network policy blocks all connections to the pods of a job.
 
-    What it checks: No NetworkPolicy of the job's namespace, in its file or beside it, selects all pods and allows no
+    What it checks: No NetworkPolicy of the job's namespace, in its file or next to it, selects all pods and allows no
     ingress, or only from other namespaces, unless another policy there allows some ingress.
 
     Why it matters: The ranks dial each other: rendezvous, NCCL, Gloo and MPI all wait for connections that the policy
@@ -665,7 +665,7 @@ def rdma_set_up_and_not_requested(job: Job) -> Iterator[Verdict]:
                     workload.id,
                     f"{quoted(needing[0])} chooses a device that the {role.name or 'pod'} does not request.",
                     at=needing[0],
-                    remedy="Request the device beside the GPUs, such as `vpc.amazonaws.com/efa: 4` or `rdma/ib: 1`.",
+                    remedy="Also request the device, such as `vpc.amazonaws.com/efa: 4` or `rdma/ib: 1`.",
                 )
             elif opened and not has_device:
                 yield unknown(workload.id, f"{quoted(opened[0])} is known only at run time", at=opened[0])
@@ -819,8 +819,8 @@ def pod_address_without_svc(job: Job) -> Iterator[Verdict]:
             if verdict is None and _CONNECTING.isdisjoint(items(plugins[0].value)):
                 verdict = failed(
                     workload.id,
-                    f"{placed(claim)} is provided by Volcano's plugin svc alone, which {quoted(workload.head)} does not"
-                    " have: a pod does not find the others.",
+                    f"{placed(claim)} is set only by Volcano's plugin svc, which {quoted(workload.head)} does not"
+                    " have: the pods cannot find each other.",
                     at=claim,
                     also=((plugins[0], "without svc"),),
                     remedy="Add `svc: []` to spec.plugins.",

@@ -244,7 +244,7 @@ def accelerate_rendezvous_back_end_unread(question: Question[Setup]) -> Verdict 
     exists = back_end in _BACKENDS
     return failed(
         question.subject,
-        f"{quoted(named[0])} is ignored: accelerate takes `static` unless the command line gives"
+        f"{quoted(named[0])} is ignored: accelerate uses `static` unless the command line gives"
         + (" --rdzv_backend" + ("." if exists else f", and no rendezvous backend is called {back_end!r}.")),
         at=named[0],
         remedy="Write `rdzv_backend: static` and give each machine its machine_rank, or pass"
@@ -531,7 +531,7 @@ def _similar_key(key: str, known: frozenset[str]) -> str:
 def accelerate_keys_beside_deepspeed_file(job: Job) -> Iterator[Verdict]:
     """A configuration names a DeepSpeed file and repeats settings that belong in that file.
 
-    What it checks: Beside deepspeed_config_file, the configuration has none of the keys that belong in that file:
+    What it checks: With deepspeed_config_file the configuration has none of the keys that belong in that file:
     zero_stage, gradient_accumulation_steps, gradient_clipping, the offload devices and paths, zero3_save_16bit_model,
     and mixed_precision unless the command line gives it.
 
@@ -575,8 +575,8 @@ def _keys_beside_finding(setup: Setup, file: Claim, refused: list[Claim], *, onl
     extra = " (or give `--mixed_precision` on the command line instead)" if only_precision else ""
     return failed(
         setup.subject,
-        f"{names} beside `{file.spelling}` ({where(file)}): Accelerate stops, because these settings must be in the "
-        "DeepSpeed file only.",
+        f"{names} together with `{file.spelling}` ({where(file)}): Accelerate stops, because these settings must be"
+        " in the DeepSpeed file only.",
         at=refused[0],
         also=((file, "the DeepSpeed file is named here"), *((claim, "too") for claim in refused[1:8])),
         remedy=f"Remove {names} and set it in the DeepSpeed file{extra}.",

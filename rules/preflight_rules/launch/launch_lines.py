@@ -39,7 +39,7 @@ def reaching_launcher_started_on_each_node(job: Job) -> Iterator[Verdict]:
     What it checks: `deepspeed` and `colossalai run` are not started several times by srun, mpirun or pdsh, unless
     options tell deepspeed that each node starts it (`--no_ssh`, `--node_rank`).
 
-    Why it matters: Without a hostfile each copy trains alone on the GPUs of its own node, without an error. With a
+    Why it matters: Without a hostfile each copy trains alone on the GPUs of its node, without an error. With a
     hostfile each copy logs in to all nodes and starts all ranks once more: ports and GPUs are taken several times.
 
     Example: `#SBATCH --nodes=2` and `srun deepspeed train.py`.
@@ -456,7 +456,7 @@ def _batches(subject: str, stated: Sequence[tuple[Launch, tuple[Claim, ...]]], m
     "gpu-given-to-two-starts",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="no two launches with GPUs of their own are started at the same time",
+    otherwise="no two launches with their own GPUs are started at the same time",
 )
 def gpu_given_to_two_starts(job: Job) -> Iterator[Verdict]:
     """Two launches that run at the same time on one host are given the same GPU.

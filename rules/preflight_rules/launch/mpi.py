@@ -509,7 +509,8 @@ def horovod_hosts_without_slots(job: Job) -> Iterator[Verdict]:
             if verdict is None and bad:
                 verdict = failed(
                     launch.id,
-                    f"{quoted(claim)} has `{bad[0]}`, and of a hostfile horovodrun reads `HOST slots=N` only: it stops."
+                    f"{quoted(claim)} has `{bad[0]}`, but horovodrun accepts only `HOST slots=N` in a hostfile:"
+                    " it stops."
                     if in_file
                     else f"{quoted(claim)} gives {bad[0]} no number of slots, which horovodrun requires for every host:"
                     " it stops with 'Invalid host input'.",

@@ -516,7 +516,7 @@ def host_listed_twice(job: Job) -> Iterator[Verdict]:
             verdict = undecided(launch.id, (claim,), launch)
             lists = [value for value in claim.alternatives if isinstance(value, tuple)]
             if verdict is None and lists and all(is_placeholder(str(host)) for hosts in lists for host in hosts):
-                verdict = unknown(launch.id, f"{quoted(claim)} names placeholders in the place of hosts", at=claim)
+                verdict = unknown(launch.id, f"{quoted(claim)} names placeholders instead of hosts", at=claim)
             elif verdict is None and lists and all(len(set(hosts)) < len(hosts) for hosts in lists):
                 verdict = _duplicate_finding(launch.id, claim, tuple(str(host) for host in lists[0]))
             yield verdict or passed(launch.id)
@@ -585,7 +585,7 @@ def hostfile_missing(job: Job) -> Iterator[Verdict]:
     Why it matters: deepspeed prints "Unable to find hostfile, will proceed with training with local resources only" and
     trains on one node, while the others are paid for.
 
-    Example: `deepspeed --hostfile=hostfile train.py` with no file `hostfile` beside the script.
+    Example: `deepspeed --hostfile=hostfile train.py` with no file `hostfile` next to the script.
 
     Fix: Correct the path, or add the file.
 

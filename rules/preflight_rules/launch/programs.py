@@ -65,7 +65,7 @@ def configuration_given_as_program(job: Job) -> Iterator[Verdict]:
             yield failed(
                 launch.id,
                 f"`{launch.program}` is where {launch.launcher} expects the Python program, and `{later}` comes after"
-                " it: an option before takes one value only.",
+                " it: an option before it takes only one value.",
                 at=launch,
                 remedy=f"Put the values of that option together (`--option=A,B`), so that `{later}` comes first.",
             )
@@ -112,8 +112,8 @@ def blank_after_backslash(job: Job) -> Iterator[Verdict]:
             continue
         yield undecided(launch.id, (found[0],)) or failed(
             launch.id,
-            f"{quoted(found[0])} is a backslash before a blank: the command of {launch.launcher} ends on this line, and"
-            " the next line is a command of its own.",
+            f"{quoted(found[0])} is a backslash followed by a blank: the command of {launch.launcher} ends here,"
+            " and the next line is a separate command.",
             at=found[0],
             remedy="Remove the blank after the backslash.",
         )
@@ -126,7 +126,7 @@ def comment_within_command(job: Job) -> Iterator[Verdict]:
     What it checks: No line of a launch that ends in a backslash is followed by a comment and further options.
 
     Why it matters: The backslash joins the comment to the command, and the comment goes to the end of its own line,
-    where no backslash counts. The options below it are a command of their own, which the shell does not find.
+    where no backslash counts. The options below it are a separate command, which the shell does not find.
 
     Example: `torchrun --nproc_per_node=8 \\`, then `# --nnodes=2 \\`, then `train.py`.
 
@@ -146,7 +146,7 @@ def comment_within_command(job: Job) -> Iterator[Verdict]:
             continue
         yield failed(
             launch.id,
-            f"{quoted(cut[0])} ends the command of {launch.launcher}: the lines below it are a command of their own.",
+            f"{quoted(cut[0])} ends the command of {launch.launcher}: the lines below it are a separate command.",
             at=cut[0],
             also=((launch, "the command"),),
             remedy="Move the comment above the command.",
@@ -203,7 +203,7 @@ def program_refuses_launch(job: Job) -> Iterator[Verdict]:
 
     What it checks: The program is followed on paper from its first statement, through its modules, with the options of
     the launch line, the variables that the launch sets, the JSON and YAML files that the program reads, and the number
-    of ranks. It must not come to an `assert` or `raise` that ends it, and its parser must accept the line.
+    of ranks. It must not reach an `assert` or `raise` that ends it, and its parser must accept the line.
 
     Why it matters: The program knows best what it can run. Every rank stops with its exception, after the nodes are
     allocated.
@@ -250,7 +250,7 @@ def _words(launch: Launch) -> Iterator[str]:
     otherwise="plain python starts no program with `--launcher`",
 )
 def launcher_option_without_launcher(job: Job) -> Iterator[Verdict]:
-    """A program is told that a launcher started it, and plain python starts it.
+    """The options of a program name a launcher that started it, but plain python starts it.
 
     What it checks: A program that plain python starts without RANK is not given `--launcher pytorch`.
 

@@ -272,7 +272,7 @@ def wheel_and_image_cuda_differ(job: Job) -> Iterator[Verdict]:
         yield failed(
             job.name,
             f"{placed(other)} takes wheels for CUDA {second} into the image that {placed(one)} fills with wheels for"
-            f" CUDA {first}: importing the second one stops at a library or operator that is missing.",
+            f" CUDA {first}: importing the second one fails with a missing library or operator.",
             at=other,
             also=((one, f"CUDA {first}"),),
             remedy="Install all of them from one index, for one CUDA release.",
@@ -371,7 +371,7 @@ def _of_wheel(job: Job, torch: _Package, other: _Package, wanted: str) -> Verdic
     return failed(
         f"{job.name} {other.name}",
         f"{placed(other.claim)} is a wheel for torch {wanted}, but {placed(torch.claim)} requests torch"
-        f" {_minor(torch.version)}: importing it stops at an undefined symbol.",
+        f" {_minor(torch.version)}: importing it fails with an undefined symbol.",
         at=other.claim,
         also=((torch.claim, "torch"),),
         remedy=f"Install the wheel of {other.name} for torch {_minor(torch.version)}.",
@@ -621,7 +621,7 @@ def _refused(job: Job, package: _Named, other: _Named, needed: str, named: list[
         needed = _PATCH.sub(r"==\1.*", needed)
     if not _excludes(needed, other):
         return False
-    # Groups of extras, several images, a later command: each may name a release of its own.
+    # Groups of extras, several images, a later command: each may name its own release.
     same = [each for each in named if each.name == other.name]
     return _installed_together(job, package.claim, other.claim) or all(_excludes(needed, each) for each in same)
 

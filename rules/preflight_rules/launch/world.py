@@ -48,7 +48,7 @@ _UNITS = {
     "gpus_per_node": "GPU",
 }
 _PLURALS = {"process": "processes"}
-#: Launchers that give each rank a WORLD_SIZE of their own, whatever the variable was before.
+#: Launchers that give each rank their own WORLD_SIZE, whatever the variable was before.
 _SETS_WORLD_SIZE = (AGENT_LAUNCHERS - {"paddle"}) | {"deepspeed"}
 _MEANINGS = {
     "nodes": "number of nodes",
@@ -155,7 +155,7 @@ def _other_objects(job: Job, launch: Launch | None, sets: Sequence[Claim]) -> tu
     """The numbers of pods in other Kubernetes objects that start nodes of the same group; None if they are not known.
 
     One object may hold the pod of the master, and another those of the workers: their launch lines name one master. A
-    launch line with a node rank of its own is one node of a group.
+    launch line with its own node rank is one node of a group.
     """
     if launch is None or len(sets) != 1 or sets[0].source != "kubernetes" or sets[0].spelling.startswith("numNodes"):
         # A TrainJob starts all nodes of its group.

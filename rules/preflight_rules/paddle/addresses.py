@@ -93,7 +93,7 @@ def fleet_variable_missing(job: Job) -> Iterator[Verdict]:
 
     Fix: Set the variable, or start the job with fleetrun, which sets all of them.
 
-    Known limits: A variable that the cluster sets is not seen. A script with a role maker of its own is not judged.
+    Known limits: A variable that the cluster sets is not seen. A script with its own role maker is not judged.
     """
     for launch in job.launches:
         roles = {text for claim in job.setting("ps_role", launch.scope) for text in texts(claim.value)}
@@ -107,7 +107,7 @@ def fleet_variable_missing(job: Job) -> Iterator[Verdict]:
             elif given and not requests[0].condition:
                 yield failed(
                     launch.id,
-                    f"fleet asks for TRAINING_ROLE, but of its variables only {quoted(given[0])} is set.",
+                    f"fleet asks for TRAINING_ROLE, but only {quoted(given[0])} of its variables is set.",
                     at=launch,
                     also=((requests[0], "reads the variables"), (given[0], "set here")),
                     remedy="Set TRAINING_ROLE=TRAINER or PSERVER, or start the job with fleetrun.",
@@ -126,8 +126,8 @@ def fleet_variable_missing(job: Job) -> Iterator[Verdict]:
         else:
             yield failed(
                 launch.id,
-                f"fleet needs {missing} for a {next(iter(roles))}, but of its variables only"
-                f" {', '.join(sorted(names & {name for entry in needed for name in entry}))} are set.",
+                f"fleet needs {missing} for a {next(iter(roles))}, but only"
+                f" {', '.join(sorted(names & {name for entry in needed for name in entry}))} of its variables are set.",
                 at=launch,
                 also=((requests[0], "reads the variables"),),
                 remedy=f"Set {missing}, or start the job with fleetrun.",

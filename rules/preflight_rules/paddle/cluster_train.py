@@ -195,7 +195,7 @@ def trainer_left_local(question: LaunchQuestion) -> Verdict | None:
 
     What it checks: `paddle train` with `--pservers`, and `paddle.py`, are given `--local=0`.
 
-    Why it matters: `--local` is on by default. Every trainer then trains a model of its own, and the servers wait for
+    Why it matters: `--local` is on by default. Every trainer then trains its own model, and the servers wait for
     gradients that never come.
 
     Example: `paddle train --pservers=10.0.0.1 --trainer_id=0 --config=conf.py`.
@@ -228,7 +228,7 @@ _LOCAL_NICS = ("lo", "docker0", "virbr0", "lxcbr0")
     each=claims_about("cluster_hosts"),
 )
 def cluster_host_twice_or_local(question: SubjectQuestion) -> Verdict | None:
-    """HOSTS of cluster_train is empty, names a host twice, or names loopback beside other hosts.
+    """HOSTS of cluster_train is empty, names a host twice, or names loopback in addition to other hosts.
 
     What it checks: HOSTS names at least one host, and each host once, whatever user or ssh port is given with it.
     127.x.x.x or localhost is the only host.

@@ -784,7 +784,7 @@ def update_mode_unknown(question: SubjectQuestion) -> Verdict | None:
         near = difflib.get_close_matches(found[0], _MODES, 1, 0.6)
         return failed(
             question.subject,
-            f"{quoted(claim)}: PaddleRec knows {', '.join(_MODES).replace('half-async', 'half_async')}.",
+            f"{quoted(claim)}: PaddleRec accepts only {', '.join(_MODES).replace('half-async', 'half_async')}.",
             at=claim,
             remedy=f"Write {near[0].replace('-', '_')}." if near else "Write one of them.",
             fix=make_fix(f"write {near[0]}", replace_text(claim, found[0], near[0].replace("-", "_")), safe=False)

@@ -79,7 +79,7 @@ def transpile_given_text_for_number(job: Job) -> Iterator[Verdict]:
                 name = texts(wrong[0].value)[0]
                 yield failed(
                     subject,
-                    f"{quoted(wrong[0])} is text where the transpiler needs a number.",
+                    f"{quoted(wrong[0])} is a string, but the transpiler needs a number.",
                     at=wrong[0],
                     also=((transpiler, "the transpiler"),),
                     remedy=f"Convert it: `{name}=int(...)`.",
@@ -263,7 +263,7 @@ _LOST = {
     "own-startup-program-not-passed",
     severity=Severity.ERROR,
     applies_to="paddlepaddle < 2.0 (Fluid)",
-    otherwise="no transpiled program has a startup program of its own",
+    otherwise="no transpiled program has its own startup program",
 )
 def own_startup_program_not_passed(job: Job) -> Iterator[Verdict]:
     """A script builds programs of its own and does not pass them to the transpiler.
@@ -313,7 +313,7 @@ def server_runs_on_gpu(job: Job) -> Iterator[Verdict]:
     What it checks: The executor that runs the program of `get_pserver_program` has a CPUPlace.
 
     Why it matters: A server keeps parameters and sends them over the network from host memory. On a host without a GPU
-    it stops at once; beside trainers it takes memory of their GPU, and each update is copied there and back.
+    it stops at once; next to trainers it takes memory of their GPU, and each update is copied there and back.
 
     Example: `exe = fluid.Executor(fluid.CUDAPlace(0))` for trainers and servers alike.
 
@@ -329,7 +329,7 @@ def server_runs_on_gpu(job: Job) -> Iterator[Verdict]:
                 subject,
                 f"The executor of {quoted(device)} runs a server's program, which belongs on the CPU.",
                 at=device,
-                remedy="Give servers an executor of their own: `fluid.Executor(fluid.CPUPlace())`.",
+                remedy="Give servers their own executor: `fluid.Executor(fluid.CPUPlace())`.",
                 severity=None if len(device.alternatives) == 1 else Severity.INFO,
             )
         else:
@@ -723,7 +723,7 @@ def _memory_verdict(
     undecided_verdict = undecided(subject, (memory, servers, *tables))
     if undecided_verdict is not None or not tables:
         return undecided_verdict or passed(subject)
-    # Where the operator gives the addresses, each server has a pod of its own.
+    # Where the operator gives the addresses, each server has its own pod.
     count = max(numbers(servers.value), default=0) if servers.quantity == "ps_servers" else 0
     listed = endpoints((servers,)) if not count else [f"pod{index}" for index in range(min(count, _MAX_SERVERS))]
     optimizers = {text for claim in job.about("optimizer", scope) for text in texts(claim.value)} - {""}

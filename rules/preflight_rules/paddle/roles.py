@@ -379,14 +379,16 @@ def server_lists_differ(job: Job) -> Iterator[Verdict]:
         yield not_applicable(job.name, "no two launches carry a list of servers")
         return
     first, ours = lists[0]
+    reported: list[Sequence[str]] = []
     for launch, claims in lists[1:]:
-        if launch.program != first.program:
-            continue
         one, other = endpoints(ours), endpoints(claims)
+        if launch.program != first.program or other in reported:
+            continue
         if undecided_verdict := undecided(launch.id, ours, first) or undecided(launch.id, claims, launch):
             yield undecided_verdict
         elif one and other and one != other and (set(one) & set(other) or _is_served_by(job, launch, first, lists)):
             kind = "another order of servers" if sorted(one) == sorted(other) else "other servers"
+            reported.append(other)
             yield _lists_differ(launch, claims[0], first, ours[0], kind)
         elif not one or not other:
             yield unknown(launch.id, f"{quoted(claims[0])} is known only at run time", at=claims[0])
@@ -539,11 +541,11 @@ def loopback_among_remote_endpoints(question: SubjectQuestion) -> Verdict | None
         beside, remote = min(others, key=lambda item: item[0] is not claim)
         return failed(
             question.subject,
-            f"{quoted(claim)} holds {entry} beside {remote}"
+            f"{quoted(claim)} lists {entry} in addition to {remote}"
             + (f" of {placed(beside)}" if beside is not claim else "")
             + f": on every other host {host_of(entry)} means that host itself.",
             at=claim,
-            also=() if beside is claim else ((beside, f"holds {remote}"),),
+            also=() if beside is claim else ((beside, f"lists {remote}"),),
             remedy=f"Replace {host_of(entry)} by the address that the other hosts can reach.",
         )
     return None

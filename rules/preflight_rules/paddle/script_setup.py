@@ -225,7 +225,7 @@ def gpu_launch_with_cpu_wheel(job: Job) -> Iterator[Verdict]:
     What it checks: A launch with paddle.distributed.launch that names no servers installs paddlepaddle-gpu, where its
     files install Paddle at all, and runs in no image of Paddle for CPUs (`paddlepaddle/paddle:2.6.2`).
 
-    Why it matters: The launcher of 2.0 to 2.2 finds no GPU support, takes the job for one of parameter servers, and
+    Why it matters: The launcher of 2.0 to 2.2 finds no GPU support, treats the job as one of parameter servers, and
     stops: `The setting of Parameter-Server must has server_num or servers`. Newer ones train on the CPU.
 
     Example: `python -m paddle.distributed.launch --gpus 0,1 train.py` and `paddlepaddle==2.1.0` in requirements.txt.
@@ -234,7 +234,7 @@ def gpu_launch_with_cpu_wheel(job: Job) -> Iterator[Verdict]:
 
     Known limits: With other releases than 2.0 to 2.2 it is a warning, and only where the launch names GPUs, unless the
     program uses the collective Fleet of Fluid, which trains on GPUs only. From 3.0 on
-    the wheels of both kinds may come from an index of their own; those are not judged.
+    the wheels of both kinds may come from their own index; those are not judged.
     """
     for launch in job.launches:
         wheels = [c for c in job.about("package", launch.scope) if any("paddlepaddle" in t for t in texts(c.value))]

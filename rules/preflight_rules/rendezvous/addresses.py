@@ -75,7 +75,7 @@ def rendezvous_on_loopback(job: Job) -> Iterator[Verdict]:
     is checked in the same way, and then it is a warning.
 
     Why it matters: Every node but one then dials itself. Nothing listens there, so it waits for the rendezvous timeout,
-    or it opens a store of its own and waits for ranks that will never come.
+    or it opens its own store and waits for ranks that will never come.
 
     Example: `torchrun --nnodes=2 --master_addr=localhost ...`.
 
@@ -245,7 +245,7 @@ def rendezvous_address_differs_per_node(job: Job) -> Iterator[Verdict]:
     What it checks: Where a shell runs on each node (`srun bash -c '...'`), that the address given there is not the name
     or address of the node it runs on (`$(hostname)`, `$HOSTNAME`, `$(hostname -I)`).
 
-    Why it matters: Each node opens a rendezvous of its own and waits for the others until it times out.
+    Why it matters: Each node opens its own rendezvous and waits for the others until it times out.
 
     Example: `srun bash -c 'torchrun --nnodes=2 --rdzv_endpoint=$(hostname):29500 ...'`.
 
@@ -792,7 +792,7 @@ def _in_each_task(job: Job, launch: Launch, random_port: Claim) -> Iterator[Verd
         yield passed(launch.id)
         return
     if random_port.condition:
-        yield unknown(launch.id, f"whether each task comes to {quoted(random_port)} is not known", at=random_port)
+        yield unknown(launch.id, f"whether each task reaches {quoted(random_port)} is unknown", at=random_port)
         return
     verdict = undecided(launch.id, because, launch, quantity="ranks") if alike < _SEVERAL else None
     if verdict is None and (certainly_several(ranks) or alike >= _SEVERAL):

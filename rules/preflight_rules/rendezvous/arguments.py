@@ -382,7 +382,7 @@ def node_launches(job: Job) -> tuple[Launch, ...]:
         nodes, _ = nodes_spanned(job, launch)
         ranks = [claim for claim in job.setting("node_rank", launch.scope) if claim.strength > Strength.DEFAULT]
         spread = SPREADING_WRAPPERS.intersection(launch.wrappers) and not job.setting("single_node_step", launch.scope)
-        # Each submission is a job of its own.
+        # Each submission is its own job.
         if ranks and certainly_several(nodes) and not spread and SUBMISSION not in launch.wrappers:
             found.append(launch)
     return tuple(found)
@@ -458,7 +458,7 @@ def processes_of_ranks(job: Job) -> Iterator[tuple[RankedProcess, ...]]:
 
 
 def _groups_of(job: Job, processes: Sequence[RankedProcess]) -> Iterator[tuple[RankedProcess, ...]]:
-    """The processes of each group: of several groups, each has an address or a port of its own, and all ranks once."""
+    """The processes of each group: of several groups, each has its own address or port, and all ranks once."""
     by_address: dict[tuple[Value, ...], list[RankedProcess]] = {}
     for process in processes:
         address = tuple(job.value(name, process.launch.scope) for name in ("master_addr", "master_port"))

@@ -85,7 +85,7 @@ def gloo_without_interface(job: Job) -> Iterator[Verdict]:
 
 
 def _in_pod(job: Job, launch: Launch) -> bool:
-    """Whether a pod with a network of its own starts the ranks: its host name resolves to its address."""
+    """Whether a pod with its own network starts the ranks: its host name resolves to its address."""
     started = {name for claim in job.about("workload_launch") for name in texts(claim.value)}
     return launch.id in started and all(claim.value == Known(False) for claim in job.about("host_network"))
 

@@ -379,7 +379,7 @@ def variable_name_refused_by_shell(job: Job) -> Iterator[Verdict]:
 
 @rule("ENV027", "blank-beside-equals-sign", severity=Severity.ERROR, otherwise="the job has no launch line")
 def blank_beside_equals_sign(job: Job) -> Iterator[Verdict]:
-    """A line means to set a variable and has a blank beside the equals sign.
+    """A line means to set a variable and has a blank next to the equals sign.
 
     What it checks: `NAME = value` where the script uses the variable, and `export NAME= value`.
 
@@ -399,7 +399,7 @@ def blank_beside_equals_sign(job: Job) -> Iterator[Verdict]:
         (name,) = texts(claim.value) or ("",)
         yield undecided(claim.span.path, (claim,)) or failed(
             claim.span.path,
-            f"{quoted(claim)} does not set {name}: an assignment has no blanks beside the equals sign.",
+            f"{quoted(claim)} does not set {name}: an assignment has no blanks around the equals sign.",
             at=claim,
             remedy=f"Write {name}=VALUE.",
         )
@@ -426,13 +426,13 @@ def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
     """A script sets a variable for a program, which does not see it.
 
     What it checks: Variables that launchers and communication libraries read (NPROC_PER_NODE, MASTER_ADDR, NCCL_*,
-    CUDA_VISIBLE_DEVICES ...) are exported or stand before the command. They are neither assigned on a line of their own
+    CUDA_VISIBLE_DEVICES ...) are exported or stand before the command. They are neither assigned on their own line
     and used nowhere else, nor written among the arguments.
 
     Why it matters: The shell keeps the value to itself. The program runs with its default: one process, all GPUs,
     another port.
 
-    Example: `NPROC_PER_NODE=8` on a line of its own, and `swift sft ...` below it.
+    Example: `NPROC_PER_NODE=8` on its own line, and `swift sft ...` below it.
 
     Fix: Write `export NPROC_PER_NODE=8`, or put the assignment before the command on the same line.
 
@@ -452,7 +452,7 @@ def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
             claim.span.path,
             f"{quoted(claim)} "
             + (
-                "stands among the arguments, so the program gets it as text"
+                "is among the arguments, so the program gets it as text"
                 if as_argument
                 else "is neither exported nor used in the script"
             )
@@ -548,7 +548,7 @@ def variable_left_on_this_machine(job: Job) -> Iterator[Verdict]:
         yield undecided_verdict or failed(
             claim.span.path,
             f"`{claim.spelling}` is in single quotes, so the other machine expands it, and ${name} is set in this"
-            " script only: nothing takes its place.",
+            " script only: it expands to nothing there.",
             at=claim,
             remedy="Write the command in double quotes.",
         )

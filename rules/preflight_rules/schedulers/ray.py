@@ -46,7 +46,7 @@ def ray_port_used_twice(job: Job) -> Iterator[Verdict]:
     Why it matters: `ray start` stops with "Ray component ... is trying to use a port number ... that is used by other
     components".
 
-    Example: `ray start --head --port=10005`, which lies among the worker ports.
+    Example: `ray start --head --port=10005`, which is one of the worker ports.
 
     Fix: Use different ports outside 10002 to 19999, or move the range.
 
@@ -150,7 +150,7 @@ def ray_head_on_every_node(job: Job) -> Iterator[Verdict]:
 
     What it checks: srun, mpirun or pdsh starts the head on one node only.
 
-    Why it matters: Each node becomes a cluster of its own. The workers join one of them, and the program sees only some
+    Why it matters: Each node becomes its own cluster. The workers join one of them, and the program sees only some
     of the GPUs, or waits for the rest.
 
     Example: `#SBATCH --nodes=4` and `srun ray start --head --block &`.
@@ -527,7 +527,7 @@ def workers_larger_than_cluster(job: Job) -> Iterator[Verdict]:
     Fix: Fewer workers, or a larger cluster.
 
     Known limits: An object that autoscales is not judged. With `ray start` the finding is a warning, because other
-    machines may join the cluster by hand; so it is with a number from a settings file beside the script.
+    machines may join the cluster by hand; so it is with a number from a settings file next to the script.
     """
     calls = distinct(job.about("ray_scaling"))
     for resource, quantity in (("GPU", "pod_gpus"), ("CPU", "pod_cpus")) if len(calls) == 1 else ():

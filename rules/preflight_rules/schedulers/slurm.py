@@ -763,7 +763,7 @@ def multi_node_launcher_on_first_node_only(job: Job) -> Iterator[Verdict]:
 
     Fix: Put `srun --ntasks-per-node=1` before the launcher.
 
-    Known limits: A launch for which the script has a node rank of its own (a loop over hosts with ssh) is not judged,
+    Known limits: A launch for which the script has its own node rank (a loop over hosts with ssh) is not judged,
     nor one inside a function or script that another command may start on all nodes.
     """
     for launch in job.launches:

@@ -128,7 +128,7 @@ def task_sees_one_gpu_but_indexes_local_rank(question: LaunchQuestion) -> Verdic
 
     Example: `#SBATCH --ntasks-per-node=8 --gpus-per-task=1` and `srun python train.py --deepspeed ds.json`.
 
-    Fix: `#SBATCH --gpus-per-node=8` in place of `--gpus-per-task=1`, or `--gpu-bind=none` beside it.
+    Fix: `#SBATCH --gpus-per-node=8` in place of `--gpus-per-task=1`, or `--gpu-bind=none` in addition.
 
     Known limits: A script that uses device 0 where only one is visible is correct; nothing is reported for a program
     that is not known to use its local rank. It is a warning where the script counts its devices or handles the failure,
@@ -146,7 +146,7 @@ def task_sees_one_gpu_but_indexes_local_rank(question: LaunchQuestion) -> Verdic
             f" {numbers(devices.value)[0]} of them in each: it stops because the task sees only GPU 0.",
             at=bound[0],
             also=((devices, "asked for here"), (launch, "started here")),
-            remedy=f"Ask for `--gpus-per-node={numbers(devices.value)[0]}` in its place, or add `--gpu-bind=none`.",
+            remedy=f"Ask for `--gpus-per-node={numbers(devices.value)[0]}` instead, or add `--gpu-bind=none`.",
             severity=Severity.WARNING if _is_overridden(job, bound[0], launch.scope) else None,
         )
     why = _by_local_rank(job, launch.arguments, launch.scope)
@@ -159,7 +159,7 @@ def task_sees_one_gpu_but_indexes_local_rank(question: LaunchQuestion) -> Verdic
         f" its local rank as device index, 0 to {count - 1}.",
         at=bound[0],
         also=((launch, "started here"), (tasks[0], f"{count} tasks")),
-        remedy=f"Ask for `--gpus-per-node={count}` in its place, or add `--gpu-bind=none`.",
+        remedy=f"Ask for `--gpus-per-node={count}` instead, or add `--gpu-bind=none`.",
         severity=None if _is_certain(job, bound[0], launch.scope) else Severity.WARNING,
     )
 

@@ -365,7 +365,7 @@ def data_not_divided_among_ranks(job: Job) -> Iterator[Verdict]:
     Why it matters: Every sample is used once per rank in each epoch: epochs take that many times longer, and more GPUs
     do not make training faster.
 
-    Example: `DataLoader(train_set, shuffle=True)` beside `DistributedDataParallel(model)`.
+    Example: `DataLoader(train_set, shuffle=True)` together with `DistributedDataParallel(model)`.
 
     Fix: `sampler=DistributedSampler(train_set)`; a stream divides by rank and `get_worker_info()`. With accelerate or
     DeepSpeed, give the loader to `prepare`, or the data to `initialize`.
@@ -501,7 +501,7 @@ def fewer_files_than_ranks(job: Job) -> Iterator[Verdict]:
 
     What it checks: Where a program takes its share of a list by its rank (`files[rank::size]`, `fleet.util.
     get_file_shard(files)`, `files[i * per : (i + 1) * per]` with `per = len(files) // size`), the list has an item for
-    each rank, or for each trainer beside parameter servers.
+    each rank, or for each trainer that has parameter servers.
 
     Why it matters: Some ranks get no file; with a share that is rounded down, none does. They stop at their first read,
     or take no step while the others wait for them.
@@ -510,7 +510,7 @@ def fewer_files_than_ranks(job: Job) -> Iterator[Verdict]:
 
     Fix: Write the data into at least as many files as there are ranks, or start fewer ranks.
 
-    Known limits: A list in a folder of the tree, or in a settings file beside the program, may not be the one that the
+    Known limits: A list in a folder of the tree, or in a settings file next to the program, may not be the one that the
     job is given. Ranks that do not wait for each other may have nothing to do.
     """
     for subject, scope, launch, claim in each_claim(job, "divided_items", where=_is_of_files):

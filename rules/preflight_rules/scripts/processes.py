@@ -77,7 +77,7 @@ def more_spawned_than_group_or_gpus_hold(job: Job) -> Iterator[Verdict]:
     What it checks: `nprocs` of `torch.multiprocessing.spawn` is at most the `world_size` that the script gives its
     group, and, with NCCL, at most the devices in the CUDA_VISIBLE_DEVICES that the script sets.
 
-    Why it matters: Ranks at or above the world size are rejected. A rank without a GPU of its own stops with "invalid
+    Why it matters: Ranks at or above the world size are rejected. A rank without its own GPU stops with "invalid
     device ordinal", or shares one, which NCCL rejects.
 
     Example: `mp.spawn(run, nprocs=8)` and `init_process_group("nccl", rank=rank, world_size=4)`.
@@ -399,7 +399,7 @@ def swift_splits_model_over_visible_gpus(job: Job) -> Iterator[Verdict]:
         elif spread is not None and processes > 1 and gpus < 2 * processes:
             yield failed(
                 launch.id,
-                f"`--device_map {spread}` beside {counted(processes, 'process', 'processes')} for"
+                f"`--device_map {spread}` together with {counted(processes, 'process', 'processes')} for"
                 f" {counted(gpus, 'GPU')}: each process would spread its model over all GPUs, which Accelerate "
                 "refuses.",
                 at=launch,

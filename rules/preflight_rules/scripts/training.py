@@ -252,7 +252,7 @@ def optimizer_made_before_fsdp(job: Job) -> Iterator[Verdict]:
     false` it comes after the model's `prepare`. With Lightning's `fsdp_native`, `configure_optimizers` takes
     `self.trainer.model.parameters()`.
 
-    Why it matters: FSDP puts flat or divided parameters in the place of the ones that the optimizer holds, so it
+    Why it matters: FSDP replaces the parameters that the optimizer holds with flat or divided ones, so the optimizer
     changes nothing that the model uses: the loss stays where it is. Lightning's `fsdp_native` notices it and stops.
 
     Example: `optimizer = AdamW(model.parameters())`, then `model = FSDP(model)`.
@@ -331,7 +331,7 @@ _HOW_LEFT = {
     "for": "runs the loop as often as its own data last",
     "continue": "skips the rest of the step",
     "return": "leaves the function",
-    "if": "comes to a collective or not",
+    "if": "reaches a collective or not",
 }
 #: What to do: about a layer that some ranks leave out, a loop that ends at different steps, and any other exit.
 _REMEDIES = {
@@ -356,7 +356,7 @@ _OF_SEVERAL_RANKS = ("uses_ddp", "uses_fsdp", "training_framework", "backend")
 def rank_local_exit_from_loop(job: Job) -> Iterator[Verdict]:
     """A rank leaves a loop or skips a step depending on a value that differs between ranks.
 
-    What it checks: No `break`, `continue`, `return` or branch that decides whether a rank comes to a collective
+    What it checks: No `break`, `continue`, `return` or branch that decides whether a rank reaches a collective
     (`backward` of a distributed model, an all-reduce, a barrier) depends on the rank's own data, loss, random numbers
     or clock, and no loop around a collective runs as often as the rank's own data last. The program is followed on
     paper, through its functions and modules, from the launch line on.
@@ -395,7 +395,7 @@ def rank_local_exit_from_loop(job: Job) -> Iterator[Verdict]:
         place = f"line {step.span.line}" if is_here else f"{step.span.path}:{step.span.line}"
         yield failed(
             subject,
-            f"{under}: {'only some ranks come to it' if some else f'each rank {what}'}, and {waiting} {quoted(step)}"
+            f"{under}: {'only some ranks reach it' if some else f'each rank {what}'}, and {waiting} {quoted(step)}"
             f" ({place}).",
             at=leaving,
             also=((step, "the others wait here"),),
@@ -459,11 +459,11 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
                 confidence=None if sure else Confidence.MEDIUM,
             )
             for why in [] if sure else _not_followed(job, call):
-                yield unknown(subject, f"whether the other ranks come to {quoted(call)} too: {why}", at=call)
+                yield unknown(subject, f"whether the other ranks also reach {quoted(call)} is unknown: {why}", at=call)
     for subject, call in stated(job, "collective_unmatched"):
         if isinstance(call.value, Unresolved):
             yield not_on_several_ranks(job, subject, call) or unknown(
-                subject, f"only some ranks come to {quoted(call)}, and {call.value.why}", at=call
+                subject, f"only some ranks reach {quoted(call)}, and {call.value.why}", at=call
             )
     for subject, call in stated(job, "collective_in_rank_loop"):
         yield not_on_several_ranks(job, subject, call) or failed(
@@ -517,7 +517,7 @@ def _divided(job: Job, call: Claim) -> bool | None:
 
 
 def _certainly_waits(job: Job, call: Claim) -> bool:
-    """Whether several ranks certainly run the script, and one of them alone comes to the call."""
+    """Whether several ranks certainly run the script, and only one of them reaches the call."""
     places = {claim.span for _, claim in stated(job, "collective_unmatched") if isinstance(claim.value, Known)}
     return call.span in places and any(_starts_several(job, launch) for launch in launches_of(job, call))
 
@@ -786,7 +786,7 @@ def long_job_saves_nothing(job: Job) -> Iterator[Verdict]:
         if any(True in claim.alternatives for claim in others) or job.about("checkpoint_path", saves.scope):
             yield passed(subject)
         elif job.about("exchange_libraries", saves.scope) or len(job.files) > _FEW_FILES:
-            yield unknown(subject, f"a library or another file may save beside {quoted(saves)}", at=saves)
+            yield unknown(subject, f"a library or another file may save in addition to {quoted(saves)}", at=saves)
         else:
             yield failed(
                 subject,
@@ -885,7 +885,7 @@ def model_of_processes_not_shared(question: SubjectQuestion) -> Verdict | None:
     What it checks: A model that is passed to several `Process`es which step an optimizer over its parameters is in
     shared memory.
 
-    Why it matters: Each forked process trains a copy of its own, which is gone when the process ends. The model that
+    Why it matters: Each forked process trains its own copy, which is gone when the process ends. The model that
     the parent saves is the untrained one.
 
     Example: `mp.Process(target=train, args=(rank, model))` in a loop, without `model.share_memory()`.

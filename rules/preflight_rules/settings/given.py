@@ -448,7 +448,7 @@ def _path_of(name: str, claim: Claim, launch: Launch | None) -> str:
     if reads(name, "line") and launch is not None and claim.scope.launch == launch.id:
         return _SCRIPTS
     if claim.source == CALLED and claim.because:
-        # Each call is a place of its own.
+        # Each call is its own place.
         at = claim.because[0].span
         return f"{at.path}:{at.line}:{at.column}"
     return claim.span.path

@@ -322,7 +322,7 @@ _WORDS = {
     "int": "a whole number",
     "float": "a number",
     "bool": "true or false",
-    "str": "a text",
+    "str": "a string",
     "exact_bool": "true or false",
     "strtobool": "true or false",
     "flag": "no value",
@@ -332,12 +332,12 @@ _WORDS = {
     "whole": "a whole number",
     "decimal": "a number",
     "number": "a number",
-    "texts": "a list of texts",
+    "texts": "a list of strings",
     "numbers": "a list of numbers",
     "truth": "true or false",
     "path": "a path",
     "list": "a list",
-    "section": "a section with keys of its own",
+    "section": "a section with its own keys",
 }
 
 

@@ -727,7 +727,7 @@ def nvme_offload_without_path(job: Job) -> Iterator[Verdict]:
     What it checks: A section of ZeRO stage 3 that offloads to `nvme` has an `nvme_path`, or a list of them for the
     local ranks.
 
-    Why it matters: DeepSpeed joins the path to a folder of its own when it sets the engine up, and stops there with a
+    Why it matters: DeepSpeed joins the path to its own folder when it sets the engine up, and stops there with a
     TypeError in every rank, once the model was built.
 
     Example: `"offload_optimizer": {"device": "nvme"}`.

@@ -210,7 +210,7 @@ def expert_ranks_impossible(question: LaunchQuestion) -> Verdict | None:
 
     What it checks: The expert parallel size divides the ranks of a pipeline stage (and of a replica, where the
     configuration gives a replicate degree); with Megatron-LM, its product with the expert tensor parallel size does.
-    Megatron-LM's own programs get `--num-experts` beside `--expert-model-parallel-size`.
+    Megatron-LM's own programs get `--num-experts` in addition to `--expert-model-parallel-size`.
 
     Why it matters: The frameworks refuse both while they make their groups, after all ranks have started.
 

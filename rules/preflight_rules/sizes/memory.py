@@ -447,7 +447,7 @@ def bfloat16_inside_fp16_section(question: SubjectQuestion) -> Verdict | None:
     What it checks: `fp16.type` is bfloat16 in a DeepSpeed or gpt-neox configuration that has no `bf16` section switched
     on.
 
-    Why it matters: DeepSpeed ignores `fp16.type`: it trains in fp16, with a loss scale of its own, while gpt-neox makes
+    Why it matters: DeepSpeed ignores `fp16.type`: it trains in fp16, with its own loss scale, while gpt-neox makes
     the model bfloat16. With ZeRO stage 0 and pipeline parallelism the first step fails.
 
     Example: `"fp16": {"enabled": true, "type": "bfloat16", "loss_scale": 0}`.

@@ -25,7 +25,7 @@ from preflight_rules.launches import ranks_started
 _SOURCES = ("arguments", "gpt-neox", "lightning", "nanotron", "megatron-bridge", "paddlefleetx", "trainer")
 #: Sources of jobs that Megatron-LM itself runs.
 _MEGATRON = ("arguments", "lightning", "megatron-bridge")
-#: Trainers that load a model with a configuration of its own.
+#: Trainers that load a model with its own configuration.
 _OF_MODELS = ("trainer",)
 #: Options that divide the layers unevenly.
 _UNEVEN = (

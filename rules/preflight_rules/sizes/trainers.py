@@ -325,7 +325,7 @@ def llamafactory_rank_of_the_node_ignored(question: LaunchQuestion) -> Verdict |
 
     What it checks: A `llamafactory-cli train` over several nodes that sets RANK also sets NODE_RANK.
 
-    Why it matters: Without NODE_RANK every node takes rank 0. Each starts a group of its own, prints "Initializing ...
+    Why it matters: Without NODE_RANK every node takes rank 0. Each starts its own group, prints "Initializing ...
     distributed tasks", and waits for the others until it times out.
 
     Example: `FORCE_TORCHRUN=1 NNODES=2 RANK=1 MASTER_ADDR=... llamafactory-cli train a.yaml`.

@@ -136,7 +136,6 @@ def test_devices_that_a_rank_may_open(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build  (dvs-builder@U16)"
-CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024\nGCC version: 12.3.0"
 
 
 def test_gpudirect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

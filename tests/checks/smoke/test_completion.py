@@ -18,6 +18,7 @@ from preflight.model.recording import (
     FactRecord,
     Facts,
     Fleet,
+    InjectedFault,
     Node,
     NodeRecord,
     Recording,
@@ -31,7 +32,11 @@ from preflight_checks.probes.gpus import Gpu, Gpus, gpus
 from preflight_checks.probes.limits import Cgroups, Limits, limits
 from preflight_checks.probes.packages import Framework, Packages, packages
 from preflight_checks.probes.ports import FreePorts, free_ports
-from preflight_checks.smoke.completion import master_endpoint_unusable, rank_did_not_finish
+from preflight_checks.smoke.completion import (
+    injected_fault_not_named,
+    master_endpoint_unusable,
+    rank_did_not_finish,
+)
 from preflight_checks.smoke.plan import plan_of
 from preflight_checks.smoke.ranks import framework_of, trains_with_paddle
 from preflight_checks.smoke.results import (
@@ -153,10 +158,12 @@ def report(rank: int, **changes: Any) -> RankReport:
 
 
 def recorded(
-    *answers: RankReport | Unavailable, events: tuple[tuple[int, float, str, dict[str, Any]], ...] = ()
+    *answers: RankReport | Unavailable,
+    events: tuple[tuple[int, float, str, dict[str, Any]], ...] = (),
+    nodes: Fleet | None = None,
 ) -> Facts:
     """The run of these ranks, one a node, read from a saved recording; events are (rank, at_s, origin, data)."""
-    requests = plan(rank_did_not_finish, JOB, fleet(len(answers)))
+    requests = plan(rank_did_not_finish, JOB, nodes or fleet(len(answers)))
     records = tuple(
         FactRecord(request, unavailable=answer, finished_s=9.0)
         if isinstance(answer, Unavailable)
@@ -286,6 +293,16 @@ def test_a_lost_contribution_is_attributed_to_its_node() -> None:
     verdict = one(judged(wrong_collective_result, facts), Status.FAIL)
     assert verdict.nodes == ("node1",)
     assert "all_reduce of 1000 elements" in verdict.message and "expected exactly 5.0" in verdict.message
+
+
+@pytest.mark.parametrize("kind", ["loss", "double", "flip"])
+def test_an_injected_fault_in_results_is_named_by_its_finding(kind: str) -> None:
+    nodes = replace(fleet(2), smoke_options=SmokeOptions(injected_fault=InjectedFault(kind, "rank", 1, 3)))
+    wrong = [report(rank, mismatches=[mismatch(rank, {"1": 0})]) for rank in range(2)]
+    began = (1, 1.0, "child", {"event": rank_events.FAULT_INJECTED})
+    (found,) = injected_fault_not_named.judge(JOB, nodes, recorded(*wrong, events=(began,), nodes=nodes))
+    assert found.status is Status.PASS and "as expected" not in found.subject
+    assert "s later: all_reduce of 1000 elements: on rank 0" in found.subject
 
 
 def test_an_undecodable_result_is_attributed_to_the_observer() -> None:

@@ -34,8 +34,8 @@ from preflight.commands.diagnose.log_lines import (
 from preflight.commands.diagnose.pipeline import diagnose
 from preflight.commands.diagnose.scan import Table, known, needles_of, parse
 from preflight.commands.rule_docs import explanation
-from preflight.config.resolve import all_items
 from preflight.plugins import registry
+from preflight.plugins.installed import all_items
 from tests.builders import DOCS
 from tests.commands.diagnose.cases import Case, cases
 

@@ -73,7 +73,7 @@ def test_ranks_that_wait_and_those_that_do_not_are_told_apart() -> None:
     found = api.diagnose([DUMPS / "missing"])
     assert found.cause is not None
     assert found.cause.line.text == (
-        "rank 1 did not come to collective 4 of group default_pg, all_reduce, in which ranks 0, 2 wait"
+        "rank 1 did not reach collective 4 of group default_pg, all_reduce, in which ranks 0, 2 wait"
     )
     first, second = found.cause.evidence
     assert first.startswith("rank 1: left all_reduce of [4] Float, collective 3 of group default_pg, at ")
@@ -109,7 +109,7 @@ def test_a_rank_that_left_a_dump_comes_before_one_whose_dump_is_lost() -> None:
         Dump(1, "rank_1", (call("0", 4, is_finished=True),), {"0": (0, 1, 2)}),
     ]
     found = find_hang(dumps)
-    assert found is not None and found.ranks == (1,) and "rank 1 did not come to collective 5" in found.text
+    assert found is not None and found.ranks == (1,) and "rank 1 did not reach collective 5" in found.text
     found = find_hang(dumps[:1])
     assert found is not None and found.ranks == (1, 2) and "left no dump, and may be the cause" in found.text
 
@@ -199,7 +199,7 @@ def test_a_rank_that_waits_for_a_message_is_not_to_blame() -> None:
     calls = {0: [], 2: [entry("3", 7, "recv 1<-0")]}
     found = hang_of({"3": [0, 2], "0": [0, 1, 2]}, calls)
     assert found is not None and found.ranks == (0,)
-    assert found.text == "rank 0 did not come to the recv 1<-0 that rank 2 waits in"
+    assert found.text == "rank 0 did not reach the recv 1<-0 that rank 2 waits in"
 
 
 def test_messages_that_both_sides_know_of_accuse_nobody() -> None:
@@ -212,7 +212,7 @@ def test_ranks_that_wait_for_each_other_are_not_told_apart() -> None:
     reached = {0: {"1": (5, 4), "2": (8, 8)}, 1: {"1": (4, 4), "2": (9, 8)}}
     found = hang_of({"1": [0, 1, 2], "2": [0, 1, 2]}, calls, reached)
     assert found is not None and (found.kind, found.ranks) == ("other", (0, 1))
-    assert found.text.startswith("ranks 0-1 wait for each other, and the dumps do not tell which one went wrong: ")
+    assert found.text.startswith("ranks 0-1 wait for each other, and the dumps do not show which one went wrong: ")
 
 
 def test_a_group_whose_calls_the_dump_no_longer_holds_accuses_nobody() -> None:
@@ -258,7 +258,7 @@ def test_a_named_cause_in_a_log_comes_first(tmp_path: Path) -> None:
     found = api.diagnose([tmp_path])
     assert found.cause is not None
     assert (found.cause.symptom, found.answer) == ("gpu-out-of-memory", Answer.CAUSE)
-    assert "rank 1 did not come to collective 4" in "\n".join(found.cause.evidence)
+    assert "rank 1 did not reach collective 4" in "\n".join(found.cause.evidence)
 
 
 def test_dumps_of_a_run_that_goes_on_name_nothing(tmp_path: Path) -> None:

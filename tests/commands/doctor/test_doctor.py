@@ -88,7 +88,7 @@ def test_an_item_that_crashes_or_hangs_does_not_affect_others(monkeypatch: pytes
     odd = [registry.Examiner("site", "site:crashes", crashes), registry.Examiner("site", "site:hangs", hangs)]
     broken = registry.Broken(registry.CHECKS, "site", "site:gone", "AttributeError: gone")
     monkeypatch.setattr(registry, "examiners", lambda: (tuple(odd), (broken,)))
-    monkeypatch.setattr(examination.executor_access, "executors", lambda: ())
+    monkeypatch.setattr(examination, "executors", lambda: ())
     monkeypatch.setattr(examination, "LATE_S", -0.8)
     found = examination.examine(environment={"HOME": "/none"}, stream=io.StringIO(), deadline_s=1.0)
     items = {look.id: look for look in found.items}

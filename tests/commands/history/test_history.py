@@ -84,10 +84,10 @@ def test_the_report_is_written_although_the_history_cannot_be(tmp_path: Path) ->
         "import sys\n"
         "from preflight.cli import main\n"
         "from preflight._util.usage_error import UsageError\n"
-        "from preflight.commands.history import writer\n"
+        "from preflight.commands.history import past\n"
         "def fail(*arguments, **options):\n"
         "    raise UsageError('sqlite:///h.db cannot be written: database is locked')\n"
-        "writer.add_run = fail\n"
+        "past.add_run = fail\n"
         "sys.exit(main.run(sys.argv[1:]))\n"
     )
     options = ("--save", "run.json", "-o", "json:report.json", "--history", "sqlite:///h.db")
@@ -119,7 +119,7 @@ def test_a_configuration_names_the_database_only_if_the_user_names_it(tmp_path: 
 
 def test_usage_errors(tmp_path: Path) -> None:
     for arguments, words in (
-        (("history",), "which history?"),
+        (("history",), "no history is given"),
         (("history", "--history", "sqlite:///h.db", "--since", "5y"), "--since 5y"),
         (("history", "--history", "sqlite:///absent.db"), "no such file"),
         (("history", "--history", "sqlite:///h.db", "--add", "absent.json"), "absent.json cannot be read"),

@@ -58,11 +58,6 @@ def four(browser: Any, files: dict[str, Path]) -> Iterator[Any]:
         yield found
 
 
-def visible_headings(page: Any, selector: str = "#findings article") -> list[str]:
-    """The headings of the visible elements."""
-    return [heading.inner_text().split("\n")[0] for heading in page.locator(f"{selector}:visible").all()]
-
-
 def ids(page: Any) -> list[str]:
     """The ids of the visible findings."""
     return [element.inner_text() for element in page.locator("#findings article:visible .id").all()]

@@ -361,7 +361,7 @@ def test_it_serves_until_it_is_stopped_and_logs_no_token(tmp_path: Path) -> None
 
 
 def test_what_cannot_be_served_is_said_at_once(tmp_path: Path) -> None:
-    assert "which history?" in refused(cwd=tmp_path)
+    assert "no history is given" in refused(cwd=tmp_path)
     assert "no such file" in refused("--history", "sqlite:///absent.db", cwd=tmp_path)
     (tmp_path / "text.db").write_text("not a database" * 100)
     assert "cannot be read" in refused("--history", "sqlite:///text.db", cwd=tmp_path)

@@ -1,6 +1,6 @@
 """The calls of `called_settings.toml` that a run comes to, with the values that they get there.
 
-The text of a script shows such a call where it stands in the script with its arguments; a run also shows it in other
+The text of a script shows such a call where it is in the script with its arguments; a run also shows it in other
 modules and methods, and in the order in which the calls are made.
 """
 
@@ -246,7 +246,7 @@ def _owner(value: Any, is_meant: Callable[[Any], bool]) -> str | None:
 
 
 def _within(stated: Mapping[tuple[str, str, int, int], Claim], quantity: str, event: Event) -> Claim | None:
-    """What is stated of a key within a call: it stands at the key there."""
+    """What is stated of a key within a call: it is located at the key there."""
     end = event.node.end_lineno or event.node.lineno
     inside = (
         claim

@@ -1038,7 +1038,7 @@ def _shallow(value: Any, region: object) -> Any:
 
 
 def _copied(value: Any, region: object, made: dict[int, Any]) -> Any:
-    """A copy of a value and of what is in it; what stands twice in it stands twice in the copy."""
+    """A copy of a value and of what is in it; what it contains twice, the copy contains twice."""
     if id(value) in made or not isinstance(value, (DictValue, ListValue, Instance)):
         return made.get(id(value), value)
     copy = made[id(value)] = _shallow(value, region)

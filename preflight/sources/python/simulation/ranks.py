@@ -879,7 +879,7 @@ def _ranks_given(event: Event) -> tuple[int, ...]:
 
 
 def _is_of_one(runs: Sequence[Run], event: Event) -> bool:
-    """Whether only one of two ranks may come to a call, which otherwise wait for each other in the same ones."""
+    """Whether only one of two ranks may reach a call, which otherwise wait for each other in the same ones."""
     single = [each for each in runs if not each.is_of_any and each.role == runs[0].role]
     calls = [[each for each in run.events if _may_wait(each)] for run in single if run.is_complete]
     for other in calls[1:]:
