@@ -215,7 +215,7 @@ def always_reached(module: Module, node: ast.AST, depth: int = 0) -> bool:
     return bool(calls) and all(always_reached(module, call, depth + 1) for call in calls)
 
 
-_SCHEDULER = re.compile(r"SLURM_[A-Z0-9_]+|SLURMD_[A-Z0-9_]+|OMPI_[A-Z0-9_]+|PBS_[A-Z0-9_]+|LSB_[A-Z0-9_]+")
+_SCHEDULER = re.compile(r"(?:SLURMD?|OMPI|PBS|LSB|PADDLE)_[A-Z0-9_]+|FLAGS_selected_\w+")
 
 
 def scheduler_claims(module: Module) -> Iterator[Claim]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -26,9 +27,9 @@ from preflight.plugins.authoring import (
 )
 from preflight.plugins.claim_text import joined, placed, quoted
 from preflight.plugins.questions import subjects
-from preflight_rules.data_tables import Contradiction, contradictions, scheduler_variables
+from preflight_rules.data_tables import Contradiction, SchedulerVariables, contradictions, scheduler_variables
 from preflight_rules.launches import certainly_one, certainly_several, nodes_of, nodes_spanned, stated
-from preflight_rules.rendezvous.variables import nearest
+from preflight_rules.rendezvous.variables import closest, known_variables, nearest
 
 #: Variables that choose a transport's interface; without them it uses the address of the node's host name.
 _INTERFACES = {"gloo": "GLOO_SOCKET_IFNAME", "tensorpipe": "TP_SOCKET_IFNAME"}
@@ -109,6 +110,16 @@ def _from_line(words: Sequence[str | None], claim: Claim) -> Claim:
     return claim
 
 
+@functools.cache
+def _of_paddle() -> tuple[SchedulerVariables, ...]:
+    """The variables that Paddle's launcher sets."""
+    names = known_variables()
+    return tuple(
+        SchedulerVariables("Paddle's launcher", prefix, frozenset(n for n in names if n.startswith(prefix)), {})
+        for prefix in ("PADDLE_", "FLAGS_selected_")
+    )
+
+
 @rule(
     "PGR002",
     "scheduler-variable-does-not-exist",
@@ -117,10 +128,10 @@ def _from_line(words: Sequence[str | None], claim: Claim) -> Claim:
     otherwise="no variable of a scheduler is read",
 )
 def scheduler_variable_does_not_exist(job: Job) -> Iterator[Verdict]:
-    """A script reads a variable with Slurm's or Open MPI's prefix that neither of them sets.
+    """A script reads a variable with the prefix of Slurm, Open MPI or Paddle that none of them sets.
 
-    What it checks: Names with the prefix SLURM_ or OMPI_ that a script or batch script reads and does not set itself
-    are among those that Slurm or Open MPI sets, or resemble none of them.
+    What it checks: Names with the prefix SLURM_, OMPI_, PADDLE_ or FLAGS_selected_ that a script or batch script reads
+    and does not set itself are among those that Slurm, Open MPI or Paddle's launcher sets, or resemble none of them.
 
     Why it matters: `os.environ[...]` stops with KeyError; with a default, or in a shell, the job continues with a wrong
     number of nodes or ranks.
@@ -133,13 +144,18 @@ def scheduler_variable_does_not_exist(job: Job) -> Iterator[Verdict]:
     """
     for subject, read in stated(job, "variable_read"):
         name = next(iter(texts(read.value)), "")
-        family = next((family for family in scheduler_variables() if name.startswith(family.prefix)), None)
+        families = (*scheduler_variables(), *_of_paddle())
+        family = next((family for family in families if name.startswith(family.prefix)), None)
         if family is None:
             continue
         if name.partition("_HET_GROUP_")[0] in family.names:
             yield passed(subject)
             continue
-        meant = family.mistaken.get(name) or nearest(name, family.names)
+        # Programs of Paddle have variables of their own that differ in a word.
+        is_near = family.prefix.startswith("PADDLE")
+        meant = family.mistaken.get(name) or (
+            closest(name, family.names, 1) if is_near else nearest(name, family.names)
+        )
         if job.about(f"env.{name}"):
             yield passed(subject)
         elif meant is None:

@@ -53,8 +53,11 @@ from preflight.sources.python.simulation.values import (
     truth_origin,
 )
 
-#: A known sequence is followed item by item up to this length.
+#: A known sequence is followed item by item up to this length, a longer one where little is done with each.
 _MAX_ITEMS = 8
+_MAX_LIGHT_ITEMS = 200
+#: So many nodes are little.
+_LIGHT = 40
 _SUPPRESSING = names("suppressing")
 
 
@@ -321,7 +324,7 @@ class Interpreter(Calls):
         if not self._muted:
             place = (frame.module.file.path, node.lineno, node.col_offset)
             self.rounds.setdefault(place, set()).add(len(items) if items is not None else -1)
-        if items is None or len(items) > _MAX_ITEMS:
+        if items is None or len(items) > (_MAX_LIGHT_ITEMS if _is_light(node) else _MAX_ITEMS):
             one = one_of(items or ()) if items is not None else item_of(iterable, node.iter)
             # Where the loop may be left, the ranks may have agreed on when.
             own = UNKNOWN if _may_leave(node) else size_origin(iterable)
@@ -632,6 +635,12 @@ class Interpreter(Calls):
                 package = External(node.module or "")
                 found = UNKNOWN if is_own else self.functions.attribute(self, package, alias.name)
             self._assign_name(alias.asname or alias.name, found, frame)
+
+
+def _is_light(node: ast.For | ast.AsyncFor) -> bool:
+    """Whether a loop only gives values to names, attributes and items: `for key in data: setattr(args, key, ...)`."""
+    inside = [each for statement in node.body for each in ast.walk(statement)]
+    return len(inside) <= _LIGHT and not any(isinstance(each, (ast.For, ast.While, ast.Await)) for each in inside)
 
 
 def _may_leave(node: ast.For | ast.AsyncFor) -> bool:

@@ -716,13 +716,15 @@ class Library:
         return list(found) if found and len(kinds) == 1 and not any(each.endswith("/") for each in found) else None
 
     def _call_json_load(self, run: Interpreter, arguments: tuple[Any, ...], keywords: dict[str, Any], *_: Any) -> Any:
-        return self._loaded(run, arguments[0], json.loads) if arguments and not keywords else UNKNOWN
+        stream = arguments[0] if arguments else keywords.get("fp", UNKNOWN)
+        return UNKNOWN if keywords.keys() - {"fp"} else self._loaded(run, stream, json.loads)
 
     def _call_yaml_load(self, run: Interpreter, arguments: tuple[Any, ...], keywords: dict[str, Any], *_: Any) -> Any:
         loader = keywords.get("Loader", arguments[1] if len(arguments) > 1 else External("yaml.SafeLoader"))
         is_plain = isinstance(loader, External) and loader.name in _LOADERS
         changed = any(each.name.startswith("yaml.") and ".add_" in each.name for each in run.events)
-        return self._loaded(run, arguments[0], _yaml) if arguments and is_plain and not changed else UNKNOWN
+        stream = arguments[0] if arguments else keywords.get("stream", UNKNOWN)
+        return self._loaded(run, stream, _yaml) if is_plain and not changed else UNKNOWN
 
     _call_yaml_safe_load = _call_yaml_load
     _call_yaml_full_load = _call_yaml_load
