@@ -27,9 +27,15 @@ from preflight.plugins.authoring import (
 )
 from preflight.plugins.claim_text import joined, placed, quoted
 from preflight.plugins.questions import subjects
-from preflight_rules.data_tables import Contradiction, SchedulerVariables, contradictions, scheduler_variables
+from preflight_rules.data_tables import (
+    Contradiction,
+    SchedulerVariables,
+    contradictions,
+    known_variables,
+    scheduler_variables,
+)
 from preflight_rules.launches import certainly_one, certainly_several, nodes_of, nodes_spanned, stated
-from preflight_rules.rendezvous.variables import closest, known_variables, nearest
+from preflight_rules.rendezvous.variables import closest, nearest
 
 #: Variables that choose a transport's interface; without them it uses the address of the node's host name.
 _INTERFACES = {"gloo": "GLOO_SOCKET_IFNAME", "tensorpipe": "TP_SOCKET_IFNAME"}
@@ -152,10 +158,8 @@ def scheduler_variable_does_not_exist(job: Job) -> Iterator[Verdict]:
             yield passed(subject)
             continue
         # Programs of Paddle have variables of their own that differ in a word.
-        is_near = family.prefix.startswith("PADDLE")
-        meant = family.mistaken.get(name) or (
-            closest(name, family.names, 1) if is_near else nearest(name, family.names)
-        )
+        near = closest(name, family.names, 1) if family.prefix == "PADDLE_" else nearest(name, family.names)
+        meant = family.mistaken.get(name) or near or None
         if job.about(f"env.{name}"):
             yield passed(subject)
         elif meant is None:

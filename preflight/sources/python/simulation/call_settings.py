@@ -257,7 +257,7 @@ def _within(stated: Mapping[tuple[str, str, int, int], Claim], quantity: str, ev
 
 
 def _is_better(name: str, value: Value, known: Claim, texts: Collection[str], *, is_certain: bool) -> bool:
-    """Whether a run shows something better than the text does; `is_certain` if it certainly comes to the call."""
+    """Whether a run shows something better than the text does; `is_certain` if it certainly makes the call."""
     if isinstance(value, Unresolved):
         return False
     if name == "then" or name.endswith((".before", ".after", ".parts_after")):
