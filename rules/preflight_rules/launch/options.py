@@ -292,7 +292,7 @@ _POSSIBLE = {
     "torch.distributed.launch": ("nnodes", "master_addr", "master_port"),
     "deepspeed": ("num_gpus", "num_nodes", "hostfile", "include", "exclude"),
     "accelerate": ("machine_rank", "mixed_precision"),
-    "paddle": ("devices", "nnodes", "master", "ips"),
+    "paddle": ("gpus", "devices", "nnodes", "master", "ips"),
 }
 
 
@@ -332,7 +332,9 @@ def launcher_option_behind_program(job: Job) -> Iterator[Verdict]:
         found = [text.partition("=")[0] for text in launch.arguments if text and text.startswith("--")]
         known |= _given_to_launcher(job, launch)
         found = [text for text in found if _bare_name(text) in (*certain, *possible) and _bare_name(text) not in known]
-        sure = [text for text in found if declared or _bare_name(text) in certain]
+        # The programs of Paddle's suites have no option of the launcher (ppcls, ppocr, ppdet: `-c FILE -o KEY=VALUE`).
+        of_suite = "-c" in launch.arguments and re.search(r"(?:^|/)tools/\w+\.py$", launch.program) is not None
+        sure = [text for text in found if declared or of_suite or _bare_name(text) in certain]
         if sure:
             yield failed(
                 launch.id,

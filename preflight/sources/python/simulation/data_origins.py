@@ -238,14 +238,14 @@ def is_passed_on(made: Event, events: Sequence[Event]) -> bool:
     for event in events:
         if event.name and not _ITERATES.search(event.name):
             given = (*event.arguments, *event.keywords.values())
-            if any(_holds(each, made.node) for each in given):
+            if any(holds(each, made.node) for each in given):
                 return True
             if last(event.name) in _PREPARES and UNKNOWN in given:
                 return True
     return False
 
 
-def _holds(value: Any, call: ast.Call, depth: int = 0) -> bool:
+def holds(value: Any, call: ast.Call, depth: int = 0) -> bool:
     """Whether a value is, or has in it, what a call made."""
     if isinstance(value, External):
         return value.call is call
@@ -256,7 +256,7 @@ def _holds(value: Any, call: ast.Call, depth: int = 0) -> bool:
         inner = (value.items or {}).values()
     elif isinstance(value, Instance):
         inner = value.attributes.values()
-    return depth < _MAX_NESTING and any(_holds(each, call, depth + 1) for each in inner)
+    return depth < _MAX_NESTING and any(holds(each, call, depth + 1) for each in inner)
 
 
 def divides_twice(event: Event) -> bool:

@@ -34,6 +34,7 @@ from preflight.sources.python.simulation.interpreter import Interpreter
 from preflight.sources.python.simulation.known_functions import OF_RANK_NAMES, Library, World
 from preflight.sources.python.simulation.libraries import names, symbol_of, table
 from preflight.sources.python.simulation.run_state import Event, ExpressionPlace, Failure, Guard, Parsed, Run
+from preflight.sources.python.simulation.unused_wrappers import unused_wrappers
 from preflight.sources.python.simulation.values import FunctionValue, OutOfSteps, Own, mixed
 from preflight.sources.python.written_files import OWN_DISKS
 
@@ -298,6 +299,10 @@ def _of_launch(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> I
     yield from _exchanged_files(job, launch, runs)
     yield from _trained_apart(launch, runs[-1])
     yield from _asked_early(launch, runs[-1])
+    for made, stepped in unused_wrappers(runs[-1].events) if runs[-1].is_complete else ():
+        feature = _claim("script_feature", "wrapper_unused", made.file, made.node, launch)
+        step = _claim("script_feature", "wrapper_unused", stepped.file, stepped.node, launch)
+        yield replace(feature, because=(step,))
     yield from _of_parser(launch, runs[-1])
     for optimizer, divided in call_settings.early_optimizers(runs[-1].events):
         because = _claim("uses_fsdp", "", divided.file, divided.node, launch)

@@ -1,0 +1,52 @@
+"""Optimizers that exchange gradients and that a program leaves unused: `hvd.DistributedOptimizer(optimizer)` alone."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from preflight.sources.python.outline import dotted
+from preflight.sources.python.simulation.data_origins import holds
+from preflight.sources.python.simulation.run_state import Event
+from preflight.sources.python.simulation.values import External
+
+#: horovod/*/__init__.py of 0.28; paddle/distributed/fleet/fleet.py of 3.3 and fluid/incubate/fleet of 1.8.
+_MAKES = re.compile(r"^(?:horovod|byteps|paddle)\..*\b(?:DistributedOptimizer|distributed_optimizer)$")
+#: Methods of an optimizer that change the parameters.
+_STEPS = ("step", "minimize", "apply_gradients", "apply")
+
+
+def unused_wrappers(events: Sequence[Event]) -> Iterator[tuple[Event, Event]]:
+    """The calls that make such an optimizer, of which nothing gets the result, with a step of the one that they wrap."""
+    for at, event in enumerate(events):
+        if not _MAKES.search(event.name) or event.doubt > 1 or not event.arguments or not event.node.args:
+            continue
+        later = events[at + 1 :]
+        if any(_uses(each, event.node) for each in later):
+            continue
+        stepped = next((each for each in later if _steps(each, event)), None)
+        if stepped is not None:
+            yield event, stepped
+
+
+def _steps(event: Event, made: Event) -> bool:
+    """Whether a call is a step of the optimizer that another call wraps, by what it is or by its name."""
+    function, inner = event.node.func, made.arguments[0]
+    if not isinstance(function, ast.Attribute) or function.attr not in _STEPS:
+        return False
+    if isinstance(inner, External) and inner.call is not None:
+        return _uses(event, inner.call)
+    name = dotted(function.value)
+    return bool(name) and name == dotted(made.node.args[0]) and event.within is made.within
+
+
+def _uses(event: Event, call: Any) -> bool:
+    """Whether a call gets what another one returned, or is a method of it."""
+    owner = event.function
+    while owner is not None:
+        if owner.call is call:
+            return True
+        owner = owner.owner
+    return any(holds(each, call) for each in (*event.arguments, *event.keywords.values()))
