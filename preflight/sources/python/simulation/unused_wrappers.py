@@ -19,7 +19,7 @@ _STEPS = ("step", "minimize", "apply_gradients", "apply")
 
 
 def unused_wrappers(events: Sequence[Event]) -> Iterator[tuple[Event, Event]]:
-    """The calls that make such an optimizer, of which nothing gets the result, with a step of the one that they wrap."""
+    """The calls that make such an optimizer, which nothing gets, with a step of the one that they wrap."""
     for at, event in enumerate(events):
         if not _MAKES.search(event.name) or event.doubt > 1 or not event.arguments or not event.node.args:
             continue
