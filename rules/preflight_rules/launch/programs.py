@@ -31,7 +31,8 @@ _PYTHON_LAUNCHERS = frozenset(("torchrun", "torch.distributed.launch", "deepspee
 #: Launchers whose variables for a rank are known.
 _TORCH_LAUNCHERS = frozenset(("torchrun", "torch.distributed.launch"))
 _OPTION = re.compile(r"--[A-Za-z][\w.-]*")
-#: Ends of the names of files that Python cannot run.
+#: Ends of the names of programs, and of files that Python cannot run.
+_PROGRAMS = frozenset(("py", "pyc", "pyz", "sh", "bash", "exe", "bin", "pex", "jl", "pl", "rb", "out"))
 _DATA = (".yaml", ".yml", ".json", ".toml", ".cfg", ".ini", ".txt", ".md", ".csv", ".jsonl", ".parquet")
 
 
@@ -43,7 +44,7 @@ def configuration_given_as_program(job: Job) -> Iterator[Verdict]:
 
     What it checks: The first word after the options of torchrun, deepspeed, `accelerate launch` or
     `paddle.distributed.launch` does not end as a configuration or data file does (.yaml, .json, .toml, .txt and the
-    like).
+    like), and is not the name of a module (`src.train`) without -m.
 
     Why it matters: Every rank runs `python FILE`, which ends with a SyntaxError or NameError at the file's first lines.
 
@@ -69,6 +70,14 @@ def configuration_given_as_program(job: Job) -> Iterator[Verdict]:
                 at=launch,
                 remedy=f"Put the values of that option together (`--option=A,B`), so that `{later}` comes first.",
             )
+        elif _is_module_name(launch):
+            yield failed(
+                launch.id,
+                f"`{launch.program}` is the name of a module, and without -m {launch.launcher} runs a file of this name,"
+                " which is not there.",
+                at=launch,
+                remedy=f"Write `-m {launch.program}`, or `{launch.program.replace('.', '/')}.py`.",
+            )
         elif not launch.program.lower().endswith(_DATA):
             yield passed(launch.id)
         else:
@@ -79,6 +88,13 @@ def configuration_given_as_program(job: Job) -> Iterator[Verdict]:
                 at=launch,
                 remedy=f"Put the program before `{launch.program}`.",
             )
+
+
+def _is_module_name(launch: Launch) -> bool:
+    """Whether a launch names a module in the place of a file: `src.train`."""
+    as_module = re.search(r"\s(?:-m|--module)\s", launch.span.snippet) is not None
+    name = re.fullmatch(r"[a-z_]\w*(?:\.[a-z_]\w*)*\.(\w+)", launch.program)
+    return name is not None and not as_module and name[1] not in _PROGRAMS and not launch.program.endswith(_DATA)
 
 
 def _program_after(launch: Launch) -> str | None:
