@@ -73,8 +73,8 @@ def configuration_given_as_program(job: Job) -> Iterator[Verdict]:
         elif _is_module_name(launch):
             yield failed(
                 launch.id,
-                f"`{launch.program}` is the name of a module, and without -m {launch.launcher} runs a file of this name,"
-                " which is not there.",
+                f"`{launch.program}` is the name of a module, and without -m {launch.launcher} looks for a file of this"
+                " name, which is not there.",
                 at=launch,
                 remedy=f"Write `-m {launch.program}`, or `{launch.program.replace('.', '/')}.py`.",
             )
