@@ -82,12 +82,20 @@ def waits(name: str, node: ast.Call, given: Sequence[Any], *, is_wrapped: bool, 
     return bool(_SHARDED.search(name)) or is_collective_event(name, node)
 
 
+#: Names for what a model consists of.
+_OF_MODEL = re.compile(r"param|weight|grad|state_dict|model|net\b|\.data\b|^p\b|flat|buffer|delta")
+
+
 def trained_apart(events: Sequence[Any]) -> tuple[Any, Any] | None:
     """The call that joins the ranks, and a backward pass of which nothing exchanges the gradients before a step.
 
     None where something is wrapped that exchanges them, or where a call before a step may do so.
     """
     if any(WRAPS.search(event.name) or _MAY_EXCHANGE.search(_called(event)) for event in events):
+        return None
+    # Some average the parameters after a number of steps instead.
+    met = [event for event in events if event.waits and _called(event) != "backward"]
+    if any(_OF_MODEL.search(ast.unparse(each)) for event in met for each in event.node.args):
         return None
     # What a library that is not known returns may exchange them.
     own = {event.file.path.partition("/")[0].removesuffix(".py") for event in events}
