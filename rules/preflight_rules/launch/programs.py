@@ -91,7 +91,7 @@ def configuration_given_as_program(job: Job) -> Iterator[Verdict]:
 
 
 def _is_module_name(launch: Launch) -> bool:
-    """Whether a launch names a module in the place of a file: `src.train`."""
+    """Whether a launch names a module instead of a file: `src.train`."""
     as_module = re.search(r"\s(?:-m|--module)\s", launch.span.snippet) is not None
     name = re.fullmatch(r"[a-z_]\w*(?:\.[a-z_]\w*)*\.(\w+)", launch.program)
     return name is not None and not as_module and name[1] not in _PROGRAMS and not launch.program.endswith(_DATA)
