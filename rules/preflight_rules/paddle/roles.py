@@ -623,7 +623,9 @@ def _count_verdict(job: Job, group: Sequence[Launch], trainers: Sequence[Launch]
     indices = [claim for launch in trainers for claim in job.setting("ps_index", launch.scope)]
     if not counts:
         return unknown(subject, "the expected number of trainers is not given")
-    if undecided_verdict := undecided(subject, (*counts, *indices), trainers[0]):
+    if undecided_verdict := undecided(
+        subject, [*(each for claims in declared for each in claims), *indices], trainers[0]
+    ):
         return undecided_verdict
     if any(not _role(job, launch) for launch in group) or any(_is_on_several_hosts(job, launch) for launch in group):
         return unknown(subject, "other trainers may be started on other hosts", at=counts[0])
