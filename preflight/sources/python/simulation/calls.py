@@ -354,7 +354,7 @@ class Calls(Expressions):
             return None
         doubt = 2 if self._maybe else 1 if self._is_doubtful else 0
         around = (doubt, bool(self._muted), self._unsynced, self.is_wrapped, self.unsearched, self.has_evaluated)
-        return (id(function), *around, type(self.own).__name__, *keywords, *given)
+        return (id(function), *around, self.functions.state, type(self.own).__name__, *keywords, *given)
 
     def _effects(self) -> tuple[object, ...]:
         """What a call may have changed beside what it returns."""

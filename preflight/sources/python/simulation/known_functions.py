@@ -188,6 +188,11 @@ class Library:
         """One of Python's own names."""
         return External(f"builtins.{name}") if hasattr(builtins, name) else UNKNOWN
 
+    @property
+    def state(self) -> tuple[object, ...]:
+        """What decides, besides its arguments, what a function gives: seeds, and files that may have been written."""
+        return (*((package, id(origin)) for package, origin in sorted(self._random.items())), len(self._written))
+
     # --- variables of the environment ----------------------------------------------------------------------------
 
     def set_variable(self, run: Interpreter, name: Any, value: Any) -> None:
