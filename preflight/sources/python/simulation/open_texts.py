@@ -1,6 +1,6 @@
 """Texts of which only parts are known, such as a path below a folder that an option names: `{args.out}/last.pt`.
 
-What is not known stands in braces, named by what makes it. Two such texts are the same wherever that gives the same.
+A part that is not known is shown in braces, by the expression that gives it. Equal texts mean equal values.
 """
 
 from __future__ import annotations

@@ -237,7 +237,7 @@ def _numbers(job: Job, launches: Sequence[Launch], files_of: Callable[[Launch], 
 
 
 def _roles(job: Job, launches: Sequence[Launch], files_of: Callable[[Launch], Files]) -> Iterator[Claim]:
-    """What each process of a job of Fluid tells its transpiler, where no variable or option says it."""
+    """What each process of a Fluid job passes to its transpiler, where no variable or option gives it."""
     started = [each for each in launches if each.launcher == "python" and each.program and not each.condition]
     for launch in started[:_MAX_PROGRAMS]:
         files = files_of(launch)
@@ -247,11 +247,11 @@ def _roles(job: Job, launches: Sequence[Launch], files_of: Callable[[Launch], Fi
         variables = _variables(job, launch)
         world = World(None, None, arguments=_words(job, launch, OPEN), variables=variables, is_closed=True)
         found = run(script, replace(world, read=files.opened, names=files.entries), files.tree)
-        for told in transpiled_roles.told(found):
-            if not job.setting(told.quantity, launch.scope):
-                claim = _claim(told.quantity, "", told.file, told.node, launch)
-                claim = replace(claim, value=told.value, strength=Strength.ENVIRONMENT)
-                yield replace(claim, origin=launch.span) if resolution.is_on_line(told.value, launch) else claim
+        for each in transpiled_roles.settings(found):
+            if not job.setting(each.quantity, launch.scope):
+                claim = _claim(each.quantity, "", each.file, each.node, launch)
+                claim = replace(claim, value=each.value, strength=Strength.ENVIRONMENT)
+                yield replace(claim, origin=launch.span) if resolution.is_on_line(each.value, launch) else claim
 
 
 def _runs(

@@ -1,4 +1,4 @@
-"""What a process of a job of Fluid tells its transpiler of the servers and trainers, and which of them it is.
+"""What a process of a Fluid job passes to its transpiler about servers and trainers, and which of them it is.
 
 Sources: fluid/transpiler/distribute_transpiler.py of Paddle 1.8 (transpile, get_pserver_program, get_trainer_program).
 """
@@ -23,7 +23,7 @@ _ROLES = {
 }
 
 
-class Told(NamedTuple):
+class Setting(NamedTuple):
     """A quantity with the value that the process gives it, and the place of that."""
 
     quantity: str
@@ -32,8 +32,8 @@ class Told(NamedTuple):
     node: ast.expr
 
 
-def told(run: Run) -> Iterator[Told]:
-    """What a process certainly tells its transpiler; nothing if that is not known."""
+def settings(run: Run) -> Iterator[Setting]:
+    """What a process certainly passes to its transpiler; nothing if that is not known."""
     events = [event for event in run.events if not event.doubt]
     transpiled = next((e for e in events if last(e.name) == "transpile" and is_transpile(e.node)), None)
     if transpiled is None:
@@ -50,7 +50,7 @@ def told(run: Run) -> Iterator[Told]:
     if taken is None:
         return
     role = _ROLES[last(taken.name)]
-    yield Told("ps_role", Known(role), taken.file, taken.node.func)
+    yield Setting("ps_role", Known(role), taken.file, taken.node.func)
     own = _given(taken, "ps_current_endpoint", "endpoint", 0)
     index = _given(transpiled, "ps_index", "trainer_id", 0)
     if role == "PSERVER" and own is not None:
@@ -59,9 +59,9 @@ def told(run: Run) -> Iterator[Told]:
         yield index
 
 
-def _given(event: Event, quantity: str, keyword: str, position: int) -> Told | None:
+def _given(event: Event, quantity: str, keyword: str, position: int) -> Setting | None:
     node = argument(event.node, keyword, position)
     value = event.keywords.get(keyword, event.arguments[position] if position < len(event.arguments) else None)
     if node is None or not isinstance(value, (int, str)) or isinstance(value, bool):
         return None
-    return Told(quantity, Known(value), event.file, value_of(node))
+    return Setting(quantity, Known(value), event.file, value_of(node))
