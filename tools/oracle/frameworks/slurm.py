@@ -91,7 +91,7 @@ FRAMEWORK = BatchScripts(
     name="slurm",
     distribution="slurm",
     version="22.05.8",
-    requirements=("pytest==9.2.0",),
+    requirements=("pytest==9.2.0", "anyio"),
     validator="slurm_validator.py",
     seeds=seeds("slurm"),
     space={},
