@@ -38,7 +38,7 @@ def build(row: dict[str, Any], which: str) -> Files:
     """The files of the job `wrong`, `right` or `open` of a row; `run_open` alone starts the wrong one."""
     run = row.get(f"run_{which}", row.get("run", ""))
     pins = row.get("pin_right", row.get("pin", "")) if which == "right" else row.get("pin", "")
-    files = _FORMS[row.get("form", "line")](row["wrong"] if which not in row else row[which], run)
+    files = _FORMS[row["form"]](row["wrong"] if which not in row else row[which], run)
     if pins:
         files["requirements.txt"] = "\n".join(pins.split(";")) + "\n"
     return files

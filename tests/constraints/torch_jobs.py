@@ -65,7 +65,7 @@ def build(row: dict[str, Any], which: str) -> Files:
         return row.get(f"{name}_{which}", row.get(name, ""))
 
     words = (row[which], given("run"), given("code"))
-    files = _FORMS[row.get("form", "line")](*(word.replace("\\n", "\n") for word in words))
+    files = _FORMS[row["form"]](*(word.replace("\\n", "\n") for word in words))
     files |= {name: f"{text}\n" for name, text in (given("beside") or {}).items()}
     if given("pin"):
         files["requirements.txt"] = "\n".join(given("pin").split(";")) + "\n"

@@ -397,7 +397,8 @@ class Refusal(NamedTuple):
         pinned: whether it is only said where the files pin a release.
         later: whether its settings are read without complaint, and the job fails or is wrong after that.
 
-    In the data, `each` makes a row for each of its texts, which stands for `{}` in all others, in capitals for `{^}`.
+    In the data, `[[code]]` is a place in a framework's code, with `of` and `source`, and `[[code.refuses]]` what it
+    refuses. `each` makes a row for each of its texts, which stands for `{}` in all others, in capitals for `{^}`.
     """
 
     of: str
@@ -418,24 +419,23 @@ class Refusal(NamedTuple):
 @functools.cache
 def refusals(name: str) -> tuple[Refusal, ...]:
     """The refusals of one framework."""
-    return tuple(_refusals((table("refusals"), *_files(name)), name))
+    return tuple(_refusals(_files(name), name))
 
 
 def every_refusal() -> tuple[Refusal, ...]:
     """The refusals of every framework, once each."""
     files = dict.fromkeys(file for row in table("frameworks")["framework"] for file in row.get("refusals", ()))
-    return tuple(_refusals((table("refusals"), *(table(f"refusals/{file}") for file in files)), ""))
+    return tuple(_refusals((table(f"refusals/{file}") for file in files), ""))
 
 
 def _refusals(files: Iterable[dict[str, Any]], name: str) -> Iterator[Refusal]:
     """The refusals of one framework in these files; for an empty name those of each, under its first name."""
-    for file in files:
-        for each in file["refusal"]:
-            of = each["of"] if isinstance(each["of"], list) else [each["of"]]
-            if name in of or not name:
-                for row in _expanded(each):
-                    lists = {"at": tuple(row["at"]), "known": tuple(row.get("known", ()))}
-                    yield Refusal(**{**row, **lists, "of": name or of[0]})
+    for code in (each for file in files for each in file["code"]):
+        of = code["of"] if isinstance(code["of"], list) else [code["of"]]
+        if name in of or not name:
+            for row in (row for each in code["refuses"] for row in _expanded(each)):
+                lists = {"at": tuple(row["at"]), "known": tuple(row.get("known", ()))}
+                yield Refusal(**{**row, **lists, "of": name or of[0], "source": code["source"]})
 
 
 def _files(name: str) -> list[dict[str, Any]]:

