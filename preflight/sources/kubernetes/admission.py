@@ -173,10 +173,11 @@ class _Reader:
             if part.get("type") != "string" or not _LIMITED.isdisjoint(part):
                 self.open_values.append((start, end))
             return
-        if self._rewritten and node.kind is Kind.SCALAR and (node.value == "" or isinstance(node.value, float)):
+        kind = part.get("type", "")
+        quantity = kind == "int-or-string" and isinstance(node.value, float)
+        if self._rewritten and node.kind is Kind.SCALAR and (node.value == "" or quantity):
             # The quantity 0.5 becomes "500m", and an empty text goes.
             return
-        kind = part.get("type", "")
         if kind == "string" and node.kind is Kind.ARRAY and "format" in part:
             # The API server's own code does not compare the type of a list where a text with a format is expected.
             return

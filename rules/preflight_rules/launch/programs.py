@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from preflight.model.findings import Confidence, Fix, Severity
 from preflight.model.job import Claim, Job, Launch, Scope, Unresolved
@@ -562,7 +563,7 @@ def ranked_script_without_launcher(job: Job) -> Iterator[Verdict]:
         read = distinct(job.about("required_variable", launch.scope))
         if not read:
             continue
-        row = next((row for row in table("rank_variables")["launcher"] if launch.launcher in row["names"]), None)
+        row, kind = _rank_variables(job, launch)
         setters = job.about("rank_setter", launch.scope)
         exported = {n: job.about(f"env.{n}", launch.scope) for claim in read for n in texts(claim.value)}
         set_here = {n for n, claims in exported.items() if any(definitely_holds(c, launch) for c in claims)}
@@ -585,11 +586,27 @@ def ranked_script_without_launcher(job: Job) -> Iterator[Verdict]:
             yield unknown(launch.id, f"whether {name} is set, which the script needs, is not known: {why}", at=claim)
             continue
         names = [name for name, _ in missing]
+        starter, place = (f"`{launch.launcher}`", "launch script") if kind is None else (quoted(kind), "manifest")
         yield failed(
             launch.id,
-            f"`{launch.launcher}` sets no {' and no '.join(names)}, which the script needs, and neither does the launch"
-            " script: every rank stops with KeyError.",
+            f"{starter} sets no {' and no '.join(names)}, which the script needs, and neither does the"
+            f" {place}: every rank stops with KeyError.",
             at=missing[0][1],
             also=((launch, "started here"), *((claim, "read here") for _, claim in missing[1:])),
             remedy=(row or {}).get("remedy", f"Set {names[0]} in each task, or start the script with torchrun."),
+            severity=Severity.ERROR if kind is None else Severity.WARNING,
         )
+
+
+def _rank_variables(job: Job, launch: Launch) -> tuple[dict[str, Any] | None, Claim | None]:
+    """The row of what starts a launch, and the workload whose pods it runs in, if the row is about pods."""
+    pods = {claim.span for claim in job.about("workload_launch") if launch.id in texts(claim.value)}
+    kinds = [claim for claim in job.about("workload") if claim.span in pods]
+    for row in table("rank_variables")["launcher"]:
+        if launch.launcher in row["names"]:
+            if "workloads" not in row:
+                return row, None
+            kind = next((claim for claim in kinds if set(texts(claim.value)) & set(row["workloads"])), None)
+            if kind is not None:
+                return row, kind
+    return None, None

@@ -50,7 +50,8 @@ def may_be_rewritten(fault, text, halves):
     `halves` are the paths of quantities such as 0.5. Read from the webhooks; they are not run. The verdict is
     then recorded as one that depends on the cluster.
     """
-    empty = 'Invalid value: ""' in fault["message"] and fault["path"] != "<nil>"
+    # A boolean of the wrong type is shown as an empty text, too.
+    empty = re.search(r'Invalid value: ""(?!.*must be of type)', fault["message"]) and fault["path"] != "<nil>"
     rewritten = QUEUE_LABEL in text or any(f"kind: {kind}\n" in text for kind in REWRITTEN)
     if rewritten and (empty or any(path in fault["message"] for path in halves)):
         return True
