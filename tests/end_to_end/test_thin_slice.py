@@ -32,7 +32,7 @@ TWO_NODES = JOB.replace("--nnodes=4", "--nnodes=2")
 #: A server and a worker on each node.
 TWO_SERVERS = SERVER_JOB.replace("10.77.0.3:6171,10.77.0.4:6171", "10.77.0.1:6171,10.77.0.2:6171")
 #: Generous: a busy machine may be slow, and a slow run is not what these tests are about.
-OPTIONS = ("--hosts=node[1-2]", "--smoke-deadline", "90")
+OPTIONS = ("--hosts=node[1-2]", "--smoke-deadline", "240")
 SECRET = "s3cret-of-this-test"
 
 
