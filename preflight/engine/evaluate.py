@@ -9,6 +9,7 @@ check crash, its node is found by judging again with the facts of fewer nodes.
 from __future__ import annotations
 
 import functools
+import re
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -78,7 +79,8 @@ def outcomes_of(
                 if current().is_spent:
                     found.append(_not_applied(rule.meta, jobs[done:]))
                     break
-                found.extend(_isolated(rule.meta, job, functools.partial(rule.judge, job), chosen=chosen))
+                of_job = list(_isolated(rule.meta, job, functools.partial(rule.judge, job), chosen=chosen))
+                found.extend(_with_defaults(rule, job, of_job, chosen))
     if recording.verb != "lint":
         seen = Facts(recording.facts, recording.events) if facts is None else facts
         for number, outcomes in enumerate(_outcomes_of_checks(recording, checks, seen), len(rules)):
@@ -88,8 +90,39 @@ def outcomes_of(
             clear_memo(seen)
         for job in jobs:
             clear_memo(job)
+            if job.by_default is not None:
+                clear_memo(job.by_default)
     # A finding about a file that several jobs share is included once.
     return tuple(dict.fromkeys(sorted(found, key=lambda outcome: outcome.id)))
+
+
+def _with_defaults(rule: Rule, job: Job, outcomes: list[Outcome], chosen: Severity | None) -> Iterator[Outcome]:
+    """The outcomes of a rule. What it could not tell is a warning if the defaults of the scripts make it an error."""
+    unknown = {outcome.subject for outcome in outcomes if outcome.status is Status.UNKNOWN}
+    known = {outcome.finding for outcome in outcomes}
+    failed: dict[str, list[Outcome]] = {}
+    if job.by_default is not None and unknown:
+        for outcome in _isolated(
+            rule.meta, job.by_default, functools.partial(rule.judge, job.by_default), chosen=chosen
+        ):
+            finding = outcome.finding
+            if finding is None or finding in known or outcome.subject not in unknown:
+                continue
+            if finding.severity is Severity.ERROR:
+                failed.setdefault(outcome.subject, []).append(_by_default(outcome, finding, job.by_default))
+    for outcome in outcomes:
+        if outcome.status is not Status.UNKNOWN or outcome.subject not in failed:
+            yield outcome
+    for each in failed.values():
+        yield from each
+
+
+def _by_default(outcome: Outcome, finding: Finding, job: Job) -> Outcome:
+    quoted = " ".join((finding.message, *(location.snippet or "" for location in finding.locations)))
+    used = [f"{name}={value}" for name, value in job.assumed if re.search(rf"\$\{{?{name}\b", quoted)]
+    shown = join_some(used or [f"{name}={value}" for name, value in job.assumed], _MAX_NAMED)
+    message = f"With the defaults {shown}: {finding.message}"
+    return replace(outcome, finding=replace(finding, severity=Severity.WARNING, message=message, fix=None))
 
 
 def _not_applied(meta: Meta, jobs: Sequence[Job]) -> Outcome:

@@ -630,7 +630,7 @@ def report_on(
             recording.smoke_options,
         ),
         inputs=_inputs(recording.jobs),
-        jobs=tuple(sorted(recording.jobs, key=lambda job: job.name)),
+        jobs=tuple(sorted(map(_as_read, recording.jobs), key=lambda job: job.name)),
         nodes=recording.nodes,
         outcomes=outcomes,
         findings=result.kept,
@@ -747,6 +747,11 @@ def _exit_code(recording: Recording, verdict: VerdictKind) -> int:
     if verdict is VerdictKind.INCOMPLETE and not recording.configuration.allow_incomplete:
         return ExitCode.INCOMPLETE
     return ExitCode.GO
+
+
+def _as_read(job: Job) -> Job:
+    """The job without what it would be with the defaults of its scripts, of which the findings say what matters."""
+    return job if job.by_default is None else replace(job, by_default=None)
 
 
 def _inputs(jobs: Sequence[Job]) -> tuple[Input, ...]:

@@ -458,6 +458,13 @@ def _is_quoted(line: str, at: int, signs: tuple[str, ...]) -> bool:
 _VARIABLES: ContextVar[Mapping[str, str]] = ContextVar("given", default=MappingProxyType({}))
 #: Variables assumed not to be set, each with its default; None if nothing is assumed.
 _ASSUMED: ContextVar[dict[str, str] | None] = ContextVar("assumed", default=None)
+#: Whether this is assumed of every variable, also of those that differ between nodes, or that a platform sets.
+_OF_ALL: ContextVar[bool] = ContextVar("of_all", default=True)
+_OF_A_NODE = re.compile(
+    r"RANK|ADDR|HOST|PORT|MASTER|IFNAME|WORLD_SIZE|(?:^|_)(?:IPS?|NODES?_?LIST|(?:NODE|TASK|JOB|PROC|LOCAL)_?ID|INDEX)(?:_|$)"
+    r"|^\d+$|^(?:SLURM|OMPI|PMIX?|PET|PBS|LSB|SGE|KUBERNETES|CUDA|HIP|ROCR|PADDLE|POD)_",
+    re.IGNORECASE,
+)
 
 
 @contextmanager
@@ -486,20 +493,26 @@ def given_secrets() -> frozenset[str]:
 
 
 @contextmanager
-def defaults_assumed() -> Iterator[dict[str, str]]:
-    """Treat variables that no script assigns as unset if the script has a default; yields the assumptions."""
+def defaults_assumed(*, of_all: bool = True) -> Iterator[dict[str, str]]:
+    """Treat variables that no script assigns as unset if the script has a default; yields the assumptions.
+
+    Args:
+        of_all: false leaves variables unknown that differ between nodes or that a platform sets, and arguments of
+            scripts.
+    """
     assumed: dict[str, str] = {}
-    token = _ASSUMED.set(assumed)
+    tokens = _ASSUMED.set(assumed), _OF_ALL.set(of_all)
     try:
         yield assumed
     finally:
-        _ASSUMED.reset(token)
+        _ASSUMED.reset(tokens[0])
+        _OF_ALL.reset(tokens[1])
 
 
 def assume_not_set(name: str, default: str) -> bool:
     """Whether a variable that the caller may set is treated as unset; records the assumption."""
     assumed = _ASSUMED.get()
-    if assumed is None:
+    if assumed is None or not (_OF_ALL.get() or _OF_A_NODE.search(name) is None):
         return False
     assumed.setdefault(name, default)
     return True

@@ -381,3 +381,36 @@ def test_a_check_that_crashes_on_most_nodes_is_itself_at_fault() -> None:
     values = {f"node{number}": 0 for number in range(MAX_NODES + 10)}
     with pytest.raises(ZeroDivisionError):
         isolation_judged(inverse, fleet(values), facts(values))
+
+
+# --- defaults ---
+
+
+def finds_five_nodes(subject: Job) -> Iterator[Verdict]:
+    value = subject.value("nodes")
+    if not isinstance(value, Known):
+        yield unknown(subject.name, "the number of nodes is set by the caller")
+    elif value.value == 5:
+        yield failed(subject.name, "`--nnodes=$NNODES` (5) is one too many", at=span(), remedy="Take four.")
+    else:
+        yield passed(subject.name)
+
+
+def nodes_by_default(number: int) -> Job:
+    opened = job(claim("nodes", Unresolved("set by the caller")))
+    return replace(
+        opened, by_default=replace(job(claim("nodes", number)), assumed=(("NNODES", str(number)), ("X", "1")))
+    )
+
+
+def test_what_a_rule_cannot_tell_is_a_warning_if_the_defaults_are_wrong() -> None:
+    (outcome,) = outcomes_of(make_recording(nodes_by_default(5)), [make_rule(finds_five_nodes)], [])
+    finding = outcome.finding
+    assert finding is not None
+    assert finding.severity is Severity.WARNING
+    assert finding.message == "With the defaults NNODES=5: `--nnodes=$NNODES` (5) is one too many"
+
+
+def test_what_a_rule_cannot_tell_stays_unknown_if_the_defaults_are_right() -> None:
+    (outcome,) = outcomes_of(make_recording(nodes_by_default(4)), [make_rule(finds_five_nodes)], [])
+    assert outcome.status is Status.UNKNOWN

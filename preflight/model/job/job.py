@@ -197,6 +197,9 @@ class Job:
         notes: limits of what can be judged.
         references: files named by other files.
         suppressions: comments that exclude findings from the verdict.
+        by_default: the same job where the caller sets none of the variables that its scripts have a default for; None
+            if there are none.
+        assumed: in that one the variables, each with its default.
     """
 
     name: str
@@ -207,6 +210,8 @@ class Job:
     references: tuple[Reference, ...] = ()
     suppressions: tuple[Suppression, ...] = ()
     probable: bool = False
+    by_default: Job | None = None
+    assumed: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         bounded = [in_bounds(claim.value) for claim in self.claims]

@@ -14,11 +14,11 @@ from preflight._util import toml
 from preflight._util.budget import BudgetExceeded, current, free_memory_after, running
 from preflight._util.hostnames import is_loopback
 from preflight._util.sequences import grouped
-from preflight.model.job import WHOLE_JOB, Job, Known, Note, NoteDetail, NoteKind, Scope, Span
+from preflight.model.job import WHOLE_JOB, Job, Known, Note, NoteDetail, NoteKind, Scope, Span, Unresolved
 from preflight.model.job.derive import with_derived
 from preflight.model.job.value import items
 from preflight.model.progress import Progress, Step, ignore
-from preflight.sources.base import Source, SourceFile, given_secrets
+from preflight.sources.base import Source, SourceFile, defaults_assumed, given_secrets
 from preflight.sources.discovery.collect import STDIN, collect_job
 from preflight.sources.discovery.readings import RecognisedFiles, TreeSnapshot, below
 from preflight.sources.discovery.walk import Walked
@@ -90,7 +90,7 @@ def _assemble(
             found_jobs.extend(_directory_jobs(recognised, fresh))
             done.update(file.path for job in found_jobs for file in job.files)
     snapshot.note_skipped({path: reason for path, reason in recognised.skipped.items() if path not in done})
-    jobs_found = (_complete(job, recognised) for job in found_jobs)
+    jobs_found = (_with_defaults(_complete(job, recognised), named, recognised) for job in found_jobs)
     return tuple(sorted(jobs_found, key=lambda job: job.name))
 
 
@@ -115,6 +115,34 @@ def _complete(job: Job, recognised: RecognisedFiles) -> Job:
         # A quote of one file may contain a secret of another one.
         notes = (note for note in job.notes if not note.span.snippet)
         return Job(job.name, files=job.files, notes=(*notes, _note(NoteKind.TOO_LARGE, message, job.name)))
+
+
+#: A variable with a default: `${NNODES:-2}`.
+_DEFAULT = re.compile(r"\$\{\w+:?[-=]")
+
+
+def _with_defaults(job: Job, named: Sequence[str], recognised: RecognisedFiles) -> Job:
+    """The job, with what it is where the caller sets no variable that its scripts have a default for."""
+    entries = [file.path for file in job.files if file.path in named] or [job.name]
+    files = (recognised.tree.read(file.path) for file in job.files)
+    has_default = any(isinstance(file, SourceFile) and _DEFAULT.search(file.text) for file in files)
+    depends = any(isinstance(claim.value, Unresolved) and claim.value.set_by_caller for claim in job.claims)
+    if not (has_default and depends) or job.probable:
+        return job
+    again = RecognisedFiles(recognised.tree, recognised.sources)
+
+    def read() -> Job:
+        with defaults_assumed(of_all=False) as assumed:
+            found = [each for each in _collect_jobs(again, entries, explicit=bool(named)) if each.name == job.name]
+            whole = _complete(found[0], again) if found else job
+        return replace(job, by_default=replace(whole, assumed=tuple(assumed.items()))) if assumed and found else job
+
+    try:
+        return current().attempt(read, sum(file.size_bytes for file in job.files))
+    except BudgetExceeded as exceeded:
+        # The job itself has been read.
+        free_memory_after(exceeded)
+        return job
 
 
 def _named_jobs(recognised: RecognisedFiles, named: Sequence[str]) -> list[Job]:

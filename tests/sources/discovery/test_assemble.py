@@ -468,3 +468,20 @@ def test_too_many_files_are_noted(tmp_path: Path, monkeypatch) -> None:  # type:
     monkeypatch.setattr(module, "MAX_FILES", 3)
     walked = walk(tmp_path, ".")
     assert len(walked.files) == 3 and "3 files" in walked.notes[0].message
+
+
+def test_a_job_is_read_again_with_the_defaults_of_its_scripts(tmp_path: Path) -> None:
+    lines = "NNODES=${NNODES:-4}\ntorchrun --nnodes=$NNODES --node-rank=${NODE_RANK:-0} --nproc-per-node=8 train.py\n"
+    (job,) = build(tmp_path, {"run.sh": lines, "train.py": TRAIN})
+    (launch,) = job.launches
+    assert isinstance(job.value("nodes", launch.scope), Unresolved)
+    assert job.by_default is not None
+    assert job.by_default.value("nodes", launch.scope) == Known(4)
+    # Each node has its own rank, so the default of that is none.
+    assert job.by_default.assumed == (("NNODES", "4"),)
+    assert isinstance(job.by_default.value("node_rank", launch.scope), Unresolved)
+
+
+def test_a_job_without_defaults_is_read_once(tmp_path: Path) -> None:
+    (job,) = build(tmp_path, {"run.sh": "torchrun --nnodes=$1 --nproc-per-node=8 train.py\n", "train.py": TRAIN})
+    assert job.by_default is None
