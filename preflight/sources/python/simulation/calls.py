@@ -14,7 +14,7 @@ from preflight.sources.python.simulation.data_origins import MAY_DIVIDE, is_stre
 from preflight.sources.python.simulation.expressions import Expressions
 from preflight.sources.python.simulation.known_functions import EQUAL, KEEPS, LOSS, OWN_RESULTS
 from preflight.sources.python.simulation.libraries import names, table
-from preflight.sources.python.simulation.run_state import Event, LeftLoop, Returned, Signal
+from preflight.sources.python.simulation.run_state import Event, LeftLoop, Returned, Signal, Stopped
 from preflight.sources.python.simulation.values import (
     AGREED,
     OWN,
@@ -325,6 +325,12 @@ class Calls(Expressions):
             result = signal.value
         except LeftLoop:
             result = UNKNOWN
+        except Stopped as stopped:
+            if not inner.returned:
+                raise
+            # It may have returned before; of what fails only where it has not, nothing is known.
+            result = inner.returned.pop(0)
+            self._may_have_exited |= stopped.failure is None
         finally:
             self._calls.pop()
             self._early = loops
@@ -473,6 +479,7 @@ def _is_plain_dictionary(owner: ClassValue) -> bool:
     return not methods or (len(methods) == 1 and "self.__dict__ = self" in ast.unparse(methods[0]))
 
 
+@functools.lru_cache(maxsize=4096)
 def _yields(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Whether a function is a generator."""
     waiting: list[ast.AST] = list(function.body)

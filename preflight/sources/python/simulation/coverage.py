@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
@@ -31,9 +32,15 @@ def names_in(tree: ast.AST) -> Iterator[str]:
             yield node.value
 
 
+@functools.lru_cache(maxsize=256)
+def _named(tree: ast.Module) -> Counter[str]:
+    """How often each name is used in a module; several runs ask for it."""
+    return Counter(names_in(tree))
+
+
 def uncalled(trees: Mapping[str, ast.Module], called: Collection[ast.AST]) -> Iterator[Part]:
     """The functions that nothing in the modules of a run calls or names, or that another one of the name replaces."""
-    named = Counter(name for tree in trees.values() for name in names_in(tree))
+    named = sum((_named(tree) for tree in trees.values()), Counter())
     for path, tree in trees.items():
         for number, node in enumerate(tree.body):
             if not isinstance(node, _FUNCTIONS) or node.decorator_list or node in called:
@@ -57,7 +64,7 @@ def not_reached(
     trees: Mapping[str, ast.Module], called: Collection[ast.AST], executed: Collection[ast.AST]
 ) -> Iterator[Part]:
     """The statements that a run leaves out in its modules, and in the functions that only the user's own code calls."""
-    kept = {name for tree in trees.values() for name in _kept_names(tree)}
+    kept = frozenset().union(*map(_kept_names, trees.values()))
     for path, tree in trees.items():
         bodies = [tree.body] if any(each in executed for each in tree.body) else []
         for node in ast.walk(tree):
@@ -91,22 +98,25 @@ def _left_out(body: Sequence[ast.stmt], executed: Collection[ast.AST]) -> Iterat
             yield from _left_out(getattr(statement, "orelse", ()), executed)
 
 
-def _kept_names(tree: ast.Module) -> Iterator[str]:
+@functools.lru_cache(maxsize=256)
+def _kept_names(tree: ast.Module) -> frozenset[str]:
     """The names of what something else than a call in the tree may call: what is given, stored or named in a text."""
+    found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             given = () if isinstance(node.func, ast.Name) and node.func.id in _ASKING else node.args
             for argument in (*given, *(each.value for each in node.keywords)):
-                yield from _names_of(argument)
+                found.update(_names_of(argument))
         elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.Return, ast.NamedExpr, ast.Yield)):
-            yield from _names_of(node.value)
+            found.update(_names_of(node.value))
         elif isinstance(node, ast.alias) and node.asname is not None:
-            yield node.name.rpartition(".")[2]
+            found.add(node.name.rpartition(".")[2])
         elif isinstance(node, _FUNCTIONS):
             for default in (*node.args.defaults, *node.args.kw_defaults):
-                yield from _names_of(default)
+                found.update(_names_of(default))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.value
+            found.add(node.value)
+    return frozenset(found)
 
 
 def _names_of(node: ast.expr | None) -> Iterator[str]:
