@@ -3,20 +3,22 @@
     python -m tools.requirements
 
 For each package the newest release of every minor version is read from the metadata of its wheel on the package index.
-Requirements on packages that are not in the list are left out, and so are those of other systems and of extras. What
-an extra named torch requires of torch itself stands apart.
+Requirements on packages that are not in the list are left out, and so are those of other systems and of extras. Of a
+requirement that depends on the interpreter the loosest counts. What an extra named torch requires of it stands apart.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -35,10 +37,9 @@ PACKAGES = (
     *("nvidia-cudnn-cu13", "colossalai", "sagemaker", "transformer-engine-cu12", "transformer-engine-cu13"),
     *("transformer-engine-torch",),
 )
-#: The system and the interpreter whose requirements are written down.
+#: The system whose requirements are written down, and the minor versions of its interpreter.
+_PYTHONS = range(6, 20)
 _SYSTEM = {
-    "python_version": "3.11",
-    "python_full_version": "3.11.9",
     "sys_platform": "linux",
     "platform_system": "Linux",
     "platform_machine": "x86_64",
@@ -90,10 +91,10 @@ def requirements(wheel: Wheel) -> dict[str, Any]:
         python = f"{python},<3.{wheel.newest_python + 1}".lstrip(",")
     found: dict[str, Any] = {"version": str(wheel.version), "python": python}
     lines = head.get_all("Requires-Dist", [])
-    extras = ("", *_CHECKED_EXTRAS.get(wheel.name, ()))
-    always = {name: specifier for line in lines for extra in extras for name, specifier in _needed(line, extra)}
+    pythons = [minor for minor in _PYTHONS if SpecifierSet(python.replace(".*", "")).contains(f"3.{minor}.9")]
+    always = _by_all(lines, ("", *_CHECKED_EXTRAS.get(wheel.name, ())), pythons)
     # Many libraries name torch in an extra alone, and check its release when they are imported.
-    by_extra = {name: specifier for line in lines for name, specifier in _needed(line, "torch") if name == "torch"}
+    by_extra = {name: each for name, each in _by_all(lines, ("torch",), pythons).items() if name == "torch"}
     if always:
         found["requires"] = dict(sorted(always.items()))
     if by_extra and "torch" not in always:
@@ -101,7 +102,24 @@ def requirements(wheel: Wheel) -> dict[str, Any]:
     return found
 
 
-def _needed(line: str, extra: str) -> Iterator[tuple[str, str]]:
+def _by_all(lines: Sequence[str], extras: Sequence[str], pythons: Sequence[int]) -> dict[str, str]:
+    """The listed packages that a release requires under each of these interpreters, with the lowest of the bounds."""
+    each = [
+        {name: needed for line in lines for extra in extras for name, needed in _needed(line, extra, minor)}
+        for minor in pythons
+    ]
+    found = {}
+    for name in set(each[0]).intersection(*each[1:]) if each else ():
+        needed = [of_python[name].split(",") for of_python in each]
+        lowest = {bound for one in needed for bound in one if re.fullmatch(r">=[\d.]+", bound)}
+        others = {tuple(bound for bound in one if bound not in lowest) for one in needed}
+        if len(others) == 1:
+            bounds = (*others.pop(), *sorted(lowest, key=lambda bound: Version(bound[2:]))[:1])
+            found[name] = ",".join(bounds)
+    return found
+
+
+def _needed(line: str, extra: str, python: int) -> Iterator[tuple[str, str]]:
     try:
         requirement = Requirement(line)
     except InvalidRequirement:
@@ -109,7 +127,8 @@ def _needed(line: str, extra: str) -> Iterator[tuple[str, str]]:
     name = canonicalize_name(requirement.name)
     if name not in PACKAGES or not str(requirement.specifier):
         return
-    if requirement.marker is None or requirement.marker.evaluate({**_SYSTEM, "extra": extra}):
+    interpreter = {"python_version": f"3.{python}", "python_full_version": f"3.{python}.9"}
+    if requirement.marker is None or requirement.marker.evaluate({**_SYSTEM, **interpreter, "extra": extra}):
         yield name, str(requirement.specifier)
 
 
