@@ -14,7 +14,7 @@ from preflight.model.job import Claim, Known, Launch, Span
 from preflight.sources.base import Command, Script, SourceFile, Tree
 from preflight.sources.launchers import slurm
 from preflight.sources.launchers.batch_jobs import batch_header
-from preflight.sources.launchers.launch_lines import Line, launch_lines, spawning_line
+from preflight.sources.launchers.launch_lines import Line, launch_lines, plain_line
 from preflight.sources.launchers.mpi import ProgramReader
 from preflight.sources.launchers.option_parser import is_python, python_program
 from preflight.sources.launchers.python import spawns_ranks
@@ -155,7 +155,7 @@ def trace_script(file: SourceFile, tree: Tree, entries: Collection[str] = ()) ->
     for command, line in launch_lines(script.commands, header if batch else None):
         spawns = line is None and (spawns_ranks(command, tree) or _starts_one_of(command, entries))
         if spawns:
-            line = spawning_line(command, tree)
+            line = plain_line(command, tree, "#spawn")
         reading = line.found.reader.read(line.line, tree) if line is not None else None
         if line is None or reading is None or not reading.launches:
             continue

@@ -46,6 +46,7 @@ from preflight.sources.launchers.python import (
     has_ranks,
     plain_program,
     spawns_ranks,
+    takes_a_role,
     unknown_launcher,
 )
 from preflight.sources.launchers.script_arguments import gives_rank, is_one_of_several
@@ -159,6 +160,7 @@ def read_commands(
         ids: counts the launches on each line, also of scripts that several containers start.
     """
     elsewhere = any(_starts_elsewhere(command) for command in commands)
+    roles = [command for command in commands if takes_a_role(command, tree)]
     claims: list[Claim] = []
     result = Reading()
     scopes_by_word: dict[Span, list[Scope]] = {}
@@ -169,7 +171,9 @@ def read_commands(
             result = result.joined(Reading(notes=(note,)))
             break
         if line is None and spawns_ranks(command, tree):
-            line = spawning_line(command, tree)
+            line = plain_line(command, tree, "#spawn")
+        elif line is None and len(roles) > 1 and command in roles:
+            line = plain_line(command, tree)
         if line is None:
             plain = plain_program(command, tree)
             claims.extend(plain.claims)
@@ -198,12 +202,12 @@ def read_commands(
     return replace(result, claims=tuple(dict.fromkeys(claims)))
 
 
-def spawning_line(command: Command, tree: Tree) -> Line:
-    """The launch of a program that is started once and spawns its ranks."""
+def plain_line(command: Command, tree: Tree, mark: str = "") -> Line:
+    """The launch of a program that is started as one process, and that spawns its ranks or is one of several."""
     stripped = strip_wrappers(command)
     environment = environment_of(command, stripped.wrappers, tree)
     line = LaunchLine(
-        launch_id=f"{command.span.path}:{command.span.line}#spawn",
+        launch_id=f"{command.span.path}:{command.span.line}{mark}",
         words=tuple(stripped.words),
         command=replace(command, environment=environment),
         wrappers=tuple(wrapper.name for wrapper in stripped.wrappers if wrapper.name != "env"),

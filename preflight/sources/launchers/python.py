@@ -11,6 +11,7 @@ How many ranks it starts is unknown. It still counts as a launch, so the job is 
 from __future__ import annotations
 
 import itertools
+import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -205,17 +206,37 @@ _SPAWNS = re.compile(
 
 def spawns_ranks(command: Command, tree: Tree) -> bool:
     """Whether a command runs a script as one process, and the script's text spawns the ranks or starts them in Ray."""
+    file = _plain_script(command, tree)
+    return file is not None and _SPAWNS.search(file.text) is not None
+
+
+def takes_a_role(command: Command, tree: Tree) -> bool:
+    """Whether a command runs a script as one process which is, by its own settings, a server or a trainer of Fluid."""
+    file = _plain_script(command, tree)
+    if file is None:
+        return False
+    folder = posixpath.dirname(file.path)
+    modules = (tree.read(posixpath.join(folder, f"{name}.py")) for name in _IMPORTS.findall(file.text)[:_MAX_MODULES])
+    return any(isinstance(each, SourceFile) and "DistributeTranspiler" in each.text for each in (file, *modules))
+
+
+_IMPORTS = re.compile(r"^(?:import|from) (\w+)", re.MULTILINE)
+_MAX_MODULES = 20
+
+
+def _plain_script(command: Command, tree: Tree) -> SourceFile | None:
+    """The script that a command runs as one process."""
     stripped = strip_wrappers(command)
     if not is_python(stripped.words) or any(wrapper.name not in _TRANSPARENT_WRAPPERS for wrapper in stripped.wrappers):
-        return False
+        return None
     found = python_program(stripped.words)
     if found is None or not found.words:
-        return False
+        return None
     name = text_of(found.words[0]) or ""
     line = LaunchLine(f"{command.span.path}:{command.span.line}", stripped.words, command)
     path = module_path(name, line, tree) if found.module else relative(name, line, tree)
     file = tree.read(path) if path is not None and path.endswith(".py") else None
-    return isinstance(file, SourceFile) and _SPAWNS.search(file.text) is not None
+    return file if isinstance(file, SourceFile) else None
 
 
 #: Changes the variables by which programs see that they are in a job of Slurm: `unset SLURM_NTASKS`.
