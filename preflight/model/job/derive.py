@@ -107,6 +107,10 @@ def _world_size(job: Job, launch: Launch) -> Iterator[Claim]:
         because = tuple(claim for claim in job.about("host_slots") if claim.scope.node in slots)
         yield from _unless_set(job, launch, Known(sum(slots.values())), (*tasks, *because))
         return
+    if tasks and started:
+        ranks = lift(product, join(c.value for c in tasks), join(c.value for c in started))
+        yield from _unless_set(job, launch, ranks, (*tasks, *started))
+        return
     if tasks:
         yield from _unless_set(job, launch, join(claim.value for claim in tasks), tasks)
         return

@@ -692,6 +692,8 @@ def _is_task_of_srun(stated: Stated[Launch]) -> bool:
     program = stated.launch.program
     if stated.launch.launcher != "srun" or _is_launcher(program) or not program.endswith(".py"):
         return False
+    if stated.job.about("spawned_processes", stated.launch.scope):
+        return False
     # A step may prepare something before it starts a launcher on the same tasks, or start several programs.
     *_, tasks = stated
     theirs = {
@@ -724,8 +726,8 @@ def one_task_for_several_gpus(question: LaunchQuestion) -> Verdict | None:
 
     Fix: `#SBATCH --ntasks-per-node=<GPUs per node>`, or start the script through torchrun.
 
-    Known limits: A script that drives all GPUs of its node from one process (model parallelism in one process, or its
-    own spawn) is correct; therefore the finding is a warning of medium confidence.
+    Known limits: A script that drives all GPUs of its node from one process (model parallelism in one process) is
+    correct; therefore the finding is a warning of medium confidence. One that spawns its ranks is not judged.
     """
     gpus, nodes, tasks = question.of
     if not tasks:

@@ -345,6 +345,7 @@ class Library:
             given = () if has_flags or not name.endswith("app.run") else (self._line,)
             return run.call(main, given, {}, node, frame, is_open=not given)
         if name in _SPAWNS:
+            run.record(name, node, frame, arguments, keywords, function)
             return self._spawned(run, name, arguments, keywords, node, frame)
         if name.rpartition(".")[2] in _WRAPS and not is_open:
             return _with_attributes(_dictionary(arguments, keywords, run.region))

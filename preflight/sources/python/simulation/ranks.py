@@ -73,6 +73,8 @@ _WRAPPERS = re.compile(
 )
 _UNUSED = re.compile(r"^[ \t]*(?:from|import)[ \t].*$|#.*$", re.MULTILINE)
 _STARTS = names("group_starts")
+#: Calls that start processes of the program, which are its ranks.
+_SPAWNS = names("spawning")
 #: Libraries that stop where they are asked for ranks before they have started, and the feature of such a script.
 _ASKED = {"horovod": "asked_before_start:{}", "torch": "asked_before_group"}
 #: How a condition is shown on which ranks part, by its kind.
@@ -242,7 +244,9 @@ def _roles(job: Job, launches: Sequence[Launch], files_of: Callable[[Launch], Fi
     for launch in started[:_MAX_PROGRAMS]:
         files = files_of(launch)
         script = files.tree.read(launch.program)
-        if not isinstance(script, SourceFile) or ".transpile(" not in script.text:
+        read = (files.tree.read(file.path) for file in job.files if file.path.endswith(".py"))
+        is_fluid = any(isinstance(each, SourceFile) and ".transpile(" in each.text for each in read)
+        if not isinstance(script, SourceFile) or not is_fluid:
             continue
         variables = _variables(job, launch)
         world = World(None, None, arguments=_words(job, launch, OPEN), variables=variables, is_closed=True)
@@ -298,6 +302,7 @@ def _of_launch(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> I
     yield from _written_on_each_node(job, launch, runs)
     yield from _exchanged_files(job, launch, runs)
     yield from _trained_apart(launch, runs[-1])
+    yield from _spawned(job, launch, runs[-1])
     yield from _asked_early(launch, runs[-1])
     for made, stepped in unused_wrappers(runs[-1].events) if runs[-1].is_complete else ():
         feature = _claim("script_feature", "wrapper_unused", made.file, made.node, launch)
@@ -352,6 +357,17 @@ def _asked_early(launch: Launch, found: Run) -> Iterator[Claim]:
             claim = _claim("script_feature", feature, event.file, event.node, launch)
             yield replace(claim, because=(_claim("script_feature", feature, started.file, started.node, launch),))
             return
+
+
+def _spawned(job: Job, launch: Launch, found: Run) -> Iterator[Claim]:
+    """The processes that each process of the launch starts, where the text of the script does not show them."""
+    is_shown = bool(job.about("spawned_processes", launch.scope))
+    for event in found.events:
+        if event.name in _SPAWNS and not event.doubt:
+            count = event.keywords.get("nprocs", event.arguments[2] if len(event.arguments) > 2 else None)
+            value = Known(count) if type(count) is int else Unresolved("its number of processes is known when it runs")
+            if isinstance(value, Known) or not is_shown:
+                yield replace(_claim("spawned_processes", "", event.file, event.node, launch), value=value)
 
 
 def _trained_apart(launch: Launch, found: Run) -> Iterator[Claim]:
@@ -540,7 +556,8 @@ def _undivided(job: Job, launch: Launch, run: Run) -> Iterator[Claim]:
         file, spelling = event.file, ""
         node: ast.AST = event.node
         kind = "paddle_loader" if "paddle" in event.name else "loader"
-        if is_passed_on(event, run.events):
+        # Each worker of a loader may choose its part by itself.
+        if is_passed_on(event, run.events) or event.keywords.get("worker_init_fn") is not None:
             continue
         if method is not None and method.owner is not None:
             file, node, kind = method.frame.module.file, method.owner.node, "stream"
@@ -749,6 +766,9 @@ def _parse(text: str) -> Parsed | None:
 def _world_size(job: Job, launch: Launch) -> int | None:
     world, local = _count(job, "world_size", launch), _count(job, "processes_per_node", launch)
     nodes = _count(job, "nodes", launch)
+    if job.setting("spawned_processes", launch.scope):
+        # The world of the processes that the launcher starts, which start others.
+        world = _count(job, "tasks", launch)
     if world is None and nodes is not None and local is not None:
         world = nodes * local
     return None if _differ(job, launch) else world
