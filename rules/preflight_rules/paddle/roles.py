@@ -108,7 +108,12 @@ def training_role_unknown(job: Job) -> Iterator[Verdict]:
     """
     shown = (f"{claim.quantity} {claim.span.snippet}".lower() for claim in job.claims)
     if not any("paddle" in text for text in shown):
-        yield not_applicable(job.name, "nothing in the job is about Paddle")
+        read = {file.path for file in job.files}
+        unread = next((launch for launch in job.launches if launch.program and launch.program not in read), None)
+        if unread is not None and job.about("ps_role"):
+            yield unknown(job.name, f"`{unread.program}` is not among the files, and may be about Paddle", at=unread)
+        else:
+            yield not_applicable(job.name, "nothing in the job is about Paddle")
         return
     for subject, scope, launch in subjects(job):
         for claim in job.setting("ps_role", scope):
