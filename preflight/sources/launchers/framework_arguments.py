@@ -503,6 +503,8 @@ _BATCH_SIZE = re.compile(
 )
 _DEVICES = ("trainer.devices", "trainer.gpus")
 _NODES = "trainer.num_nodes"
+#: Also a name that the trainer does not have, such as trainer.num_devices.
+_COUNT_OF_TRAINER = re.compile(r"trainer\.\w*(?:device|gpu|node)\w*")
 _TASK_STARTERS = ("srun", "mpirun", "horovodrun", "jsrun", "aprun")
 
 
@@ -533,7 +535,7 @@ def starts_ranks(words: Sequence[Word], line: LaunchLine, tree: Tree | None) -> 
     given: dict[str, Value] = {}
     for _, counts in _files_of_counts(words, line, tree):
         given.update(counts)
-    given.update({key: found[key].value for key in (*_DEVICES, _NODES) if key in found})
+    given.update({key: found[key].value for key in found if _COUNT_OF_TRAINER.fullmatch(key)})
     return any(
         (known_number(as_int(value) if key == _NODES else _device_count(value)) or 0) > 1
         for key, value in given.items()

@@ -70,6 +70,7 @@ class Called(NamedTuple):
     followed: bool = False
     block: bool = False
     under: tuple[str, ...] = ()
+    on_one_rank: bool = False
 
 
 class Calls(NamedTuple):
@@ -205,7 +206,7 @@ def _stated(module: Module, called: Called, call: ast.Call) -> Iterator[Claim]:
         facts["late"] = True
         if _comes_after_loops(module, call):
             facts["last"] = True
-    if called.after and _comes_early(module, call, called.after):
+    if called.after and _comes_early(module, call, called):
         facts["early"] = True
     if called.sets and _is_unused(module, call):
         facts["unused"] = True
@@ -448,10 +449,12 @@ def _uses_in(module: Module, call: ast.Call, name: str, depth: int) -> Iterator[
                 yield from _uses_in(module, inner, parameter, depth + 1)
 
 
-def _comes_early(module: Module, call: ast.Call, names: Sequence[str]) -> bool:
-    """Whether one of these calls follows the call in the same function, and none before it."""
-    around = enclosing(module, call)
+def _comes_early(module: Module, call: ast.Call, called: Called) -> bool:
+    """Whether a call that should precede this one follows it in the same function, and none does precede it."""
+    around, names = enclosing(module, call), called.after
     others = [other for other in module.named(*names) if enclosing(module, other) is around]
+    if called.on_one_rank:
+        others = [other for other in others if ranks_of(module).guard_of(other).who in _FIRST_RANKS]
     # Any run of an executor but that of the startup program comes after the workers are there.
     others = [other for other in others if last(module.called(other)) != "run" or "startup" in module.text(other)]
     places: list[ast.Call | ast.Assign] = [*others, *_variables_set(module, around, names)]

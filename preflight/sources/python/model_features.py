@@ -437,7 +437,12 @@ def accumulation(module: Module) -> Iterator[Claim]:
 
 
 def deepspeed_parts(module: Module) -> Iterator[Claim]:
-    """An optimizer of the program that DeepSpeed gets, and layers of experts."""
+    """An optimizer of the program that DeepSpeed gets, layers of experts, and a file of its line that it drops."""
+    for node in module.nodes(ast.Assign):
+        target = node.targets[0]
+        if isinstance(target, ast.Attribute) and target.attr == "deepspeed_config":
+            yield module.feature("config_of_line_replaced", node, condition="")
+            break
     for call in module.named("initialize"):
         given = argument(call, "optimizer", 2)
         if module.called(call) != "deepspeed.initialize" or given is None:

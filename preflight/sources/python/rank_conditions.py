@@ -316,7 +316,7 @@ def is_local(module: Module, rank: ast.expr, depth: int = 0) -> bool:
         assigned = module.outline.assigned_once(meant)
         if assigned is not None and depth < _MAX_DEPTH and is_rank(module, assigned):
             return is_local(module, assigned, depth + 1)
-        return bool(_LOCAL_RANK.search(end_of(meant)))
+        return bool(_LOCAL_RANK.search(end_of(meant))) and not _holds_rank_of_job(module, meant)
     if isinstance(meant, ast.Call):
         if end_of(meant.func) in ("int", "str") and len(meant.args) == 1 and depth < _MAX_DEPTH:
             return is_local(module, meant.args[0], depth + 1)
@@ -326,6 +326,17 @@ def is_local(module: Module, rank: ast.expr, depth: int = 0) -> bool:
     if isinstance(meant, ast.Subscript):
         return bool(_LOCAL_RANK.search(variable_read(module, meant) or ""))
     return bool(_LOCAL_RANK.search(end_of(rank)))
+
+
+def _holds_rank_of_job(module: Module, name: ast.Name | ast.Attribute) -> bool:
+    """Whether what a script calls local rank is, wherever it is assigned, the rank in the whole job."""
+    values = [
+        node.value
+        for node in module.nodes(ast.Assign)
+        if isinstance(name, ast.Name) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == name.id
+    ]
+    calls = [end_of(value.func) if isinstance(value, ast.Call) else "" for value in values]
+    return bool(calls) and all(_RANK.fullmatch(each) and not _LOCAL_RANK.search(each) for each in calls)
 
 
 def _is_of_job(module: Module, owner: ast.expr) -> bool:

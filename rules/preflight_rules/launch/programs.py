@@ -71,11 +71,10 @@ def configuration_given_as_program(job: Job) -> Iterator[Verdict]:
                 at=launch,
                 remedy=f"Put the values of that option together (`--option=A,B`), so that `{later}` comes first.",
             )
-        elif _is_module_name(launch):
+        elif _is_module_name(launch) and not any(file.path.endswith(launch.program) for file in job.files):
             yield failed(
                 launch.id,
-                f"`{launch.program}` is the name of a module, and without -m {launch.launcher} looks for a file of this"
-                " name, which is not there.",
+                f"`{launch.program}` is the name of a module, and without -m {launch.launcher} takes it for a file.",
                 at=launch,
                 remedy=f"Write `-m {launch.program}`, or `{launch.program.replace('.', '/')}.py`.",
             )

@@ -145,7 +145,7 @@ def claims(
             facts["wrapper"] = (Known(last(wrapper.removesuffix("()"))), at)
         # What comes in another role, or in another order, is missing here.
         missing = each.row.after and not _called_before(each, doubt=2) & set(each.row.after)
-        if missing and called & set(each.row.after):
+        if missing and called & set(each.row.after) and not each.row.on_one_rank:
             facts["early"] = (Known(True), at)
         if _called_before(each, doubt=1) & set(each.row.before):
             facts["late"] = (Known(True), at)
