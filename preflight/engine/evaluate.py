@@ -119,10 +119,16 @@ def _with_defaults(rule: Rule, job: Job, outcomes: list[Outcome], chosen: Severi
 
 def _by_default(outcome: Outcome, finding: Finding, job: Job) -> Outcome:
     quoted = " ".join((finding.message, *(location.snippet or "" for location in finding.locations)))
-    used = [f"{name}={value}" for name, value in job.assumed if re.search(rf"\$\{{?{name}\b", quoted)]
-    shown = join_some(used or [f"{name}={value}" for name, value in job.assumed], _MAX_NAMED)
-    message = f"With the defaults {shown}: {finding.message}"
+    used = [(name, value) for name, value in job.assumed if re.search(rf"\$\{{?{re.escape(name)}(?!\w)", quoted)]
+    shown = join_some([_assumption(*each) for each in used or job.assumed], _MAX_NAMED)
+    message = f"With the defaults ({shown}): {finding.message}"
     return replace(outcome, finding=replace(finding, severity=Severity.WARNING, message=message, fix=None))
+
+
+def _assumption(name: str, value: str) -> str:
+    if name == "@":
+        return "no arguments"
+    return f"{name}={value}" if value else f"{name} unset"
 
 
 def _not_applied(meta: Meta, jobs: Sequence[Job]) -> Outcome:

@@ -512,7 +512,24 @@ def defaults_assumed(*, of_all: bool = True) -> Iterator[dict[str, str]]:
 def assume_not_set(name: str, default: str) -> bool:
     """Whether a variable that the caller may set is treated as unset; records the assumption."""
     assumed = _ASSUMED.get()
-    if assumed is None or not (_OF_ALL.get() or _OF_A_NODE.search(name) is None):
+    if assumed is None or not (_OF_ALL.get() or not differs_between_nodes(name)):
         return False
     assumed.setdefault(name, default)
     return True
+
+
+def differs_between_nodes(name: str) -> bool:
+    """Whether a variable has, by its name, a value for each node, or one that a platform sets."""
+    return _OF_A_NODE.search(name) is not None
+
+
+#: Stands for the arguments of a script, among the assumptions.
+ARGUMENTS = "@"
+
+
+def assume_nothing_given(name: str) -> bool:
+    """Whether the arguments of a script, or a variable that it asks for, are treated as if the caller gave none.
+
+    Unlike a default, what follows from it is no value of the script's own, so that a plan leaves it open.
+    """
+    return not _OF_ALL.get() and assume_not_set(name, "")

@@ -408,7 +408,7 @@ def test_what_a_rule_cannot_tell_is_a_warning_if_the_defaults_are_wrong() -> Non
     finding = outcome.finding
     assert finding is not None
     assert finding.severity is Severity.WARNING
-    assert finding.message == "With the defaults NNODES=5: `--nnodes=$NNODES` (5) is one too many"
+    assert finding.message == "With the defaults (NNODES=5): `--nnodes=$NNODES` (5) is one too many"
 
 
 def test_what_a_rule_cannot_tell_stays_unknown_if_the_defaults_are_right() -> None:

@@ -13,10 +13,11 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from preflight.sources.base import FROM_CALLER, assume_nothing_given
 from preflight.sources.shell import parameter_syntax
 from preflight.sources.shell.abstract_machine import Machine
 from preflight.sources.shell.expansion import expand_text, expand_words
-from preflight.sources.shell.shell_document import Alt, Document, Lit, Text
+from preflight.sources.shell.shell_document import Alt, Document, Hole, Lit, Text
 from preflight.sources.shell.state import Kind, Slot, State
 from preflight.sources.shell.words import Field, is_empty, known, possible_texts, spelling_of
 
@@ -199,18 +200,27 @@ class _TestParser:
             return _compare(operator, left.text, right)
         if left.is_operator:
             return True
-        empty = is_empty(left.text)
+        empty = _is_empty(left.text)
         return None if empty is None else not empty
 
     def _decide_unary(self, operator: str, operand: Text) -> bool | None:
         if operator in ("-z", "-n"):
-            empty = is_empty(operand)
+            empty = _is_empty(operand)
             return None if empty is None else empty == (operator == "-z")
         if operator == "-v":
             name = possible_texts(operand)
             slot = self._state.get(name[0]) if name and len(name) == 1 else None
             return None if slot is None else slot.is_set
         return None
+
+
+def _is_empty(text: Text) -> bool | None:
+    """Whether a text is empty; a variable that the caller may set is, where that is assumed."""
+    empty = is_empty(text)
+    origin = text[0].origin if len(text) == 1 and isinstance(text[0], Hole) else None
+    if empty is None and origin is not None and origin == FROM_CALLER and origin.variable:
+        return True if assume_nothing_given(origin.variable) else None
+    return empty
 
 
 def _and(left: bool | None, right: bool | None) -> bool | None:

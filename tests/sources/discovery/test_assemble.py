@@ -485,3 +485,30 @@ def test_a_job_is_read_again_with_the_defaults_of_its_scripts(tmp_path: Path) ->
 def test_a_job_without_defaults_is_read_once(tmp_path: Path) -> None:
     (job,) = build(tmp_path, {"run.sh": "torchrun --nnodes=$1 --nproc-per-node=8 train.py\n", "train.py": TRAIN})
     assert job.by_default is None
+
+
+def test_what_a_script_asks_for_is_not_set_where_it_is_read_again(tmp_path: Path) -> None:
+    lines = (
+        'if [ -z "$NNODES" ]; then NNODES=4; fi\n[[ -n $PROCESSES ]] || PROCESSES=8\n'
+        "torchrun --nnodes=$NNODES --node-rank=$NODE_RANK --nproc-per-node=$PROCESSES train.py --steps 9 $@\n"
+    )
+    (job,) = build(tmp_path, {"run.sh": lines, "train.py": TRAIN})
+    assert job.launches[0].arguments == ("--steps", "9", None)
+    assert job.by_default is not None
+    (launch,) = job.by_default.launches
+    assert launch.arguments == ("--steps", "9")
+    assert job.by_default.value("nodes", launch.scope) == Known(4)
+    assert job.by_default.value("processes_per_node", launch.scope) == Known(8)
+    assert job.by_default.assumed == (("NNODES", ""), ("PROCESSES", ""), ("@", ""))
+
+
+def test_a_program_that_asks_for_a_variable_gets_its_default_where_it_is_read_again(tmp_path: Path) -> None:
+    program = (
+        'import os\nimport torch\nn = int(os.environ.get("PARTS", 6))\n'
+        "torch.utils.data.DistributedSampler(data, num_replicas=n)\n"
+    )
+    (job,) = build(tmp_path, {"run.sh": "torchrun --nproc-per-node=4 train.py\n", "train.py": TRAIN + program})
+    (launch,) = job.launches
+    assert job.by_default is not None
+    assert job.by_default.assumed == (("PARTS", "6"),)
+    assert job.by_default.value("setting.torch_sampler.num_replicas", launch.scope) == Known(6)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from preflight.sources.base import assume_not_set
 from preflight.sources.python.collectives import AGREEING, is_collective_event
 from preflight.sources.python.imports import is_foreign
 from preflight.sources.python.simulation import argument_parser, dataclass_parser, open_texts
@@ -637,10 +638,13 @@ class Library:
 
     def _call_os_getenv(self, run: Interpreter, arguments: tuple[Any, ...], keywords: dict[str, Any], *_: Any) -> Any:
         name, default = (*arguments, keywords.get("default", UNKNOWN), UNKNOWN)[:2]
-        if not self.world.is_closed or not isinstance(name, str) or name in self._variables:
+        if not isinstance(name, str) or name in self._variables:
             return self._variable(name)
-        self.not_set.append(name)
-        return default
+        if self.world.is_closed:
+            self.not_set.append(name)
+            return default
+        is_plain = isinstance(default, (str, int, float)) and OF_RANK_NAMES.search(name) is None
+        return default if is_plain and assume_not_set(name, str(default)) else self._variable(name)
 
     _call_os_environ_get = _call_os_getenv
 
