@@ -34,11 +34,12 @@ from preflight.reporters.html.view import (
     VerdictView,
     anchor_of,
     by_rule,
-    coverage_view,
+    checked_groups,
     finding_view,
     first_commands,
     nodes_view,
     starts_of,
+    unchecked_groups,
 )
 from preflight.reporters.text.groups import avoided_cost, avoided_cost_sources, by_reason, count, counted, undecided
 
@@ -80,7 +81,9 @@ def page_of(report: Report) -> Page:
         by_rule=by_rule(findings) if len(findings) > _MANY_FINDINGS else None,
         nodes=nodes,
         drawings=drawings,
-        coverage=coverage_view(report),
+        coverage=report.coverage,
+        unchecked=tuple(group for group in unchecked_groups(report) if group.entries),
+        checked=tuple(group for group in checked_groups(report) if group.entries),
         suppressed=_numbered(tuple(finding_view(finding) for finding in report.suppressed), "suppressed-"),
         notes=tuple(_notes(report)),
         files=tuple(

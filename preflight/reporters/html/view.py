@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from preflight._util.sanitize import fold_nodes
 from preflight._util.sequences import grouped
-from preflight.engine.report import Hosts, Report, hosts_of, starts_without
+from preflight.engine.report import Coverage, Hosts, Report, hosts_of, starts_without
 from preflight.model.charts import Cell, Column, Row, Table
-from preflight.model.findings import Edit, Finding, Fix, Location, Outcome, Severity, Status
+from preflight.model.findings import Edit, Evidence, Finding, Fix, Location, Outcome, Severity, Status
 from preflight.model.job import Span
 from preflight.model.recording import NodeRecord
 from preflight.reporters.html.drawing.shapes import CellView, ColumnView, Drawing, RowView, TableView, table_view
@@ -22,11 +22,10 @@ from preflight.reporters.text.groups import by_area, by_reason, count, fold_evid
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A name and its value. `folded` are names in folded form that search expands."""
+    """A name and its value."""
 
     name: str
     value: str
-    folded: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +84,6 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class ObservationView:
-    """What was observed, where, what was expected instead, and a command that shows it."""
-
-    observed: str
-    node: str = ""
-    expected: str = ""
-    command: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Change:
     """A line before and after a fix; only the edited pieces if the whole line is unknown."""
 
@@ -122,13 +111,11 @@ class FindingView:
     id: str
     name: str
     severity: str
-    confidence: str
     message: str
-    subject: str
     nodes: str
     node_count: int
     sides: tuple[Place, ...]
-    seen: tuple[ObservationView, ...]
+    seen: Sequence[Evidence]
     remedy: str
     commands: tuple[CommandView, ...]
     fix: FixView | None
@@ -166,18 +153,6 @@ class Stage:
     name: str
     took: str
     skipped: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class CoverageView:
-    """What was checked and what was not."""
-
-    passed: int
-    failed: int
-    unknown: int
-    not_applicable: int
-    not_looked_at: tuple[Group, ...]
-    looked_at: tuple[Group, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +198,9 @@ class Page:
     by_rule: TableView | None
     nodes: NodesView | None
     drawings: tuple[tuple[str, Sequence[Drawing]], ...]
-    coverage: CoverageView
+    coverage: Coverage
+    unchecked: tuple[Group, ...]
+    checked: tuple[Group, ...]
     suppressed: tuple[FindingView, ...]
     notes: tuple[str, ...]
     files: tuple[Fact, ...]
@@ -243,16 +220,11 @@ def finding_view(finding: Finding) -> FindingView:
         id=finding.id,
         name=finding.name,
         severity=finding.severity.value,
-        confidence=finding.confidence.value,
         message=finding.message,
-        subject=finding.subject,
         nodes=fold_nodes(finding.nodes),
         node_count=len(finding.nodes),
         sides=tuple(place_of(location, finding.message) for location in finding.locations),
-        seen=tuple(
-            ObservationView(item.observed, item.node, item.expected, item.command)
-            for item in fold_evidence(finding.evidence)
-        ),
+        seen=fold_evidence(finding.evidence),
         remedy=finding.remedy,
         commands=commands_of(finding),
         fix=_fix(finding.fix, finding.locations) if finding.fix is not None else None,
@@ -347,12 +319,8 @@ def nodes_view(report: Report) -> NodesView | None:
     if not report.nodes:
         return None
     hosts = hosts_of(report)
-    named = {"not fit": hosts.failing, "unknown": hosts.unknown, "fit": hosts.passing}
-    summary = tuple(
-        Fact(f"{len(names)} {state}", fold_nodes(names), folded=fold_nodes(names))
-        for state, names in named.items()
-        if names
-    )
+    named = (("not fit", hosts.failing), ("unknown", hosts.unknown), ("fit", hosts.passing))
+    summary = tuple(Fact(f"{len(names)} {state}", fold_nodes(names)) for state, names in named if names)
     return NodesView(_linked(table_view(_table(report, hosts)), report), summary, starts_of(report, hosts))
 
 
@@ -371,15 +339,11 @@ def _table(report: Report, hosts: Hosts) -> Table:
     added = {row.subject: tuple(row.cells[number] for number in kept) for row in more.rows} if more else {}
     further = [more.columns[number] for number in kept] if more else []
     columns = [Column("state"), Column("findings"), *_own_columns(report.nodes), *further]
-    states = {name: state for state, names in _by_state(hosts) for name in names}
+    states = {**dict.fromkeys(hosts.failing, "not fit"), **dict.fromkeys(hosts.unknown, "unknown")}
     found = _findings(report.findings)
     rows = tuple(_row(record, report.nodes, states, found, added, len(columns)) for record in report.nodes)
     note = more.note if more else f"{len(report.nodes):,} nodes, in rank order"
     return Table(NODE_CHART, "Nodes", note, tuple(columns), rows)
-
-
-def _by_state(hosts: Hosts) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    return (("fit", hosts.passing), ("not fit", hosts.failing), ("unknown", hosts.unknown))
 
 
 def _own_columns(nodes: Sequence[NodeRecord]) -> list[Column]:
@@ -452,20 +416,8 @@ _STAGES = {"lint": "In the files", "node": "On the nodes", "link": "Between node
 _MAX_ENTRIES = 400
 
 
-def coverage_view(report: Report) -> CoverageView:
-    """Build the coverage section."""
-    coverage = report.coverage
-    return CoverageView(
-        coverage.passed,
-        coverage.failed,
-        coverage.unknown,
-        coverage.not_applicable,
-        tuple(group for group in _unchecked_groups(report) if group.entries),
-        tuple(group for group in _checked_groups(report) if group.entries),
-    )
-
-
-def _unchecked_groups(report: Report) -> Iterator[Group]:
+def unchecked_groups(report: Report) -> Iterator[Group]:
+    """What was not checked or not decided, and why."""
     required = [outcome for outcome in report.coverage.unknown_outcomes if outcome.required]
     others = [outcome for outcome in report.coverage.unknown_outcomes if not outcome.required]
     note = "The verdict cannot be go until these are decided."
@@ -483,7 +435,8 @@ def _unchecked_groups(report: Report) -> Iterator[Group]:
     yield replace(_group("Not applicable to this job", _by_rule(skipped_rules)), bulk=True)
 
 
-def _checked_groups(report: Report) -> Iterator[Group]:
+def checked_groups(report: Report) -> Iterator[Group]:
+    """What passed, by the stage of the run."""
     for stage, title in _STAGES.items():
         here = [o for o in report.outcomes if o.stage == stage and o.status is Status.PASS]
         what = "rule" if stage == "lint" else "check"

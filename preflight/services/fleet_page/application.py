@@ -30,12 +30,13 @@ from preflight.reporters.html.page import environment, static_text, stylesheet
 from preflight.reporters.text.groups import count
 from preflight.services.access import COOKIE, MAX_LENGTH, SESSION_S, VARIABLE, Access, is_loopback, is_own_name
 from preflight.services.fleet_page.fleet_view import (
-    Pages,
     chosen_run,
     fleet_view,
     links_view,
+    moment,
     node_view,
     only_the_newest,
+    paged,
     peers_in,
 )
 from preflight.services.fleet_page.history_queries import (
@@ -217,7 +218,7 @@ class FleetPage:
         account = self._account(connection, filters.days)
         names = filters.names
         stories = [item for item in account.stories if names is None or names.intersection(item.nodes)]
-        start = (filters.page - 1) * _PAGE_STORIES
+        pages, kept = paged(stories, filters.page, _PAGE_STORIES)
         shown = [
             {
                 "kind": item.kind,
@@ -227,9 +228,8 @@ class FleetPage:
                 "since": f"{'Last failure' if item.kind == 'fails-again' else 'Since'} {item.since[:10]}"
                 + (f"; {item.forecast}" if item.forecast else ""),
             }
-            for item in stories[start : start + _PAGE_STORIES]
+            for item in kept
         ]
-        pages = Pages(filters.page, max(1, -(-len(stories) // _PAGE_STORIES)), len(stories))
         return self._render(
             request, "stories.html", filters=filters, here="/stories", stories=shown, account=account, pages=pages
         )
@@ -395,6 +395,7 @@ class FleetPage:
             "version": __version__,
             # What other pages keep of the filters.
             "carried": Filters(days=filters.days).query() if filters is not None else "",
+            "moment": moment,
             "node_address": lambda name: f"/node/{quote(name, safe='')}",
         }
         text = environment(str(__package__)).get_template(template).render(**{**common, **values})

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from statistics import median
+from typing import TypeVar
 
 from preflight._util.sanitize import fold_nodes
 from preflight.commands.history.past import SOFTWARE, Past, Series, Values, changes_of, peers_of
@@ -17,22 +18,20 @@ from preflight.commands.history.stories import health_of, own_failures
 from preflight.model.measurements import Quantity
 from preflight.reporters.html.drawing.shapes import (
     BAD,
-    DARK,
-    LIGHT,
-    NOTHING,
     OK,
     UNKNOWN,
     Picture,
     Scale,
     Swatch,
-    data_address,
     format_number,
+    picture_of,
     scale_of,
     share,
 )
 from preflight.reporters.text.groups import count
 from preflight.services.fleet_page.history_queries import Fault, Filters, LinkSeries, RunCounts, counts_of
 
+T = TypeVar("T")
 #: Nodes of a page of the grid, and of a group in it.
 PAGE_NODES = 2_000
 GROUP = 25
@@ -77,28 +76,10 @@ class ChangeLine:
 class FaultLine:
     """A fault and its nodes. `new` are those that did not fail in the run before."""
 
-    rule: str
-    name: str
-    status: str
-    severity: str
-    message: str
+    fault: Fault
     nodes: str
     count: int
     new: str
-
-
-@dataclass(frozen=True, slots=True)
-class RunLine:
-    """A run: `hosts` of it can be shown by its id."""
-
-    id: int
-    when: str
-    command: str
-    verdict: str
-    passing: int
-    failing: int
-    unknown: int
-    chosen: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +91,17 @@ class Pages:
     total: int
 
 
+def paged(items: Sequence[T], page: int, size: int) -> tuple[Pages, Sequence[T]]:
+    """The place in a long list, and the items of this page of it; pages have `size` items."""
+    pages = Pages(page, max(1, -(-len(items) // size)), len(items))
+    return pages, items[(page - 1) * size : page * size]
+
+
 @dataclass(frozen=True, slots=True)
 class FleetView:
     """Everything that the page of the fleet shows, in words."""
 
+    place: int
     kind: str
     word: str
     sentence: str
@@ -131,7 +119,7 @@ class FleetView:
     period: tuple[str, str]
     changes: tuple[ChangeLine, ...]
     more_changes: int
-    runs: tuple[RunLine, ...]
+    runs: tuple[RunCounts, ...]
     more_runs: int
 
 
@@ -168,23 +156,22 @@ def fleet_view(past: Past, place: int, filters: Filters, faults: Sequence[Fault]
     nodes = chosen_nodes(past, filters, place)
     states = {node: past.states[node][place] or "absent" for node in nodes}
     numbers = Counter(states.values())
-    pages = Pages(filters.page, max(1, -(-len(nodes) // PAGE_NODES)), len(nodes))
-    start = (filters.page - 1) * PAGE_NODES
-    shown = nodes[start : start + PAGE_NODES]
+    pages, shown = paged(nodes, filters.page, PAGE_NODES)
     before = {node: past.states[node][place - 1] for node in nodes} if place else {}
     newly = [node for node in nodes if states[node] == "failing" and before.get(node) == "passing"]
     healed = [node for node in nodes if states[node] == "passing" and before.get(node) == "failing"]
     chosen = set(nodes)
     changes = _changes(past, chosen)
-    runs = _run_lines(counts_of(past), place)
+    runs = counts_of(past)[::-1]
     run = past.runs[place]
     return FleetView(
+        place=place,
         kind="no-go" if numbers["failing"] else "incomplete" if numbers["unknown"] or not numbers["passing"] else "go",
         word=_word(numbers),
         sentence=_sentence(numbers, len(nodes)),
         about=f"{run.verb} of {moment(run.began)}, verdict {run.verdict}",
         notices=tuple(_notices(past, filters, left_out)),
-        legend=tuple(Swatch(style, word, sign) for style, sign, word in OUTCOMES.values()),
+        legend=_LEGEND,
         groups=tuple(_group(shown[at : at + GROUP], past, place) for at in range(0, len(shown), GROUP)),
         pages=pages,
         faults=tuple(_fault_line(fault, chosen, before) for fault in faults if not chosen.isdisjoint(fault.nodes)),
@@ -248,16 +235,7 @@ def _cell(node: str, states: Sequence[str | None], place: int) -> NodeCell:
 def _fault_line(fault: Fault, nodes: set[str], before: dict[str, str | None]) -> FaultLine:
     kept = [node for node in fault.nodes if node in nodes]
     new = [node for node in kept if before.get(node) == "passing"] if fault.status == "fail" else []
-    return FaultLine(
-        fault.rule,
-        fault.name,
-        fault.status,
-        fault.severity,
-        fault.message,
-        fold_nodes(kept),
-        len(kept),
-        fold_nodes(new),
-    )
+    return FaultLine(fault, fold_nodes(kept), len(kept), fold_nodes(new))
 
 
 def _changes(past: Past, nodes: set[str]) -> tuple[ChangeLine, ...]:
@@ -273,22 +251,6 @@ def _changes(past: Past, nodes: set[str]) -> tuple[ChangeLine, ...]:
     )
 
 
-def _run_lines(runs: Sequence[RunCounts], place: int) -> tuple[RunLine, ...]:
-    return tuple(
-        RunLine(
-            run.id,
-            moment(run.began),
-            run.command,
-            run.verdict,
-            run.passing,
-            run.failing,
-            run.unknown,
-            run.place == place,
-        )
-        for run in reversed(runs)
-    )
-
-
 def _picture(past: Past, nodes: Sequence[str]) -> Picture:
     """Every node as a row and every run as a column; a row of a large fleet is the worst of several nodes."""
     colors = {None: 0, "passing": 1, "unknown": 2, "failing": 3}
@@ -297,8 +259,7 @@ def _picture(past: Past, nodes: Sequence[str]) -> Picture:
         bytes(max(column) for column in zip(*([colors[state] for state in past.states[n]] for n in block), strict=True))
         for block in (nodes[at : at + size] for at in range(0, len(nodes), size))
     ]
-    light, dark = ([NOTHING, palette[OK], palette[UNKNOWN], palette[BAD]] for palette in (LIGHT, DARK))
-    return Picture(data_address(rows, light), data_address(rows, dark), len(past.runs), len(rows))
+    return picture_of(rows, (OK, UNKNOWN, BAD))
 
 
 #: Class, sign and word of each outcome. The signs are the ones of heat maps in reports.
@@ -308,6 +269,7 @@ OUTCOMES = {
     "unknown": ("unknown", "?", "unknown"),
     "absent": ("nothing", "·", "not in this run"),
 }
+_LEGEND = tuple(Swatch(style, word, sign) for style, sign, word in OUTCOMES.values())
 _SCALED = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SYMBOLS = {"bits_per_second": "bit/s", "hertz": "Hz", "watts": "W", "bytes_per_second": "B/s"}
 _PLAIN = {"seconds": "s", "celsius": "°C", "bytes": "bytes", "ratio": ""}
@@ -448,8 +410,7 @@ def node_view(
     states = past.states[node]
     times = [run.began for run in past.runs]
     word = OUTCOMES[health.state][2]
-    lines = _stretch_lines(past, node)
-    start = (page - 1) * PAGE_STRETCHES
+    pages, lines = paged(_stretch_lines(past, node), page, PAGE_STRETCHES)
     properties = next(
         (past.properties.get(number, {}) for number in reversed(past.sets[node]) if number is not None), {}
     )
@@ -459,7 +420,7 @@ def node_view(
         if item.node == node
     ]
     changes.reverse()
-    last = max(place for place, state in enumerate(states) if state is not None)
+    last = _newest(states)
     notices = []
     if last < len(states) - 1:
         notices.append(f"The newest run did not examine this node; it was last seen on {moment(times[last])}.")
@@ -483,9 +444,9 @@ def node_view(
         facts=(*facts, *sorted(properties.items())),
         strip=strip(states, times),
         period=(day(times[0]), day(times[-1])),
-        legend=tuple(Swatch(style, word, sign) for style, sign, word in OUTCOMES.values()),
-        stretches=tuple(lines[start : start + PAGE_STRETCHES]),
-        pages=Pages(page, max(1, -(-len(lines) // PAGE_STRETCHES)), len(lines)),
+        legend=_LEGEND,
+        stretches=tuple(lines),
+        pages=pages,
         quantities=tuple(_quantity_line(item, node, peers, past) for item in series),
         peers_note=f"Peers: {count(len(peers), 'other node')} with the same hardware."
         if peers
@@ -522,7 +483,7 @@ def _quantity_line(item: Series, node: str, peers: Sequence[str], past: Past) ->
     quantity, own = item.quantity, item.values[node]
     others = _medians([item.values[name] for name in peers if name in item.values], len(past.runs))
     known = [value for value in own if value is not None]
-    last = max(place for place, value in enumerate(own) if value is not None)
+    last = _newest(own)
     drawn = [*known, *(value for value in others if value is not None)]
     low, high = min(drawn), max(drawn)
     latest, beside = own[last], others[last]
@@ -580,10 +541,9 @@ class LinksView:
 
 def links_view(past: Past, quantity: Quantity, links: Sequence[LinkSeries], page: int) -> LinksView:
     """Build the page: the links whose newest value is worst, compared with the median of all links in that run."""
-    beside = _medians_of_links(links, len(past.runs))
+    beside = _medians([item.values for item in links], len(past.runs))
     ordered = sorted(links, key=lambda item: (-_badness(item, quantity, beside), item.node, item.peer))
-    start = (page - 1) * PAGE_LINKS
-    shown = ordered[start : start + PAGE_LINKS]
+    pages, shown = paged(ordered, page, PAGE_LINKS)
     values = [value for item in links for value in item.values if value is not None]
     scale = scale_of(values) if values else None
     better = {"higher": "more is better", "lower": "less is better"}.get(quantity.better, "")
@@ -595,26 +555,18 @@ def links_view(past: Past, quantity: Quantity, links: Sequence[LinkSeries], page
         period=(day(past.runs[0].began), day(past.runs[-1].began)),
         legend=tuple(_legend(scale, quantity)),
         lines=tuple(_line(item, past, quantity, scale) for item in shown),
-        pages=Pages(page, max(1, -(-len(ordered) // PAGE_LINKS)), len(ordered)),
+        pages=pages,
     )
 
 
-def _medians_of_links(links: Sequence[LinkSeries], runs: int) -> list[float | None]:
-    found: list[list[float]] = [[] for _ in range(runs)]
-    for item in links:
-        for place, value in enumerate(item.values):
-            if value is not None:
-                found[place].append(value)
-    return [median(values) if values else None for values in found]
-
-
-def _newest(item: LinkSeries) -> int:
-    return max(place for place, value in enumerate(item.values) if value is not None)
+def _newest(values: Sequence[object]) -> int:
+    """The place of the last value that is known."""
+    return max(place for place, value in enumerate(values) if value is not None)
 
 
 def _badness(item: LinkSeries, quantity: Quantity, beside: Sequence[float | None]) -> float:
     """How many times worse than the median of its run the newest value is; 0 for a quantity that is neither."""
-    place = _newest(item)
+    place = _newest(item.values)
     value, usual = item.values[place], beside[place]
     if value is None or usual is None or quantity.better not in ("higher", "lower"):
         return 0.0
@@ -641,7 +593,7 @@ def _legend(scale: Scale | None, quantity: Quantity) -> list[Swatch]:
 
 def _line(item: LinkSeries, past: Past, quantity: Quantity, scale: Scale | None) -> LinkLine:
     known = [value for value in item.values if value is not None]
-    place, usual = _newest(item), median(known)
+    place, usual = _newest(item.values), median(known)
     latest = item.values[place]
     assert latest is not None and scale is not None
     change = (latest - usual) / abs(usual) if usual else 0.0

@@ -25,10 +25,7 @@ from preflight.model.charts import Bar, Bars, Chart, Lane, Layout, Mark, Matrix,
 from preflight.reporters.html.drawing.shapes import (
     BAD,
     BAND,
-    DARK,
     LEVELS,
-    LIGHT,
-    NOTHING,
     OK,
     PHASES,
     UNKNOWN,
@@ -53,11 +50,11 @@ from preflight.reporters.html.drawing.shapes import (
     Tick,
     TimelineView,
     cell_view,
-    data_address,
     digits,
     format_number,
     format_range,
     is_known,
+    picture_of,
     scale_of,
     share,
     table_view,
@@ -194,9 +191,7 @@ def _heat_picture(matrix: Matrix, scale: Scale | None, size: int, lines: tuple[_
     for mark in matrix.marks:
         row, column = rows[mark.row // size], mark.column // size
         row[column] = max(row[column], _RANKS[_mark_style(mark, scale)])
-    pixels = [bytes(row) for row in rows]
-    light, dark = ([NOTHING, *(colors[style] for style in _STYLES)] for colors in (LIGHT, DARK))
-    return Picture(data_address(pixels, light), data_address(pixels, dark), columns, len(rows))
+    return picture_of([bytes(row) for row in rows], _STYLES)
 
 
 def _lines(matrix: Matrix, *, by_row: bool) -> _Lines:
@@ -345,8 +340,8 @@ def _median(marks: Sequence[Mark], unit: str) -> CellView:
     return cell_view(median(values) if values else None, unit)
 
 
-def _known_values(marks: Sequence[Mark]) -> list[float]:
-    return [mark.value for mark in marks if mark.value is not None and is_known(mark.value)]
+def _known_values(items: Iterable[Mark | Piece | Bar]) -> list[float]:
+    return [item.value for item in items if item.value is not None and is_known(item.value)]
 
 
 def bad_pairs(matrix: Matrix) -> TableView | None:
@@ -422,8 +417,7 @@ _KINDS = {"server": "S", "worker": "W", "trainer": "T", "rank": "R"}
 
 def layout_view(layout: Layout) -> LayoutView:
     """Build the view of a layout."""
-    values = [piece.value for place in layout.places for piece in place.pieces if _known(piece)]
-    largest = max((value for value in values if value is not None), default=0.0)
+    largest = max(_known_values(piece for place in layout.places for piece in place.pieces), default=0.0)
     folded = _groups(layout.places) if len(layout.places) > MAX_PLACES else [(place,) for place in layout.places]
     kinds = dict.fromkeys(piece.kind for place in layout.places for piece in place.pieces)
     return LayoutView(
@@ -439,15 +433,11 @@ def _style(kind: str) -> str:
     return f"piece-{kind}" if kind in _KINDS else "piece-other"
 
 
-def _known(piece: Piece) -> bool:
-    return is_known(piece.value)
-
-
 def _groups(places: Sequence[Place]) -> list[tuple[Place, ...]]:
     """Group nodes with pieces of the same kinds; a node with an unusual piece stays separate."""
     found: dict[tuple[object, ...], list[Place]] = {}
     for place in places:
-        key = tuple((piece.kind, _known(piece), piece.why) for piece in place.pieces)
+        key = tuple((piece.kind, is_known(piece.value), piece.why) for piece in place.pieces)
         found.setdefault(key, []).append(place)
     return [tuple(same) for same in found.values()]
 
@@ -458,13 +448,12 @@ def _place(same: Sequence[Place], unit: str, largest: float) -> PlaceView:
         _piece([place.pieces[number] for place in same], unit, largest)
         for number in range(min(len(first.pieces), _MAX_PIECES))
     )
-    totals = [sum(piece.value or 0.0 for piece in place.pieces if _known(piece)) for place in same]
-    has_values = any(_known(piece) for place in same for piece in place.pieces)
+    values = [_known_values(place.pieces) for place in same]
     more = len(first.pieces) - len(pieces)
     return PlaceView(
         fold_nodes([place.node for place in same]),
         len(same),
-        format_range(totals, unit) if has_values else "",
+        format_range([float(sum(each)) for each in values], unit) if any(values) else "",
         pieces,
         f"and {more} more" if more > 0 else "",
     )
@@ -472,7 +461,7 @@ def _place(same: Sequence[Place], unit: str, largest: float) -> PlaceView:
 
 def _piece(same: Sequence[Piece], unit: str, largest: float) -> PieceView:
     first = same[0]
-    values = [piece.value for piece in same if piece.value is not None and _known(piece)]
+    values = _known_values(same)
     label = first.label if len(same) == 1 else f"{first.label} to {same[-1].label}"
     if not values:
         # A worker holds nothing; only a piece that should hold something and is unknown counts as missing.
@@ -490,14 +479,13 @@ _PROFILE_HEIGHT = 100
 
 def bars_view(bars: Bars) -> BarsView:
     """Build the view of a bar chart."""
-    longest = max((value for bar in bars.bars if (value := _value(bar)) is not None), default=0.0)
+    longest = max(_known_values(bars.bars), default=0.0)
     many = len(bars.bars) > MAX_BARS
     shown = _choose_bars(bars.bars) if many else bars.bars
     return BarsView(
         id=bars.id,
         title=bars.title,
         note=bars.note,
-        unit=bars.unit,
         bars=tuple(_bar(bar, bars.unit, longest) for bar in shown),
         bars_note=_summarize_others(bars, shown) if many else "",
         profile=_profile(bars.bars, longest) if many else "",
@@ -530,7 +518,7 @@ def _choose_bars(bars: Sequence[Bar]) -> tuple[Bar, ...]:
 def _summarize_others(bars: Bars, shown: Sequence[Bar]) -> str:
     chosen = set(map(id, shown))
     others = [bar for bar in bars.bars if id(bar) not in chosen]
-    values = [value for bar in others if (value := _value(bar)) is not None]
+    values = _known_values(others)
     between_them = f": {format_range(values, bars.unit)}" if values else ""
     listed = "The table lists those that stand out, the highest and the lowest"
     return f"{listed}; {len(others):,} others are between{between_them}."
@@ -655,5 +643,4 @@ def _picture(lanes: Sequence[Lane], styles: dict[str, str], whole: float) -> Pic
             last = max(first + 1, min(int(span.ended_s / whole * _PICTURE_COLUMNS), _PICTURE_COLUMNS))
             row[first:last] = bytes([index[styles[span.phase]]]) * (last - first)
         pixels.append(bytes(row))
-    light, dark = ([NOTHING, *(colors[style] for style in PHASES)] for colors in (LIGHT, DARK))
-    return Picture(data_address(pixels, light), data_address(pixels, dark), _PICTURE_COLUMNS, len(pixels))
+    return picture_of(pixels, PHASES)

@@ -180,9 +180,24 @@ DARK: dict[str, Color] = {
 Color = tuple[int, int, int, int]
 
 
-def data_address(rows: Sequence[bytes], palette: Sequence[Color]) -> str:
-    """Return a `data:` URL of the picture. A row holds one palette index per pixel; all rows have the same length."""
-    return "data:image/png;base64," + base64.b64encode(png(rows, palette)).decode("ascii")
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A raster with one pixel per cell as `data:` URLs, for light and dark pages."""
+
+    light: str
+    dark: str
+    columns: int
+    rows: int
+
+
+def picture_of(rows: Sequence[bytes], styles: Sequence[str]) -> Picture:
+    """Draw these rows. A pixel is the place of its style, counted from 1; 0 is transparent."""
+    light, dark = (
+        base64.b64encode(png(rows, [NOTHING, *(colors[style] for style in styles)])).decode("ascii")
+        for colors in (LIGHT, DARK)
+    )
+    address = "data:image/png;base64,"
+    return Picture(address + light, address + dark, len(rows[0]), len(rows))
 
 
 def png(rows: Sequence[bytes], palette: Sequence[Color]) -> bytes:
@@ -238,7 +253,6 @@ class ColumnView:
     """The head of a column."""
 
     name: str
-    unit: str = ""
     numeric: bool = False
 
 
@@ -276,16 +290,6 @@ class SquareView:
     text: str
     word: str = ""
     title: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """A raster with one pixel per cell as `data:` URLs, for light and dark pages."""
-
-    light: str
-    dark: str
-    columns: int
-    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,7 +391,6 @@ class BarsView:
     id: str
     title: str
     note: str
-    unit: str
     bars: tuple[BarView, ...]
     bars_note: str
     profile: str = ""
@@ -444,10 +447,7 @@ _RANK = "rank "
 def table_view(table: Table) -> TableView:
     """Build the view of a table, folded if it is long."""
     numeric = tuple(_is_numeric(table.rows, index) for index in range(len(table.columns)))
-    columns = tuple(
-        ColumnView(column.name, column.unit if is_number else "", is_number)
-        for column, is_number in zip(table.columns, numeric, strict=True)
-    )
+    columns = tuple(ColumnView(column.name, number) for column, number in zip(table.columns, numeric, strict=True))
     units = tuple(column.unit for column in table.columns)
     single = tuple(RowView(row.subject, _cells(row, units), odd=_is_odd(row)) for row in table.rows)
     rows = single if len(single) <= _ROWS_UNFOLDED else _folded(table.rows, numeric, units)
