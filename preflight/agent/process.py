@@ -314,6 +314,12 @@ def read_number(path: str) -> int | None:
         return None
 
 
+def read_numbers(folder: str, names: Iterable[str]) -> dict[str, int]:
+    """The whole numbers in these files of a folder, by name; without those that `read_number` does not get."""
+    found = ((name, read_number(os.path.join(folder, name))) for name in names)
+    return {name: number for name, number in found if number is not None}
+
+
 def content(name: str, max_bytes: int = _CHUNK_BYTES) -> bytes:
     """The beginning of a file below /proc; empty if it cannot be read."""
     try:

@@ -132,8 +132,13 @@ def _nccl(number: Any) -> str:
     text = str(number or "")
     if not text.isdecimal() or int(text) < 2000:
         return "" if text.isdecimal() else text
-    value, unit = int(text), 10000 if int(text) >= 10000 else 1000
-    return f"{value // unit}.{value % unit // 100}.{value % 100}"
+    return nccl_text(int(text))
+
+
+def nccl_text(number: int) -> str:
+    """NCCL's version number: major * 1000 + minor * 100 + patch before 2.9, major * 10000 from there on."""
+    unit = 10000 if number >= 10000 else 1000
+    return f"{number // unit}.{number % unit // 100}.{number % 100}"
 
 
 def required(framework: str) -> dict[str, str]:

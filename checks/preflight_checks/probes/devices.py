@@ -78,11 +78,7 @@ def _docker() -> tuple[str, str]:
 
 
 def _containerd() -> tuple[str, str]:
-    try:
-        with open(CONTAINERD, errors="replace") as file:
-            match = re.search(r"^\s*SystemdCgroup\s*=\s*(true|false)", file.read(262144), re.MULTILINE)
-    except OSError:
-        return "", ""
+    match = re.search(r"^\s*SystemdCgroup\s*=\s*(true|false)", read_text(CONTAINERD, 262144), re.MULTILINE)
     return ("systemd" if match.group(1) == "true" else "cgroupfs", "containerd") if match else ("", "")
 
 
@@ -127,17 +123,15 @@ def fabric(params: dict[str, Any]) -> Fabric:
 
 
 def _switches_by_pci_class() -> int:
-    count = 0
-    for device in glob.glob(os.path.join(PCI, "*")):
-        if read_text(os.path.join(device, "class")) == _BRIDGE and read_text(os.path.join(device, "vendor")) == _NVIDIA:
-            count += 1
-    return count
+    return sum(
+        read_text(os.path.join(device, "class")) == _BRIDGE and read_text(os.path.join(device, "vendor")) == _NVIDIA
+        for device in glob.glob(os.path.join(PCI, "*"))
+    )
 
 
 def _running() -> bool | None:
-    for path in glob.glob(os.path.join(PROC_FOLDER, "[0-9]*", "comm")):
-        if read_text(os.path.join(os.path.dirname(path), "comm")) == _PROCESS:
-            return True
+    if any(read_text(path) == _PROCESS for path in glob.glob(os.path.join(PROC_FOLDER, "[0-9]*", "comm"))):
+        return True
     return False if read_text(os.path.join(PROC_FOLDER, "2", "comm")) == "kthreadd" else None
 
 

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import Any, Callable, Mapping, TypeVar
+from typing import Any, Mapping
 
 from preflight._util.redaction import scrub
 from preflight._util.secret_names import KEYED_HASH, is_secret
@@ -24,9 +24,7 @@ from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes.interfaces import interfaces, visible_network
 from preflight_checks.probes.limits import cgroups
 from preflight_checks.probes.machine import parse_meminfo
-from preflight_checks.probes.names import Lookup, lookup
-
-T = TypeVar("T")
+from preflight_checks.probes.names import lookup_all, within
 
 #: The variables that are read; `*` is only allowed at the end. Values of other variables never leave a node.
 COLLECTED = (
@@ -92,31 +90,21 @@ def environment(params: dict[str, Any]) -> Environment:
     wanted = {str(name) for name in params.get("hashed", [])}
     variables, digests = split_secrets(os.environ, wanted, key)
     # A directory server, a home directory or a folder of libraries may be dead; the environment is known all the same.
-    account = _limited(_account, ("", os.environ.get("HOME", "")))
-    user, home = account
+    user, home = within(LOOK_S, _account, ("", os.environ.get("HOME", "")))
     unread = [SettingsFile(home or "~", TIMEOUT_MESSAGE % LOOK_S)]
-    exports = _limited(lambda: _export_files(home), unread) if params.get("export_files") else []
+    exports = within(LOOK_S, lambda: _export_files(home), unread) if params.get("export_files") else []
     library_path = os.environ.get("LD_LIBRARY_PATH", "").split(":")
     return Environment(
         variables,
         digests,
-        _limited(lambda: nccl_files(os.environ, home), unread),
+        within(LOOK_S, lambda: nccl_files(os.environ, home), unread),
         exports,
         user,
         os.getuid(),
         home,
         _directory(),
-        _limited(lambda: [folder for folder in library_path if folder and not os.path.isdir(folder)][:16], []),
+        within(LOOK_S, lambda: [name for name in library_path if name and not os.path.isdir(name)][:16], []),
     )
-
-
-def _limited(read: Callable[[], T], default: T) -> T:
-    """The result of `read`, or `default` if it is late; it continues in a thread that is not awaited."""
-    found: list[T] = []
-    thread = threading.Thread(target=lambda: found.append(read()), daemon=True)
-    thread.start()
-    thread.join(LOOK_S)
-    return found[0] if found else default
 
 
 def split_secrets(environ: Mapping[str, str], wanted: set[str], key: str) -> tuple[dict[str, str], dict[str, str]]:
@@ -438,24 +426,13 @@ def server_place(params: dict[str, Any]) -> ServerPlace:
 
 
 def _resolved_hosts(hosts: list[str]) -> list[ResolvedHost]:
-    answers: dict[str, Lookup] = {}
-    threads = [threading.Thread(target=_look_up, args=(host, answers), daemon=True) for host in hosts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(LOOKUPS_WITHIN_S + 1.0)
     speeds = _speeds()
     found: list[ResolvedHost] = []
-    for host in hosts:
-        answer = answers.get(host, Lookup(host, [], "timeout", "no answer from the resolver"))
+    for answer in lookup_all(hosts, LOOKUPS_WITHIN_S):
         own = [address for address in answer.addresses if is_own(address)]
         speed = next((speeds[address] for address in own if address in speeds), None)
-        found.append(ResolvedHost(host, answer.addresses[:8], bool(own), answer.problem, speed))
+        found.append(ResolvedHost(answer.name, answer.addresses[:8], bool(own), answer.problem, speed))
     return found
-
-
-def _look_up(host: str, answers: dict[str, Lookup]) -> None:
-    answers[host] = lookup(host, LOOKUPS_WITHIN_S)
 
 
 def is_own(address: str) -> bool:

@@ -175,7 +175,7 @@ def quotas_of(mount: Mount) -> list[Quota]:
     try:
         if mount.kind == "lustre":
             ran = run(["lfs", "quota", "-q", "-u", str(os.getuid()), mount.point], deadline_s=_TOOL_S)
-            return parse_lfs_quota(ran.output, "user")
+            return parse_lfs_quota(ran.output)
         if mount.kind in _WITH_QUOTA:
             # It exits with 1 if a limit is exceeded, and prints nothing if there is none.
             return parse_quota(run(["quota", "-w", "-p", "-u"], deadline_s=_TOOL_S).output, mount.source)
@@ -200,31 +200,21 @@ def parse_quota(text: str, source: str) -> list[Quota]:
     for line in text.splitlines():
         words = line.split()
         if len(words) >= 8 and words[0] == source:
-            numbers = [_number(word) for word in words[1:8]]
-            found.append(_quota("user", numbers[0], numbers[1], numbers[2], numbers[4], numbers[5], numbers[6]))
+            found.append(_quota(words[1:8]))
     return found
 
 
-def parse_lfs_quota(text: str, whose: str) -> list[Quota]:
+def parse_lfs_quota(text: str) -> list[Quota]:
     """Parse `lfs quota -q`: the file system, then blocks and files as in `quota`."""
     words = text.split()
-    if len(words) < 9:
-        return []
-    numbers = [_number(word) for word in words[1:9]]
-    return [_quota(whose, numbers[0], numbers[1], numbers[2], numbers[4], numbers[5], numbers[6])]
+    return [_quota(words[1:8])] if len(words) >= 9 else []
 
 
-def _quota(
-    whose: str,
-    used: int | None,
-    soft: int | None,
-    hard: int | None,
-    files: int | None,
-    soft_files: int | None,
-    hard_files: int | None,
-) -> Quota:
+def _quota(words: list[str]) -> Quota:
+    """The quota of the user in these columns: used, soft and hard limit, grace; the same of files without the grace."""
+    used, soft, hard, _, files, soft_files, hard_files = map(_number, words)
     limit = hard or soft
-    return Quota(whose, (used or 0) * 1024, limit * 1024 if limit else None, files, hard_files or soft_files or None)
+    return Quota("user", (used or 0) * 1024, limit * 1024 if limit else None, files, hard_files or soft_files or None)
 
 
 def _number(word: str) -> int | None:
@@ -728,11 +718,7 @@ def _newest(folder: str) -> str:
 
 
 def _first_word(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return (file.read(256).split() or [""])[0]
-    except OSError:
-        return ""
+    return (read_text(path, 256).split() or [""])[0]
 
 
 def _pieces(folder: str) -> list[tuple[str, int, bool]]:
@@ -749,8 +735,7 @@ def _pieces(folder: str) -> list[tuple[str, int, bool]]:
 
 
 def _read(state: CheckpointState, pieces: list[tuple[str, int, bool]]) -> CheckpointState:
-    kinds = ("zero", "model", "tensor", "stages", "distributed", "random")
-    ranks: dict[str, set[int]] = {kind: set() for kind in kinds}
+    ranks: dict[str, set[int]] = {}
     universal = index = False
     for name, _size, is_folder in pieces:
         universal = universal or (is_folder and name == "zero")
@@ -758,26 +743,14 @@ def _read(state: CheckpointState, pieces: list[tuple[str, int, bool]]) -> Checkp
         for kind, pattern in (("zero", _ZERO), ("model", _MODEL), ("distributed", _DCP), ("random", _RANDOM)):
             match = pattern.match(name)
             if match and not is_folder:
-                ranks[kind].add(int(match.group(1)))
+                ranks.setdefault(kind, set()).add(int(match.group(1)))
         match = _MEGATRON.match(name)
         if match and is_folder:
-            ranks["tensor"].add(int(match.group(1)))
-            ranks["stages"].add(int(match.group(2) or 0))
+            ranks.setdefault("tensor", set()).add(int(match.group(1)))
+            ranks.setdefault("stages", set()).add(int(match.group(2) or 0))
     hollow = [
         name for name, size, is_folder in pieces if not size and not is_folder and name.endswith((".pt", ".distcp"))
     ]
-    return CheckpointState(
-        state.path,
-        state.resolved,
-        tag=state.tag,
-        universal=universal,
-        index=index,
-        hollow=hollow[:100],
-        size_bytes=sum(size for _name, size, _folder in pieces),
-        zero=sorted(ranks["zero"]),
-        model=sorted(ranks["model"]),
-        tensor=sorted(ranks["tensor"]),
-        stages=sorted(ranks["stages"]),
-        distributed=sorted(ranks["distributed"]),
-        random=sorted(ranks["random"]),
-    )
+    found: dict[str, Any] = {kind: sorted(numbers) for kind, numbers in ranks.items()}
+    size_bytes = sum(size for _name, size, _folder in pieces)
+    return replace(state, universal=universal, index=index, hollow=hollow[:100], size_bytes=size_bytes, **found)

@@ -298,11 +298,10 @@ def _process_owner(pid: int) -> tuple[str, str]:
     """Command and user of a process; empty if it is not visible from here."""
     folder = os.path.join(PROC, str(pid))
     try:
-        with open(os.path.join(folder, "comm"), errors="replace") as file:
-            name = file.read(64).strip()
         owner = os.stat(folder).st_uid
     except OSError:
         return "", ""
+    name = read_text(os.path.join(folder, "comm"), 64)
     try:
         return name, pwd.getpwuid(owner).pw_name
     except KeyError:

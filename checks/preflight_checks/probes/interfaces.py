@@ -18,7 +18,7 @@ from typing import Any
 
 from preflight.agent.cheap import cheap
 from preflight.agent.command import run
-from preflight.agent.process import list_folder, read_number, read_text
+from preflight.agent.process import list_folder, read_number, read_numbers, read_text
 from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes.names import lookup
 
@@ -80,13 +80,7 @@ class Route:
 @cheap("node")
 def interfaces(params: dict[str, Any]) -> Interfaces:
     """Every interface with its addresses. Raises ProbeUnavailable if no method of listing them works."""
-    rows: list[tuple[str, int, Address | None]] | None = None
-    source = "getifaddrs"
-    try:
-        rows = _getifaddrs()
-    except (OSError, AttributeError):
-        source = "ip -j addr"
-        rows = _from_command()
+    rows, source = _rows()
     if rows is None:
         raise ProbeUnavailable("missing", "neither getifaddrs nor `ip -j addr` works on this node")
     return Interfaces([_described(name, flags, found) for name, flags, found in grouped(rows)], source)
@@ -123,6 +117,13 @@ def parse_ip_addr(text: str) -> list[tuple[str, int, Address | None]]:
             if address.get("family") in ("inet", "inet6") and "local" in address:
                 rows.append((item["ifname"], flags, Address(address["local"], int(address.get("prefixlen", 0)))))
     return rows
+
+
+def _rows() -> tuple[list[tuple[str, int, Address | None]] | None, str]:
+    try:
+        return _getifaddrs(), "getifaddrs"
+    except (OSError, AttributeError):
+        return _from_command(), "ip -j addr"
 
 
 def _from_command() -> list[tuple[str, int, Address | None]] | None:
@@ -183,7 +184,7 @@ def _address(pointer: int | None, netmask: int | None) -> Address | None:
 
 def _described(name: str, flags: int, addresses: list[Address]) -> Interface:
     folder = "/sys/class/net/" + name
-    ours = _sys_is_ours(name, folder)
+    ours = is_own_interface(name)
     kind = ""
     if flags & LOOPBACK:
         kind = "loopback"
@@ -191,7 +192,6 @@ def _described(name: str, flags: int, addresses: list[Address]) -> Interface:
         kind = "virtual" if _has_physical_port(folder) else "bridge"
     elif ours:
         kind = "physical" if os.path.exists(folder + "/device") else "virtual"
-    speed = read_number(folder + "/speed") if ours else None
     return Interface(
         name,
         bool(flags & UP),
@@ -199,7 +199,7 @@ def _described(name: str, flags: int, addresses: list[Address]) -> Interface:
         bool(flags & LOOPBACK),
         addresses,
         _mtu(name),
-        speed if speed is not None and speed > 0 else None,
+        _speed(folder) if ours else None,
         kind,
     )
 
@@ -212,13 +212,6 @@ def _has_physical_port(folder: str) -> bool:
         or any(name.startswith("lower_") for name in list_folder(f"/sys/class/net/{port}"))
         for port in ports
     )
-
-
-def _sys_is_ours(name: str, folder: str) -> bool:
-    try:
-        return read_number(folder + "/ifindex") == socket.if_nametoindex(name)
-    except OSError:
-        return False
 
 
 def _mtu(name: str) -> int | None:
@@ -258,14 +251,8 @@ def _source(address: str) -> str:
 
 
 def _holder_of(source: str) -> str:
-    try:
-        rows = _getifaddrs()
-    except (OSError, AttributeError):
-        rows = _from_command() or []
-    for name, _flags, address in rows:
-        if address is not None and address.address == source:
-            return name
-    return ""
+    rows, _ = _rows()
+    return next((name for name, _, address in rows or [] if address is not None and address.address == source), "")
 
 
 def _route_by_netlink(address: str) -> str:
@@ -433,8 +420,6 @@ def _exists(name: str) -> bool | None:
 def _state(name: str) -> NicState:
     folder = os.path.join(NET, name)
     driver, firmware = driver_of(name)
-    counts = {counter: read_number(os.path.join(folder, "statistics", counter)) for counter in _COUNTERS}
-    counters = {counter: count for counter, count in counts.items() if count is not None}
     mode, members = _bond(folder)
     return NicState(
         name,
@@ -443,7 +428,7 @@ def _state(name: str) -> NicState:
         driver,
         firmware,
         read_number(os.path.join(folder, "carrier_changes")),
-        counters,
+        read_numbers(os.path.join(folder, "statistics"), _COUNTERS),
         mode,
         members,
         _effective(name, "rp_filter"),

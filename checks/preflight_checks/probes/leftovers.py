@@ -7,7 +7,7 @@ import json
 import os
 import re
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Iterable, Optional, Sequence, Tuple
 
 from preflight._util.redaction import scrub
@@ -285,8 +285,7 @@ def _still_stuck(processes: list[Process]) -> list[Process]:
         if state == "D":
             again = parse_stat(content(f"{process.pid}/stat"))
             state = again.state if again is not None else "X"
-        values = dict(process.__dict__, state=state)
-        kept.append(Process(**values))
+        kept.append(replace(process, state=state))
     return kept
 
 

@@ -17,6 +17,7 @@ from typing import Any, Callable
 
 from preflight.agent import command
 from preflight.agent.wire import ProbeUnavailable
+from preflight_checks.probes.built import nccl_text
 from preflight_checks.probes.isolated import Send, run_isolated
 
 # elf(5): program header types and tags of the dynamic section.
@@ -188,11 +189,10 @@ def cudnn_version(library: Any) -> str:
 
 
 def nccl_version(library: Any) -> str:
-    """NCCL's version number: major * 1000 + minor * 100 + patch before 2.9, major * 10000 from there on."""
+    """The version of a loaded NCCL."""
     number = ctypes.c_int()
     library.ncclGetVersion(ctypes.byref(number))
-    unit = 10000 if number.value >= 10000 else 1000
-    return f"{number.value // unit}.{number.value % unit // 100}.{number.value % 100}"
+    return nccl_text(number.value)
 
 
 @dataclass(frozen=True)

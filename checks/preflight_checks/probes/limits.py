@@ -9,7 +9,7 @@ from typing import Any, Iterator
 
 from preflight._util.redaction import scrub
 from preflight.agent.cheap import cheap
-from preflight.agent.process import list_folder, read_text
+from preflight.agent.process import list_folder, pids, read_text
 from preflight.agent.wire import ProbeUnavailable
 
 # The limits of this process's control groups (CPU time, memory, processes), and the mount table. A limit may be set
@@ -60,7 +60,8 @@ def cgroups(proc: str = "/proc", base: str = "") -> Cgroups:
     membership = parse_membership(read_text(proc + "/self/cgroup"))
     mounts = parse_mounts(read_text(proc + "/self/mountinfo", 1 << 20))
     folders = {name: list(_ancestor_folders(name, membership, mounts, base)) for name in ("cpu", "memory", "pids", "")}
-    seen = [version for version, is_there in (("v1", _any_v1(folders)), ("v2", bool(folders[""]))) if is_there]
+    seen = ["v1"] if any(folders[name] for name in ("cpu", "memory", "pids")) else []
+    seen += ["v2"] if folders[""] else []
     cores, cores_at = _tightest_cpu(folders["cpu"], folders[""])
     memory, memory_at = _tightest(
         [(folder, "memory.limit_in_bytes") for folder in folders["memory"]]
@@ -133,10 +134,6 @@ def _ancestor_folders(
             return
 
 
-def _any_v1(folders: dict[str, list[str]]) -> bool:
-    return any(found for name, found in folders.items() if name)
-
-
 def _tightest_cpu(first: list[str], second: list[str]) -> tuple[float | None, str]:
     best: float | None = None
     where: str = ""
@@ -179,11 +176,8 @@ def _throttled(folder: str) -> float | None:
 
 
 def _first_number(folder: str, names: tuple[str, ...]) -> int | None:
-    for name in names if folder else ():
-        value = _number(folder, name)
-        if value is not None:
-            return value
-    return None
+    found = (_number(folder, name) for name in names if folder)
+    return next((value for value in found if value is not None), None)
 
 
 def _number(folder: str, name: str) -> int | None:
@@ -245,19 +239,13 @@ def mount_of(path: str, table: list[Mount]) -> Mount | None:
 
 def mounted() -> list[Mount]:
     """The mounts of this process; empty if the system's mount table cannot be read."""
-    try:
-        with open(TABLE, encoding="utf-8", errors="replace") as file:
-            return mounts(file.read())
-    except OSError:
-        return []
+    return mounts(read_text(TABLE, 1 << 24))
 
 
 SHM = "/dev/shm"
 PROC = "/proc"
 #: Variables that limit the number of threads of libraries.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-#: A node may have tens of thousands of processes; counting those of one user stops at this number.
-_MAX_PROCESSES = 20000
 #: Bits of `CapEff` with which the kernel does not count processes (kernel/fork.c, copy_process).
 _SYS_ADMIN, _SYS_RESOURCE = 21, 24
 
@@ -362,11 +350,7 @@ def _exempt() -> bool:
 def threads_of(user: int) -> int | None:
     """The number of threads of a (real) user; None if processes of others are hidden."""
     count = 0
-    try:
-        names = [name for name in os.listdir(PROC) if name.isdecimal()][:_MAX_PROCESSES]
-    except OSError:
-        return None
-    for name in names:
+    for name in pids():
         uid, threads = -1, 0
         for line in read_text(f"{PROC}/{name}/status").splitlines():
             if line.startswith("Uid:"):

@@ -7,10 +7,12 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Callable, TypeVar
 
 from preflight.agent.cheap import cheap
+from preflight.agent.process import read_text
 
+T = TypeVar("T")
 #: A dead name server costs 12 s per lookup with default resolver options (measured); a check must not wait that long.
 LOOKUP_S = 3.0
 #: Names are resolved one after the other, until there was no answer for this long.
@@ -79,7 +81,12 @@ def first_bindable(addresses: list[str]) -> str:
 def resolve_many(params: dict[str, Any]) -> Lookups:
     """Resolve all of `params["names"]` at the same time, each within `limit_s` seconds."""
     names = [str(name) for name in params["names"]][:MAX_NAMES]
-    limit_s = float(params.get("limit_s", LOOKUP_S))
+    answers = lookup_all(names, float(params.get("limit_s", LOOKUP_S)))
+    return Lookups(answers, parse_hosts(read_text(HOSTS, MAX_HOSTS_BYTES), names))
+
+
+def lookup_all(names: list[str], limit_s: float) -> list[Lookup]:
+    """The addresses of each of these names, in this order, all at the same time and within `limit_s` seconds."""
     ends = time.monotonic() + limit_s + 0.5
     found: dict[str, Lookup] = {}
     remaining = list(reversed(names))
@@ -109,16 +116,7 @@ def resolve_many(params: dict[str, Any]) -> Lookups:
     for thread in threads:
         thread.join(max(0.0, ends - time.monotonic()))
     late = f"no answer from the resolver within {limit_s:.1f} s"
-    answers = [found.get(name) or Lookup(name, [], "timeout", late, limit_s) for name in names]
-    return Lookups(answers, parse_hosts(_hosts_text(), names))
-
-
-def _hosts_text() -> str:
-    try:
-        with open(HOSTS, "rb") as file:
-            return file.read(MAX_HOSTS_BYTES).decode("utf-8", "replace")
-    except OSError:
-        return ""
+    return [found.get(name) or Lookup(name, [], "timeout", late, limit_s) for name in names]
 
 
 def parse_hosts(text: str, names: list[str]) -> dict[str, list[str]]:
@@ -134,44 +132,29 @@ def parse_hosts(text: str, names: list[str]) -> dict[str, list[str]]:
     return found
 
 
-def lookup(name: str, limit_s: float, own: bool = False) -> Lookup:
-    """The addresses of `name`, waiting at most `limit_s` seconds."""
-    answer: dict[str, Any] = {}
-    began = time.monotonic()
-    thread = threading.Thread(target=_look_up, args=(name, answer), daemon=True)
+def within(limit_s: float, read: Callable[[], T], otherwise: T) -> T:
+    """The result of `read`, or `otherwise` if it is late; it continues in a thread that is not awaited."""
+    found: list[T] = []
+    thread = threading.Thread(target=lambda: found.append(read()), daemon=True)
     thread.start()
     thread.join(limit_s)
-    took_s = round(time.monotonic() - began, 3)
-    if not answer:
-        detail = f"no answer from the resolver within {limit_s:.1f} s"
-        return Lookup(name, [], "timeout", detail, took_s, own)
-    if "error" in answer:
-        return Lookup(name, [], "unresolved", answer["error"], took_s, own)
-    return Lookup(name, answer["addresses"], "", "", took_s, own)
+    return found[0] if found else otherwise
 
 
-def _timed_lookup(name: str) -> Lookup:
+def lookup(name: str, limit_s: float, own: bool = False) -> Lookup:
+    """The addresses of `name`, waiting at most `limit_s` seconds."""
+    late = Lookup(name, [], "timeout", f"no answer from the resolver within {limit_s:.1f} s", limit_s, own)
+    return within(limit_s, lambda: _timed_lookup(name, own), late)
+
+
+def _timed_lookup(name: str, own: bool = False) -> Lookup:
     """The addresses of `name`, without a time limit."""
-    answer: dict[str, Any] = {}
-    began = time.monotonic()
-    _look_up(name, answer)
-    took_s = round(time.monotonic() - began, 3)
-    if "error" in answer:
-        return Lookup(name, [], "unresolved", answer["error"], took_s)
-    return Lookup(name, answer["addresses"], "", "", took_s)
-
-
-def _look_up(name: str, answer: dict[str, Any]) -> None:
     # As text it would pass the codec of international names, which takes longer to import than the lookup.
     host = name.encode() if name.isascii() else name
+    began = time.monotonic()
     try:
         found = socket.getaddrinfo(host, None, socket.AF_UNSPEC, socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        answer["error"] = str(error)
-        return
-    addresses: list[str] = []
-    for _family, _kind, _protocol, _canonical, address in found:
-        text = str(address[0])
-        if text not in addresses:
-            addresses.append(text)
-    answer["addresses"] = addresses
+        return Lookup(name, [], "unresolved", str(error), round(time.monotonic() - began, 3), own)
+    addresses = list(dict.fromkeys(str(address[0]) for *_, address in found))
+    return Lookup(name, addresses, "", "", round(time.monotonic() - began, 3), own)

@@ -241,9 +241,8 @@ def _kind() -> str:
 def _source(folder: str) -> Source | None:
     """Parse direct_url.json (PEP 610); None for a distribution from an index."""
     try:
-        with open(os.path.join(folder, "direct_url.json"), encoding="utf-8", errors="replace") as file:
-            document = json.loads(file.read(65536))
-    except (OSError, ValueError):
+        document = json.loads(read_text(os.path.join(folder, "direct_url.json")))
+    except ValueError:
         return None
     if not isinstance(document, dict) or not isinstance(document.get("url"), str):
         return None

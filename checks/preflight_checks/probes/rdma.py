@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable
 
 from preflight.agent import command as tool
-from preflight.agent.process import list_folder, read_number, read_text
+from preflight.agent.process import list_folder, read_numbers, read_text
 from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes.gpus import kernel_driver
 from preflight_checks.probes.links import command, exchange_hello, family_of
@@ -142,8 +142,6 @@ def _link_target(link: str) -> str:
 
 def _port(folder: str, number: int) -> RdmaPort:
     rate = read_text(os.path.join(folder, "rate"))
-    counts = {name: read_number(os.path.join(folder, "counters", name)) for name in _COUNTERS}
-    counters = {name: count for name, count in counts.items() if count is not None}
     return RdmaPort(
         number,
         after_number(read_text(os.path.join(folder, "state"))),
@@ -152,7 +150,7 @@ def _port(folder: str, number: int) -> RdmaPort:
         rate,
         read_text(os.path.join(folder, "link_layer")),
         _gids(folder),
-        counters,
+        read_numbers(os.path.join(folder, "counters"), _COUNTERS),
     )
 
 

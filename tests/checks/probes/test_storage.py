@@ -193,8 +193,8 @@ def test_output_of_quota() -> None:
 
 
 def test_output_of_lfs() -> None:
-    assert parse_lfs_quota(LFS_QUOTA, "user") == [Quota("user", 2**40, 2**41, 500000, 1000000)]
-    assert parse_lfs_quota("", "user") == []
+    assert parse_lfs_quota(LFS_QUOTA) == [Quota("user", 2**40, 2**41, 500000, 1000000)]
+    assert parse_lfs_quota("") == []
     assert parse_lfs_df(LFS_DF)[1] == Target("scratch-OST0000", 102400000000, 1024000000)
     assert len(parse_lfs_df(LFS_DF)) == 2
 
