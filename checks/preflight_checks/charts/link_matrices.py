@@ -15,10 +15,10 @@ from preflight._util.sequences import grouped
 from preflight.analysis.link_matrix import Cell, Pair
 from preflight.model.charts import Mark, Matrix
 from preflight.model.job import Job
-from preflight.model.measurements import Measurements, Quantity
+from preflight.model.measurements import Measurements
 from preflight.model.recording import Facts, Fleet, Unavailable
 from preflight.plugins.claim_text import counted
-from preflight_checks.charts.node_tables import brief, sample_of, short
+from preflight_checks.charts.node_tables import QUANTITIES, brief, of_each_node, sample_of, short
 from preflight_checks.links.dial_requests import FREE, SPREAD
 from preflight_checks.links.fleet_comparison import JudgedDirection, Measurement, judged, measurements_of
 from preflight_checks.links.reachability import NOT_TRIED, DialEvidence, nodes_without_dial, reach
@@ -188,15 +188,6 @@ def _covered(directions: Mapping[Pair, _Direction], fleet: Fleet) -> str:
     return f"measured between {pairs} of {len(fleet.nodes) * (len(fleet.nodes) - 1) // 2} pairs of nodes"
 
 
-LINK_BANDWIDTH = Quantity("link_bandwidth", "throughput of a link", "bits_per_second", better="higher", share=0.1)
-LINK_LATENCY = Quantity("link_latency", "round trip of a link", "seconds", least=10e-6, share=0.25)
-LINK_LOST = Quantity("link_lost_datagrams", "share of datagrams that a link lost", least=0.004)
-NODE_BANDWIDTH = Quantity("node_bandwidth", "throughput over its links", "bits_per_second", better="higher", share=0.05)
-NODE_LATENCY = Quantity("node_latency", "round trip over its links", "seconds", least=5e-6, share=0.15)
-NODE_LOST = Quantity("node_lost_datagrams", "share of datagrams lost on its links", least=0.002)
-NODE_RETRANSMITS = Quantity("node_retransmits", "share of segments that its links sent again", least=0.002)
-
-
 def of_links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Measurements]:
     """The measurements of each direction, and the median over the links of each node.
 
@@ -219,14 +210,10 @@ def of_links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Measurements]:
         for pair, several in measured.items()
         if (shares := [share for item in several if (share := _resent(item)) is not None])
     }
-    for quantity, of_node, values in (
-        (LINK_BANDWIDTH, NODE_BANDWIDTH, bandwidth),
-        (LINK_LATENCY, NODE_LATENCY, latency),
-        (LINK_LOST, NODE_LOST, lost),
-    ):
-        yield from _of_pairs(quantity, values)
-        yield from _of_nodes(of_node, values)
-    yield from _of_nodes(NODE_RETRANSMITS, resent)
+    for what, values in (("bandwidth", bandwidth), ("latency", latency), ("lost_datagrams", lost)):
+        yield from _of_pairs(f"link_{what}", values)
+        yield from _of_nodes(f"node_{what}", values)
+    yield from _of_nodes("node_retransmits", resent)
 
 
 def _resent(item: Measurement) -> float | None:
@@ -236,16 +223,13 @@ def _resent(item: Measurement) -> float | None:
     return direction.retransmitted / direction.segments
 
 
-def _of_pairs(quantity: Quantity, values: Mapping[Pair, float]) -> Iterator[Measurements]:
+def _of_pairs(name: str, values: Mapping[Pair, float]) -> Iterator[Measurements]:
     if values:
         pairs = sorted(values)
-        yield Measurements(
-            quantity, tuple(a for a, _ in pairs), tuple(values[pair] for pair in pairs), tuple(b for _, b in pairs)
-        )
+        nodes, peers = zip(*pairs, strict=True)
+        yield Measurements(QUANTITIES[name], nodes, tuple(values[pair] for pair in pairs), peers)
 
 
-def _of_nodes(quantity: Quantity, values: Mapping[Pair, float]) -> Iterator[Measurements]:
+def _of_nodes(name: str, values: Mapping[Pair, float]) -> Iterator[Measurements]:
     of_node = grouped((node, value) for pair, value in values.items() for node in pair)
-    if of_node:
-        nodes = sorted(of_node)
-        yield Measurements(quantity, tuple(nodes), tuple(statistics.median(of_node[node]) for node in nodes))
+    return of_each_node(name, {node: statistics.median(of_node[node]) for node in sorted(of_node)})

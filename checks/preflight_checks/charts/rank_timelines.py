@@ -9,9 +9,9 @@ from preflight.agent import rank_events
 from preflight.analysis.rank_state import Member, members_of
 from preflight.model.charts import Bar, Bars, Lane, Span, Timeline
 from preflight.model.job import Job
-from preflight.model.measurements import Measurements, Quantity
+from preflight.model.measurements import Measurements
 from preflight.model.recording import FactRecord, Facts, Fleet, Observed
-from preflight_checks.charts.node_tables import sample_of, short
+from preflight_checks.charts.node_tables import of_each_node, sample_of, short
 from preflight_checks.smoke.collective_speed import MIN_RANKS, Paces, Straggler, computing, paces_of
 from preflight_checks.smoke.server_run import group_of
 from reference_trainer.collective.rank import RankReport
@@ -155,14 +155,9 @@ def _paces(job: Job, facts: Facts) -> Paces:
     return paces_of((row.node, row.fact.value) for row in seen if isinstance(row.fact, Observed))
 
 
-PACE = Quantity("rank_pace", "time of a fixed piece of work on the slowest rank", "seconds", share=0.05)
-
-
 def of_ranks(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Measurements]:
     """The time that the slowest rank of each node takes for the same work without communication."""
     slowest: dict[str, float] = {}
     for node, seconds in pace_of_ranks(job, facts):
         slowest[node] = max(seconds, slowest.get(node, 0.0))
-    if slowest:
-        nodes = sorted(slowest)
-        yield Measurements(PACE, tuple(nodes), tuple(slowest[node] for node in nodes))
+    return of_each_node("rank_pace", dict(sorted(slowest.items())))

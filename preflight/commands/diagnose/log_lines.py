@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
+from preflight._util import toml
 from preflight._util.hostnames import is_hostname
 from preflight.commands.diagnose.diagnosis import LogProcess, Moment
 
@@ -127,23 +128,12 @@ def cleaned(raw: bytes) -> str:
     return _UNSHOWN.sub("\ufffd", text).rstrip()[:MAX_LENGTH]
 
 
+_PATTERNS: dict[str, list[str]] = toml.beside(__file__, "log_patterns.toml")
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS_BEFORE = (0, 31, 60, 91, 121, 152, 182, 213, 244, 274, 305, 335)
 _CLOCK = r"(?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?:[.,](?P<f>\d{1,9}))?"
 _ZONE = r"(?P<z>Z|[+-]\d\d:?\d\d)?"
-_FORMS = tuple(
-    re.compile(form)
-    for form in (
-        # ISO and similar formats: Python's logging, kubectl, Slurm, Paddle (slashes), torchrun (underscore).
-        rf"(?<!\d)(?:19|20)\d\d[-/](?P<mo>\d\d)[-/](?P<d>\d\d)[T _:]{_CLOCK}{_ZONE}",
-        # glog and klog: severity, month and day in one word.
-        rf"(?<![A-Za-z0-9])[IWEF](?:20\d\d)?(?P<mo>\d{{1,2}})(?P<d>\d\d) {_CLOCK}",
-        # Hugging Face's trainer, and others that put the month first.
-        rf"(?<!\d)(?P<mo>\d\d)/(?P<d>\d\d)/20\d\d[ ,]{{1,2}}{_CLOCK}",
-        # syslog, `date`, mpirun --timestamp-output.
-        rf"(?<![A-Za-z])(?P<name>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) {{1,2}}(?P<d>\d{{1,2}}) {_CLOCK}",
-    )
-)
+_FORMS = tuple(re.compile(form.replace("<clock>", _CLOCK).replace("<zone>", _ZONE)) for form in _PATTERNS["times"])
 #: A time is at the beginning of a line, after the name of the writer.
 _HEAD_LENGTH = 120
 _DAY_S = 86_400
@@ -196,23 +186,7 @@ def seconds_between(earlier: Moment | None, later: Moment | None) -> float | Non
 
 
 #: Unambiguous tags; one occurrence is enough. A line may have several.
-_TAGS = tuple(
-    re.compile(tag)
-    for tag in (
-        # torchrun --tee: `[default3]:`, the role and the process of the node; torch itself: `[rank3]:`.
-        r"\[(?:rank|RANK|Rank ?)(?P<rank>\d{1,6})\]: ?",
-        r"\[(?P<role>[A-Za-z_]{1,40}?)(?P<local_rank>\d{1,4})\]:",
-        # Open MPI --tag-output, PRRTE (Open MPI 5).
-        r"\[(?:\d{1,6}|[\w.@-]{1,200}),(?P<rank>\d{1,6})\]<(?:stdout|stderr|stddiag)>: ?",
-        # kubectl logs --prefix.
-        r"\[pod/(?P<pod>[\w.-]{1,253})/[\w.-]{1,100}\] ",
-        # Ray: the actor, its process and its node.
-        r"\((?P<role>[\w.:<>-]{1,100}) pid=\d{1,10}(?:, ip=(?P<host>[\w.:-]{1,100}))?\) ",
-        r"slurmstepd-(?P<host>[\w.-]{1,253}): ",
-        # Docker Compose.
-        r"(?P<pod>[\w.-]{1,100}) {1,60}\| ",
-    )
-)
+_TAGS = tuple(map(re.compile, _PATTERNS["tags"]))
 #: Ambiguous tags, which most lines of a file must have: srun --label, MPICH, pdsh.
 _COMMON_TAGS = {
     "number": re.compile(r" {0,5}(?P<rank>\d{1,6}): "),
@@ -251,7 +225,7 @@ class Tagging:
             match = self._match(line, start)
             if match is None:
                 break
-            member = merge_members(member, _member(match))
+            member = merge_members(member, _member(match.groupdict()))
             line = line[:start] + line[match.end() :]
         if (stamp := _STAMP.match(line)) is not None:
             line = line[stamp.end() :]
@@ -296,12 +270,11 @@ def merge_members(member: LogProcess, other: LogProcess) -> LogProcess:
     )
 
 
-def _member(match: re.Match[str]) -> LogProcess:
-    found = match.groupdict()
+def _member(found: Mapping[str, str | None]) -> LogProcess:
+    """The process that the named groups of a match give."""
     if pod := found.get("pod"):
         return process_of_pod(pod)
-    rank, local_rank = found.get("rank"), found.get("local_rank")
-    role = found.get("role") or ""
+    rank, local_rank, role = found.get("rank"), found.get("local_rank"), found.get("role") or ""
     return LogProcess(
         rank=int(rank) if rank else None,
         local_rank=int(local_rank) if local_rank else None,
@@ -318,21 +291,7 @@ def process_of_pod(pod: str) -> LogProcess:
 
 
 #: Processes by the names of log files and their folders, nearest to the file first.
-_FILES = tuple(
-    re.compile(pattern)
-    for pattern in (
-        # torchrun --log-dir: attempt_0/3/stderr.log, one number a process of the node.
-        r"attempt_\d{1,4}/(?P<local_rank>\d{1,4})/(?:stdout|stderr|error)[.\w]{0,20}$",
-        # Paddle's launcher: workerlog.N, serverlog.N, trainerlog.N, coordinatorlog.N.
-        r"(?:^|/)(?:[\w-]{1,80}\.)?(?P<paddle>worker|trainer|server|ps|heter_worker)log\.(?P<index>\d{1,5})$",
-        # Open MPI and Horovod --output-filename: 1/rank.3/stderr.
-        r"(?:^|/)rank\.(?P<rank>\d{1,6})/(?:stdout|stderr)$",
-        r"(?:^|[/_.-])local_rank[_.-]?(?P<local_rank>\d{1,4})(?=[/_.-]|$)",
-        r"(?:^|[/_.-])(?:global_)?rank[_.-]?(?P<rank>\d{1,6})(?=[/_.-]|$)",
-        r"(?:^|[/_.-])(?P<role>pserver|server|ps|trainer|master|chief|worker)[_.-]?(?P<index>\d{1,5})(?=[/_.-]|$)",
-        r"(?:^|[/_.-])task[_.-]?(?P<rank>\d{1,6})(?=[/_.-]|$)",
-    )
-)
+_FILES = tuple(map(re.compile, _PATTERNS["files"]))
 _FILE_HOST = re.compile(
     r"(?:^|[/_.-])(?P<host>(?:node|host|gpu|compute|cn|dgx|nid|ip-|hgx|pod)[\w-]{0,60}?\d{1,5})(?=[/._]|$)"
 )
@@ -464,7 +423,7 @@ class Blocks:
         """Return the meaning of a line, given the lines before it."""
         for pattern in _ABOUT:
             if (about := pattern.search(line)) is not None:
-                self._about = (_member_of_fields(about.groupdict()), number + _ABOUT_LINES)
+                self._about = (_member(about.groupdict()), number + _ABOUT_LINES)
         line_meaning = (
             self._summary(key, line)
             or self._traceback(key, line, number)
@@ -513,7 +472,7 @@ class Blocks:
         elif name == "host" and value != "localhost":
             summary.member = replace(summary.member, host=value)
         elif name == "rank" and (ranks := _RANKS.match(value)) is not None:
-            summary.member = merge_members(_member_of_fields(ranks.groupdict()), summary.member)
+            summary.member = merge_members(_member(ranks.groupdict()), summary.member)
             if summary.member.rank is not None and summary.member.local_rank is not None:
                 self.ranks[summary.member.host, summary.member.local_rank] = summary.member.rank
         elif name == "exitcode":
@@ -553,12 +512,3 @@ class Blocks:
             return None
         text = f"{exception['name'].rpartition('.')[2]}: {exception['text'] or ''}".rstrip(": ")
         return JoinedLine(f"@exception {text}", frame=traceback.own or traceback.last, exception=True)
-
-
-def _member_of_fields(found: dict[str, str | None]) -> LogProcess:
-    rank, local_rank = found.get("rank"), found.get("local_rank")
-    return LogProcess(
-        rank=int(rank) if rank else None,
-        local_rank=int(local_rank) if local_rank else None,
-        host=found.get("host") or "",
-    )

@@ -18,25 +18,19 @@ from preflight.engine.report import Report
 from preflight.model.findings import Confidence, Evidence, Finding, Severity
 from preflight.model.measurements import Measurements, NodeProperties, Quantity
 from preflight.model.recording import Node, NodeRecord, StageRecord
-from preflight_checks.charts import link_matrices as links
-from preflight_checks.charts import node_tables as node_values
-from preflight_checks.charts import node_tables as nodes
-from preflight_checks.charts import rank_timelines as ranks
+from preflight_checks.charts.node_tables import QUANTITIES
 from tests.builders import judged, make_recording
 
 FIRST = datetime(2026, 6, 1, 3, 0, tzinfo=timezone.utc)
-COUNTERS = {
-    name: next(quantity for quantity, _ in nodes._GPU_COUNTERS if quantity.name == name)
-    for name in ("gpu_ecc_corrected", "gpu_pcie_replays")
-}
+COUNTERS = {name: QUANTITIES[name] for name in ("gpu_ecc_corrected", "gpu_pcie_replays")}
 CARRIER = Quantity("nic_carrier_changes", "carrier changes of the interface in use", kind="counter")
 GAUGES = (
-    nodes.TEMPERATURE,
-    nodes.CLOCK_OFFSET,
-    nodes.CLOCK_LIMIT,
-    links.NODE_BANDWIDTH,
-    links.NODE_LATENCY,
-    ranks.PACE,
+    QUANTITIES["gpu_temperature"],
+    QUANTITIES["clock_offset"],
+    QUANTITIES["gpu_clock_limit"],
+    QUANTITIES["node_bandwidth"],
+    QUANTITIES["node_latency"],
+    QUANTITIES["rank_pace"],
 )
 
 
@@ -79,10 +73,10 @@ class Fleet:
         counts = [dict.fromkeys((*COUNTERS, CARRIER.name), 0) for _ in range(self.size)]
         for night in range(self.nights):
             weather = {
-                nodes.TEMPERATURE.name: 5 * night / 90 + chance.gauss(0, 1),
-                links.NODE_BANDWIDTH.name: -abs(chance.gauss(0, 0.02)),
-                links.NODE_LATENCY.name: abs(chance.gauss(0, 0.03)),
-                ranks.PACE.name: chance.gauss(0, 0.004),
+                "gpu_temperature": 5 * night / 90 + chance.gauss(0, 1),
+                "node_bandwidth": -abs(chance.gauss(0, 0.02)),
+                "node_latency": abs(chance.gauss(0, 0.03)),
+                "rank_pace": chance.gauss(0, 0.004),
             }
             samples = []
             for index in range(self.size):
@@ -99,11 +93,11 @@ class Fleet:
     def _levels(self, chance: random.Random, index: int) -> dict[str, float]:
         fast = index < 0.6 * self.size
         return {
-            nodes.TEMPERATURE.name: chance.gauss(46, 3),
-            nodes.CLOCK_LIMIT.name: 1.98e9 if fast else 1.41e9,
-            links.NODE_BANDWIDTH.name: (9.2e9 if fast else 8.1e9) * math.exp(chance.gauss(0, 0.02)),
-            links.NODE_LATENCY.name: 45e-6 * math.exp(chance.gauss(0, 0.1)),
-            ranks.PACE.name: (0.010 if fast else 0.021) * math.exp(chance.gauss(0, 0.01)),
+            "gpu_temperature": chance.gauss(46, 3),
+            "gpu_clock_limit": 1.98e9 if fast else 1.41e9,
+            "node_bandwidth": (9.2e9 if fast else 8.1e9) * math.exp(chance.gauss(0, 0.02)),
+            "node_latency": 45e-6 * math.exp(chance.gauss(0, 0.1)),
+            "rank_pace": (0.010 if fast else 0.021) * math.exp(chance.gauss(0, 0.01)),
             # Older cables and cards err more often, all their life.
             "errs": chance.expovariate(1.0),
         }
@@ -112,13 +106,15 @@ class Fleet:
         self, chance: random.Random, night: int, index: int, level: dict[str, float], weather: dict[str, float]
     ) -> Sample:
         gauges = {
-            nodes.TEMPERATURE.name: round(
-                level[nodes.TEMPERATURE.name] + weather[nodes.TEMPERATURE.name] + chance.gauss(0, 1.5)
-            ),
-            nodes.CLOCK_OFFSET.name: abs(chance.gauss(0, 0.002)) + (0.3 if chance.random() < 0.002 else 0),
-            nodes.CLOCK_LIMIT.name: level[nodes.CLOCK_LIMIT.name],
+            "gpu_temperature": round(level["gpu_temperature"] + weather["gpu_temperature"] + chance.gauss(0, 1.5)),
+            "clock_offset": abs(chance.gauss(0, 0.002)) + (0.3 if chance.random() < 0.002 else 0),
+            "gpu_clock_limit": level["gpu_clock_limit"],
         }
-        for quantity, sigma in ((links.NODE_BANDWIDTH, 0.03), (links.NODE_LATENCY, 0.08), (ranks.PACE, 0.01)):
+        for quantity, sigma in (
+            (QUANTITIES["node_bandwidth"], 0.03),
+            (QUANTITIES["node_latency"], 0.08),
+            (QUANTITIES["rank_pace"], 0.01),
+        ):
             noise = chance.gauss(0, sigma)
             if chance.random() < 0.01:
                 noise += 0.4 * chance.random() * (-1 if quantity.better == "higher" else 1)
@@ -294,16 +290,16 @@ def twelve(seed: int, size: int = 500, nights: int = 90) -> tuple[Planted, ...]:
         return change
 
     start = chance.randint(20, 40)
-    bandwidth, latency, pace = links.NODE_BANDWIDTH.name, links.NODE_LATENCY.name, ranks.PACE.name
+    bandwidth, latency, pace = "node_bandwidth", "node_latency", "rank_pace"
     change = scaled(bandwidth, chance.uniform(0.65, 0.78), nights - start)
     plant("slow drift", "drift", alone[4:5], bandwidth, _from(start, {alone[4]}, change))
 
     start, by = chance.randint(15, 40), chance.uniform(14, 20)
 
     def warmer(sample: Sample, since: int) -> None:
-        sample.gauges[node_values.TEMPERATURE.name] += by * min(1.0, since / (nights - start))
+        sample.gauges["gpu_temperature"] += by * min(1.0, since / (nights - start))
 
-    plant("dust", "drift", alone[5:6], node_values.TEMPERATURE.name, _from(start, {alone[5]}, warmer))
+    plant("dust", "drift", alone[5:6], "gpu_temperature", _from(start, {alone[5]}, warmer))
     start = chance.randint(30, nights - 12)
     plant("slow node", "step", alone[6:7], pace, _from(start, {alone[6]}, scaled(pace, chance.uniform(1.12, 1.3))))
     start = chance.randint(35, nights - 15)
@@ -345,7 +341,7 @@ def twelve(seed: int, size: int = 500, nights: int = 90) -> tuple[Planted, ...]:
     start = chance.randint(10, nights - 30)
     flaps = counting(CARRIER.name, start, 0.5, 12)
     plant("link flaps", "counter", alone[8:9], CARRIER.name, _from(start, {alone[8]}, flaps))
-    limit = node_values.CLOCK_LIMIT.name
+    limit = "gpu_clock_limit"
     plant("capped", "outlier", alone[9:], limit, _from(0, {alone[9]}, scaled(limit, chance.uniform(0.6, 0.85))))
     return tuple(found)
 

@@ -27,8 +27,6 @@ from preflight.commands.history.past import Past, add_run, check_keep, load_past
 from preflight.engine.report import Report
 from preflight.model.measurements import Measurements, NodeProperties, Quantity
 from preflight.model.recording import InjectedFault, SmokeOptions
-from preflight_checks.charts import node_tables as node_values
-from preflight_checks.charts import rank_timelines as ranks
 from tests.builders import assert_follows_schema, judged, make_recording
 from tests.commands.history.fleet import Fleet, Sample, missed_and_false, twelve
 from tests.services.fleet_page.running import fetched, serving
@@ -461,7 +459,7 @@ def test_small_fleets_have_no_story_by_chance(size: int, tmp_path: Path) -> None
 def test_few_runs_say_nothing(nights: int, tmp_path: Path) -> None:
     def bad(night: int, index: int, sample: Sample) -> None:
         if index == 3:
-            sample.gauges[ranks.PACE.name] *= 1 + 0.1 * night
+            sample.gauges["rank_pace"] *= 1 + 0.1 * night
 
     account = account_of(remembered(Fleet(30, nights, 5, (bad,)), f"sqlite:///{tmp_path}/h.db"), "")
     assert account.stories == () and account.runs == nights
@@ -476,7 +474,7 @@ def test_an_empty_history(tmp_path: Path) -> None:
 def test_a_node_that_was_repaired_is_no_story(tmp_path: Path) -> None:
     def for_a_while(night: int, index: int, sample: Sample) -> None:
         if index == 7 and 20 <= night < 32:
-            sample.gauges[ranks.PACE.name] *= 1.3
+            sample.gauges["rank_pace"] *= 1.3
         if index == 8 and 10 <= night < 14:
             sample.failing["GPU004"] = "it was broken, and then repaired"
 
@@ -489,13 +487,13 @@ def test_what_all_nodes_share_blames_no_node(tmp_path: Path) -> None:
 
     def shared(night: int, index: int, sample: Sample) -> None:
         if night >= 40:
-            sample.gauges[node_values.TEMPERATURE.name] += 9
+            sample.gauges["gpu_temperature"] += 9
         if night >= 45 and sample.properties["gpu"].startswith("NVIDIA A100"):
-            sample.gauges[ranks.PACE.name] *= 1.2
+            sample.gauges["rank_pace"] *= 1.2
 
     stories = account_of(remembered(Fleet(60, 60, 9, (shared,)), f"sqlite:///{tmp_path}/h.db"), "").stories
     assert [(story.kind, len(story.nodes), story.quantities) for story in stories] == [
-        ("all-nodes", 24, (ranks.PACE.name,))
+        ("all-nodes", 24, ("rank_pace",))
     ]
 
 

@@ -49,12 +49,14 @@ from preflight.reporters.html.drawing.draw import bars_view, drawings_of, heat_v
 from preflight.reporters.html.drawing.shapes import (
     BAD,
     BAND,
-    DARK,
     LEVELS,
-    LIGHT,
+    OK,
+    PHASES,
+    UNKNOWN,
     Picture,
     format_number,
     format_range,
+    palettes,
     scale_of,
     share,
     table_view,
@@ -691,7 +693,8 @@ def test_the_picture_of_a_thousand_nodes_is_small() -> None:
 
 
 def test_both_palettes_have_a_colour_for_every_class() -> None:
-    assert set(LIGHT) == set(DARK) >= {BAD, BAND, *LEVELS}
+    light, dark = palettes()
+    assert set(light) == set(dark) >= {OK, UNKNOWN, BAD, BAND, *LEVELS, *PHASES}
 
 
 # --- timelines, bars, layouts ---

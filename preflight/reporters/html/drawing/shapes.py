@@ -6,12 +6,15 @@ The levels of a scale go from pale to strong so that they can be distinguished w
 from __future__ import annotations
 
 import base64
+import functools
 import math
+import re
 import struct
 import zlib
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import resources
 from typing import Literal, TypeAlias
 
 from preflight._util.sanitize import fold_nodes
@@ -141,43 +144,22 @@ LEVELS = ("level-1", "level-2", "level-3", "level-4", "level-5")
 #: Phases of a timeline, in order of first appearance.
 PHASES = tuple(f"phase-{number}" for number in range(1, 11))
 
-LIGHT: dict[str, Color] = {
-    OK: (0xBF, 0xDE, 0xD6, 255),
-    UNKNOWN: (0xB4, 0xB7, 0xC4, 255),
-    BAD: (0xC6, 0x28, 0x28, 255),
-    BAND: (0xF0, 0xB4, 0xAE, 255),
-    "level-1": (0xCF, 0xE2, 0xF2, 255),
-    "level-2": (0xA9, 0xCB, 0xE6, 255),
-    "level-3": (0x7F, 0xB0, 0xD8, 255),
-    "level-4": (0x4F, 0x91, 0xC4, 255),
-    "level-5": (0x1F, 0x65, 0x9C, 255),
-    "phase-1": (0x9A, 0xA8, 0xBC, 255),
-    "phase-2": (0x3F, 0x7F, 0xBF, 255),
-    "phase-3": (0x3C, 0x9D, 0x8B, 255),
-    "phase-4": (0xD9, 0x9A, 0x2B, 255),
-    "phase-5": (0x8B, 0x6F, 0xC4, 255),
-    "phase-6": (0xC2, 0x5E, 0x8F, 255),
-    "phase-7": (0x6E, 0x8F, 0x3A, 255),
-    "phase-8": (0xA5, 0x6B, 0x4A, 255),
-    "phase-9": (0x5F, 0xA8, 0xD3, 255),
-    "phase-10": (0xC9, 0x7B, 0x7B, 255),
-}
-DARK: dict[str, Color] = {
-    **LIGHT,
-    OK: (0x1F, 0x4A, 0x42, 255),
-    UNKNOWN: (0x5A, 0x60, 0x72, 255),
-    BAD: (0xFF, 0x6B, 0x62, 255),
-    BAND: (0x7A, 0x30, 0x2D, 255),
-    "level-1": (0x24, 0x41, 0x5F, 255),
-    "level-2": (0x2D, 0x5A, 0x86, 255),
-    "level-3": (0x3D, 0x77, 0xAD, 255),
-    "level-4": (0x62, 0xA0, 0xD6, 255),
-    "level-5": (0xA6, 0xD3, 0xF5, 255),
-}
-
+_COLOR = re.compile(r"--([\w-]+): #([0-9a-f]{6});")
 
 #: Red, green, blue and opacity, 0 to 255 each.
 Color = tuple[int, int, int, int]
+
+
+@functools.cache
+def palettes() -> tuple[dict[str, Color], dict[str, Color]]:
+    """Return the colours of light and of dark pages by their CSS class, as the style sheet defines them."""
+    sheet = (resources.files("preflight.reporters.html") / "static" / "report.css").read_text(encoding="utf-8")
+    light, rest = sheet.split("@media screen and (prefers-color-scheme: dark) {")
+    first, second = (
+        {name: (*bytes.fromhex(color), 255) for name, color in _COLOR.findall(text)}
+        for text in (light, rest.partition("\n}")[0])
+    )
+    return first, {**first, **second}
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +176,7 @@ def picture_of(rows: Sequence[bytes], styles: Sequence[str]) -> Picture:
     """Draw these rows. A pixel is the place of its style, counted from 1; 0 is transparent."""
     light, dark = (
         base64.b64encode(png(rows, [NOTHING, *(colors[style] for style in styles)])).decode("ascii")
-        for colors in (LIGHT, DARK)
+        for colors in palettes()
     )
     address = "data:image/png;base64,"
     return Picture(address + light, address + dark, len(rows[0]), len(rows))
