@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 
 import anyio
 
+from preflight._util import toml
 from preflight._util.hostnames import expand_hosts, is_hostname
 from preflight._util.sequences import join_some
 from preflight._util.usage_error import UsageError
@@ -652,22 +653,8 @@ EXECUTOR = SlurmExecutor
 
 #: srun gives up before our deadline, so that it can report the reason.
 _MIN_IMMEDIATE_S = 1
-#: Variables that srun reads as options (srun(1), INPUT ENVIRONMENT VARIABLES): meant for the job's own steps, and fatal
-#: or worse for ours. SLURM_LABELIO would put a label before every line of the channel, the SLURM_MEM_PER_* exclude each
-#: other, SLURM_NTASKS_PER_NODE requests more tasks than one.
-_NAMES = (
-    "ACCOUNT ACCTG_FREQ BCAST BCAST_EXCLUDE BURST_BUFFER CLUSTERS COMPRESS CONSTRAINT CORE_SPEC CPUS_PER_GPU"
-    " CPUS_PER_TASK CPU_BIND CPU_BIND_LIST CPU_BIND_TYPE CPU_BIND_VERBOSE CPU_FREQ_REQ DEBUG DELAY_BOOT DEPENDENCY"
-    " DISABLE_STATUS DISTRIBUTION DIST_PLANESIZE EPILOG ERROR EXACT EXCLUSIVE EXIT_ERROR EXIT_IMMEDIATE EXPORT_ENV"
-    " GPUS GPUS_PER_NODE GPUS_PER_TASK GPU_BIND GPU_FREQ GRES GRES_FLAGS HINT HET_SIZE IMMEDIATE JOB_NAME"
-    " JOB_NUM_NODES KILL_BAD_EXIT LABELIO MEM_BIND MEM_PER_CPU MEM_PER_GPU MEM_PER_NODE MPI_TYPE MULTI"
-    " NCORES_PER_SOCKET NETWORK NNODES NO_KILL NODELIST NPROCS NSOCKETS_PER_NODE NTASKS NTASKS_PER_CORE"
-    " NTASKS_PER_GPU NTASKS_PER_NODE NTASKS_PER_SOCKET NTASKS_PER_TRES OPEN_MODE OVERCOMMIT OVERLAP PARTITION"
-    " PROFILE PROLOG QOS REMOTE_CWD REQ_SWITCH RESERVATION RESV_PORTS SEND_LIBS SIGNAL SPREAD_JOB SRUN_MULTI"
-    " STDERRMODE STDINMODE STDOUTMODE STEP_GRES TASK_EPILOG TASK_PROLOG TEST_EXEC THREADS THREADS_PER_CORE"
-    " THREAD_SPEC TIMELIMIT TRES_BIND TRES_PER_TASK UNBUFFEREDIO USE_MIN_NODES WAIT WAIT4SWITCH WCKEY WHOLE WORKING_DIR"
-)
-_STEP_VARIABLES = frozenset(f"SLURM_{name}" for name in _NAMES.split())
+#: Meant for the job's own steps, and fatal or worse for ours.
+_STEP_VARIABLES = frozenset(f"SLURM_{name}" for name in toml.beside(__file__, "srun_variables.toml")["names"].split())
 
 
 def command(job: str, node: str, nonce: str, *, name: str, deadline_s: float) -> list[str]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from preflight._util import toml
 from preflight._util.spans import Span, span_of
 from preflight._util.usage_error import nearest
 from preflight.model.configuration import COMMAND_LINE
@@ -244,25 +245,12 @@ class Fleet:
         return self.records[0].node if self.records else None
 
 
-#: What may be required of a node, and what the value means. Sizes are in GiB, rates in Gbit/s.
-PROPERTIES = {
-    "gpus": "number of GPUs",
-    "gpu": "model of the GPUs, or a part of its name",
-    "gpu-memory": "memory of the smallest GPU, in GiB",
-    "driver": "version of the GPU driver",
-    "cuda": "newest CUDA version that the driver supports",
-    "os": "distribution and its version, or a part of this text",
-    "kernel": "release of the kernel",
-    "processor": "model of the processor, or a part of its name",
-    "cpus": "processors that are online",
-    "memory": "memory, in GiB",
-    "rdma": "RDMA ports that are active",
-    "rdma-rate": "rate of the slowest active RDMA port, in Gbit/s",
-    "python": "version of the Python that the agent runs with",
-}
-#: Properties that are versions, of which `driver=550` requires only the first part, and those that are numbers.
-VERSIONS = ("driver", "cuda", "kernel", "python")
-NUMBERS = ("gpus", "gpu-memory", "cpus", "memory", "rdma", "rdma-rate")
+_PROPERTIES = toml.beside(__file__, "properties.toml")
+#: What may be required of a node, and what the value means.
+PROPERTIES: dict[str, str] = {name: row["meaning"] for name, row in _PROPERTIES.items()}
+VERSIONS, NUMBERS = (
+    tuple(name for name, row in _PROPERTIES.items() if row["kind"] == kind) for kind in ("version", "number")
+)
 
 #: The value of a property of something that a node does not have.
 NONE = "none"

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from preflight._util import regular_file, terminal
+from preflight._util import regular_file, terminal, toml
 from preflight._util.cache import user_folder
 from preflight._util.sanitize import INLINE_COMMAND, LINE_START_COMMAND, clean, neutralize_commands, printable
 from preflight._util.usage_error import UsageError, similar_names
@@ -22,21 +22,6 @@ from preflight.engine.report import Report
 from preflight.plugins import registry
 from preflight.reporters import FORMATS
 from preflight.reporters.base import Reporter, Style, word
-
-#: Other names of formats, for error messages.
-_ALSO_CALLED = {
-    "prometheus": "openmetrics",
-    "prom": "openmetrics",
-    "xunit": "junit",
-    "xml": "junit",
-    "codequality": "gitlab",
-    "code-quality": "gitlab",
-    "codeclimate": "gitlab",
-    "annotations": "github",
-    "actions": "github",
-    "txt": "text",
-    "untold-hosts": "unknown-hosts",
-}
 
 #: Formats in which `\\\\u0023` is `#`.
 _JSON = ("json", "sarif", "gitlab")
@@ -156,7 +141,7 @@ def _parsed(wanted: str) -> Output:
     try:
         reporter = registry.named(registry.REPORTERS, name)
     except KeyError as error:
-        meant = _ALSO_CALLED.get(name.lower())
+        meant = toml.beside(__file__, "other_names.toml").get(name.lower())
         summary = f"unknown format {name!r}; use {meant!r}" if meant else error.args[0]
         if name.lower() in ("jsonl", "ndjson", "events"):
             summary = f"{name} are written during a run; use --events {path or 'FILE'}"

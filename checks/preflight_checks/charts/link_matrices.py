@@ -22,21 +22,13 @@ from preflight_checks.charts.node_tables import QUANTITIES, brief, of_each_node,
 from preflight_checks.links.dial_requests import FREE, SPREAD
 from preflight_checks.links.fleet_comparison import JudgedDirection, Measurement, judged, measurements_of
 from preflight_checks.links.reachability import NOT_TRIED, DialEvidence, nodes_without_dial, reach
+from preflight_checks.plans import table
 from preflight_checks.probes.link_quality import measure
 from preflight_checks.probes.links import Target
 
 State = Literal["ok", "bad", "unknown"]
 #: In a large fleet every bad link is marked, and a sample of the others up to this many marks in all.
 MAX_MARKS = 16_000
-#: Readable forms of connection statuses.
-_STATUS_TEXTS = {
-    "no-route": "no route",
-    "prohibited": "rejected with an ICMP message",
-    "stranger": "another program responds",
-    "silent": "connected, then no response",
-    "unbound": "the listener could not start",
-    "untried": "not tried within the time limit",
-}
 _OTHER_ADDRESS, _OTHER_MACHINE, _NO_CARRIER = (
     "the name resolves to another address there",
     "another machine responds to this address",
@@ -145,7 +137,8 @@ def _counted(
 
 
 def _status_text(cell: Cell[Target]) -> str:
-    return _STATUS_TEXTS.get(cell.result.status, cell.result.status)
+    status = cell.result.status
+    return str(table("connection_statuses").get(status, {}).get("brief", status))
 
 
 # Measurements

@@ -30,6 +30,7 @@ from preflight_checks.plans import (
     only_if,
     several_nodes,
     split,
+    table,
 )
 from preflight_checks.probes.environment import Environment, environment
 from preflight_checks.requirements import backends, fold, gpu_claims, is_ps, nodes_share_machine, scopes
@@ -87,10 +88,8 @@ plan_both = combined(plan_ranks, plan_logins)
 
 def unseen_bare(facts: Facts, subject: str) -> Iterator[Verdict]:
     """One `unknown` for each reason why the bare environment of some nodes is missing, with their names."""
-    reasons: dict[str, list[str]] = {}
-    for seen in facts.each(environment):
-        if not seen.asked.context and isinstance(seen.fact, Unavailable):
-            reasons.setdefault(seen.fact.reason, []).append(seen.node)
+    bare_facts = ((seen.node, seen.fact) for seen in facts.each(environment) if not seen.asked.context)
+    reasons = grouped((fact.reason, node) for node, fact in bare_facts if isinstance(fact, Unavailable))
     for reason, nodes in reasons.items():
         yield unknown(f"{subject} on {fold(nodes)}", reason)
 
@@ -182,19 +181,6 @@ def _key(name: str, value: str) -> str:
 _READ_BY_TORCH = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
 #: Only some participants need it.
 _OPTIONAL = ("PADDLE_TRAINER_ENDPOINTS",)
-#: Quantities of the job's files that replace a variable, so that the variable is not read.
-_OVERRIDES = {
-    "MASTER_ADDR": ("master_addr", "rendezvous_endpoint"),
-    "MASTER_PORT": ("master_port", "rendezvous_endpoint"),
-    "WORLD_SIZE": ("world_size", "processes_per_node"),
-    "NNODES": ("nodes",),
-    "NPROC_PER_NODE": ("processes_per_node",),
-    "NODE_RANK": ("node_rank",),
-    "MACHINE_RANK": ("node_rank",),
-    "PADDLE_PSERVERS_IP_PORT_LIST": ("ps_server_endpoints",),
-    "PADDLE_TRAINER_ENDPOINTS": ("ps_worker_endpoints",),
-    "PADDLE_TRAINERS_NUM": ("ps_workers",),
-}
 
 
 _plan = combined(plan_both, when=all_of(several_nodes, has_launches))
@@ -225,7 +211,7 @@ def stated(name: str, job: Job) -> tuple[Claim, ...]:
     """The claims of the job's files that override the variable `name`; empty if there are none."""
     return tuple(
         claim
-        for quantity in _OVERRIDES.get(name, ())
+        for quantity in table("environment")["replaced_by"].get(name, ())
         for scope in scopes(job)
         for claim in job.value_claims(quantity, scope)
         if claim.strength >= Strength.FLAG and isinstance(claim.value, Known)

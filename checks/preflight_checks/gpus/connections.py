@@ -277,13 +277,10 @@ def gpu_driver_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     the tool is judged by NVML alone.
     """
     claims = gpu_claims(job)
-    silent: dict[str, tuple[str, str]] = {}
-    for node, value in facts.observed(gpus).items():
-        if value.problem == "timeout":
-            silent[node] = ("the driver", value.detail)
-    for item in all_devices(job, facts):
-        if item.gpu.problem_kind == "timeout":
-            silent[item.label] = (item.node, item.gpu.problem)
+    observed = facts.observed(gpus).items()
+    late = [item for item in all_devices(job, facts) if item.gpu.problem_kind == "timeout"]
+    silent = {node: ("the driver", value.detail) for node, value in observed if value.problem == "timeout"}
+    silent |= {item.label: (item.node, item.gpu.problem) for item in late}
     if silent:
         label, (_, problem) = next(iter(silent.items()))
         nodes = tuple(dict.fromkeys(label.split(" ")[0] for label in silent))

@@ -126,18 +126,6 @@ def _find_throttled(devices: list[NodeGpu]) -> Iterable[Fault]:
             yield known_fault("hardware slowdown", item, clocks)
 
 
-#: nvml.h, NVML_GPU_RECOVERY_ACTION_*.
-RECOVERY_ACTIONS = {
-    1: "a reset of the GPU",
-    2: "a reboot of the node",
-    3: "its peers to be drained",
-    4: "to be drained and reset",
-    5: "its IMEX domain to be recovered",
-    6: "a reset of the bus",
-    7: "a reboot of the system",
-}
-
-
 @gpu_check("GPU028", "gpu-wants-recovery", severity=Severity.ERROR)
 def gpu_wants_recovery(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No GPU driver requests a reset or a reboot.
@@ -159,7 +147,7 @@ def _find_requested_recovery(devices: list[NodeGpu]) -> Iterable[Fault]:
     for item in devices:
         action = item.gpu.recovery_action
         if action:
-            wanted = f"requests {RECOVERY_ACTIONS.get(action, f'action {action}')}"
+            wanted = f"requests {table('gpu_driver')['recovery_actions'].get(str(action), f'action {action}')}"
             yield replace(known_fault("recovery action", item, wanted), kind=f"recovery action {action}")
 
 
@@ -230,9 +218,7 @@ def gpu_compute_mode(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     ranks = largest(job, "processes_per_node")
 
     def find_restricted(devices: list[NodeGpu]) -> Iterable[Fault]:
-        each: dict[str, int] = {}
-        for item in devices:
-            each[item.node] = each.get(item.node, 0) + 1
+        each = Counter(item.node for item in devices)
         for item in devices:
             mode = item.gpu.compute_mode
             if mode == PROHIBITED:

@@ -255,20 +255,6 @@ def runs_without_gpus(job: Job, facts: Facts) -> bool:
 
 #: The command that lists the devices, by vendor.
 _LIST = {"nvidia": "nvidia-smi -L", "amd": "rocm-smi --showproductname"}
-#: Symptoms of a broken driver, with remedies.
-_DRIVER_PROBLEMS = {
-    "no-library": ("has no NVIDIA driver library (libnvidia-ml.so.1)", "Install the NVIDIA driver on {nodes}."),
-    "no-driver": ("has not loaded the driver's kernel module", "`modprobe nvidia` on {nodes}, or reboot."),
-    "mismatch": (
-        "has a driver library whose version differs from the loaded kernel module",
-        "Reboot {nodes}, or reload the nvidia modules: the driver was updated after they were loaded.",
-    ),
-    "other": (
-        "has a driver that does not respond",
-        "Check `nvidia-smi` and `dmesg` on {nodes}. Restart a container, because a reload of systemd removes its GPUs "
-        "(GPU026).",
-    ),
-}
 
 
 #: A check that judges what NVML reports.
@@ -320,17 +306,16 @@ def gpu_count(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         else:
             yield passed(seen.node)
     for problem, found in broken.items():
-        what, remedy = _DRIVER_PROBLEMS.get(
-            problem, (f"reports {problem!r} for its NVIDIA driver", "Run `nvidia-smi` there.")
-        )
+        unknown_problem = {"what": f"reports {problem!r} for its NVIDIA driver", "remedy": "Run `nvidia-smi` there."}
+        known = table("gpu_driver")["driver"].get(problem, unknown_problem)
         node, value = next(iter(found.items()))
         yield failed(
             f"driver: {problem}",
-            f"{fold(found)} {what} ({value.detail}), and the job needs GPUs",
+            f"{fold(found)} {known['what']} ({value.detail}), and the job needs GPUs",
             at=Evidence("NVML", value.detail, "a driver that responds", "nvidia-smi", node),
             also=needed,
             nodes=tuple(found),
-            remedy=remedy.format(nodes=fold(found)),
+            remedy=known["remedy"].format(nodes=fold(found)),
             run=(root_command("modprobe", "nvidia", on=found),) if problem == "no-driver" else (),
         )
     observed = facts.observed(gpus)
@@ -394,18 +379,6 @@ def _model(name: str, memory_bytes: int | None) -> str:
     return f"{name} {memory_bytes / 2**30:.0f} GiB" if memory_bytes else name
 
 
-#: nvml.h, nvmlGpuP2PStatus_t.
-_PEER = {
-    0: "yes",
-    1: "no (chipset)",
-    2: "no (GPU)",
-    3: "no (different CPU sockets)",
-    4: "no (disabled by a registry key)",
-    5: "no",
-    6: "unknown",
-}
-
-
 @gpu_check("GPU027", "gpu-peers-differ", severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 @only_if(requests_gpus, "peer access", "nothing in the job requests GPUs")
 def gpu_peers_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -432,8 +405,9 @@ def gpu_peers_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             if listed is not None:
                 found.setdefault(kind, {})[node] = tuple(listed)
     odd = False
+    peer_access = table("gpu_driver")["peer_access"]
     for same in reads.values():
-        verdict = _odd_pairs("peer access", same, lambda value: _PEER.get(value, str(value)), "-p2p r", job)
+        verdict = _odd_pairs("peer access", same, lambda value: peer_access.get(str(value), str(value)), "-p2p r", job)
         odd = odd or verdict is not None
         if verdict is not None:
             yield verdict

@@ -92,11 +92,8 @@ def processes_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     """
     yield from missing_facts(facts, leftovers, "processes of earlier runs")
     observed = _of_machines(fleet, facts)
-    found: dict[tuple[str, str], list[tuple[str, Process]]] = {}
-    for node, value in observed.items():
-        for process in value.processes:
-            if _belongs_to_run(process):
-                found.setdefault((process.what, process.name), []).append((node, process))
+    running = ((node, process) for node, value in observed.items() for process in value.processes)
+    found = grouped(((p.what, p.name), (node, p)) for node, p in running if _belongs_to_run(p))
     for (kind, name), processes in found.items():
         yield _leftover_finding(kind, name, processes)
     if observed and not found:
@@ -149,11 +146,8 @@ def processes_stuck(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """
     yield from missing_facts(facts, leftovers, "states of processes")
     observed = _of_machines(fleet, facts)
-    found: dict[str, list[tuple[str, Process]]] = {}
-    for node, value in observed.items():
-        for process in value.processes:
-            if process.state in ("D", "T", "t"):
-                found.setdefault(process.state, []).append((node, process))
+    running = ((node, process) for node, value in observed.items() for process in value.processes)
+    found = grouped((p.state, (node, p)) for node, p in running if p.state in ("D", "T", "t"))
     for state, processes in found.items():
         nodes = tuple(dict.fromkeys(node for node, _ in processes))
         node, process = processes[0]

@@ -9,27 +9,11 @@ from preflight.model.job import Claim, Job, Known
 from preflight.model.recording import NONE, NUMBERS, VERSIONS, Facts, Fleet, NodeRecord, Requirement, parse_requirement
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.host.processors import MIN_MEMORY_SHARE
-from preflight_checks.plans import GIB, combined, on_every_node, version_of
+from preflight_checks.plans import GIB, combined, on_every_node, table, version_of
 from preflight_checks.probes.gpus import DEADLINE_S, Gpus, gpus
 from preflight_checks.probes.machine import Machine, machine
 from preflight_checks.probes.rdma import RdmaDevices, rdma
 
-#: The command that shows a property on a node.
-_COMMANDS = {
-    "gpus": "nvidia-smi -L",
-    "gpu": "nvidia-smi -L",
-    "gpu-memory": "nvidia-smi",
-    "driver": "nvidia-smi",
-    "cuda": "nvidia-smi",
-    "os": "cat /etc/os-release",
-    "kernel": "uname -r",
-    "processor": "lscpu",
-    "cpus": "nproc --all",
-    "memory": "free -g",
-    "rdma": "ibstat",
-    "rdma-rate": "ibstat",
-    "python": "python3 --version",
-}
 #: Properties that one probe gives; if all of them are missing, it did not answer.
 _GPUS = ("gpus", "gpu", "driver")
 _RDMA = ("rdma",)
@@ -168,7 +152,9 @@ def _judged(requirement: Requirement, claim: Claim, node: str, value: str) -> Ve
     return failed(
         subject,
         f"{requirement.name} of {node} is {value}, but `{claim.spelling}` requires {least}{requirement.value}",
-        at=Evidence(requirement.name, value, least + requirement.value, _COMMANDS[requirement.name], node),
+        at=Evidence(
+            requirement.name, value, least + requirement.value, table("property_commands")[requirement.name], node
+        ),
         also=(claim,),
         remedy=f"Repair {node} or take it out of service, or correct `{claim.spelling}`.",
     )

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 
 from preflight._util.hostnames import is_loopback
+from preflight._util.sequences import grouped
 from preflight.analysis.link_matrix import Cell, schedule
 from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Claim, Job
-from preflight.model.recording import FactRow, Facts, Fleet, Node, NodeRecord, Observed
+from preflight.model.recording import Facts, Fleet, Node, NodeRecord, Observed
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, memoize, passed, unknown
 from preflight_checks.network.interface_filter import chosen, dialled_address, nccl_default
@@ -20,7 +21,7 @@ from preflight_checks.plans import known_facts, multi_node, no_requests, only_if
 from preflight_checks.probes.environment import server_place
 from preflight_checks.probes.interfaces import Interface, interfaces
 from preflight_checks.probes.link_listener import listen
-from preflight_checks.probes.links import Dialled, Target, dial
+from preflight_checks.probes.links import Target, dial
 from preflight_checks.probes.neighbours import Card, Neighbours, neighbours
 from preflight_checks.requirements import (
     Endpoint,
@@ -269,10 +270,9 @@ def _address(job: Job, node: Node, observed: Sequence[Interface], own: Sequence[
 @memoize
 def cells(facts: Facts) -> tuple[Cell[Target], ...]:
     """The latest result for every dialled port of every pair."""
-    results: dict[str, list[tuple[FactRow[Dialled], Dialled]]] = {}
-    for seen in facts.each(dial):
-        if isinstance(seen.fact, Observed):
-            results.setdefault(seen.node, []).append((seen, seen.fact.value))
+    results = grouped(
+        (seen.node, (seen, seen.fact.value)) for seen in facts.each(dial) if isinstance(seen.fact, Observed)
+    )
     found: list[Cell[Target]] = []
     for node, several in results.items():
         if len(several) > 1:

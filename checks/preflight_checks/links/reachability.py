@@ -28,7 +28,7 @@ from preflight_checks.links.fleet_comparison import direction, pair_list, subjec
 from preflight_checks.links.slow_links import nodes_without_steady_carrier
 from preflight_checks.network.interface_filter import subnet
 from preflight_checks.network.names import misresolved
-from preflight_checks.plans import multi_node, only_if, several_nodes
+from preflight_checks.plans import multi_node, only_if, several_nodes, table
 from preflight_checks.probes.interfaces import Interface, Interfaces, interfaces
 from preflight_checks.probes.link_listener import listen
 from preflight_checks.probes.links import Dialled, Target, dial
@@ -342,10 +342,11 @@ def _untried(facts: Facts, grouped_results: DialEvidence) -> Iterator[Verdict]:
     for reason, pairs in missing.items():
         nodes = tuple(dict.fromkeys(node for ends in pairs.values() for node in ends))
         yield unknown(f"links: {fold(pairs, 4)}", reason, nodes=nodes, required=True)
-    unbound: dict[tuple[str, str], str] = {}
-    for cell in grouped_results.failing:
-        if cell.result.status == "unbound":
-            unbound[(cell.peer, cell.label)] = cell.result.detail
+    unbound = {
+        (cell.peer, cell.label): cell.result.detail
+        for cell in grouped_results.failing
+        if cell.result.status == "unbound"
+    }
     for (node, label), detail in unbound.items():
         reason = f"{node} could not listen there ({detail}); see PRT011"
         yield unknown(f"links: {label} on {node}", reason, nodes=(node,), required=True)
@@ -511,16 +512,7 @@ def _evidence(cell: Cell[Target]) -> Evidence:
 
 
 #: Symptoms of failed connections, for messages.
-STATUS_TEXTS = {
-    "filtered": "get no response (filtered: packets are dropped on the way)",
-    "refused": "are refused",
-    "prohibited": "are rejected with an ICMP message (by a firewall, or by a router without a route)",
-    "unresolved": "fail: the name does not resolve",
-    "no-route": "have no route",
-    "silent": "are accepted, but get no response",
-    "reset": "are reset",
-    "stranger": "are answered by another program",
-}
+STATUS_TEXTS = {status: row["sentence"] for status, row in table("connection_statuses").items() if "sentence" in row}
 #: Not dialled, because the listener or the time was lacking.
 NOT_TRIED = ("unbound", "untried")
 

@@ -362,11 +362,11 @@ SOME_NAMES, FEW_NAMES, MANY = 16, 4, 1024
 
 def _names_as_written(job: Job) -> dict[str, tuple[Claim, ...]]:
     """The host names that the job's files give for parameter servers and trainers, with their claims."""
-    found: dict[str, tuple[Claim, ...]] = {}
-    for endpoint in server_endpoints(job):
-        if not is_literal(endpoint.host) and not is_loopback(endpoint.host):
-            found[endpoint.host] = endpoint.claims
-    return found
+    return {
+        endpoint.host: endpoint.claims
+        for endpoint in server_endpoints(job)
+        if not is_literal(endpoint.host) and not is_loopback(endpoint.host)
+    }
 
 
 def _wanted(job: Job, fleet: Fleet) -> list[str]:
@@ -649,10 +649,8 @@ def slow_lookups(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: a very busy node looks the same; check again.
     """
     yield from missing_facts(facts, resolve_many, "look-ups")
-    slow: dict[str, tuple[str, float]] = {}
-    for node, who in facts.observed(identity).items():
-        if who.fqdn_took_s > SLOW_S:
-            slow[node] = (who.hostname, who.fqdn_took_s)
+    known = facts.observed(identity).items()
+    slow = {node: (who.hostname, who.fqdn_took_s) for node, who in known if who.fqdn_took_s > SLOW_S}
     seen: dict[str, Lookups] = facts.observed(resolve_many)
     for node, found in seen.items():
         worst = max(found.lookups, key=lambda item: item.took_s, default=None)

@@ -35,12 +35,12 @@ InUse = dict[str, tuple[UsedInterface, NicState]]
 def states_in_use(job: Job, facts: Facts) -> InUse:
     """The interface in use and its state, for each node where both are known."""
     seen = facts.observed(nic_states)
-    found: InUse = {}
-    for node, use in used_interfaces(job, facts).items():
-        for state in seen[node].interfaces if node in seen else ():
-            if state.name == use.interface.name:
-                found[node] = (use, state)
-    return found
+    return {
+        node: (use, state)
+        for node, use in used_interfaces(job, facts).items()
+        for state in (seen[node].interfaces if node in seen else ())
+        if state.name == use.interface.name
+    }
 
 
 def _known(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Generator[Verdict, None, InUse | None]:

@@ -200,10 +200,11 @@ def _horovod() -> HorovodBuild | None:
     folder = built.package("horovod")
     if not folder:
         return None
-    extensions: dict[str, list[str]] = {}
-    for framework in ("torch", "tensorflow", "mxnet"):
-        for path in sorted(glob.glob(os.path.join(folder, framework, "mpi_lib*.so"))):
-            extensions[framework] = marks(path, _HOROVOD_MARKS)
+    extensions = {
+        framework: marks(path, _HOROVOD_MARKS)
+        for framework in ("torch", "tensorflow", "mxnet")
+        for path in sorted(glob.glob(os.path.join(folder, framework, "mpi_lib*.so")))
+    }
     return HorovodBuild(version_of("horovod"), extensions)
 
 

@@ -298,10 +298,7 @@ class ChosenGid:
     @property
     def better(self) -> Gid | None:
         """A usable entry of the port's table; None if it has none."""
-        for gid in self.port.port.gids:
-            if gid.version == 2 and family(gid) != "link-local":
-                return gid
-        return None
+        return next((gid for gid in self.port.port.gids if gid.version == 2 and family(gid) != "link-local"), None)
 
     @property
     def description(self) -> str:

@@ -315,25 +315,7 @@ def _installing(name: str, version: str, executables: Mapping[str, str]) -> list
     ]
 
 
-_WORDS = {
-    "missing": "the ranks cannot load the CUDA driver, libcuda.so.1",
-    "empty": "the CUDA driver's library is an empty file",
-    "unloadable": "the CUDA driver's library cannot be loaded",
-    "timeout": "loading the CUDA driver's library hangs",
-    "older": "the ranks load a CUDA driver that is older than the kernel's module",
-    "siblings": "libraries of the driver are empty files",
-}
-_REMEDY = {
-    "missing": "Start the container with the GPUs and NVIDIA_DRIVER_CAPABILITIES=compute,utility (Docker: --gpus all), "
-    "or install the driver's libraries on {nodes}.",
-    "empty": "Remount or reinstall the driver's libraries on {nodes}; a container that was started while the driver "
-    "was installed keeps empty files until it is restarted.",
-    "unloadable": "Reinstall the driver's libraries on {nodes}.",
-    "timeout": "Check the file system that holds the driver's libraries on {nodes}.",
-    "older": "Remove the old library from LD_LIBRARY_PATH, or update the driver's libraries on {nodes} to the version "
-    "of its kernel module.",
-    "siblings": "Reinstall the driver's libraries on {nodes}, or restart the container.",
-}
+_LIBRARY_PROBLEMS = table("gpu_driver")["library"]
 
 
 @check("GPU025", "gpu-driver-library", plan=plan_stack, severity=Severity.ERROR)
@@ -389,11 +371,11 @@ def gpu_driver_library(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
         detail = _detail(problem, library, kernel)
         yield failed(
             f"libcuda.so.1: {problem}",
-            f"{_WORDS[problem]} on {fold(found)} ({detail})",
+            f"{_LIBRARY_PROBLEMS[problem]['what']} on {fold(found)} ({detail})",
             at=Evidence("libcuda.so.1", detail, f"the library of driver {kernel}", "ldconfig -p | grep libcuda", node),
             also=gpu_claims(job),
             nodes=tuple(found),
-            remedy=_REMEDY[problem].format(nodes=fold(found)),
+            remedy=_LIBRARY_PROBLEMS[problem]["remedy"].format(nodes=fold(found)),
         )
     if well:
         yield passed(f"the CUDA driver's library on {well} nodes")

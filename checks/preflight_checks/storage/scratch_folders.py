@@ -301,11 +301,8 @@ def _variable(kind: str) -> str:
 
 def _models(job: Job) -> dict[str, tuple[Claim, ...]]:
     """The models of the hub that the job names."""
-    found: dict[str, list[Claim]] = {}
-    for claim in job.about("model_name"):
-        for name in claim.alternatives:
-            if isinstance(name, str) and _ON_THE_HUB.match(name):
-                found.setdefault(name, []).append(claim)
+    named = ((name, claim) for claim in job.about("model_name") for name in claim.alternatives)
+    found = grouped((name, claim) for name, claim in named if isinstance(name, str) and _ON_THE_HUB.match(name))
     return {name: tuple(claims) for name, claims in found.items()}
 
 

@@ -401,10 +401,11 @@ def _newly_undecided(known: Report, has_unknown: Report) -> Iterator[OutcomeChan
     """
     knows = {outcome.id for outcome in known.outcomes if outcome.status is not Status.UNKNOWN}
     before = {(outcome.id, without_lines(outcome.subject)) for outcome in _unknown(known)}
-    found: dict[tuple[str, str, bool], list[Outcome]] = {}
-    for outcome in _unknown(has_unknown):
-        if outcome.id in knows and (outcome.id, without_lines(outcome.subject)) not in before:
-            found.setdefault((outcome.id, outcome.reason, outcome.required), []).append(outcome)
+    found = grouped(
+        ((outcome.id, outcome.reason, outcome.required), outcome)
+        for outcome in _unknown(has_unknown)
+        if outcome.id in knows and (outcome.id, without_lines(outcome.subject)) not in before
+    )
     for (id, reason, required), several in sorted(found.items(), key=lambda item: (not item[0][2], item[0])):
         subjects = tuple(sorted({outcome.subject for outcome in several}))
         yield OutcomeChange(id, several[0].name, subjects, reason, required)
@@ -590,10 +591,9 @@ def match_findings(old: Sequence[Finding], new: Sequence[Finding]) -> tuple[list
             same = waiting.get(key(right[other]))
             if same:
                 pair(same.pop(0), other)
-    of_check: dict[str, list[int]] = {}
-    for number, finding in left.items():
-        if finding.nodes and not finding.locations:
-            of_check.setdefault(finding.id, []).append(number)
+    of_check = grouped(
+        (finding.id, number) for number, finding in left.items() if finding.nodes and not finding.locations
+    )
     for other in [number for number, finding in right.items() if finding.nodes and not finding.locations]:
         candidates = [number for number in of_check.get(right[other].id, ()) if number in left]
         most, number = max(((_common(left[one], right[other]), -one) for one in candidates), default=(0, 0))

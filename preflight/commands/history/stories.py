@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
+from preflight._util.sequences import grouped
 from preflight.commands.history.past import Failure, Past, Series
-from preflight.model.measurements import Quantity
 
 #: The median absolute deviation times this is the standard deviation of a normal distribution.
 NORMAL = 1.4826
@@ -222,11 +222,8 @@ def own_failures(past: Past) -> dict[str, list[Failure]]:
         for run, state in enumerate(states):
             present[run] += state is not None
     together = Counter((item.run, item.rule) for item in {(f.run, f.rule, f.node): f for f in past.failures}.values())
-    found: dict[str, list[Failure]] = {}
-    for item in past.failures:
-        if together[item.run, item.rule] <= max(1.0, SHARED * present[item.run]):
-            found.setdefault(item.node, []).append(item)
-    return found
+    own = (f for f in past.failures if together[f.run, f.rule] <= max(1.0, SHARED * present[f.run]))
+    return grouped((item.node, item) for item in own)
 
 
 def health_of(past: Past, own: Mapping[str, Sequence[Failure]]) -> dict[str, Health]:
@@ -361,12 +358,13 @@ def growth_of(values: Sequence[float | None]) -> Growth:
 
 def growing_counters(past: Past, groups: Mapping[str, Sequence[str]]) -> Iterator[Story]:
     """One story for each node with counters that grow."""
-    found: dict[str, list[tuple[Quantity, float, int, int]]] = {}
-    for series in past.series.values():
-        if series.quantity.kind == "counter":
-            for nodes in groups.values():
-                for node, total, since, runs in _growing(series, nodes, len(past.runs)):
-                    found.setdefault(node, []).append((series.quantity, total, since, runs))
+    counters = [series for series in past.series.values() if series.quantity.kind == "counter"]
+    found = grouped(
+        (node, (series.quantity, total, since, runs))
+        for series in counters
+        for nodes in groups.values()
+        for node, total, since, runs in _growing(series, nodes, len(past.runs))
+    )
     for node in sorted(found):
         parts = [f"{quantity.title}: {total:.0f} more in {runs} runs" for quantity, total, _, runs in found[node]]
         names = tuple(quantity.name for quantity, _, _, _ in found[node])

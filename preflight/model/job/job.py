@@ -232,10 +232,8 @@ class Job:
 
         Every rule looks at every launch, so searching all claims each time would take quadratic time.
         """
-        index: dict[tuple[str, str], list[tuple[int, Claim]]] = {}
-        for place, claim in enumerate(self.claims):
-            index.setdefault((claim.quantity, claim.scope.launch), []).append((place, claim))
-        return index
+        places = enumerate(self.claims)
+        return grouped(((claim.quantity, claim.scope.launch), (place, claim)) for place, claim in places)
 
     @functools.cached_property
     def named_nodes(self) -> frozenset[str]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
-from preflight._util.sequences import join_some
+from preflight._util.sequences import grouped, join_some
 from preflight._util.validation import HYPHENATED, Problem
 from preflight.agent.command import CommandResult, command
 from preflight.model.configuration import Condition, SiteCheck
@@ -228,9 +228,7 @@ def _judged(item: SiteCheck, facts: Facts) -> Iterator[Verdict]:
         yield not_applicable(item.name, "no node was queried")
         return
     said = {node: _of_node(item, found) for node, found in answers.items()}
-    groups: dict[_Answer, list[str]] = {}
-    for node, answer_of_node in said.items():
-        groups.setdefault(_Answer(answer_of_node.status, answer_of_node.what), []).append(node)
+    groups = grouped((_Answer(answer.status, answer.what), node) for node, answer in said.items())
     for group, nodes in groups.items():
         first = said[nodes[0]]
         if group.status == "unknown":
@@ -247,7 +245,7 @@ def _judged(item: SiteCheck, facts: Facts) -> Iterator[Verdict]:
     odd = _odd(fine) if item.agree else {}
     if odd:
         common = Counter(found.output.strip() for node, found in fine.items() if node not in odd).most_common(1)
-        node, seen = next(iter(odd.items()))
+        seen = next(iter(odd.values()))
         expected = f"as on most nodes: {_short(common[0][0])}" if common else "the same on all nodes"
         yield _fault(item, _Answer("fault", "its output differs", _short(seen), expected), list(odd), mild=False)
     whole = sum(each.status == "pass" for each in said.values()) - len(odd)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup, escape
 
 from preflight._util.sanitize import clean, fold_nodes
+from preflight._util.sequences import grouped
 from preflight.engine.report import ExitCode, Report, hosts_of
 from preflight.model.findings import Finding, Severity, Status, VerdictKind
 from preflight.reporters.html.drawing.draw import drawings_of
@@ -240,10 +241,8 @@ def first_steps(report: Report) -> tuple[tuple[Step, ...], int]:
 
     Findings of one rule are one step, since they are usually fixed together.
     """
-    stopping: dict[str, list[Finding]] = {}
-    for finding in report.findings:
-        if finding.severity.rank >= Severity(report.configuration.fail_on).rank:
-            stopping.setdefault(finding.id, []).append(finding)
+    least = Severity(report.configuration.fail_on).rank
+    stopping = grouped((finding.id, finding) for finding in report.findings if finding.severity.rank >= least)
     chosen = list(stopping.values())[:_MAX_STEPS]
     steps = [_step(same) for same in chosen]
     hosts = hosts_of(report)

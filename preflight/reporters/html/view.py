@@ -465,9 +465,8 @@ def _unknown(outcomes: Sequence[Outcome]) -> Iterator[Entry]:
 
 
 def _by_rule(outcomes: Sequence[Outcome]) -> Iterator[Entry]:
-    same: dict[tuple[str, str, str], list[str]] = {}
-    for outcome in sorted(outcomes, key=lambda outcome: outcome.id):
-        same.setdefault((outcome.id, outcome.name, outcome.reason), []).append(outcome.subject)
+    ordered = sorted(outcomes, key=lambda outcome: outcome.id)
+    same = grouped(((outcome.id, outcome.name, outcome.reason), outcome.subject) for outcome in ordered)
     for (id, name, reason), subjects in same.items():
         yield Entry(f"{id} {name}", fold_nodes(tuple(dict.fromkeys(subjects))), reason)
 

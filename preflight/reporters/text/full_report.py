@@ -170,9 +170,8 @@ class Page:
 
     def _findings(self) -> None:
         """Print the findings worst first; grouped by file if several files have findings."""
-        by_file: dict[str, list[Finding]] = {}
-        for finding in self._report.findings:
-            by_file.setdefault(finding.locations[0].path if finding.locations else "", []).append(finding)
+        listed = self._report.findings
+        by_file = grouped((item.locations[0].path if item.locations else "", item) for item in listed)
         for path, findings in by_file.items():
             if path and len(by_file) > 1 and len(self._report.jobs) > 1:
                 self._sheet.line(Text.assemble((clean(path), "bold underline"), f"  {counted(findings)}"))

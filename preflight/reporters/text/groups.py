@@ -94,9 +94,10 @@ def alike(findings: Sequence[Finding]) -> list[list[Finding]]:
 
     A group of fewer than `_MIN_ALIKE` is split: so few are easier to read one by one.
     """
-    groups: dict[object, list[Finding]] = {}
-    for number, finding in enumerate(findings):
-        groups.setdefault(number if len(finding.nodes) != 1 else _without_node(finding, _NUMBER), []).append(finding)
+    groups = grouped(
+        (number if len(finding.nodes) != 1 else _without_node(finding, _NUMBER), finding)
+        for number, finding in enumerate(findings)
+    )
     found: list[list[Finding]] = []
     for group in groups.values():
         found.extend([group] if len(group) >= _MIN_ALIKE else [[finding] for finding in group])
@@ -153,9 +154,8 @@ def _why_unused(names: Sequence[str], judged: Container[str], report: Report) ->
 
 def by_reason(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
     """Group undecided outcomes with the same reason and subject, or of the same rule."""
-    by_rule: dict[tuple[object, ...], list[Outcome]] = {}
-    for outcome in sorted(outcomes, key=lambda o: (not o.required, o.id, o.reason)):
-        by_rule.setdefault((outcome.required, outcome.id, outcome.reason), []).append(outcome)
+    ordered = sorted(outcomes, key=lambda o: (not o.required, o.id, o.reason))
+    by_rule = grouped(((outcome.required, outcome.id, outcome.reason), outcome) for outcome in ordered)
     found: dict[tuple[object, ...], list[Outcome]] = {}
     for same in by_rule.values():
         about = tuple(dict.fromkeys(outcome.subject for outcome in same))
@@ -168,9 +168,8 @@ def by_area(outcomes: Sequence[Outcome]) -> list[tuple[str, list[Outcome]]]:
     # Lint has no checks, so their pack need not be imported.
     has_checks = any(outcome.stage != "lint" for outcome in outcomes)
     titles = registry.areas() if has_checks else registry.areas(registry.RULES)
-    found: dict[str, list[Outcome]] = {}
-    for outcome in sorted(outcomes, key=lambda o: o.id):
-        found.setdefault(titles.get(outcome.id[:3], outcome.id[:3]), []).append(outcome)
+    ordered = sorted(outcomes, key=lambda o: o.id)
+    found = grouped((titles.get(outcome.id[:3], outcome.id[:3]), outcome) for outcome in ordered)
     return sorted(found.items(), key=lambda pair: pair[0].lower())
 
 

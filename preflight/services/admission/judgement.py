@@ -23,6 +23,7 @@ import anyio
 import anyio.to_thread
 import yaml
 
+from preflight._util import toml
 from preflight._util.redaction import scrub
 from preflight._util.sanitize import clean
 from preflight._util.sequences import join_some
@@ -448,18 +449,8 @@ class Resource:
     version: str = ""
 
 
-#: The kinds that are read together with a job (docs/admission.md and the chart's ClusterRole list the same).
-RESOURCES = {
-    "ConfigMap": Resource("", "configmaps"),
-    "PersistentVolumeClaim": Resource("", "persistentvolumeclaims"),
-    "ResourceQuota": Resource("", "resourcequotas", listed=True),
-    "ResourceClaimTemplate": Resource("resource.k8s.io", "resourceclaimtemplates"),
-    "LocalQueue": Resource("kueue.x-k8s.io", "localqueues"),
-    "ClusterQueue": Resource("kueue.x-k8s.io", "clusterqueues", namespaced=False),
-    "TrainingRuntime": Resource("trainer.kubeflow.org", "trainingruntimes"),
-    "ClusterTrainingRuntime": Resource("trainer.kubeflow.org", "clustertrainingruntimes", namespaced=False),
-    "Queue": Resource("scheduling.volcano.sh", "queues", namespaced=False),
-}
+#: The kinds that are read together with a job.
+RESOURCES = {kind: Resource(**row) for kind, row in toml.beside(__file__, "resources.toml").items()}
 
 
 @dataclass(frozen=True, slots=True, order=True)

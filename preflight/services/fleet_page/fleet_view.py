@@ -13,6 +13,7 @@ from statistics import median
 from typing import TypeVar
 
 from preflight._util.sanitize import fold_nodes
+from preflight._util.sequences import grouped
 from preflight.commands.history.past import SOFTWARE, Past, Series, Values, changes_of, peers_of
 from preflight.commands.history.stories import health_of, own_failures
 from preflight.model.measurements import Quantity
@@ -240,10 +241,8 @@ def _fault_line(fault: Fault, nodes: set[str], before: dict[str, str | None]) ->
 
 def _changes(past: Past, nodes: set[str]) -> tuple[ChangeLine, ...]:
     """What changed on these nodes, the newest first; drivers, kernels and the like before other properties."""
-    together: dict[tuple[int, str, str, str], list[str]] = {}
-    for change in changes_of(past):
-        if change.node in nodes:
-            together.setdefault((change.run, change.name, change.before, change.after), []).append(change.node)
+    chosen = (change for change in changes_of(past) if change.node in nodes)
+    together = grouped(((item.run, item.name, item.before, item.after), item.node) for item in chosen)
     ordered = sorted(together.items(), key=lambda item: (-item[0][0], item[0][1] not in SOFTWARE, item[0][1:]))
     return tuple(
         ChangeLine(moment(past.runs[run].began), name, before, after, fold_nodes(names), len(names))
@@ -459,10 +458,8 @@ def node_view(
 
 def _stretch_lines(past: Past, node: str) -> list[StretchLine]:
     """What the node had, the newest first. Runs without it are left out."""
-    by_run: dict[int, list[tuple[str, str]]] = {}
-    for failure in past.failures:
-        if failure.node == node:
-            by_run.setdefault(failure.run, []).append((failure.rule or "no answer", failure.message))
+    own = (failure for failure in past.failures if failure.node == node)
+    by_run = grouped((failure.run, (failure.rule or "no answer", failure.message)) for failure in own)
     keys = [None if state is None else f"{state}\0{by_run.get(place)}" for place, state in enumerate(past.states[node])]
     found = []
     for first, last, key in stretches(keys):

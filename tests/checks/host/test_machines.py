@@ -36,8 +36,9 @@ from preflight_checks.host.processors import (
     too_few_cores,
     usable_cores,
 )
-from preflight_checks.host.requirements import _COMMANDS, is_met, node_differs, properties
+from preflight_checks.host.requirements import is_met, node_differs, properties
 from preflight_checks.nodes import named_node_absent, no_nodes, node_count_differs, node_not_examined, node_unreachable
+from preflight_checks.plans import table
 from preflight_checks.probes.devices import Activity, Busy, activity
 from preflight_checks.probes.gpus import Gpus, gpus
 from preflight_checks.probes.limits import Cgroups, Limits, limits
@@ -288,7 +289,7 @@ def test_a_malformed_requirement_is_explained(text: str, words: str) -> None:
 
 def test_every_property_can_be_read_and_shown() -> None:
     record = replace(fleet(1).records[0], python="3.11.2")
-    assert set(properties(record, facts(*node_facts("node0")))) == set(PROPERTIES) == set(_COMMANDS)
+    assert set(properties(record, facts(*node_facts("node0")))) == set(PROPERTIES) == set(table("property_commands"))
     assert set(NUMBERS) | set(VERSIONS) <= set(PROPERTIES)
 
 
