@@ -78,7 +78,7 @@ def page_of(report: Report) -> Page:
         steps=steps,
         more_steps=more_steps,
         findings=findings,
-        severities=tuple((name, sum(f.severity == name for f in findings)) for name in _SEVERITIES),
+        severities=tuple((name, sum(f.finding.severity.value == name for f in findings)) for name in _SEVERITIES),
         by_rule=by_rule(findings) if len(findings) > _MANY_FINDINGS else None,
         nodes=nodes,
         drawings=drawings,

@@ -108,20 +108,12 @@ class FindingView:
     """One finding. `anchor` is stable between runs; `sides` are locations that belong together."""
 
     anchor: str
-    id: str
-    name: str
-    severity: str
-    message: str
+    finding: Finding
     nodes: str
-    node_count: int
     sides: tuple[Place, ...]
     seen: Sequence[Evidence]
-    remedy: str
     commands: tuple[CommandView, ...]
     fix: FixView | None
-    explain: str
-    #: Why it does not count; empty for a finding that does.
-    suppression: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,31 +209,24 @@ def finding_view(finding: Finding) -> FindingView:
     """Build the view of one finding."""
     return FindingView(
         anchor=anchor_of(finding),
-        id=finding.id,
-        name=finding.name,
-        severity=finding.severity.value,
-        message=finding.message,
+        finding=finding,
         nodes=fold_nodes(finding.nodes),
-        node_count=len(finding.nodes),
         sides=tuple(place_of(location, finding.message) for location in finding.locations),
         seen=fold_evidence(finding.evidence),
-        remedy=finding.remedy,
         commands=commands_of(finding),
         fix=_fix(finding.fix, finding.locations) if finding.fix is not None else None,
-        explain=f"preflight explain {finding.id}",
-        suppression=finding.suppression,
     )
 
 
 def by_rule(findings: Sequence[FindingView]) -> TableView:
     """Count the findings of each rule, with a link to the first of them, in page order."""
-    same = grouped((finding.id, finding) for finding in findings)
+    same = grouped((item.finding.id, item) for item in findings)
     rows = tuple(
         RowView(
             id,
             (
-                CellView(found[0].name, links=((found[0].anchor, found[0].name),)),
-                CellView(found[0].severity),
+                CellView(found[0].finding.name, links=((found[0].anchor, found[0].finding.name),)),
+                CellView(found[0].finding.severity.value),
                 CellView(f"{len(found):,}", sort=str(len(found))),
             ),
         )

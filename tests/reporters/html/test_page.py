@@ -286,7 +286,7 @@ def test_suppressed_findings_are_shown_but_do_not_count() -> None:
     report = story()
     waived = replace(report.findings[2], suppression="known until May", suppressed_by="waiver")
     page = page_of(replace(report, findings=(), suppressed=(waived,)))
-    assert [finding.suppression for finding in page.suppressed] == ["known until May"]
+    assert [view.finding.suppression for view in page.suppressed] == ["known until May"]
     assert "Suppressed" in [section.title for section in page.sections]
 
 
