@@ -163,13 +163,12 @@ class KubernetesExecutor(Executor):
         selector = self.settings.get("selector", "")
         if not job and not selector:
             own = await self._call("own", namespace=self._namespace, deadline_s=request.deadline_s)
-            if own:
-                job, words = own[0], f"job {own[0]}, whose pod this is"
-        if not job and not selector:
-            raise UsageError(
-                "the pods are unknown; name their job with --on-option job=NAME, or the pods with selector=LABELS, or "
-                "make some with manifest=FILE and create=yes"
-            )
+            if not own:
+                raise UsageError(
+                    "the pods are unknown; name their job with --on-option job=NAME, or the pods with selector=LABELS, "
+                    "or make some with manifest=FILE and create=yes"
+                )
+            job, words = own[0], f"job {own[0]}, whose pod this is"
         pods = await self._call(
             "pods", namespace=self._namespace, selector=selector, job=job, deadline_s=request.deadline_s
         )
@@ -188,9 +187,7 @@ class KubernetesExecutor(Executor):
             return None
         try:
             return choose_source(regular_file.read_text(path, MAX_BYTES), self.settings.get("object", ""))
-        except UsageError as error:
-            raise UsageError(f"--on-option manifest={path}: {error}") from None
-        except (OSError, UnicodeDecodeError) as error:
+        except (UsageError, OSError, UnicodeDecodeError) as error:
             raise UsageError(f"--on-option manifest={path}: {error}") from None
 
     def _wanted_job(self, source: PodSource | None, request: NodeRequest) -> tuple[str, str]:

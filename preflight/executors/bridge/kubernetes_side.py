@@ -16,7 +16,7 @@ import re
 import select
 import threading
 import time
-from typing import Any
+from typing import Any, Iterator
 
 from preflight.executors.bridge import mux
 from preflight.executors.bridge.mux import BridgeError, Side, Stream
@@ -24,8 +24,8 @@ from preflight.executors.bridge.mux import BridgeError, Side, Stream
 #: Time limits of one call to the API server: (connect, answer).
 _REQUEST_S = (3.0, 8.0)
 _PAGE = 500
-#: The maximum number of pages of a list of all pods of a cluster.
-_MAX_PAGES = 20
+#: The maximum length of a list of all pods of a cluster.
+_MAX_PODS = 20 * _PAGE
 #: Time between two polls of a pod that is not running yet.
 _POLL_S = 0.4
 #: Labels that give a pod's job, from the controllers' code.
@@ -92,21 +92,9 @@ class KubernetesSide(Side):
 
     def do_pods(self, namespace: str, selector: str, job: str) -> list[dict[str, Any]]:
         """Return the pods that match a label selector or belong to a job; without either, all of the namespace."""
-        api = self._core()
-        found: list[Any] = []
-        going_on = None
-        while True:
-            options: dict[str, Any] = {"limit": _PAGE, "_request_timeout": _REQUEST_S}
-            if selector:
-                options["label_selector"] = selector
-            if going_on:
-                options["_continue"] = going_on
-            page = self._call(f"list pods in {namespace}", api.list_namespaced_pod, namespace, **options)
-            found.extend(page.get("items") or [])
-            going_on = (page.get("metadata") or {}).get("continue")
-            if not going_on:
-                break
-        return [pod_facts(pod) for pod in found if not job or _belongs(pod, job)]
+        options = {"label_selector": selector} if selector else {}
+        pods = self._pages(f"list pods in {namespace}", self._core().list_namespaced_pod, namespace, **options)
+        return [pod_facts(pod) for pod in pods if not job or _belongs(pod, job)]
 
     def do_own(self, namespace: str) -> list[str]:
         """Return the names of the jobs that our own pod belongs to; none outside a pod."""
@@ -115,7 +103,7 @@ class KubernetesSide(Side):
             return []
         read = self._core().read_namespaced_pod
         try:
-            pod = self._call("read its own pod", read, name, namespace, _request_timeout=_REQUEST_S)
+            pod = self._call("read its own pod", read, name, namespace)
         except BridgeError:
             return []
         metadata = pod.get("metadata") or {}
@@ -126,13 +114,7 @@ class KubernetesSide(Side):
     def do_job(self, namespace: str, name: str) -> dict[str, Any] | None:
         """Return the Job of that name, or None."""
         try:
-            job = self._call(
-                f"read the Job {name}",
-                self._batch().read_namespaced_job,
-                name,
-                namespace,
-                _request_timeout=_REQUEST_S,
-            )
+            job = self._call(f"read the Job {name}", self._batch().read_namespaced_job, name, namespace)
         except BridgeError as trouble:
             if trouble.kind in ("missing", "denied"):
                 return None
@@ -141,27 +123,24 @@ class KubernetesSide(Side):
 
     def do_taken(self) -> list[tuple[str, dict[str, str]]]:
         """Return what the containers of all running pods request, each with its node."""
-        api = self._core()
         found: list[tuple[str, dict[str, str]]] = []
-        options: dict[str, Any] = {"limit": _PAGE, "_request_timeout": _REQUEST_S}
-        options["field_selector"] = "status.phase!=Succeeded,status.phase!=Failed,spec.nodeName!="
-        for _ in range(_MAX_PAGES):
-            page = self._call("list pods of all namespaces", api.list_pod_for_all_namespaces, **options)
-            for pod in page.get("items") or []:
-                spec = pod.get("spec") or {}
-                for container in spec.get("containers") or []:
-                    resources = container.get("resources") or {}
-                    wanted = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-                    found.append((spec.get("nodeName", ""), {key: str(value) for key, value in wanted.items()}))
-            going_on = (page.get("metadata") or {}).get("continue")
-            if not going_on:
-                return found
-            options["_continue"] = going_on
-        raise BridgeError("timeout", f"the cluster runs more than {_PAGE * _MAX_PAGES} pods, more than preflight lists")
+        running = "status.phase!=Succeeded,status.phase!=Failed,spec.nodeName!="
+        pods = self._pages(
+            "list pods of all namespaces", self._core().list_pod_for_all_namespaces, field_selector=running
+        )
+        for number, pod in enumerate(pods):
+            if number >= _MAX_PODS:
+                raise BridgeError("timeout", f"the cluster runs more than {_MAX_PODS} pods, more than preflight lists")
+            spec = pod.get("spec") or {}
+            for container in spec.get("containers") or []:
+                resources = container.get("resources") or {}
+                wanted = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+                found.append((spec.get("nodeName", ""), {key: str(value) for key, value in wanted.items()}))
+        return found
 
     def do_nodes(self) -> list[dict[str, Any]]:
         """Return every node of the cluster: resources, labels and conditions."""
-        page = self._call("list nodes", self._core().list_node, limit=5000, _request_timeout=_REQUEST_S)
+        page = self._call("list nodes", self._core().list_node, limit=5000)
         return [node_facts(node) for node in page.get("items") or []]
 
     def do_create(self, namespace: str, job: dict[str, Any]) -> str:
@@ -172,13 +151,7 @@ class KubernetesSide(Side):
         name = job["metadata"]["name"]
         # Recorded first: the Job may exist even if the answer is lost.
         self._created_jobs.append((namespace, name))
-        made = self._call(
-            f"create the Job {name} in {namespace}",
-            self._batch().create_namespaced_job,
-            namespace,
-            job,
-            _request_timeout=_REQUEST_S,
-        )
+        made = self._call(f"create the Job {name} in {namespace}", self._batch().create_namespaced_job, namespace, job)
         return str(made["metadata"]["name"])
 
     def start(
@@ -219,13 +192,7 @@ class KubernetesSide(Side):
     def _find(self, namespace: str, pod: str, job: str, index: int) -> dict[str, Any] | None:
         if pod:
             try:
-                found = self._call(
-                    f"read the pod {pod}",
-                    self._core().read_namespaced_pod,
-                    pod,
-                    namespace,
-                    _request_timeout=_REQUEST_S,
-                )
+                found = self._call(f"read the pod {pod}", self._core().read_namespaced_pod, pod, namespace)
             except BridgeError as trouble:
                 if trouble.kind == "missing":
                     return None
@@ -280,6 +247,15 @@ class KubernetesSide(Side):
     def _batch(self) -> Any:
         return self._client.client.BatchV1Api(self._client.client.ApiClient(self._configuration))
 
+    def _pages(self, to: str, function: Any, *arguments: Any, **options: Any) -> Iterator[dict[str, Any]]:
+        """Return the items of a list, which the API server sends page by page."""
+        while True:
+            page = self._call(to, function, *arguments, limit=_PAGE, **options)
+            yield from page.get("items") or []
+            options["_continue"] = (page.get("metadata") or {}).get("continue")
+            if not options["_continue"]:
+                return
+
     def _call(self, to: str, function: Any, *arguments: Any, **options: Any) -> dict[str, Any]:
         """Return the JSON answer to a call of the client. Raises BridgeError with the API server's message.
 
@@ -289,6 +265,7 @@ class KubernetesSide(Side):
         from urllib3.exceptions import HTTPError
 
         try:
+            options.setdefault("_request_timeout", _REQUEST_S)
             answer = function(*arguments, _preload_content=False, **options)
         except ApiException as error:
             # Older clients leave the body as it came.
