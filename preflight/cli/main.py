@@ -105,21 +105,11 @@ def cli() -> None:
 
 
 options.logging_options(cli, hidden=False)
-cli.add_command(baseline)
-cli.add_command(comment)
-cli.add_command(diagnose)
-cli.add_command(diff)
-cli.add_command(doctor)
-cli.add_command(history)
-cli.add_command(init)
-cli.add_command(lsp)
-cli.add_command(manifest)
-cli.add_command(nodes)
-cli.add_command(plan)
-cli.add_command(serve)
-cli.add_command(smoke)
-cli.add_command(webhook)
-cli.add_command(admission_check)
+for command in (
+    *(baseline, comment, diagnose, diff, doctor, history, init, lsp),
+    *(manifest, nodes, plan, serve, smoke, webhook, admission_check),
+):
+    cli.add_command(command)
 
 
 @cli.command()

@@ -614,9 +614,7 @@ def report_on(
     clear_memo(facts)
     result = apply_suppressions(outcomes, recording)
     counts = Counter(outcome.status for outcome in outcomes)
-    unknown_outcomes = sorted(
-        (o for o in outcomes if o.status is Status.UNKNOWN), key=lambda o: (not o.required, o.id, o.subject)
-    )
+    unknown_outcomes = undecided(outcomes)
     verdict = _verdict(recording, result.kept, unknown_outcomes, broken)
     return Report(
         tool=Tool("preflight", recording.tool_version, plugins),
@@ -640,7 +638,7 @@ def report_on(
             failed=counts[Status.FAIL],
             unknown=counts[Status.UNKNOWN],
             not_applicable=counts[Status.NOT_APPLICABLE],
-            unknown_outcomes=tuple(unknown_outcomes),
+            unknown_outcomes=unknown_outcomes,
             unused_suppressions=result.unused,
             broken=(*broken, *missing_charts),
             suppression_notes=result.suppression_notes,
@@ -656,6 +654,12 @@ def report_on(
         measurements=measurements,
         properties=properties,
     )
+
+
+def undecided(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
+    """The unknown outcomes, required ones first."""
+    unknown = (outcome for outcome in outcomes if outcome.status is Status.UNKNOWN)
+    return tuple(sorted(unknown, key=lambda outcome: (not outcome.required, outcome.id, outcome.subject)))
 
 
 def _avoided_cost(recording: Recording, findings: Sequence[Finding], verdict: VerdictKind) -> AvoidedCost | None:

@@ -22,7 +22,7 @@ from typing import Any
 from preflight._util.cache import Cache
 from preflight._util.json_output import plain
 from preflight._util.validation import type_adapter
-from preflight.engine.report import AvoidedCost, Coverage, Input, Report, Run, Tool, Understood
+from preflight.engine.report import AvoidedCost, Coverage, Input, Report, Run, Tool, Understood, undecided
 from preflight.model.findings import Finding, Location, Outcome, Status, VerdictKind
 from preflight.model.job import InputFile, Job, Launch
 from preflight.sources.discovery.readings import TreeSnapshot
@@ -79,9 +79,6 @@ def _report(entry: dict[str, Any], whole: bytes, created: str) -> Report:
     later = _LazyJobs(whole)
     jobs = tuple(_CachedJob.of(outline, later, index) for index, outline in enumerate(entry["jobs"]))
     outcomes = _outcomes(entry["outcomes"])
-    unknown_outcomes = sorted(
-        (o for o in outcomes if o.status is Status.UNKNOWN), key=lambda o: (not o.required, o.id, o.subject)
-    )
     return Report(
         tool=_reader(Tool)(entry["tool"]),
         run=replace(_reader(Run)(entry["run"]), created=created),
@@ -91,7 +88,7 @@ def _report(entry: dict[str, Any], whole: bytes, created: str) -> Report:
         outcomes=outcomes,
         findings=tuple(map(_reader(Finding), entry["findings"])),
         suppressed=tuple(map(_reader(Finding), entry["suppressed"])),
-        coverage=replace(_reader(Coverage)(entry["coverage"]), unknown_outcomes=tuple(unknown_outcomes)),
+        coverage=replace(_reader(Coverage)(entry["coverage"]), unknown_outcomes=undecided(outcomes)),
         verdict=VerdictKind(entry["verdict"]),
         exit_code=entry["exit_code"],
         avoided_cost=_reader(AvoidedCost | None)(entry["avoided_cost"]),

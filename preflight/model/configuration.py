@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
@@ -143,12 +143,16 @@ def job_of(options: SmokeOptions) -> Job:
         ("ps_workers", options.workers, f"--workers {options.workers}"),
     )
     text = f"preflight smoke --servers {options.servers} --workers {options.workers}"
-    claims = []
+    return Job("smoke", claims=tuple(claims_of_command(text, stated)))
+
+
+def claims_of_command(line: str, stated: Iterable[tuple[str, Scalar, str]]) -> Iterator[Claim]:
+    """The claims of a command line: quantities with their values and spellings, in the order of the line."""
+    start = 0
     for quantity, value, spelling in stated:
-        start = text.index(spelling)
-        span = span_of(COMMAND_LINE, text, start, start + len(spelling))
-        claims.append(Claim(quantity, Known(value), span, spelling, "command line"))
-    return Job("smoke", claims=tuple(claims))
+        start = line.index(spelling, start)
+        span = span_of(COMMAND_LINE, line, start, start + len(spelling))
+        yield Claim(quantity, Known(value), span, spelling, "command line")
 
 
 def check_server_options(options: SmokeOptions, jobs: Sequence[Job], *, has_files: bool) -> None:

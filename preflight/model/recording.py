@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from preflight._util import toml
-from preflight._util.spans import Span, span_of
+from preflight._util.spans import Span
 from preflight._util.usage_error import nearest
-from preflight.model.configuration import COMMAND_LINE
 from preflight.model.configuration import Configuration as Configuration
 from preflight.model.configuration import InjectedFault as InjectedFault
 from preflight.model.configuration import SmokeOptions as SmokeOptions
+from preflight.model.configuration import claims_of_command
 from preflight.model.job import Claim, Job, Known, LeftOut
 from preflight.model.requests import EventRecord as EventRecord
 from preflight.model.requests import FactRecord as FactRecord
@@ -310,13 +310,7 @@ def job_of_nodes(requirements: Sequence[Requirement], golden: str = "", profile:
     words = [("node_requirement", item.text, f"--expect {item.text}") for item in requirements]
     words += [("golden_node", golden, f"--golden {golden}")] if golden else []
     line = " ".join(("preflight nodes", *(spelling for _, _, spelling in words)))
-    claims = [Claim("examines_nodes", Known(True), span_of(COMMAND_LINE, line, 0, len(line)), line, "command line")]
-    start = 0
-    for quantity, value, spelling in words:
-        start = line.index(spelling, start)
-        span = span_of(COMMAND_LINE, line, start, start + len(spelling))
-        claims.append(Claim(quantity, Known(value), span, spelling, "command line"))
-    claims += profile
+    claims = [*claims_of_command(line, [("examines_nodes", True, line), *words]), *profile]
     # Checks of GPUs compare what a node has with the number that the job uses.
     for claim, item in zip(claims[1:], requirements, strict=False):
         if item.name == "gpus" and float(item.value).is_integer():

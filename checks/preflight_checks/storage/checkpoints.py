@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Claim, Job, Known, Scope
-from preflight.model.recording import Facts, Fleet, Unavailable
+from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.plans import MIB, combined, facts_about, size
 from preflight_checks.probes.folders import CheckpointState, FolderState, checkpoint_state, folder_state, write_trial
 from preflight_checks.requirements import fold, known_int, nodes_share_machine, scopes
-from preflight_checks.storage.paths import for_each_path, on_a_node
+from preflight_checks.storage.paths import for_each_path, on_a_node, unknown_states
 from preflight_checks.storage.scratch_folders import (
     CheckpointSize,
     Destination,
@@ -254,7 +254,7 @@ def checkpoint_folder_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator
         yield not_applicable("checkpoint folder", "the files name no folder for checkpoints")
     for item in wanted:
         observed, missing = facts_about(facts, folder_state, path=item.path)
-        yield from _unknown_states(item, missing, required=True)
+        yield from unknown_states(item.path, missing, required=True)
         faults: dict[str, list[str]] = {}
         tried, slow = _write_trials(facts, item.path)
         for node, state in observed.items():
@@ -288,15 +288,6 @@ def checkpoint_folder_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator
             )
         if observed and not faults and not slow:
             yield passed(f"{item.path} on {len(observed)} nodes")
-
-
-def _unknown_states(
-    item: Destination, missing: Mapping[str, Unavailable], *, required: bool = False
-) -> Iterator[Verdict]:
-    for reason in dict.fromkeys(missing_fact.reason for missing_fact in missing.values()):
-        nodes = [node for node, missing_fact in missing.items() if missing_fact.reason == reason]
-        entered = all(missing[node].kind != "context" for node in nodes)
-        yield unknown(f"{item.path} on {fold(nodes)}", reason, nodes=nodes, required=required and entered)
 
 
 def _write_trials(facts: Facts, path: str) -> tuple[dict[str, str], dict[str, float]]:
@@ -370,7 +361,7 @@ def checkpoint_does_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
         if needed is None:
             continue
         applies = True
-        yield from _unknown_states(item, missing)
+        yield from unknown_states(item.path, missing)
         usable = {node: state for node, state in observed.items() if not _fault(state)}
         short = list(_too_small_findings(item, needed, usable, fleet))
         yield from short
@@ -480,7 +471,7 @@ def checkpoint_folder_not_shared(job: Job, fleet: Fleet, facts: Facts) -> Iterat
         return
     for item in wanted:
         observed, missing = facts_about(facts, folder_state, path=item.path)
-        yield from _unknown_states(item, missing)
+        yield from unknown_states(item.path, missing)
         observed = {node: state for node, state in observed.items() if not state.problem}
         local = {node: state for node, state in observed.items() if not is_shared(state)}
         if len(observed) < 2:

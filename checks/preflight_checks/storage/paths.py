@@ -11,7 +11,7 @@ from typing import Protocol
 from preflight._util.sequences import grouped
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job, Known
-from preflight.model.recording import Facts, Fleet
+from preflight.model.recording import Facts, Fleet, Unavailable
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.plans import Plan, facts_about, size, split, workers_of_rank, world_of
@@ -126,11 +126,15 @@ def data_path_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
         yield not_applicable("data paths", "the files name no data path")
     for item in wanted:
         observed, missing = facts_about(facts, path_state, path=item.path)
-        for reason in dict.fromkeys(fact.reason for fact in missing.values()):
-            nodes = [node for node, fact in missing.items() if fact.reason == reason]
-            required = all(missing[node].kind != "context" for node in nodes)
-            yield unknown(f"{item.path} on {fold(nodes)}", reason, nodes=nodes, required=required)
+        yield from unknown_states(item.path, missing, required=True)
         yield from _judge_existence(item, observed)
+
+
+def unknown_states(path: str, missing: Mapping[str, Unavailable], *, required: bool = False) -> Iterator[Verdict]:
+    """One `unknown` for each reason why the state of a path is missing on some nodes, with their names."""
+    for reason, nodes in grouped((fact.reason, node) for node, fact in missing.items()).items():
+        entered = all(missing[node].kind != "context" for node in nodes)
+        yield unknown(f"{path} on {fold(nodes)}", reason, nodes=nodes, required=required and entered)
 
 
 def _judge_existence(item: Wanted, observed: dict[str, PathState]) -> Iterator[Verdict]:

@@ -66,11 +66,9 @@ def read_past(connection: Connection, days: int) -> tuple[Past, int]:
     """States, properties and failures of the nodes, and how many older runs of the period are left out."""
     from sqlalchemy import func, select
 
-    from preflight.commands.history.database import NODES, RUNS
+    from preflight.commands.history.database import RUNS
 
-    nodes = connection.scalar(select(func.count()).select_from(NODES)) or 0
-    most = max(1, MAX_CELLS // max(1, nodes))
-    past = past_in(connection, days=days, newest=most, measured=False)
+    past = past_in(connection, days=days, newest=_most_runs(connection, MAX_CELLS), measured=False)
     newest = connection.scalar(select(func.max(RUNS.c.began))) or 0
     whole = select(func.count()).select_from(RUNS).where(RUNS.c.began > newest - days * 86_400)
     return past, max(0, (connection.scalar(whole) or 0) - len(past.runs))
@@ -78,13 +76,16 @@ def read_past(connection: Connection, days: int) -> tuple[Past, int]:
 
 def read_account(connection: Connection, days: int, label: str) -> Account:
     """The stories of the period."""
+    return account_of(past_in(connection, days=days, newest=_most_runs(connection, MAX_STORY_CELLS)), label)
+
+
+def _most_runs(connection: Connection, cells: int) -> int:
+    """The number of runs of all nodes that have at most so many cells."""
     from sqlalchemy import func, select
 
     from preflight.commands.history.database import NODES
 
-    nodes = connection.scalar(select(func.count()).select_from(NODES)) or 0
-    most = max(1, MAX_STORY_CELLS // max(1, nodes))
-    return account_of(past_in(connection, days=days, newest=most), label)
+    return max(1, cells // max(1, connection.scalar(select(func.count()).select_from(NODES)) or 0))
 
 
 def state_of_database(connection: Connection) -> tuple[int, ...]:
