@@ -10,9 +10,10 @@ import configparser
 import json
 import os
 import re
+import textwrap
 import typing
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path, PurePosixPath
 from typing import Annotated
@@ -366,7 +367,9 @@ def _submodules(folder: Path) -> tuple[str, ...]:
     return tuple(PurePosixPath(path).as_posix() for path in named if path)
 
 
-_WIDTH = 110
+_COMMENT = textwrap.TextWrapper(
+    110, initial_indent="# ", subsequent_indent="# ", break_long_words=False, break_on_hyphens=False
+)
 _MAX_JOBS = 8
 #: Characters with a meaning in a .gitignore pattern.
 _SIGNS = re.compile(r"([\\*?\[\]!# ])")
@@ -374,17 +377,27 @@ _SIGNS = re.compile(r"([\\*?\[\]!# ])")
 
 def page(scan: ProjectScan, chosen: Recommendations, *, year: int) -> str:
     """Return the whole file; `year` is the current one, for the example of a waiver that expires."""
-    lines = [
-        "# Configuration of preflight. Every key: docs/configuration.md, or `preflight schema config`.",
-        '# To set a commented key, remove the "#" before it.',
-        "",
-        *_found_jobs(scan, chosen),
-        "",
-    ]
-    for block in _keys(scan, chosen):
-        lines.extend((*block, ""))
-    lines.extend(_tables(scan, chosen, year))
-    return "\n".join(map(_without_commands, lines)).rstrip("\n") + "\n"
+    from preflight.reporters.html.page import text_templates
+
+    reasons = {decision.about: decision.because for decision in chosen.decisions}
+    text = text_templates(__package__, "first_configuration.toml.jinja").render(
+        scan=scan,
+        chosen=chosen,
+        year=year,
+        reasons=reasons,
+        why_baseline=reasons.get("baseline") or reasons.get("baseline?"),
+        baseline=DEFAULT_NAME,
+        max_jobs=_MAX_JOBS,
+        could_skip=", ".join(map(pattern, chosen.offered)),
+        clean=clean,
+        comment=_comment,
+        count=count,
+        meant=_meant,
+        pattern=pattern,
+        patterns=_patterns,
+        quoted=_quoted,
+    )
+    return "\n".join(map(_without_commands, text.split("\n")))
 
 
 def _without_commands(line: str) -> str:
@@ -392,63 +405,9 @@ def _without_commands(line: str) -> str:
     return neutralize_commands(line) if line.startswith("#") else line.replace("##", r"#\u0023")
 
 
-def _found_jobs(scan: ProjectScan, chosen: Recommendations) -> Iterator[str]:
-    if not scan.jobs:
-        yield "# No job found here yet; these are the defaults."
-        return
-    by = f", started by {', '.join(scan.launchers[:6])}" if scan.launchers else ""
-    jobs = "1 job" if len(scan.jobs) == 1 else f"{len(scan.jobs)} jobs"
-    yield from _comment(f"Found: {jobs} in {scan.files} files{by}:")
-    for name in scan.jobs[:_MAX_JOBS]:
-        yield f"#   {clean(name)}"
-    if len(scan.jobs) > _MAX_JOBS:
-        yield f"#   and {len(scan.jobs) - _MAX_JOBS} more (`preflight lint --list-files`)"
-    yield "#"
-    yield from _comment(f"To check the nodes of one: preflight check {chosen.job} --on {chosen.executor}")
-    if scan.interfaces:
-        yield "#"
-        yield from _comment(
-            "Interfaces and devices that the files name. If every node of the site has the same ones, a site rule can"
-        )
-        yield from _comment('require them of all jobs (docs/configuration.md, "Site rules"):')
-        for item in scan.interfaces:
-            yield f"#   {clean(item.variable)}={clean(item.value)}   {clean(item.place)}"
-
-
-def _keys(scan: ProjectScan, chosen: Recommendations) -> Iterator[Sequence[str]]:
-    """Return the keys above all tables, each with its meaning."""
-    reasons = {decision.about: decision.because for decision in chosen.decisions}
-    example = scan.worst[0] if scan.worst else "ENV003"
-    yield _key("profile", _text(chosen.profile), f"gate, default or pedantic. Now: {reasons['profile']}")
-    yield _key("fail-on", _text(chosen.fail_on), f"error, warning or info. Now: {reasons['fail-on']}")
-    yield _exclude(chosen)
-    yield _baseline(chosen, reasons)
-    yield _key("select", f"[{_text(example[:3])}]", "", offered=True)
-    yield _key("ignore", f"[{_text(example)}]", "", offered=True)
-    yield _key("mandatory", f"[{_text(example[:3])}]", "", offered=True)
-    yield _key("allow-incomplete", "true", "", offered=True)
-    yield _key("output", _text("json"), "`preflight lint --help` lists them.", offered=True)
-    yield _key("site-rules", f"[{_text('site-rules.toml')}]", "", offered=True)
-    yield _key("price-per-gpu-hour", "2.5", "", offered=True)
-
-
-def _exclude(chosen: Recommendations) -> Sequence[str]:
-    """Return the exclude patterns: folders with third-party code are excluded; the others are listed with their
-    content.
-    """
-    explanation = (
-        "Third-party code (third_party, vendor, node_modules ...) and files that .gitignore names are always skipped."
-    )
-    lines = _key("exclude", _patterns(chosen.excluded or chosen.offered), explanation, offered=not chosen.excluded)
-    if chosen.offered and chosen.excluded:
-        more = [f"Could be skipped as well: {', '.join(pattern(folder) for folder in chosen.offered)}"]
-        return [*lines[:-1], *(line for item in more for line in _comment(item)), lines[-1]]
-    return lines
-
-
 def _patterns(folders: Iterable[Folder]) -> str:
     patterns = [written for folder in folders if not problem(written := pattern(folder))] or ["examples/"]
-    return f"[{', '.join(map(_text, patterns))}]"
+    return ", ".join(map(_quoted, patterns))
 
 
 def pattern(folder: Folder) -> str:
@@ -457,51 +416,17 @@ def pattern(folder: Folder) -> str:
     return f"/{escaped}/"
 
 
-def _baseline(chosen: Recommendations, reasons: dict[str, str]) -> Sequence[str]:
-    why = reasons.get("baseline") or reasons.get("baseline?") or ""
-    return _key("baseline", _text(DEFAULT_NAME), f"Now: {why}" if why else "", offered=not chosen.accepts)
-
-
-def _tables(scan: ProjectScan, chosen: Recommendations, year: int) -> Iterator[str]:
-    example = scan.worst[0] if scan.worst else "ENV003"
-    folder = pattern(chosen.offered[0]) if chosen.offered else "examples/"
-    yield from _meant("severity")
-    yield from ("#[severity]", f'#{example} = "info"', "")
-    yield from _meant("per-file-ignores")
-    yield from ("#[per-file-ignores]", f"#{_text(folder)} = [{_text(example[:3])}]", "")
-    yield from _meant("waive")
-    yield "#[[waive]]"
-    yield f"#rule = {_text(example)}"
-    yield '#reason = "why it is accepted; shown in every report"'
-    yield f"#paths = [{_text(folder)}]"
-    yield '#hosts = ["node[1-4]"]'
-    yield '#owner = "who is responsible"'
-    yield f"#expires = {year + 1}-12-31"
-
-
-def _key(name: str, value: str, explanation: str, *, offered: bool = False) -> list[str]:
-    """Return the lines of a key, its description first; an `offered` key is commented out."""
-    return [*_meant(name, explanation), f"{'#' if offered else ''}{name} = {value}"]
-
-
-def _meant(name: str, explanation: str = "") -> list[str]:
+def _meant(name: str, explanation: str = "") -> str:
     """Return the description of a key, followed by the explanation if there is one."""
-    return [*_comment(_MEANINGS[name]), *(_comment(explanation) if explanation else ())]
+    return "\n".join(map(_comment, filter(None, (_MEANINGS[name], explanation))))
 
 
-def _comment(text: str) -> list[str]:
+def _comment(text: str) -> str:
     """Return text as comment lines of a readable width."""
-    lines: list[str] = []
-    line = "#"
-    for word in clean(text).split():
-        if len(line) + 1 + len(word) > _WIDTH and line != "#":
-            lines.append(line)
-            line = "#"
-        line += f" {word}"
-    return [*lines, line]
+    return _COMMENT.fill(" ".join(clean(text).split()))
 
 
-def _text(text: str) -> str:
+def _quoted(text: str) -> str:
     """Return a TOML string: as in JSON, but characters beyond the first plane have no surrogate escapes."""
     written = json.dumps(text, ensure_ascii=False)
     return re.sub("[\x7f-\x9f\ud800-\udfff\u2028\u2029]", lambda match: f"\\u{ord(match[0]):04x}", written)

@@ -7,18 +7,19 @@ import itertools
 import json
 import re
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from preflight._util import regular_file
 from preflight._util.sequences import grouped
 from preflight._util.usage_error import UsageError
 from preflight.model.configuration import STAGES
-from preflight.model.findings import Severity
 from preflight.model.requests import probe_name
 from preflight.plugins import registry
 from preflight.plugins.authoring import HEADINGS, Check, Meta, Rule
 from preflight.plugins.installed import all_items
+from preflight.reporters.html.page import text_templates
 
 
 def explanation(name: str, site_rules: Sequence[Path] = (), *, width: int | None = None) -> str:
@@ -190,17 +191,21 @@ INDEX = "README.md"
 COSTS = "CHECKS.md"
 _HEADING = re.compile(rf"^({'|'.join((*HEADINGS, 'Evidence'))}):[ \t]*", re.MULTILINE)
 _CODE = re.compile(r"(`+[^`]*`+)")
-_BADGES = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "info"}
 _HEADER = "<!-- Written by `make site` from the docstrings; edit those. -->"
 
 
 def pages(items: Sequence[Rule | Check]) -> dict[str, str]:
     """Return the text of each page by its file name. The same items give the same text."""
     by_area = grouped((item.meta.area, item) for item in sorted(items, key=lambda item: item.meta.id))
-    found = {f"{area}.md": _area(area, here) for area, here in by_area.items()}
     checks = [item for item in items if isinstance(item, Check)]
-    costs = {COSTS: _costs(sorted(checks, key=lambda item: (STAGES.index(item.when), item.meta.id)))} if checks else {}
-    return {INDEX: _index(by_area), **costs, **found}
+    checks.sort(key=lambda item: (STAGES.index(item.when), item.meta.id))
+    counts = {"rules": len(items) - len(checks), "checks": len(checks)}
+    found = {INDEX: _filled("rule_index.md.jinja", by_area=by_area, **counts)}
+    if checks:
+        found[COSTS] = _filled("check_costs.md.jinja", checks=checks, facts_of=_facts)
+    for area, here in by_area.items():
+        found[f"{area}.md"] = _filled("rule_area.md.jinja", area=area, items=here, sections_of=_sections)
+    return found
 
 
 def write(folder: Path, items: Sequence[Rule | Check]) -> list[Path]:
@@ -224,67 +229,22 @@ def write(folder: Path, items: Sequence[Rule | Check]) -> list[Path]:
     return changed
 
 
-def _index(by_area: dict[str, list[Rule | Check]]) -> str:
-    rules = sum(isinstance(item, Rule) for items in by_area.values() for item in items)
-    checks = sum(map(len, by_area.values())) - rules
-    lines = [
-        "# Rules and checks",
-        "",
-        _HEADER,
-        "",
-        f"{rules} rules read a job's files (`lint`); {checks} checks judge what was observed on its nodes (`check`).",
-        "Each can be selected, ignored, suppressed and given another severity by its id or name.",
-        "",
-    ]
-    for area, items in by_area.items():
-        lines += [
-            f"## [{_title(area)}]({area}.md)",
-            "",
-            "| id | name | when | severity | fix | |",
-            "|---|---|---|---|---|---|",
-        ]
-        for item in items:
-            meta = item.meta
-            fix = meta.fix if meta.fix != "none" else ""
-            row = (
-                f"[{meta.id}]({area}.md#{_anchor(item)})",
-                meta.name,
-                _stage_of(item),
-                _BADGES[meta.severity],
-                fix,
-                _prose(_first(meta.doc)).replace("|", "\\|"),
-            )
-            lines.append(f"| {' | '.join(row)} |")
-        lines.append("")
-    return "\n".join(lines).rstrip("\n") + "\n"
+def _filled(template: str, **values: Any) -> str:
+    return text_templates(__package__, template).render(
+        **values,
+        header=_HEADER,
+        cell=lambda text: _prose(text).replace("|", "\\|"),
+        first=_first,
+        link_to=_link_to,
+        prose=_prose,
+        stage_of=_stage_of,
+        title_of=_title,
+    )
 
 
-def _costs(checks: Sequence[Check]) -> str:
-    """Return a table of what every check observes on a node, what that costs, and what is lost without root."""
-    lines = [
-        "# What checks observe",
-        "",
-        _HEADER,
-        "",
-        "Every fact is observed by a probe in its own process, with a deadline. Root is never required. What",
-        "cannot be observed without root is listed here, and in the report as *could not be decided*.",
-        "",
-        "| id | name | stage | facts | cost on a node | lost without root |",
-        "|---|---|---|---|---|---|",
-    ]
-    for item in checks:
-        facts = "; ".join(dict.fromkeys(_subject(probe) for probe in item.probes)) or "none"
-        row = (
-            f"[{item.meta.id}]({item.meta.area}.md#{_anchor(item)})",
-            item.meta.name,
-            item.when,
-            facts,
-            item.cost,
-            item.without_root or "nothing",
-        )
-        cells = (row[0], *(_prose(cell).replace("|", "\\|") for cell in row[1:]))
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+def _facts(check: Check) -> str:
+    """Return what a check observes on a node."""
+    return "; ".join(dict.fromkeys(map(_subject, check.probes))) or "none"
 
 
 def _subject(probe: Callable[..., object]) -> str:
@@ -292,30 +252,10 @@ def _subject(probe: Callable[..., object]) -> str:
     return _first(inspect.getdoc(probe) or probe_name(probe)).split(". ")[0].rstrip(".")
 
 
-def _area(area: str, items: Sequence[Rule | Check]) -> str:
-    parts = [f"# {area}: {_title(area)}", _HEADER]
-    parts.extend(_item(item) for item in items)
-    return "\n\n".join(parts) + "\n"
-
-
-def _item(item: Rule | Check) -> str:
-    meta = item.meta
-    kind = "rule, reads files only" if isinstance(item, Rule) else f"check, {item.when} stage"
-    facts = [kind, meta.severity.value, f"confidence {meta.confidence.value}", f"profile {meta.profile}"]
-    if meta.applies_to:
-        facts.append(f"applies to {meta.applies_to}")
-    if meta.fix != "none":
-        facts.append(f"fix: {meta.fix}")
-    facts += [f"since {meta.since}", meta.stage]
-    if isinstance(item, Check):
-        facts.append(f"costs: {item.cost}")
-        facts += [f"lost without root: {item.without_root}"] if item.without_root else []
-    doc = inspect.cleandoc(meta.doc)
-    parts = [f"## {meta.id} {meta.name}", "*" + " · ".join(facts) + "*", _prose(_first(doc))]
-    pieces = _HEADING.split(doc)
-    for heading, text in zip(pieces[1::2], pieces[2::2], strict=True):
-        parts.append(f"**{heading}.** {_prose(inspect.cleandoc(text))}")
-    return "\n\n".join(parts)
+def _sections(doc: str) -> Iterator[tuple[str, str]]:
+    """Return each heading of a docstring with its text."""
+    pieces = _HEADING.split(inspect.cleandoc(doc))
+    return zip(pieces[1::2], map(inspect.cleandoc, pieces[2::2]), strict=True)
 
 
 def _first(doc: str) -> str:
@@ -334,6 +274,7 @@ def _title(area: str) -> str:
     return title[:1].upper() + title[1:]
 
 
-def _anchor(item: Rule | Check) -> str:
-    """Return the anchor that GitHub gives the heading of an item."""
-    return f"{item.meta.id.lower()}-{item.meta.name}"
+def _link_to(item: Rule | Check) -> str:
+    """Return a link to the heading of an item, with the anchor that GitHub gives it."""
+    meta = item.meta
+    return f"[{meta.id}]({meta.area}.md#{meta.id.lower()}-{meta.name})"

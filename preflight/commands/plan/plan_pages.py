@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 from rich.text import Text
 
@@ -15,7 +16,7 @@ from preflight._util.sanitize import clean
 from preflight.analysis.model_size import format_gibibytes
 from preflight.commands.plan.job_plan import JobPlan, LaunchPlan, MemoryPart, Place, Plan, ResourceRequest, Setting
 from preflight.reporters.base import Style
-from preflight.reporters.html.page import rendered
+from preflight.reporters.html.page import rendered, text_templates
 from preflight.reporters.text.full_report import Sheet
 from preflight.reporters.text.groups import count
 
@@ -351,57 +352,17 @@ def _bars(parts: tuple[MemoryPart, ...], total: int) -> tuple[Bar, ...]:
 
 def markdown(plan: Plan) -> str:
     """Return the plan as Markdown."""
-    return "\n".join(_lines(plan)) + "\n"
+    functions = (summary_of, request_of, size_of, rank_table, facts_of)
+    return _filled("plan.md.jinja", plan=plan, **{function.__name__: function for function in functions})
 
 
 def changes_markdown(changes: tuple[Change, ...]) -> str:
     """Return what changes for the ranks, as Markdown."""
-    if not changes:
-        return "## preflight plan\n\nNothing changes for the ranks.\n"
-    lines = [
-        "## preflight plan: what changes for the ranks",
-        "",
-        "| launch | what | before | after |",
-        "|---|---|---|---|",
-    ]
-    lines += [
-        f"| {_code(change.launch)} | {_cell(change.what)} | {_code(change.before)} | {_code(change.after)} |"
-        for change in changes
-    ]
-    return "\n".join(lines) + "\n"
+    return _filled("plan_changes.md.jinja", changes=changes)
 
 
-def _lines(plan: Plan) -> Iterator[str]:
-    yield "## preflight plan"
-    if plan.assumed:
-        yield ""
-        yield f"Defaults unless these variables are set in the environment: {', '.join(map(_code, plan.assumed))}"
-    for job in plan.jobs:
-        yield ""
-        yield f"### {_cell(job.name)}"
-        yield ""
-        yield f"{summary_of(job)}. {request_of(job.request)}".strip()
-        for launch in job.launches:
-            yield from _launch(launch)
-        for reason in job.unread:
-            yield f"- not read: {_cell(reason)}"
-
-
-def _launch(launch: LaunchPlan) -> Iterator[str]:
-    yield ""
-    command = _code(f"{launch.launcher} {launch.program}".strip())
-    yield f"#### {command} at {_code(str(launch.place))}: {size_of(launch)}"
-    yield ""
-    for number, row in enumerate(rank_table(launch)):
-        yield f"| {' | '.join(map(_cell, row))} |"
-        if not number:
-            yield f"|{'---|' * len(row)}"
-    yield ""
-    yield "| | | where |"
-    yield "|---|---|---|"
-    for fact in facts_of(launch, everything=False):
-        where = ", ".join(_code(str(place)) for place in fact.places)
-        yield f"| {_cell(fact.label)} | {_cell(fact.text)} | {where} |"
+def _filled(template: str, **values: Any) -> str:
+    return text_templates("preflight.commands", template).render(**values, cell=_cell, code=_code)
 
 
 def _cell(text: str) -> str:
@@ -412,8 +373,8 @@ def _cell(text: str) -> str:
     return plain
 
 
-def _code(text: str) -> str:
-    plain = clean(" ".join(text.split())).replace("`", "'").replace("|", "\\|")
+def _code(text: object) -> str:
+    plain = clean(" ".join(str(text).split())).replace("`", "'").replace("|", "\\|")
     return f"`{plain}`" if plain else ""
 
 

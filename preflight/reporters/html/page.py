@@ -45,7 +45,7 @@ from preflight.reporters.html.view import (
 from preflight.reporters.text.groups import avoided_cost, avoided_cost_sources, by_reason, count, counted, undecided
 
 if TYPE_CHECKING:
-    from jinja2 import Environment
+    from jinja2 import Environment, Template
 
 
 #: From this many findings on, a table counts them by rule first.
@@ -341,24 +341,33 @@ def environment(*packages: str) -> Environment:
     Args:
         packages: packages whose `templates` folder is searched before ours.
     """
-    from jinja2 import Environment, FunctionLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FunctionLoader(functools.partial(_template, (*packages, str(__package__)))),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_shown,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        auto_reload=False,
-    )
+    environment = _environment((*packages, str(__package__)), autoescape=True, finalize=_shown)
     environment.filters["prose"] = prose
     environment.filters["breakable"] = breakable
     environment.filters["whole_options"] = whole_options
     environment.filters["shortened"] = shortened
     environment.filters["anchor"] = lambda text: text.lower().replace(" ", "-").replace(".", "-")
     return environment
+
+
+@functools.cache
+def text_templates(package: str, name: str) -> Template:
+    """Return a template of plain text from the folder `templates` of a package; it escapes nothing by itself."""
+    return _environment((package,)).get_template(name)
+
+
+def _environment(packages: Sequence[str], **options: Any) -> Environment:
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+    return Environment(
+        loader=FunctionLoader(functools.partial(_template, packages)),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        auto_reload=False,
+        **options,
+    )
 
 
 def _shown(value: Any) -> Any:
