@@ -9,10 +9,10 @@ too, which shows whether a node or the link between them is at fault.
 from __future__ import annotations
 
 import functools
-import statistics
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from preflight._util.sequences import deviation_from
 from preflight.analysis.link_matrix import Cell, Pair, Shape, T, rounds, shapes
 from preflight.model.findings import Evidence
 from preflight.model.job import Job
@@ -209,7 +209,7 @@ def fleet_values(seen: Mapping[Pair, Sequence[Measurement]], cards: Cards) -> Fl
     rate = _quantile(rates, 1 - share) if rates else None
     deviation = 0.0
     if rate is not None and nodes >= MIN_NODES_FOR_MEDIAN:
-        deviation = 1.4826 * statistics.median(abs(value - rate) for value in rates)
+        deviation = deviation_from(rate, rates)
     least = sorted(item.quality.least_s for item in first)
     spread = sorted(item.quality.spread_s for item in first)
     return FleetValues(rate, deviation, _quantile(least, share), _quantile(spread, share), nodes)

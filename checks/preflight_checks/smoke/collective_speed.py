@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from preflight._util.sequences import deviation_from
 from preflight.model.findings import Confidence, Evidence, Severity, Status
 from preflight.model.job import Job, Scope
 from preflight.model.recording import Facts, Fleet, Observed
@@ -158,7 +159,7 @@ def _stragglers(
         if len(known) < MIN_RANKS:
             return []
         middle = statistics.median(known.values())
-        deviation = 1.4826 * statistics.median(abs(value - middle) for value in known.values())
+        deviation = deviation_from(middle, known.values())
         for _, report in reports:
             value = known.get(report.rank)
             if value is None or middle <= 0:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from preflight._util import regular_file
-from preflight._util.sequences import grouped
+from preflight._util.sequences import deviation_from, grouped
 from preflight._util.usage_error import UsageError
 from preflight._util.validation import format_errors
 from preflight.analysis.link_matrix import Cell, shapes
@@ -43,8 +43,6 @@ from preflight.model.recording_io import MAX_BYTES, load
 MIN_RATIOS = 8
 #: Number of deviations that counts as noise; in a normal distribution one in 16,000 values is beyond.
 DEVIATIONS = 4.0
-#: Converts the median deviation of a normal distribution into its standard deviation.
-_TO_DEVIATION = 1.4826
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +68,7 @@ def noise_of(ratios: Sequence[float], limits: Limits) -> Noise:
         why = f"too few to know how much they scatter; more than a factor of {limits.ceiling:g} is reported"
         return Noise(len(ratios), None, limits.ceiling, why)
     logs = [math.log(ratio) for ratio in ratios]
-    middle = statistics.median(logs)
-    spread = math.exp(_TO_DEVIATION * statistics.median(abs(value - middle) for value in logs))
+    spread = math.exp(deviation_from(statistics.median(logs), logs))
     # Compared as logarithms, because the factor itself may overflow.
     wanted = DEVIATIONS * math.log(spread)
     basis = f"the fleet's ratios scatter by a factor of {spread:.3g} (median absolute deviation of {len(ratios)})"

@@ -381,21 +381,25 @@ def drift_stories(past: Past, groups: Mapping[str, Sequence[str]], changes: Sequ
         of_nodes = [item for item in worse_nodes(compared, series, groups) if item.node not in explained]
         worse += of_nodes
         for name, run, change in whole_group(compared, {effect.update.group for effect in found}):
-            wholes.append(_of_group(quantity, compared.is_ratio, name, tuple(groups[name]), run, change))
+            what = f"all nodes with {name}" if name else "all nodes"
+            amount = _amount(quantity, change, compared.is_ratio)
+            message = f"{what} got worse in one step, and nothing that is known of them changed: {amount}"
+            nodes, since = tuple(groups[name]), past.time_of(run)
+            wholes.append(Story("all-nodes", nodes, (quantity.name,), since, change, message, ""))
         told = {*explained, *(item.node for item in of_nodes)}
         for node, away, _ in outliers(compared, groups, told):
             odd.setdefault(node, []).append((quantity, away, compared.is_ratio))
-    yield from _of_updates(effects)
+    yield from _of_updates(past, effects)
     yield from wholes
     yield from _of_worse(past, worse)
     for node in sorted(odd):
         parts = [_amount(quantity, away, is_ratio) for quantity, away, is_ratio in odd[node]]
         names = tuple(quantity.name for quantity, _, _ in odd[node])
         message = f"was always worse than equal nodes: {listed(parts)}"
-        yield Story("outlier", (node,), names, 0, odd[node][0][1], message)
+        yield Story("outlier", (node,), names, past.time_of(0), odd[node][0][1], message, "")
 
 
-def _of_updates(effects: Sequence[Effect]) -> Iterator[Story]:
+def _of_updates(past: Past, effects: Sequence[Effect]) -> Iterator[Story]:
     by_update = grouped((id(effect.update), effect) for effect in effects)
     for several in by_update.values():
         update = several[0].update
@@ -404,13 +408,8 @@ def _of_updates(effects: Sequence[Effect]) -> Iterator[Story]:
         model = f" ({update.group})" if update.group else ""
         message = f"got worse when {update.text}{model}: {listed(parts)}"
         names = tuple(item.quantity.name for item in several)
-        yield Story("after-change", nodes, names, min(update.runs.values()), several[0].change, message)
-
-
-def _of_group(quantity: Quantity, is_ratio: bool, name: str, nodes: tuple[str, ...], run: int, change: float) -> Story:
-    what = f"all nodes with {name}" if name else "all nodes"
-    message = f"{what} got worse in one step, and nothing that is known of them changed: "
-    return Story("all-nodes", nodes, (quantity.name,), run, change, message + _amount(quantity, change, is_ratio))
+        since = past.time_of(min(update.runs.values()))
+        yield Story("after-change", nodes, names, since, several[0].change, message, "")
 
 
 def _of_worse(past: Past, worse: Sequence[Worse]) -> Iterator[Story]:
@@ -442,7 +441,7 @@ def _of_worse(past: Past, worse: Sequence[Worse]) -> Iterator[Story]:
             and overlap((i.node for i in group), (i.node for i in first)) >= 0.5
         ]
         shared = [group for group in shared if group not in same]
-        yield _together(same)
+        yield _together(past, same)
         # The same nodes may have changed in a way of their own that only follows from it.
         nodes = {item.node for group in same for item in group}
         left = [item for item in left if item.node not in nodes or not item.fits(_when(first))]
@@ -455,7 +454,7 @@ def _when(group: Sequence[Worse]) -> int:
     return sorted(item.since for item in group)[len(group) // 2]
 
 
-def _together(groups: Sequence[Sequence[Worse]]) -> Story:
+def _together(past: Past, groups: Sequence[Sequence[Worse]]) -> Story:
     nodes = tuple(sorted({item.node for group in groups for item in group}))
     parts = [
         _amount(group[0].quantity, median(item.change for item in group), group[0].compared.is_ratio)
@@ -464,7 +463,7 @@ def _together(groups: Sequence[Sequence[Worse]]) -> Story:
     message = f"got worse in the same run, and equal nodes did not: {listed(parts)}; look for what they share"
     names = tuple(group[0].quantity.name for group in groups)
     change = median(item.change for item in groups[0])
-    return Story("shared-step", nodes, names, _when(groups[0]), change, message)
+    return Story("shared-step", nodes, names, past.time_of(_when(groups[0])), change, message, "")
 
 
 def _of_node(past: Past, node: str, worse: Sequence[Worse]) -> Story:
@@ -472,10 +471,10 @@ def _of_node(past: Past, node: str, worse: Sequence[Worse]) -> Story:
     parts = [_amount(item.quantity, item.change, item.compared.is_ratio) for item in worse]
     how = "in one step" if is_step else "slowly"
     message = f"got worse {how}, compared with equal nodes: {listed(parts)}"
-    first = min(worse, key=lambda item: item.since)
+    since = past.time_of(min(item.since for item in worse))
     forecast = "" if is_step else next(filter(None, (_forecast(past, item) for item in worse if not item.is_step)), "")
     names = tuple(item.quantity.name for item in worse)
-    return Story("step" if is_step else "drift", (node,), names, first.since, worse[0].change, message, forecast)
+    return Story("step" if is_step else "drift", (node,), names, since, worse[0].change, message, forecast)
 
 
 def _forecast(past: Past, worse: Worse) -> str:
@@ -501,14 +500,13 @@ def _forecast(past: Past, worse: Worse) -> str:
     if late > observed * (1 + _HORIZON):
         return ""
     side = "below" if sign < 0 else "above"
-    first, last = _day(times[-1][0] + soon), _day(times[-1][0] + late)
+    first, last = day(times[-1][0] + soon), day(times[-1][0] + late)
     reached = f"{limit * 100:.0f} % {side} equal nodes"
     return f"at this pace it is {reached} between {first} and {last} (95 % interval of the slope)"
 
 
-def _day(seconds: float) -> str:
-    from datetime import datetime, timezone
-
+def day(seconds: float) -> str:
+    """The day of a time in seconds since the epoch, in UTC."""
     return datetime.fromtimestamp(seconds, timezone.utc).date().isoformat()
 
 
@@ -558,30 +556,6 @@ class NodeAccount:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeStory:
-    """What happened to some nodes.
-
-    Args:
-        kind: `fails-again`, `down`, `drift`, `step`, `outlier`, `shared-step`, `after-change`, `all-nodes` or
-            `counter`.
-        nodes: whom it is about.
-        quantities: what got worse; empty for failures.
-        since: the time of the run that it began in; for `fails-again`, of the last failure.
-        change: of the first quantity, as a share of its value or in its unit; null for failures.
-        message: the story in one sentence.
-        forecast: what follows if it continues; empty where the data do not carry that.
-    """
-
-    kind: Kind
-    nodes: tuple[str, ...]
-    quantities: tuple[str, ...]
-    since: str
-    change: float | None
-    message: str
-    forecast: str
-
-
-@dataclass(frozen=True, slots=True)
 class PropertyChange:
     """A property that changed on some nodes in the same run.
 
@@ -617,7 +591,7 @@ class Account:
     first: str
     last: str
     runs: int
-    stories: tuple[NodeStory, ...]
+    stories: tuple[Story, ...]
     changes: tuple[PropertyChange, ...]
     nodes: tuple[NodeAccount, ...]
     method: str = METHOD
@@ -649,10 +623,6 @@ def account_of(past: Past, database: str) -> Account:
         *growing_counters(past, groups),
     ]
     stories.sort(key=lambda story: (_ORDER.index(story.kind), -len(story.nodes), story.nodes, story.quantities))
-    last_set = {
-        node: next((number for number in reversed(sets) if number is not None), None)
-        for node, sets in past.sets.items()
-    }
     days = 86_400
     nodes = tuple(
         NodeAccount(
@@ -660,22 +630,22 @@ def account_of(past: Past, database: str) -> Account:
             item.state,
             item.runs,
             item.failures,
-            None if item.healthy_since is None else time_of(past, item.healthy_since),
-            time_of(past, item.failed_in[-1]) if item.failed_in else None,
+            None if item.healthy_since is None else past.time_of(item.healthy_since),
+            past.time_of(item.failed_in[-1]) if item.failed_in else None,
             None if item.mean_time_between_failures_s is None else round(item.mean_time_between_failures_s / days, 1),
-            past.properties.get(last_set[item.node] or 0, {}),
+            past.last_properties(item.node),
         )
         for item in health.values()
     )
     together = grouped(((change.run, change.name, change.before, change.after), change.node) for change in changes)
     return Account(
         database=database,
-        first=time_of(past, 0) if past.runs else "",
-        last=time_of(past, -1) if past.runs else "",
+        first=past.time_of(0) if past.runs else "",
+        last=past.time_of(-1) if past.runs else "",
         runs=len(past.runs),
-        stories=tuple(_told(past, story) for story in stories),
+        stories=tuple(stories),
         changes=tuple(
-            PropertyChange(time_of(past, run), name, before, after, tuple(nodes_of))
+            PropertyChange(past.time_of(run), name, before, after, tuple(nodes_of))
             for (run, name, before, after), nodes_of in sorted(together.items())
         ),
         nodes=nodes,
@@ -690,18 +660,6 @@ def concerning(account: Account, names: Collection[str]) -> Account:
         changes=tuple(item for item in account.changes if any(node in names for node in item.nodes)),
         nodes=tuple(item for item in account.nodes if item.node in names),
     )
-
-
-def _told(past: Past, story: Story) -> NodeStory:
-    change = None if story.change is None else float(f"{story.change:.4g}")
-    return NodeStory(
-        story.kind, story.nodes, story.quantities, time_of(past, story.since), change, story.message, story.forecast
-    )
-
-
-def time_of(past: Past, run: int) -> str:
-    """The time of a run, ISO 8601 in UTC."""
-    return datetime.fromtimestamp(past.runs[run].began, timezone.utc).isoformat(timespec="seconds")
 
 
 def to_json(account: Account) -> bytes:

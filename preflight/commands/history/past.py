@@ -11,11 +11,12 @@ import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from preflight._util.json_output import plain
 from preflight._util.sanitize import clean
+from preflight._util.sequences import grouped
 from preflight._util.usage_error import UsageError
 from preflight.commands.history.database import Database
 from preflight.engine.report import Report, hosts_of
@@ -326,6 +327,15 @@ class Past:
         """Every node, by name."""
         return tuple(self.states)
 
+    def time_of(self, run: int) -> str:
+        """The time of a run, ISO 8601 in UTC."""
+        return datetime.fromtimestamp(self.runs[run].began, timezone.utc).isoformat(timespec="seconds")
+
+    def last_properties(self, node: str) -> Mapping[str, str]:
+        """What a node consists of, as last seen; empty if nothing is known."""
+        last = next((number for number in reversed(self.sets[node]) if number is not None), None)
+        return {} if last is None else self.properties.get(last, {})
+
 
 def load_past(database: Database, *, days: float | None = None) -> Past:
     """Everything about nodes in the runs of the last `days` before the newest run; without `days` in all runs.
@@ -506,10 +516,7 @@ SOFTWARE = ("driver", "cuda", "kernel", "os")
 
 def peers_of(past: Past) -> dict[str, tuple[str, ...]]:
     """The groups of equal nodes, by a text that names their hardware, as each was last seen."""
-    found: dict[str, list[str]] = {}
-    for node, sets in past.sets.items():
-        last = next((number for number in reversed(sets) if number is not None), None)
-        found.setdefault(_hardware(past.properties.get(last, {}) if last is not None else {}), []).append(node)
+    found = grouped((_hardware(past.last_properties(node)), node) for node in past.sets)
     return {name: tuple(nodes) for name, nodes in sorted(found.items())}
 
 

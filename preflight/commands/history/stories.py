@@ -25,11 +25,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from preflight._util.sequences import grouped
+from preflight._util.sequences import deviation_from, grouped
 from preflight.commands.history.past import Failure, Past, Series
 
-#: The median absolute deviation times this is the standard deviation of a normal distribution.
-NORMAL = 1.4826
 #: The standard error of a median, compared with that of a mean.
 OF_A_MEDIAN = 1.2533
 
@@ -37,17 +35,14 @@ Point = tuple[int, float]
 
 
 def spread(values: Sequence[float]) -> float:
-    """The deviation of the values from their median: 1.4826 times the median absolute deviation; 0 for no values."""
-    if not values:
-        return 0.0
-    centre = median(values)
-    return NORMAL * median([abs(value - centre) for value in values])
+    """The deviation of the values from their median; 0 for no values."""
+    return deviation_from(median(values), values) if values else 0.0
 
 
 def noise(values: Sequence[float]) -> float:
     """The deviation of a series from run to run. A trend or a step does not add to it."""
     steps = [abs(after - before) for before, after in itertools.pairwise(values)]
-    return NORMAL * median(steps) / math.sqrt(2) if steps else 0.0
+    return deviation_from(0.0, steps) / math.sqrt(2) if steps else 0.0
 
 
 def tail(count: int, of: int, chance: float) -> float:
@@ -154,19 +149,24 @@ class Story:
             `all-nodes`: it got worse on all nodes of a model; `counter`: a counter grows.
         nodes: whom it is about.
         quantities: what got worse; empty for failures.
-        since: the number of the run that it began in, or for `fails-again` the run of the last failure.
+        since: the time of the run that it began in; for `fails-again`, of the last failure.
         change: of the first quantity, as a share of its value or in its unit; null for failures.
         message: the story in one sentence.
-        forecast: what follows if it continues, where the data carry that; else empty.
+        forecast: what follows if it continues; empty where the data do not carry that.
     """
 
     kind: Kind
     nodes: tuple[str, ...]
     quantities: tuple[str, ...]
-    since: int
+    since: str
     change: float | None
     message: str
-    forecast: str = ""
+    forecast: str
+
+    def __post_init__(self) -> None:
+        """Round the change to what a reader can use."""
+        if self.change is not None:
+            object.__setattr__(self, "change", float(f"{self.change:.4g}"))
 
 
 def overlap(first: Iterable[object], second: Iterable[object]) -> float:
@@ -281,14 +281,14 @@ def failing_nodes(past: Past, own: Mapping[str, Sequence[Failure]], health: Mapp
         text = f"failed in {item.failures} separate stretches of {item.runs} runs: {why}"
         if len(nodes) > 1:
             text = f"fail in the same runs, in {item.failures} separate stretches of {item.runs}: {why}"
-        yield Story("fails-again", nodes, (), last, None, text)
+        yield Story("fails-again", nodes, (), past.time_of(last), None, text, "")
     for runs in sorted(set(down.values())):
         nodes = tuple(node for node in sorted(down) if down[node] == runs)
         last_of = {node: max(own[node], key=lambda item: item.run) for node in nodes}
         for message in sorted({item.name or item.message for item in last_of.values()}):
             some = tuple(node for node in nodes if (last_of[node].name or last_of[node].message) == message)
             seen = f"in each of the last {len(runs)} runs that examined {'it' if len(some) == 1 else 'them'}: {message}"
-            yield Story("down", some, (), runs[0], None, f"failed {seen}")
+            yield Story("down", some, (), past.time_of(runs[0]), None, f"failed {seen}", "")
 
 
 def _down(past: Past, health: Health) -> tuple[int, ...]:
@@ -368,9 +368,9 @@ def growing_counters(past: Past, groups: Mapping[str, Sequence[str]]) -> Iterato
     for node in sorted(found):
         parts = [f"{quantity.title}: {total:.0f} more in {runs} runs" for quantity, total, _, runs in found[node]]
         names = tuple(quantity.name for quantity, _, _, _ in found[node])
-        since = min(item[2] for item in found[node])
+        since = past.time_of(min(item[2] for item in found[node]))
         message = f"counts grow, unlike those of equal nodes: {listed(parts)}"
-        yield Story("counter", (node,), names, since, found[node][0][1], message)
+        yield Story("counter", (node,), names, since, found[node][0][1], message, "")
 
 
 def _growing(series: Series, nodes: Sequence[str], runs: int) -> Iterator[tuple[str, float, int, int]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from rich.text import Text
 
 from preflight._util.sanitize import fold_nodes
-from preflight.commands.history.account import Account, NodeAccount, NodeStory
+from preflight.commands.history.account import Account, NodeAccount
+from preflight.commands.history.stories import Story
 from preflight.reporters.base import Style
 from preflight.reporters.text.full_report import Sheet
 from preflight.reporters.text.groups import count
@@ -33,7 +34,7 @@ def page(account: Account, style: Style) -> str:
     return sheet.text()
 
 
-def _story(sheet: Sheet, story: NodeStory) -> None:
+def _story(sheet: Sheet, story: Story) -> None:
     kind = Text(f"{story.kind} ", style="bold red" if story.kind in _SEVERE else "bold yellow")
     nodes = fold_nodes(story.nodes)
     number = f" ({len(story.nodes)} nodes)" if len(story.nodes) > 1 else ""

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from preflight._util.sanitize import fold_nodes
 from preflight._util.sequences import grouped
+from preflight.commands.history.account import day
 from preflight.commands.history.past import SOFTWARE, Past, Series, Values, changes_of, peers_of
 from preflight.commands.history.stories import health_of, own_failures
 from preflight.model.measurements import Quantity
@@ -274,11 +275,6 @@ _SYMBOLS = {"bits_per_second": "bit/s", "hertz": "Hz", "watts": "W", "bytes_per_
 _PLAIN = {"seconds": "s", "celsius": "°C", "bytes": "bytes", "ratio": ""}
 
 
-def day(began: int) -> str:
-    """The day of a time in seconds since the epoch, in UTC."""
-    return datetime.fromtimestamp(began, timezone.utc).strftime("%Y-%m-%d")
-
-
 def moment(began: int) -> str:
     """Day and minute of a time in seconds since the epoch, in UTC."""
     return datetime.fromtimestamp(began, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
@@ -410,9 +406,6 @@ def node_view(
     times = [run.began for run in past.runs]
     word = OUTCOMES[health.state][2]
     pages, lines = paged(_stretch_lines(past, node), page, PAGE_STRETCHES)
-    properties = next(
-        (past.properties.get(number, {}) for number in reversed(past.sets[node]) if number is not None), {}
-    )
     changes = [
         ChangeLine(moment(times[item.run]), item.name, item.before, item.after, node, 1)
         for item in changes_of(past)
@@ -440,7 +433,7 @@ def node_view(
         kind=_KINDS.get(health.state, "incomplete"),
         word=word.capitalize(),
         sentence=f"on {moment(times[last])}",
-        facts=(*facts, *sorted(properties.items())),
+        facts=(*facts, *sorted(past.last_properties(node).items())),
         strip=strip(states, times),
         period=(day(times[0]), day(times[-1])),
         legend=_LEGEND,

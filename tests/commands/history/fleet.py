@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 
-from preflight.commands.history.account import Account, NodeStory
+from preflight.commands.history import stories
+from preflight.commands.history.account import Account
 from preflight.engine.report import Report
 from preflight.model.findings import Confidence, Evidence, Finding, Severity
 from preflight.model.measurements import Measurements, NodeProperties, Quantity
@@ -230,7 +231,7 @@ class Planted:
     quantity: str
     story: Story
 
-    def is_told_by(self, told: NodeStory) -> bool:
+    def is_told_by(self, told: stories.Story) -> bool:
         """Whether a story of the account is this one: at least nine tenths of its nodes, and no other."""
         right = set(told.nodes) & set(self.nodes)
         if told.kind != self.kind or len(right) < 0.9 * len(self.nodes) or len(right) < len(told.nodes):
@@ -346,7 +347,7 @@ def twelve(seed: int, size: int = 500, nights: int = 90) -> tuple[Planted, ...]:
     return tuple(found)
 
 
-def missed_and_false(planted: tuple[Planted, ...], account: Account) -> tuple[list[str], list[NodeStory]]:
+def missed_and_false(planted: tuple[Planted, ...], account: Account) -> tuple[list[str], list[stories.Story]]:
     """The planted stories that are not told, and those told that are not planted."""
     missed = [item.name for item in planted if not any(item.is_told_by(story) for story in account.stories)]
     false = [story for story in account.stories if not any(item.is_told_by(story) for item in planted)]
