@@ -7,8 +7,9 @@ used.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from preflight._util.validation import format_errors, type_adapter
 from preflight.model.charts import Bars, Chart, Layout, Matrix, Table, Timeline
@@ -16,60 +17,72 @@ from preflight.model.job import Job
 from preflight.model.measurements import Measurements, NodeProperties
 from preflight.model.recording import Facts, Fleet, NodeRecord
 from preflight.plugins.authoring import clear_memo
-from preflight.plugins.registry import CHECKS, Broken, ChartMaker
+from preflight.plugins.registry import CHECKS, Broken, PackFunction, error_text
 
+T = TypeVar("T")
 _KINDS = (Table, Matrix, Timeline, Bars, Layout)
 
 
-@dataclass(frozen=True, slots=True)
-class BuiltCharts:
-    """The charts in the order of the packs, and those that could not be built."""
+def build_charts(
+    chart_makers: Iterable[PackFunction], jobs: Sequence[Job], fleet: Fleet, facts: Facts
+) -> tuple[tuple[Chart, ...], tuple[Broken, ...]]:
+    """The charts of these functions for every job, in the order of the packs, and the functions that failed.
 
-    charts: tuple[Chart, ...] = ()
-    broken: tuple[Broken, ...] = ()
+    A chart that is the same for several jobs is included once. Ids are unique: if a further job has a different chart,
+    a number is appended to its id and the job's name to its title. An id that another function has used is rejected.
+    """
+
+    def of_jobs(made: Iterable[tuple[Job, Any]]) -> dict[str, Chart]:
+        return _of_several_jobs([(job, _checked(chart)) for job, chart in made])
+
+    words = ("no chart could be built", "the id {!r} is already used by another function")
+    found, broken = _built(chart_makers, jobs, fleet, facts, of_jobs, words)
+    return tuple(found.values()), broken
 
 
-def build_charts(chart_makers: Iterable[ChartMaker], jobs: Iterable[Job], fleet: Fleet, facts: Facts) -> BuiltCharts:
-    """The charts of these functions for every job. A chart that is the same for several jobs is included once.
+def _built(
+    functions: Iterable[PackFunction],
+    jobs: Sequence[Job],
+    fleet: Fleet,
+    facts: Facts,
+    of_jobs: Callable[[Iterable[tuple[Job, Any]]], dict[str, T]],
+    words: tuple[str, str],
+) -> tuple[dict[str, T], tuple[Broken, ...]]:
+    """What these functions make of every job, by id, and the functions that failed.
 
-    Ids are unique: if a further job has a different chart, a number is appended to its id and the job's name to its
-    title. An id that another function has used is rejected.
+    Args:
+        of_jobs: checks what one function made of all jobs, and names it.
+        words: that a function failed, and that an id is taken.
     """
     ordered = sorted(jobs, key=lambda job: job.name)
-    found: dict[str, Chart] = {}
+    found: dict[str, T] = {}
     broken: list[Broken] = []
-    for chart_maker in chart_makers:
+    for function in functions:
         try:
-            made = [(job, chart) for job in ordered for chart in _checked(chart_maker.make(job, fleet, facts))]
-            taken = sorted({chart.id for _, chart in made} & set(found))
-            if taken:
-                raise ValueError(f"the id {taken[0]!r} is already used by another function")
-            found.update(_of_several_jobs(made))
+            own = of_jobs((job, item) for job in ordered for item in function.make(job, fleet, facts))
+            if taken := sorted(set(own) & set(found)):
+                raise ValueError(words[1].format(taken[0]))
+            found.update(own)
         except (Exception, SystemExit) as error:
-            why = f"{type(error).__name__}: {error}"
-            broken.append(Broken(CHECKS, chart_maker.plugin, chart_maker.where, f"no chart could be built: {why}"))
+            broken.append(Broken(CHECKS, function.plugin, function.where, f"{words[0]}: {error_text(error)}"))
     for job in ordered:
         clear_memo(job)
-    return BuiltCharts(tuple(found.values()), tuple(broken))
+    return found, tuple(broken)
 
 
-def _checked(made: Iterable[Chart]) -> list[Chart]:
-    """Validate the charts as the report's readers will receive them; a pack may return anything, and a report must be
-    valid.
-    """
-    whole: list[Chart] = []
-    for chart in made:
-        kind = next((kind for kind in _KINDS if isinstance(chart, kind)), None)
-        if kind is None:
-            raise TypeError(
-                f"{type(chart).__name__} is not a chart; expected one of {', '.join(k.__name__ for k in _KINDS)}"
-            )
-        try:
-            # Validate every cell, and convert lists to tuples.
-            whole.append(type_adapter(kind).validate_python(chart))
-        except ValueError as error:
-            raise ValueError(f"the chart {chart.id!r} is invalid: {format_errors(error)}") from None
-    return whole
+def _checked(chart: Any) -> Chart:
+    """Validate a chart as the report's readers will receive it; a pack may return anything."""
+    kind = next((kind for kind in _KINDS if isinstance(chart, kind)), None)
+    if kind is None:
+        raise TypeError(
+            f"{type(chart).__name__} is not a chart; expected one of {', '.join(k.__name__ for k in _KINDS)}"
+        )
+    try:
+        # Validate every cell, and convert lists to tuples.
+        checked: Chart = type_adapter(kind).validate_python(chart)
+    except ValueError as error:
+        raise ValueError(f"the chart {chart.id!r} is invalid: {format_errors(error)}") from None
+    return checked
 
 
 def _of_several_jobs(made: Iterable[tuple[Job, Chart]]) -> dict[str, Chart]:
@@ -88,42 +101,25 @@ def _of_several_jobs(made: Iterable[tuple[Job, Chart]]) -> dict[str, Chart]:
 PropertyReader = Callable[[NodeRecord, Facts], Mapping[str, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class BuiltMeasurements:
-    """The measurements by quantity in the order of the packs, and the functions that failed."""
-
-    measurements: tuple[Measurements, ...] = ()
-    broken: tuple[Broken, ...] = ()
-
-
 def build_measurements(
-    readers: Iterable[ChartMaker], jobs: Iterable[Job], fleet: Fleet, facts: Facts
-) -> BuiltMeasurements:
-    """What these functions read from the facts. Of several jobs the first that measured a quantity counts.
+    readers: Iterable[PackFunction], jobs: Sequence[Job], fleet: Fleet, facts: Facts
+) -> tuple[tuple[Measurements, ...], tuple[Broken, ...]]:
+    """What these functions read from the facts, in the order of the packs, and the functions that failed.
 
-    Values that are not numbers are left out.
+    Of several jobs the first that measured a quantity counts. Values that are not numbers are left out.
     """
-    ordered = sorted(jobs, key=lambda job: job.name)
+    words = ("no measurement could be read", "the quantity {!r} is already measured by another function")
+    found, broken = _built(readers, jobs, fleet, facts, _first_of_each, words)
+    return tuple(item for item in found.values() if item.values), broken
+
+
+def _first_of_each(made: Iterable[tuple[Job, Any]]) -> dict[str, Measurements]:
     found: dict[str, Measurements] = {}
-    broken: list[Broken] = []
-    for reader in readers:
-        try:
-            own: dict[str, Measurements] = {}
-            for job in ordered:
-                for item in reader.make(job, fleet, facts):
-                    if not isinstance(item, Measurements):
-                        raise TypeError(f"expected Measurements, not {type(item).__name__}")
-                    own.setdefault(item.quantity.name, _finite(item))
-            taken = sorted(set(own) & set(found))
-            if taken:
-                raise ValueError(f"the quantity {taken[0]!r} is already measured by another function")
-            found.update(own)
-        except (Exception, SystemExit) as error:
-            why = f"{type(error).__name__}: {error}"
-            broken.append(Broken(CHECKS, reader.plugin, reader.where, f"no measurement could be read: {why}"))
-    for job in ordered:
-        clear_memo(job)
-    return BuiltMeasurements(tuple(item for item in found.values() if item.values), tuple(broken))
+    for _, item in made:
+        if not isinstance(item, Measurements):
+            raise TypeError(f"expected Measurements, not {type(item).__name__}")
+        found.setdefault(item.quantity.name, _finite(item))
+    return found
 
 
 def _finite(item: Measurements) -> Measurements:

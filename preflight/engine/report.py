@@ -34,7 +34,7 @@ from preflight.model.measurements import Measurements, NodeProperties
 from preflight.model.progress import Progress, ignore
 from preflight.model.recording import Facts, NodeRecord, Origin, Recording, SmokeOptions, StageRecord
 from preflight.plugins.authoring import Check, Rule, clear_memo
-from preflight.plugins.registry import Broken, ChartMaker
+from preflight.plugins.registry import Broken, PackFunction
 
 if TYPE_CHECKING:
     from preflight.engine.pack_output import PropertyReader
@@ -581,9 +581,9 @@ def report_on(
     *,
     plugins: tuple[str, ...] = (),
     broken: tuple[Broken, ...] = (),
-    chart_makers: Sequence[ChartMaker] = (),
+    chart_makers: Sequence[PackFunction] = (),
     missing_charts: tuple[Broken, ...] = (),
-    measurement_readers: Sequence[ChartMaker] = (),
+    measurement_readers: Sequence[PackFunction] = (),
     property_readers: Sequence[PropertyReader] = (),
     progress: Progress = ignore,
 ) -> Report:
@@ -601,15 +601,15 @@ def report_on(
     if chart_makers:
         from preflight.engine.pack_output import build_charts
 
-        show = build_charts(chart_makers, recording.jobs, fleet_of(recording), facts)
-        charts, missing_charts = show.charts, (*missing_charts, *show.broken)
+        charts, no_charts = build_charts(chart_makers, recording.jobs, fleet_of(recording), facts)
+        missing_charts = (*missing_charts, *no_charts)
     measurements: tuple[Measurements, ...] = ()
     properties: tuple[NodeProperties, ...] = ()
     if measurement_readers or property_readers:
         from preflight.engine.pack_output import build_measurements, properties_of
 
-        read = build_measurements(measurement_readers, recording.jobs, fleet_of(recording), facts)
-        measurements, missing_charts = read.measurements, (*missing_charts, *read.broken)
+        measurements, unread = build_measurements(measurement_readers, recording.jobs, fleet_of(recording), facts)
+        missing_charts = (*missing_charts, *unread)
         properties = properties_of(property_readers, fleet_of(recording), facts)
     clear_memo(facts)
     result = apply_suppressions(outcomes, recording)

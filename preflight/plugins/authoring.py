@@ -352,9 +352,7 @@ def place(item: Place, note: str = "") -> Location:
         return item
     if isinstance(item, Span):
         return Location.at(item, note)
-    if isinstance(item, Note):
-        return Location.at(item.span, note or item.message)
-    return Location.at(item.span, note)
+    return Location.at(item.span, note or (item.message if isinstance(item, Note) else ""))
 
 
 JudgeJob: TypeAlias = "Callable[[Job], Iterable[Verdict]]"

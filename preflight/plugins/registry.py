@@ -21,17 +21,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import Distribution, EntryPoint, entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from preflight._util import regular_file
 from preflight._util.usage_error import MAX_LENGTH, UsageError, similar_names
 from preflight.plugins.authoring import Check, Rule
 from preflight.plugins.pack import Pack, as_pack
-
-if TYPE_CHECKING:
-    from preflight.model.doctor_items import Examine
-    from preflight.plugins.authoring import MakeCharts
-
 
 #: Modules that are made from such files are named with this prefix and the name of the file.
 PREFIX = "preflight_own_"
@@ -144,21 +139,16 @@ class Loaded(NamedTuple):
     plugins: tuple[str, ...]
 
 
-class ChartMaker(NamedTuple):
-    """A function of a pack of checks that builds charts of a recording."""
+class PackFunction(NamedTuple):
+    """A function of a pack of checks: it makes charts or measurements of a recording, or examines this machine."""
 
     plugin: str
     where: str
-    make: MakeCharts
+    make: Callable[..., Any]
 
 
-class Examiner(NamedTuple):
-    """A function of a pack of checks that examines this machine."""
-
-    plugin: str
-    where: str
-    make: Examine
-
+#: Functions of packs, and those that cannot be loaded.
+PackFunctions = tuple[tuple[PackFunction, ...], tuple[Broken, ...]]
 
 #: Files of rules and checks that the user named.
 _plugin_files: tuple[PluginFile, ...] = ()
@@ -224,19 +214,19 @@ def load(group: str, stages: Stages = None) -> Loaded:
             pack = as_pack(point.load())
             entries = _of_stages(pack, pack.items, stages)
         except (Exception, SystemExit) as error:
-            broken.append(Broken(group, plugin, point.value, _error_text(error)))
+            broken.append(Broken(group, plugin, point.value, error_text(error)))
             continue
         for entry in entries:
             try:
                 found = _resolve_all(group, entry)
             except (Exception, SystemExit) as error:
-                broken.append(Broken(group, plugin, str(entry), _error_text(error)))
+                broken.append(Broken(group, plugin, str(entry), error_text(error)))
                 continue
             for item in found:
                 try:
                     _check_unique(group, item, items)
                 except (TypeError, ValueError) as error:
-                    broken.append(Broken(group, plugin, str(entry), _error_text(error)))
+                    broken.append(Broken(group, plugin, str(entry), error_text(error)))
                 else:
                     items.append(item)
     for own in _plugin_files if group in (RULES, CHECKS) else ():
@@ -246,7 +236,7 @@ def load(group: str, stages: Stages = None) -> Loaded:
                 try:
                     _check_unique(group, made, items)
                 except ValueError as error:
-                    broken.append(Broken(group, own.label, made.meta.id, _error_text(error)))
+                    broken.append(Broken(group, own.label, made.meta.id, error_text(error)))
                 else:
                     items.append(made)
     return Loaded(tuple(items), tuple(broken), tuple(plugins))
@@ -314,29 +304,26 @@ def symptom_tables() -> dict[str, tuple[str, ...]]:
     return {point.module.partition(".")[0]: tuple(map(str, pack.symptoms)) for point, pack in packs if pack.symptoms}
 
 
-def chart_makers(stages: Stages = None) -> tuple[tuple[ChartMaker, ...], tuple[Broken, ...]]:
+def chart_makers(stages: Stages = None) -> PackFunctions:
     """The functions that make charts of a run of these stages, and those that cannot be loaded."""
     own = [(file.label, entry) for file in _plugin_files for entry in file.charts]
-    found, broken = _functions(lambda pack: pack.charts, own, stages)
-    return tuple(ChartMaker(*item) for item in found), broken
+    return _functions(lambda pack: pack.charts, own, stages)
 
 
-def examiners() -> tuple[tuple[Examiner, ...], tuple[Broken, ...]]:
+def examiners() -> PackFunctions:
     """The functions that examine this machine, and those that cannot be loaded."""
-    found, broken = _functions(lambda pack: pack.doctor)
-    return tuple(Examiner(*item) for item in found), broken
+    return _functions(lambda pack: pack.doctor)
 
 
-def measurement_readers(stages: Stages = None) -> tuple[tuple[ChartMaker, ...], tuple[Broken, ...]]:
+def measurement_readers(stages: Stages = None) -> PackFunctions:
     """The functions that read what a run of these stages measured, and those that cannot be loaded."""
-    found, broken = _functions(lambda pack: pack.measurements, (), stages)
-    return tuple(ChartMaker(*item) for item in found), broken
+    return _functions(lambda pack: pack.measurements, (), stages)
 
 
 def property_readers() -> tuple[tuple[Callable[..., Mapping[str, str]], ...], tuple[Broken, ...]]:
     """The functions that read properties of a node from its facts, and those that cannot be loaded."""
     found, broken = _functions(lambda pack: pack.properties)
-    return tuple(make for _, _, make in found), broken
+    return tuple(function.make for function in found), broken
 
 
 def _usable_packs(*groups: str) -> Iterator[tuple[EntryPoint, Pack]]:
@@ -349,9 +336,9 @@ def _usable_packs(*groups: str) -> Iterator[tuple[EntryPoint, Pack]]:
 
 def _functions(
     names_in: Callable[[Pack], tuple[Any, ...]], more: Iterable[tuple[str, Any]] = (), stages: Stages = None
-) -> tuple[list[tuple[str, str, Any]], tuple[Broken, ...]]:
-    """The functions that packs of checks name, and `more`, each with its plugin and name; and those that are broken."""
-    found: list[tuple[str, str, Any]] = []
+) -> PackFunctions:
+    """The functions that packs of checks name, and `more`."""
+    found: list[PackFunction] = []
     broken: list[Broken] = []
     listed: list[tuple[str, Any]] = []
     for point, pack in _usable_packs(CHECKS):
@@ -363,10 +350,10 @@ def _functions(
             if not callable(make):
                 raise TypeError(f"expected a function, not {type(make).__name__}")
         except (Exception, SystemExit) as error:
-            broken.append(Broken(CHECKS, plugin, where, _error_text(error)))
+            broken.append(Broken(CHECKS, plugin, where, error_text(error)))
         else:
-            found.append((plugin, where, make))
-    return found, tuple(broken)
+            found.append(PackFunction(plugin, where, make))
+    return tuple(found), tuple(broken)
 
 
 def named(group: str, name: str) -> Any:
@@ -500,5 +487,6 @@ def _resolve(entry: Any) -> Any:
     return found() if isinstance(found, type) else found
 
 
-def _error_text(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
+    """The type and the message of an error."""
     return f"{type(error).__name__}: {error}"

@@ -56,12 +56,7 @@ _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
 _ENDPOINTS = ("ps_worker_endpoints", "ps_server_endpoints")
 
 #: Launchers that pip installs as console scripts: the ranks use the script's own interpreter.
-_CONSOLE_SCRIPTS = {
-    "torchrun": "torchrun",
-    "deepspeed": "deepspeed",
-    "accelerate": "accelerate",
-    "llamafactory-cli": "llamafactory-cli",
-}
+_CONSOLE_SCRIPTS = ("torchrun", "deepspeed", "accelerate", "llamafactory-cli")
 
 
 #: How the reason begins why the context of ranks in a container is not entered, and the words of a provenance for an
@@ -177,20 +172,24 @@ def claimed_hosts(jobs: Sequence[Job]) -> tuple[tuple[str, ...], str]:
 
     A list of hosts takes precedence, then the endpoints of the job's own processes: trainers, then servers.
     """
-    for job in jobs:
-        for scope in (*(launch.scope for launch in job.launches), Scope()):
-            names = items(job.value("hosts", scope))
-            if names:
-                return names, _where(job, "hosts", scope)
-    for job in jobs:
-        for scope in (*(launch.scope for launch in job.launches), Scope()):
-            spelled = [endpoint for quantity in _ENDPOINTS for endpoint in items(job.value(quantity, scope))]
-            parts = [split_endpoint(endpoint) for endpoint in spelled]
-            hosts = dict.fromkeys(part[0] for part in parts if part is not None and not is_loopback(part[0]))
-            if hosts:
-                listed = next(quantity for quantity in _ENDPOINTS if items(job.value(quantity, scope)))
-                return tuple(hosts), _where(job, listed, scope)
+    for job, scope in _scopes(jobs):
+        names = items(job.value("hosts", scope))
+        if names:
+            return names, _where(job, "hosts", scope)
+    for job, scope in _scopes(jobs):
+        spelled = [endpoint for quantity in _ENDPOINTS for endpoint in items(job.value(quantity, scope))]
+        parts = [split_endpoint(endpoint) for endpoint in spelled]
+        hosts = dict.fromkeys(part[0] for part in parts if part is not None and not is_loopback(part[0]))
+        if hosts:
+            listed = next(quantity for quantity in _ENDPOINTS if items(job.value(quantity, scope)))
+            return tuple(hosts), _where(job, listed, scope)
     return (), ""
+
+
+def _scopes(jobs: Sequence[Job]) -> Iterator[tuple[Job, Scope]]:
+    for job in jobs:
+        yield from ((job, launch.scope) for launch in job.launches)
+        yield job, Scope()
 
 
 def _where(job: Job, quantity: str, scope: Scope) -> str:
@@ -200,12 +199,7 @@ def _where(job: Job, quantity: str, scope: Scope) -> str:
 
 def claimed_count(jobs: Sequence[Job]) -> int | None:
     """The number of nodes of the job, if its files give it."""
-    for job in jobs:
-        for scope in (*(launch.scope for launch in job.launches), Scope()):
-            count = known_number(job.value("nodes", scope))
-            if count:
-                return count
-    return None
+    return next((count for job, scope in _scopes(jobs) if (count := known_number(job.value("nodes", scope)))), None)
 
 
 def context_of(job: Job, *, python: str, directory: str, trust_job: bool, prelude: bool) -> ContextChoice:
@@ -218,7 +212,8 @@ def context_of(job: Job, *, python: str, directory: str, trust_job: bool, prelud
     if found["container"] and not python and trust_job:
         return ContextChoice(None, "", f"{IN_CONTAINER} {found['container']}, which preflight cannot enter yet")
     interpreter = python or (found["interpreter"] if trust_job else "")
-    script = _CONSOLE_SCRIPTS.get(launch.launcher, "") if launch is not None and not found["interpreter"] else ""
+    has_script = launch is not None and launch.launcher in _CONSOLE_SCRIPTS and not found["interpreter"]
+    script = launch.launcher if launch is not None and has_script else ""
     if not interpreter and not (script and trust_job):
         return ContextChoice(None, "", _nothing_to_run(found["interpreter"], script))
     environment = _environment(job, scope) if trust_job else {}

@@ -51,7 +51,7 @@ from preflight.model.recording_io import load, save
 from preflight.plugins import registry
 from preflight.plugins.authoring import MakeCharts, Rule, failed, passed, unknown
 from preflight.plugins.pack import Pack
-from preflight.plugins.registry import Broken, ChartMaker
+from preflight.plugins.registry import Broken, PackFunction
 from preflight.reporters.text import groups
 from tests.builders import (
     DOCS,
@@ -608,12 +608,12 @@ ALL: tuple[Chart, ...] = (
 )
 
 
-def chart_maker(make: MakeCharts, where: str = "site:racks") -> ChartMaker:
+def chart_maker(make: MakeCharts, where: str = "site:racks") -> PackFunction:
     """`make` as a plugin's pack names it."""
-    return ChartMaker("site 1.0", where, make)
+    return PackFunction("site 1.0", where, make)
 
 
-def always(*made: Any) -> ChartMaker:
+def always(*made: Any) -> PackFunction:
     """A function that makes the same chart for every job."""
     return chart_maker(lambda job, fleet, facts: made)
 
@@ -624,7 +624,7 @@ def looked_at(*jobs: str) -> Recording:
     return make_recording(*named, verb="check", nodes=reached("a", "b"), stages=("node",))
 
 
-def build_charts(*chart_makers: ChartMaker, recording: Recording | None = None) -> Report:
+def build_charts(*chart_makers: PackFunction, recording: Recording | None = None) -> Report:
     """The report with these charts, validated against the schema."""
     report = report_on(recording or looked_at(), (), (), chart_makers=chart_makers)
     assert_follows_schema(to_json(report))
@@ -661,7 +661,7 @@ def leaves(job: object, fleet: object, facts: object) -> Iterable[Chart]:
     ],
     ids=["raises", "exits", "text", "shape", "nan", "taken"],
 )
-def test_a_broken_chart_is_named_and_others_are_kept(bad: ChartMaker, why: str) -> None:
+def test_a_broken_chart_is_named_and_others_are_kept(bad: PackFunction, why: str) -> None:
     fine = build_charts(always(*ALL[1:]))
     report = build_charts(always(*ALL[1:]), bad)
     (broken,) = report.coverage.broken

@@ -85,7 +85,7 @@ def test_an_item_that_crashes_or_hangs_does_not_affect_others(monkeypatch: pytes
         await anyio.sleep_forever()
         return ()
 
-    odd = [registry.Examiner("site", "site:crashes", crashes), registry.Examiner("site", "site:hangs", hangs)]
+    odd = [registry.PackFunction("site", "site:crashes", crashes), registry.PackFunction("site", "site:hangs", hangs)]
     broken = registry.Broken(registry.CHECKS, "site", "site:gone", "AttributeError: gone")
     monkeypatch.setattr(registry, "examiners", lambda: (tuple(odd), (broken,)))
     monkeypatch.setattr(examination, "executors", lambda: ())
