@@ -14,11 +14,11 @@ from packaging.version import InvalidVersion, Version
 
 from preflight._util import toml
 from preflight._util.sequences import grouped
-from preflight.model.findings import Severity
+from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet, Observed, Unavailable
 from preflight.model.requests import Request, probe_name
-from preflight.plugins.authoring import JudgeFacts, PlanRequests, Verdict, not_applicable, unknown
+from preflight.plugins.authoring import JudgeFacts, PlanRequests, Verdict, check, not_applicable, unknown
 from preflight_checks.requirements import fold, gpu_claims, is_multi_node, largest
 
 T = TypeVar("T")
@@ -28,6 +28,8 @@ JudgeGiven: TypeAlias = Callable[[Job, Fleet, Facts, T], Iterable[Verdict]]
 Condition: TypeAlias = Callable[[Job, Fleet], object]
 ClaimsOf: TypeAlias = Callable[[Job], tuple[Claim, ...]]
 Params: TypeAlias = Mapping[str, Any]
+#: A check whose findings are likely and not certain.
+warning_check = functools.partial(check, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Claim, Job, Known, Scope, is_whole_number
 from preflight.model.recording import Cluster, ClusterNode, Facts, Fleet, Partition
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight.sources.launchers.slurm import parse_seconds
-from preflight_checks.plans import known_facts, no_requests, on_every_node, short_version, split
+from preflight_checks.plans import known_facts, no_requests, on_every_node, short_version, split, warning_check
 from preflight_checks.probes.packages import packages
 from preflight_checks.requirements import fold
 
@@ -728,7 +728,7 @@ def _evidence(need: PodNeed, room: Mapping[str, int]) -> Evidence:
     return Evidence("cluster", f"room for pods by node: {held}", f"{need.count} in total", "kubectl get nodes")
 
 
-@check("KUB041", "gang-starts-in-part", plan=no_requests, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
+@warning_check("KUB041", "gang-starts-in-part", plan=no_requests)
 def gang_starts_in_part(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Either all pods of the job can be placed now, or none of them starts.
 

@@ -23,6 +23,7 @@ from preflight_checks.plans import (
     only_if,
     requests_for,
     split,
+    warning_check,
 )
 from preflight_checks.probes.copies import Copies, Copy, copies
 from preflight_checks.probes.packages import installed
@@ -164,12 +165,10 @@ BUSY = 1.5
 LONG_IMPORT_S = 30.0
 
 
-@check(
+@warning_check(
     "RMT005",
     "framework-comes-slowly",
     plan=on_every_node(read_cost, params={"packages": PACKAGES}, when=has_launches, context=True, deadline_s=6.0),
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
 )
 @only_if(has_launches, "start of the framework", "the job starts no ranks")
 def framework_comes_slowly(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -235,13 +234,11 @@ def _slow_nodes(observed: Mapping[str, ReadCost]) -> dict[str, ReadCost]:
     }
 
 
-@check(
+@warning_check(
     "RMT006",
     "framework-imports-slowly",
     plan=on_every_node(import_cost, params={"packages": PACKAGES}, when=has_launches, context=True, deadline_s=9.0),
     profile="pedantic",
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
 )
 @only_if(has_launches, "import of the framework", "the job starts no ranks")
 def framework_imports_slowly(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -598,7 +595,7 @@ def _differs_from_linted(item: _Wanted, node: str, copy: Copy, count: int) -> Ve
     )
 
 
-@check("CPY002", "code-differs", plan=_plan, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
+@warning_check("CPY002", "code-differs", plan=_plan)
 def code_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The code next to the training script is the same on every node.
 

@@ -8,13 +8,22 @@ from dataclasses import dataclass
 
 from preflight._util.hostnames import is_hostname
 from preflight._util.sequences import grouped
-from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Claim, Job, Known, Launch
 from preflight.model.recording import Facts, Fleet, Node, Observed, Unavailable
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.context.environment import bare, plan_logins, set_by_job, unseen_bare
-from preflight_checks.plans import all_of, combined, has_launches, missing_facts, multi_node, only_if, split
+from preflight_checks.plans import (
+    all_of,
+    combined,
+    has_launches,
+    missing_facts,
+    multi_node,
+    only_if,
+    split,
+    warning_check,
+)
 from preflight_checks.probes.environment import Login, Tool, logins, tools
 from preflight_checks.requirements import fold, known_int, known_text, named, nodes_share_machine
 
@@ -370,13 +379,7 @@ _RELEVANT_VARIABLES = re.compile(
 )
 
 
-@check(
-    "RMT003",
-    "variables-not-handed-on",
-    plan=combined(plan_logins, when=applying_links),
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-)
+@warning_check("RMT003", "variables-not-handed-on", plan=combined(plan_logins, when=applying_links))
 def variables_not_handed_on(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Variables that the job's script exports reach the ranks that its launcher starts on other nodes.
 
@@ -458,13 +461,7 @@ def _not_forwarded_finding(by: str, nodes: tuple[str, ...], names: list[str], cl
     )
 
 
-@check(
-    "RMT004",
-    "accounts-differ",
-    plan=combined(plan_logins, when=all_of(multi_node, has_launches)),
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-)
+@warning_check("RMT004", "accounts-differ", plan=combined(plan_logins, when=all_of(multi_node, has_launches)))
 @only_if(all_of(multi_node, has_launches), "accounts", "the job has one node, or starts no ranks")
 def accounts_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The job's user is the same account with the same id on every node.

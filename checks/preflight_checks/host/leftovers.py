@@ -15,7 +15,16 @@ from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet, Observed, Unavailable
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, unknown
-from preflight_checks.plans import combined, has_launches, known_facts, missing_facts, on_every_node, only_if, size
+from preflight_checks.plans import (
+    combined,
+    has_launches,
+    known_facts,
+    missing_facts,
+    on_every_node,
+    only_if,
+    size,
+    warning_check,
+)
 from preflight_checks.probes.leftovers import (
     Leftovers,
     Process,
@@ -72,7 +81,7 @@ def _belongs_to_run(process: Process) -> bool:
     return process.own and process.state != "Z" and (process.what != "worker" or process.orphan)
 
 
-@check("LFT001", "processes-left-over", plan=_plan, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
+@warning_check("LFT001", "processes-left-over", plan=_plan)
 @only_if(has_launches, "processes", "the job starts nothing")
 def processes_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No process of an earlier run of this job is still running.
@@ -128,7 +137,7 @@ def _leftover_finding(kind: str, name: str, processes: list[tuple[str, Process]]
     )
 
 
-@check("LFT002", "processes-stuck", plan=_plan, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
+@warning_check("LFT002", "processes-stuck", plan=_plan)
 @only_if(has_launches, "processes", "the job starts nothing")
 def processes_stuck(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No process of an earlier run is stuck in the kernel or stopped.
@@ -167,7 +176,7 @@ def processes_stuck(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield passed(f"states of processes on {len(observed)} nodes")
 
 
-@check("LFT003", "shared-memory-left-over", plan=_plan, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
+@warning_check("LFT003", "shared-memory-left-over", plan=_plan)
 @only_if(has_launches, "shared memory", "the job starts nothing")
 def shared_memory_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Killed runs left little in shared memory.
@@ -223,12 +232,10 @@ def _compiles(job: Job) -> bool:
     return deepspeed or bool(gpu_claims(job))
 
 
-@check(
+@warning_check(
     "LFT004",
     "extension-lock-left-over",
     plan=combined(_plan, on_every_node(locks, context=True), when=lambda job, fleet: job.launches and _compiles(job)),
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
 )
 def extension_lock_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No build of a torch extension has left its lock behind.

@@ -23,6 +23,7 @@ from preflight_checks.plans import (
     size,
     split,
     table,
+    warning_check,
 )
 from preflight_checks.probes.devices import Activity, Busy, activity
 from preflight_checks.probes.limits import kernel_settings
@@ -111,13 +112,7 @@ def _uncertainty(record: NodeRecord) -> float:
     return (record.round_trip_s or 0.0) / 2
 
 
-@check(
-    "CLK002",
-    "clock-not-kept",
-    plan=on_every_node(clock, when=several_nodes),
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-)
+@warning_check("CLK002", "clock-not-kept", plan=on_every_node(clock, when=several_nodes))
 @only_if(several_nodes, "time daemons", "the job has one node")
 @only_if(multi_node, "time daemons", "the nodes are one machine, with one clock")
 def clock_not_kept(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -173,7 +168,7 @@ _MAX_NAMED = 6
 plan_machines = on_every_node(machine)
 
 
-@check("SYS001", "system-differs", plan=plan_machines, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
+@warning_check("SYS001", "system-differs", plan=plan_machines)
 def system_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """All nodes run the same operating system on the same kind of processor.
 
@@ -242,7 +237,7 @@ def _differs(quantity: str, split: Split[str], how: str, severity: Severity | No
     )
 
 
-@check("CPU003", "slow-processor-setting", plan=plan_machines, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
+@warning_check("CPU003", "slow-processor-setting", plan=plan_machines)
 def slow_processor_setting(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No single node has throttled or disabled processors, or a slow clock source.
 
@@ -368,7 +363,7 @@ SWAP_SHARE = 0.1
 _plan = combined(plan_machines, on_every_node(activity))
 
 
-@check("SYS002", "node-busy", plan=_plan, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
+@warning_check("SYS002", "node-busy", plan=_plan)
 def node_busy(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No node is busy with other work while the rest are idle.
 
@@ -463,13 +458,7 @@ def _swapped(value: Machine) -> int:
 SLOW_S = 1.0
 
 
-@check(
-    "SYS004",
-    "network-mount-hangs",
-    plan=on_every_node(network_mounts),
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-)
+@warning_check("SYS004", "network-mount-hangs", plan=on_every_node(network_mounts))
 def network_mount_hangs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every network file system that a node has mounted responds.
 

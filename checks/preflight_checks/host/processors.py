@@ -28,6 +28,7 @@ from preflight_checks.plans import (
     ranks_of_node,
     several_nodes,
     size,
+    warning_check,
     workers_of_rank,
     world_of,
 )
@@ -112,7 +113,7 @@ def _remaining(value: Limits) -> tuple[int, int, str, str] | None:
     return min(found) if found else None
 
 
-@check("LIM005", "process-size-limited", plan=_limits_plan, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
+@warning_check("LIM005", "process-size-limited", plan=_limits_plan)
 @only_if(has_launches, "process size", "the files start nothing on the nodes")
 def process_size(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No limit on address space or file size blocks a rank.
@@ -153,13 +154,7 @@ def process_size(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 _SHORT_JOB_S = 24 * 3600
 
 
-@check(
-    "LIM006",
-    "rank-time-or-priority-limited",
-    plan=_limits_plan,
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-)
+@warning_check("LIM006", "rank-time-or-priority-limited", plan=_limits_plan)
 @only_if(has_launches, "time and priority", "the files start nothing on the nodes")
 def time_and_priority(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No rank is ended after some CPU time, or runs behind everything else on its node.
@@ -232,7 +227,7 @@ def restriction(value: Limits) -> str:
 _plan = on_every_node(limits, when=has_launches, because=lambda job: ranks_of_node(job)[1], context=True)
 
 
-@check("CPU001", "too-few-usable-cores", plan=_plan, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
+@warning_check("CPU001", "too-few-usable-cores", plan=_plan)
 @only_if(has_launches, "usable cores", "the files start nothing on the nodes")
 def too_few_cores(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The ranks of a node may use enough cores for themselves and their loader workers.
@@ -309,7 +304,7 @@ def _too_few_finding(
     )
 
 
-@check("CPU002", "usable-cores-differ", plan=_plan, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
+@warning_check("CPU002", "usable-cores-differ", plan=_plan)
 def cores_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No node lets its ranks use fewer cores than most nodes do.
 
@@ -586,7 +581,7 @@ def _needs(job: Job, nodes: int) -> Iterator[_Need]:
                 )
 
 
-@check("MEM011", "host-memory-short", plan=_memory_plan, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
+@warning_check("MEM011", "host-memory-short", plan=_memory_plan)
 def host_memory_short(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Each node has the memory that the job needs, and some of it is free.
 
@@ -640,7 +635,7 @@ def host_memory_short(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
         yield passed(f"memory of {len(observed) - len(blind)} nodes")
 
 
-@check("MEM012", "host-memory-differs", plan=plan_machines, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
+@warning_check("MEM012", "host-memory-differs", plan=plan_machines)
 def host_memory_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No node has less memory than most, or less of it on one of its own memory nodes.
 

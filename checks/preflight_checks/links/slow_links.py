@@ -36,7 +36,7 @@ from preflight_checks.links.fleet_comparison import (
     times,
 )
 from preflight_checks.network.nic_health import states_in_use
-from preflight_checks.plans import missing_facts, multi_node, no_requests, only_if
+from preflight_checks.plans import missing_facts, multi_node, no_requests, only_if, warning_check
 from preflight_checks.probes.devices import pci
 from preflight_checks.probes.interfaces import carriers, interfaces, nic_states
 from preflight_checks.probes.link_listener import listen
@@ -575,13 +575,11 @@ class Rail:
         return None if least is None or gbps is None else gbps < least
 
 
-@check(
+@warning_check(
     "RDM009",
     "rdma-writes-slow",
     plan=no_requests,
     follow_up=plan_rdma_speed,
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
     probes=(rdma_speed, listen, rdma),
     when="link",
 )

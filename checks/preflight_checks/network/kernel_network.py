@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from preflight._util.hostnames import is_loopback
-from preflight.model.findings import Command, Confidence, Evidence, Severity
+from preflight.model.findings import Command, Evidence, Severity
 from preflight.model.job import Claim, Job, Known
 from preflight.model.recording import FactRow, Facts, Fleet, Node, Observed, Unavailable
 from preflight.model.requests import Request, probe_name
@@ -26,6 +26,7 @@ from preflight_checks.plans import (
     on_every_node,
     only_if,
     ranks_of_node,
+    warning_check,
     world_of,
 )
 from preflight_checks.probes.interfaces import Interfaces, KernelNetwork, interfaces, kernel_network
@@ -210,7 +211,7 @@ def _tracked(fact: KernelNetwork) -> float | None:
     return fact.connections / fact.most_connections
 
 
-@check("NET004", "neighbour-table-small", plan=_plan, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
+@warning_check("NET004", "neighbour-table-small", plan=_plan)
 @only_if(multi_node, "neighbours", "the job runs on one machine")
 def neighbour_table_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The kernel's neighbour table has room for all nodes of the job.
@@ -258,7 +259,7 @@ def neighbour_table_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
 _NEIGHBOURS = "sysctl net.ipv4.neigh.default.gc_thresh3"
 
 
-@check("NET005", "listen-backlog-small", plan=_plan, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
+@warning_check("NET005", "listen-backlog-small", plan=_plan)
 @only_if(multi_node, "listen backlog", "the job runs on one machine")
 def listen_backlog_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The listen backlog of rank 0's store has room for all ranks.

@@ -12,7 +12,7 @@ from preflight.model.recording import FactRow, Facts, Fleet, Node, Observed, Una
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.network.interface_filter import is_link_local
-from preflight_checks.plans import known_facts, missing_facts, multi_node, on_every_node, only_if, split
+from preflight_checks.plans import known_facts, missing_facts, multi_node, on_every_node, only_if, split, warning_check
 from preflight_checks.probes.interfaces import Interfaces, interfaces
 from preflight_checks.probes.machine import Identity, identity
 from preflight_checks.probes.names import MAX_NAMES, Lookup, Lookups, resolve, resolve_many
@@ -625,14 +625,7 @@ def published_name(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield passed(f"{who.fqdn} on {good} nodes")
 
 
-@check(
-    "NAM006",
-    "name-look-ups-slow",
-    plan=_plan_names,
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-    probes=(resolve_many, identity),
-)
+@warning_check("NAM006", "name-look-ups-slow", plan=_plan_names, probes=(resolve_many, identity))
 @only_if(multi_node, "look-ups", "the job runs on one machine")
 def slow_lookups(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Look-ups do not wait for a dead name server.

@@ -12,7 +12,7 @@ from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
 from preflight_checks.network.interface_filter import subnet
 from preflight_checks.network.nics import UsedInterface, used_interfaces
-from preflight_checks.plans import given, known_facts, multi_node, on_every_node, only_if, split
+from preflight_checks.plans import given, known_facts, multi_node, on_every_node, only_if, split, warning_check
 from preflight_checks.probes.interfaces import NicState, NicStates, interfaces, nic_states
 from preflight_checks.requirements import backend_claims, fold
 
@@ -52,7 +52,7 @@ def _known(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Generator[Verd
     return found or None
 
 
-@check("NIC008", "interface-speed-differs", plan=_plan, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
+@warning_check("NIC008", "interface-speed-differs", plan=_plan)
 @only_if(multi_node, "speed", "the job runs on one machine")
 @given(partial(_known, subject="speed"))
 def interface_speed(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterator[Verdict]:
@@ -158,7 +158,7 @@ def bond_degraded(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterato
         yield passed(f"bonds of {len(bonds)} nodes")
 
 
-@check("NIC010", "interface-errors", plan=_plan, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
+@warning_check("NIC010", "interface-errors", plan=_plan)
 @only_if(multi_node, "errors", "the job runs on one machine")
 @given(partial(_known, subject="errors"))
 def interface_errors(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterator[Verdict]:
@@ -228,7 +228,7 @@ def _outliers_above(values: Mapping[str, float], is_far: Callable[[float, float]
     return [node for node, value in values.items() if is_far(value, usual)]
 
 
-@check("NIC011", "nic-driver-differs", plan=_plan, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
+@warning_check("NIC011", "nic-driver-differs", plan=_plan)
 @only_if(multi_node, "drivers", "the job runs on one machine")
 @given(partial(_known, subject="drivers"))
 def nic_driver(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterator[Verdict]:
@@ -272,7 +272,7 @@ def nic_driver(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterator[V
         yield unknown("drivers", "no driver of an interface in use reports its name")
 
 
-@check("NIC012", "two-interfaces-in-one-network", plan=_plan, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
+@warning_check("NIC012", "two-interfaces-in-one-network", plan=_plan)
 @only_if(multi_node, "interfaces of one network", "the job runs on one machine")
 @given(partial(_known, subject="interfaces of one network"))
 def two_interfaces_in_one_network(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterator[Verdict]:

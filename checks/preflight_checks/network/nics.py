@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from preflight._util.hostnames import is_loopback, split_endpoint
 from preflight._util.sequences import grouped
-from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Claim, Job, Known
 from preflight.model.recording import Facts, Fleet, Observed, Unavailable
 from preflight.model.requests import Request, probe_name
@@ -57,6 +57,7 @@ from preflight_checks.plans import (
     requests_for,
     several_nodes,
     split,
+    warning_check,
 )
 from preflight_checks.probes.environment import environment
 from preflight_checks.probes.interfaces import Address, Interface, Route, interfaces, route, routes
@@ -289,13 +290,7 @@ def _choices(job: Job, facts: Facts) -> dict[str, Chosen]:
     return found
 
 
-@check(
-    "NIC002",
-    "chosen-interface-not-on-route-to-master",
-    plan=_plan_route,
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-)
+@warning_check("NIC002", "chosen-interface-not-on-route-to-master", plan=_plan_route)
 def interface_route(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The chosen interface is the one the kernel uses towards rank 0.
 
@@ -344,7 +339,7 @@ def interface_route(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         )
 
 
-@check("NIC003", "mtu-differs", plan=_plan_route, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
+@warning_check("NIC003", "mtu-differs", plan=_plan_route)
 @only_if(several_nodes, "MTU", "the job has one node")
 def interface_mtu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The chosen interfaces of all nodes have one MTU.
@@ -527,7 +522,7 @@ def address_on_several_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
         )
 
 
-@check("NIC006", "interface-in-another-network", plan=_plan, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
+@warning_check("NIC006", "interface-in-another-network", plan=_plan)
 @only_if(multi_node, "networks", "the job runs on one machine")
 def interface_in_another_network(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The interfaces in use are in one network, if all nodes have an interface in it.

@@ -11,7 +11,16 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job, is_whole_number
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, memoize, not_applicable, passed, root_command, unknown
-from preflight_checks.plans import combined, minor_of, missing_facts, on_every_node, only_if, split, version_of
+from preflight_checks.plans import (
+    combined,
+    minor_of,
+    missing_facts,
+    on_every_node,
+    only_if,
+    split,
+    version_of,
+    warning_check,
+)
 from preflight_checks.probes.devices import Pci, pci
 from preflight_checks.probes.rdma import Gid, GpuDirect, gpudirect, rdma
 from preflight_checks.rdma.devices import (
@@ -96,7 +105,7 @@ def _has_dmabuf(fact: GpuDirect) -> bool:
 _plan_pci = on_every_node(pci, when=lambda job, fleet: "nccl" in backends(job)[0], because=backend_claims)
 
 
-@check("PCI001", "acs-redirects-peer-traffic", plan=_plan_pci, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
+@warning_check("PCI001", "acs-redirects-peer-traffic", plan=_plan_pci)
 def acs_redirects(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """On bare metal, no PCI bridge above GPUs or RDMA cards sends traffic between them up to the processor.
 
@@ -138,9 +147,7 @@ def acs_redirects(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield passed(f"ACS on {len(real)} nodes")
 
 
-@check(
-    "PCI002", "iommu-translates-device-traffic", plan=_plan_pci, severity=Severity.WARNING, confidence=Confidence.MEDIUM
-)
+@warning_check("PCI002", "iommu-translates-device-traffic", plan=_plan_pci)
 def iommu_translates(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """On bare metal, the IOMMU passes the traffic of GPUs and RDMA cards through.
 
@@ -194,13 +201,7 @@ def _pci_blind(job: Job, facts: Facts, subject: str) -> Iterator[Verdict]:
 _plan_memory_nodes = on_every_node(pci, when=lambda job, fleet: "nccl" in backends(job)[0], because=backend_claims)
 
 
-@check(
-    "RDM010",
-    "hca-filter-crosses-sockets",
-    plan=combined(_plan_memory_nodes, plan_rdma),
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-)
+@warning_check("RDM010", "hca-filter-crosses-sockets", plan=combined(_plan_memory_nodes, plan_rdma))
 @only_if(applies, "distance of RDMA cards", "the job uses no RDMA, or one machine")
 def hca_far(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The job's filter of RDMA devices leaves each GPU a card on its own socket, where the node has one.

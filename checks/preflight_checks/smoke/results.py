@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from preflight._util.sequences import grouped
-from preflight.model.findings import Confidence, Evidence, Severity, Status
+from preflight.model.findings import Evidence, Severity, Status
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
-from preflight_checks.plans import given, requests_for
+from preflight_checks.plans import given, requests_for, warning_check
 from preflight_checks.probes.machine import machine
 from preflight_checks.requirements import fold
 from preflight_checks.smoke.collective_speed import BUSY_SHARE, ON_CPU, ON_GPU
@@ -99,9 +99,7 @@ def wrong_pipeline_result(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
     )
 
 
-@check(
-    "SMK007", "pipeline-stage-slow", plan=_plan, when="smoke", severity=Severity.WARNING, confidence=Confidence.MEDIUM
-)
+@warning_check("SMK007", "pipeline-stage-slow", plan=_plan, when="smoke")
 def pipeline_stage_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No stage of a pipeline takes far longer than the others for the same work.
 

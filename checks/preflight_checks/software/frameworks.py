@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterator, Mapping
 
 from preflight._util.sequences import grouped
-from preflight.model.findings import Command, Confidence, Evidence, Severity
+from preflight.model.findings import Command, Evidence, Severity
 from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet, Observed, Unavailable
 from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, root_command, unknown
@@ -26,6 +26,7 @@ from preflight_checks.plans import (
     split,
     table,
     version_of,
+    warning_check,
 )
 from preflight_checks.probes.devices import DeviceNodes, device_nodes
 from preflight_checks.probes.gpus import gpus
@@ -198,7 +199,7 @@ def _missing_build_finding(
     )
 
 
-@check("VER002", "driver-skew", plan=plan_gpus, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
+@warning_check("VER002", "driver-skew", plan=plan_gpus)
 @only_if(requests_gpus, "drivers", "nothing in the job requests GPUs")
 def driver_skew(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """All nodes have one driver version.
@@ -401,14 +402,12 @@ def _container_claims(job: Job) -> tuple[Claim, ...]:
     return tuple(dict.fromkeys(found))
 
 
-@check(
+@warning_check(
     "GPU026",
     "container-loses-gpus",
     plan=on_every_node(
         device_nodes, when=lambda job, fleet: gpu_claims(job), needed_by=_container_claims, deadline_s=7.0
     ),
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
 )
 def container_loses_gpus(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """A reload of systemd does not take the GPUs away from the job's running containers.

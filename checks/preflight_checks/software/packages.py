@@ -23,6 +23,7 @@ from preflight_checks.plans import (
     several_nodes,
     split,
     table,
+    warning_check,
 )
 from preflight_checks.probes.environment import environment
 from preflight_checks.probes.packages import DISTRIBUTIONS, Importable, Installed, importable, installed
@@ -153,13 +154,7 @@ def _finding(name: str, nodes: tuple[str, ...], values: dict[str, Importable], c
 _PATHS = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH")
 
 
-@check(
-    "ENV024",
-    "library-paths-differ",
-    plan=combined(plan_both, when=has_launches),
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-)
+@warning_check("ENV024", "library-paths-differ", plan=combined(plan_both, when=has_launches))
 @only_if(all_of(several_nodes, has_launches), "library paths", "the job has one node, or starts no ranks")
 def library_paths_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """LD_LIBRARY_PATH, LD_PRELOAD and PYTHONPATH of the ranks are the same on every node.
@@ -300,7 +295,7 @@ def _applicable(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Iterator[
         yield unknown(subject, "the packages of fewer than two nodes are known")
 
 
-@check("PKG001", "package-set-differs", plan=_plan, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
+@warning_check("PKG001", "package-set-differs", plan=_plan)
 def package_set_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The ranks of all nodes find the same packages in the same versions.
 
@@ -375,7 +370,7 @@ def _packages_finding(
     )
 
 
-@check("PKG002", "interpreters-differ", plan=_plan, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
+@warning_check("PKG002", "interpreters-differ", plan=_plan)
 def interpreters_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The ranks of all nodes use one kind of interpreter on one kind of processor.
 
@@ -467,13 +462,7 @@ def source_trees_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
         yield passed(f"source trees on {len(observed)} nodes")
 
 
-@check(
-    "PKG004",
-    "packages-overwrite-each-other",
-    plan=plan_installed,
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-)
+@warning_check("PKG004", "packages-overwrite-each-other", plan=plan_installed)
 @only_if(has_launches, "packages", "the job starts no ranks")
 def packages_overwrite_each_other(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No two installed distributions provide the same import package, and none is installed in two versions.

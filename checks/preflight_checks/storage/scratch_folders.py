@@ -8,12 +8,22 @@ from dataclasses import dataclass
 
 from preflight._util.sequences import grouped
 from preflight.analysis.model_size import is_megatron, model_parameters, shape_of, uses_less_memory
-from preflight.model.findings import Confidence, Evidence, Severity
+from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Claim, Job, Known, Launch, Scope
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed
-from preflight_checks.plans import MIB, facts_about, has_launches, missing_facts, on_every_node, only_if, size, split
+from preflight_checks.plans import (
+    MIB,
+    facts_about,
+    has_launches,
+    missing_facts,
+    on_every_node,
+    only_if,
+    size,
+    split,
+    warning_check,
+)
 from preflight_checks.probes.folders import FolderState, Scratch, folder_state, hub_model, scratch, usable
 from preflight_checks.probes.limits import SHARED
 from preflight_checks.requirements import fold, gpu_claims, known_int, scopes
@@ -230,14 +240,7 @@ def _kinds(job: Job) -> tuple[str, ...]:
     return ("home", "triton", "extensions") if gpu_claims(job) else ("home",)
 
 
-@check(
-    "DSK002",
-    "cache-folder-unusable",
-    plan=_plan_home,
-    probes=(scratch,),
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-)
+@warning_check("DSK002", "cache-folder-unusable", plan=_plan_home, probes=(scratch,))
 def cache_folder(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The home directory and compiler caches are writable, and nodes do not share one cache.
 
