@@ -1,9 +1,9 @@
-"""Sequences: grouped by key, shortened for display, and how much their values scatter."""
+"""Sequences: grouped by key, shortened for display, how much their values scatter; and values deep in plain data."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -31,3 +31,16 @@ def deviation_from(middle: float, values: Iterable[float]) -> float:
     from statistics import median
 
     return 1.4826 * median(abs(value - middle) for value in values)
+
+
+def value_at(document: object, *path: str | int) -> Any:
+    """The value at a path of keys and indexes in plain data, such as TOML or JSON; None if there is none."""
+    found: Any = document
+    for step in path:
+        if isinstance(found, Mapping):
+            found = found.get(str(step))
+        elif isinstance(found, list) and isinstance(step, int) and step < len(found):
+            found = found[step]
+        else:
+            return None
+    return found

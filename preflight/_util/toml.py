@@ -82,16 +82,3 @@ def parse(text: str) -> dict[str, Any]:
         # A number with more digits than Python converts.
         raise TomlError(1, 1, str(error)) from None
     return found
-
-
-def value_at(document: Mapping[str, Any], path: KeyPath) -> Any:
-    """The value of a document at `path`; None if there is none."""
-    found: Any = document
-    for step in path:
-        if isinstance(found, Mapping):
-            found = found.get(str(step))
-        elif isinstance(found, list) and isinstance(step, int) and step < len(found):
-            found = found[step]
-        else:
-            return None
-    return found

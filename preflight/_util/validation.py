@@ -10,8 +10,8 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 from preflight._util.json_output import schema_of
-from preflight._util.sequences import join_some
-from preflight._util.toml import KeyPath, value_at
+from preflight._util.sequences import join_some, value_at
+from preflight._util.toml import KeyPath
 from preflight._util.usage_error import similar_names
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def problem_of(error: Any, top: type, document: Mapping[str, Any]) -> Problem:
     if kind in ("missing", "missing_argument"):
         where = f" in [[{_table(path)}]]" if len(path) > 1 else ""
         return Problem(path[:-1], f"`{path[-1]}` is missing{where}", at_value=False)
-    seen = kind_of(value_at(document, path))
+    seen = kind_of(value_at(document, *path))
     if kind == "literal_error":
         expected = error["ctx"]["expected"].replace(" or ", ", ").replace("'", "")
         return Problem(path, f"`{name}` is one of {expected}, not {_shown(error['input'])}")

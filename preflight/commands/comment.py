@@ -29,6 +29,7 @@ from preflight import __version__
 from preflight._util import regular_file
 from preflight._util.hostnames import is_loopback
 from preflight._util.sanitize import clean
+from preflight._util.sequences import value_at
 from preflight.commands.plan.compose import plan_of
 from preflight.commands.plan.plan_pages import Change, changes_between
 from preflight.commands.since import Versions, judge_versions, versions_of
@@ -350,12 +351,12 @@ class GitHub:
         repository = environment.get("GITHUB_REPOSITORY", "")
         if not _REPOSITORY.match(repository):
             raise PlatformError(f"GITHUB_REPOSITORY is {clean(repository)!r}; expected OWNER/NAME")
-        pull = _event(environment.get("GITHUB_EVENT_PATH", "")).get("pull_request")
-        number = pull.get("number") if isinstance(pull, dict) else None
-        if not isinstance(pull, dict) or not isinstance(number, int):
+        event = _event(environment.get("GITHUB_EVENT_PATH", ""))
+        number = value_at(event, "pull_request", "number")
+        if not isinstance(number, int):
             raise PlatformError("this run is not about a pull request; run it `on: pull_request`")
-        self.base = _commit(pull, "base")
-        self.head = _commit(pull, "head")
+        self.base = _commit(value_at(event, "pull_request", "base", "sha"))
+        self.head = _commit(value_at(event, "pull_request", "head", "sha"))
         self._comments = f"/repos/{repository}/issues"
         self._number = number
         headers = {"Authorization": f"Bearer {token}", "X-GitHub-Api-Version": "2022-11-28"}
@@ -370,8 +371,7 @@ class GitHub:
         ]
         login = self._login() if found else ""
         for item in found:
-            author = item.get("user")
-            if isinstance(author, dict) and (author.get("login") == login if login else author.get("type") == "Bot"):
+            if value_at(item, "user", "login") == login if login else value_at(item, "user", "type") == "Bot":
                 return item["id"], item["body"]
         return None
 
@@ -383,7 +383,7 @@ class GitHub:
             if error.status in (401, 403, 404):
                 return ""
             raise
-        return str(user.get("login", "")) if isinstance(user, dict) else ""
+        return str(value_at(user, "login") or "")
 
     def create(self, body: str) -> None:
         """Add a comment."""
@@ -414,8 +414,7 @@ class GitLab:
         number = environment.get("CI_MERGE_REQUEST_IID", "")
         if not _NUMBER.match(project) or not _NUMBER.match(number):
             raise PlatformError("this pipeline is not about a merge request; run it for merge_request_event")
-        base = environment.get("CI_MERGE_REQUEST_DIFF_BASE_SHA", "")
-        self.base = base if _COMMIT.match(base) else ""
+        self.base = _commit(environment.get("CI_MERGE_REQUEST_DIFF_BASE_SHA"))
         self.head = ""
         self._notes = f"/projects/{project}/merge_requests/{number}/notes"
         address = environment.get("CI_API_V4_URL", "https://gitlab.com/api/v4")
@@ -428,11 +427,9 @@ class GitLab:
         ]
         if not found:
             return None
-        user = self._client.request("GET", "/user")
-        own = user.get("id") if isinstance(user, dict) else None
+        own = value_at(self._client.request("GET", "/user"), "id")
         for item in found:
-            author = item.get("author")
-            if own is not None and isinstance(author, dict) and author.get("id") == own:
+            if own is not None and value_at(item, "author", "id") == own:
                 return item["id"], item["body"]
         return None
 
@@ -480,19 +477,16 @@ def _is_with(item: Mapping[str, Any], key: str) -> bool:
     return isinstance(body, str) and isinstance(number, int) and is_ours(body, key)
 
 
-def _event(path: str) -> Mapping[str, Any]:
+def _event(path: str) -> object:
     try:
-        found = json.loads(regular_file.read(Path(path), _MAX_EVENT_BYTES)) if path else {}
+        return json.loads(regular_file.read(Path(path), _MAX_EVENT_BYTES)) if path else None
     except OSError as error:
         raise PlatformError(f"the event in GITHUB_EVENT_PATH cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise PlatformError(f"the event in GITHUB_EVENT_PATH is not JSON: {error}") from None
-    return found if isinstance(found, dict) else {}
 
 
-def _commit(pull: Mapping[str, Any], side: str) -> str:
-    found = pull.get(side)
-    name = found.get("sha") if isinstance(found, dict) else None
+def _commit(name: object) -> str:
     return name if isinstance(name, str) and _COMMIT.match(name) else ""
 
 
@@ -605,5 +599,5 @@ def _reason(error: urllib.error.HTTPError) -> str:
         found = json.loads(error.read(10_000))
     except (ValueError, RecursionError, OSError, HTTPException):
         return ""
-    said = found.get("message") or found.get("error") if isinstance(found, dict) else None
+    said = value_at(found, "message") or value_at(found, "error")
     return f": {clean(str(said))[:200]}" if said else ""

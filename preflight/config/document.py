@@ -18,8 +18,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from preflight._util import regular_file
 from preflight._util.hostnames import is_host_range, max_host_count
 from preflight._util.redaction import scrub
-from preflight._util.sequences import join_some
-from preflight._util.toml import KeyPath, TomlError, parse, value_at
+from preflight._util.sequences import join_some, value_at
+from preflight._util.toml import KeyPath, TomlError, parse
 from preflight._util.usage_error import UsageError, nearest_path
 from preflight._util.validation import HYPHENATED, Problem, describe_schema, kind_of, problem_of, type_adapter
 from preflight.config.resolve import NAMES, Chosen, items_called, relative, unknown, why_not_error
@@ -84,7 +84,7 @@ def _document(text: str, file: Path, root: Path, declared: Site, *, trusted: boo
         whole = parse(text)
     except TomlError as error:
         raise UsageError(f"{shown}:{error}") from None
-    held = value_at(whole, table)
+    held = value_at(whole, *table)
     if held is None:
         return None
     positions = Positions(text)

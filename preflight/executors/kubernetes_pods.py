@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from preflight._util.sequences import value_at
 from preflight._util.usage_error import UsageError
 from preflight.model.job import Known
 
@@ -91,7 +92,7 @@ def pod_sources(text: str) -> tuple[PodSource, ...]:
     for root, value in zip(roots, plain, strict=False):
         for inner in objects(root, text):
             path = path_to(root, inner)
-            source = _source(inner, value_at_path(value, path)) if path is not None else None
+            source = _source(inner, value_at(value, *path)) if path is not None else None
             if source is not None:
                 found.append(source)
     return tuple(found)
@@ -118,7 +119,7 @@ def _source(root: Node, value: Any) -> PodSource | None:
     roles: list[PodRole] = []
     for role in workload.roles:
         path = path_to(root, role.template)
-        template = value_at_path(value, path) if path is not None else None
+        template = value_at(value, *path) if path is not None else None
         if not isinstance(template, dict) or not isinstance(template.get("spec"), dict):
             continue
         if not template["spec"].get("containers"):
@@ -152,16 +153,6 @@ def path_to(root: Node, wanted: Node) -> tuple[str | int, ...] | None:
     return None
 
 
-def value_at_path(value: Any, path: Sequence[str | int]) -> Any:
-    """Return the value at this path in plain data; None if there is none."""
-    for step in path:
-        try:
-            value = value[step]
-        except (KeyError, IndexError, TypeError):
-            return None
-    return value
-
-
 def container_of(template: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return the container with this name; without one the first that requests devices, else the first.
 
@@ -180,7 +171,7 @@ def container_of(template: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _limits(container: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = (container.get("resources") or {}).get("limits")
+    found = value_at(container, "resources", "limits")
     return found if isinstance(found, dict) else {}
 
 

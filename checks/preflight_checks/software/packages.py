@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from functools import partial
 
 from preflight._util.sequences import grouped
 from preflight.model.findings import Confidence, Evidence, Severity
@@ -16,6 +17,7 @@ from preflight_checks.plans import (
     Plan,
     all_of,
     combined,
+    given,
     has_launches,
     known_facts,
     missing_facts,
@@ -277,26 +279,23 @@ _HARMLESS = ("opencv-python", "pynvml", "onnxruntime")
 _plan = combined(Plan((installed,), plan_installed), when=several_nodes)
 
 
-def _too_few_nodes(job: Job, fleet: Fleet, subject: str) -> Verdict | None:
+def _comparable(
+    job: Job, fleet: Fleet, facts: Facts, subject: str
+) -> Generator[Verdict, None, Mapping[str, Installed] | None]:
+    """Gate: the packages of at least two nodes."""
     if len(fleet.nodes) < 2 or not job.launches:
-        return not_applicable(subject, "the job has one node, or no launch")
-    return None
-
-
-def _applicable(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Iterator[Verdict]:
-    """The verdicts that explain why nothing can be compared; none if it can."""
-    alone = _too_few_nodes(job, fleet, subject)
-    if alone is not None:
-        yield alone
-        return
-    blind = tuple(missing_facts(facts, installed, subject))
+        yield not_applicable(subject, "the job has one node, or no launch")
+        return None
+    observed, blind = facts.observed(installed), tuple(missing_facts(facts, installed, subject))
     yield from blind
-    if len(facts.observed(installed)) < 2 and not blind:
+    if len(observed) < 2 and not blind:
         yield unknown(subject, "the packages of fewer than two nodes are known")
+    return observed if len(observed) > 1 else None
 
 
 @warning_check("PKG001", "package-set-differs", plan=_plan)
-def package_set_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+@given(partial(_comparable, subject="packages"))
+def package_set_differs(job: Job, fleet: Fleet, facts: Facts, observed: Mapping[str, Installed]) -> Iterator[Verdict]:
     """The ranks of all nodes find the same packages in the same versions.
 
     What it checks: every distribution that the ranks' interpreter finds, compared with what most nodes have; what ranks
@@ -312,11 +311,6 @@ def package_set_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
 
     Known limits: versions come from installed metadata; a package on PYTHONPATH without metadata is not seen.
     """
-    reasons = list(_applicable(job, fleet, facts, "packages"))
-    yield from reasons
-    observed = facts.observed(installed)
-    if _too_few_nodes(job, fleet, "") is not None or len(observed) < 2:
-        return
     # Most nodes have the same, so each different set is searched once.
     sets = {value.digest: value.distributions for value in observed.values()}
     names = {name for held in sets.values() for name in held}
@@ -371,7 +365,8 @@ def _packages_finding(
 
 
 @warning_check("PKG002", "interpreters-differ", plan=_plan)
-def interpreters_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+@given(partial(_comparable, subject="interpreters"))
+def interpreters_differ(job: Job, fleet: Fleet, facts: Facts, observed: Mapping[str, Installed]) -> Iterator[Verdict]:
     """The ranks of all nodes use one kind of interpreter on one kind of processor.
 
     What it checks: whether the interpreter is that of a virtual environment, of conda or the system's own, its
@@ -386,10 +381,6 @@ def interpreters_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
 
     Known limits: a different path alone is information; versions of Python are compared by VER003.
     """
-    yield from _applicable(job, fleet, facts, "interpreters")
-    observed = facts.observed(installed)
-    if _too_few_nodes(job, fleet, "") is not None or len(observed) < 2:
-        return
     wrong = False
     for what, values, severe in (
         ("processor", {node: value.machine for node, value in observed.items()}, True),
@@ -422,7 +413,8 @@ def _abi(value: Installed) -> str:
 
 
 @check("PKG003", "source-trees-differ", plan=_plan, severity=Severity.WARNING, confidence=Confidence.HIGH)
-def source_trees_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+@given(partial(_comparable, subject="source trees"))
+def source_trees_differ(job: Job, fleet: Fleet, facts: Facts, observed: Mapping[str, Installed]) -> Iterator[Verdict]:
     """Packages installed from a source tree or repository have the same commit on every node.
 
     What it checks: the commit of packages installed from a repository, and the one that is checked out where a package
@@ -436,10 +428,6 @@ def source_trees_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
 
     Known limits: changes that are not committed are not seen here; CPY001 compares the job's own files.
     """
-    yield from _applicable(job, fleet, facts, "source trees")
-    observed = facts.observed(installed)
-    if _too_few_nodes(job, fleet, "") is not None or len(observed) < 2:
-        return
     wrong = False
     for name in sorted({name for value in observed.values() for name in value.sources}):
         values = {

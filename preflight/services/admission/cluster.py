@@ -17,6 +17,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
+from preflight._util.sequences import value_at
 from preflight.executors.bridge.kubernetes_side import KubernetesSide
 from preflight.executors.bridge.mux import BridgeError
 from preflight.runner.supervisor import Terminated, termination_raises
@@ -122,9 +123,7 @@ class Cluster(KubernetesSide):
         where = (resource.group, self._version_of(resource), resource.plural)
         page = self._ask(f"list {resource.plural}", function, *where)
         items = page.get("items") or []
-        return [item for item in items if isinstance(item, dict)], str(
-            (page.get("metadata") or {}).get("resourceVersion")
-        )
+        return [item for item in items if isinstance(item, dict)], str(value_at(page, "metadata", "resourceVersion"))
 
     def watch(self, resource: Resource, since: str, seconds: int) -> Iterator[dict[str, Any]]:
         """What happens to the objects of a kind in all namespaces, for so many seconds.
@@ -181,9 +180,7 @@ class Cluster(KubernetesSide):
         if known is None:
             found = self._ask("list the API groups", self._client.client.ApisApi(self._api_client).get_api_versions)
             groups = [item for item in found.get("groups") or [] if isinstance(item, dict)]
-            versions = {
-                str(item.get("name")): str((item.get("preferredVersion") or {}).get("version")) for item in groups
-            }
+            versions = {str(item.get("name")): str(value_at(item, "preferredVersion", "version")) for item in groups}
             with self._lock:
                 self._versions = versions
             known = versions.get(group)
@@ -314,19 +311,19 @@ class Controller:
     async def find_checks(self) -> None:
         """Find the checks of this controller, and mark them as active in their status."""
         found, _ = await anyio.to_thread.run_sync(self.api.list_all, CHECKS, abandon_on_cancel=True)
-        mine = [each for each in found if _at(each, "spec", "controllerName") == self.name]
-        self.checks = {str(_at(each, "metadata", "name")) for each in mine}
+        mine = [each for each in found if value_at(each, "spec", "controllerName") == self.name]
+        self.checks = {str(value_at(each, "metadata", "name")) for each in mine}
         for check in mine:
             if not _is_active(check):
                 body = {"status": {"conditions": [*_other_conditions(check), _active(check)]}}
-                await self._patch(CHECKS, "", str(_at(check, "metadata", "name")), body)
+                await self._patch(CHECKS, "", str(value_at(check, "metadata", "name")), body)
 
     async def answer(self, workload: Mapping[str, Any]) -> None:
         """Set the state of the checks of one Workload that are ours and wait for an answer."""
         mine = set(_pending(workload)) & self.checks
         if not mine or not _has_quota(workload):
             return
-        namespace, name = str(_at(workload, "metadata", "namespace")), str(_at(workload, "metadata", "name"))
+        namespace, name = str(value_at(workload, "metadata", "namespace")), str(value_at(workload, "metadata", "name"))
         started = time.monotonic()
         judgement = await self._judge(workload, namespace)
         state, message = state_of(judgement, self.workers.policy)
@@ -341,7 +338,7 @@ class Controller:
             else:
                 states.append(each)
         # With the version that was judged: another state may have been set meanwhile, and the list is replaced whole.
-        version = _at(workload, "metadata", "resourceVersion")
+        version = value_at(workload, "metadata", "resourceVersion")
         body = {"metadata": {"resourceVersion": version}, "status": {"admissionChecks": states}}
         done = await self._patch(WORKLOADS, namespace, name, body)
         log_line(
@@ -420,14 +417,8 @@ def run_controller(api: Cluster, workers: Workers, name: str) -> None:
         workers.close()
 
 
-def _at(value: object, *path: str) -> Any:
-    for key in path:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
-
-
 def _list_at(value: object, *path: str) -> list[dict[str, Any]]:
-    found = _at(value, *path)
+    found = value_at(value, *path)
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
 
@@ -461,7 +452,7 @@ def _owner(workload: Mapping[str, Any]) -> tuple[str, str, str] | None:
 
 
 def _is_active(check: Mapping[str, Any]) -> bool:
-    generation = _at(check, "metadata", "generation")
+    generation = value_at(check, "metadata", "generation")
     return any(
         each.get("type") == "Active" and each.get("status") == "True" and each.get("observedGeneration") == generation
         for each in _conditions(check)
@@ -479,5 +470,5 @@ def _active(check: Mapping[str, Any]) -> dict[str, Any]:
         "reason": "Active",
         "message": "preflight answers this check",
         "lastTransitionTime": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "observedGeneration": _at(check, "metadata", "generation"),
+        "observedGeneration": value_at(check, "metadata", "generation"),
     }

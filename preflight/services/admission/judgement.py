@@ -26,7 +26,7 @@ import yaml
 from preflight._util import toml
 from preflight._util.redaction import scrub
 from preflight._util.sanitize import clean
-from preflight._util.sequences import join_some
+from preflight._util.sequences import join_some, value_at
 from preflight._util.usage_error import UsageError, similar_names
 from preflight._util.yaml_output import to_yaml
 from preflight.model.configuration import Configuration
@@ -109,10 +109,8 @@ def judge(
     documents = [value]
     for read in reads or ():
         for each in read.objects:
-            about = each.get("metadata")
-            place = about.get("namespace") if isinstance(about, Mapping) else ""
             try:
-                file = object_file(each, place if isinstance(place, str) else "")
+                file = object_file(each, _text(value_at(each, "metadata", "namespace")))
             except NotWritable:
                 # An object of the cluster that was not read is unknown, as one that is not there.
                 continue
@@ -398,8 +396,7 @@ def object_file(value: Object, namespace: str) -> ObjectFile:
         raise NotWritable("it is nested too deeply") from None
     except (yaml.YAMLError, ValueError):
         raise NotWritable("it holds characters that no manifest can") from None
-    kind = value.get("kind")
-    return ObjectFile(path, text, kind if isinstance(kind, str) else "")
+    return ObjectFile(path, text, _text(value.get("kind")))
 
 
 def _file_part(value: object) -> str:
@@ -498,9 +495,8 @@ def _further_names(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     while waiting:
         here = waiting.pop()
         if isinstance(here, Mapping):
-            claim = here.get("persistentVolumeClaim")
-            if isinstance(claim, Mapping) and isinstance(claim.get("claimName"), str):
-                yield "PersistentVolumeClaim", claim["claimName"]
+            if isinstance(claim := value_at(here, "persistentVolumeClaim", "claimName"), str):
+                yield "PersistentVolumeClaim", claim
             waiting.extend(here.values())
         elif isinstance(here, list):
             waiting.extend(here)
@@ -565,7 +561,7 @@ def read_review(body: bytes) -> Review:
         raise InvalidReview("it is nested too deeply") from None
     except ValueError as error:
         raise InvalidReview(f"it is not JSON: {error}") from None
-    request = document.get("request") if isinstance(document, dict) else None
+    request = value_at(document, "request")
     if not isinstance(document, dict) or document.get("kind") != "AdmissionReview" or not isinstance(request, dict):
         raise InvalidReview("it is not an AdmissionReview with a request")
     if document.get("apiVersion") != _API_VERSION:
@@ -574,10 +570,9 @@ def read_review(body: bytes) -> Review:
     if not isinstance(uid, str) or not re.fullmatch(r"[0-9A-Za-z-]{1,64}", uid):
         raise InvalidReview("the request has no uid")
     value = request.get("object")
-    kind = request.get("kind")
     return Review(
         uid,
-        _text(kind.get("kind") if isinstance(kind, dict) else ""),
+        _text(value_at(request, "kind", "kind")),
         _text(request.get("namespace")),
         _text(request.get("name")),
         _text(request.get("operation")),
@@ -595,38 +590,33 @@ def _why_skipped(request: Mapping[str, Any], value: object) -> str:
         return "no object"
     if request.get("subResource"):
         return "a subresource"
-    metadata = value.get("metadata")
-    metadata = metadata if isinstance(metadata, dict) else {}
-    if metadata.get("deletionTimestamp"):
+    if value_at(value, "metadata", "deletionTimestamp"):
         # The removal of a finalizer must never be refused.
         return "being deleted"
     old = request.get("oldObject")
     if request.get("operation") == "UPDATE" and isinstance(old, dict) and _judged_part(old) == _judged_part(value):
         return "unchanged"
-    if _is_made_by_a_controller(request, metadata):
+    if _is_made_by_a_controller(request, value):
         return "made by a controller"
     return ""
 
 
 def _judged_part(value: Mapping[str, Any]) -> object:
     """The part of an object that a judgement depends on."""
-    metadata = value.get("metadata")
-    metadata = metadata if isinstance(metadata, dict) else {}
     rest = {key: part for key, part in value.items() if key not in ("metadata", "status")}
-    return rest, metadata.get("labels"), metadata.get("annotations")
+    return rest, value_at(value, "metadata", "labels"), value_at(value, "metadata", "annotations")
 
 
-def _is_made_by_a_controller(request: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
+def _is_made_by_a_controller(request: Mapping[str, Any], value: Mapping[str, Any]) -> bool:
     """Whether a controller made the object for another one, which was judged.
 
     Anybody can write an owner into an object, so only a controller is believed. Controllers of jobs do not run beside
     the jobs: a service account of the object's own namespace belongs to those who may submit it.
     """
-    user = request.get("userInfo")
-    name = _text(user.get("username") if isinstance(user, dict) else "")
+    name = _text(value_at(request, "userInfo", "username"))
     account = name.removeprefix(_ACCOUNT).split(":") if name.startswith(_ACCOUNT) else []
     is_controller = name == _CONTROLLER_MANAGER or (len(account) == 2 and account[0] != request.get("namespace"))
-    owners = metadata.get("ownerReferences")
+    owners = value_at(value, "metadata", "ownerReferences")
     return (
         is_controller
         and isinstance(owners, list)

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from preflight._util import toml
-from preflight._util.toml import TomlError, value_at
+from preflight._util.sequences import value_at
+from preflight._util.toml import TomlError
 from preflight._util.toml import parse as toml_parse
 from preflight.model.job import Note, NoteKind, Span
 from preflight.sources import base
@@ -648,8 +649,8 @@ def test_keys_and_values_are_found(path: tuple[str | int, ...], key: tuple[int, 
 
 
 def test_values_are_found_by_their_path() -> None:
-    assert value_at(toml_parse(TEXT), ("waive", 1, "inner", "deep", "er")) is True
-    assert value_at(toml_parse(TEXT), ("waive", 7)) is None
+    assert value_at(toml_parse(TEXT), "waive", 1, "inner", "deep", "er") is True
+    assert value_at(toml_parse(TEXT), "waive", 7) is None
 
 
 @pytest.mark.parametrize(
