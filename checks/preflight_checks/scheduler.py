@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -16,7 +16,7 @@ from preflight.model.job import Claim, Job, Known, Scope, is_whole_number
 from preflight.model.recording import Cluster, ClusterNode, Facts, Fleet, Partition
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight.sources.launchers.slurm import parse_seconds
-from preflight_checks.plans import known_facts, no_requests, on_every_node, short_version, split, warning_check
+from preflight_checks.plans import given, known_facts, no_requests, on_every_node, short_version, split, warning_check
 from preflight_checks.probes.packages import packages
 from preflight_checks.requirements import fold
 
@@ -640,25 +640,24 @@ def _number(job: Job, quantity: str, scope: Scope) -> float | None:
     return float(held) if isinstance(held, (int, float)) and not isinstance(held, bool) else None
 
 
-def _kubernetes(fleet: Fleet) -> Cluster | None:
-    return fleet.cluster if fleet.cluster is not None and fleet.cluster.kind == "kubernetes" else None
-
-
-def _not_judged(job: Job, fleet: Fleet) -> Verdict | None:
-    """The verdict if nothing can be judged, else None."""
-    cluster = _kubernetes(fleet)
-    if cluster is None:
-        return not_applicable(job.name, "the nodes are not reached through Kubernetes, which this check requires")
-    if not needs(job):
-        return not_applicable(job.name, "no manifest among the job's files states a number of pods")
-    if not cluster.nodes:
+def _cluster_of_pods(job: Job, fleet: Fleet, facts: Facts) -> Generator[Verdict, None, Cluster | None]:
+    """Gate: the Kubernetes cluster of the nodes, if its nodes and the number of the job's pods are known."""
+    cluster = fleet.cluster
+    if cluster is None or cluster.kind != "kubernetes":
+        yield not_applicable(job.name, "the nodes are not reached through Kubernetes, which this check requires")
+    elif not needs(job):
+        yield not_applicable(job.name, "no manifest among the job's files states a number of pods")
+    elif not cluster.nodes:
         reason = "; ".join(cluster.unknown) or "the cluster has no nodes"
-        return unknown(job.name, f"the resources of the cluster are not known: {reason}")
+        yield unknown(job.name, f"the resources of the cluster are not known: {reason}")
+    else:
+        return cluster
     return None
 
 
 @check("KUB040", "gang-does-not-fit", plan=no_requests, severity=Severity.ERROR)
-def gang_does_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+@given(_cluster_of_pods)
+def gang_does_not_fit(job: Job, fleet: Fleet, facts: Facts, cluster: Cluster) -> Iterator[Verdict]:
     """The cluster has room for all pods of the job at the same time.
 
     What it checks: for each role of the job's manifest, the GPUs, cores and memory that its pods request compared with
@@ -674,10 +673,6 @@ def gang_does_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     Known limits: taints, affinities between pods, volumes and quotas are not checked. If a pool is autoscaled (by its
     labels), or nodes are cordoned or not ready, it is a warning.
     """
-    nothing, cluster = _not_judged(job, fleet), _kubernetes(fleet)
-    if nothing is not None or cluster is None:
-        yield nothing or unknown(job.name, "there is no cluster")
-        return
     fitting = True
     for need in needs(job):
         nodes = [node for node in cluster.nodes if need.matches(node)]
@@ -729,7 +724,8 @@ def _evidence(need: PodNeed, room: Mapping[str, int]) -> Evidence:
 
 
 @warning_check("KUB041", "gang-starts-in-part", plan=no_requests)
-def gang_starts_in_part(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+@given(_cluster_of_pods)
+def gang_starts_in_part(job: Job, fleet: Fleet, facts: Facts, cluster: Cluster) -> Iterator[Verdict]:
     """Either all pods of the job can be placed now, or none of them starts.
 
     What it checks: without gang scheduling, the free resources of the nodes, compared with the pods that do not run
@@ -744,10 +740,6 @@ def gang_starts_in_part(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
 
     Known limits: free resources change by the minute; priorities, taints and quotas are not checked.
     """
-    nothing, cluster = _not_judged(job, fleet), _kubernetes(fleet)
-    if nothing is not None or cluster is None:
-        yield nothing or unknown(job.name, "there is no cluster")
-        return
     if fleet.records and not any(record.problem for record in fleet.records):
         yield passed(job.name)
         return

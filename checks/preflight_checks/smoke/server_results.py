@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 
 from preflight.agent import rank_events
@@ -117,8 +117,19 @@ def _named(run: ServerRun, culprit: Culprit, expected: str, remedy: str) -> Verd
     )
 
 
+def _started_run(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Generator[Verdict, None, ServerRun | None]:
+    """Gate: the run, if at least one of its processes ran."""
+    run = server_run_of(job, facts)
+    early = missing_server_run(job, fleet, facts, run)
+    if early is None:
+        return run
+    yield unknown(subject, "blocked by SMK021: no process ran") if early.required else early
+    return None
+
+
 @server_check("SMK022", "server-endpoint-unusable", severity=Severity.ERROR)
-def server_endpoint_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+@given(functools.partial(_started_run, subject="server endpoints"))
+def server_endpoint_unusable(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> Iterator[Verdict]:
     """Every server can listen at its endpoint, and every worker opens every server's port there.
 
     What it checks: each server binds its port before torch is imported, and each worker dials all of them from inside
@@ -134,11 +145,6 @@ def server_endpoint_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
 
     Known limits: connections within one node prove nothing about the network and do not count.
     """
-    run = server_run_of(job, facts)
-    early = missing_server_run(job, fleet, facts, run)
-    if early is not None:
-        yield early if not early.required else unknown("server endpoints", "blocked by SMK021: no process ran")
-        return
     culprit = run.culprit
     if culprit is None or blocker(run) != "SMK022":
         opened = [e for e in run.events if e.data.get("event") == rank_events.DIAL and e.data.get("result") == "open"]
@@ -158,7 +164,8 @@ def server_endpoint_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
 
 
 @server_check("SMK023", "servers-and-workers-told-differently", severity=Severity.ERROR)
-def process_settings_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+@given(functools.partial(_started_run, subject="settings of processes"))
+def process_settings_differ(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> Iterator[Verdict]:
     """Servers and workers have consistent settings for themselves and each other.
 
     What it checks: before torch is imported each process reports its role, index, the numbers of servers and workers,
@@ -174,11 +181,6 @@ def process_settings_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
 
     Known limits: how the job's own program uses these values is not seen.
     """
-    run = server_run_of(job, facts)
-    early = missing_server_run(job, fleet, facts, run)
-    if early is not None:
-        yield early if not early.required else unknown("settings of processes", "blocked by SMK021: no process ran")
-        return
     culprit = run.culprit
     if culprit is not None and blocker(run) == "SMK023":
         remedy = "Give every process the same lists and counts, and a unique index" + _sources(run, culprit)
