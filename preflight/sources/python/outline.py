@@ -82,12 +82,6 @@ class Outline:
         """The values assigned to each variable in a function (None: outside all of them), by its dotted name."""
         return self._assigned.get(id(function), {})
 
-    def arguments_by_variable(self, function: Function | None) -> dict[str, list[ast.expr]]:
-        """The arguments that each variable gets in calls of it or its methods in a function: `stopper(loss)`,
-        `meter.add(x)`.
-        """
-        return self._arguments_by_variable.get(id(function), {})
-
     def calls_in(self, function: Function | None) -> Sequence[ast.Call]:
         """The calls in a function (None: outside all of them)."""
         return self._calls_in.get(id(function), ())
@@ -158,19 +152,6 @@ class Outline:
                     targets = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
                     for each in targets:
                         table.setdefault(dotted(each), []).append(value)
-        return found
-
-    @functools.cached_property
-    def _arguments_by_variable(self) -> dict[int, dict[str, list[ast.expr]]]:
-        found: dict[int, dict[str, list[ast.expr]]] = {}
-        for key, calls in self._calls_in.items():
-            table = found.setdefault(key, {})
-            for call in calls:
-                statement = self.parent(call)
-                # Only a call whose result is unused is made for its effect on its receiver.
-                if isinstance(statement, ast.Expr):
-                    receiver = call.func.value if isinstance(call.func, ast.Attribute) else call.func
-                    table.setdefault(dotted(receiver), []).extend(call.args)
         return found
 
     @functools.cached_property

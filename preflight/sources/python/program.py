@@ -214,19 +214,6 @@ class Program:
             if member in other.imports:
                 yield from self._named(other, other.imports[member], depth + 1)
 
-    def imports_of(self, module: Module) -> Iterator[tuple[Module, ast.AST]]:
-        """The statements that import a module, each with the module that it is in."""
-        stem = "/" + module.file.path.removesuffix(".py").removesuffix("/__init__")
-        for other in self.modules:
-            statements: list[ast.Import | ast.ImportFrom] = [*other.nodes(ast.Import), *other.nodes(ast.ImportFrom)]
-            for statement in statements:
-                names = [alias.name for alias in statement.names]
-                if isinstance(statement, ast.ImportFrom):
-                    names = [statement.module or "", *(f"{statement.module or ''}.{name}" for name in names)]
-                parts = ("/" + name.strip(".").replace(".", "/") for name in names)
-                if any(stem.endswith(part) and part != "/" for part in parts):
-                    yield other, statement
-
     @functools.cached_property
     def _assigned(self) -> frozenset[str]:
         """The attributes that the program assigns anywhere, but to `self`."""

@@ -469,10 +469,6 @@ class Ranks:
                     return guard_of
         return RankGuard(RankSet.UNDECIDED)
 
-    def has_exits(self, but: ast.expr | None = None) -> bool:
-        """Whether some ranks leave a function or a step early, under another condition than `but`."""
-        return any(guard_of.test is not but for guard_of in self._after_exits.values())
-
     @functools.cached_property
     def _after_exits(self) -> dict[int, RankGuard]:
         """Statements after `if rank != 0: return`, by id."""
