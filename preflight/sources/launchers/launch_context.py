@@ -405,6 +405,7 @@ def state_unread_variables(line: LaunchLine, visible: Mapping[str, Variable], tr
     It is assigned and not exported, or its assignment is among the arguments.
     """
     builder = ClaimBuilder("environment", line.scope, line.command.condition)
+    _state_lost(builder, line)
     texts: dict[str, str] = {}
     for name in sorted(set(line.command.variables) - set(visible)):
         variable = line.command.variables[name]
@@ -427,6 +428,26 @@ def state_unread_variables(line: LaunchLine, visible: Mapping[str, Variable], tr
         if match is not None and _READ_BY_PROGRAMS.fullmatch(match["name"]) and word.span not in _before(line):
             builder.add("variable_as_argument", Known(match["name"]), word.span, word.spelling)
     return tuple(builder.claims)
+
+
+#: A file that an inner shell reads may set anything.
+_SOURCES = re.compile(r"\bsource\b|(?:^|[\s;&'\"])\.\s")
+
+
+def _state_lost(builder: ClaimBuilder, line: LaunchLine) -> None:
+    """State each variable that a word in an inner shell needs, and that the shell around it does not hand on."""
+    outer = line.command.outer
+    if outer is None or any(_SOURCES.search(word.spelling) for word in outer.words):
+        return
+    for word in line.command.words:
+        value = word.value
+        for name in value.set_by_caller if isinstance(value, Unresolved) else ():
+            assigned = outer.variables.get(name)
+            if assigned is not None and name not in line.command.environment and not assigned.condition:
+                place = ClaimBuilder("environment", line.scope)
+                spelling = assigned.spelling if assigned.spelling.startswith(name) else f"{name}={assigned.spelling}"
+                place.add("unexported_variable", Known(name), assigned.span, spelling)
+                builder.add("unexported_variable", Known(name), word.span, word.spelling, because=tuple(place.claims))
 
 
 def state_withheld_variables(

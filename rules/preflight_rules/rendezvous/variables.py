@@ -427,7 +427,8 @@ def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
 
     What it checks: Variables that launchers and communication libraries read (NPROC_PER_NODE, MASTER_ADDR, NCCL_*,
     CUDA_VISIBLE_DEVICES ...) are exported or stand before the command. They are neither assigned on their own line
-    and used nowhere else, nor written among the arguments.
+    and used nowhere else, nor written among the arguments. What the words of a launch in `bash -c '...'` need is
+    exported.
 
     Why it matters: The shell keeps the value to itself. The program runs with its default: one process, all GPUs,
     another port.
@@ -446,6 +447,16 @@ def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
         (name,) = texts(claim.value) or ("",)
         if name in _SET_BY_LAUNCHERS and _is_set_by_launchers(job, claim):
             yield passed(claim.span.path)
+            continue
+        if claim.because:
+            yield undecided(claim.span.path, (claim,)) or failed(
+                claim.span.path,
+                f"{quoted(claim)} is expanded by an inner shell, which does not get {name}: {placed(claim.because[0])} is"
+                " not handed on to it.",
+                at=claim,
+                also=((claim.because[0], "set here"),),
+                remedy=f"Export {name}, or let the outer script expand it: no backslash, and double quotes.",
+            )
             continue
         as_argument = claim.quantity == "variable_as_argument"
         yield undecided(claim.span.path, (claim,)) or failed(
