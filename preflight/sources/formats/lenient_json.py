@@ -7,6 +7,7 @@ recovery of tree-sitter's grammar does) would state them at the wrong depth.
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, field
 
@@ -251,18 +252,15 @@ class _Reader:
             whole = number.group(1) is None and number.group(2) is None
             return Node(Kind.SCALAR, start, self.position, int(word) if whole else float(word))
         if word in _PYTHON_WORDS:
-            self.fault(f"`{word}` is Python; JSON uses `{_json_word(word)}`", start, self.position)
-            return Node(Kind.SCALAR, start, self.position, _PYTHON_WORDS[word])
+            value = _PYTHON_WORDS[word]
+            self.fault(f"`{word}` is Python; JSON uses `{json.dumps(value)}`", start, self.position)
+            return Node(Kind.SCALAR, start, self.position, value)
         if _CAPITALS.fullmatch(word):
             message = f"`{word[:60]}` is not a JSON value; it looks like a placeholder that a script replaces"
             self.fault(message, start, self.position, template=True)
             return Node(Kind.TEMPLATE, start, self.position, word)
         self.fault(f"`{word[:60]}` is not a JSON value; strings need double quotes", start, self.position)
         return Node(Kind.BROKEN, start, self.position, word)
-
-
-def _json_word(word: str) -> str:
-    return "null" if word == "None" else word.lower()
 
 
 def _unescape(text: str) -> str:

@@ -189,18 +189,21 @@ class _Reader:
         return made
 
     def _pair(self, at: int) -> int:
+        node = self._assignment(self._table, at, 0)
+        self._table.end = max(self._table.end, node.end)
+        return node.end
+
+    def _assignment(self, table: _Table, at: int, depth: int) -> Node:
+        """Add `a.b = value` to a table, and return the value."""
         keys, end = self._keys(at)
         end = self._blank(end)
         if not self.text.startswith("=", end):
             raise _Broken("expected `=` and a value after the key", end)
-        node = self._value(self._blank(end + 1), 0)
-        table = self._table
+        node = self._value(self._blank(end + 1), depth)
         for key, start, stop in keys[:-1]:
             table = self._below(table, key, start, stop)
-        key, start, stop = keys[-1]
-        table.entries.append((key, start, stop, node))
-        table.end = max(table.end, node.end)
-        return node.end
+        table.entries.append((*keys[-1], node))
+        return node
 
     def _keys(self, at: int) -> tuple[list[tuple[str, int, int]], int]:
         """A dotted key: each part with its location, and the end of the key."""
@@ -276,16 +279,7 @@ class _Reader:
         table = _Table(at, at)
         end = self._space(at + 1)
         while not self.text.startswith("}", end):
-            keys, end = self._keys(end)
-            end = self._blank(end)
-            if not self.text.startswith("=", end):
-                raise _Broken("expected `=` and a value after the key", end)
-            node = self._value(self._blank(end + 1), depth + 1)
-            inner = table
-            for key, start, stop in keys[:-1]:
-                inner = self._below(inner, key, start, stop)
-            inner.entries.append((*keys[-1], node))
-            end = self._space(node.end)
+            end = self._space(self._assignment(table, end, depth + 1).end)
             if self.text.startswith(",", end):
                 end = self._space(end + 1)
             elif not self.text.startswith("}", end):

@@ -219,14 +219,14 @@ class _Builder:
     def _close(self, event: Any) -> None:
         done = self._open.pop()
         end = self.offset + event.end_mark.index
+        # The end of a block is only known from the next event; its last value ends it.
+        closing = "}" if done.mapping else "]"
+        end = max(end if self.text[end - 1 : end] == closing else done.last, done.start)
         if done.mapping:
-            # The end of a block mapping is only known from the next event; its last value ends it.
-            end = max(end if self.text[end - 1 : end] == "}" else done.last, done.start)
             own = {member.key for member in done.members}
             members = (*(member for member in done.merged if member.key not in own), *done.members)
             node = Node(Kind.OBJECT, done.start, end, members=members)
         else:
-            end = max(end if self.text[end - 1 : end] == "]" else done.last, done.start)
             node = Node(Kind.ARRAY, done.start, end, items=tuple(done.items))
         self._add(node, done.size, done.anchor)
 

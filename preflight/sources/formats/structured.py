@@ -96,6 +96,11 @@ class Node:
         node = self.at(*path)
         return node.items if node is not None else ()
 
+    def members_at(self, *path: str) -> tuple[Member, ...]:
+        """The members in force of the object at the end of a path of keys; empty if there is none."""
+        node = self.at(*path)
+        return node.in_force if node is not None else ()
+
     def text(self, *path: str) -> str:
         """The string at the end of a path of keys; empty if there is none, or if it is unknown."""
         node = self.at(*path) if path else self
@@ -179,13 +184,10 @@ class NodeClaims:
 
     def notes(self, document: Document) -> list[Note]:
         """The syntax faults of the file, each as a located note; the first twenty."""
+        kinds = {True: NoteKind.TEMPLATE, False: NoteKind.MALFORMED}
         return [
-            Note(
-                NoteKind.TEMPLATE if fault.template else NoteKind.MALFORMED,
-                f"{self.file.path}: {fault.message}",
-                self.places.span(fault.start, fault.end),
-            )
-            for fault in document.faults[:_MAX_NOTES]
+            Note(kinds[one.template], f"{self.file.path}: {one.message}", self.places.span(one.start, one.end))
+            for one in document.faults[:_MAX_NOTES]
         ]
 
     def span(self, node: Node) -> Span:
@@ -220,6 +222,16 @@ class NodeClaims:
             because=because,
             origin=self.places.value_span(member.node.start, member.node.end),
         )
+        self.claims.append(claim)
+        return claim
+
+    def add_key(
+        self, quantity: str, value: Value, member: Member, spelling: str = "", *, because: tuple[Claim, ...] = ()
+    ) -> Claim:
+        """Claim that `quantity` is `value`, located at the key of `member`, and spelled as it by default."""
+        span = self.places.span(member.key_start, member.key_end)
+        shown = spelling or self.file.text[member.key_start : member.key_end]
+        claim = Claim(quantity, value, span, shown, self.source, self.scope, self.strength, because=because)
         self.claims.append(claim)
         return claim
 
