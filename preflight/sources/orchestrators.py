@@ -42,14 +42,13 @@ from preflight.model.job.value import Symbol
 from preflight.sources.base import Command, Reading, SourceFile, Tree, set_by_caller, suppressions
 from preflight.sources.configs.framework_files import FRAMEWORKS, Framework, Key, keys_in_force, state_settings
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, code_of, value_of
-from preflight.sources.launchers.claim_builder import product_of
 from preflight.sources.secrets import secrets_of, without_secrets
 from preflight.sources.shell.evaluator import evaluate_code
 from preflight.sources.shell.shell_document import Alt, FileText, Hole, Lit, Piece, Place, Text
 from preflight.sources.shell.state import Kind as SlotKind
 from preflight.sources.shell.state import Slot
 from preflight.sources.shell.words import hole
-from preflight.sources.value_readers import as_count, as_float
+from preflight.sources.value_readers import as_count, as_float, product_of
 
 #: The value of a variable: one of the counts below, or a value known only at run time.
 NODES, GPUS_PER_NODE, GPUS, WORLD = "nodes", "gpus_per_node", "gpus", "world"
@@ -76,10 +75,6 @@ class RanksPerNode:
     member: Member | None
     variables: dict[str, str | Symbol]
     total: bool = False
-
-
-def _is_object(root: Node) -> bool:
-    return root.kind is Kind.OBJECT
 
 
 def _is_no_other_type(root: Node) -> bool:
@@ -138,12 +133,9 @@ def _sky(root: Node) -> Accelerators | None:
     """
     resources = root.at("resources")
     member = (resources.member("accelerators") or resources.member("gpus")) if resources is not None else None
-    listed = [member] if member is not None else []
-    for key in ("any_of", "ordered"):
-        choice = resources.at(key) if resources is not None else None
-        for item in choice.items if choice is not None else ():
-            found = (item.member("accelerators") or item.member("gpus")) if item.kind is Kind.OBJECT else None
-            listed.extend([found] if found is not None else [])
+    choices = [item for key in ("any_of", "ordered") for item in root.items_at("resources", key)]
+    others = [item.member("accelerators") or item.member("gpus") for item in choices if item.kind is Kind.OBJECT]
+    listed = [found for found in (member, *others) if found is not None]
     offers = [offer for found in listed for offer in _sky_offers(found.node)]
     if not listed or not offers:
         return None
@@ -181,13 +173,10 @@ def _dstack(root: Node) -> Accelerators | None:
         return None
     node = member.node
     if node.kind is Kind.OBJECT:
-        count = node.member("count")
-        kind = node.member("name")
-        return Accelerators(
-            member,
-            _dstack_count(value_of(count.node)) if count is not None else Known(1),
-            lift(str, value_of(kind.node)) if kind is not None and kind.node.kind is Kind.SCALAR else None,
-        )
+        counted, kind = node.member("count"), node.member("name")
+        number = _dstack_count(value_of(counted.node)) if counted is not None else Known(1)
+        is_named = kind is not None and kind.node.kind is Kind.SCALAR
+        return Accelerators(member, number, lift(str, value_of(kind.node)) if kind is not None and is_named else None)
     value = value_of(node)
     if not isinstance(value, Known):
         return Accelerators(member, value)
@@ -195,9 +184,8 @@ def _dstack(root: Node) -> Accelerators | None:
     counts = [part for part in parts if re.fullmatch(r"\d+|\d*\.\.\d*", part)]
     kinds = [part for part in parts if re.match(r"[A-Za-z]", part)]
     many = Unresolved("a choice of GPUs") if kinds and "," in kinds[-1] else None
-    return Accelerators(
-        member, _dstack_count(Known(counts[-1])) if counts else Known(1), many or (Known(kinds[-1]) if kinds else None)
-    )
+    count = _dstack_count(Known(counts[-1])) if counts else Known(1)
+    return Accelerators(member, count, many or (Known(kinds[-1]) if kinds else None))
 
 
 def _dstack_count(value: Value) -> Value:
@@ -213,9 +201,8 @@ def _mcli(root: Node) -> Accelerators | None:
     if member is None:
         return None
     kind = root.member("compute", "gpu_type") or root.member("gpu_type")
-    return Accelerators(
-        member, as_int(value_of(member.node)), lift(str, value_of(kind.node)) if kind is not None else None, total=True
-    )
+    named = lift(str, value_of(kind.node)) if kind is not None else None
+    return Accelerators(member, as_int(value_of(member.node)), named, total=True)
 
 
 _HEAD = 60_000
@@ -525,7 +512,7 @@ def _slots(root: Node) -> Accelerators | None:
 
 #: What only code can read of the files of each orchestrator.
 _READERS: dict[str, dict[str, Any]] = {
-    "skypilot": {"accelerators": _sky, "has_settings": _is_object},
+    "skypilot": {"accelerators": _sky, "has_settings": lambda root: root.kind is Kind.OBJECT},
     "dstack": {"accelerators": _dstack, "has_settings": _is_no_other_type},
     "azure-ml": {"accelerators": lambda _: None, "tasks": _tasks, "ranks": _ranks},
     "mcli": {"accelerators": _mcli, "framework": FRAMEWORKS["composer"]},

@@ -117,13 +117,23 @@ def count_of(value: Value) -> Value:
     return lift(lambda item: len(item) if isinstance(item, tuple) else 1, value)
 
 
+def sum_of(*items: Plain) -> Plain:
+    """The sum of whole numbers, which may be texts; for `lift`."""
+    return sum(int(str(item)) for item in items)
+
+
+def product_of(one: Plain, other: Plain) -> Plain:
+    """The product of two whole numbers, which may be texts; for `lift`."""
+    return int(str(one)) * int(str(other))
+
+
 def first_of(value: Value) -> Value:
     """The first member of a list in a text; an empty string if there is none."""
     return lift(lambda item: item[0] if isinstance(item, tuple) and item else "", as_strings(value))
 
 
 def as_gflag(value: Value) -> Value:
-    """A boolean of gflags."""
+    """A boolean of gflags, which does not take `on` and `off`."""
     return lift(_gflag, value)
 
 
@@ -165,6 +175,21 @@ def _devices(item: Plain) -> Plain:
     return len(item) if isinstance(item, tuple) else item
 
 
+def as_devices(value: Value) -> Value:
+    """The number of devices in `8`, `0,1` or `[0, 1]` on a line; anything else means those of the node."""
+    return lift(_listed_devices, value)
+
+
+def _listed_devices(item: Plain) -> int:
+    text = str(item).strip("'\"")
+    listed = re.fullmatch(r"\[([\d,\s]*)\]", text)
+    if listed is not None or "," in text:
+        return len([part for part in (listed[1] if listed else text).split(",") if part.strip()])
+    if not is_whole_number(text):
+        raise ValueError(f"{text}: as many processes as the node has devices")
+    return int(text)
+
+
 def _count_or_auto(value: Value) -> Value:
     return Unresolved("auto: found by trial in the first steps") if value == Known("auto") else as_int(value)
 
@@ -204,12 +229,16 @@ READERS: dict[str, Reader] = {
     "names": of_each(_names),
     "degree": of_each(_degree),
     "lower": of_each(lambda item: str(item).lower()),
+    #: `no` without quotation marks is YAML's false.
+    "lower_no": of_each(lambda item: "no" if item is False else str(item).lower()),
     "number": as_number,
     "limit": of_each(_limit),
     #: A parallel degree, of which 0 means the same as 1.
     "at_least_one": of_each(lambda item: max(int(str(item)), 1)),
     "above_zero": of_each(lambda item: int(str(item)) > 0),
     "count_or_auto": _count_or_auto,
+    "listed_devices": as_devices,
+    "address": of_each(lambda item: str(item).strip("[]")),
     "devices": lambda value: as_number(lift(_devices, value)),
     #: GPUs of one node; those of several nodes are a list of lists, which has no single number.
     "length": of_each(lambda item: len(item) if isinstance(item, tuple) and item else 1),

@@ -12,6 +12,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from preflight._util import toml
 from preflight._util.budget import truncate
@@ -32,7 +33,6 @@ from preflight.model.job import (
     alternatives,
     as_int,
     is_whole_number,
-    lift,
 )
 from preflight.sources.base import Reading, SourceFile, Tree, suppressions
 from preflight.sources.configs.framework_files import state_settings
@@ -105,11 +105,9 @@ def _state_model(node_claims: NodeClaims, root: Node, model: Node) -> None:
     found: dict[str, Claim] = {}
     for quantity, names in _MODEL_KEYS.items():
         member = next((m for name in names if (m := model.member(name)) is not None and m.node.value is not None), None)
-        if member is not None:
-            value = as_int(value_of(member.node))
-            number = next(iter(alternatives(value)), None)
-            if isinstance(value, Unresolved) or not isinstance(number, int) or number < 1:
-                continue
+        value = as_int(value_of(member.node)) if member is not None else Known(None)
+        number = next(iter(alternatives(value)), None)
+        if member is not None and isinstance(number, int) and number >= 1:
             found[quantity] = node_claims.add(quantity, value, member)
     activation = model.member("hidden_act") or model.member("hidden_activation")
     kind = model.text("model_type") or root.text("model_type")
@@ -122,24 +120,18 @@ def _state_model(node_claims: NodeClaims, root: Node, model: Node) -> None:
 
 
 #: Kinds of models whose feed-forward part has a gate.
-_GATED = frozenset(
-    (
-        *("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "deepseek_v2", "deepseek_v3"),
-        *("gemma", "gemma2", "phi3", "ernie4_5", "ernie4_5_moe", "internlm2", "internlm3", "olmo2"),
-    )
+_GATED = (
+    *("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "deepseek_v2", "deepseek_v3"),
+    *("gemma", "gemma2", "phi3", "ernie4_5", "ernie4_5_moe", "internlm2", "internlm3", "olmo2"),
 )
 
 
 #: Kinds whose layers are attention with grouped heads and one gated feed-forward part. The values are what each adds: a
 #: bias of the query, key and value projections; norms of each head's queries and keys.
 _DENSE = {
-    "llama": (False, False),
-    "mistral": (False, False),
-    "qwen2": (True, False),
-    "qwen3": (False, True),
-    "mixtral": (False, False),
-    "qwen2_moe": (True, False),
-    "qwen3_moe": (False, True),
+    **dict.fromkeys(("llama", "mistral", "mixtral"), (False, False)),
+    **dict.fromkeys(("qwen2", "qwen2_moe"), (True, False)),
+    **dict.fromkeys(("qwen3", "qwen3_moe"), (False, True)),
 }
 _LATENT = ("deepseek_v3", "deepseek_v2")
 _MAX_NUMBER = 10**15
@@ -155,15 +147,11 @@ class Sizes:
     def number(self, name: str, default: int | None = None) -> int:
         """A whole number."""
         node = self._model.at(name)
-        if node is None or node.value is None:
-            if default is None:
-                raise KeyError(name)
-            return default
-        if node.kind is not Kind.SCALAR or isinstance(node.value, bool) or not isinstance(node.value, int):
+        value = node.value if node is not None else None
+        value = default if value is None else value
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MAX_NUMBER:
             raise KeyError(name)
-        if not 0 <= node.value < _MAX_NUMBER:
-            raise KeyError(name)
-        return node.value
+        return value
 
     def flag(self, name: str, *, default: bool) -> bool:
         """A boolean."""
@@ -225,17 +213,10 @@ def _count_latent_attention(sizes: Sizes, *, corrected: bool) -> int:
 
     `corrected`: whether a bias for each expert corrects the router's choice.
     """
-    width, layers, heads = (
-        sizes.number("hidden_size"),
-        sizes.number("num_hidden_layers"),
-        sizes.number("num_attention_heads"),
+    width, layers, heads, latent = map(
+        sizes.number, ("hidden_size", "num_hidden_layers", "num_attention_heads", "kv_lora_rank")
     )
-    plain, turned, out = (
-        sizes.number("qk_nope_head_dim"),
-        sizes.number("qk_rope_head_dim"),
-        sizes.number("v_head_dim"),
-    )
-    latent = sizes.number("kv_lora_rank")
+    plain, turned, out = map(sizes.number, ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
     if sizes.has("q_lora_rank"):
         rank = sizes.number("q_lora_rank")
         query = width * rank + rank + rank * heads * (plain + turned)
@@ -481,18 +462,15 @@ def _state_framework(node_claims: NodeClaims, root: Node, name: str) -> None:
 
 
 def _state_keys(node_claims: NodeClaims, root: Node) -> None:
+    own = replace(node_claims, source="trainer", strength=Strength.CONFIG)
     for member in truncate(root.members, _MAX_KEYS, "keys"):
-        span = node_claims.places.span(member.key_start, member.key_end)
         value = Unresolved("a placeholder") if set(member.key) & set("{}<>$@%") else Known(member.key)
-        claim = Claim("trainer_argument", value, span, member.key, "trainer", node_claims.scope, Strength.CONFIG)
-        node_claims.claims.append(claim)
+        own.add_key("trainer_argument", value, member, member.key)
 
 
 def _state_fsdp(node_claims: NodeClaims, root: Node) -> None:
-    section = root.at("fsdp_config")
-    members = section.in_force if section is not None and section.kind is Kind.OBJECT else ()
     version = root.member("fsdp_version")
-    state_fsdp(node_claims, (*((version,) if version is not None else ()), *members))
+    state_fsdp(node_claims, (*((version,) if version is not None else ()), *root.members_at("fsdp_config")))
 
 
 def _state_sharding(node_claims: NodeClaims, root: Node) -> None:
@@ -507,12 +485,16 @@ def _state_sharding(node_claims: NodeClaims, root: Node) -> None:
 
 
 def _deepspeed(node_claims: NodeClaims, root: Node, tree: Tree) -> Iterator[Reference]:
-    member, path = root.member("deepspeed"), root.text("deepspeed")
-    target = (
-        tree.resolve(path, relative_to=node_claims.file.path) if path.endswith((".json", ".jsonc", ".hjson")) else None
-    )
+    if root.text("deepspeed").endswith((".json", ".jsonc", ".hjson")):
+        yield from _references(node_claims, root.member("deepspeed"), "config", tree)
+
+
+def _references(node_claims: NodeClaims, member: Member | None, role: str, tree: Tree) -> Iterator[Reference]:
+    """Refer to the file below the root that a member names."""
+    path = member.node.text() if member is not None else ""
+    target = tree.resolve(path, relative_to=node_claims.file.path) if path else None
     if member is not None and target is not None:
-        yield Reference(posixpath.normpath(target), "config", node_claims.span(member.node), node_claims.scope)
+        yield Reference(posixpath.normpath(target), role, node_claims.span(member.node), node_claims.scope)
 
 
 def _model(node_claims: NodeClaims, root: Node, tree: Tree) -> Iterator[Reference]:
@@ -552,17 +534,10 @@ _BESIDE = re.compile(
 _INDENTED = re.compile(r"^[ \t].*$", re.MULTILINE)
 _KEY = re.compile(r"^([A-Za-z_]\w*)[ \t]*:", re.MULTILINE)
 _PLACEHOLDER = re.compile(r"[{}<>$@%]")
-_MEGATRON = {
-    "megatron_lm_tp_degree": "tensor_parallel_size",
-    "megatron_lm_pp_degree": "pipeline_parallel_size",
-    "megatron_lm_context_parallel_size": "context_parallel_size",
-    "megatron_lm_expert_model_parallel_size": "expert_parallel_size",
-}
-_PARALLELISM = {
-    "parallelism_config_tp_size": "tensor_parallel_size",
-    "parallelism_config_cp_size": "context_parallel_size",
-}
+#: The parallel sizes of Accelerate's sections, which have options of the same names.
+PARALLEL_SIZES: dict[str, str] = _TABLE["parallel_sizes"]
 _DEFAULT_PORT = 29500
+_FILLED_IN = Unresolved("a placeholder that is replaced later")
 #: The methods of starting DeepSpeed on several machines that need accelerate on each of them.
 EACH_MACHINE = ("standard", "nossh")
 
@@ -628,12 +603,9 @@ def _state_accelerate_keys(node_claims: NodeClaims, root: Node) -> None:
 
 
 def _state_key(node_claims: NodeClaims, member: Member, name: str) -> None:
-    span = node_claims.places.span(member.key_start, member.key_end)
     templated = _PLACEHOLDER.search(member.key) is not None
-    value = Unresolved("a placeholder that is replaced later") if templated else Known(name)
-    node_claims.claims.append(
-        Claim("accelerate_key", value, span, member.key, node_claims.source, node_claims.scope, Strength.CONFIG)
-    )
+    value = _FILLED_IN if templated else Known(name)
+    node_claims.add_key("accelerate_key", value, member, member.key)
 
 
 def _state_launch(node_claims: NodeClaims, root: Node) -> None:
@@ -652,38 +624,31 @@ def _state_launch(node_claims: NodeClaims, root: Node) -> None:
         if port is None or port.node.value is None:
             _default(node_claims, "master_port", _DEFAULT_PORT, kind, "main_process_port", Relation.SETS)
     node_claims.add_member("rendezvous_backend_unread", root.member("rdzv_backend"), as_text)
-    node_claims.add_member("mixed_precision", root.member("mixed_precision"), _precision)
+    node_claims.add_member("mixed_precision", root.member("mixed_precision"), READERS["lower_no"])
     devices = root.member("gpu_ids")
     if devices is not None and devices.node.value not in (None, "all"):
         # Accelerate overwrites these variables.
-        node_claims.add(
-            "env.CUDA_VISIBLE_DEVICES", as_text(_scalar_value(devices.node)), devices, strength=Strength.FLAG
-        )
+        named = value_of(devices.node) if devices.node.kind is Kind.SCALAR else _FILLED_IN
+        node_claims.add("env.CUDA_VISIBLE_DEVICES", as_text(named), devices, strength=Strength.FLAG)
 
 
 def _default(
     node_claims: NodeClaims, quantity: str, value: int, member: Member, missing: str, relation: Relation
 ) -> None:
     claim = node_claims.add(quantity, Known(value), member, relation=relation, strength=Strength.DEFAULT)
-    spelled = f"{claim.spelling} (without {missing})"
-    node_claims.claims[-1] = Claim(
-        quantity, Known(value), claim.span, spelled, claim.source, claim.scope, claim.strength, relation
-    )
+    node_claims.claims[-1] = replace(claim, spelling=f"{claim.spelling} (without {missing})", origin=None)
 
 
 def _state_deepspeed(node_claims: NodeClaims, root: Node, tree: Tree) -> list[Reference]:
     section = root.at("deepspeed_config")
     if section is None or section.kind is not Kind.OBJECT:
         return []
-    references = []
-    for key, role in (("deepspeed_config_file", "config"), ("deepspeed_hostfile", "hostfile")):
-        member = section.member(key)
-        path = section.text(key)
-        target = tree.resolve(path, relative_to=node_claims.file.path) if path and path != "none" else None
-        if member is not None and target is not None:
-            references.append(
-                Reference(posixpath.normpath(target), role, node_claims.span(member.node), node_claims.scope)
-            )
+    references = [
+        reference
+        for key, role in (("deepspeed_config_file", "config"), ("deepspeed_hostfile", "hostfile"))
+        if section.text(key) != "none"
+        for reference in _references(node_claims, section.member(key), role, tree)
+    ]
     node_claims.add_member("multinode_launcher", section.member("deepspeed_multinode_launcher"), as_text)
     if section.text("deepspeed_config_file") in ("", "none"):
         inner = NodeClaims(node_claims.file, "deepspeed", node_claims.scope)
@@ -695,23 +660,11 @@ def _state_deepspeed(node_claims: NodeClaims, root: Node, tree: Tree) -> list[Re
 
 
 def _state_sections(node_claims: NodeClaims, root: Node) -> None:
-    section = root.at("fsdp_config")
-    state_fsdp(node_claims, section.in_force if section is not None else ())
-    for name, quantities in (("megatron_lm_config", _MEGATRON), ("parallelism_config", _PARALLELISM)):
-        section = root.at(name)
-        for member in section.in_force if section is not None else ():
-            quantity = quantities.get(member.key)
-            if quantity is not None:
-                node_claims.add_member(quantity, member, as_int)
-
-
-def _scalar_value(node: Node) -> Value:
-    return Known(node.value) if node.kind is Kind.SCALAR else Unresolved("a placeholder that is replaced later")
-
-
-def _precision(value: Value) -> Value:
-    """`no` without quotation marks is YAML's false."""
-    return lift(lambda item: "no" if item is False else str(item).lower(), value)
+    state_fsdp(node_claims, root.members_at("fsdp_config"))
+    for name in ("megatron_lm_config", "parallelism_config"):
+        for member in root.members_at(name):
+            if member.key in PARALLEL_SIZES and member.key.startswith(name.removesuffix("config")):
+                node_claims.add_member(PARALLEL_SIZES[member.key], member, as_int)
 
 
 def _processes(value: Value) -> Value:

@@ -33,7 +33,6 @@ from preflight.model.job import (
     Claim,
     Known,
     Launch,
-    Plain,
     Reference,
     Relation,
     Scope,
@@ -52,7 +51,6 @@ from preflight.sources.launchers import slurm
 from preflight.sources.launchers.claim_builder import (
     ClaimBuilder,
     endpoint,
-    option_setting,
     state_launcher,
     state_options,
     state_unknown,
@@ -62,42 +60,23 @@ from preflight.sources.launchers.option_parser import (
     GivenOption,
     ScannedLine,
     declared_table,
-    generated_table,
     is_python,
     join_spans,
     known_prefix,
     python_program,
     relative,
     scan,
-    table,
     text_of,
     texts,
 )
 from preflight.sources.launchers.script_arguments import read_program
-from preflight.sources.launchers.slurm import BatchOption
 from preflight.sources.launchers.wrappers import Wrapper, exported_names, program_name, strip_wrappers
 from preflight.sources.orchestrators import task_role
-from preflight.sources.tables import load_table
-from preflight.sources.value_readers import as_text
+from preflight.sources.value_readers import as_text, product_of
 
-_LOGGING = {"verbose": "-v --verbose"}
-_START = generated_table(
-    load_table("ray_start"),
-    valued={"other": "--log-style --log-color", "redis_address": "--redis-address", "redis_port": "--redis-port"},
-    flags=_LOGGING,
-    abbreviations=False,
-    interleaved=True,
-)
-_SUBMIT = generated_table(
-    load_table("ray_job_submit"),
-    valued={"other": "--log-style --log-color --verify --headers"},
-    flags=_LOGGING,
-    abbreviations=False,
-)
-_SUBMIT_TO_FILE = table(
-    {"other": "--log-style --log-color --log-level --cluster-name -n --port-forward -p --args"},
-    {"help": "-h --help", "switch": "--stop --start --screen --tmux --no-config-cache", **_LOGGING},
-)
+_START = declared_table("ray-start")
+_SUBMIT = declared_table("ray-job-submit")
+_SUBMIT_TO_FILE = declared_table("ray-submit")
 _HEAD_PORT = 6379
 #: Ports of components that RayParams.update_pre_selected_port requires to be distinct.
 _PORTS = (
@@ -141,10 +120,10 @@ class RayReader:
                 builder.add_setting("master_port", port, as_int)
             elif not scanned.incomplete:
                 spelling = f"{word.spelling} start --head (without --port)"
-                builder.add("master_port", Known(_HEAD_PORT), word.span, spelling, strength=Strength.DEFAULT)
+                builder.add("master_port", Known(_HEAD_PORT), word, spelling, strength=Strength.DEFAULT)
             builder.add_setting("master_addr", scanned.last("node_ip_address"), as_text)
         elif not scanned.incomplete:
-            builder.add("ray_role", Known("worker"), word.span, f"{word.spelling} start")
+            builder.add("ray_role", Known("worker"), word, f"{word.spelling} start")
             builder.add_setting("ray_port", scanned.last("port"), as_int)
         if address is not None:
             builder.add_setting("rendezvous_endpoint", address, as_text)
@@ -154,7 +133,7 @@ class RayReader:
                 builder.add_setting("master_port", address, lambda _: number)
         if not scanned.incomplete:
             block = scanned.last("block")
-            builder.add("ray_block", Known(block is not None), (block or word).span, (block or word).spelling)
+            builder.add("ray_block", Known(block is not None), block or word)
         state_options(builder, "ray-start", scanned.last)
         _state_ports(builder, scanned)
         state_unknown(builder, scanned)
@@ -173,7 +152,7 @@ class RayReader:
         if scanned.last("help") is not None:
             return Reading()
         builder = ClaimBuilder(self.name, line.scope, line.command.condition)
-        builder.add("ray_role", Known("submit"), line.words[0].span, line.words[0].spelling)
+        builder.add("ray_role", Known("submit"), line.words[0])
         state_options(builder, "ray-submit", scanned.last)
         state_unknown(builder, scanned)
         state_launcher(builder, "ray_job_submit", line.words[0], scanned)
@@ -190,7 +169,7 @@ class RayReader:
             return Reading()
         builder = ClaimBuilder(self.name, line.scope, line.command.condition)
         cluster, *words = scanned.rest
-        builder.add("ray_role", Known("submit"), line.words[0].span, line.words[0].spelling)
+        builder.add("ray_role", Known("submit"), line.words[0])
         target = relative(text_of(cluster) or "", line, tree)
         words = [word for word in words if text_of(word) != "--"]
         file = Reference(target, "cluster", cluster.span, line.scope) if target is not None else None
@@ -204,11 +183,8 @@ def _state_ports(builder: ClaimBuilder, scanned: ScannedLine) -> None:
     first: Value = low.value if low is not None else Known(10002)
     last: Value = high.value if high is not None else Known(19999)
     if scanned.last("worker_port_list") is None and (low is not None or high is not None):
-        builder.add_setting("ray_worker_ports", low or high, lambda _: lift(_port_range, as_int(first), as_int(last)))
-
-
-def _port_range(first: Plain, last: Plain) -> Plain:
-    return (str(first), str(last))
+        ports = lift(lambda *each: tuple(map(str, each)), as_int(first), as_int(last))
+        builder.add_setting("ray_worker_ports", low or high, lambda _: ports)
 
 
 #: Quantities that identify the part of a job that a launch is.
@@ -291,7 +267,7 @@ def submitted_task(command: Command, tree: Tree) -> Reading:
             if target is not None and isinstance(tree.read(target), SourceFile):
                 builder = ClaimBuilder(program, condition=command.condition)
                 if all(text_of(word) is not None for word in stripped.words):
-                    builder.add("submitted_task", Known(target), word.span, word.spelling)
+                    builder.add("submitted_task", Known(target), word)
                 reference = Reference(target, task_role(_ORCHESTRATORS[program]), word.span)
                 return Reading(claims=tuple(builder.claims), references=(reference,))
     return Reading()
@@ -344,7 +320,7 @@ class XpkReader:
             builder.add_setting("nodes", device, lambda value: _hosts(value, scanned.last("slices")))
         if device is not None:
             spelling = f"{line.words[0].spelling} (one process on each host)"
-            builder.add("processes_per_node", Known(1), line.words[0].span, spelling, strength=Strength.DEFAULT)
+            builder.add("processes_per_node", Known(1), line.words[0], spelling, strength=Strength.DEFAULT)
         started = read_program(line, self.name, (), tree)
         return started.reading(builder.claims)
 
@@ -391,14 +367,14 @@ class BatchHeader(NamedTuple):
     """The header of a script. `scheduler` is also the source of its claims; `options` has its options by name."""
 
     scheduler: str
-    options: dict[str, BatchOption]
+    options: dict[str, GivenOption]
 
 
 def batch_header(file: SourceFile) -> BatchHeader | None:
     """Parse the header of a script for a scheduler other than Slurm; None if it has none."""
     if not _DIRECTIVE.search(file.text):
         return None
-    options: dict[str, BatchOption] = {}
+    options: dict[str, GivenOption] = {}
     scheduler = ""
     read = 0
     for number, raw in enumerate(file.text.split("\n"), start=1):
@@ -425,14 +401,14 @@ def batch_header(file: SourceFile) -> BatchHeader | None:
                     found = Unresolved(f"{value} is replaced before the script is submitted")
                 elif not text:
                     found = Unresolved("the header does not determine it")
-                options[dest] = BatchOption(dest, found, span, option[0].strip())
+                options[dest] = GivenOption(dest, found, span, option[0].strip())
     if not scheduler:
         return None
     _combine_options(options, scheduler)
     return BatchHeader(scheduler, options)
 
 
-def _combine_options(options: dict[str, BatchOption], scheduler: str) -> None:
+def _combine_options(options: dict[str, GivenOption], scheduler: str) -> None:
     """Derive what two options together determine, and drop what one alone does not determine."""
     chunks, place = options.pop("chunks", None), options.pop("place", None)
     if chunks is not None:
@@ -445,18 +421,18 @@ def _combine_options(options: dict[str, BatchOption], scheduler: str) -> None:
             if scattered or is_whole_node or single_chunk
             else Unresolved("several chunks may share a host")
         )
-        options["nodes"] = BatchOption("nodes", value, chunks.span, chunks.spelling)
+        options["nodes"] = GivenOption("nodes", value, chunks.span, chunks.spelling)
         if not (scattered or is_whole_node or single_chunk):
             options.pop("gpus_per_node", None)
     slots, slots_per_host = options.pop("slots", None), options.pop("ptile", None)
     if slots is not None and slots_per_host is not None:
         # Without ptile, jobs on one host often start more processes than they have slots.
-        options["mpi_slots"] = BatchOption("mpi_slots", slots.value, slots.span, slots.spelling)
+        options["mpi_slots"] = GivenOption("mpi_slots", slots.value, slots.span, slots.spelling)
     if scheduler == "lsf" and "nodes" not in options and slots is not None and slots_per_host is not None:
         total, tile = slots.value, slots_per_host.value
         if isinstance(total, Known) and isinstance(tile, Known):
             count, rest = divmod(int(str(total.value)), max(int(str(tile.value)), 1))
-            options["nodes"] = BatchOption(
+            options["nodes"] = GivenOption(
                 "nodes", Known(str(count + bool(rest))), slots_per_host.span, slots_per_host.spelling
             )
 
@@ -585,7 +561,7 @@ _SIGNAL_NAMES = {"2": "INT", "10": "USR1", "12": "USR2", "15": "TERM", "0": "EXI
 
 
 def state_steps(
-    commands: Sequence[Command], header: Mapping[str, slurm.BatchOption], text: str, launches: Sequence[Launch] = ()
+    commands: Sequence[Command], header: Mapping[str, GivenOption], text: str, launches: Sequence[Launch] = ()
 ) -> tuple[Claim, ...]:
     """State the claims about the steps of one script, and about how it waits for them.
 
@@ -649,7 +625,7 @@ def _left_behind(commands: Sequence[Command]) -> Iterator[Claim]:
 
 
 def _step_claims(
-    command: Command, srun: Wrapper, header: Mapping[str, slurm.BatchOption], scope: Scope, *, hides: bool
+    command: Command, srun: Wrapper, header: Mapping[str, GivenOption], scope: Scope, *, hides: bool
 ) -> tuple[Claim, ...]:
     builder = ClaimBuilder("srun", scope, command.condition)
     words = strip_wrappers(command).words
@@ -673,13 +649,11 @@ def _step_claims(
             if names is not None
             else Unresolved(f"{export.spelling}: the names are known only at run time")
         )
-        builder.add(f"{SETTING_PREFIX}srun.export_names", listed, export.span, export.spelling)
+        builder.add(f"{SETTING_PREFIX}srun.export_names", listed, export)
     options = slurm.from_options(srun.scanned.given)
     unknown_options = Unresolved("options of srun that are known only at run time") if srun.scanned.incomplete else None
     _state_sizes(builder, options, header, unknown_options)
-    cores = option_setting(srun.scanned.last("cpus_per_task")) or variable_setting(
-        _variable(command, "SRUN_CPUS_PER_TASK")
-    )
+    cores = srun.scanned.last("cpus_per_task") or variable_setting(_variable(command, "SRUN_CPUS_PER_TASK"))
     if cores is not None:
         builder.add_setting("step_cpus_per_task", cores, as_int)
     elif unknown_options is not None:
@@ -687,16 +661,16 @@ def _step_claims(
     elif "cpus_per_gpu" in options or "cpu_bind" in options:
         option = options.get("cpus_per_gpu") or options["cpu_bind"]
         why = Unresolved(f"{option.spelling} determines the cores")
-        builder.add("step_cpus_per_task", why, option.span, option.spelling, strength=Strength.SCHEDULER)
+        builder.add("step_cpus_per_task", why, option, strength=Strength.SCHEDULER)
     gpus = next((options[name] for name in ("gpus", "gpus_per_node", "gres") if name in options), None)
     if gpus is not None:
         shown = str(gpus.value.value) if isinstance(gpus.value, Known) else ""
         value = Known(shown) if shown else Unresolved("the GPUs of the step are known only at run time")
-        builder.add("step_gpus", value, gpus.span, gpus.spelling, strength=Strength.SCHEDULER)
+        builder.add("step_gpus", value, gpus, strength=Strength.SCHEDULER)
     add("step_background", Known(command.background))
     where = srun.scanned.last("nodelist")
     if where is not None:
-        builder.add("step_placed", Known(where.spelling), where.span, where.spelling)
+        builder.add("step_placed", Known(where.spelling), where)
     if command.repeated:
         add("step_repeated", Known(True))
     if command.pipe:
@@ -709,15 +683,15 @@ def _step_claims(
 
 def _state_sizes(
     builder: ClaimBuilder,
-    options: Mapping[str, slurm.BatchOption],
-    header: Mapping[str, slurm.BatchOption],
+    options: Mapping[str, GivenOption],
+    header: Mapping[str, GivenOption],
     unknown_options: Unresolved | None,
 ) -> None:
     """State the nodes and tasks of a step; its own options override the header's."""
     # Fewer tasks than nodes need fewer nodes.
     if "ntasks" in options and options["ntasks"].value in (Known("1"), Known(1)):
         task_count = options["ntasks"]
-        builder.add("step_nodes", Known(1), task_count.span, task_count.spelling, strength=Strength.SCHEDULER)
+        builder.add("step_nodes", Known(1), task_count, strength=Strength.SCHEDULER)
     else:
         nodes = options.get("nodes") or header.get("nodes")
         if nodes is not None:
@@ -726,14 +700,14 @@ def _state_sizes(
                 if unknown_options is not None and "nodes" not in options
                 else slurm.nodes_of(nodes.value)
             )
-            builder.add("step_nodes", value, nodes.span, nodes.spelling, strength=Strength.SCHEDULER)
+            builder.add("step_nodes", value, nodes, strength=Strength.SCHEDULER)
     _state_tasks(builder, options, header, unknown_options)
 
 
 def _state_tasks(
     builder: ClaimBuilder,
-    options: Mapping[str, slurm.BatchOption],
-    header: Mapping[str, slurm.BatchOption],
+    options: Mapping[str, GivenOption],
+    header: Mapping[str, GivenOption],
     unknown_options: Unresolved | None,
 ) -> None:
     """State the tasks of a step, in total and per node, from whichever of the two is given."""
@@ -746,13 +720,13 @@ def _state_tasks(
         on_one = lift(lambda a, b: -(-int(str(a)) // int(str(b))), total, nodes)
     elif per_node is not None:
         own_tasks, on_one = per_node, as_int(per_node.value)
-        total = lift(lambda a, b: int(str(a)) * int(str(b)), on_one, nodes)
+        total = lift(product_of, on_one, nodes)
     else:
         return
     own = "ntasks" in options or "ntasks_per_node" in options
     for quantity, value in (("step_tasks", total), ("step_tasks_per_node", on_one)):
         known = value if unknown_options is None or own else unknown_options
-        builder.add(quantity, known, own_tasks.span, own_tasks.spelling, strength=Strength.SCHEDULER)
+        builder.add(quantity, known, own_tasks, strength=Strength.SCHEDULER)
 
 
 def _program(command: Command) -> Value:

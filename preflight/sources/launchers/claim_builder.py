@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Protocol
 
 from preflight._util import toml
 from preflight.model.job import (
@@ -37,7 +37,14 @@ from preflight.model.job import (
 )
 from preflight.model.job.value import SETTING_PREFIX, Symbol
 from preflight.sources.base import Command, LaunchLine, Variable, Word
-from preflight.sources.launchers.option_parser import GivenOption, ScannedLine, concatenate, pieces_of, split_last
+from preflight.sources.launchers.option_parser import (
+    GivenOption,
+    ScannedLine,
+    concatenate,
+    pieces_of,
+    split_last,
+    texts,
+)
 from preflight.sources.tables import Generated
 from preflight.sources.value_readers import READERS
 
@@ -52,6 +59,18 @@ _PLACEHOLDER = re.compile(
 )
 
 
+class Placed(Protocol):
+    """A word, option or variable, which has a place."""
+
+    @property
+    def span(self) -> Span:
+        """Where it is."""
+
+    @property
+    def spelling(self) -> str:
+        """How it is written."""
+
+
 @dataclass(slots=True)
 class ClaimBuilder:
     """Collects the claims of one source about one launch."""
@@ -59,31 +78,31 @@ class ClaimBuilder:
     source: str
     scope: Scope = WHOLE_JOB
     condition: str = ""
+    strength: Strength = Strength.FLAG
     claims: list[Claim] = field(default_factory=list)
 
     def add(
         self,
         quantity: str,
         value: Value,
-        span: Span,
-        spelling: str,
+        place: Span | Placed,
+        spelling: str = "",
         *,
-        strength: Strength = Strength.FLAG,
+        strength: Strength | None = None,
         relation: Relation = Relation.SETS,
         because: tuple[Claim, ...] = (),
         condition: str | None = None,
-        source: str = "",
         scope: Scope | None = None,
     ) -> Claim:
-        """Add one claim and return it."""
+        """Add one claim and return it. A place that is only a span needs the spelling, too."""
         claim = Claim(
             quantity=quantity,
             value=unresolved_if_placeholder(value) if quantity in _HOST_QUANTITIES else value,
-            span=span,
-            spelling=spelling,
-            source=source or self.source,
+            span=place if isinstance(place, Span) else place.span,
+            spelling=spelling if spelling or isinstance(place, Span) else place.spelling,
+            source=self.source,
             scope=self.scope if scope is None else scope,
-            strength=strength,
+            strength=self.strength if strength is None else strength,
             relation=relation,
             condition=self.condition if condition is None else condition,
             because=because,
@@ -96,12 +115,12 @@ class ClaimBuilder:
     ) -> Claim:
         """Add the value that the launcher `word` uses when it is started without an option or variable."""
         spelling = f"{word.spelling} (without {without})"
-        return self.add(quantity, value, word.span, spelling, strength=Strength.DEFAULT, relation=relation)
+        return self.add(quantity, value, word, spelling, strength=Strength.DEFAULT, relation=relation)
 
     def add_setting(
         self,
         quantity: str,
-        given: GivenOption | Setting | None,
+        given: GivenOption | None,
         convert: Callable[[Value], Value] = lambda value: value,
         *,
         relation: Relation = Relation.SETS,
@@ -110,15 +129,13 @@ class ClaimBuilder:
         """Add a claim for an option or variable; nothing when it is not set."""
         if given is None:
             return None
-        own = given.strength if isinstance(given, Setting) else Strength.FLAG
         return self.add(
             quantity,
             convert(given.value),
-            given.span,
-            given.spelling,
-            strength=strength or own,
+            given,
+            strength=strength or given.strength,
             relation=relation,
-            condition=(given.condition or self.condition) if isinstance(given, Setting) else None,
+            condition=given.condition or None,
         )
 
 
@@ -157,7 +174,7 @@ def _claim_rows() -> dict[str, tuple[_ClaimRow, ...]]:
 def state_options(
     builder: ClaimBuilder,
     program: str,
-    get: Callable[[str], GivenOption | Setting | None],
+    get: Callable[[str], GivenOption | None],
     word: Word | None = None,
     *,
     hidden: bool = False,
@@ -179,7 +196,7 @@ def state_options(
             builder.add_default(row.quantity, Known(row.default), word, row.without, relation=row.relation)
 
 
-def variables_of(environment: Mapping[str, Variable]) -> Callable[[str], Setting | None]:
+def variables_of(environment: Mapping[str, Variable]) -> Callable[[str], GivenOption | None]:
     """Look up the variables of a line by name, for `state_options`."""
     return lambda name: variable_setting(environment.get(name))
 
@@ -201,7 +218,7 @@ def state_single_start(
     if any(wrapper in wrappers for wrapper in line.wrappers):
         word = line.words[0]
         spelling = f"{word.spelling} (is started once on each {place} and starts the ranks itself)"
-        builder.add("tasks_per_node", Known(1), word.span, spelling, relation=Relation.REQUIRES)
+        builder.add("tasks_per_node", Known(1), word, spelling, relation=Relation.REQUIRES)
 
 
 def unresolved_if_placeholder(value: Value) -> Value:
@@ -224,7 +241,7 @@ def state_unknown(builder: ClaimBuilder, scanned: ScannedLine) -> None:
         if not isinstance(word.value, Known) and not equals:
             continue
         if _OPTION.fullmatch(name):
-            builder.add("unknown_option", Known(name), word.span, word.spelling)
+            builder.add("unknown_option", Known(name), word)
 
 
 def state_choices(builder: ClaimBuilder, scanned: ScannedLine, table: Generated) -> None:
@@ -239,78 +256,63 @@ def state_choices(builder: ClaimBuilder, scanned: ScannedLine, table: Generated)
         )
         row = table.find(given.spelling.replace("=", " ").split()[0]) if given.dest not in limited else None
         if given.dest in limited or misplaced or (row is not None and row.dest in limited):
-            builder.add("chosen_value", lift(str, given.value), given.span, given.spelling)
+            builder.add("chosen_value", lift(str, given.value), given)
 
 
-class Setting(NamedTuple):
-    """A setting in force, from an option or a variable."""
-
-    value: Value
-    span: Span
-    spelling: str
-    strength: Strength
-    parts: tuple[Value, ...] = ()
-    condition: str = ""
-
-
-def option_setting(given: GivenOption | None) -> Setting | None:
-    """Convert an option to a setting."""
-    if given is None:
-        return None
-    return Setting(given.value, given.span, given.spelling, Strength.FLAG, given.parts)
-
-
-def variable_setting(variable: Variable | None) -> Setting | None:
-    """Convert an environment variable to a setting."""
+def variable_setting(variable: Variable | None) -> GivenOption | None:
+    """A variable, as the option that it stands for."""
     if variable is None:
         return None
     spelling = variable.spelling
     if not spelling.startswith((variable.name, "export ")):
         spelling = f"{variable.name}={spelling}"
-    return Setting(variable.value, variable.span, spelling, Strength.ENVIRONMENT, (), variable.condition)
-
-
-def sum_of(*items: Plain) -> Plain:
-    """The sum of whole numbers, which may be texts; for `lift`."""
-    return sum(int(str(item)) for item in items)
-
-
-def product_of(one: Plain, other: Plain) -> Plain:
-    """The product of two whole numbers, which may be texts; for `lift`."""
-    return int(str(one)) * int(str(other))
+    return GivenOption(
+        variable.name, variable.value, variable.span, spelling, (), Strength.ENVIRONMENT, variable.condition
+    )
 
 
 def rejected_range(value: Value) -> str | None:
     """The alternative of `value` that is a range with a minimum of 0 or above its maximum; None if there is none."""
     for item in alternatives(value):
-        low, colon, high = (part.strip() for part in str(item).partition(":"))
-        if not re.fullmatch(r"\d{1,7}", low) or not re.fullmatch(r"\d{1,7}", high if colon else low):
+        limits = _limits(str(item))
+        if limits is None:
             return None
-        if int(high if colon else low) < int(low) or not int(low):
+        if limits[1] < limits[0] or not limits[0]:
             return str(item)
     return None
 
 
+def _limits(text: str) -> tuple[int, int] | None:
+    """The numbers in `2:4`, or `4` twice; None for any other text."""
+    low, colon, high = (part.strip() for part in text.partition(":"))
+    numbers = (low, high if colon else low)
+    return (int(low), int(numbers[1])) if all(re.fullmatch(r"\d{1,7}", each) for each in numbers) else None
+
+
 def node_range(value: Value) -> tuple[Value, Value]:
     """The smallest node count and the possible node counts of `4` or `"2:4"`; both unresolved for other forms."""
-
-    def lowest(item: Plain) -> Plain:
-        return int(str(item).partition(":")[0])
-
-    smallest = lift(lowest, value)
+    smallest = lift(lambda item: int(str(item).partition(":")[0]), value)
     rejected = rejected_range(value)
     if rejected is not None:
         return smallest, Unresolved(f"{rejected} is not a range of nodes")
     counts: list[Plain] = []
     for item in alternatives(value):
-        low, colon, high = str(item).partition(":")
-        if not re.fullmatch(r"\d{1,7}", low.strip()) or (colon and not re.fullmatch(r"\d{1,7}", high.strip())):
+        limits = _limits(str(item))
+        if limits is None:
             return smallest, not_a_number(str(item), ", nor MIN:MAX")
-        first, last = int(low), int(high) if colon else int(low)
+        first, last = limits
         if last - first >= _MAX_RANGE:
             return smallest, Unresolved(f"any number of nodes from {first} to {last}")
         counts.extend(range(first, last + 1))
     return smallest, one_of(counts) if counts else value
+
+
+def state_node_range(builder: ClaimBuilder, nodes: GivenOption) -> None:
+    """State the nodes of `4` or `2:4`, and the smallest number of a range."""
+    smallest, counts = node_range(nodes.value)
+    builder.add_setting("nodes", nodes, lambda _: counts, relation=Relation.REQUIRES)
+    if any(":" in text for text in texts(nodes.value)):
+        builder.add_setting("min_nodes", nodes, lambda _: smallest)
 
 
 def endpoint(value: Value, parts: tuple[Value, ...] = ()) -> tuple[Value, Value | None]:
@@ -381,27 +383,23 @@ def state_launcher(
     """
     prefix = f"{SETTING_PREFIX}{framework}."
     whole = Unresolved("further options") if scanned.incomplete else Known(True)
-    builder.add(f"{prefix}{_CALL}", whole, word.span, word.spelling)
+    builder.add(f"{prefix}{_CALL}", whole, word)
     first: dict[str, GivenOption] = {}
     for given in scanned.given:
         if given.dest in first and _option(first[given.dest]) != _option(given):
-            builder.add(f"{prefix}{given.dest}.again", Known(True), given.span, given.spelling)
+            builder.add(f"{prefix}{given.dest}.again", Known(True), given)
         first.setdefault(given.dest, given)
         if written:
-            builder.add(
-                f"{prefix}written.{_option(given).strip('-').replace('-', '_')}",
-                Known(True),
-                given.span,
-                given.spelling,
-            )
+            builder.add(f"{prefix}written.{_option(given).strip('-').replace('-', '_')}", Known(True), given)
     for dest, times in Counter(given.dest for given in scanned.given).items():
         if times > 1:
-            builder.add(f"{prefix}{dest}.times", Known(times), first[dest].span, first[dest].spelling)
-    for dest in (name for name in first if name in repeated):
-        values = lift(lambda *items: tuple(map(str, items)), *(given.value for given in scanned.every(dest)))
-        builder.add(f"{prefix}{dest}", values, first[dest].span, first[dest].spelling)
-    for dest in (name for name in first if name not in repeated):
-        builder.add_setting(f"{prefix}{_NAMES.get(dest, dest)}", option_setting(scanned.last(dest)), _text)
+            builder.add(f"{prefix}{dest}.times", Known(times), first[dest])
+    for dest in sorted(first, key=lambda name: name not in repeated):
+        if dest in repeated:
+            values = lift(lambda *items: tuple(map(str, items)), *(given.value for given in scanned.every(dest)))
+            builder.add(f"{prefix}{dest}", values, first[dest])
+        else:
+            builder.add_setting(f"{prefix}{_NAMES.get(dest, dest)}", scanned.last(dest), _text)
     for name, variable in (environment or {}).items() if variables else ():
         if name.startswith(variables):
             setting = variable_setting(variable)

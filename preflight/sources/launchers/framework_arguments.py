@@ -34,7 +34,6 @@ from preflight.model.job import (
     Unresolved,
     Value,
     as_int,
-    is_whole_number,
     lift,
     product,
 )
@@ -61,18 +60,21 @@ from preflight.sources.launchers.option_parser import (
     GivenOption,
     ScannedLine,
     Table,
-    concatenate,
+    declared_table,
+    file_named,
     is_python,
     join_spans,
     known_prefix,
+    known_text,
     relative,
     scan,
     table,
     text_of,
     texts,
+    value_after,
 )
 from preflight.sources.tables import load_table
-from preflight.sources.value_readers import as_bool
+from preflight.sources.value_readers import as_bool, as_devices
 
 #: Options that `script_arguments` and `path_arguments` read for all frameworks.
 _READ_BY_SCRIPT_ARGUMENTS = frozenset(
@@ -149,31 +151,36 @@ def _state_settings(builder: ClaimBuilder, words: Sequence[Word]) -> None:
         name = (text_of(word) or "").partition("=")[0]
         dest = name[2:].replace("-", "_")
         if name.startswith("--") and dest.isidentifier() and dest not in _OTHERS and not is_secret(dest):
-            builder.add(f"{SETTING_PREFIX}transformers.{dest}", Known(name), word.span, name)
+            builder.add(f"{SETTING_PREFIX}transformers.{dest}", Known(name), word, name)
     for name, given in last.items():
         if not is_secret(name):
             kind = _KINDS.get(name)
             value = lift(lambda item, kind=kind: _converted(item, kind), given.value)
-            builder.add(f"{SETTING_PREFIX}transformers.{name}", value, given.span, given.spelling)
+            builder.add(f"{SETTING_PREFIX}transformers.{name}", value, given)
 
 
 def _state_paddle(builder: ClaimBuilder, words: Sequence[Word]) -> None:
     """State the arguments of Paddle's trainers on the line; one without a value is a switch that is on."""
-    found: dict[str, tuple[Value, Word, Word]] = {}
+    found: dict[str, GivenOption] = {}
     for index, word in enumerate(words):
         name, equals, text_after = (text_of(word) or "").partition("=")
         if not name.startswith("--") or name[2:] not in FIELDS:
             continue
         following = words[index + 1] if index + 1 < len(words) and not equals else None
         if following is not None and not known_prefix(following).startswith("--") and not following.many:
-            found[name[2:]] = (following.value, word, following)
+            found[name[2:]] = _with_value(word, following)
         else:
-            found[name[2:]] = (Known(text_after if equals else True), word, word)
-    for dest, (value, word, last) in found.items():
-        span = join_spans(word.span, last.span) if last is not word else word.span
-        spelling = word.spelling if last is word else f"{word.spelling} {last.spelling}"
-        read = lift(lambda item, dest=dest: converted(dest, item), value)
-        builder.add(f"{SETTING_PREFIX}{FRAMEWORK}.{dest}", read, span, spelling)
+            value = Known(text_after if equals else True)
+            found[name[2:]] = GivenOption(name, value, word.span, word.spelling)
+    for dest, given in found.items():
+        read = lift(lambda item, dest=dest: converted(dest, item), given.value)
+        builder.add(f"{SETTING_PREFIX}{FRAMEWORK}.{dest}", read, given)
+
+
+def _with_value(word: Word, value: Word) -> GivenOption:
+    """An option, and the next word as its value."""
+    span, spelling = join_spans(word.span, value.span), f"{word.spelling} {value.spelling}"
+    return GivenOption(known_prefix(word), value.value, span, spelling)
 
 
 def _converted(item: Plain, kind: str | None) -> Plain:
@@ -186,44 +193,34 @@ def _converted(item: Plain, kind: str | None) -> Plain:
 
 def _state_switches(builder: ClaimBuilder, words: Sequence[Word]) -> None:
     """State the trainer's switches. Where its parser reads the line, a word after a switch must be a boolean."""
-    found: dict[str, tuple[Value, Word, Word]] = {}
-    refused: dict[str, Word] = {}
-    for index, word in enumerate(words):
-        text = text_of(word) or ""
-        name, equals, text_after = text.partition("=")
+    found: dict[str, GivenOption] = {}
+    refused: dict[str, GivenOption] = {}
+    for word, following in itertools.zip_longest(words, words[1:]):
+        name, equals, text_after = (text_of(word) or "").partition("=")
         dest = name[2:].replace("-", "_") if name.startswith("--") else ""
         if dest not in _SWITCHES and dest not in _PLAIN_SWITCHES:
             continue
-        value: Value = Known(text_after) if equals else Known(True)
-        last = word
-        if not equals and index + 1 < len(words):
-            following = words[index + 1]
+        found[dest] = GivenOption(dest, Known(text_after if equals else True), word.span, word.spelling)
+        if not equals and following is not None:
             unknown = isinstance(following.value, Unresolved) and not following.many
-            if (unknown and not following.spelling.startswith("-")) or (
-                text_of(following) or ""
-            ).lower() in _BOOLEAN_WORDS:
-                value, last = following.value, following
+            is_boolean = (text_of(following) or "").lower() in _BOOLEAN_WORDS
+            if is_boolean or (unknown and not following.spelling.startswith("-")):
+                found[dest] = _with_value(word, following)
             elif isinstance(following.value, Known) and not known_prefix(following).startswith("-"):
-                refused[dest] = following
-        found[dest] = (value, word, last)
-    for dest, (value, word, last) in found.items():
+                refused[dest] = _with_value(word, following)
+    for dest, given in found.items():
         setting = f"{SETTING_PREFIX}transformers.{dest}"
-        span = join_spans(word.span, last.span) if last is not word else word.span
-        spelling = word.spelling if last is word else f"{word.spelling} {last.spelling}"
         if dest in refused:
-            other = refused[dest]
-            builder.add(setting, other.value, join_spans(word.span, other.span), f"{word.spelling} {other.spelling}")
+            builder.add_setting(setting, refused[dest])
         else:
-            builder.add(setting, as_bool(value), span, spelling)
-        if dest in _PLAIN_SWITCHES:
-            continue
+            builder.add_setting(setting, given, as_bool)
         if dest in PRECISIONS:
-            precision = precision_of(dest, value)
+            precision = precision_of(dest, given.value)
             if precision is not None:
-                builder.add("mixed_precision", precision, span, spelling)
-        else:
+                builder.add("mixed_precision", precision, given)
+        elif dest not in _PLAIN_SWITCHES:
             quantity, reader = SETTINGS[dest]
-            builder.add(quantity, reader(value), span, spelling)
+            builder.add_setting(quantity, given, reader)
 
 
 def _state_sharding(builder: ClaimBuilder, words: Sequence[Word]) -> None:
@@ -232,9 +229,9 @@ def _state_sharding(builder: ClaimBuilder, words: Sequence[Word]) -> None:
         name, equals, value = (text_of(word) or "").partition("=")
         value_text = value if equals else text_of(following) or ""
         if name == "--deepspeed" and value_text.endswith((".json", ".jsonc", ".hjson")):
-            builder.add("sharding_library", Known("deepspeed"), word.span, word.spelling)
+            builder.add("sharding_library", Known("deepspeed"), word)
         elif name == "--fsdp" and value_text.split()[:1] and value_text.split()[0] in _FSDP_WORDS:
-            builder.add("sharding_library", Known("fsdp"), word.span, word.spelling)
+            builder.add("sharding_library", Known("fsdp"), word)
 
 
 #: Programs whose argument is a file of training arguments, and the words in which they stand.
@@ -249,12 +246,9 @@ def _argument_files(line: LaunchLine, words: Sequence[Word], tree: Tree) -> Iter
     certain = any(_TAKES_FILE.search(text_of(word) or "") for word in line.words[:_MAX_PROGRAM])
     for word in words:
         path = (text_of(word) or "").rpartition("=")[2]
-        if not path.lower().endswith(_ARGUMENT_FILES):
-            continue
-        target = relative(path, line, tree)
-        file = tree.read(target) if target is not None else None
-        if target is not None and isinstance(file, SourceFile) and (certain or source.recognises(file)):
-            yield Reference(target, TRAINER_ROLE, word.span, line.scope)
+        file = file_named(path, line, tree) if path.lower().endswith(_ARGUMENT_FILES) else None
+        if file is not None and (certain or source.recognises(file)):
+            yield Reference(file.path, TRAINER_ROLE, word.span, line.scope)
 
 
 def _state_overrides(builder: ClaimBuilder, words: Sequence[Word]) -> None:
@@ -263,7 +257,7 @@ def _state_overrides(builder: ClaimBuilder, words: Sequence[Word]) -> None:
         name, equals, text_after = (text_of(word) or "").partition("=")
         if equals and name in SETTINGS:
             quantity, reader = SETTINGS[name]
-            builder.add(quantity, reader(Known(text_after)), word.span, word.spelling)
+            builder.add(quantity, reader(Known(text_after)), word)
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,9 +309,7 @@ def rl_claims(framework: ArgumentFramework, line: LaunchLine, words: Sequence[Wo
     """
     builder = ClaimBuilder("arguments", line.scope, line.command.condition)
     scanned = scan(words[1:], framework.table)
-    builder.add(
-        "training_framework", Known(framework.name), words[0].span, words[0].spelling, strength=Strength.DEFAULT
-    )
+    builder.add("training_framework", Known(framework.name), words[0], strength=Strength.DEFAULT)
     for option, quantity in framework.numbers.items():
         builder.add_setting(quantity, scanned.last(option), as_int)
     for option, quantity in framework.switches.items():
@@ -368,8 +360,7 @@ def _sides(
 
 #: The role in which a launch refers to such a file.
 ROLE = "configuration"
-#: torchtitan's own options, which are not settings of the configuration.
-_REGISTRY = table({"module": "--module", "config": "--config"}, abbreviations=False, interleaved=True)
+_REGISTRY = declared_table("torchtitan")
 _FILE = "config_registry.py"
 #: Frameworks that state the settings of their files themselves.
 _WITH_SETTINGS = ("torchtitan",)
@@ -437,24 +428,18 @@ def _find_registered(line: LaunchLine, words: Sequence[Word], tree: Tree, framew
     """The function that `--module llama3 --config llama3_8b` names (torchtitan/config/manager.py, 0.3)."""
     scanned = scan(words, _REGISTRY)
     module, config = scanned.last("module"), scanned.last("config")
-    name, function = (str(v.value) if isinstance(v, Known) else "" for v in _values(module, config))
-    if not name or not function.isidentifier() or module is None or config is None:
+    if module is None or config is None or not known_text(module) or not known_text(config).isidentifier():
         return
-    flat = name.replace(".", "/")
+    flat = known_text(module).replace(".", "/")
     for candidate in (
         *(f"{folder}/{flat}/{_FILE}" for folder in framework.registries),
         f"{flat}/{_FILE}",
         f"{flat}.py",
     ):
-        target = relative(candidate, line, tree)
-        if target is not None and isinstance(tree.read(target), SourceFile):
-            yield Reference(target, f"recipe {function}", config.span, line.scope)
+        file = file_named(candidate, line, tree)
+        if file is not None:
+            yield Reference(file.path, f"recipe {known_text(config)}", config.span, line.scope)
             return
-
-
-def _values(*options: GivenOption | None) -> Iterator[Value]:
-    for option in options:
-        yield option.value if option is not None else Unresolved("not given")
 
 
 def _files(line: LaunchLine, words: Sequence[Word], tree: Tree) -> Iterator[tuple[Word, str, Framework | None]]:
@@ -462,15 +447,10 @@ def _files(line: LaunchLine, words: Sequence[Word], tree: Tree) -> Iterator[tupl
     for word in words:
         for text in texts(word.value):
             path = text.rpartition("=")[2] if text.startswith("-") else text
-            target = relative(path, line, tree) if path.lower().endswith(_SUFFIXES) else None
-            file = tree.read(target) if target is not None else None
-            if target is None or not isinstance(file, SourceFile):
-                continue
-            source = source_of(file)
-            if source is not None:
-                yield word, target, source.framework
-            elif _is_settings(file):
-                yield word, target, None
+            file = file_named(path, line, tree) if path.lower().endswith(_SUFFIXES) else None
+            source = source_of(file) if file is not None else None
+            if file is not None and (source is not None or _is_settings(file)):
+                yield word, file.path, source.framework if source is not None else None
 
 
 #: Kinds of files that have readers of their own wherever a line names them.
@@ -522,11 +502,11 @@ def state_overrides(builder: ClaimBuilder, line: LaunchLine, words: Sequence[Wor
     devices = next((found[key] for key in _DEVICES if key in found), None)
     alone = is_python(line.words) and not any(wrapper in _TASK_STARTERS for wrapper in line.wrappers)
     relation = Relation.SETS if alone else Relation.REQUIRES
-    builder.add_setting("processes_per_node", devices, _device_count, relation=relation)
+    builder.add_setting("processes_per_node", devices, as_devices, relation=relation)
     for word, counts in _files_of_counts(words, line, tree) if alone and devices is None else ():
         value = next((counts[key] for key in _DEVICES if key in counts), None)
         if value is not None:
-            builder.add("processes_per_node", _device_count(value), word.span, f"--config {word.spelling}")
+            builder.add("processes_per_node", as_devices(value), word, f"--config {word.spelling}")
 
 
 def starts_ranks(words: Sequence[Word], line: LaunchLine, tree: Tree | None) -> bool:
@@ -537,8 +517,7 @@ def starts_ranks(words: Sequence[Word], line: LaunchLine, tree: Tree | None) -> 
         given.update(counts)
     given.update({key: found[key].value for key in found if _COUNT_OF_TRAINER.fullmatch(key)})
     return any(
-        (known_number(as_int(value) if key == _NODES else _device_count(value)) or 0) > 1
-        for key, value in given.items()
+        (known_number(as_int(value) if key == _NODES else as_devices(value)) or 0) > 1 for key, value in given.items()
     )
 
 
@@ -548,17 +527,16 @@ def _files_of_counts(
     """The files of `--config` that LightningCLI parses, with their numbers of devices and nodes."""
     for option, word in itertools.pairwise(words) if tree is not None else ():
         path = text_of(word)
-        if tree is not None and text_of(option) in ("--config", "-c") and path and path.endswith((".yaml", ".yml")):
-            counts = _counts_in(relative(path, line, tree), tree)
+        if text_of(option) in ("--config", "-c") and path and path.endswith((".yaml", ".yml")):
+            counts = _counts_in(file_named(path, line, tree))
             if counts:
                 yield word, counts
 
 
-def _counts_in(path: str | None, tree: Tree) -> dict[str, Value]:
+def _counts_in(file: SourceFile | None) -> dict[str, Value]:
     """The numbers of devices and nodes in a file that LightningCLI parses."""
-    file = tree.read(path) if path is not None else None
-    source = source_of(file) if isinstance(file, SourceFile) else None
-    if not isinstance(file, SourceFile) or source is None or source.name != "lightning":
+    source = source_of(file) if file is not None else None
+    if file is None or source is None or source.name != "lightning":
         return {}
     root = document_of(file).root
     members = {key: root.member(*key.split(".")) for key in (*_DEVICES, _NODES)} if root else {}
@@ -580,40 +558,11 @@ def find_overrides(words: Sequence[Word]) -> dict[str, GivenOption]:
         key = match["key"].replace("-", "_")
         if match["equals"]:
             if "." in key or match["sign"] != "--":
-                found[key] = GivenOption(key, _value_after(word, match.end()), word.span, word.spelling)
+                found[key] = GivenOption(key, value_after(word, match.end()), word.span, word.spelling)
         elif "." in key and match.end() == len(text):
             value = words[index + 1] if index + 1 < len(words) else None
             if value is None or known_prefix(value).startswith("--"):
                 found[key] = GivenOption(key, Known(True), word.span, word.spelling)
-                continue
-            found[key] = GivenOption(
-                key, value.value, join_spans(word.span, value.span), f"{word.spelling} {value.spelling}"
-            )
+            else:
+                found[key] = _with_value(word, value)
     return found
-
-
-def _value_after(word: Word, start: int) -> Value:
-    if not isinstance(word.value, Unresolved):
-        return lift(lambda item: str(item)[start:], word.value)
-    first = word.parts[0] if word.parts else None
-    if not isinstance(first, Known) or len(str(first.value)) < start:
-        return word.value
-    rest = str(first.value)[start:]
-    return (
-        concatenate([*([Known(rest)] if rest else []), *word.parts[1:]]) if rest or len(word.parts) > 1 else Known("")
-    )
-
-
-def _device_count(value: Value) -> Value:
-    def count(item: Plain) -> Plain:
-        text = str(item).strip("'\"")
-        listed = re.fullmatch(r"\[([\d,\s]*)\]", text)
-        if listed is not None:
-            return len([part for part in listed[1].split(",") if part.strip()])
-        if "," in text:
-            return len([part for part in text.split(",") if part.strip()])
-        if not is_whole_number(text):
-            raise ValueError(f"{text}: as many processes as the node has devices")
-        return int(text)
-
-    return lift(count, value)

@@ -10,6 +10,7 @@ import itertools
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from preflight._util.budget import note_skipped
 from preflight._util.redaction import HIDDEN
@@ -33,9 +34,17 @@ from preflight.sources.base import Command, LaunchLine, Reading, SourceFile, Tre
 from preflight.sources.configs.packages import LOCKS, claims, conda_package_of, cuda_of, package_of
 from preflight.sources.configs.packages import ROLE as LOCK_ROLE
 from preflight.sources.launchers import mpi, slurm
-from preflight.sources.launchers.claim_builder import ClaimBuilder, state_choices, state_launcher, state_unknown
+from preflight.sources.launchers.claim_builder import (
+    ClaimBuilder,
+    state_choices,
+    state_launcher,
+    state_unknown,
+    variable_setting,
+)
 from preflight.sources.launchers.option_parser import (
+    GivenOption,
     ScannedLine,
+    file_named,
     file_references,
     is_python,
     known_prefix,
@@ -121,7 +130,8 @@ def _state_container_run(builder: ClaimBuilder, wrapper: Wrapper) -> None:
     builder.add("container_run", image.value, wrapper.word.span, spelling)
     words = _container_words(wrapper)
     if words:
-        builder.add("container_command", _joined_text(words), words[0].span, " ".join(w.spelling for w in words))
+        text = " ".join(text_of(each) or known_prefix(each) or "?" for each in words)[:_MAX_COMMAND_LENGTH]
+        builder.add("container_command", Known(text), words[0], " ".join(each.spelling for each in words))
     if wrapper.name in _HPC_ENGINES:
         _state_hpc_container(builder, wrapper)
         return
@@ -135,12 +145,9 @@ def _state_container_run(builder: ClaimBuilder, wrapper: Wrapper) -> None:
         builder.add_setting("pod_capability", given.last("privileged"), lambda _: Known("privileged"))
     for added in given.every("cap_add"):
         builder.add_setting("pod_capability", added)
-    for device in given.every("device"):
+    for device in (*given.every("device"), *given.every("volume")):
         if "/dev/infiniband" in known_text(device):
             builder.add_setting("host_path", device)
-    for volume in given.every("volume"):
-        if "/dev/infiniband" in known_text(volume):
-            builder.add_setting("host_path", volume)
     if given.incomplete:
         builder.add("host_path", _UNKNOWN_OPTIONS, wrapper.word.span, spelling)
         # `docker run $OPTIONS image`: the variable may hold any option that is missing on the line.
@@ -156,11 +163,11 @@ def _state_hpc_container(builder: ClaimBuilder, wrapper: Wrapper) -> None:
     for name in _NV_VARIABLES:
         variable = wrapper.command.environment.get(name)
         if variable is not None:
-            builder.add("container_gpus", variable.value, variable.span, variable.spelling)
+            builder.add("container_gpus", variable.value, variable)
     if given.incomplete:
-        builder.add("container_gpus", _UNKNOWN_OPTIONS, word.span, word.spelling)
-    builder.add("container_network", Known("host"), word.span, word.spelling)
-    builder.add("shm_mib", Unresolved("the /dev/shm of the host"), word.span, word.spelling)
+        builder.add("container_gpus", _UNKNOWN_OPTIONS, word)
+    builder.add("container_network", Known("host"), word)
+    builder.add("shm_mib", Unresolved("the /dev/shm of the host"), word)
 
 
 def _state_gpus(builder: ClaimBuilder, wrapper: Wrapper) -> None:
@@ -182,9 +189,9 @@ def _state_gpus(builder: ClaimBuilder, wrapper: Wrapper) -> None:
     elif given.last("privileged") is not None:
         builder.add_setting("container_gpus", given.last("privileged"), lambda _: Known("privileged"))
     elif wrapper.word.spelling.strip("\"'").endswith("nvidia-docker"):
-        builder.add("container_gpus", Known("nvidia-docker"), wrapper.word.span, wrapper.word.spelling)
+        builder.add("container_gpus", Known("nvidia-docker"), wrapper.word)
     elif any(isinstance(option.value, Unresolved) for option in (*given.every("device"), *given.every("hooks"))):
-        builder.add("container_gpus", _UNKNOWN_DEVICES, wrapper.word.span, wrapper.word.spelling)
+        builder.add("container_gpus", _UNKNOWN_DEVICES, wrapper.word)
 
 
 def _gpu_count(item: Plain) -> Plain:
@@ -223,10 +230,6 @@ def _container_words(wrapper: Wrapper) -> tuple[Word, ...]:
         if wrapper.image is not None and word.span == wrapper.image.span:
             return tuple(words[index + 1 :][:_MAX_WORDS])
     return ()
-
-
-def _joined_text(words: Sequence[Word]) -> Value:
-    return Known(" ".join(text_of(word) or known_prefix(word) or "?" for word in words)[:_MAX_COMMAND_LENGTH])
 
 
 #: Options of `pip install` and `conda install` that take the next word, from their own help (pip 25.0, conda 24.11).
@@ -281,17 +284,8 @@ def read_installs(commands: Iterable[Command], tree: Tree) -> Reading:
         if words:
             shown = " ".join(word.spelling for word in stripped.words)
             line = tuple(text or "" for text in texts)
-            found.append(
-                Claim(
-                    "installing_line",
-                    Known(line),
-                    command.span,
-                    shown,
-                    source,
-                    strength=Strength.FLAG,
-                    condition=command.condition,
-                )
-            )
+            builder = ClaimBuilder(source, condition=command.condition)
+            found.append(builder.add("installing_line", Known(line), command.span, shown))
         _read_packages(words, command, source, tree, found, references, conda=conda)
     return Reading(claims=tuple(found), references=tuple(references))
 
@@ -323,6 +317,7 @@ def _read_packages(
     *,
     conda: bool,
 ) -> None:
+    builder = ClaimBuilder(source, condition=command.condition)
     option = ""
     for word in words:
         text = text_of(word)
@@ -331,51 +326,31 @@ def _read_packages(
             package = package_of(named[0]) if named is not None else None
             if package is not None:
                 why = Unresolved(f"the version of {package.name} is known only at run time")
-                claim = Claim(
-                    "package",
-                    why,
-                    word.span,
-                    word.spelling,
-                    source,
-                    strength=Strength.CONFIG,
-                    condition=command.condition,
-                )
-                found.append(claim)
+                found.append(builder.add("package", why, word, strength=Strength.CONFIG))
             option = ""
             continue
         is_nightly = _NIGHTLY.fullmatch(text.partition("=")[2] if text.startswith("--index") else text)
         if is_nightly and not (text == "--pre" and _names_releases(words)):
-            found.append(
-                Claim("nightly_build", Known(text), word.span, word.spelling, source, condition=command.condition)
-            )
+            found.append(builder.add("nightly_build", Known(text), word))
         if option or text.startswith("-"):
             name, _, value = (option, "", text) if option else text.partition("=")
-            option = name if not option and not value and _takes_value(name) else ""
+            # pip accepts a long option in short: `--extra-index`.
+            takes_word = name in _WITH_VALUE or name.startswith(_ADDRESSES)
+            option = name if not option and not value and takes_word else ""
             # conda's `-c` is a channel.
             names_file = name in ("-r", "--requirement", "--constraint", "--file") or (name == "-c" and not conda)
             if names_file and value:
-                target = tree.resolve(_path_from_directory(command, value), relative_to=word.span.path)
+                target = tree.resolve(posixpath.join(command.directory or "", value), relative_to=word.span.path)
                 if target is not None:
                     references.append(Reference(target, "requirements", word.span))
             elif (name in ("-i", "-f") or name.startswith(_ADDRESSES)) and cuda_of(value):
-                claim = Claim("wheel_cuda", Known(cuda_of(value)), word.span, word.spelling, source)
-                found.append(claim)
+                found.append(builder.add("wheel_cuda", Known(cuda_of(value)), word, condition=""))
             continue
         package = conda_package_of(text) if conda else package_of(text)
         if package is not None:
             found.extend(
                 claims(package, word.span, word.spelling, source, scope=WHOLE_JOB, condition=command.condition)
             )
-
-
-def _takes_value(name: str) -> bool:
-    """Whether an option takes the next word; pip accepts a long one in short: `--extra-index`."""
-    return name in _WITH_VALUE or name.startswith(_ADDRESSES)
-
-
-def _path_from_directory(command: Command, path: str) -> str:
-    """A path relative to the command's working directory, when that is known."""
-    return f"{command.directory}/{path}" if command.directory and not path.startswith("/") else path
 
 
 # The context in which the ranks of a launch run: interpreter, directory, container, setup commands, environment.
@@ -426,7 +401,7 @@ def state_unread_variables(line: LaunchLine, visible: Mapping[str, Variable], tr
         if _SETS_VARIABLE.fullmatch(before.spelling):
             continue
         if match is not None and _READ_BY_PROGRAMS.fullmatch(match["name"]) and word.span not in _before(line):
-            builder.add("variable_as_argument", Known(match["name"]), word.span, word.spelling)
+            builder.add("variable_as_argument", Known(match["name"]), word)
     return tuple(builder.claims)
 
 
@@ -464,7 +439,7 @@ def state_withheld_variables(
         variable = line.command.variables[name]
         own = ClaimBuilder("environment", line.scope, variable.condition)
         set_here = own.add("withheld_variable", Known(name), variable.span, f"{name}=")
-        builder.add("withheld_variable", Known(name), option.span, option.spelling, because=(set_here,))
+        builder.add("withheld_variable", Known(name), option, because=(set_here,))
     return tuple(builder.claims)
 
 
@@ -486,19 +461,9 @@ def state_environment(line: LaunchLine, visible: dict[str, Variable]) -> ClaimBu
         variable = visible[name]
         if name in _SHELL_VARIABLES or variable.span.snippet.lstrip().startswith("#SBATCH"):
             continue
-        value, spelling = variable.value, variable.spelling
-        if not spelling.startswith((name, "export ")):
-            spelling = f"{name}={spelling}"
         if is_secret(name):
-            value, spelling = Unresolved("redacted"), f"{name}={HIDDEN}"
-        builder.add(
-            f"env.{name}",
-            value,
-            variable.span,
-            spelling,
-            strength=Strength.ENVIRONMENT,
-            condition=variable.condition or line.command.condition,
-        )
+            variable = replace(variable, value=Unresolved("redacted"), spelling=f"{name}={HIDDEN}")
+        builder.add_setting(f"env.{name}", variable_setting(variable))
     return builder
 
 
@@ -507,17 +472,7 @@ def library_exports(final: Mapping[str, Variable], scope: Scope) -> tuple[Claim,
     builder = ClaimBuilder("environment", scope)
     for name, variable in sorted(final.items()):
         if variable.exported and _LIBRARY_VARIABLE.match(name) and not is_secret(name):
-            spelling = variable.spelling
-            if not spelling.startswith((name, "export ")):
-                spelling = f"{name}={spelling}"
-            builder.add(
-                f"env.{name}",
-                variable.value,
-                variable.span,
-                spelling,
-                strength=Strength.ENVIRONMENT,
-                condition=variable.condition,
-            )
+            builder.add_setting(f"env.{name}", variable_setting(variable))
     return tuple(builder.claims)
 
 
@@ -530,7 +485,7 @@ def state_context(
     command = line.command
     prelude = _prelude(command)
     for word in prelude:
-        builder.add("prelude", word.value, word.span, word.spelling)
+        builder.add("prelude", word.value, word)
     _state_interpreter(builder, line, interpreter, prelude)
     if command.directory is not None:
         builder.add(
@@ -547,12 +502,10 @@ def state_context(
         if wrapper.name in ("mpirun", "horovodrun"):
             own = ClaimBuilder(wrapper.name, line.scope, line.command.condition)
             references.extend(mpi.state(own, wrapper.scanned, wrapper.word, line, tree))
-            if wrapper.name == "mpirun":
-                state_launcher(own, "mpirun", wrapper.word, wrapper.scanned, written=True)
             if wrapper.name == "horovodrun":
                 state_unknown(own, wrapper.scanned)
                 state_choices(own, wrapper.scanned, load_table("horovodrun"))
-                state_launcher(own, "horovodrun", wrapper.word, wrapper.scanned, written=True)
+            state_launcher(own, wrapper.name, wrapper.word, wrapper.scanned, written=True)
             builder.claims.extend(own.claims)
         elif wrapper.name == "docker":
             repeated = frozenset(("ulimit", "network"))
@@ -583,7 +536,7 @@ def _state_variables_left_here(builder: ClaimBuilder, line: LaunchLine) -> None:
             inside = isinstance(word.value, Unresolved) and match["name"] in word.value.set_by_caller
             if variable is not None and inside and match["name"] not in line.command.variables:
                 name, condition = Known(match["name"]), variable.condition or None
-                builder.add("variable_left_here", name, word.span, word.spelling, condition=condition)
+                builder.add("variable_left_here", name, word, condition=condition)
 
 
 def _settings_file(line: LaunchLine, tree: Tree) -> list[Reference]:
@@ -595,23 +548,20 @@ def _settings_file(line: LaunchLine, tree: Tree) -> list[Reference]:
 
 def _lock(line: LaunchLine, wrapper: Wrapper, tree: Tree) -> list[Reference]:
     """The lock file of `uv run`, `poetry run` and the like, which is in the directory they run in."""
-    target = relative(LOCKS[wrapper.name], line, tree) if wrapper.name in LOCKS else None
-    if target is None or not isinstance(tree.read(target), SourceFile):
-        return []
-    return [Reference(target, LOCK_ROLE, wrapper.word.span)]
+    file = file_named(LOCKS.get(wrapper.name), line, tree)
+    return [Reference(file.path, LOCK_ROLE, wrapper.word.span)] if file is not None else []
 
 
 def _state_parallel_shell(builder: ClaimBuilder, wrapper: Wrapper, line: LaunchLine, tree: Tree) -> list[Reference]:
     """State the hosts of `pdsh -w node[0-3]`: the line is started once on each of them."""
-    own = ClaimBuilder(wrapper.name, line.scope, line.command.condition)
-    hosts, given = wrapper.scanned.last("hosts"), wrapper.scanned.last("hostfile")
+    own = ClaimBuilder(wrapper.name, line.scope, line.command.condition, Strength.SCHEDULER)
+    hosts = wrapper.scanned.last("hosts")
     if hosts is not None:
-        own.add_setting("hosts", hosts, slurm.hosts_of, strength=Strength.SCHEDULER)
-        own.add_setting("nodes", hosts, lambda value: count_of(slurm.hosts_of(value)), strength=Strength.SCHEDULER)
-    word = wrapper.word
-    own.add("tasks_per_node", Known(1), word.span, word.spelling, strength=Strength.SCHEDULER)
+        own.add("hosts", slurm.hosts_of(hosts.value), hosts)
+        own.add("nodes", count_of(slurm.hosts_of(hosts.value)), hosts)
+    own.add("tasks_per_node", Known(1), wrapper.word)
     builder.claims.extend(own.claims)
-    return list(file_references(given, "hostfile", line, tree))
+    return list(file_references(wrapper.scanned.last("hostfile"), "hostfile", line, tree))
 
 
 def _prelude(command: Command) -> tuple[Word, ...]:
@@ -628,47 +578,32 @@ def _state_interpreter(
 ) -> None:
     word = interpreter or line.words[0]
     text = text_of(word) or ""
-    value: Value
-    if interpreter is not None and ("/" in text or not text):
-        value = word.value
-    elif interpreter is None and text.startswith("/"):
+    shown = [text_of(each) or each.spelling for each in reversed(prelude)]
+    folder = next((match["folder"] for each in shown if (match := _ACTIVATE.search(each))), None)
+    value: Value = word.value
+    if interpreter is None and text.startswith("/"):
         # pip installs a launcher beside the interpreter that runs it.
         value = Known(posixpath.join(posixpath.dirname(text), "python"))
-    else:
-        folder = next((m["folder"] for w in reversed(prelude) if (m := _ACTIVATE.search(_text(w)))), None)
-        if folder is None:
-            if interpreter is None:
-                return
-            value = word.value
-        else:
-            known = "$" not in folder
-            value = Known(f"{folder}/bin/python") if known else Unresolved(f"{folder}/bin/python")
-    builder.add("interpreter", value, word.span, word.spelling)
-
-
-def _text(word: Word) -> str:
-    return text_of(word) or word.spelling
+    elif folder is not None and not (interpreter is not None and ("/" in text or not text)):
+        value = Unresolved(f"{folder}/bin/python") if "$" in folder else Known(f"{folder}/bin/python")
+    elif interpreter is None:
+        return
+    builder.add("interpreter", value, word)
 
 
 def _state_container(builder: ClaimBuilder, wrapper: Wrapper) -> None:
-    workdir = wrapper.scanned.last("workdir", "container_workdir")
-    if wrapper.image is not None:
-        image = wrapper.image
-        value = lift(lambda item: f"{wrapper.name} {item}", image.value)
-        builder.add("container", value, image.span, image.spelling)
-        builder.add_setting("working_directory", workdir)
-        return
     pyxis = wrapper.scanned.last("container_image", "image")
-    if pyxis is not None and wrapper.name in ("srun", "shifter"):
-        name = "pyxis" if wrapper.name == "srun" else "shifter"
-        builder.add_setting("container", pyxis, lambda value: lift(lambda item: f"{name} {item}", value))
-        builder.add_setting("working_directory", workdir)
+    image = wrapper.image or (pyxis if wrapper.name in ("srun", "shifter") else None)
+    if image is not None:
+        name = "pyxis" if wrapper.image is None and wrapper.name == "srun" else wrapper.name
+        builder.add("container", lift(lambda item: f"{name} {item}", image.value), image)
+        builder.add_setting("working_directory", wrapper.scanned.last("workdir", "container_workdir"))
 
 
 def state_task_counts(
     line: LaunchLine,
     wrappers: tuple[Wrapper, ...],
-    header: dict[str, slurm.BatchOption],
+    header: dict[str, GivenOption],
     *,
     elsewhere: bool,
     reaches_nodes: bool,
@@ -685,7 +620,7 @@ def state_task_counts(
         reaches_nodes: whether the launcher reaches other nodes itself, as deepspeed does.
         scheduler: the scheduler of the header.
     """
-    builder = ClaimBuilder(scheduler, line.scope, line.command.condition)
+    builder = ClaimBuilder(scheduler, line.scope, line.command.condition, Strength.SCHEDULER)
     srun = next((wrapper for wrapper in reversed(wrappers) if wrapper.name == "srun"), None)
     if srun is not None:
         _state_srun(builder, srun, header)
@@ -704,40 +639,35 @@ _REMOTE_STARTERS = (
 )
 
 
-def _state_without_starter(builder: ClaimBuilder, line: LaunchLine, header: dict[str, slurm.BatchOption]) -> None:
+def _state_without_starter(builder: ClaimBuilder, line: LaunchLine, header: dict[str, GivenOption]) -> None:
     word = line.words[0]
     starter = "srun" if builder.source == "slurm" else "mpiexec or ssh"
     spelling = f"{word.spelling} (without {starter}: runs on the first node only)"
-    because = tuple(
-        slurm.state(ClaimBuilder(builder.source), {k: v for k, v in header.items() if k == "nodes"}).values()
-    )
+    of_header = ClaimBuilder(builder.source, strength=Strength.SCHEDULER)
+    because = tuple(slurm.state(of_header, {k: v for k, v in header.items() if k == "nodes"}).values())
     for quantity in ("nodes", "tasks_per_node"):
-        builder.add(quantity, Known(1), word.span, spelling, strength=Strength.SCHEDULER, because=because)
+        builder.add(quantity, Known(1), word, spelling, because=because)
 
 
-def _state_srun(builder: ClaimBuilder, srun: Wrapper, header: dict[str, slurm.BatchOption]) -> None:
+def _state_srun(builder: ClaimBuilder, srun: Wrapper, header: dict[str, GivenOption]) -> None:
     options = slurm.from_options(srun.scanned.given)
-    is_single_node_step = ("nodelist" in options or "relative" in options) and _requests_one(
-        options.get("nodes"), options.get("ntasks")
-    )
-    if is_single_node_step:
+    counts = (options[dest].value for dest in ("nodes", "ntasks") if dest in options)
+    if not options.keys().isdisjoint(("nodelist", "relative")) and any(one in (Known("1"), Known(1)) for one in counts):
         # One step per node (`srun -N1 -n1 -w "$node" torchrun --node_rank=$i`); together they are the job.
         for dest in ("nodes", "ntasks", "nodelist"):
             options.pop(dest, None)
         slurm.state(builder, options)
-        for quantity, value in (("tasks_per_node", Known(1)), ("single_node_step", Known(True))):
-            builder.add(quantity, value, srun.word.span, srun.word.spelling, strength=Strength.SCHEDULER)
+        builder.add("tasks_per_node", Known(1), srun.word)
+        builder.add("single_node_step", Known(True), srun.word)
         return
-    whole = ClaimBuilder("slurm", Scope())
-    outer = slurm.state(whole, header)
+    outer = slurm.state(ClaimBuilder("slurm", strength=Strength.SCHEDULER), header)
     own = slurm.state(builder, options)
     nodes = own.get("nodes") or outer.get("nodes")
     tasks = own.get("tasks")
     if tasks is not None and "nodes" not in own and nodes is not None:
         fewer = lift(lambda t, n: min(int(str(t)), int(str(n))), tasks.value, nodes.value)
         if fewer != nodes.value and not isinstance(fewer, Unresolved):
-            spelling = f"{tasks.spelling} (fewer tasks than nodes)"
-            builder.add("nodes", fewer, tasks.span, spelling, strength=Strength.SCHEDULER, because=(tasks, nodes))
+            builder.add("nodes", fewer, tasks, f"{tasks.spelling} (fewer tasks than nodes)", because=(tasks, nodes))
         elif "tasks_per_node" not in own:
             slurm.add_tasks_per_node(builder, tasks, nodes)
     tasks_per_node = own.get("tasks_per_node") or (outer.get("tasks_per_node") if "nodes" in own else None)
@@ -747,12 +677,8 @@ def _state_srun(builder: ClaimBuilder, srun: Wrapper, header: dict[str, slurm.Ba
     sets_tasks = any("tasks" in claims_of or "tasks_per_node" in claims_of for claims_of in (own, outer))
     if nodes is not None and not sets_tasks and not srun.scanned.incomplete and "gpus_per_task" not in header:
         spelling = f"{srun.word.spelling} (without --ntasks: one task on each node)"
-        builder.add("tasks_per_node", Known(1), srun.word.span, spelling, strength=Strength.DEFAULT, because=(nodes,))
+        builder.add("tasks_per_node", Known(1), srun.word, spelling, strength=Strength.DEFAULT, because=(nodes,))
     elif "nodes" in own and "tasks" not in own and "tasks_per_node" not in own and "tasks_per_node" not in outer:
         outer_tasks = outer.get("tasks")
         if outer_tasks is not None and nodes is not None:
             slurm.add_tasks_per_node(builder, outer_tasks, nodes)
-
-
-def _requests_one(*options: slurm.BatchOption | None) -> bool:
-    return any(option is not None and option.value in (Known("1"), Known(1)) for option in options)

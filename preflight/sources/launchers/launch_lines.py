@@ -32,11 +32,12 @@ from preflight.sources.launchers.launch_context import (
 )
 from preflight.sources.launchers.mpi import ProgramReader, app_contexts, is_program
 from preflight.sources.launchers.option_parser import (
+    GivenOption,
     PythonProgram,
+    file_named,
     is_python,
     known_prefix,
     python_program,
-    relative,
     text_of,
 )
 from preflight.sources.launchers.paddle import PaddleReader, PaddleV2Reader, PaddleWrapperReader, is_wrapper
@@ -110,6 +111,8 @@ READERS: tuple[LauncherReader, ...] = (
     ServerLauncher(),
     XpkReader(),
 )
+#: The first reader of each name.
+_BY_NAME = {name: reader for reader in reversed(READERS) for name in reader.names}
 _PYTHON_READER = PythonReader()
 _PROGRAM_READER = ProgramReader()
 _REACHES_NODES = ("deepspeed", "colossalai", "torchx", "xpk")
@@ -142,7 +145,7 @@ class _LauncherMatch(NamedTuple):
 
 def read_commands(
     commands: Sequence[Command],
-    header: Mapping[str, slurm.BatchOption],
+    header: Mapping[str, GivenOption],
     tree: Tree,
     *,
     batch: bool,
@@ -217,7 +220,7 @@ def plain_line(command: Command, tree: Tree, mark: str = "") -> Line:
 
 def launch_lines(
     commands: Sequence[Command],
-    header: Mapping[str, slurm.BatchOption] | None,
+    header: Mapping[str, GivenOption] | None,
     tree: Tree | None = None,
     ids: dict[str, int] | None = None,
 ) -> Iterator[tuple[Command, Line | None]]:
@@ -255,7 +258,7 @@ class Line(NamedTuple):
 
 def launch_line(
     command: Command,
-    header: Mapping[str, slurm.BatchOption] | None = None,
+    header: Mapping[str, GivenOption] | None = None,
     ids: dict[str, int] | None = None,
     tree: Tree | None = None,
     *,
@@ -293,12 +296,10 @@ def launch_line(
         stripped, found = _submitted_launcher(command, stripped)
         prefixed = prefixed or found is not None
         script = SUBMISSION if found is not None else script
-    environment: dict[str, Variable] = {}
-    if found is not None or is_python(stripped.words):
-        environment = environment_of(command, stripped.wrappers, tree)
     program = python_program(stripped.words) if found is None and is_python(stripped.words) else None
     if program is not None and posixpath.basename(text_of(program.words[0]) or "") not in _TOOLS:
         given = program.words[1:]
+        environment = environment_of(command, stripped.wrappers, tree)
         ranked = (
             _is_distributed(header, stripped.wrappers, environment)
             or starts_ranks(given, LaunchLine("", stripped.words, command), tree)
@@ -310,14 +311,12 @@ def launch_line(
         found = _LauncherMatch(_PYTHON_READER, stripped.words, stripped.words[0]) if ranked else None
     if found is None and not followed and _is_program_of_ranks(stripped, header):
         found = _LauncherMatch(_PROGRAM_READER, stripped.words, None)
-        environment = environment_of(command, stripped.wrappers, tree)
     if found is None and not followed:
         at = unknown_launcher(stripped.words, tree, command)
-        if at is not None:
-            found = _LauncherMatch(UnknownReader(at), stripped.words, None)
-            environment = environment_of(command, stripped.wrappers, tree)
+        found = _LauncherMatch(UnknownReader(at), stripped.words, None) if at is not None else None
     if found is None:
         return None
+    environment = environment_of(command, stripped.wrappers, tree)
     key = f"{command.span.path}:{command.span.line}"
     counter = ids if ids is not None else {}
     counter[key] = counter.get(key, 0) + 1
@@ -361,9 +360,8 @@ def _submitted_launcher(command: Command, stripped: StrippedCommand) -> tuple[St
 
 def _is_given_rank(command: Command, program: PythonProgram, environment: Mapping[str, Variable], tree: Tree) -> bool:
     """Whether a program is given its rank by an option or a variable that it reads itself."""
-    path = text_of(program.words[0])
-    target = relative(path, LaunchLine("", program.words, command), tree) if path else None
-    return gives_rank(target, program.words[1:], environment, tree)
+    file = file_named(text_of(program.words[0]), LaunchLine("", program.words, command), tree)
+    return gives_rank(file.path if file is not None else None, program.words[1:], environment, tree)
 
 
 #: Joins a group of processes.
@@ -381,10 +379,9 @@ def _is_told_who_it_is(
     """Whether a program in the background joins a group, and its line says which process it is: `ROLE=server
     python train.py &`, `python train.py --role server &`.
     """
-    path = text_of(program.words[0])
-    target = relative(path, LaunchLine("", program.words, command), tree) if path and command.concurrent else None
-    file = tree.read(target) if target is not None and target.endswith(".py") else None
-    if not isinstance(file, SourceFile) or _JOINS.search(file.text) is None:
+    path = text_of(program.words[0]) if command.concurrent else None
+    file = file_named(path, LaunchLine("", program.words, command), tree)
+    if file is None or not file.path.endswith(".py") or _JOINS.search(file.text) is None:
         return False
     own = [name for name, given in environment.items() if given.span.line == command.span.line]
     own += [known_prefix(word).partition("=")[0] for word in program.words[1:] if known_prefix(word).startswith("--")]
@@ -406,10 +403,10 @@ def _starts_all_ranks(command: Command, program: PythonProgram, tree: Tree | Non
 
 
 def _starts_something(name: str) -> bool:
-    return name in WRAPPER_SYNTAX or name.startswith("python") or any(name in reader.names for reader in READERS)
+    return name in WRAPPER_SYNTAX or name.startswith("python") or name in _BY_NAME
 
 
-def _is_program_of_ranks(stripped: StrippedCommand, header: Mapping[str, slurm.BatchOption] | None) -> bool:
+def _is_program_of_ranks(stripped: StrippedCommand, header: Mapping[str, GivenOption] | None) -> bool:
     """Whether mpirun or srun directly starts several copies of a program that no other reader knows.
 
     mpirun without a count uses the slots of its hosts, of the allocation or of the machine. srun starts tools of all
@@ -419,15 +416,19 @@ def _is_program_of_ranks(stripped: StrippedCommand, header: Mapping[str, slurm.B
         return False
     starter = stripped.wrappers[-1]
     if starter.name in ("mpirun", "horovodrun"):
-        count = starter.scanned.last("np")
-        return count is None or count.value not in (Known("1"), Known(1))
+        return _starts_several(starter)
     if starter.name == "srun":
         by_path = "/" in (text_of(stripped.words[0]) or "")
         return (by_path and not _starts_one_task(starter, header)) or _starts_several_on_a_node(starter, header)
     return False
 
 
-def _starts_several_on_a_node(srun: Wrapper, header: Mapping[str, slurm.BatchOption] | None) -> bool:
+def _starts_several(mpirun: Wrapper) -> bool:
+    count = mpirun.scanned.last("np")
+    return count is None or count.value not in (Known("1"), Known(1))
+
+
+def _starts_several_on_a_node(srun: Wrapper, header: Mapping[str, GivenOption] | None) -> bool:
     """Whether srun has options to start more than one task on a node, or more tasks than nodes."""
     options = slurm.from_options(srun.scanned.given)
     counts = {**(header or {}), **options}
@@ -444,41 +445,37 @@ def _is_launcher(name: str) -> bool:
     """Whether a name anywhere on a line is a launcher; `paddle` does not count, because elsewhere on a line that word
     may mean anything.
     """
-    return name != "paddle" and any(name in reader.names for reader in READERS)
+    return name != "paddle" and name in _BY_NAME
 
 
 def _find_launcher(words: Sequence[Word]) -> _LauncherMatch | None:
     name = program_name(words)
-    for reader in READERS:
-        if name in reader.names:
-            return _LauncherMatch(reader, tuple(words), None)
-    if not is_python(words):
-        return None
-    program = python_program(words)
+    if name in _BY_NAME:
+        return _LauncherMatch(_BY_NAME[name], tuple(words), None)
+    program = python_program(words) if is_python(words) else None
     if program is None:
         return None
     inner = text_of(program.words[0]) or ""
-    for reader in READERS:
-        if program.module and f"-m {inner}" in reader.names:
-            return _LauncherMatch(reader, program.words, program.interpreter)
+    if program.module:
+        reader = _BY_NAME.get(f"-m {inner}")
+    else:
         # `python /opt/env/bin/torchrun`, `python .../torch/distributed/launch.py`
         as_module = "." + inner.removesuffix(".py").replace("/", ".")
-        if not program.module and (
-            posixpath.basename(inner) in reader.names
-            or any(
-                as_module.endswith("." + module[3:])
-                for module in reader.names
-                if module.startswith("-m ") and "." in module
-            )
-        ):
-            return _LauncherMatch(reader, program.words, program.interpreter)
-    if not program.module and inner.endswith(".py") and is_wrapper(program.words):
-        return _LauncherMatch(PaddleWrapperReader(), program.words, program.interpreter)
-    return None
+        file_name = posixpath.basename(inner)
+        reader = next(
+            (
+                found
+                for known, found in _BY_NAME.items()
+                if known == file_name
+                or (known.startswith("-m ") and "." in known and as_module.endswith("." + known[3:]))
+            ),
+            PaddleWrapperReader() if inner.endswith(".py") and is_wrapper(program.words) else None,
+        )
+    return _LauncherMatch(reader, program.words, program.interpreter) if reader is not None else None
 
 
 def _is_distributed(
-    header: Mapping[str, slurm.BatchOption] | None, wrappers: Sequence[Wrapper], environment: Mapping[str, Variable]
+    header: Mapping[str, GivenOption] | None, wrappers: Sequence[Wrapper], environment: Mapping[str, Variable]
 ) -> bool:
     if has_ranks(environment):
         return True
@@ -486,8 +483,7 @@ def _is_distributed(
         if wrapper.name == "horovodrun":
             return True
         if wrapper.name == "mpirun":
-            count = wrapper.scanned.last("np")
-            return count is None or count.value not in (Known("1"), Known(1))
+            return _starts_several(wrapper)
         if wrapper.name == "jsrun":
             return not mpi.starts_one_task(wrapper.scanned)
         if wrapper.name == "srun":
@@ -495,7 +491,7 @@ def _is_distributed(
     return False
 
 
-def _starts_one_task(srun: Wrapper, header: Mapping[str, slurm.BatchOption] | None) -> bool:
+def _starts_one_task(srun: Wrapper, header: Mapping[str, GivenOption] | None) -> bool:
     """Whether srun starts a single task, which is preparation or conversion and not a rank."""
     options = slurm.from_options(srun.scanned.given)
     if "ntasks" in options:
@@ -509,7 +505,7 @@ def _starts_one_task(srun: Wrapper, header: Mapping[str, slurm.BatchOption] | No
     return all(_equals_one(counts[dest]) for dest in ("nodes", "ntasks_per_node") if dest in counts)
 
 
-def _equals_one(options: slurm.BatchOption) -> bool:
+def _equals_one(options: GivenOption) -> bool:
     """Whether an option is one, and not only by a default that the caller changes: `$(NP)` of make, `${NP:-1}`."""
     return options.value in (Known("1"), Known(1)) and _DEFAULTED.search(options.spelling) is None
 
@@ -526,9 +522,7 @@ def _starts_elsewhere(command: Command) -> bool:
     return name not in slurm.HARMLESS and not (words and posixpath.basename(words[0]) in slurm.HARMLESS)
 
 
-def _read_line(
-    line: Line, header: dict[str, slurm.BatchOption], tree: Tree, *, elsewhere: bool, scheduler: str
-) -> Reading:
+def _read_line(line: Line, header: dict[str, GivenOption], tree: Tree, *, elsewhere: bool, scheduler: str) -> Reading:
     launch = line.line
     reading = line.found.reader.read(launch, tree)
     if not reading.launches:

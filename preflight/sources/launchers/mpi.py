@@ -16,7 +16,7 @@ from preflight._util.budget import truncate
 from preflight.model.job import Known, Plain, Reference, Strength, Unresolved, Value, as_int, lift
 from preflight.sources.base import LaunchLine, Reading, Tree, Word
 from preflight.sources.configs.line_files import MPI_PARAMETERS
-from preflight.sources.launchers.claim_builder import ClaimBuilder, product_of, state_options, sum_of
+from preflight.sources.launchers.claim_builder import ClaimBuilder, state_options
 from preflight.sources.launchers.option_parser import (
     GivenOption,
     Option,
@@ -24,13 +24,12 @@ from preflight.sources.launchers.option_parser import (
     Table,
     declared_table,
     file_references,
-    generated_table,
     text_of,
     texts,
 )
 from preflight.sources.launchers.script_arguments import read_program
 from preflight.sources.launchers.slurm import HARMLESS
-from preflight.sources.tables import load_table
+from preflight.sources.value_readers import product_of, sum_of
 
 #: Characters of a host list that are repeated in the claim about each host.
 _MAX_LIST_LENGTH = 300
@@ -49,12 +48,7 @@ MPI = Table(
     abbreviations=False,
     single_dash=True,
 )
-HOROVOD = generated_table(
-    load_table("horovodrun"),
-    renamed={"num_proc": "np", "hosts": "host", "min_num_proc": "min_np", "max_num_proc": "max_np"},
-    abbreviations=False,
-    single_dash=True,
-)
+HOROVOD = declared_table("horovod")
 #: Options of only one family of MPI; `_PROGRAMS` has the programs of each.
 _OPEN_MPI = re.compile(
     r"--?(?:g?mca|prtemca|pmixmca|x|allow-run-as-root|npernode|pernode|tag-output|report-bindings|oversubscribe)\b"
@@ -102,7 +96,9 @@ def merged_contexts(contexts: Sequence[ScannedLine]) -> ScannedLine:
     if host is not None:
         names = [option.value if option is not None else Unresolved("hosts of a program") for option in hosts]
         shown = " : ".join(option.spelling for option in hosts if option is not None)
-        given.append(host._replace(value=lift(_joined, *names), spelling=shown, parts=()))
+        given.append(
+            host._replace(value=lift(lambda *items: ",".join(map(str, items)), *names), spelling=shown, parts=())
+        )
     exports = [{option.value for option in line.given if option.dest in ("export", "variable")} for line in contexts]
     same = set.intersection(*exports)
     merged = [
@@ -111,10 +107,6 @@ def merged_contexts(contexts: Sequence[ScannedLine]) -> ScannedLine:
     ]
     incomplete = any(line.incomplete for line in contexts)
     return ScannedLine(tuple(merged), first.rest, incomplete, first.unknown)
-
-
-def _joined(*items: Plain) -> Plain:
-    return ",".join(map(str, items))
 
 
 def _unlike(option: GivenOption) -> GivenOption:
@@ -141,7 +133,7 @@ def state(builder: ClaimBuilder, scanned: ScannedLine, word: Word, line: LaunchL
     builder.add_setting(
         "tasks_per_node",
         scanned.last("per_node"),
-        lambda value: as_int(lift(_first_number, value)),
+        lambda value: as_int(lift(lambda item: str(item).partition(":")[0], value)),
         strength=Strength.SCHEDULER,
     )
     on_each = scanned.last("per_node")
@@ -176,9 +168,9 @@ def _state_program(builder: ClaimBuilder, scanned: ScannedLine, word: Word) -> N
     elif name is None and any(_HYDRA.match(given.spelling) for given in scanned.given):
         name = "mpich"
     if name is not None and builder.source == "mpirun":
-        builder.add("mpi_implementation", Known(name), word.span, word.spelling)
+        builder.add("mpi_implementation", Known(name), word)
     if name == "openmpi" or (name is None and builder.source == "mpirun"):
-        builder.add("passed_variables", _passed_variables(scanned), word.span, word.spelling)
+        builder.add("passed_variables", _passed_variables(scanned), word)
     mapped = scanned.last("map_by")
     oversubscribed = scanned.last("oversubscribe")
     if mapped is not None and any("oversubscribe" in text.lower() for text in texts(mapped.value)):
@@ -239,7 +231,11 @@ def _state_spread(builder: ClaimBuilder, scanned: ScannedLine) -> None:
     if hosts is None:
         return
     slots = lift(_slots, hosts.value)
-    total: Value = as_int(count.value) if count is not None else lift(_total_slots, hosts.value)
+    total: Value = (
+        as_int(count.value)
+        if count is not None
+        else lift(lambda item: sum(slots for _, slots in _host_slots(item)), hosts.value)
+    )
     if len(texts(slots)) == 1 and len(texts(total)) == 1:
         per_host, nodes = int(texts(slots)[0]), len(_distinct(texts(hosts.value)[0]))
         if per_host * nodes == int(texts(total)[0]):
@@ -268,20 +264,12 @@ def _slots(item: Plain) -> Plain:
     return next(iter(counts.values()))
 
 
-def _total_slots(item: Plain) -> Plain:
-    return sum(slots for _, slots in _host_slots(item))
-
-
 def _tasks_per_node(item: Plain) -> Plain:
     """The tasks of each node in `ppr:2:node`."""
     match = re.fullmatch(r"ppr:(\d+):node(?:[:,].*)?", str(item), re.IGNORECASE)
     if match is None:
         raise ValueError(f"{item} does not set the number of tasks per node")
     return int(match[1])
-
-
-def _first_number(item: Plain) -> Plain:
-    return str(item).partition(":")[0]
 
 
 #: Interpreters and build tools: the program they run is read elsewhere, or does not train.
@@ -338,7 +326,7 @@ def state_resource_sets(builder: ClaimBuilder, scanned: ScannedLine) -> None:
 
 def _add(builder: ClaimBuilder, quantity: str, value: Value, given: GivenOption, other: GivenOption | None) -> None:
     spelling = " ".join(item.spelling for item in (given, other) if item is not None)
-    builder.add(quantity, value, given.span, spelling, strength=Strength.SCHEDULER)
+    builder.add(quantity, value, given, spelling, strength=Strength.SCHEDULER)
 
 
 def starts_one_task(scanned: ScannedLine) -> bool:

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from preflight._util import toml
-from preflight.model.job import Known, OneOf, Reference, Span, Unresolved, Value, alternatives, lift
+from preflight.model.job import Known, OneOf, Reference, Span, Strength, Unresolved, Value, alternatives, lift
 from preflight.model.job.value import Symbol, symbols_in, with_affixes
 from preflight.sources.base import NO_VALUE, LaunchLine, SourceFile, Tree, Word
-from preflight.sources.tables import Generated
+from preflight.sources.tables import load_table
 
 #: Words searched for a program after a word that may be several.
 _MAX_WORDS = 200
@@ -61,13 +61,18 @@ class Table(NamedTuple):
 
 
 class GivenOption(NamedTuple):
-    """One option on the line. `parts` are the pieces of its value when there are several."""
+    """One option on the line, of a batch header, or the variable that stands for one.
+
+    `parts` are the pieces of its value when there are several.
+    """
 
     dest: str
     value: Value
     span: Span
     spelling: str
     parts: tuple[Value, ...] = ()
+    strength: Strength = Strength.FLAG
+    condition: str = ""
 
 
 def known_text(given: GivenOption) -> str:
@@ -124,10 +129,20 @@ def declared_options(name: str) -> dict[str, Any]:
 
 
 def declared_table(name: str) -> Table:
-    """The table of a program's options in `options.toml`."""
+    """The table of a program's options in `options.toml`, and of its generated ones with `--help`.
+
+    An option with a variable number of values is parsed as if it had one.
+    """
     row = dict(declared_options(name))
+    generated, renamed = row.pop("generated", ()), row.pop("renamed", {})
     valued, flags = _by_name(row.pop("others", "")), _by_name(row.pop("other_flags", ""))
-    return table({**valued, **row.pop("valued", {})}, {**flags, **row.pop("flags", {})}, **row)
+    flags |= {"help": "-h --help"} if generated else {}
+    options = dict(table({**valued, **row.pop("valued", {})}, {**flags, **row.pop("flags", {})}).options)
+    for each in (each for program in generated for each in load_table(program).rows):
+        option = Option(renamed.get(each.dest, each.dest), int(each.takes) if each.takes.isdecimal() else 1)
+        for spelling in each.spellings:
+            options.setdefault(spelling, option)
+    return Table(options, **row)
 
 
 def _by_name(spellings: str) -> dict[str, str]:
@@ -135,37 +150,8 @@ def _by_name(spellings: str) -> dict[str, str]:
     return {spelling.lstrip("-").replace("-", "_"): spelling for spelling in spellings.split()}
 
 
-def generated_table(
-    *tables: Generated,
-    renamed: Mapping[str, str] | None = None,
-    valued: Mapping[str, str] | None = None,
-    flags: Mapping[str, str] | None = None,
-    abbreviations: bool = True,
-    interleaved: bool = False,
-    single_dash: bool = False,
-) -> Table:
-    """Build a table from generated ones, adding `--help`, `valued` and `flags`; the first spelling found wins.
-
-    Args:
-        tables: the generated tables.
-        renamed: names that the reader uses instead of the parser's own.
-        valued: further options with a value.
-        flags: further options without one.
-        abbreviations: see `Table`.
-        interleaved: see `Table`.
-        single_dash: see `Table`.
-
-    An option with a variable number of values is parsed as if it had one.
-    """
-    options = dict(table(valued, {"help": "-h --help", **(flags or {})}).options)
-    for rows in tables:
-        for row in rows.rows:
-            option = Option((renamed or {}).get(row.dest, row.dest), int(row.takes) if row.takes.isdecimal() else 1)
-            for spelling in row.spellings:
-                options.setdefault(spelling, option)
-    return Table(options, abbreviations=abbreviations, interleaved=interleaved, single_dash=single_dash)
-
-
+#: Words after which a program comes.
+_START_PROGRAMS = ("-m", "--module", "torchrun", "deepspeed", "python", "python3", "bash")
 #: No program is called so: a number, or hosts with their slots.
 _NO_PROGRAM = re.compile(r"-?\d+(?:\.\d+)?|(?:[\w.-]+:\d+,?)+")
 
@@ -227,73 +213,45 @@ def _parse_option(
     name, equals, _ = text.partition("=")
     option = known.find(name)
     if option is not None and equals:
-        return [
-            GivenOption(
-                option.dest,
-                _value_after(word, len(name) + 1),
-                word.span,
-                word.spelling,
-                _pieces_after(word, len(name) + 1),
-            )
-        ], 0
+        return [_attached(option, word, len(name) + 1)], 0
     if option is not None and isinstance(word.value, Known):
-        if not option.takes:
-            return [GivenOption(option.dest, Known(True), word.span, word.spelling)], 0
-        if not following:
-            return [GivenOption(option.dest, NO_VALUE, word.span, word.spelling)], 0
-        if option.pair and "=" in known_prefix(following[0]):
+        if option.pair and following and "=" in known_prefix(following[0]):
             option = Option(option.dest)
-        if option.takes > 1:
-            last = following[min(option.takes, len(following)) - 1]
-            spelled = " ".join(item.spelling for item in (word, *following[: option.takes]))
-            combined = lift(
-                lambda *texts_given: " ".join(map(str, texts_given)),
-                *(item.value for item in following[: option.takes]),
-            )
-            return [GivenOption(option.dest, combined, join_spans(word.span, last.span), spelled)], option.takes
-        value = following[0]
-        return [
-            GivenOption(
-                option.dest,
-                value.value,
-                join_spans(word.span, value.span),
-                f"{word.spelling} {value.spelling}",
-                value.parts,
-            )
-        ], 1
+        return _separate([], option, word, following)
     if text.startswith("--") or (known.single_dash and known.options.get(text[:2]) is None):
         return None
-    return _parse_short_options(word, text, following, known)
-
-
-def _parse_short_options(
-    word: Word, text: str, following: Sequence[Word], known: Table
-) -> tuple[list[GivenOption], int] | None:
-    """Parse several short options in one word: `-N4`, `-vn2`, `-lv`."""
+    # Several short options in one word: `-N4`, `-vn2`, `-lv`.
     found: list[GivenOption] = []
     for position in range(1, len(text)):
         option = known.options.get("-" + text[position])
         if option is None:
             return None
-        if not option.takes:
-            found.append(GivenOption(option.dest, Known(True), word.span, word.spelling))
-            continue
-        if position + 1 < len(text) or not isinstance(word.value, Known):
-            start = position + 1
-            found.append(
-                GivenOption(
-                    option.dest, _value_after(word, start), word.span, word.spelling, _pieces_after(word, start)
-                )
-            )
-            return found, 0
-        if not following:
-            found.append(GivenOption(option.dest, NO_VALUE, word.span, word.spelling))
-            return found, 0
-        value = following[0]
-        spelling = f"{word.spelling} {value.spelling}"
-        found.append(GivenOption(option.dest, value.value, join_spans(word.span, value.span), spelling, value.parts))
-        return found, 1
+        if option.takes and (position + 1 < len(text) or not isinstance(word.value, Known)):
+            return [*found, _attached(option, word, position + 1)], 0
+        if option.takes:
+            return _separate(found, option, word, following)
+        found.append(GivenOption(option.dest, Known(True), word.span, word.spelling))
     return found, 0
+
+
+def _attached(option: Option, word: Word, start: int) -> GivenOption:
+    """An option whose value begins at `start` of its own word."""
+    return GivenOption(option.dest, value_after(word, start), word.span, word.spelling, _pieces_after(word, start))
+
+
+def _separate(
+    before: list[GivenOption], option: Option, word: Word, following: Sequence[Word]
+) -> tuple[list[GivenOption], int]:
+    """The options before one whose values are the next words, that one, and the number of its values."""
+    if not option.takes or not following:
+        value: Value = NO_VALUE if option.takes else Known(True)
+        return [*before, GivenOption(option.dest, value, word.span, word.spelling)], 0
+    first, *more = words = following[: option.takes]
+    value = lift(lambda *given: " ".join(map(str, given)), *(each.value for each in words)) if more else first.value
+    spelling = " ".join(each.spelling for each in (word, *words))
+    parts = () if more else first.parts
+    given = GivenOption(option.dest, value, join_spans(word.span, words[-1].span), spelling, parts)
+    return [*before, given], option.takes
 
 
 def known_prefix(word: Word) -> str:
@@ -301,7 +259,7 @@ def known_prefix(word: Word) -> str:
     if isinstance(word.value, Known):
         return str(word.value.value)
     if isinstance(word.value, OneOf):
-        return _common_prefix([str(value) for value in word.value.values])
+        return posixpath.commonprefix([str(value) for value in word.value.values])
     if word.parts:
         first = word.parts[0]
         return str(first.value) if isinstance(first, Known) else ""
@@ -361,7 +319,8 @@ def texts(value: Value) -> tuple[str, ...]:
     return tuple(str(item) for item in alternatives(value))
 
 
-def _value_after(word: Word, start: int) -> Value:
+def value_after(word: Word, start: int) -> Value:
+    """The value of a word without its first characters, which are known."""
     if isinstance(word.value, Unresolved):
         return concatenate(_pieces_after(word, start) or (word.value,))
     return lift(lambda item: str(item)[start:], word.value)
@@ -377,14 +336,6 @@ def _pieces_after(word: Word, start: int) -> tuple[Value, ...]:
     return (*((Known(rest),) if rest else ()), *word.parts[1:])
 
 
-def _common_prefix(words: Sequence[str]) -> str:
-    first, last = min(words), max(words)
-    at = 0
-    while at < len(first) and at < len(last) and first[at] == last[at]:
-        at += 1
-    return first[:at]
-
-
 def _precedes_option(following: Sequence[Word], known: Table) -> bool:
     """Whether an option of the same program comes next: if so, the unknown words before it can only be options."""
     first = next((word for word in following if not word.many), None)
@@ -397,33 +348,20 @@ def _hides_options(following: Sequence[Word]) -> bool:
     for word in following[:_MAX_WORDS]:
         text = text_of(word)
         if text is None:
-            if known_prefix(word).startswith("-"):
-                continue
-            if word.spelling.strip("\"'{}").endswith(".py"):
+            if not known_prefix(word).startswith("-") and word.spelling.strip("\"'{}").endswith(".py"):
                 return True
-            continue
-        if text.endswith((".py", ".pyc")) or text.rpartition("/")[2] in (
-            "-m",
-            "--module",
-            "torchrun",
-            "deepspeed",
-            "python",
-            "python3",
-            "bash",
-        ):
+        elif text.endswith((".py", ".pyc")) or text.rpartition("/")[2] in _START_PROGRAMS:
             return True
     return False
 
 
 def relative(path: str, line: LaunchLine, tree: Tree) -> str | None:
     """Resolve `path` as the command would open it, relative to the root; None when it leads outside."""
-    directory = line.command.directory
-    base = posixpath.join(directory, "_") if directory else line.command.span.path
     outermost = line.command
     while outermost.outer is not None:
         outermost = outermost.outer
-    if not directory:
-        base = outermost.span.path
+    directory = line.command.directory
+    base = posixpath.join(directory, "_") if directory else outermost.span.path
     found = tree.resolve(path, relative_to=base)
     if found is None:
         return None
@@ -432,6 +370,13 @@ def relative(path: str, line: LaunchLine, tree: Tree) -> str | None:
         # `$(dirname "$0")/ds.json` is already relative to the root.
         return posixpath.normpath(path)
     return posixpath.normpath(found)
+
+
+def file_named(path: str | None, line: LaunchLine, tree: Tree | None) -> SourceFile | None:
+    """The file that the command would open at `path`; None if there is none below the root."""
+    target = relative(path, line, tree) if path and tree is not None else None
+    file = tree.read(target) if tree is not None and target is not None else None
+    return file if isinstance(file, SourceFile) else None
 
 
 def paths_of(value: Value, parts: tuple[Value, ...] = ()) -> tuple[str, ...]:
@@ -456,11 +401,9 @@ def file_references(given: GivenOption | None, role: str, line: LaunchLine, tree
 def module_path(name: str, line: LaunchLine, tree: Tree) -> str:
     """The file that `python -m NAME` runs, relative to the root; the most likely one when none exists."""
     flat = name.replace(".", "/")
-    for candidate in (f"{flat}.py", f"{flat}/__main__.py", f"{flat}/__init__.py"):
-        found = relative(candidate, line, tree)
-        if found is not None and isinstance(tree.read(found), SourceFile):
-            return found
-    return relative(f"{flat}.py", line, tree) or f"{flat}.py"
+    candidates = (file_named(f"{flat}{end}.py", line, tree) for end in ("", "/__main__", "/__init__"))
+    found = next((file.path for file in candidates if file is not None), None)
+    return found or relative(f"{flat}.py", line, tree) or f"{flat}.py"
 
 
 _PYTHON = re.compile(r"(python|pypy)[\d.]*")
@@ -505,9 +448,9 @@ def python_program(words: Sequence[Word]) -> PythonProgram | None:
         word = words[index]
         text = text_of(word)
         if text is None:
-            if known_prefix(word).startswith("-") or (
-                word.many and index + 1 < len(words) and _program_follows(words[index + 1 : index + 100])
-            ):
+            following = words[index + 1 : index + 100] if word.many else ()
+            program_follows = any((text_of(each) or "").endswith(".py") or text_of(each) == "-m" for each in following)
+            if known_prefix(word).startswith("-") or program_follows:
                 index += 1
                 continue
             return PythonProgram(words[0], tuple(words[index:]), False)
@@ -529,8 +472,3 @@ def python_program(words: Sequence[Word]) -> PythonProgram | None:
             continue
         return PythonProgram(words[0], tuple(words[index:]), False)
     return None
-
-
-def _program_follows(words: Sequence[Word]) -> bool:
-    """Whether a script or `-m` follows, so that the words before it are options."""
-    return any((text_of(word) or "").endswith(".py") or text_of(word) == "-m" for word in words)

@@ -27,7 +27,6 @@ from preflight.model.job import (
     Plain,
     Reference,
     Relation,
-    Strength,
     Unresolved,
     Value,
     alternatives,
@@ -35,16 +34,15 @@ from preflight.model.job import (
     lift,
 )
 from preflight.model.job.value import SETTING_PREFIX
-from preflight.sources.base import LaunchLine, Reading, SourceFile, Tree, Word
+from preflight.sources.base import LaunchLine, Reading, Tree, Word
 from preflight.sources.configs.framework_files import state_settings
 from preflight.sources.formats.structured import Kind, NodeClaims, document_of
 from preflight.sources.launchers.claim_builder import (
     ClaimBuilder,
-    Setting,
     endpoint,
     node_range,
-    option_setting,
     state_all_gpus,
+    state_node_range,
     state_options,
     state_single_start,
     variable_setting,
@@ -54,19 +52,17 @@ from preflight.sources.launchers.option_parser import (
     ScannedLine,
     Table,
     declared_table,
+    file_named,
     file_references,
-    generated_table,
     known_prefix,
     paths_of,
     relative,
     scan,
-    table,
     text_of,
     texts,
 )
 from preflight.sources.launchers.script_arguments import read_program
-from preflight.sources.tables import load_table
-from preflight.sources.value_readers import as_gflag, as_strings, as_text, count_of, first_of
+from preflight.sources.value_readers import as_gflag, as_strings, as_text, count_of, first_of, product_of
 
 _V2_OPTIONS = declared_table("paddle-v2")
 
@@ -111,8 +107,8 @@ def _read_process(line: LaunchLine, words: tuple[Word, ...], tree: Tree, *, serv
     launch = read_program(line, "paddle-v2", (), tree).launch if program is None else program.launch
     if remote:
         role = "PSERVER" if server else "TRAINER"
-        builder.add("ps_mode", Known(True), word.span, word.spelling)
-        builder.add("ps_role", Known(role), word.span, f"{word.spelling} {text_of(line.words[1]) or ''}".strip())
+        builder.add("ps_mode", Known(True), word)
+        builder.add("ps_role", Known(role), word, f"{word.spelling} {text_of(line.words[1]) or ''}".strip())
         state_options(builder, "paddle-v2-server", scanned.last, word, hidden=scanned.incomplete)
     if not server:
         local = scanned.last("local")
@@ -142,7 +138,7 @@ def _read_cluster_train(line: LaunchLine, words: tuple[Word, ...], tree: Tree) -
     builder = ClaimBuilder("cluster_train", line.scope, line.command.condition)
     launch = read_program(line, "cluster_train", (), tree).launch
     word = line.words[0]
-    builder.add("ps_mode", Known(True), word.span, word.spelling)
+    builder.add("ps_mode", Known(True), word)
     state_options(builder, "paddle-v2-cluster", scanned.last)
     local = scanned.last("local")
     if local is not None:
@@ -175,36 +171,13 @@ def _sent_files(line: LaunchLine, scanned: ScannedLine, tree: Tree) -> list[Refe
         # An absolute path is that of a checkout on the host where the job is started.
         for folder in (path, posixpath.basename(path.rstrip("/"))):
             for name, role, given in wanted:
-                target = relative(posixpath.join(folder, name), line, tree)
-                if given is not None and target is not None and isinstance(tree.read(target), SourceFile):
-                    found.append(Reference(target, role, given.span, line.scope))
+                file = file_named(posixpath.join(folder, name), line, tree)
+                if given is not None and file is not None:
+                    found.append(Reference(file.path, role, given.span, line.scope))
     return list(dict.fromkeys(found))
 
 
-_OPTIONS = generated_table(
-    load_table("paddle_launch"),
-    load_table("paddle_fleet_launch"),
-    renamed={
-        "np": "nnodes",
-        "gpus": "devices",
-        "xpus": "devices",
-        "elastic_server": "master",
-        "workers": "trainers",
-        "worker_num": "trainer_num",
-    },
-    # Of the launchers of Paddle 1.x (paddle/distributed/launch.py and launch_ps.py, 1.8).
-    valued={
-        "ips": "--cluster_node_ips",
-        "host": "--node_ip",
-        "start_port": "--started_port",
-        "devices": "--selected_devices",
-        "master": "--etcd_server",
-        "endpoints": "--endpoints",
-        "ranks": "--ranks",
-        "rank_mapping": "--enable_rank_mapping",
-    },
-    flags={"use_paddlecloud": "--use_paddlecloud", "print_config": "--print_config"},
-)
+_OPTIONS = declared_table("paddle")
 #: args_envs.py, `env_args_mapping`.
 _VARIABLES = {
     "host": "POD_IP",
@@ -242,16 +215,11 @@ _TRUE = ("y", "yes", "t", "true", "on", "1")
 #: More words than this are not a launch line.
 _MAX_WORDS = 400
 #: The options of the launcher of today, and of that of 2.0, which takes over at an option that is not one of these.
-_NEW, _FIRST = generated_table(load_table("paddle_launch")), generated_table(load_table("paddle_fleet_launch"))
+_NEW, _FIRST = declared_table("paddle-launch"), declared_table("paddle-fleet-launch")
 #: The options of the launchers of 1.x, and those that no other has.
 _ONLY_FIRST = frozenset(("cluster_node_ips", "node_ip", "started_port", "use_paddlecloud", "print_config"))
-_OF_FIRST = table(
-    {
-        name: f"--{name}"
-        for name in (*_ONLY_FIRST, "selected_gpus", "endpoints", "server_num", "worker_num", "start_port", "log_dir")
-    }
-)
-_OF_IPU = table({name: f"--{name}" for name in ("hosts", "ipus_per_replica", "nproc_per_host")})
+_OF_FIRST = declared_table("paddle-1")
+_OF_IPU = declared_table("paddle-ipu")
 _PS_ONLY = ("servers", "trainers", "heter_workers", "server_num", "trainer_num", "heter_worker_num", "http_port")
 
 
@@ -302,26 +270,26 @@ def _state_settings(builder: ClaimBuilder, line: LaunchLine, *, hidden: bool) ->
     if first is not None:
         again = _parsed(line, _FIRST)
         given, parsed = {**given, **again.given}, again
-    found = {dest: setting for dest, option in given.items() if (setting := option_setting(option)) is not None}
+    found = dict(given)
     environment = line.command.environment
     for variable, dest in _OVERRIDING.items() if first is None else ():
         setting = variable_setting(environment.get(variable))
         if setting is not None and dest in found and texts(setting.value) != texts(found[dest].value):
             option, prefix = found[dest], f"{SETTING_PREFIX}paddle_launch."
             value = option.value if isinstance(setting.value, Known) else setting.value
-            builder.add(f"{prefix}overridden", lift(str, value), option.span, option.spelling)
-            builder.add(f"{prefix}overriding", lift(str, setting.value), setting.span, setting.spelling)
+            builder.add(f"{prefix}overridden", lift(str, value), option)
+            builder.add(f"{prefix}overriding", lift(str, setting.value), setting)
         if setting is not None:
             found[dest] = setting
     if parsed.program is not None and known_prefix(parsed.program) == "ipu":
         # This launcher's own word for a launcher of processors, whose options follow.
         behind = scan(line.words[line.words.index(parsed.program) + 1 :], _OF_IPU).given
-        found |= {option.dest: setting for option in behind if (setting := option_setting(option)) is not None}
+        found |= {option.dest: option for option in behind}
     for dest, setting in found.items():
         builder.add_setting(f"{SETTING_PREFIX}paddle_launch.{dest}", setting, lambda value: lift(str, value))
     if hidden:
         word = line.words[0]
-        builder.add(f"{SETTING_PREFIX}paddle_launch.(call)", Unresolved("further options"), word.span, word.spelling)
+        builder.add(f"{SETTING_PREFIX}paddle_launch.(call)", Unresolved("further options"), word)
         return
     dropped = next(iter(parsed.unknown), None) if first is None else None
     stops: tuple[tuple[str, Word | GivenOption | None], ...] = (
@@ -331,15 +299,14 @@ def _state_settings(builder: ClaimBuilder, line: LaunchLine, *, hidden: bool) ->
         if item is not None:
             of_program = dest in ("taken", "program") and parsed.program is not None
             value = Known(known_prefix(parsed.program) if of_program and parsed.program is not None else "")
-            builder.add(f"{SETTING_PREFIX}paddle_launch.{dest}", value, item.span, item.spelling)
+            builder.add(f"{SETTING_PREFIX}paddle_launch.{dest}", value, item)
 
 
 def _tuner_settings(tuner: GivenOption, line: LaunchLine, tree: Tree) -> Sequence[Claim]:
     """The keys of the tuner's file, as `setting.paddle_tuner.NAME`."""
-    target = relative(text, line, tree) if (text := next(iter(texts(tuner.value)), "")) else None
-    file = tree.read(target) if target is not None else None
-    root = document_of(file).root if isinstance(file, SourceFile) else None
-    if not isinstance(file, SourceFile) or root is None or root.kind is not Kind.OBJECT:
+    file = file_named(next(iter(texts(tuner.value)), ""), line, tree)
+    root = document_of(file).root if file is not None else None
+    if file is None or root is None or root.kind is not Kind.OBJECT:
         return ()
     found = NodeClaims(file, "paddle_tuner", line.scope)
     state_settings(found, root, "paddle_tuner")
@@ -356,12 +323,12 @@ def _state_first_settings(builder: ClaimBuilder, line: LaunchLine, scanned: Scan
         return
     prefix = f"{SETTING_PREFIX}paddle_launch_1."
     for dest, option in given.items():
-        builder.add_setting(f"{prefix}{dest}", option_setting(option), lambda value: lift(str, value))
+        builder.add_setting(f"{prefix}{dest}", option, lambda value: lift(str, value))
     word = line.words[0]
     if of_servers:
-        builder.add(f"{prefix}ps", Known(True), word.span, word.spelling)
+        builder.add(f"{prefix}ps", Known(True), word)
     if any(dest in _ONLY_FIRST and "=" not in option.spelling for dest, option in given.items()):
-        builder.add(f"{prefix}spaced", Known(True), word.span, word.spelling)
+        builder.add(f"{prefix}spaced", Known(True), word)
 
 
 class _Parsed(NamedTuple):
@@ -402,15 +369,15 @@ def _parsed(line: LaunchLine, known: Table) -> _Parsed:
 _DESTS = tuple(dict.fromkeys(option.dest for option in _OPTIONS.options.values()))
 
 
-def _setting_in_force(dest: str, scanned: ScannedLine, line: LaunchLine) -> Setting | None:
+def _setting_in_force(dest: str, scanned: ScannedLine, line: LaunchLine) -> GivenOption | None:
     environment = line.command.environment
     if dest == "rank" and "PADDLE_TRAINER_ID" in environment:
         return variable_setting(environment["PADDLE_TRAINER_ID"])
     variable = environment.get(_VARIABLES.get(dest, ""))
-    return variable_setting(variable) or option_setting(scanned.last(dest))
+    return variable_setting(variable) or scanned.last(dest)
 
 
-def _is_parameter_server(settings: dict[str, Setting], line: LaunchLine) -> bool:
+def _is_parameter_server(settings: dict[str, GivenOption], line: LaunchLine) -> bool:
     mode = settings.get("run_mode")
     if mode is not None and texts(mode.value):
         return all(text.startswith("ps") for text in texts(mode.value))
@@ -420,7 +387,9 @@ def _is_parameter_server(settings: dict[str, Setting], line: LaunchLine) -> bool
     return any(dest in settings and texts(settings[dest].value) != ("",) for dest in _PS_ONLY)
 
 
-def _state_collective(builder: ClaimBuilder, settings: dict[str, Setting], line: LaunchLine, *, hidden: bool) -> None:
+def _state_collective(
+    builder: ClaimBuilder, settings: dict[str, GivenOption], line: LaunchLine, *, hidden: bool
+) -> None:
     word = line.words[0]
     ips = settings.get("ips")
     nnodes = settings.get("nnodes")
@@ -428,10 +397,7 @@ def _state_collective(builder: ClaimBuilder, settings: dict[str, Setting], line:
         builder.add_setting("hosts", ips, as_strings)
         builder.add_setting("nodes", ips, lambda value: count_of(as_strings(value)), relation=Relation.REQUIRES)
     elif nnodes is not None:
-        smallest, counts = node_range(nnodes.value)
-        builder.add_setting("nodes", nnodes, lambda _: counts, relation=Relation.REQUIRES)
-        if any(":" in text for text in texts(nnodes.value)):
-            builder.add_setting("min_nodes", nnodes, lambda _: smallest)
+        state_node_range(builder, nnodes)
     elif not hidden:
         builder.add_default("nodes", Known(1), word, "--nnodes", relation=Relation.REQUIRES)
     if "nproc_per_node" in settings:
@@ -455,7 +421,7 @@ def _state_collective(builder: ClaimBuilder, settings: dict[str, Setting], line:
 
 
 def state_address(
-    builder: ClaimBuilder, own_address: Setting | None, ips: Setting | None, *, numbered: bool = False
+    builder: ClaimBuilder, own_address: GivenOption | None, ips: GivenOption | None, *, numbered: bool = False
 ) -> None:
     """State the node's own address and, unless `numbered`, its rank: the position of the address in the node list."""
     builder.add_setting("node_address", own_address, as_text)
@@ -471,7 +437,7 @@ def _index_of(own_address: Plain, nodes: Plain) -> Plain:
     return nodes.index(own_address)
 
 
-def _state_master(builder: ClaimBuilder, settings: dict[str, Setting]) -> None:
+def _state_master(builder: ClaimBuilder, settings: dict[str, GivenOption]) -> None:
     master = settings.get("master")
     if master is not None:
         builder.add_setting("rendezvous_endpoint", master, as_text)
@@ -482,15 +448,13 @@ def _state_master(builder: ClaimBuilder, settings: dict[str, Setting]) -> None:
         if port is not None:
             builder.add_setting("master_port", master, lambda _: port)
         return
-    ips = settings.get("ips")
-    if ips is not None:
-        builder.add_setting("master_addr", ips, first_of)
+    builder.add_setting("master_addr", settings.get("ips"), first_of)
     builder.add_setting("master_port", settings.get("start_port"), as_int)
 
 
-def _state_servers(builder: ClaimBuilder, settings: dict[str, Setting], line: LaunchLine) -> None:
+def _state_servers(builder: ClaimBuilder, settings: dict[str, GivenOption], line: LaunchLine) -> None:
     first = next((settings[dest] for dest in ("run_mode", *_PS_ONLY) if dest in settings), None)
-    place = first or Setting(Known(True), line.words[0].span, line.words[0].spelling, Strength.FLAG)
+    place = first or GivenOption("", Known(True), line.words[0].span, line.words[0].spelling)
     builder.add_setting("ps_mode", place, lambda _: Known(True))
     for listed, counted, endpoints, number in (
         ("servers", "server_num", "ps_server_endpoints", "ps_servers"),
@@ -519,15 +483,15 @@ def _state_servers(builder: ClaimBuilder, settings: dict[str, Setting], line: La
     _state_master(builder, settings)
 
 
-def _per_node(count: Value, settings: dict[str, Setting]) -> Value:
+def _per_node(count: Value, settings: dict[str, GivenOption]) -> Value:
     """Multiply `--server_num`, a count per node, by the number of nodes."""
     nnodes = settings.get("nnodes")
     if nnodes is None or "servers" in settings:
         return count
-    return lift(lambda each, nodes: int(str(each)) * int(str(nodes)), count, node_range(nnodes.value)[1])
+    return lift(product_of, count, node_range(nnodes.value)[1])
 
 
-def _hosts_of(settings: dict[str, Setting]) -> tuple[str, ...]:
+def _hosts_of(settings: dict[str, GivenOption]) -> tuple[str, ...]:
     """The hosts of the endpoint lists in order of appearance; empty when a list is unknown."""
     found: list[str] = []
     for dest in ("servers", "trainers"):
@@ -553,13 +517,9 @@ def device_count(value: Value) -> Value:
     return lift(count, value)
 
 
-def _unless_negative(setting: Setting | None) -> Setting | None:
+def _unless_negative(setting: GivenOption | None) -> GivenOption | None:
     """The setting, or None for -1, which means "not given": the launcher then numbers nodes in order of arrival."""
-    if setting is None or texts(setting.value) == ("-1",):
-        return None
-    if isinstance(setting.value, Unresolved) and not setting.spelling:
-        return None
-    return setting
+    return None if setting is None or texts(setting.value) == ("-1",) else setting
 
 
 _WRAPPER_OPTIONS = declared_table("paddle-wrapper")
@@ -580,15 +540,14 @@ class PaddleWrapperReader:
             return Reading()
         builder = ClaimBuilder(self.name, line.scope, line.command.condition)
         program = read_program(line, self.name, scanned.rest, tree)
-        ips = option_setting(scanned.last("node_ips"))
+        ips = scanned.last("node_ips")
         state_options(builder, "paddle-wrapper", scanned.last)
         numbered = scanned.last("node_id") is not None
-        state_address(builder, option_setting(scanned.last("current_node_ip")), ips, numbered=numbered)
-        processes = option_setting(scanned.last("nproc_per_node"))
-        if processes is not None:
-            builder.add_setting("processes_per_node", processes, as_int)
-        else:
-            builder.add_setting("processes_per_node", option_setting(scanned.last("selected_gpus")), device_count)
+        state_address(builder, scanned.last("current_node_ip"), ips, numbered=numbered)
+        processes = scanned.last("nproc_per_node")
+        builder.add_setting("processes_per_node", processes, as_int)
+        if processes is None:
+            builder.add_setting("processes_per_node", scanned.last("selected_gpus"), device_count)
         return program.reading(builder.claims)
 
 

@@ -284,7 +284,7 @@ def plain_program(command: Command, tree: Tree) -> Reading:
         builder.add("slurm_hidden", Known(True), first.span, f"{first.spelling} {word.spelling}")
     visible = command.environment.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        builder.add("plain_visible_devices", visible.value, visible.span, visible.spelling)
+        builder.add("plain_visible_devices", visible.value, visible)
     references: tuple[Reference, ...] = (Reference(path, "script", word.span),)
     if _OF_PADDLE.search(file.text) is not None:
         # Started alone, Paddle's programs set back what is meant for several ranks.

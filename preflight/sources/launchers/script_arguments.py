@@ -56,8 +56,6 @@ from preflight.sources.base import (
 from preflight.sources.hydra.run_config import claims_of, run_config
 from preflight.sources.launchers.claim_builder import (
     ClaimBuilder,
-    Setting,
-    option_setting,
     state_options,
     variable_setting,
 )
@@ -128,19 +126,19 @@ def gives_rank(path: str | None, words: Sequence[Word], environment: Mapping[str
 
 def _settings(
     inputs: ProgramInputs, words: Sequence[Word], environment: Mapping[str, Variable]
-) -> list[tuple[Input, Setting]]:
-    found: list[tuple[Input, Setting]] = []
+) -> list[tuple[Input, GivenOption]]:
+    found: list[tuple[Input, GivenOption]] = []
     scanned = _scan_options(inputs, words) if any(item.kind == "option" for item in inputs.inputs) else None
     for item in inputs.inputs:
-        setting: Setting | None = None
+        setting: GivenOption | None = None
         if item.kind == "variable":
             setting = variable_setting(environment.get(item.name))
         elif item.kind == "word":
             at = int(item.name) - 1
             if at < len(words) and not any(word.many for word in words[: at + 1]):
-                setting = option_setting(_plain(item.name, words[at]))
+                setting = _plain(item.name, words[at])
         elif scanned is not None:
-            setting = option_setting(scanned.last(item.name) or _by_position(item.name, inputs, scanned))
+            setting = scanned.last(item.name) or _by_position(item.name, inputs, scanned)
         if setting is not None:
             found.append((item, setting))
     return found
@@ -252,14 +250,11 @@ def _folders(line: LaunchLine, program: Sequence[Word], tree: Tree) -> Iterator[
 def _parsers_of_its_own(folder: str, tree: Tree) -> list[SourceFile]:
     """The parsers of Megatron-LM's options in a folder, if they are of a release that is unknown or old."""
     files = [tree.read(posixpath.join(folder, path)) for path in _PARSERS]
-    parsers = [file for file in files if isinstance(file, SourceFile) and _reads_options(file)]
+    declared = re.compile(r"'--num-layers'|\"--num-layers\"")
+    parsers = [file for file in files if isinstance(file, SourceFile) and declared.search(file.text)]
     release = tree.read(posixpath.join(folder, _RELEASE_FILE)) if parsers else None
     match = _RELEASE.search(release.text) if isinstance(release, SourceFile) else None
     return parsers if match is None or (int(match[1]), int(match[2])) < _KNOWN_RELEASE else []
-
-
-def _reads_options(file: SourceFile) -> bool:
-    return "'--num-layers'" in file.text.replace('"', "'")
 
 
 #: A file of further arguments.
@@ -298,17 +293,17 @@ def _state(builder: ClaimBuilder, word: Word, name: str, values: Sequence[Word],
     key = f"{SETTING_PREFIX}{builder.source}.{name[2:].replace('-', '_')}"
     if equals:
         value = lift(lambda item: _scalar(str(item).partition("=")[2]), word.value)
-        builder.add(key, value, word.span, word.spelling)
+        builder.add(key, value, word)
         return
     if not values:
-        builder.add(key, Known(True), word.span, word.spelling)
+        builder.add(key, Known(True), word)
         return
     found: Value
     hidden = next((item for item in values if item.many or _holds_options(item)), None)
     if hidden is not None:
         # `--bf16 $EXTRA_ARGS` may also be `--bf16`, with further options.
         _state_hidden(builder, hidden)
-        builder.add(key, Unresolved(f"`{hidden.spelling}`"), word.span, word.spelling)
+        builder.add(key, Unresolved(f"`{hidden.spelling}`"), word)
         return
     if len(values) == 1:
         found = lift(_scalar, values[0].value)
@@ -324,7 +319,7 @@ def _holds_options(word: Word) -> bool:
 
 
 def _state_hidden(builder: ClaimBuilder, word: Word) -> None:
-    builder.add(f"{SETTING_PREFIX}{builder.source}.(call)", Unresolved("further arguments"), word.span, word.spelling)
+    builder.add(f"{SETTING_PREFIX}{builder.source}.(call)", Unresolved("further arguments"), word)
 
 
 def _scalar(item: Plain) -> str | int | float | bool | None:
@@ -546,7 +541,7 @@ def read_program(
                 references.append(Reference(path, "script", word.span, line.scope, line.command.is_elsewhere))
         program = found[0][0] if len(found) == 1 else ""
         value = one_of(path for path, _ in found) if found else word.value
-        builder.add("script", value, word.span, word.spelling)
+        builder.add("script", value, word)
     claims, argument_references = argument_claims(line, words[1:], tree)
     trainer, files = trainer_claims(line, words[1:], tree)
     own, configurations = framework_claims(line, words, tree)

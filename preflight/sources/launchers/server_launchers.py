@@ -32,7 +32,7 @@ class ServerLauncher:
             state_launcher(builder, "dgl_launch", line.words[0], of_dgl)
             for word in of_dgl.rest[:1]:
                 count = Known(len(of_dgl.rest))
-                builder.add(f"{SETTING_PREFIX}dgl_launch.words", count, word.span, word.spelling)
+                builder.add(f"{SETTING_PREFIX}dgl_launch.words", count, word)
             return read_program(line, "dgl_launch", (), tree).reading(builder.claims)
         of_mxnet = scan(line.words[1:], _MXNET)
         if of_mxnet.last("num_workers") is None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from preflight._util.budget import truncate
 from preflight._util.hostnames import expand_hosts
@@ -19,8 +18,6 @@ from preflight.model.job import (
     OneOf,
     Places,
     Plain,
-    Span,
-    Strength,
     Unresolved,
     Value,
     alternatives,
@@ -29,10 +26,10 @@ from preflight.model.job import (
     one_of,
 )
 from preflight.sources.base import Directive, SourceFile
-from preflight.sources.launchers.claim_builder import ClaimBuilder, product_of, sum_of
+from preflight.sources.launchers.claim_builder import ClaimBuilder
 from preflight.sources.launchers.option_parser import GivenOption, ScannedLine, declared_options, declared_table
 from preflight.sources.shell.sbatch_directives import LONG_NAMES, MAX_COUNTS, count_range, gpus_of_gres, gpus_of_types
-from preflight.sources.value_readers import as_text
+from preflight.sources.value_readers import as_text, product_of, sum_of
 
 #: Longer lists do not occur in practice, and are slow to split.
 _MAX_LIST_LENGTH = 4000
@@ -55,25 +52,16 @@ HARMLESS = frozenset(
 )
 
 
-class BatchOption(NamedTuple):
-    """One option of a batch header or of srun, with its location."""
-
-    dest: str
-    value: Value
-    span: Span
-    spelling: str
-
-
-def from_directives(directives: Sequence[Directive]) -> dict[str, BatchOption]:
+def from_directives(directives: Sequence[Directive]) -> dict[str, GivenOption]:
     """The options of an `#SBATCH` header; if one is repeated, the last counts."""
-    options: dict[str, BatchOption] = {}
+    options: dict[str, GivenOption] = {}
     for directive in directives:
         dest = _DESTS.get(directive.option) or _DESTS.get("--" + directive.option.lstrip("-"))
         if dest is not None and directive.value is not None:
             value: Value = Known(directive.value)
             if has_placeholder(directive.value):
                 value = Unresolved(f"{directive.value} is replaced before the script is submitted")
-            options[dest] = BatchOption(dest, value, directive.span, directive.spelling)
+            options[dest] = GivenOption(dest, value, directive.span, directive.spelling)
     return options
 
 
@@ -102,104 +90,75 @@ def merged_steps(steps: Sequence[ScannedLine]) -> ScannedLine:
     return ScannedLine(tuple(given), first.rest, incomplete, first.unknown)
 
 
-def from_options(options: Iterable[GivenOption]) -> dict[str, BatchOption]:
+def from_options(options: Iterable[GivenOption]) -> dict[str, GivenOption]:
     """The options of one srun; if one is repeated, the last counts."""
-    return {g.dest: BatchOption(g.dest, g.value, g.span, g.spelling) for g in options if g.dest in _DESTS.values()}
+    return {given.dest: given for given in options if given.dest in _DESTS.values()}
 
 
-def state(builder: ClaimBuilder, options: dict[str, BatchOption]) -> dict[str, Claim]:
+def state(builder: ClaimBuilder, options: dict[str, GivenOption]) -> dict[str, Claim]:
     """State the claims of the options; returns them by quantity."""
-    claims: dict[str, Claim] = {}
-    for dest, quantity, convert in _SIMPLE_OPTIONS:
-        option = options.get(dest)
-        if option is None:
-            continue
-        claims[quantity] = _add(builder, quantity, option, convert(option.value))
+    claims = {
+        quantity: builder.add(quantity, convert(options[dest].value), options[dest])
+        for dest, quantity, convert in _SIMPLE_OPTIONS
+        if dest in options
+    }
     if "gres" in options and "gpus_per_node" not in claims:
         value = lift(_gres, options["gres"].value)
         if 0 not in alternatives(value):
-            claims["gpus_per_node"] = _add(builder, "gpus_per_node", options["gres"], value)
+            claims["gpus_per_node"] = builder.add("gpus_per_node", value, options["gres"])
     nodes = options.get("nodes")
     if nodes is not None and any("-" in str(item) for item in alternatives(nodes.value)):
-        _add(builder, "min_nodes", nodes, lift(lambda item: int(str(item).partition("-")[0]), nodes.value))
+        smallest = lift(lambda item: int(str(item).partition("-")[0]), nodes.value)
+        builder.add("min_nodes", smallest, nodes)
     if "gpus" in options and "gpus_per_node" not in claims and "nodes" in claims:
         total, count = lift(_gpus, options["gpus"].value), claims["nodes"]
         per_node = lift(divide_evenly, total, count.value)
         if not isinstance(per_node, Unresolved):
-            option = options["gpus"]
-            claims["gpus_per_node"] = builder.add(
-                "gpus_per_node", per_node, option.span, option.spelling, strength=Strength.SCHEDULER, because=(count,)
-            )
+            claims["gpus_per_node"] = builder.add("gpus_per_node", per_node, options["gpus"], because=(count,))
     if "ntasks_per_gpu" in options and not claims.keys() & {"tasks", "tasks_per_node"}:
         _add_tasks_of_gpus(builder, options, claims)
     _add_derived_tasks(builder, claims)
     if "gpus_per_task" in claims and "gpus_per_node" not in claims and "tasks_per_node" in claims:
         each, tasks = claims["gpus_per_task"], claims["tasks_per_node"]
-        claims["gpus_per_node"] = builder.add(
-            "gpus_per_node",
-            lift(product_of, as_int(each.value), tasks.value),
-            each.span,
-            each.spelling,
-            strength=Strength.SCHEDULER,
-            because=(tasks,),
-        )
+        value = lift(product_of, as_int(each.value), tasks.value)
+        claims["gpus_per_node"] = builder.add("gpus_per_node", value, each, because=(tasks,))
     return claims
 
 
-def _add_tasks_of_gpus(builder: ClaimBuilder, options: dict[str, BatchOption], claims: dict[str, Claim]) -> None:
+def _add_tasks_of_gpus(builder: ClaimBuilder, options: dict[str, GivenOption], claims: dict[str, Claim]) -> None:
     """State the tasks per node that follow from a number of tasks for each GPU, and that each sees one GPU."""
     each = options["ntasks_per_gpu"]
     gpus = claims.get("gpus_per_node")
-    value = Unresolved("no option says how many GPUs a node grants") if gpus is None else gpus.value
-    claims["tasks_per_node"] = builder.add(
-        "tasks_per_node",
-        lift(product_of, as_int(each.value), value),
-        each.span,
-        each.spelling,
-        strength=Strength.SCHEDULER,
-        because=(gpus,) if gpus is not None else (),
-    )
+    count = Unresolved("no option says how many GPUs a node grants") if gpus is None else gpus.value
+    value = lift(product_of, as_int(each.value), count)
+    because = (gpus,) if gpus is not None else ()
+    claims["tasks_per_node"] = builder.add("tasks_per_node", value, each, because=because)
     if not options.keys() & {"gpu_bind", "tres_bind"}:
         # It implies --tres-bind=gres/gpu:single:N.
-        single = lift(lambda count: f"single:{count}", as_int(each.value))
-        builder.add("gpu_bind", single, each.span, each.spelling, strength=Strength.SCHEDULER)
-
-
-def _add(builder: ClaimBuilder, quantity: str, option: BatchOption, value: Value) -> Claim:
-    return builder.add(quantity, value, option.span, option.spelling, strength=Strength.SCHEDULER)
+        builder.add("gpu_bind", lift(lambda count: f"single:{count}", as_int(each.value)), each)
 
 
 def _add_derived_tasks(builder: ClaimBuilder, claims: dict[str, Claim]) -> None:
     """Derive tasks per node from `--nodes` and `--ntasks`, or the reverse; Slurm spreads tasks evenly."""
     nodes, tasks, per_node = claims.get("nodes"), claims.get("tasks"), claims.get("tasks_per_node")
-    if nodes is None:
+    if nodes is None or (tasks is None) == (per_node is None):
         return
-    if tasks is not None and per_node is None:
-        if not isinstance(lift(divide_evenly, tasks.value, nodes.value), Unresolved):
-            claims["tasks_per_node"] = add_tasks_per_node(builder, tasks, nodes)
-    elif (
-        per_node is not None
-        and tasks is None
-        and not isinstance(lift(product_of, nodes.value, per_node.value), Unresolved)
-    ):
+    if tasks is not None and not isinstance(lift(divide_evenly, tasks.value, nodes.value), Unresolved):
+        claims["tasks_per_node"] = add_tasks_per_node(builder, tasks, nodes)
+    if per_node is not None and not isinstance(lift(product_of, nodes.value, per_node.value), Unresolved):
         claims["tasks"] = add_total_tasks(builder, nodes, per_node)
 
 
 def add_tasks_per_node(builder: ClaimBuilder, tasks: Claim, nodes: Claim) -> Claim:
     """State the tasks per node that follow from the number of tasks and the number of nodes."""
     value = lift(divide_evenly, tasks.value, nodes.value)
-    because = (tasks, nodes)
-    return builder.add(
-        "tasks_per_node", value, tasks.span, tasks.spelling, strength=Strength.SCHEDULER, because=because
-    )
+    return builder.add("tasks_per_node", value, tasks, because=(tasks, nodes))
 
 
 def add_total_tasks(builder: ClaimBuilder, nodes: Claim, per_node: Claim) -> Claim:
     """State the number of tasks that follows from the number of nodes and the tasks per node."""
     value = lift(product_of, nodes.value, per_node.value)
-    return builder.add(
-        "tasks", value, per_node.span, per_node.spelling, strength=Strength.SCHEDULER, because=(nodes, per_node)
-    )
+    return builder.add("tasks", value, per_node, because=(nodes, per_node))
 
 
 def nodes_of(value: Value) -> Value:
@@ -302,14 +261,16 @@ _SIMPLE_OPTIONS: tuple[tuple[str, str, Callable[[Value], Value]], ...] = (
 )
 
 
-_TEXT_OPTIONS = (
-    ("signal", "hand_off_signal"),
-    ("array", "job_array"),
-    ("output", "output_file"),
-    ("time", "time_limit"),
-    ("open_mode", "output_opened"),
+_HEADER_OPTIONS: tuple[tuple[str, str, Callable[[Value], Value]], ...] = (
+    ("signal", "hand_off_signal", as_text),
+    ("array", "job_array", as_text),
+    ("output", "output_file", as_text),
+    ("time", "time_limit", as_text),
+    ("open_mode", "output_opened", as_text),
+    ("mpi_slots", "batch_slots", as_int),
+    ("mem_per_cpu", "memory_per_cpu_mib", mebibytes_of),
+    ("mem_per_gpu", "memory_per_gpu_mib", mebibytes_of),
 )
-_MEMORY = (("mem_per_cpu", "memory_per_cpu_mib"), ("mem_per_gpu", "memory_per_gpu_mib"))
 _HEADER_FLAGS = {"--requeue": ("requeue", True), "--no-requeue": ("requeue", False), "--exclusive": ("exclusive", True)}
 #: Options of sbatch(1) that select nodes or decide who may use them.
 _RESOURCE_OPTIONS = frozenset(
@@ -337,41 +298,33 @@ _NEAR_MISSES = (
 _GPU_TYPE = re.compile(r"(?:^|,)(?:gres/)?(?:gpu:)?([A-Za-z0-9][\w.-]*):\d+")
 
 
-def state_header(builder: ClaimBuilder, options: Mapping[str, BatchOption], directives: Sequence[Directive]) -> None:
+def state_header(builder: ClaimBuilder, options: Mapping[str, GivenOption], directives: Sequence[Directive]) -> None:
     """State the claims of a header; `state` states its sizes."""
-    for dest, quantity in _TEXT_OPTIONS:
-        option = options.get(dest)
+    for dest, quantity, convert in _HEADER_OPTIONS:
         # Other schedulers have their own time formats.
-        if option is not None and (dest != "time" or builder.source == "slurm"):
-            _add_header(builder, quantity, option, as_text(option.value))
-    slots = options.get("mpi_slots")
-    if slots is not None:
-        _add_header(builder, "batch_slots", slots, as_int(slots.value))
-    for dest, quantity in _MEMORY:
+        if dest in options and (dest != "time" or builder.source == "slurm"):
+            builder.add(quantity, convert(options[dest].value), options[dest])
+    # If the resource is only a number, the constraint often names the kind of GPU.
+    for dest in ("gpus_per_node", "gres", "gpus", "gpus_per_task", "constraint"):
         option = options.get(dest)
-        if option is not None:
-            _add_header(builder, quantity, option, mebibytes_of(option.value))
-    for dest in ("gpus_per_node", "gres", "gpus", "gpus_per_task"):
-        option = options.get(dest)
-        if option is None:
-            continue
-        if isinstance(option.value, Unresolved):
-            _add_header(builder, "gpu_type", option, option.value)
+        value = as_text(option.value) if option is not None and dest == "constraint" else _gpu_type_of(option)
+        if option is not None and value is not None:
+            builder.add("gpu_type", value, option)
             break
-        if isinstance(option.value, Known) and _gpu_type(option.value.value):
-            _add_header(builder, "gpu_type", option, lift(_gpu_type, option.value))
-            break
-    else:
-        # If the resource is only a number, the constraint often names the kind of GPU.
-        option = options.get("constraint")
-        if option is not None:
-            _add_header(builder, "gpu_type", option, as_text(option.value))
     if builder.source == "slurm":
         _state_request(builder, directives)
     for directive in directives:
         bare = _HEADER_FLAGS.get(directive.option)
         if bare is not None:
-            builder.add(bare[0], Known(bare[1]), directive.span, directive.spelling, strength=Strength.SCHEDULER)
+            builder.add(bare[0], Known(bare[1]), directive)
+
+
+def _gpu_type_of(option: GivenOption | None) -> Value | None:
+    """The kind of GPU that a resource names; None if it is only a number."""
+    if option is None or isinstance(option.value, Unresolved):
+        return option.value if option is not None else None
+    named = isinstance(option.value, Known) and _gpu_type(option.value.value)
+    return lift(_gpu_type, option.value) if named else None
 
 
 def state_component_gpus(builder: ClaimBuilder, directives: Sequence[Directive]) -> None:
@@ -383,9 +336,7 @@ def state_component_gpus(builder: ClaimBuilder, directives: Sequence[Directive])
         elif directive.option not in ("--constraint", "-C"):
             continue
         if text:
-            builder.add(
-                "component_gpu_type", Known(text), directive.span, directive.spelling, strength=Strength.SCHEDULER
-            )
+            builder.add("component_gpu_type", Known(text), directive)
 
 
 def _state_request(builder: ClaimBuilder, directives: Sequence[Directive]) -> None:
@@ -399,7 +350,7 @@ def _state_request(builder: ClaimBuilder, directives: Sequence[Directive]) -> No
         value: Value = Known(f"{name}{given}")
         if has_placeholder(given):
             value = Unresolved(f"{directive.value} is replaced before the script is submitted")
-        builder.add("batch_option", value, directive.span, directive.spelling, strength=Strength.SCHEDULER)
+        builder.add("batch_option", value, directive)
 
 
 def _state_directive(builder: ClaimBuilder, name: str, directive: Directive) -> None:
@@ -410,7 +361,7 @@ def _state_directive(builder: ClaimBuilder, name: str, directive: Directive) -> 
     value: Value = Known((name.removeprefix("--"), directive.value))
     if _PLACEHOLDER.search(directive.spelling):
         value = Unresolved("what replaces its placeholder before the script is submitted")
-    builder.add("batch_directive", value, directive.span, directive.spelling, strength=Strength.SCHEDULER)
+    builder.add("batch_directive", value, directive)
 
 
 def has_directive_like(text: str) -> bool:
@@ -434,11 +385,11 @@ def state_ignored_directives(builder: ClaimBuilder, file: SourceFile) -> None:
                 why = next((reason for pattern, reason in _NEAR_MISSES if pattern.match(bare)), "")
             if why:
                 span = places.span(start, start + len(bare))
-                builder.add("directive_unread", Known(why), span, bare[:100], strength=Strength.SCHEDULER)
+                builder.add("directive_unread", Known(why), span, bare[:100])
         elif not after_command and bare.lstrip().startswith(("{%", "{{")):
             why_open = Unresolved(f"{bare.strip()[:60]}: a template that may write directives there")
             span = places.span(start, start + len(bare))
-            builder.add("directive_unread", why_open, span, bare[:100], strength=Strength.SCHEDULER)
+            builder.add("directive_unread", why_open, span, bare[:100])
         elif bare.strip():
             after_command = True
             heredoc = _HEREDOC.search(bare) if "<<<" not in bare else None
@@ -458,10 +409,6 @@ def _open_quote(line: str, quote: str = "") -> str:
         elif not quote and found in ("'", '"'):
             quote = found
     return quote
-
-
-def _add_header(builder: ClaimBuilder, quantity: str, option: BatchOption, value: Value) -> None:
-    builder.add(quantity, value, option.span, option.spelling, strength=Strength.SCHEDULER)
 
 
 def _gpu_type(item: Plain) -> Plain:

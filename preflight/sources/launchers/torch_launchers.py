@@ -36,10 +36,11 @@ from preflight.model.job import (
     lift,
 )
 from preflight.model.job.value import SETTING_PREFIX, Symbol
-from preflight.sources.base import LaunchLine, Reading, SourceFile, Tree, Variable
+from preflight.sources.base import LaunchLine, Reading, Tree
 from preflight.sources.configs.hugging_face import (
     ACCELERATE_ROLE,
     EACH_MACHINE,
+    PARALLEL_SIZES,
     free_port,
     fsdp_setting,
     starts_by_deepspeed,
@@ -47,14 +48,12 @@ from preflight.sources.configs.hugging_face import (
 from preflight.sources.formats.structured import document_of
 from preflight.sources.launchers.claim_builder import (
     ClaimBuilder,
-    Setting,
     endpoint,
-    node_range,
-    option_setting,
     rejected_range,
     state_all_gpus,
     state_choices,
     state_launcher,
+    state_node_range,
     state_options,
     state_single_start,
     state_unknown,
@@ -64,24 +63,21 @@ from preflight.sources.launchers.option_parser import (
     GivenOption,
     ScannedLine,
     declared_table,
+    file_named,
     file_references,
-    generated_table,
     paths_of,
-    relative,
     scan,
-    table,
     text_of,
     texts,
 )
-from preflight.sources.launchers.script_arguments import read_program
+from preflight.sources.launchers.script_arguments import StartedProgram, read_program
 from preflight.sources.tables import load_table
 from preflight.sources.value_readers import as_strings, as_text, count_of
 
 _LEGACY = "torch.distributed.launch"
-_OPTIONS = generated_table(load_table("torchrun"))
-_LEGACY_OPTIONS = generated_table(load_table("torchrun"), load_table("torch_launch"))
-#: Ports that torchrun uses when neither an option nor a variable sets one.
-_STATIC_PORT = 29500
+_OPTIONS = declared_table("torchrun")
+_LEGACY_OPTIONS = declared_table("torch-launch")
+#: The port that torchrun uses with c10d when neither an option nor a variable sets one.
 _C10D_PORT = 29400
 #: Launchers with torchrun's options and further ones.
 _EXTENDED = ("bagua", "oneflow", "dlrover", "hyperpodrun")
@@ -118,15 +114,8 @@ class TorchrunReader:
             return Reading()
         legacy = launcher.endswith((_LEGACY, "torch/distributed/launch.py")) and scanned.last("use_env") is None
         builder = ClaimBuilder("torchrun", line.scope, line.command.condition)
-        program = read_program(
-            line,
-            _LEGACY if legacy else self.name,
-            scanned.rest,
-            tree,
-            module=scanned.last("module") is not None,
-            python=scanned.last("no_python") is None,
-        )
-        settings = _Settings(line, {given.dest: option_setting(given) for given in scanned.given}, scanned.incomplete)
+        program = _program_of(line, _LEGACY if legacy else self.name, scanned, tree)
+        settings = _Settings(line, scanned)
         if not launcher.rpartition("/")[2].startswith(_EXTENDED):
             state_unknown(builder, scanned)
             state_choices(builder, scanned, load_table("torchrun"))
@@ -134,7 +123,7 @@ class TorchrunReader:
         if legacy and not scanned.incomplete:
             # torch/distributed/run.py passes it unless --use-env is given.
             word = line.words[0]
-            builder.add("setting.torchrun.legacy", Known(True), word.span, word.spelling)
+            builder.add("setting.torchrun.legacy", Known(True), word)
             builder.add_default("rank_argument", Known("--local-rank={local_rank}"), word, "--use-env")
         _state_counts(builder, settings, line)
         if not launcher.rpartition("/")[2].startswith(_OWN_RENDEZVOUS):
@@ -142,52 +131,58 @@ class TorchrunReader:
         return program.reading(builder.claims)
 
 
+def _program_of(line: LaunchLine, launcher: str, scanned: ScannedLine, tree: Tree) -> StartedProgram:
+    """The program after the options, which say whether it is a module or needs no interpreter."""
+    module, command = scanned.last("module", "module_mode"), scanned.last("no_python", "command_mode")
+    return read_program(line, launcher, scanned.rest, tree, module=module is not None, python=command is None)
+
+
 class _Settings:
     """The options and PET_ variables that apply; `hidden` says that the line may have further options."""
 
-    def __init__(self, line: LaunchLine, options: dict[str, Setting | None], hidden: bool) -> None:
-        self._options = options
+    def __init__(self, line: LaunchLine, scanned: ScannedLine) -> None:
+        self._scanned = scanned
         self._environment = line.command.environment
-        self.hidden = hidden
+        self.hidden = scanned.incomplete
         self.word = line.words[0]
 
-    def get(self, dest: str) -> Setting | None:
-        """The setting from the option, otherwise from the variable."""
-        return self._options.get(dest) or variable_setting(self._variable(dest))
-
-    def _variable(self, dest: str) -> Variable | None:
-        return self._environment.get(f"PET_{dest.upper()}")
+    def get(self, dest: str) -> GivenOption | None:
+        """The option, otherwise the variable."""
+        return self._scanned.last(dest) or variable_setting(self._environment.get(f"PET_{dest.upper()}"))
 
     @property
-    def standalone(self) -> bool:
-        """Whether a single-node rendezvous was requested."""
-        if self._options.get("standalone") is not None:
-            return True
-        variable = self._variable("standalone")
-        return variable is not None and texts(variable.value) not in ((), ("0",), ("",))
+    def standalone(self) -> GivenOption | None:
+        """What requests a single-node rendezvous."""
+        given = self.get("standalone")
+        is_off = given is not None and self._scanned.last("standalone") is None
+        return None if given is not None and is_off and texts(given.value) in ((), ("0",), ("",)) else given
 
-    def default(self, builder: ClaimBuilder, quantity: str, value: Value, option: str, *, relation: Relation) -> None:
+    def default(
+        self,
+        builder: ClaimBuilder,
+        quantity: str,
+        value: Plain,
+        option: str,
+        *,
+        relation: Relation = Relation.SETS,
+    ) -> None:
         """State a default, located at the launcher's word."""
-        if self.hidden:
-            return
-        builder.add_default(quantity, value, self.word, option, relation=relation)
+        if not self.hidden:
+            builder.add_default(quantity, Known(value), self.word, option, relation=relation)
 
 
 def _state_counts(builder: ClaimBuilder, settings: _Settings, line: LaunchLine) -> None:
     nnodes = settings.get("nnodes")
     if nnodes is None:
-        settings.default(builder, "nodes", Known(1), "--nnodes", relation=Relation.REQUIRES)
+        settings.default(builder, "nodes", 1, "--nnodes", relation=Relation.REQUIRES)
     else:
-        smallest, counts = node_range(nnodes.value)
-        builder.add_setting("nodes", nnodes, lambda _: counts, relation=Relation.REQUIRES)
-        if any(":" in text for text in texts(nnodes.value)):
-            builder.add_setting("min_nodes", nnodes, lambda _: smallest)
+        state_node_range(builder, nnodes)
         rejected = rejected_range(nnodes.value)
         if rejected is not None:
             builder.add_setting("rejected_node_range", nnodes, lambda _: Known(rejected))
     nproc = settings.get("nproc_per_node")
     if nproc is None:
-        settings.default(builder, "processes_per_node", Known(1), "--nproc-per-node", relation=Relation.SETS)
+        settings.default(builder, "processes_per_node", 1, "--nproc-per-node")
     else:
         builder.add_setting("processes_per_node", nproc, _torchrun_processes)
     one_each = nproc is not None and texts(nproc.value) == ("1",)
@@ -204,17 +199,15 @@ def _torchrun_processes(value: Value) -> Value:
 
 
 def _state_rendezvous(builder: ClaimBuilder, settings: _Settings) -> None:
-    if settings.standalone:
-        flag = settings.get("standalone")
-        place = flag or Setting(Known(True), settings.word.span, settings.word.spelling, Strength.FLAG)
-        builder.add_setting("standalone", place, lambda _: Known(True))
-        builder.add_setting("rendezvous_backend", place, lambda _: Known("c10d"))
+    if settings.standalone is not None:
+        builder.add_setting("standalone", settings.standalone, lambda _: Known(True))
+        builder.add_setting("rendezvous_backend", settings.standalone, lambda _: Known("c10d"))
         return
     backend = settings.get("rdzv_backend")
     state_options(builder, "torchrun-rendezvous", settings.get, settings.word, hidden=settings.hidden)
     kinds = texts(backend.value) if backend is not None else ("static",)
     if kinds == ("static",) and settings.get("node_rank") is None:
-        settings.default(builder, "node_rank", Known(0), "--node-rank", relation=Relation.SETS)
+        settings.default(builder, "node_rank", 0, "--node-rank")
     given = settings.get("rdzv_endpoint")
     if kinds and (kinds != ("static",) or (given is not None and texts(given.value) != ("",))):
         builder.add_setting("unused_master_addr", settings.get("master_addr"), as_text)
@@ -224,11 +217,11 @@ def _state_rendezvous(builder: ClaimBuilder, settings: _Settings) -> None:
     elif kinds == ("static",):
         _state_master(builder, settings)
     elif kinds == ("c10d",):
-        settings.default(builder, "master_addr", Known("localhost"), "--rdzv-endpoint", relation=Relation.SETS)
-        settings.default(builder, "master_port", Known(_C10D_PORT), "--rdzv-endpoint", relation=Relation.SETS)
+        settings.default(builder, "master_addr", "localhost", "--rdzv-endpoint")
+        settings.default(builder, "master_port", _C10D_PORT, "--rdzv-endpoint")
 
 
-def _state_endpoint(builder: ClaimBuilder, given: Setting, kinds: tuple[str, ...]) -> None:
+def _state_endpoint(builder: ClaimBuilder, given: GivenOption, kinds: tuple[str, ...]) -> None:
     builder.add_setting("rendezvous_endpoint", given, as_text)
     host, port = endpoint(given.value, given.parts)
     builder.add_setting("master_addr", given, lambda _: host)
@@ -236,25 +229,16 @@ def _state_endpoint(builder: ClaimBuilder, given: Setting, kinds: tuple[str, ...
         builder.add_setting("master_port", given, lambda _: port)
     elif kinds == ("c10d",):
         spelling = f"{given.spelling} (no port: c10d uses {_C10D_PORT})"
-        builder.add("master_port", Known(_C10D_PORT), given.span, spelling, strength=Strength.DEFAULT)
+        builder.add("master_port", Known(_C10D_PORT), given, spelling, strength=Strength.DEFAULT)
 
 
 def _state_master(builder: ClaimBuilder, settings: _Settings) -> None:
-    address = settings.get("master_addr")
     nnodes = settings.get("nnodes")
     if settings.get("master_port") is None and (nnodes is None or texts(nnodes.value) in (("1",), ("1:1",))):
         # With one node and no port, torchrun uses localhost and any free port, as with --standalone.
-        builder.add_setting("master_addr", address, as_text)
-        return
-    if address is None:
-        settings.default(builder, "master_addr", Known("127.0.0.1"), "--master-addr", relation=Relation.SETS)
+        builder.add_setting("master_addr", settings.get("master_addr"), as_text)
     else:
-        builder.add_setting("master_addr", address, lambda value: lift(lambda item: str(item).strip("[]"), value))
-    port = settings.get("master_port")
-    if port is None:
-        settings.default(builder, "master_port", Known(_STATIC_PORT), "--master-port", relation=Relation.SETS)
-    else:
-        builder.add_setting("master_port", port, as_int)
+        state_options(builder, "torchrun-master", settings.get, settings.word, hidden=settings.hidden)
 
 
 _RUN = declared_table("torchx-run")
@@ -303,8 +287,7 @@ def _processes(item: Plain) -> Plain:
     return int(processes if times else str(item))
 
 
-_FABRIC_OPTIONS = generated_table(load_table("fabric_run"), abbreviations=False)
-_FABRIC_PORT = 29400
+_FABRIC_OPTIONS = declared_table("fabric")
 
 
 class FabricReader:
@@ -326,42 +309,19 @@ class FabricReader:
             return Reading()
         # Fabric also accepts its options after the script; the script's own options are ignored here.
         after_script = scan(scanned.rest[1:], _FABRIC_OPTIONS)
+        given = ScannedLine((*after_script.given, *scanned.given))
+        hidden = scanned.incomplete or after_script.incomplete
         builder = ClaimBuilder(self.name, line.scope, line.command.condition)
         program = read_program(line, self.name, scanned.rest, tree)
-
-        word, hidden = line.words[0], scanned.incomplete or after_script.incomplete
-        state_options(
-            builder, self.name, lambda dest: scanned.last(dest) or after_script.last(dest), word, hidden=hidden
-        )
-        nodes = scanned.last("num_nodes") or after_script.last("num_nodes")
-        builder.add_setting("processes_per_node", scanned.last("devices") or after_script.last("devices"), _devices)
+        state_options(builder, self.name, given.last, line.words[0], hidden=hidden)
+        nodes = given.last("num_nodes")
         several = nodes is not None and texts(nodes.value) not in (("1",), ())
-        for dest, quantity, default in (
-            ("main_address", "master_addr", Known("127.0.0.1")),
-            ("main_port", "master_port", Known(_FABRIC_PORT)),
-        ):
-            found = scanned.last(dest) or after_script.last(dest)
-            if found is not None:
-                builder.add_setting(quantity, found, as_int if quantity == "master_port" else as_text)
-            elif several and not hidden:
-                builder.add_default(quantity, default, word, f"--{dest.replace('_', '-')}")
+        state_options(builder, "fabric-address", given.last, line.words[0], hidden=hidden or not several)
         state_single_start(builder, line, ("srun", "mpirun", "pdsh", "clush"))
         return program.reading(builder.claims)
 
 
-def _devices(value: Value) -> Value:
-    def count(item: Plain) -> Plain:
-        text = str(item)
-        if "," in text:
-            return len([part for part in text.split(",") if part.strip()])
-        if not is_whole_number(text):
-            raise ValueError(f"{text}: as many processes as the node has devices")
-        return int(text)
-
-    return value if isinstance(value, Unresolved) else lift(count, value)
-
-
-_COMPOSER_OPTIONS = generated_table(load_table("composer"))
+_COMPOSER_OPTIONS = declared_table("composer")
 _COMPOSER_VARIABLES = {
     "nproc": "LOCAL_WORLD_SIZE",
     "world_size": "WORLD_SIZE",
@@ -384,55 +344,40 @@ class ComposerReader:
         if scanned.last("help", "version") is not None:
             return Reading()
         builder = ClaimBuilder(self.name, line.scope, line.command.condition)
-        program = read_program(
-            line,
-            self.name,
-            scanned.rest,
-            tree,
-            module=scanned.last("module_mode") is not None,
-            python=scanned.last("command_mode") is None,
-        )
-        found = {dest: _setting_in_force(dest, scanned, line) for dest in _COMPOSER_VARIABLES}
+        program = _program_of(line, self.name, scanned, tree)
+        environment = line.command.environment
+        found = {
+            dest: scanned.last(dest) or variable_setting(environment.get(name))
+            for dest, name in _COMPOSER_VARIABLES.items()
+        }
         state_options(builder, self.name, found.get)
         _state_world(builder, found["world_size"], found["nproc"], line, hidden=scanned.incomplete)
         state_unknown(builder, scanned)
-        for dest, setting in {**_switches(scanned), **found}.items():
-            builder.add_setting(f"{SETTING_PREFIX}composer_launch.{dest}", setting, _as_written)
+        for dest in ("module_mode", "command_mode"):
+            builder.add_setting(f"{SETTING_PREFIX}composer_launch.{dest}", scanned.last(dest))
+        for dest, setting in found.items():
+            builder.add_setting(f"{SETTING_PREFIX}composer_launch.{dest}", setting, _number_if_one)
         if scanned.incomplete:
             first = line.words[0]
             hidden = Unresolved("further options")
-            builder.add(f"{SETTING_PREFIX}composer_launch.(call)", hidden, first.span, first.spelling)
+            builder.add(f"{SETTING_PREFIX}composer_launch.(call)", hidden, first)
         return program.reading(builder.claims)
 
 
-def _switches(scanned: ScannedLine) -> dict[str, Setting | None]:
-    return {dest: option_setting(scanned.last(dest)) for dest in ("module_mode", "command_mode")}
-
-
-def _as_written(value: Value) -> Value:
-    """A number where the text is one; a switch stays true."""
+def _number_if_one(value: Value) -> Value:
     return lift(lambda item: int(item) if isinstance(item, str) and item.isdigit() else item, value)
 
 
-def _setting_in_force(dest: str, scanned: ScannedLine, line: LaunchLine) -> Setting | None:
-    return option_setting(scanned.last(dest)) or variable_setting(
-        line.command.environment.get(_COMPOSER_VARIABLES[dest])
-    )
-
-
 def _state_world(
-    builder: ClaimBuilder, world: Setting | None, processes: Setting | None, line: LaunchLine, *, hidden: bool
+    builder: ClaimBuilder, world: GivenOption | None, processes: GivenOption | None, line: LaunchLine, *, hidden: bool
 ) -> None:
     """State the world size and the number of nodes it needs; one node when it is not set."""
-    if world is None:
-        if not hidden:
-            builder.add_default("nodes", Known(1), line.words[0], "--world_size", relation=Relation.REQUIRES)
-        return
-    total = as_int(world.value)
-    builder.add_setting("world_size", world, lambda _: total, relation=Relation.REQUIRES)
-    if processes is not None:
-        group_size: Value = as_int(processes.value)
-        builder.add_setting("nodes", world, lambda _: lift(_quotient, total, group_size), relation=Relation.REQUIRES)
+    builder.add_setting("world_size", world, as_int, relation=Relation.REQUIRES)
+    if world is not None and processes is not None:
+        nodes = lift(_quotient, as_int(world.value), as_int(processes.value))
+        builder.add_setting("nodes", world, lambda _: nodes, relation=Relation.REQUIRES)
+    elif world is None and not hidden:
+        builder.add_default("nodes", Known(1), line.words[0], "--world_size", relation=Relation.REQUIRES)
 
 
 def _quotient(total: Plain, group_size: Plain) -> Plain:
@@ -442,7 +387,7 @@ def _quotient(total: Plain, group_size: Plain) -> Plain:
     return groups
 
 
-_COLOSSALAI_OPTIONS = generated_table(load_table("colossalai_run"), abbreviations=False, single_dash=True)
+_COLOSSALAI_OPTIONS = declared_table("colossalai")
 
 
 class ColossalReader:
@@ -472,7 +417,7 @@ class ColossalReader:
         return program.reading(builder.claims, file_references(scanned.last("hostfile"), "hostfile", line, tree))
 
 
-_DETERMINED_OPTIONS = table({"trial": "--trial", "other": "--hvd-args"}, {"flag": "--autohorovod"}, abbreviations=False)
+_DETERMINED_OPTIONS = declared_table("determined")
 
 
 class DeterminedReader:
@@ -506,16 +451,7 @@ class DeterminedReader:
 # hostfile.
 
 
-_ACCELERATE_OPTIONS = generated_table(load_table("accelerate_launch"), abbreviations=False)
-_PARALLEL = {
-    "megatron_lm_tp_degree": "tensor_parallel_size",
-    "megatron_lm_pp_degree": "pipeline_parallel_size",
-    "megatron_lm_context_parallel_size": "context_parallel_size",
-    "megatron_lm_expert_model_parallel_size": "expert_parallel_size",
-    "parallelism_config_tp_size": "tensor_parallel_size",
-    "parallelism_config_cp_size": "context_parallel_size",
-}
-
+_ACCELERATE_OPTIONS = declared_table("accelerate")
 #: The section of the configuration file that has the keys that options with this beginning override.
 _SECTIONS = {
     "fsdp_": "fsdp_config",
@@ -555,14 +491,8 @@ class AccelerateReader:
         scanned = scan(words, _ACCELERATE_OPTIONS)
         if scanned.last("help") is not None:
             return Reading()
-        program = read_program(
-            line,
-            "deepspeed" if _starts_deepspeed(scanned, line, tree) else self.name,
-            scanned.rest,
-            tree,
-            module=scanned.last("module") is not None,
-            python=scanned.last("no_python") is None,
-        )
+        launcher = "deepspeed" if _starts_deepspeed(scanned, line, tree) else self.name
+        program = _program_of(line, launcher, scanned, tree)
         builder = ClaimBuilder(self.name, line.scope, line.command.condition)
         _state_size(builder, scanned, line)
         _state_machine_rendezvous(builder, scanned, line)
@@ -590,19 +520,19 @@ def _state_options(builder: ClaimBuilder, scanned: ScannedLine) -> None:
     for dest, option in last.items():
         if not is_secret(dest):
             value = lift(lambda item: item if isinstance(item, bool) else str(item), option.value)
-            builder.add(f"{SETTING_PREFIX}accelerate_launch.{dest}", value, option.span, option.spelling)
+            builder.add(f"{SETTING_PREFIX}accelerate_launch.{dest}", value, option)
             section = next((name for start, name in _SECTIONS.items() if dest.startswith(start)), "")
             if section:
-                builder.add(f"{SETTING_PREFIX}accelerate.{section}.{dest}", value, option.span, option.spelling)
+                builder.add(f"{SETTING_PREFIX}accelerate.{section}.{dest}", value, option)
     switch = next((dest for dest in _TYPES if dest in last), "")
     if switch:
         kind = lift(lambda item: _TYPES[switch] if item is True else None, last[switch].value)
-        builder.add(f"{SETTING_PREFIX}accelerate.distributed_type", kind, last[switch].span, last[switch].spelling)
+        builder.add(f"{SETTING_PREFIX}accelerate.distributed_type", kind, last[switch])
     if scanned.incomplete:
         first = next(iter(scanned.given), None)
         if first is not None:
             hidden = Unresolved("further options")
-            builder.add(f"{SETTING_PREFIX}accelerate_launch.(call)", hidden, first.span, first.spelling)
+            builder.add(f"{SETTING_PREFIX}accelerate_launch.(call)", hidden, first)
 
 
 def _state_size(builder: ClaimBuilder, scanned: ScannedLine, line: LaunchLine) -> None:
@@ -624,11 +554,8 @@ def _state_size(builder: ClaimBuilder, scanned: ScannedLine, line: LaunchLine) -
 
 def _state_machine_rendezvous(builder: ClaimBuilder, scanned: ScannedLine, line: LaunchLine) -> None:
     builder.add_setting("master_port", scanned.last("main_process_port"), free_port)
-    if (
-        not scanned.incomplete
-        and scanned.last("machine_rank") is None
-        and _single_text(scanned, "rdzv_backend") in ("", "static")
-    ):
+    is_static = _single_text(scanned, "rdzv_backend") in ("", "static")
+    if is_static and not scanned.incomplete and scanned.last("machine_rank") is None:
         builder.add_default("node_rank", Known(0), line.words[0], "--machine_rank")
 
 
@@ -636,9 +563,9 @@ def _state_training(builder: ClaimBuilder, scanned: ScannedLine) -> None:
     for flag, kind in _DISTRIBUTED_TYPES.items():
         switch = scanned.last(flag)
         if switch is not None:
-            builder.add("distributed_type", Known(kind), switch.span, switch.spelling)
+            builder.add("distributed_type", Known(kind), switch)
     for given in scanned.given:
-        parallel = (_PARALLEL[given.dest], as_int) if given.dest in _PARALLEL else None
+        parallel = (PARALLEL_SIZES[given.dest], as_int) if given.dest in PARALLEL_SIZES else None
         setting = fsdp_setting(given.dest) if given.dest.startswith("fsdp_") else parallel
         if setting is not None and given is scanned.last(given.dest):
             quantity, reader = setting
@@ -650,12 +577,10 @@ def _starts_deepspeed(scanned: ScannedLine, line: LaunchLine, tree: Tree) -> boo
     machines, launcher = _single_text(scanned, "num_machines"), _single_text(scanned, "deepspeed_multinode_launcher")
     if scanned.last("use_deepspeed") is not None:
         return is_whole_number(machines) and int(machines) > 1 and launcher not in EACH_MACHINE
-    for target in _configurations(scanned, line, tree):
-        file = tree.read(target)
-        root = document_of(file).root if isinstance(file, SourceFile) else None
-        if root is not None and starts_by_deepspeed(root, machines, launcher):
-            return True
-    return False
+    given = scanned.last("config_file")
+    files = [file_named(path, line, tree) for path in paths_of(given.value, given.parts)] if given is not None else []
+    roots = [document_of(file).root for file in files if file is not None]
+    return any(root is not None and starts_by_deepspeed(root, machines, launcher) for root in roots)
 
 
 def _single_text(scanned: ScannedLine, dest: str) -> str:
@@ -665,16 +590,7 @@ def _single_text(scanned: ScannedLine, dest: str) -> str:
     return found[0] if len(found) == 1 else ""
 
 
-def _configurations(scanned: ScannedLine, line: LaunchLine, tree: Tree) -> tuple[str, ...]:
-    given = scanned.last("config_file")
-    found = (relative(path, line, tree) for path in paths_of(given.value, given.parts)) if given is not None else ()
-    return tuple(target for target in found if target is not None)
-
-
-#: The last two belong to DeeperSpeed, the fork that gpt-neox uses.
-_DEEPSPEED_OPTIONS = generated_table(
-    load_table("deepspeed_runner"), valued={"comment": "--comment", "account": "--account"}
-)
+_DEEPSPEED_OPTIONS = declared_table("deepspeed")
 
 
 class DeepSpeedReader:
@@ -689,14 +605,7 @@ class DeepSpeedReader:
         if scanned.last("help") is not None:
             return Reading()
         builder = ClaimBuilder(self.name, line.scope, line.command.condition)
-        program = read_program(
-            line,
-            self.name,
-            scanned.rest,
-            tree,
-            module=scanned.last("module") is not None,
-            python=scanned.last("no_python") is None,
-        )
+        program = _program_of(line, self.name, scanned, tree)
         state_unknown(builder, scanned)
         state_choices(builder, scanned, load_table("deepspeed_runner"))
         state_launcher(builder, "deepspeed_launcher", line.words[0], scanned)
@@ -780,6 +689,6 @@ def _included_slots(value: Value) -> Value:
 
 def _environment(line: LaunchLine, tree: Tree) -> Iterator[Reference]:
     """Refer to `.deepspeed_env` beside the launch: deepspeed exports its variables on every node."""
-    target = relative(".deepspeed_env", line, tree)
-    if target is not None and isinstance(tree.read(target), SourceFile):
-        yield Reference(target, "environment", line.words[0].span, line.scope)
+    file = file_named(".deepspeed_env", line, tree)
+    if file is not None:
+        yield Reference(file.path, "environment", line.words[0].span, line.scope)

@@ -17,7 +17,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from preflight.model.job import Known, Launch, Relation, Span, Strength, Unresolved, as_int, lift
+from preflight.model.job import Known, Launch, Relation, Strength, Unresolved, as_int, lift
 from preflight.model.job.value import SETTING_PREFIX, Symbol
 from preflight.sources.base import LaunchLine, Reading, Tree, Variable, Word
 from preflight.sources.configs.hugging_face import SETTINGS
@@ -30,7 +30,15 @@ from preflight.sources.launchers.claim_builder import (
     variable_setting,
     variables_of,
 )
-from preflight.sources.launchers.option_parser import known_prefix, scan, table, text_of, texts
+from preflight.sources.launchers.option_parser import (
+    GivenOption,
+    declared_table,
+    known_prefix,
+    known_text,
+    scan,
+    text_of,
+    texts,
+)
 from preflight.sources.launchers.script_arguments import read_program
 from preflight.sources.launchers.torch_launchers import AccelerateReader, TorchrunReader
 from preflight.sources.tables import load_table
@@ -88,19 +96,19 @@ def _state_torchrun(builder: ClaimBuilder, line: LaunchLine, environment: Mappin
         state_all_gpus(builder, word, "NPROC_PER_NODE")
     if not {"NODE_RANK", "RANK"} & settings.keys() and not elastic and "srun" in line.wrappers:
         builder.add_default("node_rank", Known(0), word, "NODE_RANK")
-    builder.add(
-        "rendezvous_backend",
-        Known("c10d" if elastic else "static"),
-        word.span,
-        f"{word.spelling} ({'with' if elastic else 'without'} RDZV_ID)",
-        strength=Strength.DEFAULT,
-    )
+    spelling = f"{word.spelling} ({'with' if elastic else 'without'} RDZV_ID)"
+    backend = Known("c10d" if elastic else "static")
+    builder.add("rendezvous_backend", backend, word, spelling, strength=Strength.DEFAULT)
     state_single_start(builder, line)
 
 
 def _inserted_word(text: str, at: Word, spelling: str = "") -> Word:
     """A word that the command itself adds to the line that it builds."""
     return Word(Known(text), at.span, spelling or at.spelling)
+
+
+def _spelled(name: str, variable: Variable) -> str:
+    return variable.spelling if name in variable.spelling else f"{name}={variable.spelling}"
 
 
 class AxolotlReader:
@@ -131,7 +139,7 @@ class AxolotlReader:
         return AccelerateReader().read(replace(line, words=built), tree)
 
 
-_LAUNCHER = table({"launcher": "--launcher"}, abbreviations=False, interleaved=True)
+_LAUNCHER = declared_table("axolotl")
 
 
 def _options_named(words: Sequence[Word], names: tuple[str, ...]) -> list[Word]:
@@ -225,15 +233,7 @@ def _one_process(line: LaunchLine, launcher: str, module: str, variable: str, tr
     return program.reading(builder.claims)
 
 
-_SERVE = table(
-    {
-        "rollout_tensor_parallel_size": "--tensor_parallel_size --tensor-parallel-size",
-        "rollout_data_parallel_size": "--data_parallel_size --data-parallel-size",
-        "model_name": "--model",
-    },
-    abbreviations=False,
-    interleaved=True,
-)
+_SERVE = declared_table("vllm-serve")
 
 
 def _serve(line: LaunchLine) -> Reading:
@@ -246,14 +246,14 @@ def _serve(line: LaunchLine) -> Reading:
         claim = builder.add_setting(quantity, scanned.last(quantity), as_int)
         if claim is None and not scanned.incomplete:
             shown = f"{word.spelling} vllm-serve (without --{quantity.removeprefix('rollout_')})"
-            claim = builder.add(quantity, Known(1), word.span, shown, strength=Strength.DEFAULT)
+            claim = builder.add(quantity, Known(1), word, shown, strength=Strength.DEFAULT)
         sizes += [claim] if claim is not None else []
     builder.add_setting("model_name", scanned.last("model_name"), as_text)
     if len(sizes) == 2:
         processes = lift(lambda *each: each[0] * each[1], *(claim.value for claim in sizes))
         spelling = " x ".join(claim.spelling for claim in sizes)
         builder.add("processes_per_node", processes, sizes[0].span, spelling, because=tuple(sizes))
-        builder.add("nodes", Known(1), word.span, f"{word.spelling} vllm-serve")
+        builder.add("nodes", Known(1), word, f"{word.spelling} vllm-serve")
     launch = Launch(
         id=line.launch_id,
         launcher="vllm-serve",
@@ -291,20 +291,14 @@ class SwiftReader:
             if variable is not None:
                 option = Known(f"--{name.lower()}=")
                 value = lift(lambda item, option=option: f"{option.value}{item}", variable.value)
-                spelling = variable.spelling if name in variable.spelling else f"{name}={variable.spelling}"
-                options.append(Word(value, variable.span, spelling, parts=(option, variable.value)))
+                options.append(Word(value, variable.span, _spelled(name, variable), parts=(option, variable.value)))
         program = (_inserted_word("-m", word), _inserted_word(module, word), *line.words[2:])
         return TorchrunReader().read(replace(line, words=(word, *options, *program)), tree)
 
 
-_GLOBAL = table({"config": "--config"}, {"flag": "--debug --dry-run --version"}, abbreviations=False)
-_DIRECT = table(
-    {"env": "--env", "script": "--script", "patch": "--patch", "log": "--log_file --log-file"},
-    {"single": "--single", "flag": "--numa --no-numa --silent --debug --dry-run"},
-    abbreviations=False,
-    interleaved=True,
-)
-_SLURM = table({"nodes": "-N --nodes", "name": "-J --job-name", "partition": "-p --partition"}, abbreviations=False)
+_GLOBAL = declared_table("primus")
+_DIRECT = declared_table("primus-direct")
+_SLURM = declared_table("primus-slurm")
 #: Variable to torchrun's option, and the default of primus-cli.
 _PRIMUS_VARIABLES = {
     "NNODES": ("--nnodes", "1"),
@@ -343,7 +337,7 @@ class PrimusReader:
             one = read_program(line, self.name, (module[1], *program), tree, module=True)
             builder = ClaimBuilder(self.name, line.scope, line.command.condition)
             for quantity in ("nodes", "processes_per_node"):
-                builder.add(quantity, Known(1), word.span, f"{word.spelling} --single")
+                builder.add(quantity, Known(1), word, f"{word.spelling} --single")
             return one.reading(builder.claims)
         slurm = scan(own[1:], _SLURM) if mode == "slurm" else None
         nodes = slurm.last("nodes") if slurm is not None else None
@@ -351,29 +345,19 @@ class PrimusReader:
         words: list[Word] = []
         for name, (option, default) in _PRIMUS_VARIABLES.items():
             variable = line.command.environment.get(name)
+            words.append(_inserted_word(option, word))
+            shown = f"{word.spelling} (without {name})"
             if name == "NNODES" and nodes is not None:
-                words += [
-                    _inserted_word(option, word),
-                    Word(nodes.value, nodes.span, nodes.spelling, parts=nodes.parts),
-                ]
+                words.append(Word(nodes.value, nodes.span, nodes.spelling, parts=nodes.parts))
             elif name in given:
-                value, span, spelling = given[name]
-                words += [_inserted_word(option, word), Word(Known(value), span, spelling)]
+                words.append(given[name])
             elif variable is not None:
-                spelled = variable.spelling if name in variable.spelling else f"{name}={variable.spelling}"
-                words += [_inserted_word(option, word), Word(variable.value, variable.span, spelled)]
+                words.append(Word(variable.value, variable.span, _spelled(name, variable)))
             elif name in _SLURM_SYMBOLS and (slurm is not None or "srun" in line.wrappers or name != "NNODES"):
                 # primus-cli takes it from the allocation that it runs in, and it may run in one.
-                shown = f"{word.spelling} (without {name})"
-                words += [
-                    _inserted_word(option, word),
-                    Word(Unresolved(_SLURM_SYMBOLS[name].value), word.span, shown),
-                ]
+                words.append(Word(Unresolved(_SLURM_SYMBOLS[name].value), word.span, shown))
             else:
-                words += [
-                    _inserted_word(option, word),
-                    _inserted_word(default, word, f"{word.spelling} (without {name})"),
-                ]
+                words.append(_inserted_word(default, word, shown))
         built = (word, *words, *module, *program)
         return TorchrunReader().read(replace(line, words=built), tree)
 
@@ -384,14 +368,13 @@ def _split_at_dashes(words: Sequence[Word]) -> tuple[Sequence[Word], Sequence[Wo
     return (words[: found[-1]], words[found[-1] + 1 :]) if found else (words, ())
 
 
-def _env_variables(options: Sequence[object]) -> dict[str, tuple[str, Span, str]]:
+def _env_variables(options: Sequence[GivenOption]) -> dict[str, Word]:
     """The variables of `--env NAME=VALUE`."""
-    found: dict[str, tuple[str, Span, str]] = {}
+    found: dict[str, Word] = {}
     for option in options:
-        value = getattr(option, "value", None)
-        if isinstance(value, Known) and "=" in str(value.value):
-            name, _, text = str(value.value).partition("=")
-            found[name] = (text, option.span, option.spelling)  # type: ignore[attr-defined]
+        name, equals, text = known_text(option).partition("=")
+        if equals:
+            found[name] = Word(Known(text), option.span, option.spelling)
     return found
 
 
@@ -437,7 +420,7 @@ class PaddleFormersReader:
         if variables("CUDA_VISIBLE_DEVICES") is None:
             state_all_gpus(builder, word, "CUDA_VISIBLE_DEVICES")
         file = line.words[2]
-        builder.add(f"{SETTING_PREFIX}paddlenlp.file", lift(str, file.value), file.span, file.spelling)
+        builder.add(f"{SETTING_PREFIX}paddlenlp.file", lift(str, file.value), file)
         return program.reading(builder.claims)
 
 

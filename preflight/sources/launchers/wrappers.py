@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from preflight._util import toml
 from preflight.model.job import Known, Unresolved, Value
-from preflight.sources.base import Command, LaunchLine, SourceFile, Tree, Variable, Word
+from preflight.sources.base import Command, LaunchLine, Tree, Variable, Word
 from preflight.sources.configs.line_files import variables_in
 from preflight.sources.launchers import mpi, slurm
 from preflight.sources.launchers.mpi import app_contexts, merged_contexts
@@ -23,11 +23,12 @@ from preflight.sources.launchers.option_parser import (
     ScannedLine,
     Table,
     concatenate,
+    declared_table,
+    file_named,
     is_python,
     known_prefix,
     paths_of,
     python_program,
-    relative,
     scan,
     table,
     text_of,
@@ -72,10 +73,7 @@ _PLAIN_NAMES = {
     "singularity": "apptainer",
     "nvidia-docker": "docker",
 }
-_ENV = table(
-    {"unset": "-u --unset", "chdir": "-C --chdir", "split": "-S --split-string"},
-    {"clean": "-i --ignore-environment -", "flag": "-0 --null -v --debug"},
-)
+_ENV = declared_table("env")
 #: Wrappers without options.
 _SIMPLE = frozenset(("nohup", "command", "builtin", "setsid", "unbuffer", "catchsegv", "eatmydata", "!"))
 
@@ -399,9 +397,8 @@ def _file_variables(wrapper: Wrapper, tree: Tree) -> Iterator[Variable]:
     line = LaunchLine("", wrapper.command.words, wrapper.command)
     for given in wrapper.scanned.every("env_file"):
         for path in paths_of(given.value, given.parts):
-            target = relative(path, line, tree)
-            file = tree.read(target) if target is not None else None
-            if isinstance(file, SourceFile):
+            file = file_named(path, line, tree)
+            if file is not None:
                 yield from variables_in(file)
 
 

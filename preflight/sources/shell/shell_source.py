@@ -81,7 +81,7 @@ class ShellSource:
         scheduler = other_header.scheduler if other_header is not None else "slurm"
         if other_header is not None:
             header = other_header.options
-        builder = ClaimBuilder(scheduler, scope)
+        builder = ClaimBuilder(scheduler, scope, strength=Strength.SCHEDULER)
         slurm.state(builder, header)
         slurm.state_header(builder, header, script.directives if header and other_header is None else ())
         if other_header is None and (header or (not script.directives and slurm.has_directive_like(file.text))):
