@@ -160,18 +160,18 @@ class _Reader:
         labels = root.at("metadata", "labels")
         queued = labels is not None and labels.member(_QUEUE_LABEL) is not None
         self._rewritten = queued or root.text("kind") in self._rewritten_kinds
-        self._value(root, self._parts[number], "", *_place_of(root))
+        self._value(root, self._parts[number], "", _place_of(root))
         return self._found
 
-    def _refuse(self, problem: str, remedy: str, start: int, end: int) -> None:
+    def _refuse(self, problem: str, remedy: str, at: tuple[int, int]) -> None:
         if len(self._found) < _MAX_REFUSALS:
-            self._found.append(Refusal(problem, remedy, start, end))
+            self._found.append(Refusal(problem, remedy, *at))
 
-    def _value(self, node: Node, part: dict[str, Any], path: str, start: int, end: int) -> None:
+    def _value(self, node: Node, part: dict[str, Any], path: str, at: tuple[int, int]) -> None:
         spend(1)
         if is_open(node):
             if part.get("type") != "string" or not _LIMITED.isdisjoint(part):
-                self.open_values.append((start, end))
+                self.open_values.append(at)
             return
         kind = part.get("type", "")
         quantity = kind == "int-or-string" and isinstance(node.value, float)
@@ -183,79 +183,75 @@ class _Reader:
             return
         if not _is_of(node, kind):
             if not (node.value is None and node.kind is Kind.SCALAR and part.get("nullable")):
-                self._refuse(
-                    f"{_quoted(path, node)} is {_named(node)}, where {_NAMES.get(kind, kind)} is expected",
-                    f"Write {_NAMES.get(kind, kind)}{_as_number(node, kind)}.",
-                    start,
-                    end,
-                )
+                expected = _NAMES.get(kind, kind)
+                problem = f"{_quoted(path, node)} is {_named(node)}, where {expected} is expected"
+                self._refuse(problem, f"Write {expected}{_as_number(node, kind)}.", at)
             return
         if node.kind is Kind.SCALAR:
-            self._scalar(node, part, path, start, end)
+            self._scalar(node, part, path, at)
         elif node.kind is Kind.ARRAY:
-            self._list(node, part, path, start, end)
+            self._list(node, part, path, at)
         elif kind:
-            self._mapping(node, part, path, start, end)
-        for condition, message, at in part.get("rules", ()):
+            self._mapping(node, part, path, at)
+        for condition, message, key in part.get("rules", ()):
             kept = holds(node, condition)
             if isinstance(kept, Node):
                 self.open_values.append((kept.start, kept.end))
             elif not kept:
-                there = node.member(*at.split(".")) if at else None
-                where = (there.key_start, there.node.end) if there is not None else (start, end)
-                self._refuse(
-                    f"{path or 'the object'} breaks a rule of its kind: {message}", "Change one of them.", *where
-                )
+                there = node.member(*key.split(".")) if key else None
+                where = (there.key_start, there.node.end) if there is not None else at
+                problem = f"{path or 'the object'} breaks a rule of its kind: {message}"
+                self._refuse(problem, "Change one of them.", where)
 
-    def _mapping(self, node: Node, part: dict[str, Any], path: str, start: int, end: int) -> None:
+    def _mapping(self, node: Node, part: dict[str, Any], path: str, at: tuple[int, int]) -> None:
         keys: dict[str, int] = part.get("keys", {})
         values: int | None = part.get("values")
         present = set()
         for member in node.in_force:
             here = f"{path}.{member.key}" if path else member.key
-            number = keys.get(member.key, values)
+            number, place = keys.get(member.key, values), (member.key_start, member.node.end)
             pattern = part.get("key-pattern")
             if pattern is not None and "{{" not in member.key and not re.search(pattern, member.key):
-                self._refuse(
-                    f"`{member.key}` cannot be a key of {path}", "Correct it.", member.key_start, member.node.end
-                )
-            if _is_null(member.node) and number is not None and not self._parts[number].get("nullable"):
+                self._refuse(f"`{member.key}` cannot be a key of {path}", "Correct it.", place)
+            if (
+                member.node.kind is Kind.SCALAR
+                and member.node.value is None
+                and number is not None
+                and not self._parts[number].get("nullable")
+            ):
                 # A null is dropped, as if the key were not there.
                 continue
             present.add(member.key)
             if number is not None:
-                self._value(member.node, self._parts[number], here, member.key_start, member.node.end)
+                self._value(member.node, self._parts[number], here, place)
             elif not part.get("open") and not (path == "" and member.key == "status") and _is_plain(member.key):
                 self._unknown(member, keys, path)
         for key in part.get("required", ()):
             if key not in present and not _has_template(node):
                 empty = node.member(key)
-                where = (empty.key_start, empty.node.end) if empty is not None else (start, end)
-                self._refuse(f"{path or 'the object'} has no `{key}`, which is required", f"Give `{key}`.", *where)
+                where = (empty.key_start, empty.node.end) if empty is not None else at
+                self._refuse(f"{path or 'the object'} has no `{key}`, which is required", f"Give `{key}`.", where)
         if part.get("named") and not present & {"name", "generateName"} and not _has_template(node):
-            self._refuse("the object has neither `name` nor `generateName`", "Add `name`.", start, end)
-        self._sized(len(node.in_force), part, "Properties", f"{path} has {len(node.in_force)} keys", start, end)
+            self._refuse("the object has neither `name` nor `generateName`", "Add `name`.", at)
+        self._sized(len(node.in_force), part, "Properties", f"{path} has {len(node.in_force)} keys", at)
 
     def _unknown(self, member: Member, keys: dict[str, int], path: str) -> None:
         from preflight._util.usage_error import nearest
 
         near = nearest(member.key, keys)
         meant = f"; `{near}` is probably meant" if near else ""
-        self._refuse(
-            f"`{member.key}` is not a field of {path or 'the object'}{meant}",
-            f"Write `{near}`." if near else "Remove it, or move it to where it belongs.",
-            member.key_start,
-            member.node.end,
-        )
+        problem = f"`{member.key}` is not a field of {path or 'the object'}{meant}"
+        remedy = f"Write `{near}`." if near else "Remove it, or move it to where it belongs."
+        self._refuse(problem, remedy, (member.key_start, member.node.end))
 
-    def _list(self, node: Node, part: dict[str, Any], path: str, start: int, end: int) -> None:
+    def _list(self, node: Node, part: dict[str, Any], path: str, at: tuple[int, int]) -> None:
         items = part.get("items")
-        self._sized(len(node.items), part, "Items", f"{path} has {len(node.items)} items", start, end)
+        self._sized(len(node.items), part, "Items", f"{path} has {len(node.items)} items", at)
         seen: set[tuple[object, ...]] = set()
         for number, item in enumerate(node.items):
             if items is None:
                 break
-            self._value(item, self._parts[items], f"{path}[{number}]", *_place_of(item))
+            self._value(item, self._parts[items], f"{path}[{number}]", _place_of(item))
             unique = part.get("unique")
             if unique is None:
                 continue
@@ -264,42 +260,38 @@ class _Reader:
                 continue
             if key in seen:
                 what = ", ".join(str(word) for word in key)
-                self._refuse(f"{path} has two items `{what}`", "Rename or remove one.", *_place_of(item))
+                self._refuse(f"{path} has two items `{what}`", "Rename or remove one.", _place_of(item))
             seen.add(key)
 
-    def _scalar(self, node: Node, part: dict[str, Any], path: str, start: int, end: int) -> None:
+    def _scalar(self, node: Node, part: dict[str, Any], path: str, at: tuple[int, int]) -> None:
         value = node.value
         choices = part.get("enum")
         if choices is not None and value not in choices:
             listed = ", ".join(f"`{choice}`" for choice in choices[:_MAX_QUOTED])
-            self._refuse(f"{_quoted(path, node)} is not one of {listed}", f"Write one of {listed}.", start, end)
+            self._refuse(f"{_quoted(path, node)} is not one of {listed}", f"Write one of {listed}.", at)
         if isinstance(value, str):
             pattern = part.get("pattern")
             if pattern is not None and not re.search(pattern, value):
-                self._refuse(f"{_quoted(path, node)} does not have the form {pattern}", "Correct it.", start, end)
+                self._refuse(f"{_quoted(path, node)} does not have the form {pattern}", "Correct it.", at)
             if part.get("format") == "date-time" and not re.match(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d", value):
-                self._refuse(
-                    f"{_quoted(path, node)} is not a time such as 2026-01-31T12:00:00Z", "Correct it.", start, end
-                )
-            self._sized(len(value), part, "Length", f"{_quoted(path, node)} has {len(value)} characters", start, end)
+                self._refuse(f"{_quoted(path, node)} is not a time such as 2026-01-31T12:00:00Z", "Correct it.", at)
+            self._sized(len(value), part, "Length", f"{_quoted(path, node)} has {len(value)} characters", at)
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
             least, most = part.get("minimum"), part.get("maximum")
             limit = _RANGES.get(part.get("format", ""))
             if least is not None and value < least:
-                self._refuse(
-                    f"{_quoted(path, node)} is below the minimum {least}", f"Write at least {least}.", start, end
-                )
+                self._refuse(f"{_quoted(path, node)} is below the minimum {least}", f"Write at least {least}.", at)
             elif most is not None and value > most:
-                self._refuse(f"{_quoted(path, node)} is above the maximum {most}", f"Write at most {most}.", start, end)
+                self._refuse(f"{_quoted(path, node)} is above the maximum {most}", f"Write at most {most}.", at)
             elif limit is not None and not -limit <= value < limit:
-                self._refuse(f"{_quoted(path, node)} does not fit into {part['format']}", "Write less.", start, end)
+                self._refuse(f"{_quoted(path, node)} does not fit into {part['format']}", "Write less.", at)
 
-    def _sized(self, size: int, part: dict[str, Any], of: str, what: str, start: int, end: int) -> None:
+    def _sized(self, size: int, part: dict[str, Any], of: str, what: str, at: tuple[int, int]) -> None:
         least, most = part.get(f"min{of}"), part.get(f"max{of}")
         if least is not None and size < least:
-            self._refuse(f"{what}, where at least {least} are required", f"Give at least {least}.", start, end)
+            self._refuse(f"{what}, where at least {least} are required", f"Give at least {least}.", at)
         elif most is not None and size > most:
-            self._refuse(f"{what}, where at most {most} are allowed", f"Give at most {most}.", start, end)
+            self._refuse(f"{what}, where at most {most} are allowed", f"Give at most {most}.", at)
 
 
 def _place_of(item: Node) -> tuple[int, int]:
@@ -341,10 +333,6 @@ def _is_of(node: Node, kind: str) -> bool:
     if kind == "number":
         return isinstance(value, (int, float))
     return kind == "int-or-string" and (whole or isinstance(value, str))
-
-
-def _is_null(node: Node) -> bool:
-    return node.kind is Kind.SCALAR and node.value is None
 
 
 def _is_plain(key: str) -> bool:
@@ -417,7 +405,8 @@ def holds(node: Node, condition: Condition) -> bool | Node:
         found = [holds(node, operand) for operand in operands]
         return _joined(found, decisive=name == "or")
     if name == "count":
-        return _counted(node, *operands)
+        paths, least, most = operands
+        return bool(least <= sum(_at(node, path) is not None for path in paths) <= most)
     there = _at(node, operands[0])
     if there is not None and is_open(there):
         return True if name == "has" else there
@@ -475,10 +464,6 @@ def _joined(found: list[bool | Node], *, decisive: bool) -> bool | Node:
     if any(item is decisive for item in found):
         return decisive
     return next((item for item in found if isinstance(item, Node)), not decisive)
-
-
-def _counted(node: Node, paths: list[str], minimum: int, maximum: int) -> bool:
-    return minimum <= sum(_at(node, path) is not None for path in paths) <= maximum
 
 
 def _at(node: Node, path: str) -> Node | None:

@@ -135,8 +135,7 @@ class Overlay:
     # -- generators --------------------------------------------------------------------------------------------------
 
     def _generate(self, root: Node, folder: str, file: SourceFile) -> Iterator[Node]:
-        generators = root.at("configMapGenerator")
-        for generator in generators.items if generators is not None else ():
+        for generator in root.items_at("configMapGenerator"):
             name = generator.text("name")
             entries = list(self._entries(generator, folder))
             if not name or not entries:
@@ -171,13 +170,9 @@ class Overlay:
 
     def _apply_changes(self, objects: list[Node], root: Node, folder: str, file: SourceFile) -> list[Node]:
         for key in _PATCH_KEYS:
-            listed = root.at(key)
-            for item in listed.items if listed is not None else ():
+            for item in root.items_at(key):
                 objects = self._patch(objects, item, folder, file)
-        result = []
-        for node in objects:
-            result.append(self._transform(node, root))
-        return result
+        return [self._transform(node, root) for node in objects]
 
     def _patch(self, objects: list[Node], item: Node, folder: str, file: SourceFile) -> list[Node]:
         """Apply one entry of a list of patches: a path, a string, or an object with `path` or `patch` and `target`."""
@@ -379,6 +374,9 @@ def _merge(target: Node, patch: Node, *, by_key: bool) -> Node:
     return replace(target, members=tuple(members.values()))
 
 
+_NO_VALUE = object()
+
+
 def _merged_items(before: Sequence[Node], after: Sequence[Node], key: str) -> tuple[Node, ...]:
     """The items of both lists: the items that the patch names come first, in its order."""
     rest = list(before)
@@ -386,15 +384,12 @@ def _merged_items(before: Sequence[Node], after: Sequence[Node], key: str) -> tu
     for item in after:
         spend()
         name = item.at(key)
-        at = next((n for n, other in enumerate(rest) if name is not None and _equal(other.at(key), name)), None)
+        values = [each.value if (each := other.at(key)) and each.kind is Kind.SCALAR else _NO_VALUE for other in rest]
+        at = values.index(name.value) if name is not None and name.value in values else None
         known = rest.pop(at) if at is not None else None
         if item.text("$patch") != "delete":
             first.append(item if known is None else _merge(known, item, by_key=True))
     return (*first, *rest)
-
-
-def _equal(first: Node | None, second: Node) -> bool:
-    return first is not None and first.kind is Kind.SCALAR and first.value == second.value
 
 
 def apply_operations(target: Node, operations: Sequence[Node]) -> Node:
@@ -554,8 +549,6 @@ def documents_of(file: SourceFile) -> tuple[Document, ...]:
         from preflight.sources.formats import lenient_json
 
         return (lenient_json.parse(file.text),)
-    from preflight.sources.formats import lenient_yaml
-
     return lenient_yaml.parse_all(file.text)
 
 
@@ -571,8 +564,7 @@ def _render(file: SourceFile, tree: Tree) -> PreparedManifest | None:
     chart = Chart(folder, tree)
     own = chart.render(file.path)
     if own is None:
-        found = _parse_plain(file)
-        return PreparedManifest(found.file, found.documents, found.own_end, tuple(chart.notes), found.files)
+        return replace(_parse_plain(file), notes=tuple(chart.notes))
     pieces = list(own.pieces)
     notes = tuple(chart.notes)
     own_end = sum(len(piece.text) for piece in pieces)
@@ -592,13 +584,9 @@ def _render(file: SourceFile, tree: Tree) -> PreparedManifest | None:
 
 
 def _scripts(pieces: Sequence[Piece], file: SourceFile) -> tuple[Reference, ...]:
-    found: dict[str, Reference] = {}
-    for piece in pieces:
-        path = piece.origin.file.path
-        if piece.origin.exact and path != file.path and path.endswith((".sh", ".bash")) and path not in found:
-            place = Span(file.path, 1, 1, 1, 1)
-            found[path] = Reference(path, "script", place)
-    return tuple(found.values())
+    places = (piece.origin for piece in pieces if piece.origin.exact and piece.origin.file.path != file.path)
+    paths = dict.fromkeys(place.file.path for place in places if place.file.path.endswith((".sh", ".bash")))
+    return tuple(Reference(path, "script", Span(file.path, 1, 1, 1, 1)) for path in paths)
 
 
 def _join_neighbours(first: PreparedManifest, file: SourceFile, tree: Tree) -> PreparedManifest:
@@ -660,7 +648,6 @@ def _append_files(manifest: PreparedManifest, more: Sequence[SourceFile]) -> Pre
 #: Objects that bind the pods of their namespace without being named by them, and the queues that jobs may name there.
 _NAMESPACE_KINDS = frozenset(("ResourceQuota", "NetworkPolicy", "CiliumNetworkPolicy", "LocalQueue"))
 _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-_PODLESS = frozenset(("LocalQueue", "ClusterQueue", "ResourceFlavor"))
 
 
 def referenced_names(roots: Sequence[Node]) -> set[Named]:
@@ -693,8 +680,6 @@ def _referenced_objects(node: Node, kind: str) -> Iterator[Named]:
                 yield "Queue", inner.value
             elif member.key == "resourceClaimTemplateName" and isinstance(inner.value, str):
                 yield "ResourceClaimTemplate", inner.value
-            elif member.key == "priorityClassName" and isinstance(inner.value, str) and kind not in _PODLESS:
-                continue
         elif inner.kind is Kind.OBJECT and member.key in ("configMap", "configMapRef", "configMapKeyRef"):
             yield "ConfigMap", inner.text("name")
 
@@ -717,16 +702,17 @@ _MAX_FOLDERS = 120
 _MAX_DEPTH = 3
 _DOCUMENT = re.compile(r"^---[^\n]*$", re.MULTILINE)
 _KIND = re.compile(r"^kind:[ \t]*[\"']?(\w+)", re.MULTILINE)
-_NAME = re.compile(
-    r"^metadata:[ \t]*(?:#[^\n]*)?\n(?:[ \t]+[^\n]*\n|[ \t]*#[^\n]*\n|\n)*?[ \t]{1,8}name:[ \t]*[\"']?([\w.-]+)"
-    r"|^metadata:[ \t]*\{[^}\n]*\bname:[ \t]*[\"']?([\w.-]+)",
-    re.MULTILINE,
-)
-_NAMESPACE = re.compile(
-    r"^metadata:[ \t]*(?:#[^\n]*)?\n(?:[ \t]+[^\n]*\n|[ \t]*#[^\n]*\n|\n)*?[ \t]{1,8}namespace:[ \t]*[\"']?([\w.-]+)"
-    r"|^metadata:[ \t]*\{[^}\n]*\bnamespace:[ \t]*[\"']?([\w.-]+)",
-    re.MULTILINE,
-)
+
+
+def _in_metadata(key: str) -> re.Pattern[str]:
+    return re.compile(
+        rf"^metadata:[ \t]*(?:#[^\n]*)?\n(?:[ \t]+[^\n]*\n|[ \t]*#[^\n]*\n|\n)*?[ \t]{{1,8}}{key}:[ \t]*[\"']?([\w.-]+)"
+        rf"|^metadata:[ \t]*\{{[^}}\n]*\b{key}:[ \t]*[\"']?([\w.-]+)",
+        re.MULTILINE,
+    )
+
+
+_NAME, _NAMESPACE = _in_metadata("name"), _in_metadata("namespace")
 _SKIPPED = frozenset(("node_modules/", "vendor/", "third_party/", "venv/", "site-packages/", "__pycache__/", "crds/"))
 
 #: The objects that each file of a tree defines, cached.

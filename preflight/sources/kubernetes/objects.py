@@ -10,11 +10,12 @@ paddle-operator 0.4 (batch.paddlepaddle.org/v1), kubedl 0.5, Volcano 1.12, KubeR
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from preflight.model.job import Known, Unresolved, Value, as_int, lift
 from preflight.sources.formats.structured import Kind, Member, Node, shift_node, value_of
+from preflight.sources.value_readers import product_of, sum_of
 
 #: Kinds whose objects contain objects.
 WRAPPER_KINDS = frozenset(("AppWrapper", "List", "Template", "ManifestWork"))
@@ -248,9 +249,9 @@ def _edl(workload: Workload, spec: Node) -> Workload:
         count = _count(least or most)
         if least is not None and most is not None and _count(most) != count:
             count = Unresolved(f"between {least.node.value} and {most.node.value} instances, as many as fit")
-        roles.append(
-            Role(name, count, least or most, _pod_of(_with_members(part, {"image": spec.member("image")})), trains)
-        )
+        image = spec.member("image")
+        container = replace(part, members=(*part.in_force, *((image,) if image is not None else ())))
+        roles.append(Role(name, count, least or most, _pod_of(container), trains))
     return replace(workload, roles=tuple(roles), entrypoint=spec.member("trainer", "entrypoint"))
 
 
@@ -262,17 +263,11 @@ def _pod_of(container: Node) -> Node:
     return Node(Kind.OBJECT, start, end, members=(Member("spec", start, end, pod),))
 
 
-def _with_members(part: Node, added: dict[str, Member | None]) -> Node:
-    members = (*part.in_force, *(member for member in added.values() if member is not None))
-    return Node(Kind.OBJECT, part.start, part.end, members=members)
-
-
 def _workflow(workload: Workload, spec: Node) -> Workload:
     """An Argo Workflow: each template with a container is a pod; the resources that it creates are separate objects."""
     inner = workflow_spec(workload.root)
-    templates = inner.at("templates") if inner is not None else None
     roles = []
-    for number, template in enumerate(templates.items if templates is not None else ()):
+    for number, template in enumerate(inner.items_at("templates") if inner is not None else ()):
         container = template.at("container") or template.at("script")
         if container is not None and container.kind is Kind.OBJECT:
             name = template.text("name") or f"template {number}"
@@ -307,10 +302,6 @@ def _count(member: Member | None, default: int = 1) -> Value:
     return as_int(value_of(member.node))
 
 
-def _sum(counts: Iterable[Value]) -> Value:
-    return lift(lambda *each: sum(int(str(item)) for item in each), *counts)
-
-
 def _paddleflow(workload: Workload, spec: Node) -> Workload:
     roles = [
         _role(name, node, trains=name != "ps")
@@ -321,15 +312,14 @@ def _paddleflow(workload: Workload, spec: Node) -> Workload:
 
 
 def _volcano(workload: Workload, spec: Node) -> Workload:
-    tasks = spec.at("tasks")
     pairs = [
         (_role(task.text("name") or f"task {number}", task), task)
-        for number, task in enumerate(tasks.items if tasks is not None else ())
+        for number, task in enumerate(spec.items_at("tasks"))
         if task.kind is Kind.OBJECT
     ]
     roles = [role for role, _ in pairs]
     waiting = {role.name: m for role, task in pairs if (m := task.member("dependsOn")) is not None}
-    first = _sum(role.replicas for role in roles if role.name not in waiting) if waiting else None
+    first = lift(sum_of, *(role.replicas for role in roles if role.name not in waiting)) if waiting else None
     return replace(
         workload,
         roles=tuple(roles),
@@ -351,17 +341,12 @@ def _batch(workload: Workload, spec: Node) -> Workload:
 
 def _job_role(name: str, spec: Node, times: Value = _ONE) -> Role:
     member = spec.member("parallelism")
-    count = lift(lambda a, b: int(str(a)) * int(str(b)), _count(member), times)
+    count = lift(product_of, _count(member), times)
     return Role(name, count, member, spec.at("template") or _NOTHING)
 
 
-def _jobset(workload: Workload, spec: Node) -> Workload:
-    return replace(workload, roles=tuple(_replicated_jobs(spec)))
-
-
 def _replicated_jobs(spec: Node) -> Iterator[Role]:
-    jobs = spec.at("replicatedJobs")
-    for number, job in enumerate(jobs.items if jobs is not None else ()):
+    for number, job in enumerate(spec.items_at("replicatedJobs")):
         template = job.at("template", "spec")
         if template is not None:
             role = _job_role(job.text("name") or f"job {number}", template, _count(job.member("replicas")))
@@ -393,11 +378,8 @@ def _train_job(workload: Workload, spec: Node) -> Workload:
 
 def _as_container(trainer: Node) -> Node:
     """A TrainJob's `trainer` is its container under other names."""
-    members = tuple(
-        Member("resources", m.key_start, m.key_end, m.node) if m.key == "resourcesPerNode" else m
-        for m in trainer.in_force
-    )
-    return Node(Kind.OBJECT, trainer.start, trainer.end, members=members)
+    renamed = (replace(m, key="resources") if m.key == "resourcesPerNode" else m for m in trainer.in_force)
+    return Node(Kind.OBJECT, trainer.start, trainer.end, members=tuple(renamed))
 
 
 def _ray(workload: Workload, spec: Node) -> Workload:
@@ -411,11 +393,10 @@ def _ray(workload: Workload, spec: Node) -> Workload:
     if head is not None:
         template = head.node.at("template") or _NOTHING
         roles.append(Role("head", Known(1), None, template, False, head.node.member("rayStartParams")))
-    groups = cluster.at("workerGroupSpecs")
-    for number, group in enumerate(groups.items if groups is not None else ()):
+    for number, group in enumerate(cluster.items_at("workerGroupSpecs")):
         name = group.text("groupName") or f"group {number}"
         member = group.member("replicas") or group.member("minReplicas")
-        count = lift(lambda a, b: int(str(a)) * int(str(b)), _count(member, 0), _count(group.member("numOfHosts")))
+        count = lift(product_of, _count(member, 0), _count(group.member("numOfHosts")))
         template = group.at("template") or _NOTHING
         roles.append(Role(name, count, member, template, True, group.member("rayStartParams")))
     return replace(workload, roles=tuple(roles), entrypoint=spec.member("entrypoint"))
@@ -435,14 +416,6 @@ def _leader_worker(workload: Workload, spec: Node) -> Workload:
     return replace(workload, roles=tuple(roles))
 
 
-def _replicas(workload: Workload, spec: Node) -> Workload:
-    return replace(workload, roles=(_role("", spec),))
-
-
-def _pod(workload: Workload, spec: Node) -> Workload:
-    return replace(workload, roles=(Role("", Known(1), None, workload.root),))
-
-
 _READERS: dict[tuple[str, str], Callable[[Workload, Node], Workload]] = {
     ("PaddleJob", "batch.paddlepaddle.org"): _paddleflow,
     ("Job", "batch.volcano.sh"): _volcano,
@@ -452,14 +425,14 @@ _READERS: dict[tuple[str, str], Callable[[Workload, Node], Workload]] = {
     **{(kind, ""): _workflow for kind in WORKFLOW_KINDS},
     ("Job", ""): _batch,
     ("CronJob", ""): _batch,
-    ("JobSet", ""): _jobset,
+    ("JobSet", ""): lambda found, spec: replace(found, roles=tuple(_replicated_jobs(spec))),
     ("TrainJob", ""): _train_job,
     ("RayCluster", ""): _ray,
     ("RayJob", ""): _ray,
     ("RayService", ""): _ray,
     ("LeaderWorkerSet", ""): _leader_worker,
-    ("StatefulSet", ""): _replicas,
-    ("Deployment", ""): _replicas,
-    ("Pod", ""): _pod,
+    ("StatefulSet", ""): lambda found, spec: replace(found, roles=(_role("", spec),)),
+    ("Deployment", ""): lambda found, spec: replace(found, roles=(_role("", spec),)),
+    ("Pod", ""): lambda found, _: replace(found, roles=(Role("", Known(1), None, found.root),)),
     **{(kind, ""): _runtime for kind in _RUNTIMES},
 }

@@ -35,6 +35,7 @@ from preflight.sources.shell.shell_document import Place
 from preflight.sources.shell.state import Kind as SlotKind
 from preflight.sources.shell.state import Slot
 from preflight.sources.shell.words import hole, literal
+from preflight.sources.value_readers import sum_of
 
 #: How these claims are named; `because` is the place.
 SOURCE = "object"
@@ -131,8 +132,7 @@ def _state_pod(own: NodeClaims, root: Node, role: Role, place: Claim, *, whole: 
         head = container.member("name") or container.members[0]
         within = _place(own, CONTAINER, head, (place, at), whole=whole, number=len(own.claims))
         _stated(own, container, CONTAINER, within)
-        env = container.at("env")
-        for item in env.items if env is not None else ():
+        for item in container.items_at("env"):
             name, value = item.member("name"), item.at("value")
             if name is not None and isinstance(name.node.value, str) and name.node.value.isidentifier():
                 hidden = value is None or is_secret(name.node.value)
@@ -145,7 +145,7 @@ def _place(
 ) -> Claim:
     """A claim that stands for a place; `number` tells apart those at the same characters."""
     span = own.places.span(head.key_start, head.key_end)
-    text = own.spelling(head) if head.node.kind is Kind.SCALAR else own.file.text[head.key_start : head.key_end]
+    text = _shown(own, head)
     value: Value = Known(True) if whole else Unresolved("parts of the file that are written later")
     quantity = f"{SETTING_PREFIX}{framework}.{_CALL}"
     mark = Claim(quantity, value, span, f"{text}#{number}", SOURCE, own.scope, own.strength)
@@ -156,17 +156,20 @@ def _place(
 
 
 def _named(own: NodeClaims, framework: str, name: str, value: Value, at: Member, place: Claim) -> Claim:
-    span = own.places.span(at.key_start, at.key_end)
-    spelling = own.spelling(at) if at.node.kind is Kind.SCALAR else own.file.text[at.key_start : at.key_end]
     quantity = f"{SETTING_PREFIX}{framework}.{name}"
-    return Claim(quantity, value, span, spelling, SOURCE, own.scope, own.strength, because=(place,))
+    span = own.places.span(at.key_start, at.key_end)
+    return Claim(quantity, value, span, _shown(own, at), SOURCE, own.scope, own.strength, because=(place,))
+
+
+def _shown(own: NodeClaims, at: Member) -> str:
+    return own.spelling(at) if at.node.kind is Kind.SCALAR else own.file.text[at.key_start : at.key_end]
 
 
 def _stated(own: NodeClaims, node: Node, framework: str, place: Claim) -> None:
-    state_settings(own, node, framework, key_of=_plain, stops=_is_apart, read=_read, because=(place,), names=True)
+    state_settings(own, node, framework, key_of=_as_name, stops=_is_apart, read=_read, because=(place,), names=True)
 
 
-def _plain(key: str) -> str:
+def _as_name(key: str) -> str:
     """A key as a condition names it: `nvidia_com_gpu`."""
     return re.sub(r"\W", "_", key)
 
@@ -318,7 +321,9 @@ def injected_variables(workload: Workload, role: Role, place: Place) -> dict[str
     elif workload.kind in ("TrainJob", "TrainingRuntime", "ClusterTrainingRuntime"):
         values = _pet(_text(total), processes, _TRAINER_PORT)
     elif workload.kind == "PaddleJob":
-        values = _paddleflow(workload, role) if workload.group == "batch.paddlepaddle.org" else _paddle(total)
+        values = {"PADDLE_NNODES": _text(total), "PADDLE_MASTER": None, "PADDLE_JOB_ID": None}
+        if workload.group == "batch.paddlepaddle.org":
+            values = _paddleflow(workload, role)
     elif workload.group == "batch.volcano.sh" and workload.plugins is not None:
         values = _volcano(workload, total)
     elif workload.kind == "LeaderWorkerSet":
@@ -348,7 +353,7 @@ def pods(workload: Workload) -> Value:
     if workload.kind == "TrainJob":
         return Unresolved("the training runtime sets the number of nodes")
     counts = [role.replicas for role in workload.roles if role.trains]
-    return lift(lambda *each: sum(int(str(item)) for item in each), *counts) if counts else Unresolved("no role")
+    return lift(sum_of, *counts) if counts else Unresolved("no role")
 
 
 def _is_indexed(workload: Workload) -> bool:
@@ -371,13 +376,8 @@ def _number(member: Member | None) -> str | None:
 
 
 def _pet(nodes: str | None, processes: str | None, port: str) -> dict[str, str | None]:
-    return {
-        "PET_NNODES": nodes,
-        "PET_NPROC_PER_NODE": processes,
-        "PET_NODE_RANK": None,
-        "PET_MASTER_ADDR": None,
-        "PET_MASTER_PORT": port,
-    }
+    found: dict[str, str | None] = {"PET_NNODES": nodes, "PET_NPROC_PER_NODE": processes}
+    return {**found, "PET_NODE_RANK": None, "PET_MASTER_ADDR": None, "PET_MASTER_PORT": port}
 
 
 def _torch(workload: Workload, total: Value, processes: str | None) -> dict[str, str | None]:
@@ -401,27 +401,16 @@ def _torch(workload: Workload, total: Value, processes: str | None) -> dict[str,
     return found
 
 
-def _paddle(total: Value) -> dict[str, str | None]:
-    found: dict[str, str | None] = {"PADDLE_NNODES": _text(total), "PADDLE_MASTER": None, "PADDLE_JOB_ID": None}
-    return found
-
-
 def _paddleflow(workload: Workload, role: Role) -> dict[str, str | None]:
     counts = {each.name: _text(each.replicas) for each in workload.roles}
-    found: dict[str, str | None] = {
-        "POD_IP": None,
-        "PADDLE_TRAINER_ID": None,
-        "PADDLE_PORT": None,
-        "PADDLE_TRAINER_ENDPOINTS": None,
-        "PADDLE_TRAINERS": None,
-        "PADDLE_TRAINERS_NUM": counts.get("worker"),
-        "TRAINING_ROLE": "PSERVER" if role.name == "ps" else "TRAINER",
-    }
+    names = ("POD_IP", "PADDLE_TRAINER_ID", "PADDLE_PORT", "PADDLE_TRAINER_ENDPOINTS", "PADDLE_TRAINERS")
+    found: dict[str, str | None] = dict.fromkeys(names)
+    found["PADDLE_TRAINERS_NUM"] = counts.get("worker")
     if "ps" in counts:
+        found["TRAINING_ROLE"] = "PSERVER" if role.name == "ps" else "TRAINER"
         found["PADDLE_PSERVERS_IP_PORT_LIST"] = None
     else:
         # A role of a collective job has no list of servers, and is not part of a parameter-server job.
-        found.pop("TRAINING_ROLE")
         # The launcher takes the nodes from PADDLE_TRAINERS, a list with one entry for each worker.
         found["PADDLE_NNODES"] = counts.get("worker")
     return found
@@ -430,16 +419,10 @@ def _paddleflow(workload: Workload, role: Role) -> dict[str, str | None]:
 def _edl(workload: Workload) -> dict[str, str | None]:
     """The variables that `paddle_k8s` sets in the pods of EDL's TrainingJob (PaddleCloud, docker/paddle_k8s)."""
     counts = {role.name: _text(role.replicas) for role in workload.roles}
-    names = (
-        "PADDLE_PSERVERS",
-        "PADDLE_TRAINER_ID",
-        "PADDLE_CURRENT_IP",
-        "PADDLE_INIT_TRAINER_ID",
-        "PADDLE_INIT_PSERVERS",
-    )
-    found: dict[str, str | None] = dict.fromkeys(names)
-    found |= {"PADDLE_TRAINERS": counts.get("trainer"), "PADDLE_INIT_NUM_GRADIENT_SERVERS": counts.get("trainer")}
-    return found
+    names = ("PADDLE_PSERVERS", "PADDLE_TRAINER_ID", "PADDLE_CURRENT_IP", "PADDLE_INIT_TRAINER_ID")
+    found: dict[str, str | None] = {**dict.fromkeys(names), "PADDLE_INIT_PSERVERS": None}
+    trainers = counts.get("trainer")
+    return {**found, "PADDLE_TRAINERS": trainers, "PADDLE_INIT_NUM_GRADIENT_SERVERS": trainers}
 
 
 def _volcano(workload: Workload, total: Value) -> dict[str, str | None]:
@@ -462,14 +445,9 @@ def _volcano(workload: Workload, total: Value) -> dict[str, str | None]:
 
 def _port_option(plugins: Member | None) -> str | None:
     """The port among the arguments of Volcano's plugin for torch (`pytorch: ["--port=23456"]`)."""
-    listed = plugins.node.at("pytorch") if plugins is not None else None
-    words = [str(item.value) for item in (listed.items if listed is not None else ())]
-    for number, word in enumerate(words):
-        if word.startswith("--port="):
-            return word.partition("=")[2]
-        if word == "--port" and number + 1 < len(words):
-            return words[number + 1]
-    return None
+    listed = plugins.node.items_at("pytorch") if plugins is not None else ()
+    match = re.search(r"(?:^|\0)--port[=\0]([^\0]*)", "\0".join(str(item.value) for item in listed))
+    return match[1] if match is not None else None
 
 
 #: The container that runs the ranks.
@@ -502,23 +480,21 @@ def with_runtime(job: Workload, runtime: Workload) -> Workload:
 
 def _trainer_role(roles: tuple[Role, ...]) -> Role | None:
     for role in roles:
-        pod = role.pod
-        containers = pod.at("containers") if pod is not None else None
-        if containers is not None and any(item.text("name") in (_NODE, "trainer") for item in containers.items):
+        containers = role.pod.items_at("containers") if role.pod is not None else ()
+        if any(item.text("name") in (_NODE, "trainer") for item in containers):
             return role
     return next((role for role in roles if role.trains), None)
 
 
 def _with_trainer(template: Node, trainer: Node) -> Node:
     """The pod template with the container that the job changes."""
-    containers = template.at("spec", "containers")
-    if containers is None or not containers.items:
+    spec = template.at("spec")
+    containers = spec.at("containers") if spec is not None else None
+    if spec is None or containers is None or not containers.items:
         return template
     named = [item for item in containers.items if item.text("name") in (_NODE, "trainer")]
     target = named[0] if named else containers.items[0]
     items = tuple(_change_container(item, trainer) if item is target else item for item in containers.items)
-    spec = template.at("spec")
-    assert spec is not None
     return _with(template, "spec", _with(spec, "containers", replace(containers, items=items)))
 
 
@@ -532,9 +508,8 @@ def _change_container(container: Node, trainer: Node) -> Node:
         container = _with_member(container, replace(resources, key="resources"))
     own = trainer.member("env")
     if own is not None and own.node.kind is Kind.ARRAY:
-        before = container.at("env")
         names = {item.text("name") for item in own.node.items}
-        kept = tuple(item for item in (before.items if before is not None else ()) if item.text("name") not in names)
+        kept = tuple(item for item in container.items_at("env") if item.text("name") not in names)
         container = _with_member(container, replace(own, node=replace(own.node, items=(*kept, *own.node.items))))
     return container
 

@@ -6,6 +6,7 @@ DRA driver 25.8).
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import posixpath
 import re
@@ -45,13 +46,9 @@ _RDMA = re.compile(
     r"(?:rdma|mellanox\.com|openshift\.io|nvidia\.com)/.*(?:hca|rdma|ib|roce|sriov|mlnx|vf).*|vpc\.amazonaws\.com/efa"
 )
 #: Labels of nodes that name their GPU.
-_GPU_PRODUCT = frozenset(
-    (
-        "cloud.google.com/gke-accelerator",
-        "nvidia.com/gpu.product",
-        "k8s.amazonaws.com/accelerator",
-        "gpu.nvidia.com/class",
-    )
+_GPU_PRODUCT = (
+    *("cloud.google.com/gke-accelerator", "nvidia.com/gpu.product", "k8s.amazonaws.com/accelerator"),
+    "gpu.nvidia.com/class",
 )
 _MESH = ("sidecar.istio.io/inject", "linkerd.io/inject", "kuma.io/sidecar-injection", "istio.io/dataplane-mode")
 _GANG_LABELS = (
@@ -100,8 +97,7 @@ def _start_params(node_claims: NodeClaims, role: Role, scope: Scope) -> None:
 
 def containers_of(pod: Node) -> Iterator[Node]:
     """The containers of a pod that run as long as the pod does."""
-    listed = pod.at("containers")
-    for item in listed.items if listed is not None else ():
+    for item in pod.items_at("containers"):
         if item.kind is Kind.OBJECT:
             yield item
 
@@ -109,8 +105,7 @@ def containers_of(pod: Node) -> Iterator[Node]:
 def state_labels(node_claims: NodeClaims, holder: Node, scope: Scope) -> None:
     """State the meshes and gangs that labels and annotations request."""
     for part in ("annotations", "labels"):
-        found = holder.at("metadata", part)
-        for member in found.in_force if found is not None else ():
+        for member in holder.members_at("metadata", part):
             if member.key in _MESH:
                 node_claims.add("mesh_injection", _text(value_of(member.node)), member, scope=scope)
             elif member.key in _GANG_LABELS:
@@ -122,12 +117,8 @@ def _text(value: Value) -> Value:
 
 
 def _replicas(node_claims: NodeClaims, role: Role, scope: Scope) -> None:
-    if role.member is not None:
-        node_claims.add("pod_replicas", role.replicas, role.member, scope=scope)
-        node_claims.add("pod_trains", Known(role.trains), role.member, scope=scope)
-        return
-    at = Member("template", role.template.start, role.template.start, role.template)
-    if role.template.end > role.template.start:
+    at = role.member or Member("template", role.template.start, role.template.start, role.template)
+    if role.member is not None or role.template.end > role.template.start:
         node_claims.add("pod_replicas", role.replicas, at, scope=scope)
         node_claims.add("pod_trains", Known(role.trains), at, scope=scope)
 
@@ -138,8 +129,7 @@ def _state_settings(node_claims: NodeClaims, pod: Node, scope: Scope) -> None:
     ipc = pod.member("hostIPC")
     if ipc is not None and value_of(ipc.node) != Known(False):
         node_claims.add("shm_mib", Unresolved("hostIPC: the node's own /dev/shm"), ipc, scope=scope)
-    selector = pod.at("nodeSelector")
-    for member in selector.in_force if selector is not None else ():
+    for member in pod.members_at("nodeSelector"):
         value = lift(lambda item, key=member.key: f"{key}={_plain(item)}", value_of(member.node))
         node_claims.add("node_label", value, member, scope=scope)
         if member.key in _GPU_PRODUCT:
@@ -154,8 +144,7 @@ def _affinity(node_claims: NodeClaims, pod: Node, scope: Scope) -> None:
         return
     found: dict[str, list[tuple[list[str], Member]]] = {}
     for term in terms.items:
-        expressions = term.at("matchExpressions")
-        for expression in expressions.items if expressions is not None else ():
+        for expression in term.items_at("matchExpressions"):
             key, values = expression.text("key"), expression.member("values")
             if not key or values is None or expression.text("operator") != "In":
                 continue
@@ -165,12 +154,8 @@ def _affinity(node_claims: NodeClaims, pod: Node, scope: Scope) -> None:
     for given in found.values():
         # A label that one of several terms leaves open may have any value.
         if len(given) == len(terms.items):
-            node_claims.add(
-                "node_label",
-                one_of(dict.fromkeys(text for texts, _ in given for text in texts)),
-                given[0][1],
-                scope=scope,
-            )
+            labels = dict.fromkeys(text for texts, _ in given for text in texts)
+            node_claims.add("node_label", one_of(labels), given[0][1], scope=scope)
 
 
 def _plain(item: Plain) -> str:
@@ -180,8 +165,7 @@ def _plain(item: Plain) -> str:
 def _volumes(node_claims: NodeClaims, pod: Node, scope: Scope) -> dict[str, tuple[Value, Member]]:
     """State host paths and claims; return the volumes in memory, or on the node, by name."""
     sizes: dict[str, tuple[Value, Member]] = {}
-    volumes = pod.at("volumes")
-    for volume in volumes.items if volumes is not None else ():
+    for volume in pod.items_at("volumes"):
         name = volume.text("name")
         path = volume.member("hostPath", "path")
         if path is not None:
@@ -211,16 +195,14 @@ def _container(node_claims: NodeClaims, container: Node, sizes: dict[str, tuple[
     if image is not None and package is not None and scope.role in _TRAINING_ROLES:
         # The launch in the command of the container has a scope of its own.
         node_claims.add("package", Known(f"{package.name}{package.version}"), image, scope=WHOLE_JOB)
-    mounts = container.at("volumeMounts")
-    for mount in mounts.items if mounts is not None else ():
+    for mount in container.items_at("volumeMounts"):
         path = mount.text("mountPath").rstrip("/")
         if path in ("/dev/shm", "/dev", "/run/shm"):
             size, member = sizes.get(mount.text("name")) or (Unresolved("a volume of another kind"), None)
             member = member or mount.member("mountPath")
             if member is not None:
                 node_claims.add("shm_mib", size, member, scope=scope)
-    ports = container.at("ports")
-    for port in ports.items if ports is not None else ():
+    for port in container.items_at("ports"):
         node_claims.add_member("host_port", port.member("hostPort"), as_int, scope=scope)
     context = container.at("securityContext")
     if context is not None:
@@ -252,27 +234,27 @@ def _devices(node_claims: NodeClaims, pod: Node, scope: Scope) -> None:
 
 def gpus_of(container: Node) -> tuple[Value, Member] | None:
     """The GPUs that one container gets, and where they are set; None if it sets none."""
-    limits = container.at("resources", "limits")
-    found = [member for member in (limits.in_force if limits is not None else ()) if GPU_RESOURCE.fullmatch(member.key)]
+    found = [member for member in (container.members_at("resources", "limits")) if GPU_RESOURCE.fullmatch(member.key)]
     return (whole_number(value_of(found[0].node)), found[0]) if len(found) == 1 else None
 
 
 def _state_requests(node_claims: NodeClaims, pod: Node, name: str, quantity: str, read: _Parse, scope: Scope) -> None:
     """The amount that the scheduler counts: each container's request, or its limit if it has no request."""
-    found = [
-        member
+    sections = [
+        container.member("resources", "requests", name) or container.member("resources", "limits", name)
         for container in containers_of(pod)
-        if (member := container.member("resources", "requests", name) or container.member("resources", "limits", name))
     ]
-    if found:
-        node_claims.add(quantity, _total([read(value_of(member.node)) for member in found]), found[0], scope=scope)
+    _state_total(node_claims, quantity, [member for member in sections if member is not None], read, scope)
 
 
-def _total(values: list[Value]) -> Value:
-    total = values[0]
-    for value in values[1:]:
-        total = lift(lambda a, b: a + b, total, value)
-    return total
+def _state_total(node_claims: NodeClaims, quantity: str, members: Sequence[Member], read: _Parse, scope: Scope) -> None:
+    if members:
+        total = functools.reduce(_plus, (read(value_of(member.node)) for member in members))
+        node_claims.add(quantity, total, members[0], scope=scope)
+
+
+def _plus(one: Value, other: Value) -> Value:
+    return lift(lambda a, b: a + b, one, other)
 
 
 def _any_unlimited(pod: Node, name: str) -> bool:
@@ -282,17 +264,8 @@ def _any_unlimited(pod: Node, name: str) -> bool:
 def _state_sum(
     node_claims: NodeClaims, pod: Node, section: str, name: re.Pattern[str], quantity: str, read: _Parse, scope: Scope
 ) -> None:
-    total: Value | None = None
-    first: Member | None = None
-    for container in containers_of(pod):
-        given = container.at("resources", section)
-        for member in given.in_force if given is not None else ():
-            if name.fullmatch(member.key):
-                value = read(value_of(member.node))
-                total = value if total is None else lift(lambda a, b: a + b, total, value)
-                first = first or member
-    if total is not None and first is not None:
-        node_claims.add(quantity, total, first, scope=scope)
+    given = (each for container in containers_of(pod) for each in container.members_at("resources", section))
+    _state_total(node_claims, quantity, [member for member in given if name.fullmatch(member.key)], read, scope)
 
 
 _AMOUNT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*(m|k|K|Ki|M|Mi|G|Gi|T|Ti|P|Pi|E|Ei|[eE][+-]?[0-9]+)?\s*")
@@ -335,11 +308,8 @@ _GPU_CLASS = re.compile(r"(?:gpu|mig|vfio\.gpu)\.nvidia\.com|gpu\.amd\.com|gpu\.
 
 def state_claims(node_claims: NodeClaims, role: Role, known: Sequence[Node], scope: Scope) -> None:
     """State the GPUs that the pods of a role claim, and the compute domain that they join."""
-    pod = role.pod
-    listed = pod.at("resourceClaims") if pod is not None else None
-    total: Value | None = None
-    at: Member | None = None
-    for claim in listed.items if listed is not None else ():
+    found: list[tuple[Value, Member]] = []
+    for claim in role.pod.items_at("resourceClaims") if role.pod is not None else ():
         member = claim.member("resourceClaimTemplateName") or claim.member("resourceClaimName")
         if member is None:
             continue
@@ -347,13 +317,11 @@ def state_claims(node_claims: NodeClaims, role: Role, known: Sequence[Node], sco
         if domain is not None:
             node_claims.add("compute_domain", value_of(domain.node), domain, scope=scope)
         template = _template(known, member.node)
-        gpus = _gpus(template) if template is not None else None
-        if gpus is not None:
-            total = gpus if total is None else lift(lambda a, b: a + b, total, gpus)
-            at = at or member
+        gpus = list(_gpus(template)) if template is not None else []
+        found += [(functools.reduce(_plus, gpus), member)] if gpus else []
     is_stated = any(item.quantity == "pod_gpus" and item.scope == scope for item in node_claims.claims)
-    if total is not None and at is not None and not is_stated:
-        node_claims.add("pod_gpus", total, at, scope=scope)
+    if found and not is_stated:
+        node_claims.add("pod_gpus", functools.reduce(_plus, (each for each, _ in found)), found[0][1], scope=scope)
 
 
 def _template(known: Sequence[Node], name: Node) -> Node | None:
@@ -366,20 +334,15 @@ def _template(known: Sequence[Node], name: Node) -> Node | None:
     return None
 
 
-def _gpus(spec: Node) -> Value | None:
-    """How many GPUs a claim requests; None for a claim of other devices."""
-    requests = spec.at("devices", "requests")
-    total: Value | None = None
-    for request in requests.items if requests is not None else ():
+def _gpus(spec: Node) -> Iterator[Value]:
+    """How many GPUs each request of a claim is for."""
+    for request in spec.items_at("devices", "requests"):
         asked = request.at("exactly") or request
-        if not _GPU_CLASS.fullmatch(asked.text("deviceClassName")):
-            continue
-        count = asked.member("count")
-        value: Value = as_int(value_of(count.node)) if count is not None else Known(1)
-        if asked.text("allocationMode") == "All":
-            value = Unresolved("every device of the node that matches")
-        total = value if total is None else lift(lambda a, b: a + b, total, value)
-    return total
+        if _GPU_CLASS.fullmatch(asked.text("deviceClassName")):
+            count = asked.member("count")
+            one = as_int(value_of(count.node)) if count is not None else Known(1)
+            is_all = asked.text("allocationMode") == "All"
+            yield Unresolved("every device of the node that matches") if is_all else one
 
 
 def _domain(known: Sequence[Node], name: Node) -> Member | None:
@@ -434,11 +397,9 @@ class Containers:
     def environment(self, container: Node, given: Mapping[str, Slot]) -> dict[str, Slot]:
         """The variables a container starts with: the operator's, then those of ConfigMaps, then its own."""
         found = dict(given)
-        sources = container.at("envFrom")
-        for source in sources.items if sources is not None else ():
+        for source in container.items_at("envFrom"):
             self._from_map(found, source)
-        listed = container.at("env")
-        for item in truncate(listed.items if listed is not None else (), _MAX_VARIABLES, "variables of a container"):
+        for item in truncate(container.items_at("env"), _MAX_VARIABLES, "variables of a container"):
             name = item.text("name")
             if name:
                 found[name] = self._variable(item, found)
@@ -480,10 +441,12 @@ class Containers:
         words = [*self._words(container.at("command"), environment), *self._words(container.at("args"), environment)]
         if not words:
             return None
-        if container.at("command") is None and _begins_with_option(words[0]):
+        heads = [word[0].text if word and isinstance(word[0], Lit) else "" for word in words[:4]]
+        if container.at("command") is None and heads[0].startswith("-"):
             # Arguments of the image's own entry point.
             return None
-        if not any(_is_shell(word) for word in words[:4]):
+        alone = [head for word, head in zip(words, heads, strict=False) if len(word) == 1]
+        if not any(head.rpartition("/")[2] in SHELLS for head in alone):
             for word in words:
                 self.unexpanded.extend(_unexpanded_variables(word, environment))
             words = [_with_gaps(word) for word in words]
@@ -577,11 +540,8 @@ def _unexpanded_variables(text: Text, environment: Mapping[str, Slot]) -> Iterat
             name = match[0].strip("${}")
             slot = environment.get(name)
             if slot is not None and isinstance(piece, Lit):
-                yield "" if _is_filled_in(slot) else name, piece.cut(match.start(), match.end()).place
-
-
-def _is_filled_in(slot: Slot) -> bool:
-    return any(isinstance(piece, Hole) and piece.origin == _FILLED_IN for piece in slot.text)
+                is_filled_in = any(isinstance(each, Hole) and each.origin == _FILLED_IN for each in slot.text)
+                yield "" if is_filled_in else name, piece.cut(match.start(), match.end()).place
 
 
 def _with_gaps(text: Text) -> Text:
@@ -598,14 +558,6 @@ def _with_gaps(text: Text) -> Text:
             at = match.end()
         pieces.append(piece.cut(at, len(piece.text)) if isinstance(piece, Lit) else piece)
     return tuple(piece for piece in pieces if not isinstance(piece, Lit) or piece.text)
-
-
-def _is_shell(text: Text) -> bool:
-    return len(text) == 1 and isinstance(text[0], Lit) and text[0].text.rpartition("/")[2] in SHELLS
-
-
-def _begins_with_option(text: Text) -> bool:
-    return bool(text) and isinstance(text[0], Lit) and text[0].text.startswith("-")
 
 
 _MAX_MOUNTED = 200
@@ -688,17 +640,14 @@ def mounted_files(
 ) -> dict[str, Mounted]:
     """The files that are mounted in a container from ConfigMaps, by absolute path; `folder` is that of the manifest."""
     volumes: dict[str, dict[str, Mounted]] = {}
-    listed = pod.at("volumes")
-    for volume in listed.items if listed is not None else ():
+    for volume in pod.items_at("volumes"):
         found = dict(_entries(volume.at("configMap"), config_maps, folder, made_of))
-        sources = volume.at("projected", "sources")
-        for source in sources.items if sources is not None else ():
+        for source in volume.items_at("projected", "sources"):
             found.update(_entries(source.at("configMap"), config_maps, folder, made_of))
         if found:
             volumes[volume.text("name")] = found
     result: dict[str, Mounted] = {}
-    mounts = container.at("volumeMounts")
-    for mount in mounts.items if mounts is not None else ():
+    for mount in container.items_at("volumeMounts"):
         entries = volumes.get(mount.text("name"))
         where, below = mount.text("mountPath"), mount.text("subPath")
         if not entries or not where.startswith("/") or len(result) >= _MAX_MOUNTED:

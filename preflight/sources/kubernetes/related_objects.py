@@ -19,6 +19,7 @@ from preflight.sources.base import Command, SourceFile, Tree
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, value_of
 from preflight.sources.kubernetes.objects import Role, Workload
 from preflight.sources.kubernetes.pods import GPU_RESOURCE, Mounted, whole_number
+from preflight.sources.value_readers import sum_of
 
 
 class _Row(NamedTuple):
@@ -50,8 +51,7 @@ def state_hosts(node_claims: NodeClaims, workload: Workload, everything: Sequenc
     if not hosts and workload.group == "batch" and workload.kind == "Job" and _has_plain_pods(workload):
         # Without the domain that a template names, the pods of an Indexed Job have no names.
         node_claims.add("pods_unnamed", Known(True), workload.head, scope=scope)
-    network = workload.spec.at("network")
-    switch = network.member("enableDNSHostnames") if network is not None else None
+    switch = workload.spec.member("network", "enableDNSHostnames")
     if workload.kind == "JobSet" and switch is not None and value_of(switch.node) == Known(False):
         node_claims.add("pods_unnamed", Known(True), switch, scope=scope)
     if hosts and all("{{" not in host and "$" not in host for host in hosts):
@@ -160,15 +160,8 @@ def _looks(workload: Workload, piece: Piece, services: set[str]) -> Iterator[Cla
         certain = not piece.file.path.endswith(".py") and len(_OPENS.findall(before)) <= len(_CLOSES.findall(before))
         span = span_of(piece.file.path, piece.file.text, piece.start + match.start(), piece.start + match.end())
         condition = "" if certain else "where it comes to this line"
-        yield Claim(
-            "pod_address",
-            Known(match[0]),
-            span,
-            match[0],
-            "kubernetes",
-            strength=Strength.SCHEDULER,
-            condition=condition,
-        )
+        found = Claim("pod_address", Known(match[0]), span, match[0], "kubernetes", strength=Strength.SCHEDULER)
+        yield replace(found, condition=condition)
         return
 
 
@@ -225,17 +218,13 @@ def _quota(node_claims: NodeClaims, limits: Node | None, scope: Scope, quantity:
 
 def _kueue(node_claims: NodeClaims, root: Node, scope: Scope) -> None:
     """The quota of a queue that neither lends nor borrows; in a cohort it may hold more."""
-    if root.at("spec", "cohort") is not None or root.at("spec", "cohortName") is not None:
-        return
-    found: list[Member] = []
-    for group in root.items_at("spec", "resourceGroups"):
-        for flavor in group.items_at("flavors"):
-            for resource in flavor.items_at("resources"):
-                quota = resource.member("nominalQuota")
-                if quota is not None and GPU_RESOURCE.fullmatch(resource.text("name")):
-                    found.append(quota)
-    if len(found) == 1:
+    found = list(_gpu_quotas(root))
+    if len(found) == 1 and not _is_in_cohort(root):
         node_claims.add("quota_gpus", whole_number(value_of(found[0].node)), found[0], scope=scope)
+
+
+def _is_in_cohort(queue: Node) -> bool:
+    return queue.at("spec", "cohort") is not None or queue.at("spec", "cohortName") is not None
 
 
 def _policy(node_claims: NodeClaims, root: Node, head: Member, scope: Scope) -> None:
@@ -285,9 +274,8 @@ def state_namespace(node_claims: NodeClaims, root: Node, known: Sequence[Node], 
     name = made.member("metadata", "name") if made is not None else None
     if made is None or name is None:
         return
-    sections = (made.at("metadata", "labels"), made.at("metadata", "annotations"))
-    keys = [member.key for section in sections if section is not None for member in section.members]
-    has_mesh = any(mesh in key for key in keys for mesh in _MESHES)
+    marks = (*made.members_at("metadata", "labels"), *made.members_at("metadata", "annotations"))
+    has_mesh = any(mesh in mark.key for mark in marks for mesh in _MESHES)
     node_claims.add("namespace_without_mesh", Known(not has_mesh), name, scope=scope)
 
 
@@ -304,38 +292,26 @@ def state_queue(node_claims: NodeClaims, root: Node, known: Sequence[Node], scop
     """
     queue = _only_object(known, "Queue", root.text("spec", "queue"), "")
     _quota(node_claims, queue.at("spec", "capability") if queue is not None else None, scope, "queue_gpus")
-    label = _label_value(root, QUEUE_LABEL)
-    if label is not None:
-        node_claims.add("queue_name", value_of(label.node), label, scope=scope)
-        for defined in _queues_of(known, root.text("metadata", "namespace")):
-            node_claims.add("queue_defined", value_of(defined.node), defined, scope=scope)
-    if label is None or any(_label_value(root, name) is not None for name in _PARTIAL_ADMISSION):
+    label, namespace = _label_value(root, QUEUE_LABEL), root.text("metadata", "namespace")
+    if label is None:
         return
-    name = label.node.value
-    if label.node.kind is not Kind.SCALAR or not isinstance(name, str):
+    node_claims.add("queue_name", value_of(label.node), label, scope=scope)
+    for node in known:
+        name = node.member("metadata", "name")
+        if node.text("kind") == "LocalQueue" and node.text("metadata", "namespace") == namespace and name is not None:
+            node_claims.add("queue_defined", value_of(name.node), name, scope=scope)
+    if any(_label_value(root, name) is not None for name in _PARTIAL_ADMISSION):
         return
-    local = _only_object(known, "LocalQueue", name, root.text("metadata", "namespace"))
+    local = _only_object(known, "LocalQueue", label.node.text(), namespace)
     cluster = _only_object(known, "ClusterQueue", local.text("spec", "clusterQueue"), "") if local is not None else None
-    if cluster is None or cluster.at("spec", "cohort") is not None or cluster.at("spec", "cohortName") is not None:
-        return
-    quotas = list(_gpu_quotas(cluster))
+    quotas = list(_gpu_quotas(cluster)) if cluster is not None and not _is_in_cohort(cluster) else []
     if quotas:
-        total = lift(
-            lambda *each: sum(int(str(n)) for n in each), *(whole_number(value_of(quota.node)) for quota in quotas)
-        )
+        total = lift(sum_of, *(whole_number(value_of(quota.node)) for quota in quotas))
         node_claims.add("queue_gpus", total, quotas[0], scope=scope)
 
 
 def _label_value(root: Node, name: str) -> Member | None:
     return root.member("metadata", "labels", name) or root.member("metadata", "annotations", name)
-
-
-def _queues_of(known: Sequence[Node], namespace: str) -> Iterator[Member]:
-    """The names of the LocalQueues of a namespace."""
-    for node in known:
-        name = node.member("metadata", "name")
-        if node.text("kind") == "LocalQueue" and node.text("metadata", "namespace") == namespace and name is not None:
-            yield name
 
 
 def _only_object(known: Sequence[Node], kind: str, name: str, namespace: str) -> Node | None:
@@ -352,12 +328,8 @@ def _only_object(known: Sequence[Node], kind: str, name: str, namespace: str) ->
 
 
 def _gpu_quotas(cluster: Node) -> Iterator[Member]:
-    groups = cluster.at("spec", "resourceGroups")
-    for group in groups.items if groups is not None else ():
-        flavors = group.at("flavors")
-        for flavor in flavors.items if flavors is not None else ():
-            resources = flavor.at("resources")
-            for resource in resources.items if resources is not None else ():
-                quota = resource.member("nominalQuota")
-                if quota is not None and GPU_RESOURCE.fullmatch(resource.text("name")):
-                    yield quota
+    for group in cluster.items_at("spec", "resourceGroups"):
+        for resource in (each for flavor in group.items_at("flavors") for each in flavor.items_at("resources")):
+            quota = resource.member("nominalQuota")
+            if quota is not None and GPU_RESOURCE.fullmatch(resource.text("name")):
+                yield quota

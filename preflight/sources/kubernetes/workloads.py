@@ -75,17 +75,16 @@ from preflight.sources.launchers.option_parser import is_python, python_program,
 from preflight.sources.secrets import secrets_of, secrets_of_files, without_secrets
 from preflight.sources.shell.state import Slot
 from preflight.sources.shell.words import literal
+from preflight.sources.value_readers import sum_of
 
 #: Kinds whose pods together are the nodes of one job, whatever their containers run.
 _SINGLE_JOB_KINDS = frozenset(
     ("PyTorchJob", "PaddleJob", "MPIJob", "TrainJob", "JAXJob", "LeaderWorkerSet", "HyperPodPyTorchJob", "ElasticJob")
 )
 #: Kinds whose pods start ranks even if only the image determines how.
-_IMAGE_LAUNCH_KINDS = frozenset(
-    (
-        *("PyTorchJob", "PaddleJob", "JAXJob", "TrainJob", "TFJob", "XGBoostJob", "TrainingJob"),
-        *("HyperPodPyTorchJob", "RayCluster", "RayJob"),
-    )
+_IMAGE_LAUNCH_KINDS = (
+    *("PyTorchJob", "PaddleJob", "JAXJob", "TrainJob", "TFJob", "XGBoostJob", "TrainingJob"),
+    *("HyperPodPyTorchJob", "RayCluster", "RayJob"),
 )
 #: Kinds whose operator describes the job as one process in each pod (TF_CONFIG, NUM_PROCESSES, WORLD_SIZE).
 _ONE_PROCESS_KINDS = frozenset(("JAXJob", "TFJob", "XGBoostJob"))
@@ -206,9 +205,8 @@ class Manifest:
         """The workload, completed by an object that it names."""
         if workload is None or workload.kind != "TrainJob":
             return workload
-        reference = workload.spec.at("runtimeRef")
-        name = reference.text("name") if reference is not None else ""
-        kind = (reference.text("kind") if reference is not None else "") or "ClusterTrainingRuntime"
+        name = workload.spec.text("runtimeRef", "name")
+        kind = workload.spec.text("runtimeRef", "kind") or "ClusterTrainingRuntime"
         for item in self.all_objects:
             if name and item.text("kind") == kind and item.text("metadata", "name") == name:
                 runtime = workload_of(item)
@@ -345,13 +343,12 @@ class Manifest:
                 if reading.launches and key not in seen:
                     seen.add(key)
                     found.append((role, container, reading))
-                elif not reading.launches and _is_accelerated_set(workload):
-                    self._program = self._program or next(_programs(script.commands), "")
-                    self._runs_python |= any(_is_program(command) for command in script.commands)
-                    self._add(Reading(references=reading.references, written=reading.written))
-                elif workload.is_training and not reading.launches:
+                elif not reading.launches and (workload.is_training or _is_accelerated_set(workload)):
                     # A program without a launcher is not a launch, but its script still belongs to the job.
                     self._add(Reading(references=reading.references, written=reading.written))
+                    if _is_accelerated_set(workload):
+                        self._program = self._program or next(_programs(script.commands), "")
+                        self._runs_python |= any(_is_program(command) for command in script.commands)
         found.extend(self._entrypoint(workload))
         return found
 
@@ -427,7 +424,7 @@ class Manifest:
         if workload.kind in RAY_KINDS or workload.kind in ("Deployment", "Pod"):
             return None
         started = [role.replicas for role in workload.roles if role.name in self._starting]
-        return lift(lambda *each: sum(int(str(item)) for item in each), *started)
+        return lift(sum_of, *started)
 
     def _state_nodes(self, workload: Workload, role: Role, nodes: Value, scope: Scope) -> None:
         """State the number of nodes; with several roles, all of their counts are quoted."""
@@ -444,7 +441,7 @@ class Manifest:
             ("ps_servers", [role for role in workload.roles if role.name.lower() in ("ps", "pserver")]),
         ):
             if chosen:
-                count = lift(lambda *each: sum(int(str(n)) for n in each), *(role.replicas for role in chosen))
+                count = lift(sum_of, *(role.replicas for role in chosen))
                 self._stating.add(quantity, count, chosen[0].member or workload.head, scope=scope)
 
     def _state_gpus(self, role: Role, scope: Scope, container: Node | None) -> None:
@@ -477,8 +474,7 @@ class Manifest:
         launch = Launch(scope.launch, launcher, span, program=self._program)
         self._state_launch(workload, role, scope, Reading())
         if workload.processes is not None and workload.kind != "MPIJob":
-            value = value_of(workload.processes.node)
-            known = lift(_whole_number, value)
+            known = lift(_whole_number, value_of(workload.processes.node))
             self._stating.add("processes_per_node", known, workload.processes, scope=scope)
         elif workload.kind in _ONE_PROCESS_KINDS and not _has_servers(workload):
             self._stating.add("processes_per_node", Known(1), head, scope=scope, strength=Strength.DEFAULT)
@@ -488,7 +484,7 @@ class Manifest:
                 # JAX starts one process on each host, which has all of its chips.
                 self._stating.add("processes_per_node", Known(1), head, scope=scope, strength=Strength.DEFAULT)
         if workload.kind in RAY_KINDS:
-            count = lift(lambda *each: sum(int(str(n)) for n in each), *(item.replicas for item in workload.roles))
+            count = lift(sum_of, *(item.replicas for item in workload.roles))
             self._stating.add("nodes", count, role.member or head, scope=scope)
         self._stating.claims.extend(self._variables(role, scope))
         self.reading = replace(self.reading, launches=(*self.reading.launches, launch))
@@ -502,9 +498,8 @@ class Manifest:
                 if wanted is not None and not wanted.match(name):
                     continue
                 spelling = f"{name}={slot.spelling()}"
-                yield Claim(
-                    f"env.{name}", slot.value(), slot.place.span, spelling, "environment", scope, Strength.ENVIRONMENT
-                )
+                place = slot.place.span
+                yield Claim(f"env.{name}", slot.value(), place, spelling, "environment", scope, Strength.ENVIRONMENT)
 
 
 def _whole_number(item: object) -> int:
@@ -537,8 +532,8 @@ def _holds(role: Role, resource: re.Pattern[str]) -> bool:
     """Whether a container of the role's pods has such a resource."""
     if role.pod is None:
         return False
-    limits = (container.at("resources", "limits") for container in containers_of(role.pod))
-    return any(resource.fullmatch(m.key) for found in limits if found is not None for m in found.in_force)
+    limits = (container.members_at("resources", "limits") for container in containers_of(role.pod))
+    return any(resource.fullmatch(member.key) for members in limits for member in members)
 
 
 def _containers(workload: Workload) -> Iterator[Node]:

@@ -264,14 +264,6 @@ def _trunc(length: Data, text: Data) -> str:
     return _cut(_text(text), 0, count) if count >= 0 else _cut(text, max(0, len(text) + count), len(text))
 
 
-def _quoted(*items: Data) -> str:
-    return " ".join(json.dumps(shown(item), ensure_ascii=False) for item in items if item is not None)
-
-
-def _single_quoted(*items: Data) -> str:
-    return " ".join("'" + shown(item) + "'" for item in items if item is not None)
-
-
 def printf(format_: Data, *items: Data) -> str:
     """Go's `fmt.Sprintf` for the format verbs that charts use."""
     rest = list(items)
@@ -563,10 +555,6 @@ def _slice(data: Data, start: Data = 0, end: Data = None) -> Data:
     return Series(_series(data)[to_int(start) : stop])
 
 
-def _ternary(yes: Data, no: Data, test: Data) -> Data:
-    return yes if test else no
-
-
 def _unique(data: Data) -> Series:
     found = Series()
     for item in _series(data):
@@ -592,17 +580,9 @@ def _replace(old: Data, new: Data, text: Data) -> str:
     return _short(text.replace(old, _text(new)))
 
 
-def _split(separator: Data, text: Data) -> Table:
-    return Table({f"_{number}": part for number, part in enumerate(_text(text).split(_text(separator)))})
-
-
 def _join(separator: Data, data: Data) -> str:
     items = _series(data) if isinstance(data, Series) else Series([data])
     return _short(_text(separator).join(shown(item) for item in items if item is not None))
-
-
-def _random_gap(*_: Data) -> Gap:
-    return Gap("a value that depends on randomness, time or the cluster")
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -621,8 +601,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "gt": lambda first, second: _compare(first, second) > 0,
     "ge": lambda first, second: _compare(first, second) >= 0,
     # texts
-    "quote": _quoted,
-    "squote": _single_quoted,
+    "quote": lambda *items: " ".join(json.dumps(shown(item), ensure_ascii=False) for item in items if item is not None),
+    "squote": lambda *items: " ".join("'" + shown(item) + "'" for item in items if item is not None),
     "upper": lambda text: _text(text).upper(),
     "lower": lambda text: _text(text).lower(),
     "title": lambda text: re.sub(r"\b\w", lambda match: match[0].upper(), _text(text)),
@@ -641,7 +621,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "nospace": lambda text: re.sub(r"\s", "", _text(text)),
     "cat": lambda *items: " ".join(shown(item) for item in items if item is not None),
     "join": _join,
-    "split": _split,
+    "split": lambda separator, text: Table(
+        {f"_{number}": part for number, part in enumerate(_text(text).split(_text(separator)))}
+    ),
     "splitList": lambda separator, text: Series(_text(text).split(_text(separator))),
     "toString": lambda data: data if isinstance(data, str) else shown(data),
     "toStrings": lambda data: Series(shown(item) for item in _series(data)),
@@ -693,7 +675,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "default": lambda default, data=None: data if is_true(data) else default,
     "empty": lambda data: not is_true(data),
     "coalesce": lambda *items: next((item for item in items if is_true(item)), None),
-    "ternary": _ternary,
+    "ternary": lambda yes, no, test: yes if test else no,
     "all": lambda *items: all(is_true(item) for item in items),
     "any": lambda *items: any(is_true(item) for item in items),
     "kindOf": _kind,
@@ -751,7 +733,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
             *("randAscii", "randInt", "uuidv4", "genCA", "genSelfSignedCert", "genSignedCert", "genPrivateKey"),
             *("derivePassword", "htpasswd", "bcrypt", "getHostByName", "lookup", "shuffle", "randBytes"),
         ),
-        _random_gap,
+        lambda *_: Gap("a value that depends on randomness, time or the cluster"),
     ),
 }
 #: For these functions the argument None means a missing value, not an empty one.
