@@ -146,13 +146,8 @@ def _update(composition: Composition, override: Override) -> None:
     old, new = at.members.get(last), override.setting()
     if old is None and not adds:
         _refuse(composition, "unknown-key", f"there is no `{override.key}`", override)
-    if (
-        override.action is Action.ADD
-        and isinstance(new, Leaf)
-        and old is not None
-        and not (isinstance(old, Leaf) and old.value == Known(None))
-        and text_of(old) != "???"
-    ):
+    is_set = old is not None and not (isinstance(old, Leaf) and old.value in (Known(None), Known("???")))
+    if override.action is Action.ADD and isinstance(new, Leaf) and is_set:
         _refuse(composition, "already-there", f"`{override.key}` already exists", override)
     if isinstance(old, Leaf) and is_reference(old) and isinstance(new, Section):
         old = _below(composition, at, last, (*path, last))
@@ -308,14 +303,11 @@ class DefaultsList:
         head, _, tail = name.rpartition("/")
         root = _Default(head, (tail,), place, is_group=False)
         merged = list(self._expand(root, is_root=True, depth=0))
-        for key, (_, place) in self._choices.items():
-            # The groups of Hydra itself are in a list of its own.
-            is_used = key in self._used or key.startswith("hydra/")
-            if not is_used and not self.folders.incomplete and not self.unknown:
-                self._refuse("unused-choice", f"`{key}` is not in any defaults list", place)
-        for key in self._deleted:
+        # The groups of Hydra itself are in a list of its own.
+        chosen = [(key, at) for key, (_, at) in self._choices.items() if not key.startswith("hydra/")]
+        for key, at in [*chosen, *((key, None) for key in self._deleted)]:
             if key not in self._used and not self.folders.incomplete and not self.unknown:
-                self._refuse("unused-choice", f"`{key}` is not in any defaults list", None)
+                self._refuse("unused-choice", f"`{key}` is not in any defaults list", at)
         return merged
 
     def _sort_overrides(self) -> None:
@@ -384,11 +376,8 @@ class DefaultsList:
         if self.folders.incomplete:
             self.unknown.append(item.path)
         else:
-            self._refuse(
-                "missing-config",
-                f"there is no `{item.path.removesuffix('.yaml')}.yaml` in {self.folders.description}",
-                item.place,
-            )
+            message = f"there is no `{item.path.removesuffix('.yaml')}.yaml` in {self.folders.description}"
+            self._refuse("missing-config", message, item.place)
 
     def _children(self, item: _Default, config: LoadedConfig, *, is_root: bool, depth: int) -> Iterator[Merged]:
         items = _read(config)
@@ -437,14 +426,13 @@ class DefaultsList:
     def _all_of(self, item: _Default, depth: int) -> list[Merged]:
         if not item.listed:
             return list(self._expand(item, is_root=False, depth=depth + 1))
-        found: list[list[Merged]] = []
+        found: list[Merged] = []
         for name in reversed(item.names or ()):
-            path = f"{item.group}/{name}"
-            head, _, tail = path.rpartition("/")
+            head, _, tail = f"{item.group}/{name}".rpartition("/")
             one = _Default(head, (tail,), item.place, False, False, item.package, item.optional)
             one.placed(item.base, item.parent_package)
-            found.append(list(self._expand(one, is_root=False, depth=depth + 1)))
-        return [merged for each in reversed(found) for merged in each]
+            found[:0] = self._expand(one, is_root=False, depth=depth + 1)
+        return found
 
     def _choose(self, item: _Default) -> None:
         key = item.override_key
@@ -491,18 +479,10 @@ def _absolute(header: str, item: _Default) -> str:
 
 def _read(config: LoadedConfig) -> list[_Default] | None:
     """The items of a configuration's defaults list; None if it is not a list."""
-    listed = config.defaults
-    if listed is None:
+    if config.defaults is None:
         return []
-    if not isinstance(listed, ListSetting):
-        return None
-    found: list[_Default] = []
-    for item in listed.items:
-        default = _item(item)
-        if default is None:
-            return None
-        found.append(default)
-    return found
+    found = [_item(item) for item in config.defaults.items] if isinstance(config.defaults, ListSetting) else [None]
+    return None if None in found else [item for item in found if item is not None]
 
 
 def _item(item: Setting) -> _Default | None:

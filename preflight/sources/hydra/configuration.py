@@ -7,7 +7,7 @@ import enum
 import posixpath
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from preflight._util import toml
@@ -217,12 +217,10 @@ def copy_setting(setting: Setting) -> Setting:
     """A copy of the value, for another place in the tree."""
     spend()
     if isinstance(setting, Section):
-        return Section(
-            setting.place, {key: copy_setting(item) for key, item in setting.members.items()}, setting.before
-        )
+        return replace(setting, members={key: copy_setting(item) for key, item in setting.members.items()})
     if isinstance(setting, ListSetting):
-        return ListSetting(setting.place, [copy_setting(item) for item in setting.items], setting.before)
-    return Leaf(setting.value, setting.place, setting.before)
+        return replace(setting, items=[copy_setting(item) for item in setting.items])
+    return replace(setting)
 
 
 def wrap_in_package(section: Section, package: str) -> Section:
@@ -235,10 +233,8 @@ def wrap_in_package(section: Section, package: str) -> Section:
 def split_key(key: str) -> list[str]:
     """The parts of `a.b[c].d`."""
     head, *_ = re.split(r"[.\[]", key, maxsplit=1)
-    parts = [head]
-    for match in re.finditer(r"\.([^.\[]*)|\[(.*?)\]", key[len(head) :]):
-        parts.append(match[1] if match[1] is not None else match[2])
-    return parts
+    rest = re.finditer(r"\.([^.\[]*)|\[(.*?)\]", key[len(head) :])
+    return [head, *(match[1] if match[1] is not None else match[2] for match in rest)]
 
 
 def leaves(setting: Setting, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Leaf | ListSetting]]:

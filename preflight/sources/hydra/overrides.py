@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -74,12 +74,8 @@ class Override:
 
     def setting(self) -> Setting:
         """Its value as part of a configuration."""
-        return _setting(self.element, self.place) if isinstance(self.value, Known) else self._other()
-
-    def _other(self) -> Setting:
-        if isinstance(self.element, list | dict):
-            return _setting(self.element, self.place)
-        return Leaf(self.value, self.place)
+        is_read = isinstance(self.value, Known) or isinstance(self.element, list | dict)
+        return _setting(self.element, self.place) if is_read else Leaf(self.value, self.place)
 
 
 def _setting(element: Element, place: Place) -> Setting:
@@ -144,6 +140,7 @@ _UNSIGNED = r"(?:0|[1-9](?:_?\d)*)"
 _POINT = rf"(?:{_UNSIGNED}\.|{_UNSIGNED}?\.\d(?:_?\d)*)"
 _FLOAT = re.compile(rf"[+-]?(?:{_POINT}|(?:{_UNSIGNED}|{_POINT})[eE][+-]?\d(?:_?\d)*|[Ii][Nn][Ff]|[Nn][Aa][Nn])")
 _FUNCTION = re.compile(r"([A-Za-z_][\w-]*)\s*\(")
+_ARGUMENT = re.compile(r"\s*([A-Za-z_]\w*)\s*=")
 _ESCAPED = re.compile(r"\\([\\()\[\]{}:=, \t])")
 #: Nested lists and mappings of a line are followed to this depth.
 _MAX_DEPTH = 20
@@ -259,13 +256,15 @@ class _Parser:
         return self._text[self._at :].strip(" \t")
 
     def take(self, sign: str) -> bool:
-        at = self._at
-        while at < len(self._text) and self._text[at] in " \t":
+        at = self._after_blanks(self._at)
+        found = self._text[at : at + 1] == sign
+        self._at = at + 1 if found else self._at
+        return found
+
+    def _after_blanks(self, at: int) -> int:
+        while self._text[at : at + 1] in (" ", "\t"):
             at += 1
-        if self._text[at : at + 1] != sign:
-            return False
-        self._at = at + 1
-        return True
+        return at
 
     def element(self, ends: str, depth: int) -> Element:
         spend()
@@ -273,11 +272,10 @@ class _Parser:
             raise OverrideError("lists are nested too deeply")
         start = self._at
         if self.take("["):
-            return self._list(depth)
+            return [self.element(",]", depth + 1) for _ in self._items("]", "a list")]
         if self.take("{"):
             return self._mapping(depth)
-        while self._text[start : start + 1] in (" ", "\t"):
-            start += 1
+        start = self._after_blanks(start)
         function = _FUNCTION.match(self._text, start)
         if function is not None:
             self._at = function.end()
@@ -286,58 +284,41 @@ class _Parser:
             return self._read_quoted(start)
         return self._primitive(start, ends)
 
-    def _list(self, depth: int) -> Element:
-        items: list[Element] = []
-        if self.take("]"):
-            return items
-        while True:
-            items.append(self.element(",]", depth + 1))
-            if self.take("]"):
-                return items
+    def _items(self, closing: str, what: str) -> Iterator[None]:
+        """Once before each item of a list, a mapping or a call, up to its end."""
+        while not self.take(closing):
+            yield
+            if self.take(closing):
+                return
             if not self.take(","):
-                raise OverrideError("a list is not closed")
+                raise OverrideError(f"{what} is not closed")
 
     def _mapping(self, depth: int) -> Element:
         items: dict[str, Element] = {}
-        if self.take("}"):
-            return items
-        while True:
+        for _ in self._items("}", "a mapping"):
             key = self._primitive(self._at, ":,}")
             if not self.take(":"):
                 raise OverrideError("a key of a mapping has no value")
             items[str(key)] = self.element(",}", depth + 1)
-            if self.take("}"):
-                return items
-            if not self.take(","):
-                raise OverrideError("a mapping is not closed")
+        return items
 
     def _function(self, name: str, depth: int) -> Element:
         positional: list[Element] = []
         named: dict[str, Element] = {}
-        if not self.take(")"):
-            while True:
-                match = re.compile(r"\s*([A-Za-z_]\w*)\s*=").match(self._text, self._at)
-                if match is not None:
-                    self._at = match.end()
-                    named[match[1]] = self.element(",)", depth + 1)
-                else:
-                    positional.append(self.element(",)", depth + 1))
-                if self.take(")"):
-                    break
-                if not self.take(","):
-                    raise OverrideError(f"the call of {name} is not closed")
+        for _ in self._items(")", f"the call of {name}"):
+            match = _ARGUMENT.match(self._text, self._at)
+            if match is not None:
+                self._at = match.end()
+                named[match[1]] = self.element(",)", depth + 1)
+            else:
+                positional.append(self.element(",)", depth + 1))
         return _call_function(name, positional, named)
 
     def _read_quoted(self, start: int) -> Element:
         quote = self._text[start]
         at = start + 1
-        while at < len(self._text):
-            if self._text[at] == "\\":
-                at += 2
-                continue
-            if self._text[at] == quote:
-                break
-            at += 1
+        while at < len(self._text) and self._text[at] != quote:
+            at += 2 if self._text[at] == "\\" else 1
         if at >= len(self._text):
             raise OverrideError("a quotation mark is not closed")
         inner = self._text[start + 1 : at]
@@ -685,23 +666,13 @@ def _pieces(text: str) -> list[tuple[bool, str]]:
         if not text.startswith("${", at):
             plain, at = plain + text[at], at + 1
             continue
-        depth, end = 0, at
-        while end < len(text):
-            if text.startswith("${", end):
-                depth, end = depth + 1, end + 1
-            elif text[end] == "{":
-                depth += 1
-            elif text[end] == "}":
-                depth -= 1
-                if not depth:
-                    break
-            end += 1
-        if end >= len(text):
-            raise Unreadable(f"`{text[:60]}` is not closed")
-        if plain:
-            pieces.append((False, plain))
-        pieces.append((True, text[at + 2 : end]))
-        plain, at = "", end + 1
+        try:
+            end = _end_of_interpolation(text, at)
+        except OverrideError:
+            raise Unreadable(f"`{text[:60]}` is not closed") from None
+        pieces += [(False, plain)] if plain else []
+        pieces.append((True, text[at + 2 : end - 1]))
+        plain, at = "", end
     if plain:
         pieces.append((False, plain))
     return pieces

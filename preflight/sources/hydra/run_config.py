@@ -35,24 +35,20 @@ from preflight.sources.hydra.configuration import (
     text_of,
 )
 from preflight.sources.hydra.overrides import Override, Resolver, Unreadable, from_words, merge
-from preflight.sources.launchers.option_parser import known_prefix, module_path, paths_of, relative, scan, table
+from preflight.sources.launchers.option_parser import (
+    declared_table,
+    file_named,
+    known_prefix,
+    module_path,
+    paths_of,
+    relative,
+    scan,
+)
 from preflight.sources.launchers.option_parser import text_of as text_of_word
 from preflight.sources.python.outline import dotted
 
 #: Hydra's own options, which may appear among the overrides.
-_OPTIONS = table(
-    {
-        "config_path": "--config-path -cp",
-        "config_name": "--config-name -cn",
-        "config_dir": "--config-dir -cd",
-        "package": "--package -p",
-        "experimental": "--experimental-rerun",
-    },
-    {"multirun": "--multirun -m", "config": "--cfg -c", "resolve": "--resolve", "info": "--info -i"},
-    abbreviations=False,
-    interleaved=True,
-    single_dash=True,
-)
+_OPTIONS = declared_table("hydra")
 #: Files that inherit from each other are followed to this depth.
 _MAX_DEPTH = 12
 
@@ -91,7 +87,7 @@ def framework_of_program(name: str, words: Sequence[Word]) -> Framework | None:
             if "." in dotted and dotted.startswith(framework.packages):
                 return framework
             # Many programs have a `main_ppo` or a `run_sft`: the line must also have a key of this framework.
-            if any(_is_of(framework, key) for key in keys):
+            if any(key in row.keys for key in keys for row in framework.keys):
                 return framework
     for framework in FRAMEWORKS:
         if not framework.files_only and any(_has(keys, each) for each in framework.recognised_by if len(each) > 1):
@@ -107,10 +103,6 @@ def framework_of_line(line: LaunchLine, words: Sequence[Word], tree: Tree) -> Fr
     file = _named_file(line, None, words[1:], tree)
     run = file_config(file, tree) if file is not None else None
     return run.framework if run is not None else None
-
-
-def _is_of(framework: Framework, key: str) -> bool:
-    return any(key in row.keys for row in framework.keys)
 
 
 def _has(keys: Sequence[str], wanted: Sequence[str]) -> bool:
@@ -143,7 +135,7 @@ def _run_config(line: LaunchLine, words: Sequence[Word], tree: Tree, *, module: 
     if text:
         script = module_path(text, line, tree) if module else relative(text, line, tree) or ""
     program = hydra_program(script, tree) if script.endswith(".py") else None
-    environment = _environment(line)
+    environment = {name: variable.value for name, variable in line.command.environment.items()}
     if program is not None and (framework is None or framework.style is Style.HYDRA):
         return _hydra_run(line, program, framework, arguments, tree, environment)
     file = _named_file(line, framework, arguments, tree)
@@ -154,10 +146,6 @@ def _run_config(line: LaunchLine, words: Sequence[Word], tree: Tree, *, module: 
     if file is not None:
         return _file_run(None, file, arguments, tree, environment)
     return None
-
-
-def _environment(line: LaunchLine) -> dict[str, Value]:
-    return {name: variable.value for name, variable in line.command.environment.items()}
 
 
 def _incomplete(words: Sequence[Word]) -> bool:
@@ -189,9 +177,8 @@ def _hydra_run(
         name = names[0] if len(names) == 1 else None
         known = known and name is not None
     if name is None or not known:
-        return _run_without_file(
-            framework, overrides, environment, "the program chooses its configuration itself", words
-        )
+        why = "the program chooses its configuration itself"
+        return _run_without_file(framework, overrides, environment, why, words)
     found = existing(tree, [*primary])
     incomplete = "configurations that the program registers" if program.registers else ""
     if not found:
@@ -298,9 +285,9 @@ def _named_file(line: LaunchLine, framework: Framework | None, words: Sequence[W
         if key not in [option.rstrip("=") for option in options]:
             continue
         path = value if equals else text_of_word(words[index + 1]) if index + 1 < len(words) else None
-        target = relative(path, line, tree) if path and path.endswith((".yaml", ".yml")) else None
-        if target is not None and isinstance(tree.read(target), SourceFile):
-            return target
+        file = file_named(path, line, tree) if path and path.endswith((".yaml", ".yml")) else None
+        if file is not None:
+            return file.path
     return None
 
 
@@ -336,12 +323,8 @@ def file_config(
     apply_overrides(composition, overrides)
     composition.refusals.clear()
     own = framework_of(composition)
-    if (
-        own is None
-        and framework is not None
-        and any(composition.leaf(key) for row in framework.keys for key in row.keys)
-    ):
-        own = framework
+    if own is None and framework is not None:
+        own = framework if any(composition.leaf(key) for row in framework.keys for key in row.keys) else None
     return RunConfig(own, composition, files) if own is not None and own.style is Style.FILE else None
 
 
@@ -499,8 +482,7 @@ def claims_of(run: RunConfig, scope: Scope, condition: str, at: Span, spelling: 
     if framework is not None:
         found.append(Claim("training_framework", Known(framework.name), at, spelling, _SOURCE, scope, Strength.DEFAULT))
         if run.is_variant:
-            variant = Claim("framework_variant", Known(True), at, spelling, _SOURCE, scope)
-            found.append(variant)
+            found.append(Claim("framework_variant", Known(True), at, spelling, _SOURCE, scope))
         for key in framework.keys:
             found.extend(_key_claims(run, framework, key, scope, at, spelling))
         if framework.starts_ranks:
@@ -603,25 +585,15 @@ def _claim(key: Key, value: Value, place: Place, scope: Scope, strength: Strengt
 def _world(claims: list[Claim], scope: Scope) -> Iterator[Claim]:
     """The number of training ranks: nodes times GPUs, as computed by the program that starts them all."""
     own = [claim for claim in claims if claim.scope == scope]
-    nodes, processes = (_strongest(own, quantity) for quantity in ("nodes", "processes_per_node"))
-    if nodes is None or processes is None:
-        return
-    value = lift(product, nodes.value, processes.value)
-    strength = max(nodes.strength, processes.strength)
-    yield Claim(
-        "world_size",
-        value,
-        processes.span,
-        f"{nodes.spelling} x {processes.spelling}",
-        _SOURCE,
-        scope,
-        strength,
-        because=(nodes, processes),
-    )
-
-
-def _strongest(claims: list[Claim], quantity: str) -> Claim | None:
-    return max((claim for claim in claims if claim.quantity == quantity), key=lambda c: c.strength, default=None)
+    own.sort(key=lambda claim: -claim.strength)
+    nodes = next((claim for claim in own if claim.quantity == "nodes"), None)
+    processes = next((claim for claim in own if claim.quantity == "processes_per_node"), None)
+    if nodes is not None and processes is not None:
+        value = lift(product, nodes.value, processes.value)
+        spelling = f"{nodes.spelling} x {processes.spelling}"
+        strength = max(nodes.strength, processes.strength)
+        because = (nodes, processes)
+        yield Claim("world_size", value, processes.span, spelling, _SOURCE, scope, strength, because=because)
 
 
 def _refusal_claims(run: RunConfig, scope: Scope, at: Span, spelling: str) -> Iterator[Claim]:
@@ -635,15 +607,11 @@ def _refusal_claims(run: RunConfig, scope: Scope, at: Span, spelling: str) -> It
         yield from _dangling_claims(run, scope)
     for refusal in run.composition.refusals:
         if refusal.place is not None:
-            yield Claim(
-                "config_refused",
-                Known(refusal.message),
-                refusal.place.span,
-                refusal.place.spelling,
-                "hydra",
-                scope,
-                refusal.place.strength,
-            )
+            yield _of_hydra("config_refused", Known(refusal.message), refusal.place, scope)
+
+
+def _of_hydra(quantity: str, value: Value, place: Place, scope: Scope) -> Claim:
+    return Claim(quantity, value, place.span, place.spelling, "hydra", scope, place.strength)
 
 
 def _dangling_claims(run: RunConfig, scope: Scope) -> Iterator[Claim]:
@@ -657,16 +625,7 @@ def _dangling_claims(run: RunConfig, scope: Scope) -> Iterator[Claim]:
         except Unreadable as why:
             if why.is_required or (why.key and _is_set_by(run.program, why.key)):
                 continue
-            name = ".".join(path)
-            yield Claim(
-                "config_unresolvable",
-                Known((name, str(why))),
-                leaf.place.span,
-                leaf.place.spelling,
-                "hydra",
-                scope,
-                leaf.place.strength,
-            )
+            yield _of_hydra("config_unresolvable", Known((".".join(path), str(why))), leaf.place, scope)
 
 
 def _is_set_by(program: str, key: str) -> bool:
