@@ -133,9 +133,8 @@ def _variables(stage: _Stage, scope: Scope) -> Iterator[Claim]:
     for name, slot in stage.variables.items():
         if _RANK_VARIABLES.match(name) and not _VERSION.match(name):
             spelling = f"{name}={slot.spelling()}"
-            yield Claim(
-                f"env.{name}", slot.value(), slot.place.span, spelling, "dockerfile", scope, Strength.ENVIRONMENT
-            )
+            span = slot.place.span
+            yield Claim(f"env.{name}", slot.value(), span, spelling, "dockerfile", scope, Strength.ENVIRONMENT)
 
 
 def _last_stage(text: FileText) -> _Stage:
@@ -204,8 +203,7 @@ def _pairs(text: FileText, start: int, end: int, known: dict[str, Slot]) -> dict
     if _PAIR.match(text.text, start, end):
         matches = list(_PAIR.finditer(text.text, start, end))
     else:
-        old = _OLD_PAIR.match(text.text, start, end)
-        matches = [old] if old is not None else []
+        matches = list(filter(None, (_OLD_PAIR.match(text.text, start, end),)))
     for match in matches:
         first, last = match.span("value")
         while last > first and text.text[last - 1] in " \t\r":
@@ -315,13 +313,8 @@ class _Services:
         own = Scope(launch=f"{self.file.path}:{self.node_claims.places.line(service.key_start)}")
         for scope in [launch.scope for launch in found.launches] or [own]:
             self._state_resources(service, scope)
-            found = replace(
-                found,
-                references=(
-                    *found.references,
-                    *(Reference(target, "environment", span, scope) for target, span in files),
-                ),
-            )
+            of_files = (Reference(target, "environment", span, scope) for target, span in files)
+            found = replace(found, references=(*found.references, *of_files))
         self.reading = self.reading.joined(found)
 
     def _environment_files(self, node: Node | None) -> Iterator[tuple[str, Span]]:
@@ -402,9 +395,8 @@ class _Services:
         size, ipc = node.member("shm_size"), node.member("ipc")
         node_claims.add_member("shm_mib", size, lambda value: lift(mebibytes, value), scope=scope)
         if ipc is not None and ipc.node.value not in ("private", "none", "shareable"):
-            node_claims.add(
-                "shm_mib", Unresolved("the /dev/shm of the host, or of another container"), ipc, scope=scope
-            )
+            why = Unresolved("the /dev/shm of the host, or of another container")
+            node_claims.add("shm_mib", why, ipc, scope=scope)
         self._state_mounts(node, scope)
         network = node.member("network_mode")
         if network is not None:
@@ -416,9 +408,8 @@ class _Services:
         if memlock is not None:
             node_claims.add("container_memlock", Known("memlock"), memlock, scope=scope)
         for item in node.items_at("cap_add"):
-            node_claims.add(
-                "pod_capability", value_of(item), Member("cap_add", item.start, item.end, item), scope=scope
-            )
+            member = Member("cap_add", item.start, item.end, item)
+            node_claims.add("pod_capability", value_of(item), member, scope=scope)
         privileged = node.member("privileged")
         if privileged is not None and privileged.node.value is not False:
             node_claims.add("pod_capability", Known("privileged"), privileged, scope=scope)

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 from preflight._util import toml
 from preflight._util.redaction import HIDDEN, MIN_LENGTH, hide_secrets, redact, remember, secret_pieces, secrets_in
@@ -331,12 +331,12 @@ def _constants(expression: ast.expr | None, depth: int) -> Iterator[str]:
             value = value.decode("utf-8", "replace")
         if isinstance(value, str) and not value.startswith("-"):
             yield value
-    elif isinstance(expression, (ast.BoolOp, ast.JoinedStr)):
-        for item in expression.values:
-            yield from _constants(item, depth + 1)
-    elif isinstance(expression, (ast.List, ast.Tuple)):
-        for item in expression.elts:
-            yield from _constants(item, depth + 1)
+    elif isinstance(expression, (ast.BoolOp, ast.JoinedStr, ast.List, ast.Tuple, ast.BinOp, ast.IfExp)):
+        # All their parts but the test of a condition.
+        skipped_part = expression.test if isinstance(expression, ast.IfExp) else None
+        for item in ast.iter_child_nodes(expression):
+            if isinstance(item, ast.expr) and item is not skipped_part:
+                yield from _constants(item, depth + 1)
     elif isinstance(expression, ast.Dict):
         # `PASSWORDS = {"prod": "..."}`; a value in such a table is a secret unless it looks like a name.
         for item in expression.values:
@@ -345,12 +345,6 @@ def _constants(expression: ast.expr | None, depth: int) -> Iterator[str]:
                 for constant in _constants(item, depth + 1)
                 if looks_random(constant) or " " in constant or "-" in constant
             )
-    elif isinstance(expression, ast.BinOp):
-        yield from _constants(expression.left, depth + 1)
-        yield from _constants(expression.right, depth + 1)
-    elif isinstance(expression, ast.IfExp):
-        yield from _constants(expression.body, depth + 1)
-        yield from _constants(expression.orelse, depth + 1)
     elif isinstance(expression, ast.Call):
         called = _name(expression.func)
         skipped = 1 if called in _LOOKUPS else 0
@@ -384,12 +378,12 @@ def secrets_of(commands: Iterable[Command]) -> frozenset[str]:
             for variable in variables.values():
                 if is_secret(variable.name):
                     values = [str(item) for item in alternatives(variable.value) if len(str(item)) >= MIN_LENGTH]
-                    found.update(piece for value in values for piece in _hidden(variable.name, value))
+                    found.update(
+                        piece
+                        for value in values
+                        for piece in (() if is_plain(variable.name, value) else secret_pieces(value))
+                    )
     return frozenset(sorted(found)[:_MAX_SECRETS])
-
-
-def _hidden(name: str, value: str) -> Iterable[str]:
-    return () if is_plain(name, value) else secret_pieces(value)
 
 
 def job_without_secrets(job: Job, secrets: frozenset[str], unsearched: frozenset[str] = frozenset()) -> Job:
@@ -398,30 +392,19 @@ def job_without_secrets(job: Job, secrets: frozenset[str], unsearched: frozenset
     No line of an `unsearched` file is quoted: not all of its secrets are known.
     """
     cleaner = _Cleaner(tuple(sorted(secrets, key=len, reverse=True)), unsearched)
-    return replace(
-        job,
-        claims=tuple(cleaner.claim(claim) for claim in job.claims),
-        launches=tuple(cleaner.launch(launch) for launch in job.launches),
-        # References are not followed any more.
-        references=tuple(
-            replace(cleaner.reference(reference), target=cleaner.text(reference.target)) for reference in job.references
-        ),
-        notes=tuple(cleaner.note(note) for note in job.notes),
-        suppressions=tuple(cleaner.suppression(item) for item in job.suppressions),
-    )
+    clean = cleaner.all_of(job)
+    # References are not followed any more.
+    targets = (replace(each, target=cleaner.text(each.target)) for each in clean.references)
+    return replace(clean, references=tuple(targets))
 
 
 def without_secrets(reading: Reading, secrets: frozenset[str] = frozenset()) -> Reading:
     """The same reading with apparent secrets, and all `secrets`, replaced."""
-    cleaner = _Cleaner(tuple(sorted(secrets, key=len, reverse=True)))
-    return replace(
-        reading,
-        claims=tuple(cleaner.claim(claim) for claim in reading.claims),
-        launches=tuple(cleaner.launch(launch) for launch in reading.launches),
-        references=tuple(cleaner.reference(reference) for reference in reading.references),
-        notes=tuple(cleaner.note(note) for note in reading.notes),
-        suppressions=tuple(cleaner.suppression(item) for item in reading.suppressions),
-    )
+    return _Cleaner(tuple(sorted(secrets, key=len, reverse=True))).all_of(reading)
+
+
+_Placed = TypeVar("_Placed", Reference, Note, Suppression)
+_Read = TypeVar("_Read", Job, Reading)
 
 
 @dataclass(frozen=True, slots=True)
@@ -465,12 +448,10 @@ class _Cleaner:
         arguments: list[str | None] = []
         option = ""
         for argument in launch.arguments:
-            shown = argument
-            if argument is not None:
-                shown = self.text(redact(option, argument) if option else argument)
-            arguments.append(shown)
-            is_option = argument is not None and argument.startswith("-") and "=" not in argument
-            option = (argument or "") if is_option else ""
+            text = argument or ""
+            shown = self.text(redact(option, text) if option else text)
+            arguments.append(None if argument is None else shown)
+            option = text if text.startswith("-") and "=" not in text else ""
         return replace(
             launch,
             span=self.span(launch.span),
@@ -479,11 +460,15 @@ class _Cleaner:
             condition=self.text(launch.condition),
         )
 
-    def reference(self, reference: Reference) -> Reference:
-        return replace(reference, span=self.span(reference.span))
-
-    def note(self, note: Note) -> Note:
-        return replace(note, message=self.text(note.message), span=self.span(note.span))
-
-    def suppression(self, item: Suppression) -> Suppression:
+    def placed(self, item: _Placed) -> _Placed:
         return replace(item, span=self.span(item.span))
+
+    def all_of(self, read: _Read) -> _Read:
+        return replace(
+            read,
+            claims=tuple(map(self.claim, read.claims)),
+            launches=tuple(map(self.launch, read.launches)),
+            references=tuple(map(self.placed, read.references)),
+            notes=tuple(replace(self.placed(note), message=self.text(note.message)) for note in read.notes),
+            suppressions=tuple(map(self.placed, read.suppressions)),
+        )

@@ -48,7 +48,7 @@ from preflight.model.job.value import LISTED_SECTION, SECTION, SETTING_PREFIX
 from preflight.sources.base import Reading, SourceFile, Tree, suppressions
 from preflight.sources.formats.lenient_json import parse
 from preflight.sources.formats.structured import Fault, Kind, Member, Node, NodeClaims, document_of, value_of
-from preflight.sources.value_readers import GATED, READERS, Reader, as_count
+from preflight.sources.value_readers import GATED, READERS, Reader, as_count, of_each
 
 Also = Callable[[NodeClaims, Node], None]
 
@@ -123,13 +123,8 @@ def of_torchtitan(node_claims: NodeClaims, root: Node) -> None:
     folder = section.member("folder")
     if folder is not None:
         above = root.text("job", "dump_folder") or "./outputs"
-        node_claims.add_member(
-            "checkpoint_path", folder, lambda value: lift(lambda item: _join_path(above, str(item)), value)
-        )
-
-
-def _join_path(above: str, folder: str) -> str:
-    return posixpath.normpath(posixpath.join(above, folder))
+        below = of_each(lambda item: posixpath.normpath(posixpath.join(above, str(item))))
+        node_claims.add_member("checkpoint_path", folder, below)
 
 
 def of_nanotron(node_claims: NodeClaims, root: Node) -> None:
@@ -153,8 +148,7 @@ def of_gpt_neox(node_claims: NodeClaims, root: Node) -> None:
 
 def of_megatron_test(node_claims: NodeClaims, root: Node) -> None:
     """State the environment variables (`ENV_VARS`) of a Megatron-LM test."""
-    section = root.at("ENV_VARS")
-    for member in section.in_force if section is not None else ():
+    for member in root.members_at("ENV_VARS"):
         if member.node.kind is Kind.SCALAR and member.key.isidentifier() and not is_secret(member.key):
             node_claims.add(f"env.{member.key}", lift(str, value_of(member.node)), member)
 
@@ -187,11 +181,9 @@ ALSO = {
 NORMAL = {"gpt-neox": with_underscores}
 
 
-_COUNTS = frozenset(
-    (
-        *("nodes", "processes_per_node", "world_size", "data_parallel_size", "tensor_parallel_size", "shard_degree"),
-        *("pipeline_parallel_size", "replicate_degree", "hosts", "gpus_per_node", "train_batch_size"),
-    )
+_COUNTS = (
+    *("nodes", "processes_per_node", "world_size", "data_parallel_size", "tensor_parallel_size", "shard_degree"),
+    *("pipeline_parallel_size", "replicate_degree", "hosts", "gpus_per_node", "train_batch_size"),
 )
 #: Levels of configurations that build on each other.
 _MAX_BASES = 12
@@ -452,21 +444,10 @@ def _section(node_claims: NodeClaims, node: Node, above: tuple[str, ...]) -> Non
 
 
 def _name(node_claims: NodeClaims, member: Member, path: tuple[str, ...]) -> None:
-    node_claims.claims.append(
-        Claim(
-            quantity="deepspeed_key",
-            value=_filled_in(member.key) or Known(".".join(path)),
-            span=node_claims.places.span(member.key_start, member.key_end),
-            spelling=node_claims.file.text[member.key_start : member.key_end][:100],
-            source=node_claims.source,
-            scope=node_claims.scope,
-            strength=node_claims.strength,
-        )
-    )
-
-
-def _filled_in(key: str) -> Unresolved | None:
-    return Unresolved(f"{key[:60]}: a placeholder that is replaced later") if "{{" in key or "${" in key else None
+    filled_in = "{{" in member.key or "${" in member.key
+    why = Unresolved(f"{member.key[:60]}: a placeholder that is replaced later")
+    shown = node_claims.file.text[member.key_start : member.key_end][:100]
+    node_claims.add_key("deepspeed_key", why if filled_in else Known(".".join(path)), member, shown)
 
 
 def _value(node_claims: NodeClaims, node: Node) -> Value:
@@ -550,26 +531,16 @@ def _state(node_claims: NodeClaims, member: Member, path: str, reader: _Reader, 
     quantity = f"{SETTING_PREFIX}{reader.framework}.{path}"
     inner = node.kind is Kind.OBJECT
     stops = reader.stops(member)
-    key_only = inner or stops
-    spelling = node_claims.file.text[member.key_start : member.key_end] if key_only else node_claims.spelling(member)
-    claim = Claim(
-        quantity,
-        Known(SECTION) if inner else _setting_value(node, reader.read),
-        node_claims.places.span(member.key_start, member.key_end),
-        spelling,
-        node_claims.source,
-        node_claims.scope,
-        node_claims.strength,
-        because=reader.because,
-    )
-    node_claims.claims.append(claim)
+    spelling = "" if inner or stops else node_claims.spelling(member)
+    value = Known(SECTION) if inner else _setting_value(node, reader.read)
+    claim = node_claims.add_key(quantity, value, member, spelling, because=reader.because)
     if node.kind is Kind.ARRAY and path.count(".") < _MAX_DEPTH:
         if reader.names and any(item.member("name") for item in node.items):
             listed = [item.at("name") for item in node.items]
             # The names of variables look like placeholders.
             read = value_of if stops else reader.read
             values = [Known(f"({at})") if name is None else read(name) for at, name in enumerate(listed)]
-            node_claims.claims.append(replace(claim, quantity=f"{quantity}.names", value=lift(_together, *values)))
+            node_claims.claims.append(replace(claim, quantity=f"{quantity}.names", value=lift(_as_texts, *values)))
         for number, item in enumerate(() if stops else node.items[:_MAX_LISTED]):
             for below in item.in_force if item.kind is Kind.OBJECT else ():
                 _state(node_claims, below, f"{path}.item{number}.{reader.key_of(below.key)}", reader, left)
@@ -593,27 +564,16 @@ def _may_be_secret(node: Node) -> bool:
     )
 
 
-def _together(*items: Plain) -> Plain:
-    return tuple(str(item) for item in items)
+def _as_texts(*items: Plain) -> Plain:
+    return tuple(map(str, items))
 
 
 def _state_names(node_claims: NodeClaims, section: Node, path: str) -> None:
     """Claim that keys of a section with secrets are given, without a value."""
     for member in section.in_force[:_MAX_LISTED]:
         if _KEY.fullmatch(member.key):
-            span = node_claims.places.span(member.key_start, member.key_end)
             value = Unresolved("part of a section with secrets")
-            node_claims.claims.append(
-                Claim(
-                    f"{path}.{member.key}",
-                    value,
-                    span,
-                    member.key,
-                    node_claims.source,
-                    node_claims.scope,
-                    node_claims.strength,
-                )
-            )
+            node_claims.add_key(f"{path}.{member.key}", value, member, member.key)
 
 
 def _setting_value(node: Node, read: Callable[[Node], Value]) -> Value:
@@ -703,7 +663,7 @@ def _state_runners(node_claims: NodeClaims, root: Node, runner: Member) -> None:
     if names and all(names) and len(items) == len(runner.node.items):
         node_claims.add("runner_names", Known(names), runner)
     mode = root.member("mode")
-    node_claims.add_member("runner_mode", mode, lambda value: lift(_as_list, value))
+    node_claims.add_member("runner_mode", mode, of_each(lambda item: item if isinstance(item, tuple) else (item,)))
     running = set(_names(mode))
     for item in items:
         if running and item.text("name") not in running:
@@ -716,7 +676,7 @@ def _state_runners(node_claims: NodeClaims, root: Node, runner: Member) -> None:
                 node_claims.add_member("runner_not_distributed", reason, _text)
             continue
         fleet = item.member("fleet_mode")
-        node_claims.add_member("ps_mode", fleet, lambda value: lift(_is_server, value))
+        node_claims.add_member("ps_mode", fleet, of_each(lambda item: str(item).lower() in ("ps", "pslib")))
         if fleet is None or item.text("fleet_mode") == "ps":
             node_claims.add_member("ps_update_mode", item.member("distribute_strategy"), _mode)
 
@@ -729,20 +689,12 @@ def _names(mode: Member | None) -> Iterator[str]:
             yield node.value
 
 
-def _as_list(item: Plain) -> Plain:
-    return item if isinstance(item, tuple) else (item,)
-
-
 def _text(value: Value) -> Value:
     return lift(str, value)
 
 
 def _mode(value: Value) -> Value:
     return lift(lambda item: str(item).strip().lower().replace("half_async", "half-async"), value)
-
-
-def _is_server(item: Plain) -> Plain:
-    return str(item).lower() in ("ps", "pslib")
 
 
 def _shape(rows: Plain, width: Plain) -> Plain:

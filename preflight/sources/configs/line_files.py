@@ -172,7 +172,14 @@ class HostfileSource:
             line for line in file.text[:4096].splitlines()[:50] if line.strip() and not line.strip().startswith("#")
         ]
         hosts = sum(1 for line in head if isinstance(_match(line.strip()), tuple))
-        return bool(head) and 2 * hosts > len(head) and any(_looks_like_a_list(line) for line in head)
+        return (
+            bool(head)
+            and 2 * hosts > len(head)
+            and any(
+                (any(sign in line for sign in ("slots=", ":", ".")) or any(character.isdecimal() for character in line))
+                for line in head
+            )
+        )
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
         """State the hosts, their slots, and the totals; a bad line gives a note, and no total is known."""
@@ -190,12 +197,9 @@ class HostfileSource:
                 )
                 notes = (Note(NoteKind.MALFORMED, message, span_of(file.path, file.text, 0, 0)),)
             return Reading(notes=notes)
+        claims = tuple(_claims(lines, scope, is_whole=not notes))
         mixed = itertools.islice(_mixed_line_notes(lines), MAX_NOTES)
-        return Reading(
-            claims=tuple(_claims(lines, scope, is_whole=not notes)),
-            notes=(*notes, *mixed),
-            suppressions=suppressions(file),
-        )
+        return Reading(claims, notes=(*notes, *mixed), suppressions=suppressions(file))
 
 
 def _lines(file: SourceFile) -> tuple[list[_Line], tuple[Note, ...]]:
@@ -244,29 +248,17 @@ def _claims(lines: list[_Line], scope: Scope, *, is_whole: bool) -> Iterator[Cla
     first, last = lines[0].span, lines[-1].span
     whole = replace(first, end_line=last.end_line, end_column=last.end_column)
 
-    def claim(quantity: str, value: Plain, relation: Relation = Relation.SETS) -> Claim:
-        spelling = lines[0].spelling if len(lines) == 1 else f"{lines[0].spelling} … {lines[-1].spelling}"
-        return Claim(
-            quantity=quantity,
-            value=Known(value)
-            if is_whole or quantity == "hosts"
-            else Unresolved(f"a line of {first.path} cannot be read"),
-            span=whole,
-            spelling=_short(spelling),
-            source="hostfile",
-            scope=scope,
-            strength=Strength.CONFIG,
-            relation=relation,
-            because=each,
-        )
+    spelling = lines[0].spelling if len(lines) == 1 else f"{lines[0].spelling} … {lines[-1].spelling}"
+
+    def claim(quantity: str, stated: Plain, relation: Relation = Relation.SETS) -> Claim:
+        known = is_whole or quantity == "hosts"
+        value = Known(stated) if known else Unresolved(f"a line of {first.path} cannot be read")
+        shown = _short(spelling)
+        return Claim(quantity, value, whole, shown, "hostfile", scope, Strength.CONFIG, relation, because=each)
 
     each = tuple(
-        Claim(
-            quantity="host_slots",
-            value=Known(line.slots),
-            span=line.span,
-            spelling=_short(line.spelling),
-            source="hostfile",
+        replace(
+            Claim("host_slots", Known(line.slots), line.span, _short(line.spelling), "hostfile"),
             scope=replace(scope, node=line.host),
             strength=Strength.CONFIG,
         )
@@ -295,11 +287,6 @@ def _mixed_line_notes(lines: list[_Line]) -> Iterator[Note]:
                 " lines have; DeepSpeed stops with 'Hostfile contains a bad entry'"
             )
             yield Note(NoteKind.MALFORMED, message, line.span)
-
-
-def _looks_like_a_list(line: str) -> bool:
-    """Whether the line is more than a single word of prose."""
-    return any(sign in line for sign in ("slots=", ":", ".")) or any(character.isdecimal() for character in line)
 
 
 def _short(text: str) -> str:

@@ -180,17 +180,7 @@ class RequirementsSource:
                 if target is not None:
                     references.append(Reference(target, "requirements", span, scope))
             elif _INDEX.fullmatch(text):
-                stated.append(
-                    Claim(
-                        "wheel_cuda",
-                        Known(cuda_of(text)),
-                        span,
-                        text,
-                        "requirements",
-                        scope=scope,
-                        strength=Strength.CONFIG,
-                    )
-                )
+                stated.extend(claims(Package("cuda", "", cuda_of(text)), span, text, "requirements", scope=scope))
         return Reading(claims=tuple(stated), references=tuple(references), suppressions=suppressions(file))
 
 
@@ -235,12 +225,9 @@ def _conda(file: SourceFile) -> Iterator[tuple[Span, str, Package | None]]:
         if re.fullmatch(r"-[ \t]+pip:[ \t]*", text):
             pip_indent = indent
         elif inside and (entry := _ENTRY.fullmatch(text)):
-            claims = entry["said"].strip()
-            yield (
-                _span(file, number, line, claims),
-                claims,
-                (package_of if pip_indent >= 0 else conda_package_of)(claims),
-            )
+            named = entry["said"].strip()
+            package = package_of(named) if pip_indent >= 0 else conda_package_of(named)
+            yield _span(file, number, line, named), named, package
 
 
 def _pyproject(file: SourceFile) -> Iterator[tuple[Span, str, Package | None]]:
@@ -325,10 +312,8 @@ def _members(file: SourceFile) -> Iterator[tuple[Package, Span, str]]:
     is_json = file.path.endswith(".lock")
     root = (lenient_json if is_json else lenient_toml).parse(file.text).root
     node_claims = NodeClaims(file, "lock")
-    sections = ("default",) if is_json else ("dependencies", "pypi-dependencies")
-    for section in sections:
-        node = root.at(section) if root is not None and root.kind is Kind.OBJECT else None
-        for member in node.in_force if node is not None and node.kind is Kind.OBJECT else ():
+    for section in ("default",) if is_json else ("dependencies", "pypi-dependencies"):
+        for member in root.members_at(section) if root is not None else ():
             package = package_of(member.key + _version(member.node))
             if package is not None:
                 yield package, node_claims.span(member.node.at("version") or member.node), node_claims.spelling(member)

@@ -103,17 +103,19 @@ def _pieces(code: Text) -> Text:
     )
 
 
+def _joined_lines(text: str) -> Iterator[tuple[int, int]]:
+    """The start and end of each line, with those that continue it after a backslash."""
+    lines, at, start = text.split("\n"), 0, 0
+    for number, line in enumerate(lines):
+        at += len(line) + 1
+        if not line.rstrip("\r").endswith("\\") or number + 1 == len(lines):
+            yield start, at - 1
+            start = at
+
+
 def _recipe_lines(text: FileText) -> Iterator[tuple[Text, Place]]:
     """The command lines of a task file, continued lines included."""
-    lines = text.text.split("\n")
-    at = index = 0
-    while index < len(lines):
-        start, line = at, lines[index]
-        index, at = index + 1, at + len(line) + 1
-        while line.rstrip("\r").endswith("\\") and index < len(lines):
-            line = lines[index]
-            index, at = index + 1, at + len(line) + 1
-        end = at - 1
+    for start, end in _joined_lines(text.text):
         body = text.text[start:end]
         item = _ITEM.match(body)
         if item is None or len(body) > _MAX_LENGTH or body.lstrip().startswith("#") or not _LAUNCHES.search(body):
@@ -257,23 +259,11 @@ def _variables(text: FileText) -> tuple[_Values, dict[str, Slot]]:
 
 def _recipes(text: FileText, values: _Values) -> Iterator[tuple[int, int, tuple[Piece, ...]]]:
     """The start and end of each recipe line that launches, including continued lines, and what the shell gets."""
-    at, count = 0, 0
-    lines = text.text.split("\n")
-    index = 0
-    while index < len(lines) and count < _MAX_RECIPES:
-        start = at
-        line = lines[index]
-        index += 1
-        at += len(line) + 1
-        if not line.startswith("\t"):
-            continue
-        end = start + len(line)
-        while line.rstrip("\r").endswith("\\") and index < len(lines):
-            line = lines[index]
-            index += 1
-            at += len(line) + 1
-            end = at - 1
+    count = 0
+    for start, end in _joined_lines(text.text):
         body = text.text[start:end]
+        if not body.startswith("\t") or count >= _MAX_RECIPES:
+            continue
         skipped = len(body) - len(body.lstrip("\t @+-"))
         launches = _MAKE_LAUNCHES.search(body) is not None
         if not body.lstrip().startswith("#") and (launches or "$(" in body or "${" in body):

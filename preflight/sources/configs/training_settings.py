@@ -13,6 +13,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from preflight._util import toml
@@ -129,13 +130,8 @@ class TrainingSettingsSource:
         if _HAS_SIZE.search(head) is not None:
             beside = (_TRAINS, _HAS_COUNT, _HAS_PER_NODE, _SPREADS, _DEGREES)
             return any(pattern.search(head) is not None for pattern in beside)
-        if _HAS_NODES.search(head) is not None and _HAS_PER_NODE.search(head) is not None:
-            return True
-        if _SPREADS.search(head) is not None and _TRAINS.search(head) is not None:
-            return True
-        return _HAS_COUNT.search(head) is not None and (
-            _TRAINS.search(head) is not None or _STARTS.search(head) is not None
-        )
+        pairs = ((_HAS_NODES, _HAS_PER_NODE), (_SPREADS, _TRAINS), (_HAS_COUNT, _TRAINS), (_HAS_COUNT, _STARTS))
+        return any(one.search(head) is not None and other.search(head) is not None for one, other in pairs)
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
         """State the sizes of the training run; for a file that is read by itself also nodes and GPUs."""
@@ -207,26 +203,16 @@ def _select_claims(settings: Iterable[Setting], names: Mapping[str, tuple[str, R
     for path, claim in settings:
         above, _, key = path.lower().replace("-", "_").rpartition(".")
         below = f"{above.rpartition('.')[2]}.{key}"
-        quantity, read = names.get(below) or names.get(key, ("", _same))
+        quantity, read = names.get(below) or names.get(key, ("", READERS["any"]))
         if quantity and _ASIDE.search(above) is None:
             value = read(claim.value)
             if isinstance(value, Known):
-                found.setdefault(quantity, []).append(_about(claim, quantity, value))
+                found.setdefault(quantity, []).append(replace(claim, quantity=quantity, value=value))
     per_node = {"gpus_per_node", "processes_per_node"} & set(found)
     for quantity, claims in found.items():
         # `num_nodes` without GPUs may count those of a graph.
         if len({claim.value for claim in claims}) == 1 and (quantity != "nodes" or per_node):
             yield claims[0]
-
-
-def _about(claim: Claim, quantity: str, value: Value) -> Claim:
-    return Claim(
-        quantity, value, claim.span, claim.spelling, claim.source, claim.scope, claim.strength, origin=claim.origin
-    )
-
-
-def _same(value: Value) -> Value:
-    return value
 
 
 _FRAMEWORK_HEAD = 60_000
@@ -270,7 +256,8 @@ class FrameworkConfigSource:
         first = places.span(0, 0)
         claims = claims_of(run, scope, "", first, file.path)
         references = [Reference(path, "composed", first, scope) for path in run.files if path != file.path]
-        for path in run.composition.unknown:
-            message = f"{file.path} names `{path}`, which is not in the tree"
-            notes.append(Note(NoteKind.MISSING, message, first))
+        notes.extend(
+            Note(NoteKind.MISSING, f"{file.path} names `{path}`, which is not in the tree", first)
+            for path in run.composition.unknown
+        )
         return Reading(claims, (), tuple(references), tuple(notes), suppressions(file))
