@@ -28,20 +28,12 @@ from preflight.sources.shell.shell_source import startable
 
 #: Claims of a script that do not make it a job of its own.
 _IDLE_QUANTITIES = frozenset(
-    (
+    [
         *("script", "argument_default", "strict_arguments", "local_rank_argument", "loop_over_epochs", "entry_point"),
-        *("training_framework", "package", "wheel_cuda", "paddle_version", "installing_line"),
-        *(
-            "declared_options",
-            "imported_framework",
-            "script_feature",
-            "rank_setter",
-            "program_followed",
-            "program_outcome",
-            "config_of_option",
-            "needed_variable",
-        ),
-    )
+        *("training_framework", "package", "wheel_cuda", "paddle_version", "installing_line", "declared_options"),
+        *("imported_framework", "script_feature", "rank_setter", "program_followed", "program_outcome"),
+        *("config_of_option", "needed_variable"),
+    ]
 )
 
 #: Sources that describe something which a job may use: alone they start nothing.
@@ -477,21 +469,13 @@ def _is_python(file: SourceFile) -> bool:
     return any(isinstance(node, ast.Import | ast.ImportFrom) for node in tree.body)
 
 
-def _is_dockerfile(file: SourceFile) -> bool:
-    return _FROM.match(file.text) is not None
-
-
-def _is_shell(file: SourceFile) -> bool:
-    return bool(startable([file]))
-
-
 #: Suffixes in the order in which they are tried: what has a strict grammar first.
 _KINDS: tuple[tuple[str, Callable[[SourceFile], bool]], ...] = (
     ("", lambda file: True),
     (".json", _is_json),
     (".toml", _is_toml),
     (".yaml", lambda file: ":" in file.text),
-    (".dockerfile", _is_dockerfile),
+    (".dockerfile", lambda file: _FROM.match(file.text) is not None),
     (".py", _is_python),
-    (".sh", _is_shell),
+    (".sh", lambda file: bool(startable([file]))),
 )

@@ -178,14 +178,13 @@ class JobCollector:
         if source is None:
             if step.reference is None and self.explicit:
                 # Standard input has no name that would show its kind.
-                is_input = step.path == STDIN
-                message = f"{step.path} is not a script, configuration or hostfile that can be read"
-                message += "; name a file of one of these kinds"
-                if is_input:
-                    message = (
-                        "the content of standard input does not show what it is; add its name, as in --stdin-name "
-                        "train.sh or --stdin-name ds_config.json"
-                    )
+                message = (
+                    "the content of standard input does not show what it is; add its name, as in --stdin-name "
+                    "train.sh or --stdin-name ds_config.json"
+                    if step.path == STDIN
+                    else f"{step.path} is not a script, configuration or hostfile that can be read"
+                    "; name a file of one of these kinds"
+                )
                 self.notes.append(Note(NoteKind.UNSUPPORTED, message, Span(step.path, 1, 1, 1, 1)))
             return ()
         self.files.setdefault(step.path, InputFile(step.path, source.name, file.sha256, file.size_bytes))
@@ -353,14 +352,9 @@ class JobCollector:
 
     def job(self) -> Job:
         """The collected job, in the order in which files were found."""
-        headers = [path for path, found in self.claims.items() if any(map(_is_header, found))]
-        several = headers if len(headers) > 1 else []
-        claims = [
-            claim
-            for path, found in self.claims.items()
-            for claim in (_rescope_headers(found) if path in several else found)
-        ]
-        claims = _drop_answered(claims)
+        headers = [found for found in self.claims.values() if any(map(_is_header, found))]
+        stated = map(_rescope_headers, self.claims.values()) if len(headers) > 1 else self.claims.values()
+        claims = _drop_answered([claim for found in stated for claim in found])
         left_out = [note for path, note in self._left_out.items() if path not in self.files]
         left_out += [
             Note(
@@ -464,15 +458,9 @@ def _drop_answered(claims: Sequence[Claim]) -> list[Claim]:
         for claim in claims
         if claim.source == "arguments" and claim.scope != WHOLE_JOB and not isinstance(claim.value, Unresolved)
     }
-    return [
-        claim
-        for claim in claims
-        if not (
-            claim.source == "python"
-            and isinstance(claim.value, Unresolved)
-            and (claim.scope, claim.quantity) in answered
-        )
-    ]
+    open_claims = [claim for claim in claims if claim.source == "python" and isinstance(claim.value, Unresolved)]
+    dropped = {claim for claim in open_claims if (claim.scope, claim.quantity) in answered}
+    return [claim for claim in claims if claim not in dropped]
 
 
 def _is_header(claim: Claim) -> bool:
@@ -491,14 +479,7 @@ def _relocate(claim: Claim, origin: WrittenFile) -> Claim:
         if span.path != origin.path:
             return span
         down = origin.span.line - 1
-        return Span(
-            origin.span.path,
-            span.line + down,
-            span.column,
-            span.end_line + down,
-            span.end_column,
-            span.snippet,
-        )
+        return replace(span, path=origin.span.path, line=span.line + down, end_line=span.end_line + down)
 
     return replace(
         claim,

@@ -274,7 +274,7 @@ def read_ahead(
     # A fork of a process with threads may wait forever for a lock that none of its threads holds.
     if jobs < 2 or len(files) < MIN_FILES or not sys.platform.startswith("linux") or threading.active_count() > 1:
         return []
-    chosen = [(source, file) for source, file in files if getattr(source, "is_kept", _always)(file)]
+    chosen = [(source, file) for source, file in files if getattr(source, "is_kept", lambda file: True)(file)]
     count = min(jobs, len(chosen) // _FILES_PER_PROCESS)
     if count < 2 or len(chosen) < MIN_FILES:
         return []
@@ -296,10 +296,6 @@ def read_ahead(
                     source.keep(file, tree, reading.raw)
                 taken.append((source, file, reading.clean))
     return taken
-
-
-def _always(file: SourceFile) -> bool:
-    return True
 
 
 def _answer(tree: Tree, question: tuple[str, ...]) -> str | None:

@@ -123,7 +123,10 @@ def evaluate_words(
     state = State(variables=dict(environment))
 
     def run() -> None:
-        fields = [Field(text, cover(text, place), _is_many(text)) for text in words]
+        fields = [
+            Field(text, cover(text, place), (len(text) == 1 and isinstance(text[0], Hole) and text[0].many))
+            for text in words
+        ]
         command = machine.emit(state, fields, place)
         if command is not None:
             empty = Document((), place)
@@ -131,10 +134,6 @@ def evaluate_words(
 
     _run_guarded(machine, place, run)
     return _script(machine)
-
-
-def _is_many(text: Text) -> bool:
-    return len(text) == 1 and isinstance(text[0], Hole) and text[0].many
 
 
 def evaluate_code(

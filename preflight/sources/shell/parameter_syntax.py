@@ -220,7 +220,7 @@ def _steps(pattern: str) -> list[Callable[[str], bool] | None]:
             if not steps or steps[-1] is not None:
                 steps.append(None)
         elif operator == "?":
-            steps.append(_any_character)
+            steps.append(lambda _: True)
         elif operator == "[" and (close := pattern.find("]", at + 2)) > 0:
             steps.append(_character_class(pattern[at + 1 : close]))
             at = close
@@ -230,10 +230,6 @@ def _steps(pattern: str) -> list[Callable[[str], bool] | None]:
             steps.append(pattern[at].__eq__)
         at += 1
     return steps
-
-
-def _any_character(_: str) -> bool:
-    return True
 
 
 def _character_class(body: str) -> Callable[[str], bool]:

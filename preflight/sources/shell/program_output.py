@@ -323,7 +323,7 @@ def seq(words: Sequence[str]) -> str | None:
 def path_function(name: str, suffix: str = "") -> Callable[[str], str]:
     """The function that one of `PATH_PROGRAMS` applies to a path; `suffix` is the second argument of `basename`."""
     if name == "dirname":
-        return _dirname
+        return lambda item: posixpath.dirname(item.rstrip("/")) or ("/" if item.startswith("/") else ".")
     if name == "basename":
         return lambda item: _basename(item, suffix)
     return posixpath.normpath
@@ -332,7 +332,3 @@ def path_function(name: str, suffix: str = "") -> Callable[[str], str]:
 def _basename(item: str, suffix: str) -> str:
     base = posixpath.basename(item.rstrip("/"))
     return base.removesuffix(suffix) or base
-
-
-def _dirname(item: str) -> str:
-    return posixpath.dirname(item.rstrip("/")) or ("/" if item.startswith("/") else ".")
