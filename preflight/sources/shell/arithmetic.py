@@ -232,15 +232,13 @@ class _Parser:
                 raise NotArithmetic("')' is missing")
         elif token in self._values:
             value = self._values[token]
+        elif token:
+            value = _parse_number(token)
         else:
-            value = _parse_number(token) if token else _missing()
+            raise NotArithmetic("an operand is missing")
         for operation in reversed(signs):
             value = {"-": -value, "+": value, "!": int(not value), "~": ~value}[operation]
         return value
-
-
-def _missing() -> int:
-    raise NotArithmetic("an operand is missing")
 
 
 def _wrap(value: int) -> int:

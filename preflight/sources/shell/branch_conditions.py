@@ -25,15 +25,9 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 
-_COMPOUND_NODES = frozenset(
-    (
-        "unary_expression",
-        "binary_expression",
-        "parenthesized_expression",
-        "negation_expression",
-        "ternary_expression",
-        "postfix_expression",
-    )
+_COMPOUND_NODES = (
+    *("unary_expression", "binary_expression", "parenthesized_expression", "negation_expression"),
+    *("ternary_expression", "postfix_expression"),
 )
 _NUMERIC_OPERATORS: dict[str, Callable[[int, int], bool]] = {
     "-eq": lambda a, b: a == b,
@@ -73,14 +67,9 @@ def decide_words(state: State, fields: Sequence[Field]) -> bool | None:
     for item in fields:
         if item.many:
             return None
-        plain = item.known
-        is_operator = plain is not None and (
-            plain in _STRING_OPERATORS or plain in _NUMERIC_OPERATORS or plain in ("!", "(", ")", "-a", "-o")
-        )
-        operator = plain or ""
-        if not is_operator and plain is not None and plain in _UNARY_OPERATORS:
-            is_operator = True
-        tokens.append(_Token(operator if is_operator else "", item.text))
+        known_operators = (_STRING_OPERATORS, _NUMERIC_OPERATORS, _UNARY_OPERATORS, ("!", "(", ")", "-a", "-o"))
+        is_operator = any(item.known in operators for operators in known_operators)
+        tokens.append(_Token(item.known or "" if is_operator else "", item.text))
     return _evaluate_tokens(state, tokens)
 
 
@@ -95,17 +84,14 @@ def _flatten(
     for node in nodes:
         if len(tokens) > _MAX_TOKENS:
             return
-        if node.type in _COMPOUND_NODES:
-            waiting = [node]
-            # A chain of && is nested to the left as deep as it is long, so it is walked without recursion.
-            while waiting:
-                current = waiting.pop()
-                if current.type in _COMPOUND_NODES:
-                    waiting.extend(reversed(current.children))
-                else:
-                    _token(machine, state, document, current, tokens, double)
-        else:
-            _token(machine, state, document, node, tokens, double)
+        waiting = [node]
+        # A chain of && is nested to the left as deep as it is long, so it is walked without recursion.
+        while waiting:
+            current = waiting.pop()
+            if current.type in _COMPOUND_NODES:
+                waiting.extend(reversed(current.children))
+            else:
+                _token(machine, state, document, current, tokens, double)
 
 
 def _token(machine: Machine, state: State, document: Document, node: Node, tokens: list[_Token], double: bool) -> None:

@@ -34,6 +34,8 @@ from preflight.sources.shell.words import (
     is_empty,
     is_start_directory,
     join_texts,
+    join_words,
+    joined,
     known,
     known_strings,
     limit_size,
@@ -56,17 +58,7 @@ _NESTED = EXPANSIONS | {"string", "raw_string", "ansi_c_string", "translated_str
 _RANGE = re.compile(r"\{(-?\d{1,9})\.\.(-?\d{1,9})(?:\.\.(-?\d{1,9}))?\}")
 _LIST = re.compile(r"\{([^{}\s]*,[^{}\s]*)\}")
 _ANSI = re.compile(r"\\(n|t|r|a|b|e|E|f|v|\\|'|\"|\?|x[0-9A-Fa-f]{1,2}|[0-7]{1,3})", re.DOTALL)
-_ANSI_NAMES = {
-    "n": "\n",
-    "t": "\t",
-    "r": "\r",
-    "a": "\a",
-    "b": "\b",
-    "e": "\x1b",
-    "E": "\x1b",
-    "f": "\f",
-    "v": "\v",
-}
+_ANSI_NAMES = dict(zip("ntrabeEfv", "\n\t\r\a\b\x1b\x1b\f\v", strict=True))
 _LIST_NAME = re.compile(r"ARG|OPT|FLAG|EXTRA|CMD|PARAM|CONFIG\b|LAUNCH|[@*]", re.IGNORECASE)
 #: Characters that a backslash makes literal in double quotes and in here-documents.
 _IN_QUOTES = '$`"\\\n'
@@ -211,32 +203,17 @@ def _string_parts(machine: Machine, state: State, document: Document, node: Node
     return parts or [Part(None)]
 
 
-def heredoc_text(machine: Machine, state: State, document: Document, body: Node, *, raw: bool) -> Text:
-    """The text of a here-document; `raw` when its delimiter is quoted."""
-    if raw:
-        return document.slice(body.start_byte, body.end_byte)
-    parts = parts_between(
-        machine,
-        state,
-        document,
-        body.children,
-        body.start_byte,
-        body.end_byte,
-        quoted=True,
-        escapes=_IN_HEREDOC,
-    )
-    return tuple(part.piece for part in parts if part.piece is not None)
-
-
 def heredoc_text_of(machine: Machine, state: State, document: Document, redirect: Node) -> tuple[Text, Node] | None:
-    """The text of a here-document, and the node of its body."""
+    """The text of a here-document, as written if its delimiter is quoted, and the node of its body."""
     body = next((child for child in redirect.children if child.type == "heredoc_body"), None)
     start = next((child for child in redirect.children if child.type == "heredoc_start"), None)
     if body is None or start is None:
         return None
-    raw = any(character in document.text_of(start) for character in "'\"\\")
-    text = heredoc_text(machine, state, document, body, raw=raw)
-    return text, body
+    begin, end = body.start_byte, body.end_byte
+    if any(character in document.text_of(start) for character in "'\"\\"):
+        return document.slice(begin, end), body
+    inner = body.children
+    return joined(parts_between(machine, state, document, inner, begin, end, quoted=True, escapes=_IN_HEREDOC)), body
 
 
 def output_text(machine: Machine, state: State, document: Document, nodes: Sequence[Node]) -> Text | None:
@@ -388,8 +365,7 @@ def _arithmetic_text(machine: Machine, state: State, document: Document, node: N
     opening = 3 if raw.startswith("$((") else 2
     closing = 2 if opening == 3 else 1
     start, end = begin + opening, node.end_byte - closing
-    parts = parts_between(machine, state, document, node.children, start, end, quoted=True)
-    inner = tuple(part.piece for part in parts if part.piece is not None)
+    inner = joined(parts_between(machine, state, document, node.children, start, end, quoted=True))
     return arithmetic.evaluate_text(machine, state, inner, place, raw.strip())
 
 
@@ -463,23 +439,11 @@ def _is_from_caller(text: Text) -> bool:
 
 
 def _map_key(machine: Machine, state: State, use: Use) -> str | None:
-    pieces = parts_between(
-        machine,
-        state,
-        use.document,
-        _operand_nodes(use.node),
-        use.index_start,
-        use.index_start + len(use.index),
-        quoted=True,
-    )
-    return known(tuple(part.piece for part in pieces if part.piece is not None))
-
-
-def _operand_nodes(node: Node) -> list[Node]:
-    found: list[Node] = []
-    for child in node.children:
-        found.extend(child.children if child.type == "subscript" else (child,))
-    return found
+    inner: list[Node] = []
+    for child in use.node.children:
+        inner.extend(child.children if child.type == "subscript" else (child,))
+    start, end = use.index_start, use.index_start + len(use.index)
+    return known(joined(parts_between(machine, state, use.document, inner, start, end, quoted=True)))
 
 
 def _apply_operator(machine: Machine, state: State, use: Use, slot: Slot, current: Text) -> Text:
@@ -550,11 +514,8 @@ def _apply_default(machine: Machine, state: State, use: Use, slot: Slot, current
 def _default_where_empty(current: Text, default: Text, use: Use) -> Text:
     """Replace empty alternatives by the default."""
     if len(current) == 1 and isinstance(current[0], Alt):
-        return join_texts(
-            [opt if is_empty(opt) is False else default for opt in current[0].options],
-            use.place,
-            use.spelling,
-        )
+        options = [option if is_empty(option) is False else default for option in current[0].options]
+        return join_texts(options, use.place, use.spelling)
     return join_texts([current, default], use.place, use.spelling)
 
 
@@ -581,27 +542,18 @@ def _substring(machine: Machine, state: State, use: Use, current: Text) -> Text:
 
 def _operand_parts(machine: Machine, state: State, use: Use, *, escapes: str | None = None) -> list[Part]:
     """The operand of an expansion; `escapes` lists the characters that a backslash makes literal, None for all."""
-    return parts_between(
-        machine,
-        state,
-        use.document,
-        use.node.children,
-        use.argument,
-        use.end,
-        quoted=use.quoted,
-        escapes=escapes,
-    )
+    document, inner, start, end = use.document, use.node.children, use.argument, use.end
+    return parts_between(machine, state, document, inner, start, end, quoted=use.quoted, escapes=escapes)
 
 
 def _operand_text(machine: Machine, state: State, use: Use) -> Text:
     """The operand of an expansion, not split."""
-    return tuple(part.piece for part in _operand_parts(machine, state, use) if part.piece is not None)
+    return joined(_operand_parts(machine, state, use))
 
 
 def _operand_pattern(machine: Machine, state: State, use: Use) -> str | None:
     """The operand of a pattern operator with its backslashes; None when it is unknown."""
-    parts = _operand_parts(machine, state, use, escapes="")
-    return known(tuple(part.piece for part in parts if part.piece is not None))
+    return known(joined(_operand_parts(machine, state, use, escapes="")))
 
 
 def _slice_bounds(machine: Machine, state: State, use: Use) -> tuple[int, int | None] | None:
@@ -657,16 +609,11 @@ def _array_parts(machine: Machine, state: State, use: Use) -> list[Part]:
             return _unknown_parts(f"{use.spelling} depends on its pattern", use.place, use.spelling, quoted=False)
         machine.step(20 * len(items))
         try:
-            items = tuple(
-                Field(
-                    map_text(
-                        i.text, lambda t: parameter_syntax.apply(operator, t, operand), i.place, spelling_of(i.text)
-                    ),
-                    i.place,
-                    i.many,
-                )
+            texts = [
+                map_text(i.text, lambda t: parameter_syntax.apply(operator, t, operand), i.place, spelling_of(i.text))
                 for i in items
-            )
+            ]
+            items = tuple(Field(text, i.place, i.many) for text, i in zip(texts, items, strict=True))
         except ValueError as error:
             return _unknown_parts(f"{use.spelling} is {error}", use.place, use.spelling, quoted=False)
     return _item_parts(state, items, use, star=use.index == "*")
@@ -684,14 +631,11 @@ def _length(machine: Machine, state: State, use: Use) -> Text:
         return map_text(slot.scalar(), lambda item: str(len(item)), use.place, use.spelling)
     if slot.kind is Kind.MAP:
         return literal(str(len(slot.pairs)), use.place, use.spelling)
-    if slot.kind is Kind.ARRAY:
-        if not any(item.many for item in slot.items):
-            return literal(str(len(slot.items)), use.place, use.spelling)
-        if len(slot.items) == 1 and reasons(slot.items[0].text) == ALLOCATED_HOSTS:
-            return allocated_nodes(machine, use.place, use.spelling)
-        return hole(f"the number of elements of ${use.name}", use.place, use.spelling)
-    if slot.kind is Kind.UNSET:
-        return literal("0", use.place, use.spelling)
+    items = slot.items if slot.kind is Kind.ARRAY else ()
+    if slot.kind is Kind.UNSET or (slot.kind is Kind.ARRAY and not any(item.many for item in items)):
+        return literal(str(len(items)), use.place, use.spelling)
+    if len(items) == 1 and reasons(items[0].text) == ALLOCATED_HOSTS:
+        return allocated_nodes(machine, use.place, use.spelling)
     return hole(f"the number of elements of ${use.name}", use.place, use.spelling)
 
 
@@ -1047,21 +991,16 @@ class _OutputReader:
         return map_text(rest[0].text, program_output.path_function(name, suffix or ""), self.place, self.spelling)
 
     def expr_output(self, state: State, arguments: Sequence[Field]) -> Text | None:
-        pieces: list[Text] = []
-        for item in arguments:
-            if item.known in (":", "substr", "index", "match", "length"):
-                return None
-            pieces += [item.text, literal(" ", self.place, " ")]
-        inner = tuple(piece for text in pieces for piece in text)
+        if any(item.known in (":", "substr", "index", "match", "length") for item in arguments):
+            return None
+        inner = join_words(arguments, self.place)
         return arithmetic.evaluate_text(self.machine, state, inner, self.place, self.spelling)
 
 
 def _word_nodes(node: Node) -> list[Node]:
-    return [
-        child
-        for index, child in enumerate(node.children)
-        if node.field_name_for_child(index) in ("name", "argument") and child.is_named
-    ]
+    field_of = node.field_name_for_child
+    children = enumerate(node.children)
+    return [child for index, child in children if child.is_named and field_of(index) in ("name", "argument")]
 
 
 #: Programs that read the file named last.

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from preflight.sources.base import SSH_VALUES, SUBMITTERS, Command, SourceFile, Variable
@@ -14,44 +14,22 @@ from preflight.sources.shell.abstract_machine import Machine
 from preflight.sources.shell.lookup import MPI_ALTERNATIVES
 from preflight.sources.shell.shell_document import FileText, Lit, Place, Text
 from preflight.sources.shell.state import Kind, Positional, Slot, State, place_of, slots_from_environment
-from preflight.sources.shell.words import Field, literal, skip_characters, written_path
+from preflight.sources.shell.words import Field, join_words, literal, skip_characters, written_path
 
 SHELLS = frozenset(("bash", "sh", "dash", "zsh", "ksh", "rbash"))
 #: Programs that start a command on another host or in a container, without the caller's environment.
 CLEARS_ENVIRONMENT = frozenset(
-    (
-        *(
-            "ssh",
-            "pdsh",
-            "clush",
-            "kubectl",
-            "docker",
-            "podman",
-            "nvidia-docker",
-            "dsh",
-            "parallel-ssh",
-            "pssh",
-            "pbsdsh",
-        ),
-        *("xpk", "gcloud"),
-    )
+    [
+        *("ssh", "pdsh", "clush", "kubectl", "docker", "podman", "nvidia-docker", "dsh", "parallel-ssh", "pssh"),
+        *("pbsdsh", "xpk", "gcloud"),
+    ]
 )
 #: All programs that may start a command on different nodes from the batch script's.
 RUNS_ELSEWHERE = CLEARS_ENVIRONMENT | frozenset(
-    (
-        "srun",
-        *("mpirun", "mpiexec", *MPI_ALTERNATIVES),
-        "orterun",
-        "prterun",
-        "jsrun",
-        "aprun",
-        "flux",
-        "parallel",
-        "ray",
-        "salloc",
-        "ibrun",
-        "mpirun_rsh",
-    )
+    [
+        *("srun", "mpirun", "mpiexec", *MPI_ALTERNATIVES, "orterun", "prterun", "jsrun", "aprun", "flux", "parallel"),
+        *("ray", "salloc", "ibrun", "mpirun_rsh"),
+    ]
 )
 #: Programs that start the command that follows their own options.
 WRAPPERS = RUNS_ELSEWHERE | frozenset(
@@ -193,36 +171,25 @@ def _after_shell(fields: Sequence[Field], at: int, wrappers: tuple[str, ...]) ->
 
 
 def _ssh(fields: Sequence[Field], place: Place) -> InnerShell | None:
-    index = 1
-    while index < len(fields):
-        word = fields[index].known
-        if word is None or not word.startswith("-"):
-            break
-        index += 2 if len(word) == 2 and word[1] in SSH_VALUES else 1
+    index = _after_options(fields, lambda word: len(word) == 2 and word[1] in SSH_VALUES)
     rest = fields[index + 1 :]
     if not rest:
         return InnerShell(None, None, (), ("ssh",), reads_input=True)
-    pieces = list(rest[0].text)
-    for item in rest[1:]:
-        pieces += [*literal(" ", place, " "), *item.text]
-    return InnerShell(tuple(pieces), None, (), ("ssh",))
+    return InnerShell(join_words(rest, place), None, (), ("ssh",))
+
+
+def _after_options(fields: Sequence[Field], takes_value: Callable[[str], bool]) -> int:
+    """The index of the first word after the options of a program."""
+    index = 1
+    while index < len(fields) and (word := fields[index].known) is not None and word.startswith("-"):
+        index += 2 if takes_value(word) else 1
+    return index
 
 
 def _multi_host(fields: Sequence[Field], name: str, place: Place) -> InnerShell | None:
     """Parse `pdsh -w node[0-3] "cd /w; torchrun ..."`: all words after the options are shell code for each host."""
-    valued = _MULTI_HOST[name].split()
-    index = 1
-    while index < len(fields):
-        word = fields[index].known
-        if word is None or not word.startswith("-"):
-            break
-        index += 2 if word in valued else 1
-    if index >= len(fields):
-        return None
-    pieces = list(fields[index].text)
-    for item in fields[index + 1 :]:
-        pieces += [*literal(" ", place, " "), *item.text]
-    return InnerShell(tuple(pieces), None, (), (name,))
+    rest = fields[_after_options(fields, _MULTI_HOST[name].split().__contains__) :]
+    return InnerShell(join_words(rest, place), None, (), (name,)) if rest else None
 
 
 def _parse_typed(fields: Sequence[Field], name: str) -> InnerShell | None:
@@ -371,10 +338,7 @@ def _exported_by_sbatch(variables: dict[str, Slot], fields: Sequence[Field]) -> 
         if word.startswith("--export="):
             names = word.partition("=")[2].split(",")
             kept = dict(variables) if "ALL" in names else {n: s for n, s in variables.items() if n in names}
-            for name in names:
-                if match := _EXPORTED.fullmatch(name):
-                    text = literal(match.group(2), item.place)
-                    kept[match.group(1)] = Slot(Kind.TEXT, item.place, text, exported=True)
+            kept.update(_exported(names, item.place))
             return kept
     return variables
 
@@ -385,10 +349,13 @@ def _exported_by_qsub(variables: dict[str, Slot], fields: Sequence[Field]) -> di
     for before, item in itertools.pairwise(fields):
         if before.known != "-v":
             continue
-        for name in (item.known or "").split(","):
-            if match := _EXPORTED.fullmatch(name.strip()):
-                text = literal(match.group(2), item.place)
-                kept[match.group(1)] = Slot(Kind.TEXT, item.place, text, exported=True)
-            elif name in variables:
-                kept[name] = variables[name]
+        names = (item.known or "").split(",")
+        kept.update({name: variables[name] for name in names if name in variables})
+        kept.update(_exported([name.strip() for name in names], item.place))
     return kept
+
+
+def _exported(names: Sequence[str], place: Place) -> dict[str, Slot]:
+    """The variables of a list of names that are given values: `A=b`."""
+    found = [match for name in names if (match := _EXPORTED.fullmatch(name))]
+    return {each[1]: Slot(Kind.TEXT, place, literal(each[2], place), exported=True) for each in found}

@@ -21,7 +21,17 @@ from preflight.sources.shell.abstract_machine import Machine
 from preflight.sources.shell.expansion import expand_text, heredoc_text_of, output_text, redirected_text
 from preflight.sources.shell.shell_document import Document, Lit, Piece, Place, Text, cover
 from preflight.sources.shell.state import Kind, Slot, State
-from preflight.sources.shell.words import Field, Part, hole, is_count, known, literal, replace_spans, split_fields
+from preflight.sources.shell.words import (
+    Field,
+    Part,
+    hole,
+    is_count,
+    join_words,
+    known,
+    literal,
+    replace_spans,
+    split_fields,
+)
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -113,7 +123,7 @@ def assign_line(state: State, reader: Reader, line: Text, separators: str, fallb
         return
     for number, name in enumerate(names):
         if number == len(names) - 1 and len(words) > len(names):
-            text = tuple(_join_words(words[number:], place))
+            text = join_words(words[number:], place)
         elif number < len(words):
             text = words[number].text
         else:
@@ -121,13 +131,6 @@ def assign_line(state: State, reader: Reader, line: Text, separators: str, fallb
         if len(names) == 1 and not separators:
             text = line
         state.put(name, Slot(Kind.TEXT, words[number].place if number < len(words) else place, text))
-
-
-def _join_words(words: Sequence[Field], place: Place) -> Iterator[Piece]:
-    for number, item in enumerate(words):
-        if number:
-            yield Lit(" ", place, False)
-        yield from item.text
 
 
 def assign_array(state: State, fields: Sequence[Field], text: Text | None, place: Place) -> None:
@@ -369,22 +372,12 @@ def _columns(item: Field, separator: str) -> list[Field]:
 
 def _row_words(template: Sequence[Field], row: Sequence[Field], number: int, place: Place) -> tuple[Field, ...]:
     """The words of one command of parallel: the template with `{}`, `{1}`, `{#}` replaced."""
-    whole: list[Piece] = []
-    for at, item in enumerate(row):
-        if at:
-            whole.append(Lit(" ", place, False))
-        whole.extend(item.text)
-    values: dict[str, Text] = {
-        "{}": tuple(whole),
-        "{#}": literal(str(number), place),
-        "{%}": literal(str(number), place),
-    }
-    for at, item in enumerate(row, start=1):
-        values[f"{{{at}}}"] = item.text
+    whole, count = join_words(row, place), literal(str(number), place)
+    values: dict[str, Text] = {"{}": whole, "{#}": count, "{%}": count}
+    values.update({f"{{{at}}}": item.text for at, item in enumerate(row, start=1)})
     if not any(_PLACEHOLDER.search(piece.text) for item in template for piece in item.text if isinstance(piece, Lit)):
-        return (*template, Field(tuple(whole), cover(tuple(whole), place)))
-    pattern = re.compile(_PLACEHOLDER.pattern)
-    return tuple(Field(_substitute(item.text, pattern, values), item.place, item.many) for item in template)
+        return (*template, Field(whole, cover(whole, place)))
+    return tuple(Field(_substitute(item.text, _PLACEHOLDER, values), item.place, item.many) for item in template)
 
 
 _MAX_CHARACTERS = 100_000
@@ -639,18 +632,13 @@ def _printed_text(words: Sequence[str], fields: Sequence[Field]) -> Text | None:
         flag = rest.pop(0).known or ""
         end = "" if "n" in flag else end
         escapes = escapes or "e" in flag
-    pieces: list[Piece] = []
-    for number, item in enumerate(rest):
-        if number:
-            pieces.append(Lit(" ", item.place, False))
-        for piece in item.text:
-            if escapes and isinstance(piece, Lit) and "\\" in piece.text:
-                pieces.append(Lit(piece.text.replace("\\n", "\n").replace("\\t", "\t"), piece.place, False))
-            else:
-                pieces.append(piece)
-    if end:
-        pieces.append(Lit(end, fields[0].place, False))
-    return tuple(pieces)
+    pieces = [
+        Lit(piece.text.replace("\\n", "\n").replace("\\t", "\t"), piece.place, False)
+        if escapes and isinstance(piece, Lit) and "\\" in piece.text
+        else piece
+        for piece in join_words(rest, fields[0].place)
+    ]
+    return (*pieces, *literal(end, fields[0].place))
 
 
 def _destination(

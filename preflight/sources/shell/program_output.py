@@ -39,14 +39,8 @@ def symbol_after_filter(why: str, words: Sequence[str]) -> str | None:
         if first or (name == "awk" and _AWK_FIRST.search(rest)):
             return Symbol.FIRST_ALLOCATED_HOST.value
         return why if name in _LINE_FILTERS else None
-    single = {symbol.value for symbol in Symbol} - {
-        Symbol.ALLOCATED_HOSTS.value,
-        Symbol.NODE_LIST.value,
-        Symbol.NODE_FILE.value,
-    }
-    if why in single and (name in _LINE_FILTERS or name in ("head", "tail")):
-        return why
-    return None
+    single = {symbol.value for symbol in Symbol} - {Symbol.NODE_LIST.value, Symbol.NODE_FILE.value}
+    return why if why in single and (name in _LINE_FILTERS or name in ("head", "tail")) else None
 
 
 def filter_function(words: Sequence[str]) -> Callable[[str], str] | None:
@@ -123,16 +117,17 @@ def _cut(arguments: Sequence[str]) -> Callable[[str], str] | None:
             return None
     if not is_count(wanted) or int(wanted) < 1:
         return None
-    index = int(wanted) - 1
 
-    def cut(text: str) -> str:
-        out = []
-        for line in text.splitlines():
-            pieces = line.split(delimiter)
-            out.append(line if len(pieces) == 1 else pieces[index] if index < len(pieces) else "")
-        return "\n".join(out)
+    def cut(line: str) -> str:
+        # A line without the delimiter is printed as it is.
+        return _part(line.split(delimiter), int(wanted)) if delimiter in line else line
 
-    return cut
+    return lambda text: "\n".join(map(cut, text.splitlines()))
+
+
+def _part(parts: Sequence[str], number: int) -> str:
+    """The part with a number, counted from 1; empty if there is none."""
+    return parts[number - 1] if number <= len(parts) else ""
 
 
 def _translate(arguments: Sequence[str]) -> Callable[[str], str] | None:
@@ -171,15 +166,12 @@ def _awk(arguments: Sequence[str]) -> Callable[[str], str] | None:
         return None
     wanted = match.group(1)
 
-    def pick_field(text: str) -> str:
-        out = []
-        for line in text.splitlines():
-            pieces = line.split(separator)
-            index = len(pieces) if wanted == "NF" else int(wanted)
-            out.append(line if index == 0 else pieces[index - 1] if index <= len(pieces) else "")
-        return "\n".join(out)
+    def pick_field(line: str) -> str:
+        parts = line.split(separator)
+        number = len(parts) if wanted == "NF" else int(wanted)
+        return _part(parts, number) if number else line
 
-    return pick_field
+    return lambda text: "\n".join(map(pick_field, text.splitlines()))
 
 
 def _sed(arguments: Sequence[str]) -> Callable[[str], str] | None:
@@ -233,10 +225,8 @@ def _own_name(name: str, arguments: Sequence[Field], *, batch: bool) -> Symbol |
 
 def _srun_output(arguments: Sequence[Field]) -> Symbol | None:
     """The output of `srun -N1 -n1 -w "$head" hostname --ip-address`: a host or its address."""
-    at = next(
-        (n for n, item in enumerate(arguments) if (item.known or "").rpartition("/")[2] == "hostname"),
-        None,
-    )
+    names = [(item.known or "").rpartition("/")[2] for item in arguments]
+    at = names.index("hostname") if "hostname" in names else None
     options_text = " ".join(reasons(item.text) if item.known is None else item.known for item in arguments[:at])
     on_one_node = re.search(r"(^| )(-w|--nodelist|-N ?1\b|--nodes[= ]1\b|-n ?1\b|--ntasks[= ]1\b)", options_text)
     text = " ".join(item.known or "" for item in arguments)

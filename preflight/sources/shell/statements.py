@@ -6,6 +6,7 @@ other, and a command can start a shell whose code is statements again, so they a
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import re
@@ -42,7 +43,18 @@ from preflight.sources.shell.parameter_syntax import without_placeholders
 from preflight.sources.shell.shell_builtins import BUILTINS, NAME, Invocation
 from preflight.sources.shell.shell_document import Document, Hole, Lit, Place, Text
 from preflight.sources.shell.state import Flow, Kind, Positional, Slot, State, join_states
-from preflight.sources.shell.words import Field, hole, join_texts, known, literal, reasons, spelling_of, written_path
+from preflight.sources.shell.words import (
+    Field,
+    hole,
+    join_texts,
+    join_words,
+    joined,
+    known,
+    literal,
+    reasons,
+    spelling_of,
+    written_path,
+)
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -142,8 +154,7 @@ def _decide_test(machine: Machine, state: State, document: Document, node: Node)
         return branch_conditions.decide(machine, state, document, node)
     raw = document.text_of(node)
     start = node.start_byte + len(raw) - len(raw.lstrip()) + 2
-    parts = parts_between(machine, state, document, node.children, start, node.end_byte - 2, quoted=True)
-    inner = tuple(part.piece for part in parts if part.piece is not None)
+    inner = joined(parts_between(machine, state, document, node.children, start, node.end_byte - 2, quoted=True))
     result = known(arithmetic.evaluate_text(machine, state, inner, document.place_of(node), raw.strip()))
     return None if result is None else result.lstrip("-") != "0"
 
@@ -213,55 +224,32 @@ def _run_pipeline(machine: Machine, state: State, document: Document, node: Node
 def _run_list(machine: Machine, state: State, document: Document, node: Node) -> Result:
     """Run `a && b || c`; the grammar nests it to the left, so it is unrolled first."""
     steps: list[tuple[str, Node]] = []
-    current: Node | None = node
-    while current is not None and current.type == "list":
-        named = [child for child in current.children if child.is_named and child.type != "comment"]
-        operator = next((child.type for child in current.children if child.type in ("&&", "||")), ";")
+    first = node
+    while first.type == "list":
+        named = [child for child in first.children if child.is_named and child.type != "comment"]
+        operator = next((child.type for child in first.children if child.type in ("&&", "||")), ";")
         if len(named) < 2:
-            return run_block(machine, state, document, current.children)
+            return run_block(machine, state, document, first.children)
         steps.append((operator, named[-1]))
-        current = named[0]
-    if current is None:
-        return _DONE
-    first = current
+        first = named[0]
     flow, truth = run_statement(machine, state, document, first)
+    is_program = first.type == "command" and document.text_of(first).split(None, 1)[:1] not in (["test"], ["["])
     for operator, right in reversed(steps):
         if flow is not Flow.NEXT:
             return flow, truth
-        flow, truth = _run_operand(machine, state, document, first, operator, right, truth)
-    return flow, truth
-
-
-def _run_operand(
-    machine: Machine,
-    state: State,
-    document: Document,
-    first: Node,
-    operator: str,
-    right: Node,
-    truth: bool | None,
-) -> Result:
-    if operator == "&&" and truth is None and first.type == "command" and not _is_test(document, first):
         # A program before && is assumed to succeed, as the user intends.
-        return run_statement(machine, state, document, right)
-    if operator not in ("&&", "||"):
-        return run_statement(machine, state, document, right)
-    if truth is not None:
-        if truth == (operator == "&&"):
-            return run_statement(machine, state, document, right)
-        return Flow.NEXT, truth
-    text_shown = document.text_of(first)
-    branch = state.copy()
-    condition = f"{text_shown} &&" if operator == "&&" else f"{text_shown} ||"
-    with machine.run_conditionally(condition):
-        flow, _ = run_statement(machine, branch, document, right)
-    if flow is Flow.NEXT:
-        join_states([state.copy(), branch], state, condition)
-    return Flow.NEXT, None
-
-
-def _is_test(document: Document, node: Node) -> bool:
-    return document.text_of(node).split(None, 1)[:1] in (["test"], ["["])
+        is_assumed = operator == "&&" and truth is None and is_program
+        if is_assumed or operator == ";" or truth == (operator == "&&"):
+            flow, truth = run_statement(machine, state, document, right)
+        elif truth is None:
+            condition = f"{document.text_of(first)} {operator}"
+            branch = state.copy()
+            with machine.run_conditionally(condition):
+                flow, _ = run_statement(machine, branch, document, right)
+            if flow is Flow.NEXT:
+                join_states([state.copy(), branch], state, condition)
+            flow = Flow.NEXT
+    return flow, truth
 
 
 def _run_if(machine: Machine, state: State, document: Document, node: Node) -> Result:
@@ -324,7 +312,9 @@ def _if_clauses(node: Node) -> tuple[list[tuple[list[Node], list[Node]]], list[N
     """The (condition, body) pairs of an `if`, and the body of its `else`."""
     branches: list[tuple[list[Node], list[Node]]] = []
     otherwise: list[Node] = []
-    condition, body, in_body = _no_nodes(), _no_nodes(), False
+    condition: list[Node] = []
+    body: list[Node] = []
+    in_body = False
     for child in node.children:
         if child.type in ("if", "fi"):
             continue
@@ -342,10 +332,6 @@ def _if_clauses(node: Node) -> tuple[list[tuple[list[Node], list[Node]]], list[N
         else:
             condition.append(child)
     return [(condition, body), *branches], otherwise
-
-
-def _no_nodes() -> list[Node]:
-    return []
 
 
 def _run_case(machine: Machine, state: State, document: Document, node: Node) -> Result:
@@ -438,20 +424,10 @@ def _run_lines(
     if not reader.plain:
         return _run_body_once(machine, state, document, body, body)
     place = document.place_of(reads)
-    machine.loop_sizes.append(max(len(lines), 1))
-    try:
-        with machine.run_with_input(None):
-            for line in lines:
-                machine.step()
-                input_words.assign_line(state, reader, line, separators, place)
-                flow, _ = run_block(machine, state, document, body.children)
-                if flow in (Flow.RETURN, Flow.EXIT):
-                    return flow, None
-                if flow is Flow.BREAK:
-                    break
-    finally:
-        machine.loop_sizes.pop()
-    return Flow.NEXT, None
+    with machine.run_with_input(None):
+        assign = functools.partial(input_words.assign_line, state, reader)
+        turns = [functools.partial(assign, line, separators, place) for line in lines]
+        return _run_iterations(machine, state, document, body, turns)
 
 
 def _read_words(machine: Machine, state: State, document: Document, node: Node) -> tuple[list[Field], str]:
@@ -483,11 +459,9 @@ def _run_for(machine: Machine, state: State, document: Document, node: Node, bod
         items = list(found) if found is not None else [_unknown_arguments(state, document, node)]
     certain = not any(item.many for item in items)
     if certain and len(items) <= MAX_ITERATIONS and len(items) * math.prod(machine.loop_sizes) <= MAX_NESTED_ITERATIONS:
-        machine.loop_sizes.append(max(len(items), 1))
-        try:
-            return _run_iterations(machine, state, document, body, name, items)
-        finally:
-            machine.loop_sizes.pop()
+        slots = [Slot(Kind.TEXT, item.place, item.text) for item in items]
+        turns = [functools.partial(state.put, name, slot) for slot in slots]
+        return _run_iterations(machine, state, document, body, turns)
     if certain and len(items) <= MAX_ALTERNATIVES:
         _forget_changes(machine, state, document, body)
         text = join_texts([item.text for item in items], place, f"${name}")
@@ -507,21 +481,21 @@ def _unknown_arguments(state: State, document: Document, node: Node) -> Field:
 
 
 def _run_iterations(
-    machine: Machine,
-    state: State,
-    document: Document,
-    body: Node,
-    name: str,
-    items: list[Field],
+    machine: Machine, state: State, document: Document, body: Node, turns: Sequence[Callable[[], None]]
 ) -> Result:
-    for item in items:
-        machine.step()
-        state.put(name, Slot(Kind.TEXT, item.place, item.text))
-        flow, _ = run_block(machine, state, document, body.children)
-        if flow in (Flow.RETURN, Flow.EXIT):
-            return flow, None
-        if flow is Flow.BREAK:
-            break
+    """Run the body once after each of `turns`, which sets the variables of the loop."""
+    machine.loop_sizes.append(max(len(turns), 1))
+    try:
+        for begin in turns:
+            machine.step()
+            begin()
+            flow, _ = run_block(machine, state, document, body.children)
+            if flow in (Flow.RETURN, Flow.EXIT):
+                return flow, None
+            if flow is Flow.BREAK:
+                break
+    finally:
+        machine.loop_sizes.pop()
     return Flow.NEXT, None
 
 
@@ -542,8 +516,7 @@ def _loop_continues(
         if not conditions:
             return None
         last = conditions[-1]
-        parts = word_parts(machine, state, document, last, quoted=True)
-        inner = tuple(part.piece for part in parts if part.piece is not None)
+        inner = joined(word_parts(machine, state, document, last, quoted=True))
         plain = known(arithmetic.evaluate_text(machine, state, inner, document.place_of(last), document.text_of(last)))
         return None if plain is None else plain != "0"
     if _is_endless(document, conditions):
@@ -808,7 +781,7 @@ def _run_starts(invocation: Invocation, state: State, command: Command) -> None:
 def _run_start(machine: Machine, state: State, words: Sequence[Field], place: Place, *, code: bool) -> None:
     """Run one command by its words, or as code of a shell."""
     if code:
-        inside = Document(_join_words(words, place), place)
+        inside = Document(join_words(words, place), place)
         run_statement(machine, state, inside, inside.root)
         return
     started = machine.emit(state, words, place)
@@ -818,19 +791,16 @@ def _run_start(machine: Machine, state: State, words: Sequence[Field], place: Pl
 
 def _note_prelude(invocation: Invocation, text_shown: str) -> None:
     if _ENVIRONMENT_SETUP.match(text_shown):
-        text = literal(
-            " ".join(invocation.document.text[_call_range(invocation)].split()) or text_shown, invocation.place
-        )
+        written = " ".join(invocation.document.text[_call_range(invocation)].split())
+        text = literal(written or text_shown, invocation.place)
         invocation.state.prelude = (*invocation.state.prelude, Field(text, invocation.place))
 
 
 def _call_range(invocation: Invocation) -> slice:
     """The characters of the command in its file; empty for an inner script."""
-    if invocation.document.fallback.file.text is not invocation.document.text and len(invocation.document.text) != len(
-        invocation.document.fallback.file.text
-    ):
-        return slice(0, 0)
-    return slice(invocation.place.start, invocation.place.end)
+    own, of_file = invocation.document.text, invocation.document.fallback.file.text
+    is_inner = own is not of_file and len(own) != len(of_file)
+    return slice(0, 0) if is_inner else slice(invocation.place.start, invocation.place.end)
 
 
 def _call_function(invocation: Invocation, name: str, document: Document, body: Node) -> Result:
@@ -904,7 +874,7 @@ def _source(invocation: Invocation) -> Result:
     path = written_path(invocation.fields[1])
     place = invocation.fields[1].place
     if path is None:
-        if not _ENVIRONMENT_SETUP.match(f"source {_spelling(invocation.fields[1])}"):
+        if not _ENVIRONMENT_SETUP.match(f"source {spelling_of(invocation.fields[1].text)}"):
             machine.calls_unknown = True
             machine.add_note(NoteKind.MISSING, "the file sourced here is known only at run time", place)
         return Flow.NEXT, None
@@ -936,29 +906,14 @@ def _source(invocation: Invocation) -> Result:
     return (flow if flow is Flow.EXIT else Flow.NEXT), None
 
 
-def _spelling(item: Field) -> str:
-    """The word as the user wrote it."""
-    return spelling_of(item.text)
-
-
 def _eval(invocation: Invocation) -> Result:
-    if _ENVIRONMENT_SETUP.match(" ".join(["eval", *(_spelling(item) for item in invocation.fields[1:])])):
+    if _ENVIRONMENT_SETUP.match(" ".join(["eval", *(spelling_of(item.text) for item in invocation.fields[1:])])):
         invocation.machine.emit(invocation.target, invocation.fields, invocation.place)
         _note_prelude(invocation, "eval conda")
         return Flow.NEXT, None
-    text = without_placeholders(_join_words(invocation.fields[1:], invocation.place))
+    text = without_placeholders(join_words(invocation.fields[1:], invocation.place))
     inside = Document(text, invocation.place)
     return run_statement(invocation.machine, invocation.target, inside, inside.root)
-
-
-def _join_words(fields: Sequence[Field], place: Place) -> Text:
-    """The words as one command line, separated by blanks."""
-    pieces = []
-    for number, item in enumerate(fields):
-        if number:
-            pieces.append(literal(" ", place, " "))
-        pieces.append(item.text)
-    return tuple(piece for text in pieces for piece in text)
 
 
 def _printf(invocation: Invocation) -> Result:
@@ -1016,10 +971,9 @@ def follow_inner_shell(
 def _run_inner_text(machine: Machine, shell: State, text: Text, inner_shell: InnerShell, place: Place) -> None:
     inside = Document(text, place)
     if "sbatch" in inner_shell.wrappers:
-        known_before = {(item.option, item.span) for item in machine.directives}
-        machine.directives += [
-            d for d in sbatch_directives.directives(inside) if (d.option, d.span) not in known_before
-        ]
+        before = {(item.option, item.span) for item in machine.directives}
+        found = sbatch_directives.directives(inside)
+        machine.directives += [each for each in found if (each.option, each.span) not in before]
     run_statement(machine, shell, inside, inside.root)
 
 

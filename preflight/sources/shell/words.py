@@ -63,12 +63,8 @@ def known(text: Text) -> str | None:
     if len(text) == 1:
         piece = text[0]
         return piece.text if isinstance(piece, Lit) else None
-    out = []
-    for piece in text:
-        if not isinstance(piece, Lit):
-            return None
-        out.append(piece.text)
-    return "".join(out)
+    plain = [piece.text for piece in text if isinstance(piece, Lit)]
+    return "".join(plain) if len(plain) == len(text) else None
 
 
 def possible_texts(text: Text) -> list[str] | None:
@@ -146,6 +142,19 @@ def literal(value: str, place: Place, spelled: str | None = None) -> Text:
     return (Lit(value, place, False, spelled),) if value or spelled is not None else ()
 
 
+def join_words(fields: Iterable[Field], place: Place) -> Text:
+    """The words as one text, separated by blanks."""
+    pieces: list[Piece] = []
+    for number, item in enumerate(fields):
+        pieces += [*literal(" ", place, " "), *item.text] if number else item.text
+    return tuple(pieces)
+
+
+def joined(parts: Iterable[Part]) -> Text:
+    """The parts of a word as one text, not split."""
+    return tuple(part.piece for part in parts if part.piece is not None)
+
+
 def written_path(field: Field) -> str | None:
     """The path that a word names, `$PWD/node.sh` as one relative to where the script runs; None when it is unknown."""
     if field.known is not None or len(field.text) < 2:
@@ -212,13 +221,9 @@ def replace_spans(
 
 def is_empty(text: Text) -> bool | None:
     """Whether the text is empty; None when that depends on unknown values."""
-    for piece in text:
-        if isinstance(piece, Lit) and piece.text:
-            return False
-    found = possible_texts(text)
-    if found is None:
-        return None
-    empties = {not item for item in found}
+    if any(isinstance(piece, Lit) and piece.text for piece in text):
+        return False
+    empties = {not item for item in possible_texts(text) or ()}
     return empties.pop() if len(empties) == 1 else None
 
 
@@ -392,13 +397,9 @@ def join_texts(texts: Sequence[Text], place: Place, spelling: str) -> Text:
         return first
     head, tail = common_ends(texts)
     middles = list(dict.fromkeys(text[head : len(text) - tail] for text in texts))
-    flat: list[Text] = []
-    for middle in middles:
-        if len(middle) == 1 and isinstance(middle[0], Alt):
-            flat.extend(middle[0].options)
-        else:
-            flat.append(middle)
-    unique = _distinct(flat)
+    single = [middle[0] if len(middle) == 1 else None for middle in middles]
+    options = [one.options if isinstance(one, Alt) else (text,) for one, text in zip(single, middles, strict=True)]
+    unique = _distinct([option for each in options for option in each])
     if len(unique) == 1:
         merged: Text = unique[0]
     elif len(unique) > MAX_ALTERNATIVES:
@@ -430,10 +431,5 @@ def is_count(word: str) -> bool:
 
 def known_strings(fields: Sequence[Field]) -> list[str] | None:
     """The words as strings when all of them are known, else None."""
-    out: list[str] = []
-    for item in fields:
-        text = item.known
-        if text is None:
-            return None
-        out.append(text)
-    return out
+    found = [text for item in fields if (text := item.known) is not None]
+    return found if len(found) == len(fields) else None
