@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from preflight._util.redaction import redact, secret_pieces
 from preflight._util.secret_names import is_plain, is_secret
@@ -320,21 +320,6 @@ class Script:
     produced: frozenset[str] = frozenset()
 
 
-class LauncherReader(Protocol):
-    """Reads the command line of one launcher.
-
-    `names` are the program names it handles (`torchrun`); modules after `python -m` are listed as `-m
-    torch.distributed.run`.
-    """
-
-    name: str
-    names: tuple[str, ...]
-
-    def read(self, line: LaunchLine, tree: Tree) -> Reading:
-        """State the claims of the launcher's own part of the line (wrappers were stripped)."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class LaunchLine:
     """A launcher's command line, without the wrappers before it (srun, env, time, nohup ...)."""
@@ -350,6 +335,8 @@ class LaunchLine:
         return Scope(launch=self.launch_id)
 
 
+#: States the claims of a launcher's own part of a line.
+LauncherReader: TypeAlias = Callable[[LaunchLine, Tree], Reading]
 NO_VALUE = Unresolved("the option is the last word and has no value")
 
 

@@ -132,6 +132,13 @@ def first_of(value: Value) -> Value:
     return lift(lambda item: item[0] if isinstance(item, tuple) and item else "", as_strings(value))
 
 
+def index_of(item: Plain, members: Plain) -> Plain:
+    """The position of an item in a list; for `lift`."""
+    if not isinstance(members, tuple) or item not in members:
+        raise ValueError(f"{item} is not in the list")
+    return members.index(item)
+
+
 def as_gflag(value: Value) -> Value:
     """A boolean of gflags, which does not take `on` and `off`."""
     return lift(_gflag, value)

@@ -15,7 +15,7 @@ from preflight.sources.base import Command, Script, SourceFile, Tree
 from preflight.sources.launchers import slurm
 from preflight.sources.launchers.batch_jobs import batch_header
 from preflight.sources.launchers.launch_lines import Line, launch_lines, plain_line
-from preflight.sources.launchers.mpi import ProgramReader
+from preflight.sources.launchers.mpi import read_compiled
 from preflight.sources.launchers.option_parser import is_python, python_program
 from preflight.sources.launchers.python import spawns_ranks
 from preflight.sources.launchers.wrappers import strip_wrappers
@@ -156,14 +156,14 @@ def trace_script(file: SourceFile, tree: Tree, entries: Collection[str] = ()) ->
         spawns = line is None and (spawns_ranks(command, tree) or _starts_one_of(command, entries))
         if spawns:
             line = plain_line(command, tree, "#spawn")
-        reading = line.found.reader.read(line.line, tree) if line is not None else None
+        reading = line.found.read(line.line, tree) if line is not None else None
         if line is None or reading is None or not reading.launches:
             continue
         launch = reading.launches[0]
         program, reason = _program(command, line, launch, reading.claims)
         # `ray start` trains nothing, and a non-Python program started by mpirun is unknown.
         serves = launch.launcher == "ray" and not any(claim.quantity == "script" for claim in reading.claims)
-        ranks = not serves and not isinstance(line.found.reader, ProgramReader)
+        ranks = not serves and line.found.read is not read_compiled
         written = trace.written.get(id(command))
         found.append(TracedLaunch(launch, command, line, written, program, reason, ranks, spawns))
     return TracedScript(script, trace, tuple(found))
@@ -182,7 +182,7 @@ def _program(command: Command, line: Line, launch: Launch, claims: Sequence[Clai
         return None, f"{name} is launcher and training program in one; there is no program to replace"
     index = len(command.words) - 1 - len(launch.arguments)
     stated = [claim for claim in claims if claim.quantity == "script"]
-    if index < 1 - int(isinstance(line.found.reader, ProgramReader)) or not stated:
+    if index < 1 - int(line.found.read is read_compiled) or not stated:
         return None, f"no training program found after {name}"
     if not any(claim.span == command.words[index].span for claim in stated):
         return None, f"the training program of {name} is not at the end of the line"

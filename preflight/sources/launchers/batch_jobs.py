@@ -46,11 +46,11 @@ from preflight.model.job import (
     lift,
 )
 from preflight.model.job.value import SETTING_PREFIX
-from preflight.sources.base import Command, LaunchLine, Reading, SourceFile, Tree, Variable
+from preflight.sources.base import Command, LaunchLine, Reading, SourceFile, Tree
 from preflight.sources.launchers import slurm
 from preflight.sources.launchers.claim_builder import (
     ClaimBuilder,
-    endpoint,
+    state_endpoint,
     state_launcher,
     state_options,
     state_unknown,
@@ -60,9 +60,11 @@ from preflight.sources.launchers.option_parser import (
     GivenOption,
     ScannedLine,
     declared_table,
+    file_named,
     is_python,
     join_spans,
     known_prefix,
+    line_of,
     python_program,
     relative,
     scan,
@@ -85,95 +87,88 @@ _PORTS = (
 )
 
 
-class RayReader:
-    """Reads the commands that form a Ray cluster or submit a job to one."""
+def read_ray(line: LaunchLine, tree: Tree) -> Reading:
+    """Read the commands that form a Ray cluster or submit a job to one: the kind of node that is started, its ports and
+    GPUs, or the cluster's address and the program.
+    """
+    subcommands = [text_of(word) for word in line.words[1:3]]
+    if subcommands[:1] == ["start"]:
+        return _ray_start(line)
+    if subcommands == ["job", "submit"]:
+        return _ray_submit(line, tree)
+    if subcommands[:1] == ["submit"]:
+        return _ray_submit_to_file(line, tree)
+    return Reading()
 
-    name: str = "ray"
-    names: tuple[str, ...] = ("ray",)
 
-    def read(self, line: LaunchLine, tree: Tree) -> Reading:
-        """State the kind of node that is started, its ports and GPUs; or the cluster's address and the program."""
-        subcommands = [text_of(word) for word in line.words[1:3]]
-        if subcommands[:1] == ["start"]:
-            return self._start(line)
-        if subcommands == ["job", "submit"]:
-            return self._submit(line, tree)
-        if subcommands[:1] == ["submit"]:
-            return self._submit_to_file(line, tree)
+def _ray_start(line: LaunchLine) -> Reading:
+    scanned = scan(line.words[2:], _START)
+    if scanned.last("help") is not None:
         return Reading()
-
-    def _start(self, line: LaunchLine) -> Reading:
-        scanned = scan(line.words[2:], _START)
-        if scanned.last("help") is not None:
-            return Reading()
-        if any(isinstance(each.value, Unresolved) for each in scanned.rest):
-            # `ray start` takes options only, so that an unknown word is one of them.
-            scanned = replace(scanned, incomplete=True)
-        builder = ClaimBuilder(self.name, line.scope, line.command.condition)
-        word = line.words[0]
-        head = scanned.last("head")
-        address = scanned.last("address", "redis_address")
-        if head is not None:
-            builder.add_setting("ray_role", head, lambda _: Known("head"))
-            port = scanned.last("port", "redis_port")
-            if port is not None:
-                builder.add_setting("master_port", port, as_int)
-            elif not scanned.incomplete:
-                spelling = f"{word.spelling} start --head (without --port)"
-                builder.add("master_port", Known(_HEAD_PORT), word, spelling, strength=Strength.DEFAULT)
-            builder.add_setting("master_addr", scanned.last("node_ip_address"), as_text)
+    if any(isinstance(each.value, Unresolved) for each in scanned.rest):
+        # `ray start` takes options only, so that an unknown word is one of them.
+        scanned = replace(scanned, incomplete=True)
+    builder = ClaimBuilder("ray", line.scope, line.command.condition)
+    word = line.words[0]
+    head = scanned.last("head")
+    if head is not None:
+        builder.add_setting("ray_role", head, lambda _: Known("head"))
+        port = scanned.last("port", "redis_port")
+        if port is not None:
+            builder.add_setting("master_port", port, as_int)
         elif not scanned.incomplete:
-            builder.add("ray_role", Known("worker"), word, f"{word.spelling} start")
-            builder.add_setting("ray_port", scanned.last("port"), as_int)
-        if address is not None:
-            builder.add_setting("rendezvous_endpoint", address, as_text)
-            host, number = endpoint(address.value, address.parts)
-            builder.add_setting("master_addr", address, lambda _: host)
-            if number is not None:
-                builder.add_setting("master_port", address, lambda _: number)
-        if not scanned.incomplete:
-            block = scanned.last("block")
-            builder.add("ray_block", Known(block is not None), block or word)
-        state_options(builder, "ray-start", scanned.last)
-        _state_ports(builder, scanned)
-        state_unknown(builder, scanned)
-        state_launcher(builder, "ray_start", word, scanned)
-        launch = Launch(
-            id=line.launch_id,
-            launcher=self.name,
-            span=word.span,
-            wrappers=line.wrappers,
-            condition=line.command.condition,
-        )
-        return Reading(claims=tuple(builder.claims), launches=(launch,))
+            spelling = f"{word.spelling} start --head (without --port)"
+            builder.add("master_port", Known(_HEAD_PORT), word, spelling, strength=Strength.DEFAULT)
+        builder.add_setting("master_addr", scanned.last("node_ip_address"), as_text)
+    elif not scanned.incomplete:
+        builder.add("ray_role", Known("worker"), word, f"{word.spelling} start")
+        builder.add_setting("ray_port", scanned.last("port"), as_int)
+    state_endpoint(builder, scanned.last("address", "redis_address"))
+    if not scanned.incomplete:
+        block = scanned.last("block")
+        builder.add("ray_block", Known(block is not None), block or word)
+    state_options(builder, "ray-start", scanned.last)
+    _state_ports(builder, scanned)
+    state_unknown(builder, scanned)
+    state_launcher(builder, "ray_start", word, scanned)
+    launch = Launch(
+        id=line.launch_id,
+        launcher="ray",
+        span=word.span,
+        wrappers=line.wrappers,
+        condition=line.command.condition,
+    )
+    return Reading(claims=tuple(builder.claims), launches=(launch,))
 
-    def _submit(self, line: LaunchLine, tree: Tree) -> Reading:
-        scanned = scan(line.words[3:], _SUBMIT)
-        if scanned.last("help") is not None:
-            return Reading()
-        builder = ClaimBuilder(self.name, line.scope, line.command.condition)
-        builder.add("ray_role", Known("submit"), line.words[0])
-        state_options(builder, "ray-submit", scanned.last)
-        state_unknown(builder, scanned)
-        state_launcher(builder, "ray_job_submit", line.words[0], scanned)
-        words, module = list(scanned.rest), False
-        if is_python(words):
-            found = python_program(words)
-            words, module = (list(found.words), found.module) if found is not None else ([], False)
-        program = read_program(line, self.name, words, tree, module=module)
-        return program.reading(builder.claims)
 
-    def _submit_to_file(self, line: LaunchLine, tree: Tree) -> Reading:
-        scanned = scan(line.words[2:], _SUBMIT_TO_FILE)
-        if scanned.last("help") is not None or len(scanned.rest) < 2:
-            return Reading()
-        builder = ClaimBuilder(self.name, line.scope, line.command.condition)
-        cluster, *words = scanned.rest
-        builder.add("ray_role", Known("submit"), line.words[0])
-        target = relative(text_of(cluster) or "", line, tree)
-        words = [word for word in words if text_of(word) != "--"]
-        file = Reference(target, "cluster", cluster.span, line.scope) if target is not None else None
-        return read_program(line, self.name, words, tree).reading(builder.claims, (file,) if file is not None else ())
+def _ray_submit(line: LaunchLine, tree: Tree) -> Reading:
+    scanned = scan(line.words[3:], _SUBMIT)
+    if scanned.last("help") is not None:
+        return Reading()
+    builder = ClaimBuilder("ray", line.scope, line.command.condition)
+    builder.add("ray_role", Known("submit"), line.words[0])
+    state_options(builder, "ray-submit", scanned.last)
+    state_unknown(builder, scanned)
+    state_launcher(builder, "ray_job_submit", line.words[0], scanned)
+    words, module = list(scanned.rest), False
+    if is_python(words):
+        found = python_program(words)
+        words, module = (list(found.words), found.module) if found is not None else ([], False)
+    program = read_program(line, "ray", words, tree, module=module)
+    return program.reading(builder.claims)
+
+
+def _ray_submit_to_file(line: LaunchLine, tree: Tree) -> Reading:
+    scanned = scan(line.words[2:], _SUBMIT_TO_FILE)
+    if scanned.last("help") is not None or len(scanned.rest) < 2:
+        return Reading()
+    builder = ClaimBuilder("ray", line.scope, line.command.condition)
+    cluster, *words = scanned.rest
+    builder.add("ray_role", Known("submit"), line.words[0])
+    target = relative(text_of(cluster) or "", line, tree)
+    words = [word for word in words if text_of(word) != "--"]
+    file = Reference(target, "cluster", cluster.span, line.scope) if target is not None else None
+    return read_program(line, "ray", words, tree).reading(builder.claims, (file,) if file is not None else ())
 
 
 def _state_ports(builder: ClaimBuilder, scanned: ScannedLine) -> None:
@@ -260,15 +255,15 @@ def submitted_task(command: Command, tree: Tree) -> Reading:
         return Reading()
     if any(known_prefix(word).partition("=")[0] in _CHANGING_OPTIONS for word in stripped.words[1:]):
         return Reading()
-    line = LaunchLine(f"{command.span.path}:{command.span.line}", stripped.words, command)
+    line = line_of(command, stripped.words)
     for word in stripped.words[2:]:
         for text in texts(word.value):
-            target = relative(text, line, tree) if text.lower().endswith(_SUFFIXES) else None
-            if target is not None and isinstance(tree.read(target), SourceFile):
+            file = file_named(text, line, tree) if text.lower().endswith(_SUFFIXES) else None
+            if file is not None:
                 builder = ClaimBuilder(program, condition=command.condition)
                 if all(text_of(word) is not None for word in stripped.words):
-                    builder.add("submitted_task", Known(target), word)
-                reference = Reference(target, task_role(_ORCHESTRATORS[program]), word.span)
+                    builder.add("submitted_task", Known(file.path), word)
+                reference = Reference(file.path, task_role(_ORCHESTRATORS[program]), word.span)
                 return Reading(claims=tuple(builder.claims), references=(reference,))
     return Reading()
 
@@ -279,13 +274,12 @@ def applied_clusters(command: Command, tree: Tree) -> Iterator[Reference]:
     names = [text_of(word) or "" for word in words]
     if posixpath.basename(names[0] if names else "") != "kubectl" or not {"apply", "create"}.intersection(names[1:]):
         return
-    line = LaunchLine(f"{command.span.path}:{command.span.line}", words, command)
+    line = line_of(command, words)
     for before, name, word in zip(names, names[1:], words[1:], strict=False):
         given = name if before in ("-f", "--filename") else name.partition("--filename=")[2]
-        target = relative(given, line, tree) if given.lower().endswith(_SUFFIXES) else None
-        file = tree.read(target) if target is not None else None
-        if target is not None and isinstance(file, SourceFile) and "kind: RayCluster" in file.text:
-            yield Reference(target, "manifest", word.span)
+        file = file_named(given, line, tree) if given.lower().endswith(_SUFFIXES) else None
+        if file is not None and "kind: RayCluster" in file.text:
+            yield Reference(file.path, "manifest", word.span)
 
 
 _OPTIONS = declared_table("xpk")
@@ -296,33 +290,27 @@ _CHIPS_PER_HOST = 4
 _LAUNCHERS = re.compile(r"\b(?:torchrun|torch\.distributed\.(?:run|launch)|accelerate\s+launch|deepspeed|mpirun)\b")
 
 
-class XpkReader:
-    """Reads the command line of xpk when it creates a workload."""
-
-    name: str = "xpk"
-    names: tuple[str, ...] = ("xpk", "xpk.py")
-
-    def read(self, line: LaunchLine, tree: Tree) -> Reading:
-        """State the hosts that the workload takes, and one process on each."""
-        words = line.words[1:]
-        if len(words) < 2 or text_of(words[0]) != "workload" or text_of(words[1]) not in _ACTIONS:
-            return Reading()
-        scanned = scan(words[2:], _OPTIONS)
-        command = scanned.last("command")
-        if command is not None and _LAUNCHERS.search(command.spelling):
-            return Reading()
-        builder = ClaimBuilder(self.name, line.scope, line.command.condition)
-        nodes = scanned.last("nodes")
-        device = scanned.last("device")
-        if nodes is not None:
-            builder.add_setting("nodes", nodes, as_int)
-        elif device is not None:
-            builder.add_setting("nodes", device, lambda value: _hosts(value, scanned.last("slices")))
-        if device is not None:
-            spelling = f"{line.words[0].spelling} (one process on each host)"
-            builder.add("processes_per_node", Known(1), line.words[0], spelling, strength=Strength.DEFAULT)
-        started = read_program(line, self.name, (), tree)
-        return started.reading(builder.claims)
+def read_xpk(line: LaunchLine, tree: Tree) -> Reading:
+    """Read the command line of xpk when it creates a workload: the hosts that it takes, and one process on each."""
+    words = line.words[1:]
+    if len(words) < 2 or text_of(words[0]) != "workload" or text_of(words[1]) not in _ACTIONS:
+        return Reading()
+    scanned = scan(words[2:], _OPTIONS)
+    command = scanned.last("command")
+    if command is not None and _LAUNCHERS.search(command.spelling):
+        return Reading()
+    builder = ClaimBuilder("xpk", line.scope, line.command.condition)
+    nodes = scanned.last("nodes")
+    device = scanned.last("device")
+    if nodes is not None:
+        builder.add_setting("nodes", nodes, as_int)
+    elif device is not None:
+        builder.add_setting("nodes", device, lambda value: _hosts(value, scanned.last("slices")))
+    if device is not None:
+        spelling = f"{line.words[0].spelling} (one process on each host)"
+        builder.add("processes_per_node", Known(1), line.words[0], spelling, strength=Strength.DEFAULT)
+    started = read_program(line, "xpk", (), tree)
+    return started.reading(builder.claims)
 
 
 def _hosts(device: Value, slices: GivenOption | None) -> Value:
@@ -617,7 +605,7 @@ def _left_behind(commands: Sequence[Command]) -> Iterator[Claim]:
         words = [text_of(word) or "" for word in command.words]
         if command.background and words:
             builder = ClaimBuilder("shell", Scope(), command.condition)
-            spelling = " ".join(" ".join(word.spelling.split()) for word in command.words)[:_MAX_SPELLING]
+            spelling = _spelling(command)
             builder.add("left_behind", Known(True), command.span, spelling, strength=Strength.FLAG)
             yield from builder.claims
         if not words or posixpath.basename(words[0]) not in _INSTANT:
@@ -629,7 +617,7 @@ def _step_claims(
 ) -> tuple[Claim, ...]:
     builder = ClaimBuilder("srun", scope, command.condition)
     words = strip_wrappers(command).words
-    spelling = " ".join(" ".join(word.spelling.split()) for word in command.words)[:_MAX_SPELLING]
+    spelling = _spelling(command)
     span = join_spans(srun.word.span, command.words[-1].span)
 
     def add(quantity: str, value: Value, shown: str = spelling) -> None:
@@ -653,7 +641,7 @@ def _step_claims(
     options = slurm.from_options(srun.scanned.given)
     unknown_options = Unresolved("options of srun that are known only at run time") if srun.scanned.incomplete else None
     _state_sizes(builder, options, header, unknown_options)
-    cores = srun.scanned.last("cpus_per_task") or variable_setting(_variable(command, "SRUN_CPUS_PER_TASK"))
+    cores = srun.scanned.last("cpus_per_task") or variable_setting(command.environment.get("SRUN_CPUS_PER_TASK"))
     if cores is not None:
         builder.add_setting("step_cpus_per_task", cores, as_int)
     elif unknown_options is not None:
@@ -747,13 +735,13 @@ def _kills_on_failure(command: Command, srun: Wrapper) -> bool:
         return "0" not in alternatives(given.value)
     if any((text_of(word) or "").startswith("-K") for word in srun.scanned.unknown):
         return True
-    variable = _variable(command, "SLURM_KILL_BAD_EXIT")
+    variable = command.environment.get("SLURM_KILL_BAD_EXIT")
     return variable is not None and variable.value not in (Known("0"), Known(""))
 
 
-def _variable(command: Command, name: str) -> Variable | None:
-    """A variable in the environment of srun."""
-    return command.environment.get(name)
+def _spelling(command: Command) -> str:
+    """A command on one line, shortened."""
+    return " ".join(" ".join(word.spelling.split()) for word in command.words)[:_MAX_SPELLING]
 
 
 def _setup_claims(command: Command, words: Sequence[str]) -> tuple[Claim, ...]:
@@ -761,7 +749,7 @@ def _setup_claims(command: Command, words: Sequence[str]) -> tuple[Claim, ...]:
     if not words or command.outer is not None:
         return ()
     builder = ClaimBuilder("shell", Scope(), command.condition)
-    spelling = " ".join(" ".join(word.spelling.split()) for word in command.words)[:_MAX_SPELLING]
+    spelling = _spelling(command)
     name = posixpath.basename(words[0])
     if name in _REMOTE_STARTERS:
         builder.add("reaches_nodes", Known(name), command.span, spelling)
@@ -779,7 +767,7 @@ def _wait_claims(command: Command, words: Sequence[str]) -> tuple[Claim, ...]:
     if not words or command.outer is not None or words[0] not in ("wait", "trap"):
         return ()
     builder = ClaimBuilder("shell", Scope(), command.condition)
-    spelling = " ".join(" ".join(word.spelling.split()) for word in command.words)[:_MAX_SPELLING]
+    spelling = _spelling(command)
 
     def add(quantity: str, value: Value) -> None:
         builder.add(quantity, value, command.span, spelling, strength=Strength.FLAG, relation=Relation.SETS)

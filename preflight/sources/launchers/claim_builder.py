@@ -46,7 +46,7 @@ from preflight.sources.launchers.option_parser import (
     texts,
 )
 from preflight.sources.tables import Generated
-from preflight.sources.value_readers import READERS
+from preflight.sources.value_readers import READERS, as_text
 
 #: A range such as `2:40` with more members than this stays unresolved.
 _MAX_RANGE = 16
@@ -330,6 +330,20 @@ def endpoint(value: Value, parts: tuple[Value, ...] = ()) -> tuple[Value, Value 
     if not any(_port(str(item)) for item in alternatives(value)):
         return host, None
     return host, lift(lambda item: int(_port(str(item))), value)
+
+
+def state_endpoint(
+    builder: ClaimBuilder, given: GivenOption | None, read: Callable[[Value], Value] = lambda value: value
+) -> Value | None:
+    """State an endpoint, its host and its port, and return the port; `read` removes what is before the host."""
+    if given is None:
+        return None
+    builder.add_setting("rendezvous_endpoint", given, as_text)
+    host, port = endpoint(read(given.value), given.parts)
+    builder.add_setting("master_addr", given, lambda _: host)
+    if port is not None:
+        builder.add_setting("master_port", given, lambda _: port)
+    return port
 
 
 def _host(text: str) -> str:

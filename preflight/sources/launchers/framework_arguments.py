@@ -326,36 +326,22 @@ def _state_group(
 ) -> None:
     """State a role's nodes and GPUs; those of the trained role are the launch's own."""
     scope = builder.scope if role == framework.roles[0] else replace(builder.scope, role=role)
-    sides = list(_sides(framework, role, scanned, word))
-    if len(sides) < 2:
+    options = {"nodes": f"{role}_num_nodes", "processes_per_node": f"{role}_num_gpus_per_node"}
+    without = [option for option in options.values() if scanned.last(option) is None]
+    if without and (scanned.incomplete or not framework.defaults.keys() >= set(without)):
         return
-    claims: list[Claim] = []
-    for quantity, value, span_of, spelling, strength in sides:
-        claims.append(builder.add(quantity, value, span_of.span, spelling, strength=strength, scope=scope))
-    world = lift(product, claims[0].value, claims[1].value)
-    spelling = f"{claims[0].spelling} x {claims[1].spelling}"
-    builder.add(
-        "world_size",
-        world,
-        claims[1].span,
-        spelling,
-        strength=max(claim.strength for claim in claims),
-        scope=scope,
-        because=tuple(claims),
-    )
-
-
-def _sides(
-    framework: ArgumentFramework, role: str, scanned: ScannedLine, word: Word
-) -> Iterator[tuple[str, Value, Word, str, Strength]]:
-    for quantity, option in (("nodes", f"{role}_num_nodes"), ("processes_per_node", f"{role}_num_gpus_per_node")):
+    sides: list[Claim] = []
+    for quantity, option in options.items():
         given = scanned.last(option)
         if given is not None:
-            place = replace(word, span=given.span)
-            yield quantity, as_int(given.value), place, given.spelling, Strength.FLAG
-        elif option in framework.defaults and not scanned.incomplete:
-            shown = f"{word.spelling} (without --{option})"
-            yield quantity, Known(framework.defaults[option]), word, shown, Strength.DEFAULT
+            sides.append(builder.add(quantity, as_int(given.value), given, scope=scope))
+        else:
+            default, shown = Known(framework.defaults[option]), f"{word.spelling} (without --{option})"
+            sides.append(builder.add(quantity, default, word, shown, strength=Strength.DEFAULT, scope=scope))
+    world = lift(product, *(side.value for side in sides))
+    spelling = " x ".join(side.spelling for side in sides)
+    strength = max(side.strength for side in sides)
+    builder.add("world_size", world, sides[1].span, spelling, strength=strength, scope=scope, because=tuple(sides))
 
 
 #: The role in which a launch refers to such a file.
@@ -396,9 +382,9 @@ def framework_claims(
     if framework.registries:
         # A function of the module makes the configuration, whose keys no released table has.
         module = scan(words[1:], _REGISTRY).last("module")
-        builder.add_setting(f"{SETTING_PREFIX}{framework.name}.module", module, lambda value: value)
+        builder.add_setting(f"{SETTING_PREFIX}{framework.name}.module", module)
     for path in framework.extended_by:
-        builder.add_setting(f"{SETTING_PREFIX}{framework.name}.{path}", given.get(path), lambda value: value)
+        builder.add_setting(f"{SETTING_PREFIX}{framework.name}.{path}", given.get(path))
     for path, option in given.items() if framework.settings or framework.name in _WITH_SETTINGS else ():
         builder.add_setting(f"{SETTING_PREFIX}{framework.name}.{path}", option, lambda value: lift(_plain, value))
     return tuple(builder.claims), tuple(references)

@@ -6,8 +6,10 @@ import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
+from preflight._util import toml
 from preflight._util.sequences import grouped
 from preflight.model.job import Claim, Known, Note, NoteKind, Scope, Span
 from preflight.model.job.job import SUBMISSION
@@ -15,8 +17,16 @@ from preflight.sources.base import Command, LauncherReader, LaunchLine, Reading,
 from preflight.sources.containers import is_container_file
 from preflight.sources.hydra.configuration import FRAMEWORKS
 from preflight.sources.hydra.run_config import framework_of_line, framework_of_program
-from preflight.sources.launchers import mpi, slurm
-from preflight.sources.launchers.batch_jobs import RayReader, XpkReader, applied_clusters, state_waits, submitted_task
+from preflight.sources.launchers import (
+    batch_jobs,
+    mpi,
+    paddle,
+    server_launchers,
+    slurm,
+    torch_launchers,
+    training_clis,
+)
+from preflight.sources.launchers.batch_jobs import applied_clusters, state_waits, submitted_task
 from preflight.sources.launchers.claim_builder import ClaimBuilder, with_origins
 from preflight.sources.launchers.framework_arguments import ARGUMENT_FRAMEWORKS, argument_framework, starts_ranks
 from preflight.sources.launchers.launch_context import (
@@ -30,7 +40,7 @@ from preflight.sources.launchers.launch_context import (
     state_withheld_variables,
     wrappers_reach_nodes,
 )
-from preflight.sources.launchers.mpi import ProgramReader, app_contexts, is_program
+from preflight.sources.launchers.mpi import app_contexts, is_program
 from preflight.sources.launchers.option_parser import (
     GivenOption,
     PythonProgram,
@@ -40,39 +50,16 @@ from preflight.sources.launchers.option_parser import (
     python_program,
     text_of,
 )
-from preflight.sources.launchers.paddle import PaddleReader, PaddleV2Reader, PaddleWrapperReader, is_wrapper
 from preflight.sources.launchers.python import (
-    PythonReader,
-    UnknownReader,
     has_ranks,
     plain_program,
+    read_python,
+    read_unknown,
     spawns_ranks,
     takes_a_role,
     unknown_launcher,
 )
 from preflight.sources.launchers.script_arguments import gives_rank, is_one_of_several
-from preflight.sources.launchers.server_launchers import ServerLauncher
-from preflight.sources.launchers.torch_launchers import (
-    AccelerateReader,
-    ColossalReader,
-    ComposerReader,
-    DeepSpeedReader,
-    DeterminedReader,
-    FabricReader,
-    TorchrunReader,
-    TorchxReader,
-)
-from preflight.sources.launchers.training_clis import (
-    AxolotlReader,
-    FairseqReader,
-    LlamaFactoryReader,
-    NemoReader,
-    PaddleFormersReader,
-    PrimusReader,
-    SwiftReader,
-    TrlReader,
-    TuneReader,
-)
 from preflight.sources.launchers.wrappers import (
     WRAPPER_SYNTAX,
     StrippedCommand,
@@ -85,36 +72,33 @@ from preflight.sources.launchers.wrappers import (
     with_default,
 )
 
-#: Launcher readers in order of precedence; plain python is tried when none of them matches.
-READERS: tuple[LauncherReader, ...] = (
-    TorchrunReader(),
-    DeepSpeedReader(),
-    AccelerateReader(),
-    PaddleReader(),
-    PaddleWrapperReader(),
-    PaddleV2Reader(),
-    RayReader(),
-    ComposerReader(),
-    FabricReader(),
-    ColossalReader(),
-    TorchxReader(),
-    DeterminedReader(),
-    LlamaFactoryReader(),
-    AxolotlReader(),
-    TrlReader(),
-    TuneReader(),
-    SwiftReader(),
-    PrimusReader(),
-    NemoReader(),
-    PaddleFormersReader(),
-    FairseqReader(),
-    ServerLauncher(),
-    XpkReader(),
-)
-#: The first reader of each name.
-_BY_NAME = {name: reader for reader in reversed(READERS) for name in reader.names}
-_PYTHON_READER = PythonReader()
-_PROGRAM_READER = ProgramReader()
+#: How the line of each launcher is read; `programs.toml` has the names of each.
+_READERS: dict[str, LauncherReader] = {
+    "torchrun": torch_launchers.read_torchrun,
+    "deepspeed": torch_launchers.read_deepspeed,
+    "accelerate": torch_launchers.read_accelerate,
+    "paddle": paddle.read_paddle,
+    "paddle-wrapper": paddle.read_paddle_wrapper,
+    "paddle-v2": paddle.read_paddle_v2,
+    "ray": batch_jobs.read_ray,
+    "composer": torch_launchers.read_composer,
+    "fabric": torch_launchers.read_fabric,
+    "colossalai": torch_launchers.read_colossalai,
+    "torchx": torch_launchers.read_torchx,
+    "determined": torch_launchers.read_determined,
+    "llamafactory": training_clis.read_llamafactory,
+    "axolotl": training_clis.read_axolotl,
+    "trl": training_clis.read_trl,
+    "tune": training_clis.read_tune,
+    "swift": training_clis.read_swift,
+    "primus": training_clis.read_primus,
+    "nemo": training_clis.read_nemo,
+    "paddleformers": training_clis.read_paddleformers,
+    "fairseq": training_clis.read_fairseq,
+    "server-launcher": server_launchers.read_server_launcher,
+    "xpk": batch_jobs.read_xpk,
+}
+_BY_NAME = {name: _READERS[key] for key, names in toml.beside(__file__, "programs.toml").items() for name in names}
 _REACHES_NODES = ("deepspeed", "colossalai", "torchx", "xpk")
 #: Programs that start all ranks of a Ray cluster.
 _STARTS_ALL = frozenset(
@@ -136,9 +120,9 @@ _DEFAULTED = re.compile(r"\$\(\w+\)|\$\{\w+:?-")
 
 
 class _LauncherMatch(NamedTuple):
-    """A launcher on a line: its reader, its words, and the interpreter before `-m`."""
+    """A launcher on a line: how it is read, its words, and the interpreter before `-m`."""
 
-    reader: LauncherReader
+    read: LauncherReader
     words: tuple[Word, ...]
     interpreter: Word | None
 
@@ -215,7 +199,7 @@ def plain_line(command: Command, tree: Tree, mark: str = "") -> Line:
         command=replace(command, environment=environment),
         wrappers=tuple(wrapper.name for wrapper in stripped.wrappers if wrapper.name != "env"),
     )
-    return Line(line, _LauncherMatch(_PYTHON_READER, line.words, line.words[0]), stripped.wrappers, environment)
+    return Line(line, _LauncherMatch(read_python, line.words, line.words[0]), stripped.wrappers, environment)
 
 
 def launch_lines(
@@ -308,12 +292,12 @@ def launch_line(
             or _starts_all_ranks(command, program, tree)
             or (tree is not None and _is_told_who_it_is(command, program, environment, tree))
         )
-        found = _LauncherMatch(_PYTHON_READER, stripped.words, stripped.words[0]) if ranked else None
+        found = _LauncherMatch(read_python, stripped.words, stripped.words[0]) if ranked else None
     if found is None and not followed and _is_program_of_ranks(stripped, header):
-        found = _LauncherMatch(_PROGRAM_READER, stripped.words, None)
+        found = _LauncherMatch(mpi.read_compiled, stripped.words, None)
     if found is None and not followed:
         at = unknown_launcher(stripped.words, tree, command)
-        found = _LauncherMatch(UnknownReader(at), stripped.words, None) if at is not None else None
+        found = _LauncherMatch(partial(read_unknown, at=at), stripped.words, None) if at is not None else None
     if found is None:
         return None
     environment = environment_of(command, stripped.wrappers, tree)
@@ -457,21 +441,21 @@ def _find_launcher(words: Sequence[Word]) -> _LauncherMatch | None:
         return None
     inner = text_of(program.words[0]) or ""
     if program.module:
-        reader = _BY_NAME.get(f"-m {inner}")
+        read = _BY_NAME.get(f"-m {inner}")
     else:
         # `python /opt/env/bin/torchrun`, `python .../torch/distributed/launch.py`
         as_module = "." + inner.removesuffix(".py").replace("/", ".")
         file_name = posixpath.basename(inner)
-        reader = next(
+        read = next(
             (
                 found
                 for known, found in _BY_NAME.items()
                 if known == file_name
                 or (known.startswith("-m ") and "." in known and as_module.endswith("." + known[3:]))
             ),
-            PaddleWrapperReader() if inner.endswith(".py") and is_wrapper(program.words) else None,
+            paddle.read_paddle_wrapper if inner.endswith(".py") and paddle.is_wrapper(program.words) else None,
         )
-    return _LauncherMatch(reader, program.words, program.interpreter) if reader is not None else None
+    return _LauncherMatch(read, program.words, program.interpreter) if read is not None else None
 
 
 def _is_distributed(
@@ -524,7 +508,7 @@ def _starts_elsewhere(command: Command) -> bool:
 
 def _read_line(line: Line, header: dict[str, GivenOption], tree: Tree, *, elsewhere: bool, scheduler: str) -> Reading:
     launch = line.line
-    reading = line.found.reader.read(launch, tree)
+    reading = line.found.read(launch, tree)
     if not reading.launches:
         return reading
     context, references = state_context(launch, line.wrappers, line.found.interpreter, tree)

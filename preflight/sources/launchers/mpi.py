@@ -284,20 +284,15 @@ def is_program(word: Word) -> bool:
     return bool(name) and name not in _NOT_READ and name not in HARMLESS and not name.startswith("-")
 
 
-class ProgramReader:
-    """Reads any other program that mpirun or srun starts several times: nccl-tests, a compiled trainer."""
+def read_compiled(line: LaunchLine, tree: Tree) -> Reading:
+    """Read any other program that mpirun or srun starts several times (nccl-tests, a compiled trainer).
 
-    name: str = "mpirun"
-    names: tuple[str, ...] = ()
-
-    def read(self, line: LaunchLine, tree: Tree) -> Reading:
-        """Return the launch; mpirun's own claims are stated with its context."""
-        launcher = next(
-            (name for name in reversed(line.wrappers) if name in ("mpirun", "horovodrun", "srun")), self.name
-        )
-        program = read_program(line, launcher, line.words, tree)
-        references = tuple(r for r in program.references if r.target.endswith((".py", ".sh")))
-        return Reading(claims=program.claims, launches=(program.launch,), references=references)
+    The claims of mpirun itself are stated with its context.
+    """
+    launcher = next((name for name in reversed(line.wrappers) if name in ("mpirun", "horovodrun", "srun")), "mpirun")
+    program = read_program(line, launcher, line.words, tree)
+    references = tuple(r for r in program.references if r.target.endswith((".py", ".sh")))
+    return Reading(claims=program.claims, launches=(program.launch,), references=references)
 
 
 JSRUN = declared_table("jsrun")

@@ -6,6 +6,7 @@ that may stand for several (`$EXTRA_ARGS`) makes the result incomplete instead o
 
 from __future__ import annotations
 
+import itertools
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 from preflight._util import toml
 from preflight.model.job import Known, OneOf, Reference, Span, Strength, Unresolved, Value, alternatives, lift
 from preflight.model.job.value import Symbol, symbols_in, with_affixes
-from preflight.sources.base import NO_VALUE, LaunchLine, SourceFile, Tree, Word
+from preflight.sources.base import NO_VALUE, Command, LaunchLine, SourceFile, Tree, Word
 from preflight.sources.tables import load_table
 
 #: Words searched for a program after a word that may be several.
@@ -376,6 +377,29 @@ def file_named(path: str | None, line: LaunchLine, tree: Tree | None) -> SourceF
     """The file that the command would open at `path`; None if there is none below the root."""
     target = relative(path, line, tree) if path and tree is not None else None
     file = tree.read(target) if tree is not None and target is not None else None
+    return file if isinstance(file, SourceFile) else None
+
+
+def named_values(words: Sequence[Word]) -> Iterator[tuple[str, str, Word, Word]]:
+    """Yield each word as an option: its name, the known text of its value, itself, and the word that has the value:
+    its own after `=`, or the next.
+    """
+    for word, after in itertools.zip_longest(words, words[1:]):
+        name, equals, value = (text_of(word) or "").partition("=")
+        if equals or after is None:
+            yield name, value, word, word
+        else:
+            yield name, text_of(after) or "", word, after
+
+
+def line_of(command: Command, words: Sequence[Word]) -> LaunchLine:
+    """A command without its wrappers as a launch line that is named after its place."""
+    return LaunchLine(f"{command.span.path}:{command.span.line}", tuple(words), command)
+
+
+def script_at(path: str | None, tree: Tree) -> SourceFile | None:
+    """The Python script at a path below the root; None for anything else."""
+    file = tree.read(path) if path is not None and path.endswith(".py") else None
     return file if isinstance(file, SourceFile) else None
 
 

@@ -39,9 +39,9 @@ from preflight.sources.configs.framework_files import state_settings
 from preflight.sources.formats.structured import Kind, NodeClaims, document_of
 from preflight.sources.launchers.claim_builder import (
     ClaimBuilder,
-    endpoint,
     node_range,
     state_all_gpus,
+    state_endpoint,
     state_node_range,
     state_options,
     state_single_start,
@@ -62,31 +62,28 @@ from preflight.sources.launchers.option_parser import (
     texts,
 )
 from preflight.sources.launchers.script_arguments import read_program
-from preflight.sources.value_readers import as_gflag, as_strings, as_text, count_of, first_of, product_of
+from preflight.sources.value_readers import as_gflag, as_strings, as_text, count_of, first_of, index_of, product_of
 
 _V2_OPTIONS = declared_table("paddle-v2")
 
 
-class PaddleV2Reader:
-    """Reads the command line of a server, a trainer, or the tool that starts all of them over ssh."""
+def read_paddle_v2(line: LaunchLine, tree: Tree) -> Reading:
+    """Read the command line of a server, a trainer, or the tool that starts all of them over ssh.
 
-    name: str = "paddle-v2"
-    names: tuple[str, ...] = ("paddle", "paddle_trainer", "paddle_pserver_main", "paddle_pserver2", "paddle.py")
-
-    def read(self, line: LaunchLine, tree: Tree) -> Reading:
-        """State ports, counts, role and index; the other subcommands launch nothing."""
-        name = posixpath.basename(text_of(line.words[0]) or "")
-        words = line.words[1:]
-        if name == "paddle.py":
-            return _read_cluster_train(line, words, tree)
-        if name == "paddle":
-            command = text_of(words[0]) if words else None
-            if command not in ("pserver", "train"):
-                return Reading()
-            words = words[1:]
-        else:
-            command = "train" if name == "paddle_trainer" else "pserver"
-        return _read_process(line, words, tree, server=command == "pserver")
+    The other subcommands launch nothing.
+    """
+    name = posixpath.basename(text_of(line.words[0]) or "")
+    words = line.words[1:]
+    if name == "paddle.py":
+        return _read_cluster_train(line, words, tree)
+    if name == "paddle":
+        command = text_of(words[0]) if words else None
+        if command not in ("pserver", "train"):
+            return Reading()
+        words = words[1:]
+    else:
+        command = "train" if name == "paddle_trainer" else "pserver"
+    return _read_process(line, words, tree, server=command == "pserver")
 
 
 def _scan_gflags(words: tuple[Word, ...]) -> ScannedLine:
@@ -223,37 +220,25 @@ _OF_IPU = declared_table("paddle-ipu")
 _PS_ONLY = ("servers", "trainers", "heter_workers", "server_num", "trainer_num", "heter_worker_num", "http_port")
 
 
-class PaddleReader:
-    """Reads the command line of Paddle's launcher."""
-
-    name: str = "paddle"
-    names: tuple[str, ...] = (
-        "fleetrun",
-        "-m paddle.distributed.launch",
-        "-m paddle.distributed.fleet.launch",
-        "-m paddle.distributed.launch_ps",
-        "-m paddle.distributed.launch.main",
-    )
-
-    def read(self, line: LaunchLine, tree: Tree) -> Reading:
-        """State nodes, processes, the master or servers and workers, and the program."""
-        scanned = scan(line.words[1:], _OPTIONS)
-        if scanned.last("help") is not None:
-            return Reading()
-        builder = ClaimBuilder(self.name, line.scope, line.command.condition)
-        program = read_program(line, self.name, scanned.rest, tree)
-        settings = {dest: found for dest in _DESTS if (found := _setting_in_force(dest, scanned, line)) is not None}
-        if _is_parameter_server(settings, line):
-            _state_servers(builder, settings, line)
-        else:
-            _state_collective(builder, settings, line, hidden=scanned.incomplete)
-        _state_first_settings(builder, line, scanned)
-        if line.words[0].spelling.strip("\"'").endswith(_OF_TODAY):
-            _state_settings(builder, line, hidden=scanned.incomplete)
-        tuner = scanned.last("auto_tuner_json")
-        builder.claims.extend(_tuner_settings(tuner, line, tree) if tuner is not None else ())
-        state_options(builder, self.name, settings.get)
-        return program.reading(builder.claims)
+def read_paddle(line: LaunchLine, tree: Tree) -> Reading:
+    """Read the command line of Paddle's launcher: nodes, processes, master or servers and workers, and program."""
+    scanned = scan(line.words[1:], _OPTIONS)
+    if scanned.last("help") is not None:
+        return Reading()
+    builder = ClaimBuilder("paddle", line.scope, line.command.condition)
+    program = read_program(line, "paddle", scanned.rest, tree)
+    settings = {dest: found for dest in _DESTS if (found := _setting_in_force(dest, scanned, line)) is not None}
+    if _is_parameter_server(settings, line):
+        _state_servers(builder, settings, line)
+    else:
+        _state_collective(builder, settings, line, hidden=scanned.incomplete)
+    _state_first_settings(builder, line, scanned)
+    if line.words[0].spelling.strip("\"'").endswith(_OF_TODAY):
+        _state_settings(builder, line, hidden=scanned.incomplete)
+    tuner = scanned.last("auto_tuner_json")
+    builder.claims.extend(_tuner_settings(tuner, line, tree) if tuner is not None else ())
+    state_options(builder, "paddle", settings.get)
+    return program.reading(builder.claims)
 
 
 def _state_settings(builder: ClaimBuilder, line: LaunchLine, *, hidden: bool) -> None:
@@ -425,28 +410,19 @@ def state_address(
 ) -> None:
     """State the node's own address and, unless `numbered`, its rank: the position of the address in the node list."""
     builder.add_setting("node_address", own_address, as_text)
-    if own_address is not None and ips is not None and not numbered:
-        place = lift(_index_of, as_text(own_address.value), as_strings(ips.value))
+    several = ips is not None and all("," in text.strip(", ") for text in texts(ips.value))
+    if own_address is not None and ips is not None and several and not numbered:
+        place = lift(index_of, as_text(own_address.value), as_strings(ips.value))
         if not isinstance(place, Unresolved):
             builder.add_setting("node_rank", own_address, lambda _: place)
-
-
-def _index_of(own_address: Plain, nodes: Plain) -> Plain:
-    if not isinstance(nodes, tuple) or len(nodes) < 2 or own_address not in nodes:
-        raise ValueError(f"{own_address} is not in the list of nodes")
-    return nodes.index(own_address)
 
 
 def _state_master(builder: ClaimBuilder, settings: dict[str, GivenOption]) -> None:
     master = settings.get("master")
     if master is not None:
-        builder.add_setting("rendezvous_endpoint", master, as_text)
+        state_endpoint(builder, master, lambda value: lift(lambda item: str(item).rpartition("://")[2], value))
         scheme = {text.partition("://")[0] for text in texts(master.value) if "://" in text}
         builder.add_setting("rendezvous_backend", master, lambda _: Known("etcd" if "etcd" in scheme else "http"))
-        host, port = endpoint(lift(lambda item: str(item).rpartition("://")[2], master.value), master.parts)
-        builder.add_setting("master_addr", master, lambda _: host)
-        if port is not None:
-            builder.add_setting("master_port", master, lambda _: port)
         return
     builder.add_setting("master_addr", settings.get("ips"), first_of)
     builder.add_setting("master_port", settings.get("start_port"), as_int)
@@ -527,28 +503,22 @@ _WRAPPER_OPTIONS = declared_table("paddle-wrapper")
 _OWN_OPTIONS = ("--node_ips", "--cluster_node_ips")
 
 
-class PaddleWrapperReader:
-    """Reads the command line of such a script."""
-
-    name: str = "paddle"
-    names: tuple[str, ...] = ("finetune_launch.py", "pretrain_launch.py", "lanch.py")
-
-    def read(self, line: LaunchLine, tree: Tree) -> Reading:
-        """State nodes, processes per node, the node rank, and the program."""
-        scanned = scan(line.words[1:], _WRAPPER_OPTIONS)
-        if scanned.last("help") is not None:
-            return Reading()
-        builder = ClaimBuilder(self.name, line.scope, line.command.condition)
-        program = read_program(line, self.name, scanned.rest, tree)
-        ips = scanned.last("node_ips")
-        state_options(builder, "paddle-wrapper", scanned.last)
-        numbered = scanned.last("node_id") is not None
-        state_address(builder, scanned.last("current_node_ip"), ips, numbered=numbered)
-        processes = scanned.last("nproc_per_node")
-        builder.add_setting("processes_per_node", processes, as_int)
-        if processes is None:
-            builder.add_setting("processes_per_node", scanned.last("selected_gpus"), device_count)
-        return program.reading(builder.claims)
+def read_paddle_wrapper(line: LaunchLine, tree: Tree) -> Reading:
+    """Read the command line of such a script: nodes, processes per node, the node rank, and the program."""
+    scanned = scan(line.words[1:], _WRAPPER_OPTIONS)
+    if scanned.last("help") is not None:
+        return Reading()
+    builder = ClaimBuilder("paddle", line.scope, line.command.condition)
+    program = read_program(line, "paddle", scanned.rest, tree)
+    ips = scanned.last("node_ips")
+    state_options(builder, "paddle-wrapper", scanned.last)
+    numbered = scanned.last("node_id") is not None
+    state_address(builder, scanned.last("current_node_ip"), ips, numbered=numbered)
+    processes = scanned.last("nproc_per_node")
+    builder.add_setting("processes_per_node", processes, as_int)
+    if processes is None:
+        builder.add_setting("processes_per_node", scanned.last("selected_gpus"), device_count)
+    return program.reading(builder.claims)
 
 
 def is_wrapper(words: tuple[Word, ...]) -> bool:

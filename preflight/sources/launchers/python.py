@@ -10,6 +10,7 @@ How many ranks it starts is unknown. It still counts as a launch, so the job is 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import posixpath
 import re
@@ -21,7 +22,6 @@ from preflight.model.job import (
     Known,
     Note,
     NoteKind,
-    Plain,
     Reference,
     Relation,
     Unresolved,
@@ -33,15 +33,26 @@ from preflight.model.job.value import SETTING_PREFIX, numbers
 from preflight.sources.base import Command, LaunchLine, Reading, SourceFile, Tree, Variable, Word
 from preflight.sources.launchers.claim_builder import (
     ClaimBuilder,
-    endpoint,
+    state_endpoint,
     state_options,
     variable_setting,
     variables_of,
 )
-from preflight.sources.launchers.option_parser import is_python, module_path, python_program, relative, text_of, texts
+from preflight.sources.launchers.option_parser import (
+    PythonProgram,
+    file_named,
+    is_python,
+    line_of,
+    module_path,
+    python_program,
+    relative,
+    script_at,
+    text_of,
+    texts,
+)
 from preflight.sources.launchers.script_arguments import read_program
 from preflight.sources.launchers.wrappers import strip_wrappers
-from preflight.sources.value_readers import as_strings, as_text, count_of
+from preflight.sources.value_readers import as_strings, as_text, count_of, index_of
 
 _TASK_STARTERS = ("srun", "mpirun", "horovodrun", "jsrun")
 _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK")
@@ -76,27 +87,23 @@ def has_ranks(environment: Mapping[str, Variable]) -> bool:
     )
 
 
-class PythonReader:
-    """Reads `python train.py` in a distributed context, which the caller has established."""
-
-    name: str = "python"
-    names: tuple[str, ...] = ("python", "python3")
-
-    def read(self, line: LaunchLine, tree: Tree) -> Reading:
-        """State rank, world size, rendezvous and roles from the variables."""
-        found = python_program(line.words)
-        if found is None:
-            return Reading()
-        launcher = next((w for w in reversed(line.wrappers) if w in _TASK_STARTERS), self.name)
-        program = read_program(line, launcher, found.words, tree, module=found.module)
-        builder = ClaimBuilder("environment", line.scope, line.command.condition)
-        environment = line.command.environment
-        if _is_parameter_server(environment):
-            _state_parameter_server(builder, environment)
-        elif any(name in environment for name in _PADDLE_COLLECTIVE_VARIABLES):
-            _state_paddle(builder, environment)
-        state_options(builder, self.name, variables_of(environment))
-        return program.reading(builder.claims)
+def read_python(line: LaunchLine, tree: Tree) -> Reading:
+    """Read `python train.py` in a distributed context, which the caller has established: ranks, sizes, rendezvous and
+    roles from the variables.
+    """
+    found = python_program(line.words)
+    if found is None:
+        return Reading()
+    launcher = next((w for w in reversed(line.wrappers) if w in _TASK_STARTERS), "python")
+    program = read_program(line, launcher, found.words, tree, module=found.module)
+    builder = ClaimBuilder("environment", line.scope, line.command.condition)
+    environment = line.command.environment
+    if _is_parameter_server(environment):
+        _state_parameter_server(builder, environment)
+    elif any(name in environment for name in _PADDLE_COLLECTIVE_VARIABLES):
+        _state_paddle(builder, environment)
+    state_options(builder, "python", variables_of(environment))
+    return program.reading(builder.claims)
 
 
 #: The list of servers, as Paddle's role maker reads it and as scripts of its 1.x models read it themselves.
@@ -117,7 +124,7 @@ def _is_parameter_server(environment: Mapping[str, Variable]) -> bool:
 
 
 def _state_parameter_server(builder: ClaimBuilder, environment: Mapping[str, Variable]) -> None:
-    add = _Variables(builder, environment)
+    add = functools.partial(_state_variable, builder, environment)
     role_name = _first_set(("TRAINING_ROLE", "PADDLE_TRAINING_ROLE"), environment)
     servers_name = _first_set(_SERVER_LISTS, environment)
     add(role_name if role_name in environment else servers_name, "ps_mode", lambda _: Known(True))
@@ -143,7 +150,7 @@ def _state_parameter_server(builder: ClaimBuilder, environment: Mapping[str, Var
         # The index of a server is the position of its own endpoint in the list.
         servers = environment.get(servers_name)
         if own is not None and servers is not None:
-            index = lift(_index_of, own, as_strings(servers.value))
+            index = lift(index_of, own, as_strings(servers.value))
             if not isinstance(index, Unresolved):
                 add("POD_IP", "ps_index", lambda _: index)
     else:
@@ -151,37 +158,26 @@ def _state_parameter_server(builder: ClaimBuilder, environment: Mapping[str, Var
 
 
 def _state_paddle(builder: ClaimBuilder, environment: Mapping[str, Variable]) -> None:
-    add = _Variables(builder, environment)
+    add = functools.partial(_state_variable, builder, environment)
     add("PADDLE_TRAINER_ID", "rank", as_int)
     add("PADDLE_TRAINERS_NUM", "world_size", as_int, relation=Relation.REQUIRES)
     # The list defines one rank per entry; the number alone says how many ranks each rank waits for.
     relation = Relation.SETS if "PADDLE_TRAINERS_NUM" in environment else Relation.REQUIRES
     add("PADDLE_TRAINER_ENDPOINTS", "world_size", lambda v: count_of(as_strings(v)), relation=relation)
-    if "PADDLE_MASTER" in environment:
-        host, port = endpoint(environment["PADDLE_MASTER"].value)
-        add("PADDLE_MASTER", "rendezvous_endpoint", as_text)
-        add("PADDLE_MASTER", "master_addr", lambda _: host)
-        if port is not None:
-            add("PADDLE_MASTER", "master_port", lambda _: port)
+    state_endpoint(builder, variable_setting(environment.get("PADDLE_MASTER")))
 
 
-class _Variables:
-    """States a quantity from a variable, when it is set."""
-
-    def __init__(self, builder: ClaimBuilder, environment: Mapping[str, Variable]) -> None:
-        self._builder = builder
-        self._environment = environment
-
-    def __call__(
-        self, name: str, quantity: str, convert: Callable[[Value], Value], *, relation: Relation = Relation.SETS
-    ) -> None:
-        self._builder.add_setting(quantity, variable_setting(self._environment.get(name)), convert, relation=relation)
-
-
-def _index_of(own: Plain, servers: Plain) -> Plain:
-    if not isinstance(servers, tuple) or own not in servers:
-        raise ValueError(f"{own} is not in the list of servers")
-    return servers.index(own)
+def _state_variable(
+    builder: ClaimBuilder,
+    environment: Mapping[str, Variable],
+    name: str,
+    quantity: str,
+    convert: Callable[[Value], Value],
+    *,
+    relation: Relation = Relation.SETS,
+) -> None:
+    """State a quantity from a variable, when it is set."""
+    builder.add_setting(quantity, variable_setting(environment.get(name)), convert, relation=relation)
 
 
 _OF_PADDLE = re.compile(r"\b(?:paddle|PdArgumentParser|ppdet)")
@@ -204,6 +200,25 @@ _SPAWNS = re.compile(
 )
 
 
+def _plain_run(command: Command) -> tuple[LaunchLine, PythonProgram] | None:
+    """A command that runs a script as one process, without its wrappers; None for any other."""
+    stripped = strip_wrappers(command)
+    if not is_python(stripped.words) or any(wrapper.name not in _TRANSPARENT_WRAPPERS for wrapper in stripped.wrappers):
+        return None
+    found = python_program(stripped.words)
+    return (line_of(command, stripped.words), found) if found is not None and found.words else None
+
+
+def _plain_script(command: Command, tree: Tree) -> SourceFile | None:
+    """The script that a command runs as one process."""
+    run = _plain_run(command)
+    if run is None:
+        return None
+    line, found = run
+    name = text_of(found.words[0]) or ""
+    return script_at(module_path(name, line, tree) if found.module else relative(name, line, tree), tree)
+
+
 def spawns_ranks(command: Command, tree: Tree) -> bool:
     """Whether a command runs a script as one process, and the script's text spawns the ranks or starts them in Ray."""
     file = _plain_script(command, tree)
@@ -224,21 +239,6 @@ _IMPORTS = re.compile(r"^(?:import|from) (\w+)", re.MULTILINE)
 _MAX_MODULES = 20
 
 
-def _plain_script(command: Command, tree: Tree) -> SourceFile | None:
-    """The script that a command runs as one process."""
-    stripped = strip_wrappers(command)
-    if not is_python(stripped.words) or any(wrapper.name not in _TRANSPARENT_WRAPPERS for wrapper in stripped.wrappers):
-        return None
-    found = python_program(stripped.words)
-    if found is None or not found.words:
-        return None
-    name = text_of(found.words[0]) or ""
-    line = LaunchLine(f"{command.span.path}:{command.span.line}", stripped.words, command)
-    path = module_path(name, line, tree) if found.module else relative(name, line, tree)
-    file = tree.read(path) if path is not None and path.endswith(".py") else None
-    return file if isinstance(file, SourceFile) else None
-
-
 #: Changes the variables by which programs see that they are in a job of Slurm: `unset SLURM_NTASKS`.
 _HIDES_SLURM = re.compile(
     r"\b(?:unset|pop|del)\b[^\n]{0,200}\bSLURM_|-u\s*SLURM_|\bSLURM_(?:JOB_NAME|NTASKS)\b['\"\]]{0,2}\s*=(?!=)"
@@ -254,34 +254,32 @@ def plain_program(command: Command, tree: Tree) -> Reading:
 
     Most plain python commands prepare data or evaluate, and are ignored.
     """
-    stripped = strip_wrappers(command)
-    if not is_python(stripped.words) or any(wrapper.name not in _TRANSPARENT_WRAPPERS for wrapper in stripped.wrappers):
-        return Reading()
-    found = python_program(stripped.words)
-    if found is None or found.module or not found.words or command.outer is not None:
+    run = _plain_run(command)
+    if run is None or run[1].module or command.outer is not None:
         return Reading()
     if any(name in command.environment for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")):
         return Reading()
+    line, found = run
     word = found.words[0]
-    line = LaunchLine(f"{command.span.path}:{command.span.line}", stripped.words, command)
     path = relative(text_of(word) or "", line, tree)
-    file = tree.read(path) if path is not None and path.endswith(".py") else None
+    file = script_at(path, tree)
     builder = ClaimBuilder("python", condition=command.condition)
-    for option, following in itertools.pairwise((*found.words[1:_MAX_OPTIONS], None)):
+    for option, following in itertools.pairwise(found.words[1:_MAX_OPTIONS]):
         # A convention of OpenMMLab's tools and those that were made after them.
-        if option is not None and text_of(option) == "--launcher" and following is not None:
+        if text_of(option) == "--launcher":
             builder.add("launcher_option", following.value, following.span, f"--launcher {following.spelling}")
-    if path is None or not isinstance(file, SourceFile) or not _OF_RANKS.search(file.text):
+    if path is None or file is None or not _OF_RANKS.search(file.text):
         return Reading(claims=tuple(builder.claims))
-    first = stripped.words[0]
-    builder.add("plain_program", Known(path), first.span, f"{first.spelling} {word.spelling}")
+    first = line.words[0]
+    spelling = f"{first.spelling} {word.spelling}"
+    builder.add("plain_program", Known(path), first, spelling)
     arguments = tuple(text_of(each) or "" for each in found.words[1:_MAX_OPTIONS])
-    builder.add("plain_arguments", Known(arguments), first.span, f"{first.spelling} {word.spelling}")
+    builder.add("plain_arguments", Known(arguments), first, spelling)
     if _STARTS_OTHERS.search(file.text):
-        builder.add("starts_processes", Known(True), first.span, f"{first.spelling} {word.spelling}")
+        builder.add("starts_processes", Known(True), first, spelling)
     script = tree.read(command.span.path)
     if any(_HIDES_SLURM.search(each.text) for each in (file, script) if isinstance(each, SourceFile)):
-        builder.add("slurm_hidden", Known(True), first.span, f"{first.spelling} {word.spelling}")
+        builder.add("slurm_hidden", Known(True), first, spelling)
     visible = command.environment.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         builder.add("plain_visible_devices", visible.value, visible)
@@ -319,10 +317,8 @@ def unknown_launcher(words: Sequence[Word], tree: Tree | None, command: Command)
         return None
     if _NAME.search(words[0].spelling):
         return at
-    path = text_of(words[at])
-    target = relative(path, LaunchLine("", tuple(words), command), tree) if path and tree is not None else None
-    file = tree.read(target) if tree is not None and target is not None else None
-    return at if isinstance(file, SourceFile) and _DISTRIBUTED.search(file.text) else None
+    file = file_named(text_of(words[at]), LaunchLine("", tuple(words), command), tree)
+    return at if file is not None and _DISTRIBUTED.search(file.text) else None
 
 
 def _program_at(words: Sequence[Word]) -> int | None:
@@ -337,22 +333,13 @@ def _program_at(words: Sequence[Word]) -> int | None:
     return None
 
 
-class UnknownReader:
-    """Reads the program of a line whose launcher is unknown; `at` is the index of the program."""
-
-    name: str = "unknown"
-    names: tuple[str, ...] = ()
-
-    def __init__(self, at: int) -> None:
-        self._at = at
-
-    def read(self, line: LaunchLine, tree: Tree) -> Reading:
-        """Return the launch, with a note about what is unknown."""
-        launcher = line.words[0]
-        program = read_program(line, self.name, line.words[self._at :], tree)
-        message = (
-            f"`{launcher.spelling[:60]}` is known only at run time, so it is unknown how many ranks of"
-            f" {line.words[self._at].spelling} it starts; the launch was not judged"
-        )
-        note = Note(NoteKind.UNSUPPORTED, message, launcher.span, required=True)
-        return Reading(program.claims, (program.launch,), program.references, (note,))
+def read_unknown(line: LaunchLine, tree: Tree, *, at: int) -> Reading:
+    """Read the program of a line whose launcher is unknown, with a note about what is unknown; `at` is its index."""
+    launcher, word = line.words[0], line.words[at]
+    program = read_program(line, "unknown", line.words[at:], tree)
+    message = (
+        f"`{launcher.spelling[:60]}` is known only at run time, so it is unknown how many ranks of"
+        f" {word.spelling} it starts; the launch was not judged"
+    )
+    note = Note(NoteKind.UNSUPPORTED, message, launcher.span, required=True)
+    return Reading(program.claims, (program.launch,), program.references, (note,))

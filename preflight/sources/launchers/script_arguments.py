@@ -19,7 +19,6 @@ core_r0.12), Hugging Face's trainer (`--output_dir`), and the usual names in use
 from __future__ import annotations
 
 import functools
-import itertools
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -73,15 +72,18 @@ from preflight.sources.launchers.option_parser import (
     ScannedLine,
     Table,
     declared_table,
+    file_named,
     file_references,
     join_spans,
     known_prefix,
     known_text,
     module_path,
+    named_values,
     paths_of,
     python_program,
     relative,
     scan,
+    script_at,
     text_of,
     texts,
 )
@@ -101,8 +103,8 @@ def program_claims(line: LaunchLine, path: str, words: Sequence[Word], tree: Tre
         words: its arguments.
         tree: looks up the program.
     """
-    file = tree.read(path) if path.endswith(".py") else None
-    if not isinstance(file, SourceFile):
+    file = script_at(path, tree)
+    if file is None:
         return ()
     inputs = program_inputs(file, tree)
     builder = ClaimBuilder("arguments", line.scope, line.command.condition)
@@ -114,8 +116,8 @@ def program_claims(line: LaunchLine, path: str, words: Sequence[Word], tree: Tre
 
 def gives_rank(path: str | None, words: Sequence[Word], environment: Mapping[str, Variable], tree: Tree) -> bool:
     """Whether a line passes the program its rank or role, by an option or a variable that the program itself reads."""
-    file = tree.read(path) if path is not None and path.endswith(".py") else None
-    if not isinstance(file, SourceFile):
+    file = script_at(path, tree)
+    if file is None:
         return False
     inputs = program_inputs(file, tree)
     if not any(item.quantity in ("rank", "ps_index", "node_rank") for item in inputs.inputs):
@@ -336,6 +338,7 @@ def _scalar(item: Plain) -> str | int | float | bool | None:
 _CONFIG = "config"
 _OPTIONS = declared_table("script")
 _JSON = (".json", ".jsonc", ".hjson")
+_YAML = (".yaml", ".yml")
 
 
 def is_one_of_several(words: Sequence[Word]) -> bool:
@@ -360,43 +363,21 @@ def argument_claims(
         if not isinstance(data.value, Known) or not _is_number(str(data.value.value)):
             builder.add_setting("data_path", data, as_text)
     references.extend(file_references(scanned.last("deepspeed_config"), _CONFIG, line, tree))
-    references.extend(_hugging_face(line, words, tree))
-    references.extend(_paddle_model(line, words, tree))
+    # `--deepspeed` alone is a switch of other programs; `-m` names the model's configuration of PaddleRec's trainers.
+    references.extend(_files_of("--deepspeed", _JSON, _CONFIG, line, words, tree))
+    references.extend(_files_of("-m", _YAML, "model", line, words, tree))
     return (*builder.claims, *model_claims(line, words), *path_claims(line, words)), tuple(references)
 
 
-def _hugging_face(line: LaunchLine, words: Sequence[Word], tree: Tree) -> list[Reference]:
-    """The references of `--deepspeed ds_config.json` and `--deepspeed=ds_config.json`."""
-    found = []
-    for index, word in enumerate(words):
-        text = text_of(word) or ""
-        path, span = "", word.span
-        if text.startswith("--deepspeed="):
-            path = text.partition("=")[2]
-        elif text == "--deepspeed" and index + 1 < len(words):
-            path, span = text_of(words[index + 1]) or "", words[index + 1].span
-        # `--deepspeed` alone is a switch of other programs.
-        target = relative(path, line, tree) if path.endswith(_JSON) and not path.startswith("-") else None
+def _files_of(
+    option: str, suffixes: tuple[str, ...], role: str, line: LaunchLine, words: Sequence[Word], tree: Tree
+) -> Iterator[Reference]:
+    """The references of `OPTION FILE` and `OPTION=FILE`."""
+    for name, path, _, place in named_values(words):
+        is_file = name == option and path.endswith(suffixes) and not path.startswith("-")
+        target = relative(path, line, tree) if is_file else None
         if target is not None:
-            found.append(Reference(target, _CONFIG, span, line.scope))
-    return found
-
-
-def _paddle_model(line: LaunchLine, words: Sequence[Word], tree: Tree) -> list[Reference]:
-    """The references of `-m config.yaml` and `-m=config.yaml`, the model configuration of PaddleRec's trainers."""
-    found = []
-    for index, word in enumerate(words):
-        text = text_of(word) or ""
-        if text == "-m" and index + 1 < len(words):
-            path, span = text_of(words[index + 1]) or "", words[index + 1].span
-        elif text.startswith("-m="):
-            path, span = text.partition("=")[2], word.span
-        else:
-            continue
-        target = relative(path, line, tree) if path.endswith((".yaml", ".yml")) else None
-        if target is not None:
-            found.append(Reference(target, "model", span, line.scope))
-    return found
+            yield Reference(target, role, place.span, line.scope)
 
 
 def _is_number(text: str) -> bool:
@@ -472,20 +453,12 @@ _MAX_OPTIONS = 200
 
 def _data_paths(words: Sequence[Word]) -> Iterator[GivenOption]:
     """Yield each option that names data by an absolute or relative path."""
-    for index, word in enumerate(words[:_MAX_OPTIONS]):
-        text = text_of(word) or ""
-        name, equals, value = text.partition("=")
+    for name, path, word, place in named_values(words[: _MAX_OPTIONS + 1]):
         if _DATA_OPTION.fullmatch(name) is None or _OTHER_OPTION.match(name) is not None:
             continue
-        if equals:
-            given = GivenOption("data_path", Known(value), word.span, word.spelling)
-        elif index + 1 < len(words):
-            after = words[index + 1]
-            given = GivenOption("data_path", after.value, after.span, f"{name} {after.spelling}")
-        else:
-            continue
-        if _IS_PATH.search(known_text(given)) and not known_text(given).startswith("$"):
-            yield given
+        if _IS_PATH.search(path) and not path.startswith("$"):
+            spelling = word.spelling if place is word else f"{name} {place.spelling}"
+            yield GivenOption("data_path", Known(path), place.span, spelling)
 
 
 @dataclass(frozen=True, slots=True)
@@ -597,23 +570,19 @@ def _with_default_file(word: Word, line: LaunchLine, tree: Tree) -> Word:
     """A word with the file of settings that it names unless the caller of the script gives another: `${1:-a.yaml}`."""
     origin = word.origin
     default = origin.default or "" if origin is not None and origin.kind is UnknownKind.CALLER else ""
-    target = relative(default, line, tree) if _SETTINGS_FILE.search(default) else None
-    is_there = target is not None and isinstance(tree.read(target), SourceFile)
-    return replace(word, value=Known(default), many=False, origin=None) if is_there else word
+    file = file_named(default, line, tree) if _SETTINGS_FILE.search(default) else None
+    return replace(word, value=Known(default), many=False, origin=None) if file is not None else word
 
 
 def _settings_of(line: LaunchLine, words: Sequence[Word], tree: Tree, role: str) -> Iterator[Reference]:
     """Yield the existing files of settings that a program is given: unless something is read from them, the job is not
     understood.
     """
-    for word, after in itertools.zip_longest(words, words[1:]):
-        name, equals, value = (text_of(word) or "").partition("=")
-        value = value if equals else (text_of(after) or "") if after is not None else ""
-        if _SETTINGS.fullmatch(name) is None or _SETTINGS_FILE.search(value) is None:
-            continue
-        target = relative(value, line, tree)
-        if target is not None and isinstance(tree.read(target), SourceFile):
-            yield Reference(target, role, word.span, line.scope)
+    for name, path, word, _ in named_values(words):
+        is_named = _SETTINGS.fullmatch(name) is not None and _SETTINGS_FILE.search(path) is not None
+        file = file_named(path, line, tree) if is_named else None
+        if file is not None:
+            yield Reference(file.path, role, word.span, line.scope)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,26 +18,23 @@ _MXNET = declared_table("mxnet-launch")
 _DGL = declared_table("dgl-launch")
 
 
-class ServerLauncher:
-    """Reads the line of either script; one of the same name without its options is another program."""
+def read_server_launcher(line: LaunchLine, tree: Tree) -> Reading:
+    """Read the line of either script: its options as settings, the file of hosts, and the program that follows.
 
-    name: str = "python"
-    names: tuple[str, ...] = ("-m tools.launch",)
-
-    def read(self, line: LaunchLine, tree: Tree) -> Reading:
-        """State the options as settings, refer to the file of hosts, and read the program that follows."""
-        of_dgl = scan(line.words[1:], _DGL)
-        if any(of_dgl.last(name) is not None for name in ("part_config", "ip_config", "num_trainers")):
-            builder = ClaimBuilder("dgl_launch", line.scope, line.command.condition)
-            state_launcher(builder, "dgl_launch", line.words[0], of_dgl)
-            for word in of_dgl.rest[:1]:
-                count = Known(len(of_dgl.rest))
-                builder.add(f"{SETTING_PREFIX}dgl_launch.words", count, word)
-            return read_program(line, "dgl_launch", (), tree).reading(builder.claims)
-        of_mxnet = scan(line.words[1:], _MXNET)
-        if of_mxnet.last("num_workers") is None:
-            return Reading()
-        builder = ClaimBuilder("mxnet_launch", line.scope, line.command.condition)
-        state_launcher(builder, "mxnet_launch", line.words[0], of_mxnet)
-        program = read_program(line, "mxnet_launch", of_mxnet.rest, tree, python=False)
-        return program.reading(builder.claims, file_references(of_mxnet.last("hostfile"), "hostfile", line, tree))
+    A script of the same name without these options is another program.
+    """
+    of_dgl = scan(line.words[1:], _DGL)
+    if any(of_dgl.last(name) is not None for name in ("part_config", "ip_config", "num_trainers")):
+        builder = ClaimBuilder("dgl_launch", line.scope, line.command.condition)
+        state_launcher(builder, "dgl_launch", line.words[0], of_dgl)
+        for word in of_dgl.rest[:1]:
+            count = Known(len(of_dgl.rest))
+            builder.add(f"{SETTING_PREFIX}dgl_launch.words", count, word)
+        return read_program(line, "dgl_launch", (), tree).reading(builder.claims)
+    of_mxnet = scan(line.words[1:], _MXNET)
+    if of_mxnet.last("num_workers") is None:
+        return Reading()
+    builder = ClaimBuilder("mxnet_launch", line.scope, line.command.condition)
+    state_launcher(builder, "mxnet_launch", line.words[0], of_mxnet)
+    program = read_program(line, "mxnet_launch", of_mxnet.rest, tree, python=False)
+    return program.reading(builder.claims, file_references(of_mxnet.last("hostfile"), "hostfile", line, tree))

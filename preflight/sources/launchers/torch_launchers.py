@@ -48,10 +48,10 @@ from preflight.sources.configs.hugging_face import (
 from preflight.sources.formats.structured import document_of
 from preflight.sources.launchers.claim_builder import (
     ClaimBuilder,
-    endpoint,
     rejected_range,
     state_all_gpus,
     state_choices,
+    state_endpoint,
     state_launcher,
     state_node_range,
     state_options,
@@ -86,49 +86,30 @@ _OWN_RENDEZVOUS = ("dlrover", "hyperpodrun")
 _DEVICE_WORDS = ("gpu", "cpu", "auto", "xpu")
 
 
-class TorchrunReader:
-    """Reads the command line of torchrun and its older forms."""
-
-    name: str = "torchrun"
-    names: tuple[str, ...] = (
-        "torchrun",
-        "-m torch.distributed.run",
-        "-m torch.distributed.launch",
-        "-m torch.distributed.elastic.run",
-        # Derived from torch.distributed.launch, with further options.
-        "-m bagua.distributed.launch",
-        "-m bagua.distributed.run",
-        "-m oneflow.distributed.launch",
-        # DLRover's and Amazon SageMaker HyperPod's, which take torchrun's options and some of their own.
-        "dlrover-run",
-        "-m dlrover.trainer.torch.main",
-        "hyperpodrun",
-    )
-
-    def read(self, line: LaunchLine, tree: Tree) -> Reading:
-        """State nodes, processes, rendezvous and program of the line."""
-        launcher = line.words[0].spelling.strip("\"'")
-        older = launcher.endswith(("distributed.launch", "distributed/launch.py"))
-        scanned = scan(line.words[1:], _LEGACY_OPTIONS if older else _OPTIONS)
-        if scanned.last("help") is not None:
-            return Reading()
-        legacy = launcher.endswith((_LEGACY, "torch/distributed/launch.py")) and scanned.last("use_env") is None
-        builder = ClaimBuilder("torchrun", line.scope, line.command.condition)
-        program = _program_of(line, _LEGACY if legacy else self.name, scanned, tree)
-        settings = _Settings(line, scanned)
-        if not launcher.rpartition("/")[2].startswith(_EXTENDED):
-            state_unknown(builder, scanned)
-            state_choices(builder, scanned, load_table("torchrun"))
-            state_launcher(builder, "torchrun", line.words[0], scanned, line.command.environment, "PET_")
-        if legacy and not scanned.incomplete:
-            # torch/distributed/run.py passes it unless --use-env is given.
-            word = line.words[0]
-            builder.add("setting.torchrun.legacy", Known(True), word)
-            builder.add_default("rank_argument", Known("--local-rank={local_rank}"), word, "--use-env")
-        _state_counts(builder, settings, line)
-        if not launcher.rpartition("/")[2].startswith(_OWN_RENDEZVOUS):
-            _state_rendezvous(builder, settings)
-        return program.reading(builder.claims)
+def read_torchrun(line: LaunchLine, tree: Tree) -> Reading:
+    """Read the command line of torchrun and its older forms: nodes, processes, rendezvous and program."""
+    launcher = line.words[0].spelling.strip("\"'")
+    older = launcher.endswith(("distributed.launch", "distributed/launch.py"))
+    scanned = scan(line.words[1:], _LEGACY_OPTIONS if older else _OPTIONS)
+    if scanned.last("help") is not None:
+        return Reading()
+    legacy = launcher.endswith((_LEGACY, "torch/distributed/launch.py")) and scanned.last("use_env") is None
+    builder = ClaimBuilder("torchrun", line.scope, line.command.condition)
+    program = _program_of(line, _LEGACY if legacy else "torchrun", scanned, tree)
+    settings = _Settings(line, scanned)
+    if not launcher.rpartition("/")[2].startswith(_EXTENDED):
+        state_unknown(builder, scanned)
+        state_choices(builder, scanned, load_table("torchrun"))
+        state_launcher(builder, "torchrun", line.words[0], scanned, line.command.environment, "PET_")
+    if legacy and not scanned.incomplete:
+        # torch/distributed/run.py passes it unless --use-env is given.
+        word = line.words[0]
+        builder.add("setting.torchrun.legacy", Known(True), word)
+        builder.add_default("rank_argument", Known("--local-rank={local_rank}"), word, "--use-env")
+    _state_counts(builder, settings, line)
+    if not launcher.rpartition("/")[2].startswith(_OWN_RENDEZVOUS):
+        _state_rendezvous(builder, settings)
+    return program.reading(builder.claims)
 
 
 def _program_of(line: LaunchLine, launcher: str, scanned: ScannedLine, tree: Tree) -> StartedProgram:
@@ -222,12 +203,7 @@ def _state_rendezvous(builder: ClaimBuilder, settings: _Settings) -> None:
 
 
 def _state_endpoint(builder: ClaimBuilder, given: GivenOption, kinds: tuple[str, ...]) -> None:
-    builder.add_setting("rendezvous_endpoint", given, as_text)
-    host, port = endpoint(given.value, given.parts)
-    builder.add_setting("master_addr", given, lambda _: host)
-    if port is not None:
-        builder.add_setting("master_port", given, lambda _: port)
-    elif kinds == ("c10d",):
+    if state_endpoint(builder, given) is None and kinds == ("c10d",):
         spelling = f"{given.spelling} (no port: c10d uses {_C10D_PORT})"
         builder.add("master_port", Known(_C10D_PORT), given, spelling, strength=Strength.DEFAULT)
 
@@ -246,34 +222,28 @@ _DDP = declared_table("torchx-ddp")
 _COMPONENTS = ("dist.ddp", "dist.spmd", "torchx.components.dist:ddp")
 
 
-class TorchxReader:
-    """Reads the command line of torchx when it starts one of its distributed components."""
-
-    name: str = "torchx"
-    names: tuple[str, ...] = ("torchx",)
-
-    def read(self, line: LaunchLine, tree: Tree) -> Reading:
-        """State nodes, processes and program."""
-        if len(line.words) < 3 or text_of(line.words[1]) != "run":
-            return Reading()
-        outer = scan(line.words[2:], _RUN)
-        if not outer.rest or text_of(outer.rest[0]) not in _COMPONENTS:
-            return Reading()
-        inner = scan(outer.rest[1:], _DDP)
-        program, module = inner.last("script"), inner.last("module")
-        builder = ClaimBuilder(self.name, line.scope, line.command.condition)
-        size = inner.last("nodes")
-        if size is not None:
-            builder.add_setting("nodes", size, lambda value: lift(_nodes, value))
-            builder.add_setting("nodes", size, lambda value: lift(_nodes, value), relation=Relation.REQUIRES)
-            builder.add_setting("processes_per_node", size, lambda value: lift(_processes, value))
-        state_options(builder, self.name, inner.last)
-        given = ScannedLine((*outer.given, *inner.given), (), outer.incomplete or inner.incomplete)
-        state_launcher(builder, "torchx", line.words[0], given)
-        chosen = program or module
-        words = [word for word in outer.rest if chosen is not None and text_of(word) in texts(chosen.value)]
-        started = read_program(line, self.name, [*words[:1], *inner.rest], tree, module=program is None)
-        return started.reading(builder.claims)
+def read_torchx(line: LaunchLine, tree: Tree) -> Reading:
+    """Read the command line of torchx when it starts one of its distributed components: sizes and program."""
+    if len(line.words) < 3 or text_of(line.words[1]) != "run":
+        return Reading()
+    outer = scan(line.words[2:], _RUN)
+    if not outer.rest or text_of(outer.rest[0]) not in _COMPONENTS:
+        return Reading()
+    inner = scan(outer.rest[1:], _DDP)
+    program, module = inner.last("script"), inner.last("module")
+    builder = ClaimBuilder("torchx", line.scope, line.command.condition)
+    size = inner.last("nodes")
+    if size is not None:
+        builder.add_setting("nodes", size, lambda value: lift(_nodes, value))
+        builder.add_setting("nodes", size, lambda value: lift(_nodes, value), relation=Relation.REQUIRES)
+        builder.add_setting("processes_per_node", size, lambda value: lift(_processes, value))
+    state_options(builder, "torchx", inner.last)
+    given = ScannedLine((*outer.given, *inner.given), (), outer.incomplete or inner.incomplete)
+    state_launcher(builder, "torchx", line.words[0], given)
+    chosen = program or module
+    words = [word for word in outer.rest if chosen is not None and text_of(word) in texts(chosen.value)]
+    started = read_program(line, "torchx", [*words[:1], *inner.rest], tree, module=program is None)
+    return started.reading(builder.claims)
 
 
 def _nodes(item: Plain) -> Plain:
@@ -290,35 +260,32 @@ def _processes(item: Plain) -> Plain:
 _FABRIC_OPTIONS = declared_table("fabric")
 
 
-class FabricReader:
-    """Reads the command line of Lightning Fabric's launcher."""
+def read_fabric(line: LaunchLine, tree: Tree) -> Reading:
+    """Read the command line of Lightning Fabric's launcher: nodes, devices, node rank and the address of the store.
 
-    name: str = "fabric"
-    names: tuple[str, ...] = ("fabric", "lightning", "-m lightning", "-m lightning.fabric.cli", "-m lightning_fabric")
-
-    def read(self, line: LaunchLine, tree: Tree) -> Reading:
-        """State nodes, devices, node rank and the address of the store; other subcommands launch nothing."""
-        words = list(line.words[1:])
-        if not words or text_of(words[0]) != "run":
-            return Reading()
+    Other subcommands launch nothing.
+    """
+    words = list(line.words[1:])
+    if not words or text_of(words[0]) != "run":
+        return Reading()
+    words = words[1:]
+    if words and text_of(words[0]) == "model":
         words = words[1:]
-        if words and text_of(words[0]) == "model":
-            words = words[1:]
-        scanned = scan(words, _FABRIC_OPTIONS)
-        if scanned.last("help") is not None or not scanned.rest:
-            return Reading()
-        # Fabric also accepts its options after the script; the script's own options are ignored here.
-        after_script = scan(scanned.rest[1:], _FABRIC_OPTIONS)
-        given = ScannedLine((*after_script.given, *scanned.given))
-        hidden = scanned.incomplete or after_script.incomplete
-        builder = ClaimBuilder(self.name, line.scope, line.command.condition)
-        program = read_program(line, self.name, scanned.rest, tree)
-        state_options(builder, self.name, given.last, line.words[0], hidden=hidden)
-        nodes = given.last("num_nodes")
-        several = nodes is not None and texts(nodes.value) not in (("1",), ())
-        state_options(builder, "fabric-address", given.last, line.words[0], hidden=hidden or not several)
-        state_single_start(builder, line, ("srun", "mpirun", "pdsh", "clush"))
-        return program.reading(builder.claims)
+    scanned = scan(words, _FABRIC_OPTIONS)
+    if scanned.last("help") is not None or not scanned.rest:
+        return Reading()
+    # Fabric also accepts its options after the script; the script's own options are ignored here.
+    after_script = scan(scanned.rest[1:], _FABRIC_OPTIONS)
+    given = ScannedLine((*after_script.given, *scanned.given))
+    hidden = scanned.incomplete or after_script.incomplete
+    builder = ClaimBuilder("fabric", line.scope, line.command.condition)
+    program = read_program(line, "fabric", scanned.rest, tree)
+    state_options(builder, "fabric", given.last, line.words[0], hidden=hidden)
+    nodes = given.last("num_nodes")
+    several = nodes is not None and texts(nodes.value) not in (("1",), ())
+    state_options(builder, "fabric-address", given.last, line.words[0], hidden=hidden or not several)
+    state_single_start(builder, line, ("srun", "mpirun", "pdsh", "clush"))
+    return program.reading(builder.claims)
 
 
 _COMPOSER_OPTIONS = declared_table("composer")
@@ -332,36 +299,30 @@ _COMPOSER_VARIABLES = {
 }
 
 
-class ComposerReader:
-    """Reads the command line of composer."""
-
-    name: str = "composer"
-    names: tuple[str, ...] = ("composer", "-m composer.cli.launcher", "-m composer")
-
-    def read(self, line: LaunchLine, tree: Tree) -> Reading:
-        """State processes, world size, node rank and the address of the store."""
-        scanned = scan(line.words[1:], _COMPOSER_OPTIONS)
-        if scanned.last("help", "version") is not None:
-            return Reading()
-        builder = ClaimBuilder(self.name, line.scope, line.command.condition)
-        program = _program_of(line, self.name, scanned, tree)
-        environment = line.command.environment
-        found = {
-            dest: scanned.last(dest) or variable_setting(environment.get(name))
-            for dest, name in _COMPOSER_VARIABLES.items()
-        }
-        state_options(builder, self.name, found.get)
-        _state_world(builder, found["world_size"], found["nproc"], line, hidden=scanned.incomplete)
-        state_unknown(builder, scanned)
-        for dest in ("module_mode", "command_mode"):
-            builder.add_setting(f"{SETTING_PREFIX}composer_launch.{dest}", scanned.last(dest))
-        for dest, setting in found.items():
-            builder.add_setting(f"{SETTING_PREFIX}composer_launch.{dest}", setting, _number_if_one)
-        if scanned.incomplete:
-            first = line.words[0]
-            hidden = Unresolved("further options")
-            builder.add(f"{SETTING_PREFIX}composer_launch.(call)", hidden, first)
-        return program.reading(builder.claims)
+def read_composer(line: LaunchLine, tree: Tree) -> Reading:
+    """Read the command line of composer: processes, world size, node rank and the address of the store."""
+    scanned = scan(line.words[1:], _COMPOSER_OPTIONS)
+    if scanned.last("help", "version") is not None:
+        return Reading()
+    builder = ClaimBuilder("composer", line.scope, line.command.condition)
+    program = _program_of(line, "composer", scanned, tree)
+    environment = line.command.environment
+    found = {
+        dest: scanned.last(dest) or variable_setting(environment.get(name))
+        for dest, name in _COMPOSER_VARIABLES.items()
+    }
+    state_options(builder, "composer", found.get)
+    _state_world(builder, found["world_size"], found["nproc"], line, hidden=scanned.incomplete)
+    state_unknown(builder, scanned)
+    for dest in ("module_mode", "command_mode"):
+        builder.add_setting(f"{SETTING_PREFIX}composer_launch.{dest}", scanned.last(dest))
+    for dest, setting in found.items():
+        builder.add_setting(f"{SETTING_PREFIX}composer_launch.{dest}", setting, _number_if_one)
+    if scanned.incomplete:
+        first = line.words[0]
+        hidden = Unresolved("further options")
+        builder.add(f"{SETTING_PREFIX}composer_launch.(call)", hidden, first)
+    return program.reading(builder.claims)
 
 
 def _number_if_one(value: Value) -> Value:
@@ -390,51 +351,35 @@ def _quotient(total: Plain, group_size: Plain) -> Plain:
 _COLOSSALAI_OPTIONS = declared_table("colossalai")
 
 
-class ColossalReader:
-    """Reads the command line of Colossal-AI's launcher."""
-
-    name: str = "colossalai"
-    names: tuple[str, ...] = ("colossalai",)
-
-    def read(self, line: LaunchLine, tree: Tree) -> Reading:
-        """State hosts, counts and the address of the store; refer to the hostfile."""
-        if len(line.words) < 2 or text_of(line.words[1]) != "run":
-            return Reading()
-        scanned = scan(line.words[2:], _COLOSSALAI_OPTIONS)
-        if scanned.last("help") is not None:
-            return Reading()
-        builder = ClaimBuilder(self.name, line.scope, line.command.condition)
-        program = read_program(line, self.name, scanned.rest, tree, module=scanned.last("m") is not None)
-        hosts, nodes = scanned.last("host"), scanned.last("num_nodes")
-        if hosts is not None and texts(hosts.value) != ("",):
-            builder.add_setting("hosts", hosts, as_strings, strength=Strength.SCHEDULER)
-            builder.add_setting("nodes", hosts, lambda value: count_of(as_strings(value)), strength=Strength.SCHEDULER)
-        if nodes is not None and texts(nodes.value) != ("-1",):
-            builder.add_setting("nodes", nodes, as_int, relation=Relation.AT_LEAST)
-        state_options(builder, self.name, scanned.last, line.words[0], hidden=scanned.incomplete)
-        state_unknown(builder, scanned)
-        state_launcher(builder, "colossalai_run", line.words[0], scanned)
-        return program.reading(builder.claims, file_references(scanned.last("hostfile"), "hostfile", line, tree))
+def read_colossalai(line: LaunchLine, tree: Tree) -> Reading:
+    """Read the command line of Colossal-AI's launcher: hosts, counts, the address of the store, and the hostfile."""
+    if len(line.words) < 2 or text_of(line.words[1]) != "run":
+        return Reading()
+    scanned = scan(line.words[2:], _COLOSSALAI_OPTIONS)
+    if scanned.last("help") is not None:
+        return Reading()
+    builder = ClaimBuilder("colossalai", line.scope, line.command.condition)
+    program = read_program(line, "colossalai", scanned.rest, tree, module=scanned.last("m") is not None)
+    hosts, nodes = scanned.last("host"), scanned.last("num_nodes")
+    if hosts is not None and texts(hosts.value) != ("",):
+        builder.add_setting("hosts", hosts, as_strings, strength=Strength.SCHEDULER)
+        builder.add_setting("nodes", hosts, lambda value: count_of(as_strings(value)), strength=Strength.SCHEDULER)
+    if nodes is not None and texts(nodes.value) != ("-1",):
+        builder.add_setting("nodes", nodes, as_int, relation=Relation.AT_LEAST)
+    state_options(builder, "colossalai", scanned.last, line.words[0], hidden=scanned.incomplete)
+    state_unknown(builder, scanned)
+    state_launcher(builder, "colossalai_run", line.words[0], scanned)
+    return program.reading(builder.claims, file_references(scanned.last("hostfile"), "hostfile", line, tree))
 
 
 _DETERMINED_OPTIONS = declared_table("determined")
 
 
-class DeterminedReader:
-    """Reads the command line of Determined's launch layers."""
-
-    name: str = "determined"
-    names: tuple[str, ...] = (
-        "-m determined.launch.torch_distributed",
-        "-m determined.launch.horovod",
-        "-m determined.launch.deepspeed",
-    )
-
-    def read(self, line: LaunchLine, tree: Tree) -> Reading:
-        """State the program that runs on every slot."""
-        scanned = scan(line.words[1:], _DETERMINED_OPTIONS)
-        started = read_program(line, self.name, scanned.rest, tree, python=False)
-        return started.reading()
+def read_determined(line: LaunchLine, tree: Tree) -> Reading:
+    """Read the program that Determined's launch layers run on every slot."""
+    scanned = scan(line.words[1:], _DETERMINED_OPTIONS)
+    started = read_program(line, "determined", scanned.rest, tree, python=False)
+    return started.reading()
 
 
 # `accelerate launch` and the `deepspeed` launcher, which accelerate may start in turn.
@@ -470,45 +415,34 @@ _DISTRIBUTED_TYPES = {
 _TYPES = {"use_deepspeed": "DEEPSPEED", "use_fsdp": "FSDP", "use_megatron_lm": "MEGATRON_LM", "multi_gpu": "MULTI_GPU"}
 
 
-class AccelerateReader:
-    """Reads `accelerate launch`; the other subcommands launch nothing."""
-
-    name: str = "accelerate"
-    names: tuple[str, ...] = (
-        "accelerate",
-        "accelerate-launch",
-        "-m accelerate.commands.launch",
-        "-m accelerate.commands.accelerate_cli",
-    )
-
-    def read(self, line: LaunchLine, tree: Tree) -> Reading:
-        """State machines, processes, rendezvous and precision of the line, and refer to its files."""
-        words = line.words[1:]
-        if not line.words[0].spelling.strip("\"'").endswith("launch"):
-            if not words or text_of(words[0]) != "launch":
-                return Reading()
-            words = words[1:]
-        scanned = scan(words, _ACCELERATE_OPTIONS)
-        if scanned.last("help") is not None:
+def read_accelerate(line: LaunchLine, tree: Tree) -> Reading:
+    """Read `accelerate launch`: machines, processes, rendezvous, precision, files; other subcommands launch nothing."""
+    words = line.words[1:]
+    if not line.words[0].spelling.strip("\"'").endswith("launch"):
+        if not words or text_of(words[0]) != "launch":
             return Reading()
-        launcher = "deepspeed" if _starts_deepspeed(scanned, line, tree) else self.name
-        program = _program_of(line, launcher, scanned, tree)
-        builder = ClaimBuilder(self.name, line.scope, line.command.condition)
-        _state_size(builder, scanned, line)
-        _state_machine_rendezvous(builder, scanned, line)
-        _state_training(builder, scanned)
-        _state_options(builder, scanned)
-        state_unknown(builder, scanned)
-        state_choices(builder, scanned, load_table("accelerate_launch"))
-        inner = ClaimBuilder("deepspeed", line.scope, line.command.condition)
-        state_options(inner, "accelerate-deepspeed", scanned.last)
-        files = [("config_file", ACCELERATE_ROLE)]
-        # They are read only with one of these options (accelerate/commands/launch.py), or where the user's default
-        # configuration file turns DeepSpeed on.
-        if scanned.last("use_deepspeed") is not None or scanned.last("config_file") is not None or scanned.incomplete:
-            files += [("deepspeed_config_file", "config"), ("deepspeed_hostfile", "hostfile")]
-        references = [r for dest, role in files for r in file_references(scanned.last(dest), role, line, tree)]
-        return program.reading((*builder.claims, *inner.claims), references)
+        words = words[1:]
+    scanned = scan(words, _ACCELERATE_OPTIONS)
+    if scanned.last("help") is not None:
+        return Reading()
+    launcher = "deepspeed" if _starts_deepspeed(scanned, line, tree) else "accelerate"
+    program = _program_of(line, launcher, scanned, tree)
+    builder = ClaimBuilder("accelerate", line.scope, line.command.condition)
+    _state_size(builder, scanned, line)
+    _state_machine_rendezvous(builder, scanned, line)
+    _state_training(builder, scanned)
+    _state_options(builder, scanned)
+    state_unknown(builder, scanned)
+    state_choices(builder, scanned, load_table("accelerate_launch"))
+    inner = ClaimBuilder("deepspeed", line.scope, line.command.condition)
+    state_options(inner, "accelerate-deepspeed", scanned.last)
+    files = [("config_file", ACCELERATE_ROLE)]
+    # They are read only with one of these options (accelerate/commands/launch.py), or where the user's default
+    # configuration file turns DeepSpeed on.
+    if scanned.last("use_deepspeed") is not None or scanned.last("config_file") is not None or scanned.incomplete:
+        files += [("deepspeed_config_file", "config"), ("deepspeed_hostfile", "hostfile")]
+    references = [r for dest, role in files for r in file_references(scanned.last(dest), role, line, tree)]
+    return program.reading((*builder.claims, *inner.claims), references)
 
 
 def _state_options(builder: ClaimBuilder, scanned: ScannedLine) -> None:
@@ -593,27 +527,21 @@ def _single_text(scanned: ScannedLine, dest: str) -> str:
 _DEEPSPEED_OPTIONS = declared_table("deepspeed")
 
 
-class DeepSpeedReader:
-    """Reads the command line of the deepspeed launcher."""
-
-    name: str = "deepspeed"
-    names: tuple[str, ...] = ("deepspeed", "ds", "deepspeed.pt", "-m deepspeed.launcher.runner", "-m deepspeed")
-
-    def read(self, line: LaunchLine, tree: Tree) -> Reading:
-        """State hosts, counts and the address of the store; refer to the hostfile and the configuration."""
-        scanned = scan(line.words[1:], _DEEPSPEED_OPTIONS)
-        if scanned.last("help") is not None:
-            return Reading()
-        builder = ClaimBuilder(self.name, line.scope, line.command.condition)
-        program = _program_of(line, self.name, scanned, tree)
-        state_unknown(builder, scanned)
-        state_choices(builder, scanned, load_table("deepspeed_runner"))
-        state_launcher(builder, "deepspeed_launcher", line.words[0], scanned)
-        _state_machine_counts(builder, scanned)
-        state_options(builder, self.name, scanned.last, line.words[0], hidden=scanned.incomplete)
-        _state_defaults(builder, scanned, line)
-        hostfile = file_references(scanned.last("hostfile"), "hostfile", line, tree)
-        return program.reading(builder.claims, (*hostfile, *_environment(line, tree)))
+def read_deepspeed(line: LaunchLine, tree: Tree) -> Reading:
+    """Read the command line of the deepspeed launcher: hosts, counts, the address of the store, and its files."""
+    scanned = scan(line.words[1:], _DEEPSPEED_OPTIONS)
+    if scanned.last("help") is not None:
+        return Reading()
+    builder = ClaimBuilder("deepspeed", line.scope, line.command.condition)
+    program = _program_of(line, "deepspeed", scanned, tree)
+    state_unknown(builder, scanned)
+    state_choices(builder, scanned, load_table("deepspeed_runner"))
+    state_launcher(builder, "deepspeed_launcher", line.words[0], scanned)
+    _state_machine_counts(builder, scanned)
+    state_options(builder, "deepspeed", scanned.last, line.words[0], hidden=scanned.incomplete)
+    _state_defaults(builder, scanned, line)
+    hostfile = file_references(scanned.last("hostfile"), "hostfile", line, tree)
+    return program.reading(builder.claims, (*hostfile, *_environment(line, tree)))
 
 
 def _state_defaults(builder: ClaimBuilder, scanned: ScannedLine, line: LaunchLine) -> None:

@@ -17,7 +17,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from preflight.model.job import Known, Launch, Relation, Strength, Unresolved, as_int, lift
+from preflight.model.job import Known, Relation, Strength, Unresolved, as_int, lift
 from preflight.model.job.value import SETTING_PREFIX, Symbol
 from preflight.sources.base import LaunchLine, Reading, Tree, Variable, Word
 from preflight.sources.configs.hugging_face import SETTINGS
@@ -40,35 +40,29 @@ from preflight.sources.launchers.option_parser import (
     texts,
 )
 from preflight.sources.launchers.script_arguments import read_program
-from preflight.sources.launchers.torch_launchers import AccelerateReader, TorchrunReader
+from preflight.sources.launchers.torch_launchers import read_accelerate, read_torchrun
 from preflight.sources.tables import load_table
 from preflight.sources.value_readers import as_text
 
 _FALSE_TEXTS = ("", "0", "false", "no", "n")
 
 
-class LlamaFactoryReader:
-    """Reads `llamafactory-cli train`, which starts torchrun on every node, configured by variables.
+def read_llamafactory(line: LaunchLine, tree: Tree) -> Reading:
+    """Read `llamafactory-cli train`, which starts torchrun on every node, configured by variables.
 
     The variables are NNODES, NODE_RANK (RANK before 0.9.2), NPROC_PER_NODE, MASTER_ADDR and MASTER_PORT; with RDZV_ID
     the launch is elastic, over c10d. Without FORCE_TORCHRUN it uses torchrun only when the node has several devices.
     """
-
-    name: str = "llamafactory-cli"
-    names: tuple[str, ...] = ("llamafactory-cli", "lmf", "-m llamafactory.cli", "-m llamafactory.launcher")
-
-    def read(self, line: LaunchLine, tree: Tree) -> Reading:
-        """State nodes, processes and rendezvous from the variables; refer to the file of arguments."""
-        if len(line.words) < 2 or text_of(line.words[1]) != "train":
-            return Reading()
-        word = line.words[0]
-        module = Word(Known("llamafactory.launcher"), word.span, word.spelling)
-        program = read_program(line, self.name, (module, *line.words[2:]), tree, module=True).of_package()
-        builder = ClaimBuilder(self.name, line.scope, line.command.condition)
-        environment = line.command.environment
-        if any(_is_on(environment, name) for name in ("FORCE_TORCHRUN", "NNODES", "NPROC_PER_NODE", "MIN_NNODES")):
-            _state_torchrun(builder, line, environment)
-        return program.reading(builder.claims)
+    if len(line.words) < 2 or text_of(line.words[1]) != "train":
+        return Reading()
+    word = line.words[0]
+    module = Word(Known("llamafactory.launcher"), word.span, word.spelling)
+    program = read_program(line, "llamafactory-cli", (module, *line.words[2:]), tree, module=True).of_package()
+    builder = ClaimBuilder("llamafactory-cli", line.scope, line.command.condition)
+    environment = line.command.environment
+    if any(_is_on(environment, name) for name in ("FORCE_TORCHRUN", "NNODES", "NPROC_PER_NODE", "MIN_NNODES")):
+        _state_torchrun(builder, line, environment)
+    return program.reading(builder.claims)
 
 
 def _is_on(environment: Mapping[str, Variable], name: str) -> bool:
@@ -111,32 +105,26 @@ def _spelled(name: str, variable: Variable) -> str:
     return variable.spelling if name in variable.spelling else f"{name}={variable.spelling}"
 
 
-class AxolotlReader:
-    """Reads `axolotl train CONFIG [--launcher accelerate|torchrun|python] [-- LAUNCHER OPTIONS]`."""
-
-    name: str = "axolotl"
-    names: tuple[str, ...] = ("axolotl", "-m axolotl.cli.main")
-
-    def read(self, line: LaunchLine, tree: Tree) -> Reading:
-        """State the claims of the launcher line that axolotl builds."""
-        word, words = line.words[0], line.words[2:]
-        if len(line.words) < 3 or text_of(line.words[1]) != "train":
-            return Reading()
-        cut = next((index for index, item in enumerate(words) if text_of(item) == "--"), len(words))
-        own, options = words[:cut], words[cut + 1 :]
-        chosen = scan(own, _LAUNCHER).last("launcher")
-        kind = texts(chosen.value) if chosen is not None else ("accelerate",)
-        program = (_inserted_word("-m", word), _inserted_word("axolotl.cli.train", word), *own)
-        if kind == ("torchrun",):
-            if any(known_prefix(item).startswith("--rdzv_endpoint") for item in options):
-                backend = any(known_prefix(item).startswith("--rdzv_backend") for item in options)
-                options = options if backend else (*options, _inserted_word("--rdzv_backend=c10d", word))
-            return TorchrunReader().read(replace(line, words=(word, *options, *program)), tree)
-        if kind != ("accelerate",):
-            return Reading()
-        old = _options_named(own, ("--num-processes", "--num_processes", "--main-process-port", "--main_process_port"))
-        built = (word, _inserted_word("launch", word), *old, *options, *program)
-        return AccelerateReader().read(replace(line, words=built), tree)
+def read_axolotl(line: LaunchLine, tree: Tree) -> Reading:
+    """Read the line that `axolotl train CONFIG [--launcher accelerate|torchrun|python] [-- OPTIONS]` builds."""
+    word, words = line.words[0], line.words[2:]
+    if len(line.words) < 3 or text_of(line.words[1]) != "train":
+        return Reading()
+    cut = next((index for index, item in enumerate(words) if text_of(item) == "--"), len(words))
+    own, options = words[:cut], words[cut + 1 :]
+    chosen = scan(own, _LAUNCHER).last("launcher")
+    kind = texts(chosen.value) if chosen is not None else ("accelerate",)
+    program = (_inserted_word("-m", word), _inserted_word("axolotl.cli.train", word), *own)
+    if kind == ("torchrun",):
+        if any(known_prefix(item).startswith("--rdzv_endpoint") for item in options):
+            backend = any(known_prefix(item).startswith("--rdzv_backend") for item in options)
+            options = options if backend else (*options, _inserted_word("--rdzv_backend=c10d", word))
+        return read_torchrun(replace(line, words=(word, *options, *program)), tree)
+    if kind != ("accelerate",):
+        return Reading()
+    old = _options_named(own, ("--num-processes", "--num_processes", "--main-process-port", "--main_process_port"))
+    built = (word, _inserted_word("launch", word), *old, *options, *program)
+    return read_accelerate(replace(line, words=built), tree)
 
 
 _LAUNCHER = declared_table("axolotl")
@@ -165,62 +153,52 @@ def _accelerate_options() -> dict[str, str]:
     return {spelling: row.takes for row in rows for spelling in row.spellings}
 
 
-class TrlReader:
-    """Reads `trl sft|dpo|grpo ... OPTIONS`, which mixes accelerate's options with those of the script."""
-
-    name: str = "trl"
-    names: tuple[str, ...] = ("trl", "-m trl.cli")
-    _COMMANDS = frozenset({"dpo", "grpo", "kto", "reward", "rloo", "sft"})
-
-    def read(self, line: LaunchLine, tree: Tree) -> Reading:
-        """State the claims of the `accelerate launch` line that trl builds."""
-        command = text_of(line.words[1]) if len(line.words) > 2 else None
-        if command == "vllm-serve":
-            return _serve(line)
-        if command not in self._COMMANDS:
-            return Reading()
-        word, options = line.words[0], _accelerate_options()
-        for_launcher: list[Word] = []
-        for_script: list[Word] = []
-        words = list(line.words[2:])
-        while words:
-            item = words.pop(0)
-            name, equals, _ = known_prefix(item).partition("=")
-            if name == "--accelerate_config" and words:
-                value = words.pop(0)
-                if (text_of(value) or "").endswith((".yaml", ".yml", ".json")):
-                    for_launcher.extend((_inserted_word("--config_file", item), value))
-            elif name in options and name.startswith("--"):
-                for_launcher.append(item)
-                if not equals and options[name] != "0" and words:
-                    for_launcher.append(words.pop(0))
-            else:
-                for_script.append(item)
-        program = (_inserted_word("-m", word), _inserted_word(f"trl.scripts.{command}", word), *for_script)
-        built = (word, _inserted_word("launch", word), *for_launcher, *program)
-        return AccelerateReader().read(replace(line, words=built), tree)
+_TRL_COMMANDS = frozenset({"dpo", "grpo", "kto", "reward", "rloo", "sft"})
 
 
-class TuneReader:
-    """Reads `tune run TORCHRUN-OPTIONS RECIPE --config CONFIG`: torchrun, standalone unless an endpoint is given."""
+def read_trl(line: LaunchLine, tree: Tree) -> Reading:
+    """Read `trl sft|dpo|grpo ... OPTIONS`, which mixes accelerate's options with those of the script, as the line of
+    `accelerate launch` that it builds.
+    """
+    command = text_of(line.words[1]) if len(line.words) > 2 else None
+    if command == "vllm-serve":
+        return _serve(line, tree)
+    if command not in _TRL_COMMANDS:
+        return Reading()
+    word, options = line.words[0], _accelerate_options()
+    for_launcher: list[Word] = []
+    for_script: list[Word] = []
+    words = list(line.words[2:])
+    while words:
+        item = words.pop(0)
+        name, equals, _ = known_prefix(item).partition("=")
+        if name == "--accelerate_config" and words:
+            value = words.pop(0)
+            if (text_of(value) or "").endswith((".yaml", ".yml", ".json")):
+                for_launcher.extend((_inserted_word("--config_file", item), value))
+        elif name in options and name.startswith("--"):
+            for_launcher.append(item)
+            if not equals and options[name] != "0" and words:
+                for_launcher.append(words.pop(0))
+        else:
+            for_script.append(item)
+    program = (_inserted_word("-m", word), _inserted_word(f"trl.scripts.{command}", word), *for_script)
+    built = (word, _inserted_word("launch", word), *for_launcher, *program)
+    return read_accelerate(replace(line, words=built), tree)
 
-    name: str = "tune"
-    names: tuple[str, ...] = ("tune",)
 
-    def read(self, line: LaunchLine, tree: Tree) -> Reading:
-        """State the claims of the torchrun line that tune builds."""
-        word, words = line.words[0], line.words[2:]
-        if len(line.words) < 4 or text_of(line.words[1]) != "run":
-            return Reading()
-        if not known_prefix(words[0]).startswith("-"):
-            own = replace(line, words=line.words[1:])
-            return _one_process(own, self.name, known_prefix(words[0]), "--nproc_per_node", tree)
-        endpoint = any(known_prefix(item).startswith(("--rdzv-endpoint", "--rdzv_endpoint")) for item in words)
-        standalone = Word(
-            Known("--standalone"), word.span, f"{word.spelling} run (without --rdzv_endpoint: standalone)"
-        )
-        built = (word, *(() if endpoint else (standalone,)), *words)
-        return TorchrunReader().read(replace(line, words=built), tree)
+def read_tune(line: LaunchLine, tree: Tree) -> Reading:
+    """Read `tune run TORCHRUN-OPTIONS RECIPE --config CONFIG`: torchrun, standalone unless an endpoint is given."""
+    word, words = line.words[0], line.words[2:]
+    if len(line.words) < 4 or text_of(line.words[1]) != "run":
+        return Reading()
+    if not known_prefix(words[0]).startswith("-"):
+        own = replace(line, words=line.words[1:])
+        return _one_process(own, "tune", known_prefix(words[0]), "--nproc_per_node", tree)
+    endpoint = any(known_prefix(item).startswith(("--rdzv-endpoint", "--rdzv_endpoint")) for item in words)
+    standalone = Word(Known("--standalone"), word.span, f"{word.spelling} run (without --rdzv_endpoint: standalone)")
+    built = (word, *(() if endpoint else (standalone,)), *words)
+    return read_torchrun(replace(line, words=built), tree)
 
 
 def _one_process(line: LaunchLine, launcher: str, module: str, variable: str, tree: Tree) -> Reading:
@@ -236,7 +214,7 @@ def _one_process(line: LaunchLine, launcher: str, module: str, variable: str, tr
 _SERVE = declared_table("vllm-serve")
 
 
-def _serve(line: LaunchLine) -> Reading:
+def _serve(line: LaunchLine, tree: Tree) -> Reading:
     """State the engines of `trl vllm-serve`, which runs beside the training on one node."""
     word = line.words[0]
     scanned = scan(line.words[2:], _SERVE)
@@ -254,46 +232,35 @@ def _serve(line: LaunchLine) -> Reading:
         spelling = " x ".join(claim.spelling for claim in sizes)
         builder.add("processes_per_node", processes, sizes[0].span, spelling, because=tuple(sizes))
         builder.add("nodes", Known(1), word, f"{word.spelling} vllm-serve")
-    launch = Launch(
-        id=line.launch_id,
-        launcher="vllm-serve",
-        span=word.span,
-        wrappers=line.wrappers,
-        arguments=tuple(text_of(item) for item in line.words[2:]),
-        condition=line.command.condition,
-        started_at=line.command.started_at,
-        concurrent=line.command.concurrent,
+    launch = replace(
+        read_program(line, "vllm-serve", (), tree).launch, arguments=tuple(text_of(item) for item in line.words[2:])
     )
     return Reading(claims=tuple(builder.claims), launches=(launch,))
 
 
-class SwiftReader:
-    """Reads `swift sft` and `megatron sft` of ms-swift: torchrun, if NPROC_PER_NODE or NNODES is set."""
+_SWIFT_COMMANDS = frozenset({"infer", "pt", "rlhf", "sft"})
+_SWIFT_VARIABLES = ("NPROC_PER_NODE", "MASTER_PORT", "NNODES", "NODE_RANK", "MASTER_ADDR")
 
-    name: str = "swift"
-    names: tuple[str, ...] = ("swift", "megatron")
-    _COMMANDS = frozenset({"infer", "pt", "rlhf", "sft"})
-    _VARIABLES = ("NPROC_PER_NODE", "MASTER_PORT", "NNODES", "NODE_RANK", "MASTER_ADDR")
 
-    def read(self, line: LaunchLine, tree: Tree) -> Reading:
-        """State the claims of the torchrun line that swift builds."""
-        command = text_of(line.words[1]) if len(line.words) > 1 else None
-        environment = line.command.environment
-        if command not in self._COMMANDS:
-            return Reading()
-        word = line.words[0]
-        module = f"swift.cli.{'_megatron.' if text_of(word) == 'megatron' else ''}{command}"
-        if not {"NPROC_PER_NODE", "NNODES"} & set(environment):
-            return _one_process(line, self.name, module, "NPROC_PER_NODE", tree)
-        options = []
-        for name in self._VARIABLES:
-            variable = environment.get(name)
-            if variable is not None:
-                option = Known(f"--{name.lower()}=")
-                value = lift(lambda item, option=option: f"{option.value}{item}", variable.value)
-                options.append(Word(value, variable.span, _spelled(name, variable), parts=(option, variable.value)))
-        program = (_inserted_word("-m", word), _inserted_word(module, word), *line.words[2:])
-        return TorchrunReader().read(replace(line, words=(word, *options, *program)), tree)
+def read_swift(line: LaunchLine, tree: Tree) -> Reading:
+    """Read `swift sft` and `megatron sft` of ms-swift: torchrun, if NPROC_PER_NODE or NNODES is set."""
+    command = text_of(line.words[1]) if len(line.words) > 1 else None
+    environment = line.command.environment
+    if command not in _SWIFT_COMMANDS:
+        return Reading()
+    word = line.words[0]
+    module = f"swift.cli.{'_megatron.' if text_of(word) == 'megatron' else ''}{command}"
+    if not {"NPROC_PER_NODE", "NNODES"} & set(environment):
+        return _one_process(line, "swift", module, "NPROC_PER_NODE", tree)
+    options = []
+    for name in _SWIFT_VARIABLES:
+        variable = environment.get(name)
+        if variable is not None:
+            option = Known(f"--{name.lower()}=")
+            value = lift(lambda item, option=option: f"{option.value}{item}", variable.value)
+            options.append(Word(value, variable.span, _spelled(name, variable), parts=(option, variable.value)))
+    program = (_inserted_word("-m", word), _inserted_word(module, word), *line.words[2:])
+    return read_torchrun(replace(line, words=(word, *options, *program)), tree)
 
 
 _GLOBAL = declared_table("primus")
@@ -315,51 +282,47 @@ _SLURM_SYMBOLS = {
 _TRAINS = ("train",)
 
 
-class PrimusReader:
-    """Reads `primus-cli direct|container|slurm ... -- train pretrain --config exp.yaml`."""
-
-    name: str = "primus-cli"
-    names: tuple[str, ...] = ("primus-cli",)
-
-    def read(self, line: LaunchLine, tree: Tree) -> Reading:
-        """State the claims of the torchrun line that primus-cli builds on each node."""
-        rest = scan(line.words[1:], _GLOBAL).rest
-        mode = text_of(rest[0]) if rest else None
-        if mode not in ("direct", "container", "slurm"):
-            return Reading()
-        own, program = _split_at_dashes(rest[1:])
-        if not program or text_of(program[0]) not in _TRAINS:
-            return Reading()
-        options = scan(own, _DIRECT)
-        word = line.words[0]
-        module = (_inserted_word("-m", word), _inserted_word("primus.cli.main", word))
-        if options.last("single") is not None:
-            one = read_program(line, self.name, (module[1], *program), tree, module=True)
-            builder = ClaimBuilder(self.name, line.scope, line.command.condition)
-            for quantity in ("nodes", "processes_per_node"):
-                builder.add(quantity, Known(1), word, f"{word.spelling} --single")
-            return one.reading(builder.claims)
-        slurm = scan(own[1:], _SLURM) if mode == "slurm" else None
-        nodes = slurm.last("nodes") if slurm is not None else None
-        given = _env_variables(options.every("env"))
-        words: list[Word] = []
-        for name, (option, default) in _PRIMUS_VARIABLES.items():
-            variable = line.command.environment.get(name)
-            words.append(_inserted_word(option, word))
-            shown = f"{word.spelling} (without {name})"
-            if name == "NNODES" and nodes is not None:
-                words.append(Word(nodes.value, nodes.span, nodes.spelling, parts=nodes.parts))
-            elif name in given:
-                words.append(given[name])
-            elif variable is not None:
-                words.append(Word(variable.value, variable.span, _spelled(name, variable)))
-            elif name in _SLURM_SYMBOLS and (slurm is not None or "srun" in line.wrappers or name != "NNODES"):
-                # primus-cli takes it from the allocation that it runs in, and it may run in one.
-                words.append(Word(Unresolved(_SLURM_SYMBOLS[name].value), word.span, shown))
-            else:
-                words.append(_inserted_word(default, word, shown))
-        built = (word, *words, *module, *program)
-        return TorchrunReader().read(replace(line, words=built), tree)
+def read_primus(line: LaunchLine, tree: Tree) -> Reading:
+    """Read the torchrun line that `primus-cli direct|container|slurm ... -- train pretrain --config exp.yaml` builds on
+    each node.
+    """
+    rest = scan(line.words[1:], _GLOBAL).rest
+    mode = text_of(rest[0]) if rest else None
+    if mode not in ("direct", "container", "slurm"):
+        return Reading()
+    own, program = _split_at_dashes(rest[1:])
+    if not program or text_of(program[0]) not in _TRAINS:
+        return Reading()
+    options = scan(own, _DIRECT)
+    word = line.words[0]
+    module = (_inserted_word("-m", word), _inserted_word("primus.cli.main", word))
+    if options.last("single") is not None:
+        one = read_program(line, "primus-cli", (module[1], *program), tree, module=True)
+        builder = ClaimBuilder("primus-cli", line.scope, line.command.condition)
+        for quantity in ("nodes", "processes_per_node"):
+            builder.add(quantity, Known(1), word, f"{word.spelling} --single")
+        return one.reading(builder.claims)
+    slurm = scan(own[1:], _SLURM) if mode == "slurm" else None
+    nodes = slurm.last("nodes") if slurm is not None else None
+    given = _env_variables(options.every("env"))
+    words: list[Word] = []
+    for name, (option, default) in _PRIMUS_VARIABLES.items():
+        variable = line.command.environment.get(name)
+        words.append(_inserted_word(option, word))
+        shown = f"{word.spelling} (without {name})"
+        if name == "NNODES" and nodes is not None:
+            words.append(Word(nodes.value, nodes.span, nodes.spelling, parts=nodes.parts))
+        elif name in given:
+            words.append(given[name])
+        elif variable is not None:
+            words.append(Word(variable.value, variable.span, _spelled(name, variable)))
+        elif name in _SLURM_SYMBOLS and (slurm is not None or "srun" in line.wrappers or name != "NNODES"):
+            # primus-cli takes it from the allocation that it runs in, and it may run in one.
+            words.append(Word(Unresolved(_SLURM_SYMBOLS[name].value), word.span, shown))
+        else:
+            words.append(_inserted_word(default, word, shown))
+    built = (word, *words, *module, *program)
+    return read_torchrun(replace(line, words=built), tree)
 
 
 def _split_at_dashes(words: Sequence[Word]) -> tuple[Sequence[Word], Sequence[Word]]:
@@ -378,58 +341,45 @@ def _env_variables(options: Sequence[GivenOption]) -> dict[str, Word]:
     return found
 
 
-class NemoReader:
-    """Reads `nemo llm pretrain|finetune --factory RECIPE trainer.num_nodes=2 ...`."""
-
-    name: str = "nemo"
-    names: tuple[str, ...] = ("nemo",)
-    _COMMANDS = frozenset({"pretrain", "finetune", "train", "dpo"})
-
-    def read(self, line: LaunchLine, tree: Tree) -> Reading:
-        """State the sizes that the overrides set; those of the recipe itself are in an installed package."""
-        commands = [text_of(word) for word in line.words[1:3]]
-        if len(commands) < 2 or commands[0] not in ("llm", "vlm", "diffusion") or commands[1] not in self._COMMANDS:
-            return Reading()
-        word = line.words[0]
-        module = _inserted_word("nemo.collections.llm", word)
-        program = read_program(line, self.name, (module, *line.words[3:]), tree, module=True).of_package()
-        claims = tuple(
-            # The trainer itself starts the processes of its node.
-            replace(claim, relation=Relation.SETS) if claim.quantity == "processes_per_node" else claim
-            for claim in program.claims
-        )
-        return replace(program, claims=claims).reading()
+_NEMO_COMMANDS = frozenset({"pretrain", "finetune", "train", "dpo"})
 
 
-class PaddleFormersReader:
-    """Reads `paddleformers-cli train CONFIG`, which starts Paddle's launcher on this node."""
+def read_nemo(line: LaunchLine, tree: Tree) -> Reading:
+    """Read the sizes that the overrides of `nemo llm pretrain|finetune --factory RECIPE trainer.num_nodes=2 ...` set.
 
-    name: str = "paddleformers-cli"
-    names: tuple[str, ...] = ("paddleformers-cli",)
-
-    def read(self, line: LaunchLine, tree: Tree) -> Reading:
-        """State nodes and processes from variables; refer to the file of arguments."""
-        if len(line.words) < 3 or text_of(line.words[1]) != "train" or known_prefix(line.words[2]).startswith("-"):
-            return Reading()
-        word = line.words[0]
-        module = _inserted_word("paddleformers.cli.launcher", word)
-        program = read_program(line, self.name, (module, *line.words[2:]), tree, module=True).of_package()
-        builder = ClaimBuilder(self.name, line.scope, line.command.condition)
-        variables = variables_of(line.command.environment)
-        state_options(builder, self.name, variables, word)
-        if variables("CUDA_VISIBLE_DEVICES") is None:
-            state_all_gpus(builder, word, "CUDA_VISIBLE_DEVICES")
-        file = line.words[2]
-        builder.add(f"{SETTING_PREFIX}paddlenlp.file", lift(str, file.value), file)
-        return program.reading(builder.claims)
+    Those of the recipe itself are in an installed package.
+    """
+    commands = [text_of(word) for word in line.words[1:3]]
+    if len(commands) < 2 or commands[0] not in ("llm", "vlm", "diffusion") or commands[1] not in _NEMO_COMMANDS:
+        return Reading()
+    word = line.words[0]
+    module = _inserted_word("nemo.collections.llm", word)
+    program = read_program(line, "nemo", (module, *line.words[3:]), tree, module=True).of_package()
+    claims = tuple(
+        # The trainer itself starts the processes of its node.
+        replace(claim, relation=Relation.SETS) if claim.quantity == "processes_per_node" else claim
+        for claim in program.claims
+    )
+    return replace(program, claims=claims).reading()
 
 
-class FairseqReader:
-    """Reads `fairseq-train`, which starts a process for each GPU of its node unless a launcher has set the ranks."""
+def read_paddleformers(line: LaunchLine, tree: Tree) -> Reading:
+    """Read `paddleformers-cli train CONFIG`, which starts Paddle's launcher on this node, configured by variables."""
+    if len(line.words) < 3 or text_of(line.words[1]) != "train" or known_prefix(line.words[2]).startswith("-"):
+        return Reading()
+    word = line.words[0]
+    module = _inserted_word("paddleformers.cli.launcher", word)
+    program = read_program(line, "paddleformers-cli", (module, *line.words[2:]), tree, module=True).of_package()
+    builder = ClaimBuilder("paddleformers-cli", line.scope, line.command.condition)
+    variables = variables_of(line.command.environment)
+    state_options(builder, "paddleformers-cli", variables, word)
+    if variables("CUDA_VISIBLE_DEVICES") is None:
+        state_all_gpus(builder, word, "CUDA_VISIBLE_DEVICES")
+    file = line.words[2]
+    builder.add(f"{SETTING_PREFIX}paddlenlp.file", lift(str, file.value), file)
+    return program.reading(builder.claims)
 
-    name: str = "fairseq-train"
-    names: tuple[str, ...] = ("fairseq-train",)
 
-    def read(self, line: LaunchLine, tree: Tree) -> Reading:
-        """Read its arguments, which are settings of fairseq."""
-        return read_program(line, self.name, line.words, tree, python=False).reading()
+def read_fairseq(line: LaunchLine, tree: Tree) -> Reading:
+    """Read `fairseq-train`, which starts a process for each GPU of its node unless a launcher has set the ranks."""
+    return read_program(line, "fairseq-train", line.words, tree, python=False).reading()
