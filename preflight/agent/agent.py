@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 
 from preflight.agent import bootstrap, child_handle, process
 from preflight.agent.child_handle import (
@@ -317,7 +318,7 @@ class Agent:
             if wanted:
                 self._selector.unregister(child.out)
             else:
-                self._selector.register(child.out, selectors.EVENT_READ, _bind(self._read_frames, child))
+                self._selector.register(child.out, selectors.EVENT_READ, partial(self._read_frames, child))
 
     # --- children ---
 
@@ -346,10 +347,10 @@ class Agent:
     def _register(self, child: ChildProcess) -> None:
         self._children[child.pid] = child
         if not self._paused:
-            self._selector.register(child.out, selectors.EVENT_READ, _bind(self._read_frames, child))
-        self._selector.register(child.err, selectors.EVENT_READ, _bind(self._read_error, child))
+            self._selector.register(child.out, selectors.EVENT_READ, partial(self._read_frames, child))
+        self._selector.register(child.err, selectors.EVENT_READ, partial(self._read_error, child))
         if child.status >= 0:
-            self._selector.register(child.status, selectors.EVENT_READ, _bind(self._read_status, child))
+            self._selector.register(child.status, selectors.EVENT_READ, partial(self._read_status, child))
 
     def _close(self, child: ChildProcess, name: str) -> None:
         fd = getattr(child, name)
@@ -392,7 +393,7 @@ class Agent:
             pass
         except OSError:
             child.unsent_input.clear()
-        watch_writable(self._selector, child.feed, _bind(self._feed, child) if child.unsent_input else None)
+        watch_writable(self._selector, child.feed, partial(self._feed, child) if child.unsent_input else None)
 
     def _read_error(self, child: ChildProcess) -> None:
         data = read(child.err)
@@ -486,19 +487,15 @@ class Agent:
                 self._close(child, name)
         # Orphans of running children are adopted by those, so an unknown child here was left behind by one that has
         # ended.
-        strangers = [pid for pid in process.children_of(os.getpid()) if pid not in self._children]
-        for pid in strangers:
-            process.kill_tree(pid)
+        for pid in process.children_of(os.getpid()):
+            if pid not in self._children:
+                process.kill_tree(pid)
 
     def _watch(self) -> None:
         for child in self._children.values():
             if (self._inside or child.request.context is not None) and not child.answered:
                 for change in child.state_changes():
                     self._send_to(child, change)
-
-
-def _bind(function: Callable[[ChildProcess], None], child: ChildProcess) -> Callable[[], None]:
-    return lambda: function(child)
 
 
 def hello_values(notes: list[str]) -> Ready:

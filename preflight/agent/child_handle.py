@@ -21,6 +21,7 @@ from contextlib import suppress
 
 from preflight.agent import bootstrap, child, process
 from preflight.agent.wire import (
+    ANSWER_BYTES,
     AgentRequest,
     Beat,
     Cancel,
@@ -28,7 +29,7 @@ from preflight.agent.wire import (
     Done,
     Event,
     Failed,
-    NodeFrames,
+    FrameReader,
     Ready,
     Signal,
     encode,
@@ -72,7 +73,7 @@ class ChildProcess:
         self.err = -1
         self.feed = -1
         self.status = -1
-        self.reader = NodeFrames()
+        self.reader = FrameReader(ANSWER_BYTES)
         self.answered = False
         #: The time at which its processes are killed; set once the child has finished.
         self.kill_at_s: float | None = None
@@ -88,7 +89,8 @@ class ChildProcess:
         self._states: dict[int, str] = {}
         self._looks: dict[int, str] = {}
         self._error = bytearray()
-        self._error_total = 0
+        #: The number of bytes that it has written to standard error.
+        self.error_total = 0
 
     def bootstrap_message(self, bundle: bytes) -> bytes:
         """The input for the loader of a context child."""
@@ -115,18 +117,13 @@ class ChildProcess:
 
     def on_error_output(self, data: bytes) -> None:
         """Keep the end of its standard error."""
-        self._error_total += len(data)
+        self.error_total += len(data)
         self._error += data
         del self._error[:-ERROR_BYTES]
 
-    @property
-    def error_total(self) -> int:
-        """The number of bytes it has written to standard error so far."""
-        return self._error_total
-
     def error_text(self, since: int = 0) -> str:
         """The kept end of standard error, starting at byte `since` of the whole."""
-        kept_from = self._error_total - len(self._error)
+        kept_from = self.error_total - len(self._error)
         return self._error[max(0, since - kept_from) :].decode("utf-8", "replace")
 
     def last_error_line(self) -> str:
@@ -200,16 +197,12 @@ class ChildProcess:
                 reason = f"`{command}` is older than Python 3.8"
             else:
                 last_line = self.last_error_line()
-                reason = "`{}` {} before its Python started{}".format(
-                    command,
-                    process.describe_exit(code),
-                    ": " + last_line if last_line else "",
-                )
+                why = f": {last_line}" if last_line else ""
+                reason = f"`{command}` {process.describe_exit(code)} before its Python started{why}"
             noise = self._noise[-ERROR_BYTES:].decode("utf-8", "replace")
             return Failed(request.id, "context", reason, self.error_text() or noise, code)
-        return Failed(
-            request.id, "crashed", f"{request.target} {process.describe_exit(code)} without an answer", "", code
-        )
+        reason = f"{request.target} {process.describe_exit(code)} without an answer"
+        return Failed(request.id, "crashed", reason, "", code)
 
 
 def innermost_frame(stacks: str) -> str:
@@ -331,10 +324,8 @@ def _close_others(kept: list[int]) -> None:
         open_fds = list(range(3, 4096))
     for fd in open_fds:
         if fd > 2 and fd not in kept:
-            try:
+            with suppress(OSError):
                 os.close(fd)
-            except OSError:
-                pass
 
 
 def _exec_in_context(context: Context, nonce: str, status: int) -> None:
@@ -414,11 +405,8 @@ class BatchPool:
         gathered, self._gathered = self._gathered, {}
         for requests in gathered.values():
             if len(requests) > 1:
-                try:
+                with suppress(OSError):
                     child = self._start_batch(requests)
-                except OSError:
-                    pass
-                else:
                     child.requests = {request.id: request for request in requests}
                     self._children.append(child)
                     continue
@@ -512,11 +500,8 @@ class ContextProcess(ChildProcess):
             return f"the job context to start (`{command}`)"
         stat = process.stat_of(self.seen_pid())
         state = {"D": ", which is stuck in the kernel (state D)", "T": ", which is stopped", "t": ", which is stopped"}
-        return "{} below the process in the job context (`{}`){}".format(
-            item.request.target,
-            command,
-            state.get(stat.state, "") if stat is not None else "",
-        )
+        how = state.get(stat.state, "") if stat is not None else ""
+        return f"{item.request.target} below the process in the job context (`{command}`){how}"
 
     def failure(self, item: ContextRequest, code: int) -> Failed:
         """Why a request has no answer after its context process ended with `code`."""

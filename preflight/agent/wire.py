@@ -276,7 +276,7 @@ def decode(data: bytes, *, max_bytes: int = MAX_FRAME_BYTES) -> Any:
 
 
 class FrameReader:
-    """Splits a byte stream into messages of at most `max_bytes` each."""
+    """Splits a byte stream into messages of at most `max_bytes` each: `ANSWER_BYTES` in data from a node."""
 
     def __init__(self, max_bytes: int = MAX_FRAME_BYTES) -> None:
         self._pending = bytearray()
@@ -295,13 +295,6 @@ class FrameReader:
             body = bytes(self._pending[_LENGTH.size : end])
             del self._pending[:end]
             yield decode(body, max_bytes=self._max_bytes)
-
-
-class NodeFrames(FrameReader):
-    """Splits the data from a node, or from a child on it, into messages."""
-
-    def __init__(self) -> None:
-        super().__init__(ANSWER_BYTES)
 
 
 def encode_answer(message: Any) -> bytes:

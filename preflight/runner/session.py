@@ -19,6 +19,7 @@ import anyio.to_thread
 from preflight._util.log import command_text
 from preflight._util.redaction import redact_tree
 from preflight.agent.wire import (
+    ANSWER_BYTES,
     BEAT_S,
     HEAD_SILENT,
     LEASE_S,
@@ -30,7 +31,7 @@ from preflight.agent.wire import (
     Done,
     Event,
     Failed,
-    NodeFrames,
+    FrameReader,
     Ready,
     Signal,
     WireError,
@@ -196,7 +197,7 @@ class AgentSession:
         self._paused_s, self._paused_until_s = 0.0, -math.inf
         self._channel = channel
         self._clock = clock or (lambda: time.monotonic() - began)
-        self._reader = NodeFrames()
+        self._reader = FrameReader(ANSWER_BYTES)
         self._bytes = Allowance(MAX_BYTES, MAX_BYTES_PER_S)
         self._frames = Allowance(MAX_FRAMES, MAX_FRAMES_PER_S)
         self._last_id = 0

@@ -14,7 +14,7 @@ from preflight._util import toml
 from preflight._util.budget import BudgetExceeded, current, free_memory_after, running
 from preflight._util.hostnames import is_loopback
 from preflight._util.sequences import grouped
-from preflight.model.job import WHOLE_JOB, Job, Known, Note, NoteDetail, NoteKind, Scope, Span, Unresolved
+from preflight.model.job import WHOLE_JOB, Job, Known, NoteDetail, NoteKind, Scope, Unresolved
 from preflight.model.job.derive import with_derived
 from preflight.model.job.value import items
 from preflight.model.progress import Progress, Step, ignore
@@ -22,7 +22,7 @@ from preflight.sources.base import Source, SourceFile, defaults_assumed, differs
 from preflight.sources.discovery.collect import STDIN, collect_job
 from preflight.sources.discovery.readings import RecognisedFiles, TreeSnapshot, below
 from preflight.sources.discovery.walk import Walked
-from preflight.sources.formats.tree import decode
+from preflight.sources.formats.tree import decode, note_at
 from preflight.sources.secrets import is_searched, job_without_secrets, secrets_of_files
 from preflight.sources.shell.shell_source import startable
 
@@ -106,7 +106,8 @@ def _complete(job: Job, recognised: RecognisedFiles) -> Job:
         message = f"deriving further claims of {job.name} was stopped, because it takes {exceeded.excess}"
         # A quote of one file may contain a secret of another one.
         notes = (note for note in job.notes if not note.span.snippet)
-        return Job(job.name, files=job.files, notes=(*notes, _note(NoteKind.TOO_LARGE, message, job.name)))
+        stopped = note_at(job.name, NoteKind.TOO_LARGE, message, required=True)
+        return Job(job.name, files=job.files, notes=(*notes, stopped))
 
 
 #: A variable with a default, `${NNODES:-2}`, one that a script asks for, and the arguments of a script.
@@ -177,7 +178,7 @@ def _directory_jobs(recognised: RecognisedFiles, walked: Walked) -> list[Job]:
         message = (
             f"determining which scripts in {where} belong together was stopped, because it takes {exceeded.excess}"
         )
-        notes.append(_note(NoteKind.TOO_LARGE, message, where))
+        notes.append(note_at(where, NoteKind.TOO_LARGE, message, required=True))
     jobs: list[Job] = []
     for path in entries:
         members = joined.get(path, ())
@@ -211,10 +212,6 @@ def _overwritten(job: Job) -> set[str]:
 def _find_siblings(entries: Sequence[str], built: Mapping[str, Sequence[Job]]) -> dict[str, tuple[str, ...]]:
     joined = siblings(entries, built)
     return joined | companions([path for path in entries if path not in joined], built)
-
-
-def _note(kind: NoteKind, message: str, path: str) -> Note:
-    return Note(kind, message, Span(path, 1, 1, 1, 1), required=True)
 
 
 def _is_job(job: Job) -> bool:

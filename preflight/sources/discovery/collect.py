@@ -44,7 +44,7 @@ from preflight.sources.base import (
 )
 from preflight.sources.configs.packages import CONDA_NAME, without_installed
 from preflight.sources.discovery.readings import RecognisedFiles, read_source
-from preflight.sources.formats.tree import OverlayTree
+from preflight.sources.formats.tree import OverlayTree, note_at
 from preflight.sources.python.simulation import ranks, resolution
 
 #: References are followed to this depth: sbatch -> run.sh -> train.py -> module -> submodule, with some margin.
@@ -185,7 +185,7 @@ class JobCollector:
                     else f"{step.path} is not a script, configuration or hostfile that can be read"
                     "; name a file of one of these kinds"
                 )
-                self.notes.append(Note(NoteKind.UNSUPPORTED, message, Span(step.path, 1, 1, 1, 1)))
+                self.notes.append(note_at(step.path, NoteKind.UNSUPPORTED, message))
             return ()
         self.files.setdefault(step.path, InputFile(step.path, source.name, file.sha256, file.size_bytes))
         if self._is_inside_its_caller(step, source):
@@ -387,7 +387,7 @@ class JobCollector:
             free_memory_after(exceeded)
             claims = tuple(resolution.resolved(job.claims, {}, {}))
             message = f"following the programs of {job.name} was stopped, because it takes {exceeded.excess}"
-            note = Note(NoteKind.TOO_LARGE, message, Span(job.name, 1, 1, 1, 1), required=True)
+            note = note_at(job.name, NoteKind.TOO_LARGE, message, required=True)
             return replace(job, claims=claims, notes=(*job.notes, note))
 
     def _files_of(self, launch: Launch) -> ranks.Files:

@@ -29,7 +29,7 @@ from preflight.model.job import WHOLE_JOB, LeftOut, Note, NoteDetail, NoteKind, 
 from preflight.model.progress import Progress, Step, ignore
 from preflight.sources.base import Reading, Source, SourceFile, Tree
 from preflight.sources.discovery.walk import Walked, walk
-from preflight.sources.formats.tree import DirectoryTree, OverlayTree
+from preflight.sources.formats.tree import DirectoryTree, OverlayTree, note_at
 from preflight.sources.secrets import shown_lines, without_secrets
 from preflight.sources.shell.shell_source import startable
 
@@ -232,7 +232,7 @@ def read_source(source: Source, file: SourceFile, tree: Tree, *, scope: Scope = 
     except Exception as error:
         error_text = shown_lines(file)(f"{type(error).__name__}: {error}")
         message = f"the {source.name} reader crashed on {file.path}, which is a bug in it: {error_text}"
-        return Reading(notes=(Note(NoteKind.CRASHED, message, Span(file.path, 1, 1, 1, 1), required=True),))
+        return Reading(notes=(note_at(file.path, NoteKind.CRASHED, message, required=True),))
 
 
 def budget_note(path: str, exceeded: BudgetExceeded) -> Note:
@@ -241,7 +241,7 @@ def budget_note(path: str, exceeded: BudgetExceeded) -> Note:
         f"reading {path} was stopped, because it takes {exceeded.excess}; nothing in it was judged. Split it, simplify"
         " it, or leave it out with --exclude"
     )
-    return Note(NoteKind.TOO_LARGE, message, Span(path, 1, 1, 1, 1), required=True)
+    return note_at(path, NoteKind.TOO_LARGE, message, required=True)
 
 
 def _read(source: Source, file: SourceFile, tree: Tree, scope: Scope, role: str) -> tuple[Reading, Reading]:
@@ -251,8 +251,7 @@ def _read(source: Source, file: SourceFile, tree: Tree, scope: Scope, role: str)
     spend(_STEPS_PER_CLAIM * (len(raw.claims) + len(raw.references) + len(raw.launches) + len(raw.suppressions)))
     clean = without_secrets(raw)
     notes = tuple(
-        Note(NoteKind.TOO_LARGE, f"{file.path}: {what}; the rest was not judged", place, required=True)
-        for place in (Span(file.path, 1, 1, 1, 1),)
+        note_at(file.path, NoteKind.TOO_LARGE, f"{file.path}: {what}; the rest was not judged", required=True)
         for what in left_out()
     )
     return raw, replace(clean, notes=(*clean.notes, *notes)) if notes else clean

@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from preflight._util import regular_file
 from preflight._util.usage_error import UsageError
-from preflight.model.job import LeftOut, Note, NoteKind, Span
+from preflight.model.job import LeftOut, Note, NoteKind
+from preflight.sources.formats.tree import note_at
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -239,7 +240,7 @@ class _Walk:
         self._left_out[key] = LeftOut(key[1], reason, total, more or bool(before and before.more))
 
     def _note(self, kind: NoteKind, path: str, message: str, *, required: bool = True) -> None:
-        self._notes.append(Note(kind, message, Span(path, 1, 1, 1, 1), required=required))
+        self._notes.append(note_at(path, kind, message, required=required))
 
 
 class _Repositories:

@@ -347,9 +347,11 @@ class _DroppedText(SourceFile):
     """A file that was read and whose text was dropped."""
 
 
-def note_at(path: str, kind: NoteKind, message: str, detail: NoteDetail | None = None) -> Note:
+def note_at(
+    path: str, kind: NoteKind, message: str, detail: NoteDetail | None = None, *, required: bool = False
+) -> Note:
     """A note about a whole file; it points at its first character."""
-    return Note(kind, message, Span(path, 1, 1, 1, 1), detail=detail)
+    return Note(kind, message, Span(path, 1, 1, 1, 1), detail=detail, required=required)
 
 
 #: A file of a project at the path that it has on a node or in an image: not below a folder of the system.

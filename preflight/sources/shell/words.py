@@ -143,7 +143,7 @@ def literal(value: str, place: Place, spelled: str | None = None) -> Text:
 
 
 def join_words(fields: Iterable[Field], place: Place) -> Text:
-    """The words as one text, separated by blanks."""
+    """The words as one string, separated by blanks."""
     pieces: list[Piece] = []
     for number, item in enumerate(fields):
         pieces += [*literal(" ", place, " "), *item.text] if number else item.text
@@ -151,7 +151,7 @@ def join_words(fields: Iterable[Field], place: Place) -> Text:
 
 
 def joined(parts: Iterable[Part]) -> Text:
-    """The parts of a word as one text, not split."""
+    """The parts of a word as one string, not split."""
     return tuple(part.piece for part in parts if part.piece is not None)
 
 

@@ -509,25 +509,22 @@ def _unset(table: Data, key: Data) -> Table:
 
 def _merge(*tables: Data) -> Table:
     """The first table, extended by entries of the others; the first wins."""
-    target = _table(tables[0])
-    for other in tables[1:]:
-        for key, value in _table(other).items():
-            if not is_true(target.get(key)):
-                target[key] = copy_data(value)
-                if key in other.places:
-                    target.places[key] = other.places[key]
-            elif isinstance(target[key], Table) and isinstance(value, Table):
-                _merge(target[key], value)
-    return target
+    return _merged(tables, over=False)
 
 
 def _merge_over(*tables: Data) -> Table:
+    """The first table, extended by entries of the others; the last wins."""
+    return _merged(tables, over=True)
+
+
+def _merged(tables: tuple[Data, ...], *, over: bool) -> Table:
     target = _table(tables[0])
     for other in tables[1:]:
         for key, value in _table(other).items():
-            if isinstance(target.get(key), Table) and isinstance(value, Table):
-                _merge_over(target[key], value)
-            else:
+            before = target.get(key)
+            if isinstance(before, Table) and isinstance(value, Table) and (over or before):
+                _merged((before, value), over=over)
+            elif over or not is_true(before):
                 target[key] = copy_data(value)
                 if key in other.places:
                     target.places[key] = other.places[key]
