@@ -27,6 +27,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from preflight._util import toml
 from preflight._util.budget import note_skipped, spend
 from preflight._util.spans import MAX_SNIPPET_LENGTH
 from preflight.model.job import (
@@ -383,7 +384,7 @@ def batch_header(file: SourceFile) -> BatchHeader | None:
             stop = match.start("options") + option.end()
             span = Span(file.path, number, start + 1, number, stop + 1, raw[:MAX_SNIPPET_LENGTH])
             value = (option["value"] or "").strip("\"'")
-            for dest, text in _PARSERS[scheduler](option["name"], value):
+            for dest, text in _read_option(scheduler, option["name"], value):
                 found: Value = Known(text)
                 if _PLACEHOLDER.search(value):
                     found = Unresolved(f"{value} is replaced before the script is submitted")
@@ -425,11 +426,19 @@ def _combine_options(options: dict[str, GivenOption], scheduler: str) -> None:
             )
 
 
-def _pbs(name: str, value: str) -> Iterator[tuple[str, str]]:
-    if name == "-q":
-        yield "partition", value
-    if name != "-l":
+def _read_option(scheduler: str, name: str, value: str) -> Iterator[tuple[str, str]]:
+    """Read an option of a header as options of Slurm's, with their values."""
+    if name == "-l" and scheduler in _RESOURCES:
+        yield from _RESOURCES[scheduler](value)
         return
+    for row in _HEADER_OPTIONS[scheduler]:
+        match = re.search(row["value"], value) if name in row["names"] else None
+        if match is not None:
+            yield row["states"], row.get("written", "{}").format(match[1])
+            return
+
+
+def _pbs_resources(value: str) -> Iterator[tuple[str, str]]:
     for item in value.split(","):
         key, _, given = item.strip().partition("=")
         if key == "select":
@@ -476,54 +485,15 @@ def _torque_nodes(value: str) -> Iterator[tuple[str, str]]:
                 yield "mpi_slots", str(int(first) * int(number))
 
 
-def _lsf(name: str, value: str) -> Iterator[tuple[str, str]]:
-    if name == "-nnodes" and is_whole_number(value):
-        yield "nodes", value
-    elif name == "-n" and is_whole_number(value.split(",")[0]):
-        yield "slots", value.split(",")[0]
-    elif name == "-R" and (tile := re.search(r"span\[[^\]]*ptile=(\d{1,6})", value)):
-        yield "ptile", tile[1]
-    elif name == "-R" and re.search(r"span\[\s*hosts\s*=\s*1\s*\]", value):
-        yield "nodes", "1"
-    elif name == "-gpu" and (number := re.search(r"\bnum=(\d{1,4})(?!\d)(/task)?", value)) and not number[2]:
-        yield "gpus_per_node", number[1]
-    elif name == "-W" and re.fullmatch(r"\d{1,5}(:\d{1,2})?", value.partition("/")[0]):
-        time = value.partition("/")[0]
-        yield "time", f"{time}:00" if ":" in time else time
-    elif name == "-q":
-        yield "partition", value
-
-
-def _sge(name: str, value: str) -> Iterator[tuple[str, str]]:
-    if name == "-q":
-        yield "partition", value
-    if name != "-l":
-        return
+def _sge_resources(value: str) -> Iterator[tuple[str, str]]:
     for item in value.split(","):
         key, _, given = item.partition("=")
         if key in ("h_rt", "s_rt"):
             yield "time", given if ":" in given else f"0:{given}"
 
 
-def _cobalt(name: str, value: str) -> Iterator[tuple[str, str]]:
-    if name in ("-n", "--nodecount") and is_whole_number(value):
-        yield "nodes", value
-    elif name in ("-t", "--time"):
-        yield "time", value
-    elif name in ("-q", "--queue"):
-        yield "partition", value
-
-
-def _flux(name: str, value: str) -> Iterator[tuple[str, str]]:
-    if name in ("-N", "--nodes") and is_whole_number(value):
-        yield "nodes", value
-    elif name in ("-q", "--queue"):
-        yield "partition", value
-    elif name in ("-t", "--time-limit") and re.fullmatch(r"\d+(\.\d+)?m?", value):
-        yield "time", value.rstrip("m").partition(".")[0]
-
-
-_PARSERS = {"pbs": _pbs, "lsf": _lsf, "sge": _sge, "cobalt": _cobalt, "flux": _flux}
+_RESOURCES = {"pbs": _pbs_resources, "sge": _sge_resources}
+_HEADER_OPTIONS = toml.beside(__file__, "batch_headers.toml")
 
 
 # Job steps of a script: what each srun starts, training or not, and whether its failure is noticed.
