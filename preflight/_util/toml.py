@@ -32,6 +32,11 @@ def beside(module_file: str, name: str) -> dict[str, Any]:
     return load(Path(module_file).parent / name)
 
 
+def words(module_file: str, name: str, key: str) -> frozenset[str]:
+    """The words of a text in such a file."""
+    return frozenset(beside(module_file, name)[key].split())
+
+
 def with_tuples(table: Mapping[str, Any]) -> dict[str, Any]:
     """A table with its arrays as tuples: the fields of a frozen value."""
     return {key: tuple(item) if isinstance(item, list) else item for key, item in table.items()}

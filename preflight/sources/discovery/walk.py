@@ -24,7 +24,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from preflight._util import regular_file
+from preflight._util import regular_file, toml
 from preflight._util.usage_error import UsageError
 from preflight.model.job import LeftOut, Note, NoteKind
 from preflight.sources.formats.tree import note_at
@@ -37,22 +37,10 @@ MAX_FILES = 20_000
 MAX_FOLDERS = 20_000
 MAX_DEPTH = 100
 #: Written by tools, or third-party. Folders that begin with a dot are skipped anyway.
-_SKIPPED = frozenset(
-    (
-        *("node_modules", "venv", "__pycache__", "site-packages", "wandb", "mlruns", "lightning_logs"),
-        *("third_party", "third-party", "thirdparty", "3rdparty", "vendor", "vendored", "_vendor"),
-        *("testdata", "test_data", "test-data", "__snapshots__"),
-    )
-)
+_SKIPPED = toml.words(__file__, "file_names.toml", "skipped")
 #: These are in the top folder of an installed environment, whatever its name.
 _INSTALLED = frozenset(("pyvenv.cfg", "conda-meta"))
-_SUFFIXES = frozenset(
-    (
-        *(".sh", ".bash", ".ksh", ".zsh", ".sbatch", ".slurm", ".slrm", ".job", ".sub", ".pbs", ".lsf", ".bsub", ".py"),
-        *(".json", ".jsonc", ".json5", ".hjson", ".yaml", ".yml", ".toml", ".txt", ".conf", ".cfg", ".ini", ".gin"),
-        *(".hosts", ".hostfile", ".list", ".env", ".mk", ".just", ".ipynb", ".dockerfile", ""),
-    )
-)
+_SUFFIXES = toml.words(__file__, "file_names.toml", "suffixes") | {""}
 #: Files that begin with a dot but describe a job.
 _DOTTED = frozenset((".env", ".deepspeed_env"))
 #: Hidden files with such a name are counted; most others are settings of tools.
@@ -62,17 +50,7 @@ _NAMED = re.compile(r"(?:dockerfile|containerfile|makefile|hostfile|machinefile|
 #: Templates of manifests and other YAML.
 _TEMPLATED = re.compile(r"\.ya?ml[.-](?:j2|jinja2?|tmpl|tpl|template)$|\.template$", re.I)
 #: Never opened to find out whether they are scripts: documents, code of other languages, data, templates, leftovers.
-_NO_SCRIPTS = frozenset(
-    (
-        *(".md", ".rst", ".html", ".htm", ".css", ".scss", ".js", ".jsx", ".ts", ".tsx", ".vue", ".map", ".svg"),
-        *(".xml", ".png", ".jpg", ".jpeg", ".gif", ".ico", ".webp", ".pdf", ".mp4", ".wav", ".mp3", ".woff", ".woff2"),
-        *(".ttf", ".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hpp", ".hh", ".go", ".rs", ".java", ".scala"),
-        *(".proto", ".csv", ".tsv", ".jsonl", ".parquet", ".arrow", ".npy", ".npz", ".pkl", ".h5", ".pt", ".pth"),
-        *(".safetensors", ".bin", ".onnx", ".gz", ".bz2", ".xz", ".zst", ".zip", ".tar", ".whl", ".so", ".a", ".o"),
-        *(".pyc", ".pyi", ".pyx", ".sum", ".mod", ".log", ".out", ".err", ".diff", ".patch", ".orig", ".rej", ".bak"),
-        *(".j2", ".jinja", ".jinja2", ".tmpl", ".tpl", ".template", ".in", ".mustache", ".swp"),
-    )
-)
+_NO_SCRIPTS = toml.words(__file__, "file_names.toml", "no-scripts")
 _SCRIPT = re.compile(rb"#!.*\b(?:sh|bash|ksh|zsh|python[\d.]*)\b|(?:.*\n){0,3}#(?:SBATCH|PBS|BSUB)\s")
 _HEAD = 256
 

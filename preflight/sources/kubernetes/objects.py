@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from preflight._util import toml
 from preflight.model.job import Known, Unresolved, Value, as_int, lift
 from preflight.sources.formats.structured import Kind, Member, Node, shift_node, value_of
 from preflight.sources.value_readers import product_of, sum_of
@@ -80,25 +81,12 @@ def _parse_block(code: str, start: int) -> Iterator[Node]:
 
 
 #: Kinds that exist to train; any other kind is a job only if one of its containers has a launch line.
-TRAINING_KINDS = frozenset(
-    (
-        *("PyTorchJob", "MPIJob", "PaddleJob", "TFJob", "XGBoostJob", "JAXJob", "MXJob", "MXNetJob", "TrainJob"),
-        *("TrainingRuntime", "ClusterTrainingRuntime", "RayCluster", "RayJob", "RayService"),
-        # DLRover's and TorchElastic's, EDL's, and that of Amazon SageMaker HyperPod.
-        *("ElasticJob", "TrainingJob", "HyperPodPyTorchJob"),
-    )
-)
+TRAINING_KINDS = toml.words(__file__, "names.toml", "training-kinds")
 GENERIC_KINDS = (
     frozenset(("Job", "CronJob", "Pod", "Deployment", "StatefulSet", "JobSet", "LeaderWorkerSet")) | WORKFLOW_KINDS
 )
 #: Objects without pods that make claims about a job.
-ASIDE_KINDS = frozenset(
-    (
-        *("PodGroup", "ConfigMap", "PersistentVolumeClaim", "ResourceQuota", "NetworkPolicy", "Queue", "ClusterQueue"),
-        *("CiliumNetworkPolicy", "CiliumClusterwideNetworkPolicy"),
-        "ComputeDomain",
-    )
-)
+ASIDE_KINDS = toml.words(__file__, "names.toml", "aside-kinds")
 #: Those that bind the pods of a job from a file of their own, by its namespace or a volume's name.
 BINDING_KINDS = frozenset(("PersistentVolumeClaim", "ResourceQuota", "NetworkPolicy", "CiliumNetworkPolicy"))
 RAY_KINDS = frozenset(("RayCluster", "RayJob", "RayService"))

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from preflight._util import toml
 from preflight._util.budget import spend, truncate
 from preflight.model.job import WHOLE_JOB, Known, Note, Plain, Scope, Unresolved, Value, as_int, lift, one_of
 from preflight.sources.base import Script, SourceFile, Tree, UnknownKind, UnknownOrigin, WrittenFile
@@ -51,17 +52,7 @@ _GPU_PRODUCT = (
     "gpu.nvidia.com/class",
 )
 _MESH = ("sidecar.istio.io/inject", "linkerd.io/inject", "kuma.io/sidecar-injection", "istio.io/dataplane-mode")
-_GANG_LABELS = (
-    *("kueue.x-k8s.io/queue-name", "pod-group.scheduling.sigs.k8s.io", "scheduling.x-k8s.io/pod-group"),
-    *("scheduling.k8s.io/group-name", "yunikorn.apache.org/task-groups", "runai/queue", "kai.scheduler/queue"),
-    *(
-        "ray.io/scheduler-name",
-        "volcano.sh/queue-name",
-        "ray.io/gang-scheduling-enabled",
-        "kueue.x-k8s.io/pod-group-name",
-    ),
-    *("pod-group.scheduling.sigs.k8s.io/name", "leaderworkerset.sigs.k8s.io/exclusive-topology"),
-)
+_GANG_LABELS = toml.words(__file__, "names.toml", "gang-labels")
 #: Schedulers that place a job's pods together: Volcano, YuniKorn, KAI, NVIDIA Run:ai, coscheduling profiles.
 _GANG_SCHEDULER = re.compile(
     r"volcano|yunikorn|kai-scheduler|runai-scheduler|koord-scheduler|.*(?:gang|cosched|kube-batch|plugins).*"

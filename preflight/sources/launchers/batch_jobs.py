@@ -506,12 +506,7 @@ _HEADER_OPTIONS = toml.beside(__file__, "batch_headers.toml")
 _MAX_STEPS = 200
 _MAX_SPELLING = 100
 #: Programs that reach the nodes of an allocation by themselves.
-_REMOTE_STARTERS = frozenset(
-    (
-        *("mpirun", "mpiexec", "mpiexec.hydra", "horovodrun", "deepspeed", "pdsh", "clush", "ssh", "parallel", "ray"),
-        *("ibrun", "prun", "jsrun", "flux", "colossalai"),
-    )
-)
+_REMOTE_STARTERS = toml.words(__file__, "words.toml", "remote-starters")
 #: Commands that end at once.
 _INSTANT = frozenset(("echo", "printf", "date", "cd", "export", "set", "true", ":", "unset", "mkdir", "ls", "hostname"))
 _SIGNAL = re.compile(r"(?:SIG)?([A-Z]+[0-9]?)|([0-9]+)")

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from preflight._util import toml
 from preflight._util.budget import note_skipped
 from preflight._util.redaction import HIDDEN
 from preflight._util.secret_names import is_secret
@@ -233,17 +234,7 @@ def _container_words(wrapper: Wrapper) -> tuple[Word, ...]:
 
 
 #: Options of `pip install` and `conda install` that take the next word, from their own help (pip 25.0, conda 24.11).
-_WITH_VALUE = frozenset(
-    (
-        *("-c", "--constraint", "-r", "--requirement", "-e", "--editable", "-t", "--target", "--platform"),
-        *("--python-version", "--implementation", "--abi", "--root", "--prefix", "--src", "--upgrade-strategy"),
-        *("-C", "--config-settings", "--global-option", "--no-binary", "--only-binary", "--progress-bar", "--report"),
-        *("--root-user-action", "-i", "-f", "--log", "--proxy"),
-        *("--retries", "--timeout", "--exists-action", "--trusted-host", "--cert", "--client-cert", "--cache-dir"),
-        *("--use-feature", "--use-deprecated", "--python", "--keyring-provider", "--group", "--build-option"),
-        *("-n", "--name", "-p", "--channel", "--file"),
-    )
-)
+_WITH_VALUE = toml.words(__file__, "words.toml", "installer-options")
 #: The beginnings of options that take the address of wheels.
 _ADDRESSES = ("--index", "--extra-index", "--find-l", "--default-index")
 _MAX_CLAIMS = 200

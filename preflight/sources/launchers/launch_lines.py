@@ -108,12 +108,7 @@ _STARTS_ALL = frozenset(
 #: Launches read from one script.
 _MAX_LAUNCHES = 100
 #: Modules and scripts that do not train, even when srun starts several copies.
-_TOOLS = frozenset(
-    [
-        *("setup.py", "venv", "pip", "ensurepip", "http.server", "json.tool", "site", "torch.utils.collect_env"),
-        *("wandb", "pytest"),
-    ]
-)
+_TOOLS = toml.words(__file__, "words.toml", "tools")
 
 
 _DEFAULTED = re.compile(r"\$\(\w+\)|\$\{\w+:?-")

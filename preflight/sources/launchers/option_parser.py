@@ -134,7 +134,7 @@ def declared_table(name: str) -> Table:
 
     An option with a variable number of values is parsed as if it had one.
     """
-    row = dict(declared_options(name))
+    row = {key: item for key, item in declared_options(name).items() if key not in ("variables", "overriding")}
     generated, renamed = row.pop("generated", ()), row.pop("renamed", {})
     valued, flags = _by_name(row.pop("others", "")), _by_name(row.pop("other_flags", ""))
     flags |= {"help": "-h --help"} if generated else {}

@@ -51,6 +51,7 @@ from preflight.sources.launchers.option_parser import (
     GivenOption,
     ScannedLine,
     Table,
+    declared_options,
     declared_table,
     file_named,
     file_references,
@@ -175,36 +176,8 @@ def _sent_files(line: LaunchLine, scanned: ScannedLine, tree: Tree) -> list[Refe
 
 
 _OPTIONS = declared_table("paddle")
-#: args_envs.py, `env_args_mapping`.
-_VARIABLES = {
-    "host": "POD_IP",
-    "master": "PADDLE_MASTER",
-    "devices": "PADDLE_DEVICES",
-    "nnodes": "PADDLE_NNODES",
-    "run_mode": "PADDLE_RUN_MODE",
-    "nproc_per_node": "PADDLE_NPROC_PER_NODE",
-    "job_id": "PADDLE_JOB_ID",
-    "rank": "PADDLE_RANK",
-    "max_restart": "PADDLE_MAX_RESTART",
-    "server_num": "PADDLE_SERVER_NUM",
-    "trainer_num": "PADDLE_TRAINER_NUM",
-    "servers": "PADDLE_SERVERS_ENDPOINTS",
-    "trainers": "PADDLE_TRAINERS_ENDPOINTS",
-    "start_port": "PADDLE_START_PORT",
-    "ips": "PADDLE_IPS",
-}
-#: Variables that override an option (args_envs.py), and those of the node (node.py).
-_OVERRIDING = {variable: dest for dest, variable in _VARIABLES.items()} | {
-    "PADDLE_TRAINER_ID": "rank",
-    "PADDLE_LOG_LEVEL": "log_level",
-    "PADDLE_LOG_OVERWRITE": "log_overwrite",
-    "PADDLE_SORT_IP": "sort_ip",
-    "PADDLE_ELASTIC_LEVEL": "elastic_level",
-    "PADDLE_ELASTIC_TIMEOUT": "elastic_timeout",
-    "PADDLE_GLOO_PORT": "gloo_port",
-    "PORT_RANGE": "port_range",
-    "FLAGS_FIXED_PORT": "fixed_port",
-}
+_VARIABLES: dict[str, str] = declared_options("paddle")["variables"]
+_OVERRIDING = {variable: dest for dest, variable in _VARIABLES.items()} | declared_options("paddle")["overriding"]
 #: How the launcher of today is started, not an earlier generation by its own name.
 _OF_TODAY = ("paddle.distributed.launch", "paddle.distributed.launch.main", "fleetrun")
 #: What `strtobool` takes for true.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from preflight._util import toml
 from preflight._util.budget import truncate
 from preflight._util.hostnames import expand_hosts
 from preflight.model.job import (
@@ -27,7 +28,12 @@ from preflight.model.job import (
 )
 from preflight.sources.base import Directive, SourceFile
 from preflight.sources.launchers.claim_builder import ClaimBuilder
-from preflight.sources.launchers.option_parser import GivenOption, ScannedLine, declared_options, declared_table
+from preflight.sources.launchers.option_parser import (
+    GivenOption,
+    ScannedLine,
+    declared_options,
+    declared_table,
+)
 from preflight.sources.shell.sbatch_directives import LONG_NAMES, MAX_COUNTS, count_range, gpus_of_gres, gpus_of_types
 from preflight.sources.value_readers import as_text, product_of, sum_of
 
@@ -41,15 +47,7 @@ _DESTS = {
     spelling: dest for dest, spellings in declared_options("srun")["valued"].items() for spelling in spellings.split()
 }
 #: Programs that do not train: starting them with srun or ssh does not show where training runs.
-HARMLESS = frozenset(
-    (
-        *("hostname", "echo", "printf", "nvidia-smi", "rocm-smi", "mkdir", "rm", "cp", "rsync", "mv", "ls", "cat"),
-        *("true", "sleep", "date", "env", "printenv", "ip", "ifconfig", "ibstat", "ibv_devinfo", "lscpu", "free"),
-        *("df", "pkill", "killall", "kill", "touch", "chmod", "tar", "tee", "which", "whoami", "id", "uname", "sync"),
-        *("dmesg", "ping", "module", "ulimit", "scontrol", "conda", "mamba", "micromamba", "source", "pip", "pip3"),
-        *("wget", "curl", "git", "unzip", "export", "cd"),
-    )
-)
+HARMLESS = toml.words(__file__, "words.toml", "harmless")
 
 
 def from_directives(directives: Sequence[Directive]) -> dict[str, GivenOption]:
@@ -273,15 +271,7 @@ _HEADER_OPTIONS: tuple[tuple[str, str, Callable[[Value], Value]], ...] = (
 )
 _HEADER_FLAGS = {"--requeue": ("requeue", True), "--no-requeue": ("requeue", False), "--exclusive": ("exclusive", True)}
 #: Options of sbatch(1) that select nodes or decide who may use them.
-_RESOURCE_OPTIONS = frozenset(
-    (
-        *("--account", "--partition", "--qos", "--reservation", "--clusters", "--constraint", "--nodes", "--ntasks"),
-        *("--ntasks-per-node", "--cpus-per-task", "--mem", "--mem-per-cpu", "--mem-per-gpu", "--gres", "--gpus"),
-        *("--gpus-per-node", "--gpus-per-task", "--cpus-per-gpu", "--nodelist", "--exclude", "--exclusive"),
-        *("--switches", "--contiguous", "--licenses", "--time", "--tmp", "--mincpus", "--cores-per-socket"),
-        *("--sockets-per-node", "--threads-per-core", "--hint", "--wckey", "--prefer", "--ntasks-per-gpu"),
-    )
-)
+_RESOURCE_OPTIONS = toml.words(__file__, "words.toml", "resource-options")
 _MAX_LINES = 20_000
 _PLACEHOLDER = re.compile(r"[{}<>$]")
 _DIRECTIVE = re.compile(r"^#SBATCH[ \t]+-", re.MULTILINE)

@@ -62,6 +62,7 @@ from preflight.sources.launchers.claim_builder import (
 from preflight.sources.launchers.option_parser import (
     GivenOption,
     ScannedLine,
+    declared_options,
     declared_table,
     file_named,
     file_references,
@@ -289,14 +290,7 @@ def read_fabric(line: LaunchLine, tree: Tree) -> Reading:
 
 
 _COMPOSER_OPTIONS = declared_table("composer")
-_COMPOSER_VARIABLES = {
-    "nproc": "LOCAL_WORLD_SIZE",
-    "world_size": "WORLD_SIZE",
-    "base_rank": "BASE_RANK",
-    "node_rank": "NODE_RANK",
-    "master_addr": "MASTER_ADDR",
-    "master_port": "MASTER_PORT",
-}
+_COMPOSER_VARIABLES: dict[str, str] = declared_options("composer")["variables"]
 
 
 def read_composer(line: LaunchLine, tree: Tree) -> Reading:

@@ -79,15 +79,7 @@ _SIMPLE = frozenset(("nohup", "command", "builtin", "setsid", "unbuffer", "catch
 
 
 #: Commands that mention programs without starting them.
-_ONLY_MENTIONS = frozenset(
-    [
-        *("echo", "printf", "which", "type", "pip", "pip3", "apt", "apt-get", "grep", "egrep", "rg", "awk", "sed"),
-        *("cat", "less", "tail", "head", "pkill", "killall", "pgrep", "kill", "ps", "git", "wget", "curl", "export"),
-        *("alias", "read", "test", "[", "[[", "cd", "mkdir", "rm", "cp", "mv", "ls", "ln", "touch", "chmod", "tee"),
-        *("set", "unset", "trap", "wait", "sleep", "module", "ml", "source", ".", "man", "help", "nvidia-smi"),
-        *("find", "rsync", "scp", "tar"),
-    ]
-)
+_ONLY_MENTIONS = toml.words(__file__, "words.toml", "only-mention")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
 _MAX_WRAPPERS = 12
 #: Words searched for a launcher after an unknown prefix.

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from preflight._util import toml
 from preflight._util.budget import note_skipped
 from preflight.model.job import is_whole_number
 from preflight.sources.base import Directive
@@ -19,37 +20,11 @@ from preflight.sources.shell.words import spelling_of
 _DIRECTIVE = re.compile(r"#SBATCH(?=[ \t]|$)")
 #: A word; `#` begins a comment within one, too (_get_argument of Slurm's sbatch/opt.c), but not in JUBE's `#NODES#`.
 _TOKEN = re.compile(r"""(?:\\\S|[^\s'"#]|'[^'\n]*'|"[^"\n]*"|#\w+#)+""")
-_BARE_LONG = frozenset(
-    (
-        *("contiguous", "exclusive", "hold", "ignore-pbs", "no-kill", "no-requeue", "overcommit", "oversubscribe"),
-        *("share", "parsable", "quiet", "requeue", "reboot", "spread-job", "test-only", "use-min-nodes", "verbose"),
-        *("version", "wait", "get-user-env", "help", "usage", "propagate", "nice", "immediate", "stepmgr"),
-    )
-)
+_OPTIONS = toml.beside(__file__, "sbatch_options.toml")
+_BARE_LONG = frozenset(_OPTIONS["bare"].split())
 _BARE_SHORT = frozenset("HhIkOQsvVWXK")
 #: Short options, and one that is deprecated, and their names (sbatch manual).
-LONG_NAMES = {
-    "-A": "--account",
-    "-a": "--array",
-    "-c": "--cpus-per-task",
-    "-C": "--constraint",
-    "-d": "--dependency",
-    "-D": "--chdir",
-    "-e": "--error",
-    "-G": "--gpus",
-    "-J": "--job-name",
-    "-L": "--licenses",
-    "-M": "--clusters",
-    "-N": "--nodes",
-    "-n": "--ntasks",
-    "-o": "--output",
-    "-p": "--partition",
-    "-q": "--qos",
-    "-t": "--time",
-    "-w": "--nodelist",
-    "-x": "--exclude",
-    "--tasks-per-node": "--ntasks-per-node",
-}
+LONG_NAMES: dict[str, str] = _OPTIONS["names"]
 #: Words that separate the parts of a heterogeneous job.
 _HETEROGENEOUS = frozenset(("hetjob", "packjob", ":"))
 _PLACEHOLDER = re.compile(r"[{}<>$\ue000]|%\w+%")

@@ -16,6 +16,7 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from preflight._util import toml
 from preflight._util.budget import truncate
 from preflight.model.job import Note, NoteKind
 from preflight.sources.base import SourceFile, Tree
@@ -289,14 +290,7 @@ _STEP = re.compile(r"([^.\[\]\\]+)|\[(\d{1,4})\]")
 _UNKNOWN = re.compile(r"\$\{?\w|\$\(|`|<[\w -]+>")
 _MAX_COMMANDS = 20
 #: Options of `helm install`, `upgrade` and `template` with a value that do not affect the rendered text.
-_WITH_VALUE = frozenset(
-    (
-        *("--timeout", "--kube-context", "--kubeconfig", "--version", "--repo", "--description", "--history-max"),
-        *("--username", "--password", "--ca-file", "--cert-file", "--key-file", "--keyring", "--post-renderer"),
-        *("-o", "--output", "--labels", "-l", "--api-versions", "-a", "--kube-version", "-s", "--show-only"),
-        *("--name-template", "--output-dir", "--registry-config", "--repository-config", "--set-json"),
-    )
-)
+_WITH_VALUE = toml.words(__file__, "helm_options.toml", "with-value")
 
 
 @dataclass(slots=True)
