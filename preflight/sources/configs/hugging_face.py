@@ -38,8 +38,9 @@ from preflight.sources.base import Reading, SourceFile, Tree, suppressions
 from preflight.sources.configs.framework_files import state_settings
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, document_of, value_of
 from preflight.sources.tables import load_table
-from preflight.sources.value_readers import READERS, Reader, as_bool, as_float, as_text, ordinal_or
+from preflight.sources.value_readers import READERS, Reader, as_bool, as_text, ordinal_or
 
+_TABLE = toml.beside(__file__, "hugging_face.toml")
 #: The role in which other files refer to such a file.
 MODEL_ROLE = "model configuration"
 _FILE = "config.json"
@@ -52,15 +53,7 @@ _OTHER_TOOLS = re.compile(
     r"\"(?:per_device_train_batch_size|train_micro_batch_size_per_gpu|zero_optimization)\"[ \t]*:"
 )
 #: The keys of each quantity; the first that a file has counts.
-_MODEL_KEYS: dict[str, tuple[str, ...]] = {
-    "num_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
-    "hidden_size": ("hidden_size", "n_embd", "d_model", "dim"),
-    "ffn_hidden_size": ("intermediate_size", "n_inner", "d_ff", "ffn_dim", "hidden_dim"),
-    "attention_heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
-    "query_groups": ("num_key_value_heads", "n_kv_heads", "num_kv_heads"),
-    "vocabulary_size": ("vocab_size",),
-    "num_experts": ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"),
-}
+_MODEL_KEYS: dict[str, list[str]] = _TABLE["model"]
 
 
 class ModelConfigSource:
@@ -255,11 +248,12 @@ def _count_gpt2(sizes: Sizes) -> int:
 # (recipe configurations: batch_size is that of one rank). Command-line options take precedence over the file.
 
 
-_TABLE = toml.beside(__file__, "hugging_face.toml")
+def _settings(section: str) -> dict[str, tuple[str, Reader]]:
+    return {name: (row["quantity"], READERS[row["read"]]) for name, row in _TABLE[section].items()}
+
+
 #: Argument -> quantity and the function that reads its value.
-SETTINGS: dict[str, tuple[str, Reader]] = {
-    name: (row["quantity"], READERS[row["read"]]) for name, row in _TABLE["settings"].items()
-}
+SETTINGS = _settings("settings")
 #: The same of FSDP's settings, without their `fsdp_` prefix.
 _FSDP: dict[str, tuple[str, Reader]] = {
     name: (row["quantity"], READERS[row["read"]] if "read" in row else ordinal_or(tuple(row["words"])))
@@ -340,42 +334,16 @@ _FSDP_FILE = re.compile(
 )
 _TORCHTUNE = re.compile(r"_component_:[ \t]*torchtune\.")
 #: LLaMA-Factory's own keys; a file with two of them is parsed by it, even if one is misspelt.
-_LLAMAFACTORY_KEYS = frozenset(
-    (
-        *("stage", "finetuning_type", "cutoff_len", "template", "preprocessing_num_workers", "plot_loss"),
-        *("lora_target", "lora_rank", "dataset_dir", "mask_history", "neat_packing", "freeze_vision_tower"),
-    )
-)
+_LLAMAFACTORY_KEYS = frozenset(_TABLE["keys"]["llamafactory"].split())
 #: Those that other programs have as well.
-_SHARED_KEYS = frozenset(("preprocessing_num_workers", "lora_rank", "lora_target", "template", "stage"))
+_SHARED_KEYS = frozenset(_TABLE["keys"]["shared"].split())
 #: Keys of axolotl; a file with two of them is its own, even where base_model is missing.
-_AXOLOTL_KEYS = frozenset(
-    (
-        *("sequence_len", "sample_packing", "eval_sample_packing", "val_set_size", "dataset_prepared_path"),
-        *("pad_to_sequence_len", "evals_per_epoch", "saves_per_epoch", "lora_target_linear"),
-    )
-)
+_AXOLOTL_KEYS = frozenset(_TABLE["keys"]["axolotl"].split())
 #: Those that beside its `base_model` show that a file is axolotl's.
-_WITH_BASE_MODEL = frozenset(
-    (
-        *("base_model", "datasets", "pretraining_dataset", "adapter", "micro_batch_size", "load_in_8bit"),
-        *("load_in_4bit", "lora_r", "special_tokens", "flash_attention", "chat_template", "strict", "model_type"),
-        *("plugins", "rl"),
-    )
-)
+_WITH_BASE_MODEL = frozenset(_TABLE["keys"]["beside-base-model"].split())
 #: Axolotl's own names.
-_AXOLOTL: dict[str, tuple[str, Reader]] = {
-    "micro_batch_size": ("micro_batch_size_per_gpu", as_int),
-    "base_model": ("model_name", as_text),
-    "tensor_parallel_size": ("tensor_parallel_size", as_int),
-    "context_parallel_size": ("context_parallel_size", as_int),
-    "max_grad_norm": ("gradient_clipping", as_float),
-}
-_TUNE: dict[str, tuple[str, Reader]] = {
-    "batch_size": ("micro_batch_size_per_gpu", as_int),
-    "gradient_accumulation_steps": ("gradient_accumulation_steps", as_int),
-    "tensor_parallel_dim": ("tensor_parallel_size", as_int),
-}
+_AXOLOTL = _settings("axolotl")
+_TUNE = _settings("torchtune")
 
 
 class TrainerConfigSource:

@@ -14,20 +14,13 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from preflight._util import toml
 from preflight._util.budget import spend
 from preflight.sources.formats.structured import Kind, Member, Node
 from preflight.sources.kubernetes.objects import GENERIC_KINDS, TRAINING_KINDS
 from preflight.sources.tables import FOLDER
 
-_NAMES = {
-    "object": "a mapping",
-    "array": "a list",
-    "string": "a string",
-    "integer": "a whole number",
-    "number": "a number",
-    "boolean": "true or false",
-    "int-or-string": "a whole number or a string",
-}
+_NAMES: dict[str, str] = toml.beside(__file__, "names.toml")["types"]
 #: What a schema says of texts of which only a few are taken.
 _LIMITED = frozenset(("enum", "rules"))
 _RANGES = {"int32": 2**31, "int64": 2**63}
@@ -94,18 +87,14 @@ def admission(root: Node) -> Outcome | None:
     return Outcome(newest, tuple(refusal._replace(accepted_by=accepted, refused_by=newest) for refusal in found))
 
 
-#: Fields that releases before those of the table had: kubeflow/pytorch-operator 1.0 (pkg/apis/pytorch/v1/types.go) and
-#: kubeflow/tf-operator 1.0, kuberay 0.3 (apis/ray/v1alpha1/raycluster_types.go).
-_FORMER_FIELDS = re.compile(
-    r"kubeflow\.org/v1/\w+:spec\.(?:cleanPodPolicy|ttlSecondsAfterFinished|activeDeadlineSeconds|backoffLimit)"
-    r"|ray\.io/v1alpha1/RayCluster:spec\.headGroupSpec\.replicas"
-)
+_FORMER_FIELDS = toml.words(__file__, "names.toml", "former-fields")
 _UNKNOWN_FIELD = re.compile(r"`([\w.]+)` is not a field of ([\w.\[\]]+)")
 
 
 def _was_field(kind: str, refusal: Refusal) -> bool:
     found = _UNKNOWN_FIELD.match(refusal.problem)
-    return found is not None and _FORMER_FIELDS.fullmatch(f"{kind}:{found[2]}.{found[1]}") is not None
+    field = f"{found[2]}.{found[1]}" if found is not None else ""
+    return not _FORMER_FIELDS.isdisjoint((f"{kind}:{field}", f"{kind.rpartition('/')[0]}/*:{field}"))
 
 
 #: The groups of Kubernetes' own kinds.

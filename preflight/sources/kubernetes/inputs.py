@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from preflight._util import toml
 from preflight._util.budget import spend
 from preflight.model.job import Note, NoteKind, Reference, Span
 from preflight.sources.base import SourceFile, Tree
@@ -326,13 +327,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 #: The key that identifies the items of a list (the `patchMergeKey` of the core API's types).
-_MERGE_KEYS = {
-    **dict.fromkeys(("containers", "initContainers", "ephemeralContainers", "env", "volumes"), "name"),
-    "volumeMounts": "mountPath",
-    "ports": "containerPort",
-    "imagePullSecrets": "name",
-    "resourceClaims": "name",
-}
+_MERGE_KEYS: dict[str, str] = toml.beside(__file__, "names.toml")["merge-keys"]
 #: Kinds whose lists are merged by key; in a custom resource a patch replaces whole lists.
 _BUILT_IN = frozenset(("Job", "CronJob", "Pod", "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet"))
 _BUILT_IN_GROUPS = frozenset(("", "batch", "apps"))

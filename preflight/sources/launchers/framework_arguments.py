@@ -55,7 +55,7 @@ from preflight.sources.configs.hugging_face import (
 )
 from preflight.sources.configs.training_settings import FrameworkConfigSource, TrainingSettingsSource
 from preflight.sources.formats.structured import document_of, value_of
-from preflight.sources.launchers.claim_builder import ClaimBuilder
+from preflight.sources.launchers.claim_builder import ClaimBuilder, state_options
 from preflight.sources.launchers.option_parser import (
     GivenOption,
     ScannedLine,
@@ -451,17 +451,8 @@ def _is_settings(file: SourceFile) -> bool:
 
 
 _KEY = re.compile(r"(?P<sign>\+\+|\+|--)?(?P<key>[A-Za-z_][\w-]{0,80}(?:\.[\w-]{1,80}){0,8})(?P<equals>=)?")
-#: Sizes that other frameworks also have.
-_SIZES = {
-    "model.tensor_model_parallel_size": "tensor_parallel_size",
-    "model.pipeline_model_parallel_size": "pipeline_parallel_size",
-    "model.context_parallel_size": "context_parallel_size",
-    "model.expert_model_parallel_size": "expert_parallel_size",
-    "model.micro_batch_size": "micro_batch_size_per_gpu",
-    "model.global_batch_size": "train_batch_size",
-    "model.data.num_workers": "dataloader_workers",
-    "trainer.accumulate_grad_batches": "gradient_accumulation_steps",
-}
+
+
 #: The batch size of a rank in the configurations of Paddle's suites: `-o Train.loader.batch_size_per_card=32`.
 _BATCH_SIZE = re.compile(
     r"(?:\w+\.)*(?:global|(?:data_?loader\.)?train(?:_?reader|_?dataset)?|runner)\.(?:\w+\.)*(?:train_)?batch_?size(?:_per_card)?",
@@ -479,8 +470,7 @@ def state_overrides(builder: ClaimBuilder, line: LaunchLine, words: Sequence[Wor
     of LightningCLI sets.
     """
     found = find_overrides(words)
-    for key, quantity in _SIZES.items():
-        builder.add_setting(quantity, found.get(key), as_int)
+    state_options(builder, "overrides", found.get)
     batches = [given for key, given in found.items() if _BATCH_SIZE.fullmatch(key)]
     builder.add_setting("given_batch_size", batches[0] if len(batches) == 1 else None, as_int)
     nodes = found.get(_NODES)

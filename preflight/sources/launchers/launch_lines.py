@@ -98,7 +98,8 @@ _READERS: dict[str, LauncherReader] = {
     "server-launcher": server_launchers.read_server_launcher,
     "xpk": batch_jobs.read_xpk,
 }
-_BY_NAME = {name: _READERS[key] for key, names in toml.beside(__file__, "programs.toml").items() for name in names}
+_NAMES = toml.beside(__file__, "programs.toml")["names"]
+_BY_NAME = {name: _READERS[key] for key, names in _NAMES.items() for name in names}
 _REACHES_NODES = ("deepspeed", "colossalai", "torchx", "xpk")
 #: Programs that start all ranks of a Ray cluster.
 _STARTS_ALL = frozenset(

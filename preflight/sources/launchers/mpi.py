@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from preflight._util import toml
 from preflight._util.budget import truncate
 from preflight.model.job import Known, Plain, Reference, Strength, Unresolved, Value, as_int, lift
 from preflight.sources.base import LaunchLine, Reading, Tree, Word
@@ -54,15 +55,7 @@ _OPEN_MPI = re.compile(
     r"--?(?:g?mca|prtemca|pmixmca|x|allow-run-as-root|npernode|pernode|tag-output|report-bindings|oversubscribe)\b"
 )
 _HYDRA = re.compile(r"--?(?:genv|env|genvall|genvlist|ppn|perhost|f|hosts|iface|rmk|bootstrap|print-rank-map)\b")
-_PROGRAMS = {
-    "orterun": "openmpi",
-    "prterun": "openmpi",
-    "mpirun.openmpi": "openmpi",
-    "mpiexec.openmpi": "openmpi",
-    "mpiexec.hydra": "mpich",
-    "mpirun.mpich": "mpich",
-    "mpiexec.mpich": "mpich",
-}
+_PROGRAMS: dict[str, str] = toml.beside(__file__, "programs.toml")["mpi-implementations"]
 
 
 def app_contexts(words: Sequence[Word]) -> list[tuple[Word, ...]]:

@@ -66,13 +66,8 @@ def _load_syntax() -> dict[str, WrapperSyntax]:
 
 
 WRAPPER_SYNTAX = _load_syntax()
-_PLAIN_NAMES = {
-    **dict.fromkeys(("mpiexec", "orterun", "prterun", *MPI_ALTERNATIVES), "mpirun"),
-    "parallel-ssh": "pdsh",
-    "pssh": "pdsh",
-    "singularity": "apptainer",
-    "nvidia-docker": "docker",
-}
+_PROGRAMS = toml.beside(__file__, "programs.toml")
+_PLAIN_NAMES: dict[str, str] = {**dict.fromkeys(MPI_ALTERNATIVES, "mpirun"), **_PROGRAMS["plain-names"]}
 _ENV = declared_table("env")
 #: Wrappers without options.
 _SIMPLE = frozenset(("nohup", "command", "builtin", "setsid", "unbuffer", "catchsegv", "eatmydata", "!"))
@@ -403,13 +398,7 @@ def _begins_arguments(word: Word) -> bool:
 #: Launchers whose names also occur as values of other programs' options.
 _AMBIGUOUS_NAMES = frozenset(("deepspeed", "ds", "accelerate", "composer", "paddle", "ray"))
 #: The subcommands with which a launcher starts ranks; without one of them it does something else.
-_SUBCOMMANDS = {
-    "ray": ("start", "job"),
-    "accelerate": ("launch",),
-    "colossalai": ("run",),
-    "torchx": ("run",),
-    "fabric": ("run",),
-}
+_SUBCOMMANDS: dict[str, list[str]] = _PROGRAMS["subcommands"]
 
 
 def find_launcher(words: Sequence[Word], is_launcher: Callable[[str], bool]) -> int | None:
