@@ -451,8 +451,8 @@ def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
         if claim.because:
             yield undecided(claim.span.path, (claim,)) or failed(
                 claim.span.path,
-                f"{quoted(claim)} is expanded by an inner shell, which does not get {name}: {placed(claim.because[0])} is"
-                " not handed on to it.",
+                f"{quoted(claim)} is expanded by an inner shell, which does not get {name}: {placed(claim.because[0])}"
+                " is not handed on to it.",
                 at=claim,
                 also=((claim.because[0], "set here"),),
                 remedy=f"Export {name}, or let the outer script expand it: no backslash, and double quotes.",
