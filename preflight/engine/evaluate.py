@@ -126,8 +126,6 @@ def _by_default(outcome: Outcome, finding: Finding, job: Job) -> Outcome:
 
 
 def _assumption(name: str, value: str) -> str:
-    if name == "@":
-        return "no arguments"
     return f"{name}={value}" if value else f"{name} unset"
 
 

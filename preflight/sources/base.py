@@ -510,13 +510,6 @@ def differs_between_nodes(name: str) -> bool:
     return _OF_A_NODE.search(name) is not None
 
 
-#: Stands for the arguments of a script, among the assumptions.
-ARGUMENTS = "@"
-
-
 def assume_nothing_given(name: str) -> bool:
-    """Whether the arguments of a script, or a variable that it asks for, are treated as if the caller gave none.
-
-    Unlike a default, what follows from it is no value of the script's own, so that a plan leaves it open.
-    """
+    """Whether a variable that a script asks for, and assigns, is treated as unset. A plan leaves it open."""
     return not _OF_ALL.get() and assume_not_set(name, "")

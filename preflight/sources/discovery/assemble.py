@@ -110,8 +110,8 @@ def _complete(job: Job, recognised: RecognisedFiles) -> Job:
         return Job(job.name, files=job.files, notes=(*notes, stopped))
 
 
-#: A variable with a default, `${NNODES:-2}`, one that a script asks for, and the arguments of a script.
-_DEFAULT = re.compile(r"\$\{\w+:?[-=]|-[zn] *\"?\$|\$[@*]|\$\{[@*]")
+#: A variable with a default, `${NNODES:-2}`, and one that a script asks for.
+_DEFAULT = re.compile(r"\$\{\w+:?[-=]|-[zn] *\"?\$")
 #: A variable that a program asks for with a default.
 _ASKED = re.compile(r"""(?:environ\.get|getenv)\(\s*["'](\w+)["']\s*,""")
 
@@ -122,7 +122,6 @@ def _with_defaults(job: Job, named: Sequence[str], recognised: RecognisedFiles) 
     files = (recognised.tree.read(file.path) for file in job.files)
     texts = [file.text for file in files if isinstance(file, SourceFile)]
     is_open = any(isinstance(claim.value, Unresolved) and claim.value.set_by_caller for claim in job.claims)
-    is_open = is_open or any(None in launch.arguments for launch in job.launches)
     has_default = is_open and any(map(_DEFAULT.search, texts))
     asked = (name for text in texts for name in _ASKED.findall(text)) if job.launches else ()
     if job.probable or not (has_default or any(not differs_between_nodes(name) for name in asked)):

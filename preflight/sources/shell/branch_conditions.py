@@ -58,10 +58,10 @@ def decide(machine: Machine, state: State, document: Document, node: Node) -> bo
     double = document.text_of(node).lstrip().startswith("[[")
     tokens: list[_Token] = []
     _flatten(machine, state, document, node.children[1:-1], tokens, double)
-    return _evaluate_tokens(state, tokens)
+    return _evaluate_tokens(machine, state, tokens)
 
 
-def decide_words(state: State, fields: Sequence[Field]) -> bool | None:
+def decide_words(machine: Machine, state: State, fields: Sequence[Field]) -> bool | None:
     """Whether `test ...` holds, given its words; None when that depends on unknown values."""
     tokens = []
     for item in fields:
@@ -70,7 +70,7 @@ def decide_words(state: State, fields: Sequence[Field]) -> bool | None:
         known_operators = (_STRING_OPERATORS, _NUMERIC_OPERATORS, _UNARY_OPERATORS, ("!", "(", ")", "-a", "-o"))
         is_operator = any(item.known in operators for operators in known_operators)
         tokens.append(_Token(item.known or "" if is_operator else "", item.text))
-    return _evaluate_tokens(state, tokens)
+    return _evaluate_tokens(machine, state, tokens)
 
 
 def _flatten(
@@ -110,8 +110,8 @@ def _token(machine: Machine, state: State, document: Document, node: Node, token
         tokens.append(_Token("", item.text))
 
 
-def _evaluate_tokens(state: State, tokens: list[_Token]) -> bool | None:
-    parser = _TestParser(state, tokens)
+def _evaluate_tokens(machine: Machine, state: State, tokens: list[_Token]) -> bool | None:
+    parser = _TestParser(machine, state, tokens)
     try:
         result = parser.parse_or()
     except IndexError:
@@ -120,7 +120,8 @@ def _evaluate_tokens(state: State, tokens: list[_Token]) -> bool | None:
 
 
 class _TestParser:
-    def __init__(self, state: State, tokens: list[_Token]) -> None:
+    def __init__(self, machine: Machine, state: State, tokens: list[_Token]) -> None:
+        self._script = machine.main_file.text
         self._state = state
         self._tokens = tokens
         self.at = 0
@@ -186,27 +187,27 @@ class _TestParser:
             return _compare(operator, left.text, right)
         if left.is_operator:
             return True
-        empty = _is_empty(left.text)
+        empty = self._is_empty(left.text)
         return None if empty is None else not empty
+
+    def _is_empty(self, text: Text) -> bool | None:
+        """Whether a text is empty; where it is assumed, one that the caller may set, or else the script, is."""
+        empty = is_empty(text)
+        origin = text[0].origin if len(text) == 1 and isinstance(text[0], Hole) else None
+        if empty is None and origin is not None and origin == FROM_CALLER and origin.variable:
+            is_assigned = re.search(rf"\b{re.escape(origin.variable)}=", self._script) is not None
+            return True if is_assigned and assume_nothing_given(origin.variable) else None
+        return empty
 
     def _decide_unary(self, operator: str, operand: Text) -> bool | None:
         if operator in ("-z", "-n"):
-            empty = _is_empty(operand)
+            empty = self._is_empty(operand)
             return None if empty is None else empty == (operator == "-z")
         if operator == "-v":
             name = possible_texts(operand)
             slot = self._state.get(name[0]) if name and len(name) == 1 else None
             return None if slot is None else slot.is_set
         return None
-
-
-def _is_empty(text: Text) -> bool | None:
-    """Whether a text is empty; a variable that the caller may set is, where that is assumed."""
-    empty = is_empty(text)
-    origin = text[0].origin if len(text) == 1 and isinstance(text[0], Hole) else None
-    if empty is None and origin is not None and origin == FROM_CALLER and origin.variable:
-        return True if assume_nothing_given(origin.variable) else None
-    return empty
 
 
 def _and(left: bool | None, right: bool | None) -> bool | None:

@@ -13,14 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from preflight.model.job.value import ALLOCATED_HOSTS, Symbol
-from preflight.sources.base import (
-    ARGUMENTS,
-    FROM_CALLER,
-    UnknownKind,
-    UnknownOrigin,
-    assume_not_set,
-    assume_nothing_given,
-)
+from preflight.sources.base import FROM_CALLER, UnknownKind, UnknownOrigin, assume_not_set
 from preflight.sources.shell import arithmetic, lookup, parameter_syntax, program_output
 from preflight.sources.shell.abstract_machine import MAX_DEPTH, MAX_EXPANSION_DEPTH, Machine
 from preflight.sources.shell.lookup import allocated_nodes, look_up
@@ -570,8 +563,6 @@ def _slice_bounds(machine: Machine, state: State, use: Use) -> tuple[int, int | 
 def _argument_parts(machine: Machine, state: State, use: Use) -> list[Part]:
     """Expand `$@` and `$*`: one word per argument, or one hole when the arguments are unknown."""
     fields = state.positional.fields
-    if fields is None and assume_nothing_given(ARGUMENTS):
-        fields = ()
     if fields is None:
         why = f"the arguments of {state.positional.owner}"
         return [Part(Hole(why, use.place, use.spelling, True), split=True, split_before=use.quoted)]

@@ -131,7 +131,7 @@ def _test(invocation: Invocation) -> Result:
     fields = invocation.fields[1:]
     if invocation.fields[0].known == "[" and fields and fields[-1].known == "]":
         fields = fields[:-1]
-    return Flow.NEXT, branch_conditions.decide_words(invocation.target, fields)
+    return Flow.NEXT, branch_conditions.decide_words(invocation.machine, invocation.target, fields)
 
 
 def _let(invocation: Invocation) -> Result:
