@@ -32,7 +32,7 @@ COUNTS = {
     "megatron": 379,
     "network-versions": 298,
     "older-versions": 144,
-    "paddle": 344,
+    "paddle": 352,
     "program-contracts": 151,
     "rl-recipes": 520,
     "torch": 390,
