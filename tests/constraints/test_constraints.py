@@ -27,15 +27,15 @@ from tests.rules.test_cases import RULES
 FOLDER = Path(__file__).parent
 #: How many constraints each family has; one that is lost is missed here.
 COUNTS = {
-    "huggingface": 367,
-    "kubernetes-slurm": 365,
-    "megatron": 379,
+    "huggingface": 378,
+    "kubernetes-slurm": 366,
+    "megatron": 386,
     "network-versions": 298,
     "older-versions": 144,
-    "paddle": 352,
+    "paddle": 353,
     "program-contracts": 151,
-    "rl-recipes": 520,
-    "torch": 390,
+    "rl-recipes": 525,
+    "torch": 399,
 }
 #: How many rows no rule finds yet; the number may only fall.
 MISSED = {"older-versions": 4, "rl-recipes": 29, "torch": 37}
