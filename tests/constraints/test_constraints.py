@@ -28,8 +28,8 @@ FOLDER = Path(__file__).parent
 #: How many constraints each family has; one that is lost is missed here.
 COUNTS = {
     "huggingface": 378,
-    "kubernetes-slurm": 367,
-    "megatron": 386,
+    "kubernetes-slurm": 368,
+    "megatron": 387,
     "network-versions": 298,
     "older-versions": 144,
     "paddle": 353,
