@@ -29,7 +29,7 @@ FOLDER = Path(__file__).parent
 COUNTS = {
     "huggingface": 378,
     "kubernetes-slurm": 368,
-    "megatron": 387,
+    "megatron": 388,
     "network-versions": 298,
     "older-versions": 144,
     "paddle": 353,
