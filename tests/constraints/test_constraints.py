@@ -27,15 +27,15 @@ from tests.rules.test_cases import RULES
 FOLDER = Path(__file__).parent
 #: How many constraints each family has; one that is lost is missed here.
 COUNTS = {
-    "huggingface": 378,
-    "kubernetes-slurm": 368,
-    "megatron": 388,
+    "huggingface": 382,
+    "kubernetes-slurm": 370,
+    "megatron": 389,
     "network-versions": 298,
     "older-versions": 144,
-    "paddle": 353,
+    "paddle": 355,
     "program-contracts": 151,
-    "rl-recipes": 525,
-    "torch": 399,
+    "rl-recipes": 531,
+    "torch": 403,
 }
 #: How many rows no rule finds yet; the number may only fall.
 MISSED = {"older-versions": 4, "rl-recipes": 29, "torch": 37}
