@@ -34,7 +34,7 @@ COUNTS = {
     "older-versions": 144,
     "paddle": 355,
     "program-contracts": 151,
-    "rl-recipes": 531,
+    "rl-recipes": 532,
     "torch": 403,
 }
 #: How many rows no rule finds yet; the number may only fall.
