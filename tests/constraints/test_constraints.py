@@ -29,7 +29,7 @@ FOLDER = Path(__file__).parent
 COUNTS = {
     "huggingface": 382,
     "kubernetes-slurm": 370,
-    "megatron": 389,
+    "megatron": 390,
     "network-versions": 298,
     "older-versions": 144,
     "paddle": 355,
