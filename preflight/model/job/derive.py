@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from preflight.model.job.claim import Claim, Relation, Strength
 from preflight.model.job.job import Job, Launch
-from preflight.model.job.value import Known, Plain, Unresolved, Value, items, join, lift, product
+from preflight.model.job.value import Known, Plain, Symbol, Unresolved, Value, items, join, lift, product
 
 #: Launchers that start the ranks themselves: one task is one rank.
 _TASK_STARTERS = ("srun", "mpirun", "horovodrun", "jsrun")
@@ -25,6 +26,7 @@ def with_derived(job: Job) -> Job:
         if launch.launcher in _TASK_STARTERS:
             job = job.with_claims(_processes_per_node_from_tasks(job, launch))
         job = job.with_claims(_processes_from_world(job, launch))
+        job = job.with_claims(_processes_of_allocation(job, launch))
         job = job.with_claims(_of_filtered_hosts(job, launch))
         job = job.with_claims(_world_size(job, launch))
         job = job.with_claims(_data_parallel_size(job, launch))
@@ -62,6 +64,25 @@ def _processes_from_world(job: Job, launch: Launch) -> Iterator[Claim]:
     if world and nodes and not job.setting("processes_per_node", scope):
         value = lift(_share, join(claim.value for claim in world), join(claim.value for claim in nodes))
         yield _derived("processes_per_node", value, (*world, *nodes), launch, sign=" / ", at=world[0])
+
+
+def _processes_of_allocation(job: Job, launch: Launch) -> Iterator[Claim]:
+    """A process for each GPU of the host is one for each that the scheduler grants there, as no others are visible."""
+    stated, gpus = (job.setting(name, launch.scope) for name in ("processes_per_node", "gpus_per_node"))
+    tasks = job.setting("tasks_per_node", launch.scope)
+    if (
+        not stated
+        or not gpus
+        or launch.launcher in _TASK_STARTERS
+        or job.about("env.CUDA_VISIBLE_DEVICES", launch.scope)
+    ):
+        return
+    counted = all(isinstance(each.value, Unresolved) and each.value.why == Symbol.GPU_COUNT.value for each in stated)
+    value = join(claim.value for claim in gpus)
+    if counted and isinstance(value, Known) and all(each.value == Known(1) for each in tasks):
+        derived = _derived("processes_per_node", value, gpus, launch, at=stated[0])
+        above = Strength.SCHEDULER if stated[0].strength >= Strength.ENVIRONMENT else Strength.CONFIG
+        yield replace(derived, strength=above)
 
 
 def _of_filtered_hosts(job: Job, launch: Launch) -> Iterator[Claim]:
