@@ -401,7 +401,8 @@ def _disagreement(
         f"{differ}{far}; {trainer} keeps them equal",
         at=at,
         nodes=nodes if has_majority else (),
-        remedy=f"Compare torch, NCCL and driver of {fold(nodes)} with the other nodes; test its memory and GPU."
+        remedy=f"Compare the releases of torch, NCCL and the driver on {fold(nodes)} with those on the other nodes, and"
+        " test memory and GPUs there."
         if has_majority
         else "Compare torch, NCCL and driver of all nodes; run it with half of the nodes (--hosts) until it passes.",
     )

@@ -60,7 +60,9 @@ def claims(module: Module) -> Iterator[Claim]:
             inner = call.args[0] if isinstance(call.args[0], ast.Call) else None
             if inner is not None and last(module.called(inner)) == _WRAPPER:
                 earlier = inner
-            if earlier is not None and _before(module, earlier, call):
+            # `DDP(convert_sync_batchnorm(model))` converts first.
+            is_inside = earlier is not None and any(node is call for node in ast.walk(earlier))
+            if earlier is not None and not is_inside and _before(module, earlier, call):
                 because = module.claim("uses_ddp", True, earlier)
                 yield module.claim("sync_batchnorm_late", module.text(call.args[0]), call, because=(because,))
     if _RANKS.search(module.file.text) and not _OTHER_CHOICE.search(module.file.text):

@@ -103,6 +103,10 @@ def ranks_where_true(module: Module, test: ast.expr, depth: int = 0) -> RankSet:
     if variable_read(module, test) is not None:
         # Whether a launcher has set it; the text "0" is as true as any other.
         return RankSet.ALL
+    meant = module.definition(test) if isinstance(test, ast.Name) else test
+    if isinstance(meant, (ast.Compare, ast.BoolOp)) and meant is not test:
+        # `global_rank = get_rank() == 0` is no rank.
+        return ranks_where_true(module, meant, depth + 1)
     if is_rank(module, test):
         return complement(_first_of(module, test))
     return _evaluate_name(module, test, depth)

@@ -67,7 +67,8 @@ def look_up(machine: Machine, state: State, name: str, place: Place, spelling: s
         why = symbol.value
         if symbol is Symbol.THIS_HOST and state.batch:
             why = FIRST_ALLOCATED_HOST
-        if symbol in _TASK_RANKS and not any(_starts_tasks(command) for command in machine.outer_commands):
+        is_of_task = symbol in _TASK_RANKS or (symbol is Symbol.NODE_RANK and state.batch)
+        if is_of_task and not any(_starts_tasks(command) for command in machine.outer_commands):
             why = expanded_in_script(symbol)
         return text_slot(hole(why, place, spelling), place)
     if state.closed:

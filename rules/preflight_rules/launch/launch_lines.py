@@ -386,7 +386,7 @@ def _ranks_verdict(processes: Sequence[RankedProcess]) -> Verdict:
                 subject,
                 f"{quoted(claim)} is also the rank of the process of {elsewhere}, which runs at the same time."
                 if elsewhere
-                else f"{quoted(claim)} gives two processes that run at the same time rank {rank}.",
+                else f"{quoted(claim)} assigns to two processes that run at the same time rank {rank}.",
                 at=claim,
                 also=((argument_of(first) or first, f"rank {rank} already"),),
                 remedy=f"Give each of the {len(processes)} processes its own rank, from 0 to {most - 1}.",

@@ -10,7 +10,7 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Relation, Span, Strength, Unresolved, Value, strongest
 from preflight.model.job.claim import job_value
 from preflight.model.job.job import SUBMISSION
-from preflight.model.job.value import Symbol, affixes_of, numbers, symbols_in, texts
+from preflight.model.job.value import Symbol, affixes_of, is_expanded_in_script, numbers, symbols_in, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import joined, placed, quoted, why_unresolved
 from preflight.plugins.questions import LaunchQuestion, launches_with
@@ -411,12 +411,13 @@ def _node_rank(job: Job, launch: Launch, rank: Claim, stated: Claim, count: str)
         return _local_rank(launch, rank, stated)
     before = rank.span.snippet[: rank.span.column - 1]
     elsewhere = rank.span.line != launch.span.line and bool(set("'\"") & set(before))
-    if early and ("\\$" in rank.span.snippet or elsewhere):
+    certainly = is_expanded_in_script(rank.value) and "srun" in launch.wrappers
+    if early and not certainly and ("\\$" in rank.span.snippet or elsewhere):
         return unknown(launch.id, f"cannot determine where {quoted(rank)} is expanded", at=rank)
     inner = evaluated_on_each_node(launch)
-    if early and inner:
+    if early and inner and not certainly:
         return passed(launch.id)
-    if early and inner is None:
+    if early and inner is None and not certainly:
         return unknown(launch.id, f"cannot determine whether {quoted(rank)} is expanded on the node", at=rank)
     if len(fixed) != 1 and not early:
         return unknown(launch.id, f"cannot determine whether {quoted(rank)} differs between nodes", at=rank)

@@ -135,7 +135,7 @@ def _version_1_settings(job: Job, subject: str, scope: Scope, version: Claim) ->
     if is_value(kind, "LOCAL_STATE_DICT") and kind is not None:
         yield failed(
             subject,
-            f"{quoted(kind)} does not exist with {placed(version)}: the launch stops.",
+            f"{quoted(kind)} is not supported with {placed(version)}: the launch stops.",
             at=kind,
             also=((version, "version 2"),),
             remedy="Write SHARDED_STATE_DICT or FULL_STATE_DICT.",
