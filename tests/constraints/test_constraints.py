@@ -32,7 +32,7 @@ COUNTS = {
     "megatron": 390,
     "network-versions": 298,
     "older-versions": 144,
-    "paddle": 355,
+    "paddle": 356,
     "program-contracts": 151,
     "rl-recipes": 532,
     "torch": 403,
