@@ -496,6 +496,11 @@ def defaults_assumed(*, of_all: bool = True) -> Iterator[dict[str, str]]:
         _OF_ALL.reset(tokens[1])
 
 
+def is_assuming() -> bool:
+    """Whether defaults are assumed already."""
+    return _ASSUMED.get() is not None
+
+
 def assume_not_set(name: str, default: str) -> bool:
     """Whether a variable that the caller may set is treated as unset; records the assumption."""
     assumed = _ASSUMED.get()

@@ -18,7 +18,14 @@ from preflight.model.job import WHOLE_JOB, Job, Known, NoteDetail, NoteKind, Sco
 from preflight.model.job.derive import with_derived
 from preflight.model.job.value import items
 from preflight.model.progress import Progress, Step, ignore
-from preflight.sources.base import Source, SourceFile, defaults_assumed, differs_between_nodes, given_secrets
+from preflight.sources.base import (
+    Source,
+    SourceFile,
+    defaults_assumed,
+    differs_between_nodes,
+    given_secrets,
+    is_assuming,
+)
 from preflight.sources.discovery.collect import STDIN, collect_job
 from preflight.sources.discovery.readings import RecognisedFiles, TreeSnapshot, below
 from preflight.sources.discovery.walk import Walked
@@ -118,13 +125,15 @@ _ASKED = re.compile(r"""(?:environ\.get|getenv)\(\s*["'](\w+)["']\s*,""")
 
 def _with_defaults(job: Job, named: Sequence[str], recognised: RecognisedFiles) -> Job:
     """The job, with what it is where the caller sets no variable that its scripts have a default for."""
+    if job.probable or is_assuming():
+        return job
     entries = [file.path for file in job.files if file.path in named] or [job.name]
     files = (recognised.tree.read(file.path) for file in job.files)
     texts = [file.text for file in files if isinstance(file, SourceFile)]
     is_open = any(isinstance(claim.value, Unresolved) and claim.value.set_by_caller for claim in job.claims)
     has_default = is_open and any(map(_DEFAULT.search, texts))
     asked = (name for text in texts for name in _ASKED.findall(text)) if job.launches else ()
-    if job.probable or not (has_default or any(not differs_between_nodes(name) for name in asked)):
+    if not (has_default or any(not differs_between_nodes(name) for name in asked)):
         return job
     again = RecognisedFiles(recognised.tree, recognised.sources)
 
