@@ -26,6 +26,7 @@ from preflight.plugins.claim_text import definitely_holds, joined, placed, quote
 from preflight.plugins.questions import LaunchQuestion, launches_with
 from preflight_rules.data_tables import table
 from preflight_rules.launches import certainly_several
+from preflight_rules.settings.tables import in_range, pinned
 
 #: Launchers that hand their first positional argument to Python.
 _PYTHON_LAUNCHERS = frozenset(("torchrun", "torch.distributed.launch", "deepspeed", "accelerate", "paddle"))
@@ -457,7 +458,9 @@ def local_rank_option_not_declared(job: Job) -> Iterator[Verdict]:
         if unsure is not None:
             yield unknown(launch.id, f"whether {launch.launcher} passes the local rank depends on {unsure[1]}")
             continue
-        added_option = "--local_rank" if launch.launcher == "deepspeed" else "--local-rank"
+        # torch.distributed.launch has passed it with a dash since torch 2.0.
+        is_old = in_range(pinned(job, "torch"), "", "1.99") is True
+        added_option = "--local_rank" if launch.launcher == "deepspeed" or is_old else "--local-rank"
         yield failed(
             launch.id,
             f"{launch.launcher} adds `{added_option}` to the script's arguments, but"
