@@ -97,24 +97,19 @@ def outcomes_of(
 
 
 def _with_defaults(rule: Rule, job: Job, outcomes: list[Outcome], chosen: Severity | None) -> Iterator[Outcome]:
-    """The outcomes of a rule. What it could not tell is a warning if the defaults of the scripts make it an error."""
+    """The outcomes of a rule, and a warning where it could not tell and the scripts' defaults make it an error."""
+    yield from outcomes
     unknown = {outcome.subject for outcome in outcomes if outcome.status is Status.UNKNOWN}
+    if job.by_default is None or not unknown:
+        return
     known = {outcome.finding for outcome in outcomes}
-    failed: dict[str, list[Outcome]] = {}
-    if job.by_default is not None and unknown:
-        for outcome in _isolated(
-            rule.meta, job.by_default, functools.partial(rule.judge, job.by_default), chosen=chosen
-        ):
-            finding = outcome.finding
-            if finding is None or finding in known or outcome.subject not in unknown:
-                continue
-            if finding.severity is Severity.ERROR:
-                failed.setdefault(outcome.subject, []).append(_by_default(outcome, finding, job.by_default))
-    for outcome in outcomes:
-        if outcome.status is not Status.UNKNOWN or outcome.subject not in failed:
-            yield outcome
-    for each in failed.values():
-        yield from each
+    judge = functools.partial(rule.judge, job.by_default)
+    for outcome in _isolated(rule.meta, job.by_default, judge, chosen=chosen):
+        finding = outcome.finding
+        if finding is None or finding in known or outcome.subject not in unknown:
+            continue
+        if finding.severity is Severity.ERROR:
+            yield _by_default(outcome, finding, job.by_default)
 
 
 def _by_default(outcome: Outcome, finding: Finding, job: Job) -> Outcome:
