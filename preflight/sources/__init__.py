@@ -1,6 +1,7 @@
 """Sources: one reader for each kind of file. `PACK` lists the built-in ones in the order in which they are tried."""
 
 PACK = (
+    "preflight.sources.configs.documents:DocumentsSource",
     "preflight.sources.shell.shell_source:ShellSource",
     "preflight.sources.kubernetes.workloads:KubernetesSource",
     "preflight.sources.containers:ComposeSource",

@@ -6,7 +6,7 @@ import ast
 import functools
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -168,13 +168,20 @@ def _directory_jobs(recognised: RecognisedFiles, walked: Walked) -> list[Job]:
     recognised.read_ahead(candidates)
     referred: set[str] = set()
     built: dict[str, list[Job]] = {}
-    # Shell scripts first: the files they reach are not jobs of their own.
-    for number, path in enumerate(sorted(candidates, key=lambda p: (recognised.rank(p), p))):
+    # Shell scripts first: the files they reach are not jobs of their own. Documents last: they only add launches.
+    order = sorted(candidates, key=lambda path: (recognised.is_document(path), recognised.rank(path), path))
+    for number, path in enumerate(order):
         recognised.progress(Step("jobs", number, len(candidates)))
         if path in referred:
             continue
-        built[path] = _collect_jobs(recognised, [path], explicit=False)
-        referred.update(file.path for job in built[path] for file in job.files if file.path != path)
+        jobs = _collect_jobs(recognised, [path], explicit=False)
+        reached = {file.path for job in jobs for file in job.files if file.path != path}
+        if recognised.is_document(path):
+            if not _launches_others(jobs, built.values()):
+                continue
+            reached = {other for other in reached if not any(job.launches for job in built.get(other, ()))}
+        built[path] = jobs
+        referred.update(reached)
         referred.update(target for job in built[path] for target in _overwritten(job))
     entries = [path for path in built if path not in referred]
     notes = list(walked.notes)
@@ -209,6 +216,12 @@ def _directory_jobs(recognised: RecognisedFiles, walked: Walked) -> list[Job]:
     elif notes:
         kept.append(Job(walked.below or ".", notes=tuple(notes)))
     return kept
+
+
+def _launches_others(jobs: Sequence[Job], others: Iterable[Sequence[Job]]) -> bool:
+    """Whether the jobs of a document launch a program that no script or manifest launches."""
+    launched = {launch.program for group in others for job in group for launch in job.launches}
+    return any(launch.program not in launched for job in jobs for launch in job.launches)
 
 
 def _overwritten(job: Job) -> set[str]:

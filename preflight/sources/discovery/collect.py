@@ -53,7 +53,7 @@ MAX_FILES = 300
 #: Files in these roles are not part of what is judged or, as imported modules, a small part of it.
 _ASIDE = frozenset(("data", "module", "submodule"))
 #: Kinds of files whose commands are evaluated, with the scripts that they start.
-_EVALUATING = frozenset(("shell", "makefile", "recipes", "python", "kubernetes"))
+_EVALUATING = frozenset(("shell", "makefile", "recipes", "python", "kubernetes", "document"))
 #: The similarity, from 0 to 1, from which a name is taken for a misspelt one.
 _SLIP = 0.85
 #: The list of packages that a program's own folder, or one above it, has by convention.

@@ -142,6 +142,12 @@ class RecognisedFiles:
         file = self.tree.read(path)
         return isinstance(file, SourceFile) and bool(_BATCH_HEADER.search(file.text[:8192])) and self.rank(path) == 0
 
+    def is_document(self, path: str) -> bool:
+        """Whether this is a document whose command lines are examples for readers."""
+        file = self.tree.read(path)
+        source = self.source_of(file, "") if isinstance(file, SourceFile) else None
+        return source is not None and source.name == "document"
+
     def is_unit_test(self, path: str) -> bool:
         """Whether this is a Python file of tests, judging by its name and content."""
         if not _TEST_NAME.search(path):

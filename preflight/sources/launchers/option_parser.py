@@ -414,6 +414,13 @@ def paths_of(value: Value, parts: tuple[Value, ...] = ()) -> tuple[str, ...]:
     return tuple(text.lstrip("/") for text in texts(concatenate(parts[1:])) if text.startswith("/"))
 
 
+def end_of_path(parts: Sequence[Value]) -> str:
+    """Return the known end of a path in an unknown folder: `/tools/train.py` of `$PROJECT/tools/train.py`."""
+    end = list(itertools.takewhile(lambda part: isinstance(part, Known), reversed(parts)))
+    known = texts(concatenate(tuple(reversed(end)))) if 0 < len(end) < len(parts) else ()
+    return known[0] if len(known) == 1 and known[0].startswith("/") else ""
+
+
 def file_references(given: GivenOption | None, role: str, line: LaunchLine, tree: Tree) -> Iterator[Reference]:
     """Refer to every file below the root that the value of an option may name; to none if it is not given."""
     for path in paths_of(given.value, given.parts) if given is not None else ():

@@ -72,6 +72,7 @@ from preflight.sources.launchers.option_parser import (
     ScannedLine,
     Table,
     declared_table,
+    end_of_path,
     file_named,
     file_references,
     join_spans,
@@ -507,6 +508,8 @@ def read_program(
     if words:
         word = words[0]
         found = [_program(text, line, tree, module=module) for text in paths_of(word.value, word.parts) if text]
+        if not found and (file := file_named(end_of_path(word.parts), line, tree)) is not None:
+            found = [(file.path, True)]
         # A command without a slash is looked for among the installed ones.
         is_command = not python and not module and "/" not in word.spelling and not word.spelling.endswith(_SCRIPTS)
         for path, inside in found if not is_command else ():

@@ -27,7 +27,7 @@ _TORCH = {"backend": 0, "init_method": 1, "timeout": 2, "world_size": 3, "rank":
 _DEEPSPEED = {"dist_backend": 0, "distributed_port": 2, "timeout": 4, "init_method": 5}
 _PROCESS_GROUP_STARTERS = WORDS["process_group_starters"]
 #: A script that queries these expects that a launcher may have started it.
-_LAUNCHED = re.compile(r"LOCAL_RANK|WORLD_SIZE|TORCHELASTIC|is_torchelastic_launched|local_rank")
+_LAUNCHED = re.compile(r"LOCAL_RANK|WORLD_SIZE|TORCHELASTIC|is_torchelastic_launched|--local[_-]rank")
 _TIMEDELTA = ("days", "seconds", "microseconds", "milliseconds", "minutes", "hours", "weeks")
 _SECONDS = {
     "days": 86400.0,

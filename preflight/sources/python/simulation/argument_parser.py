@@ -34,11 +34,23 @@ def string_to_bool(word: str) -> bool:
     raise argparse.ArgumentTypeError(f"Truthy value expected: got {word}")
 
 
+def strtobool(word: str) -> int:
+    """What distutils of Python 3.11 makes of a word for a switch.
+
+    Raises:
+        ValueError: for any other word.
+    """
+    if word.lower() not in ("y", "yes", "t", "true", "on", "1", "n", "no", "f", "false", "off", "0"):
+        raise ValueError(f"invalid truth value {word!r}")
+    return int(word.lower() in ("y", "yes", "t", "true", "on", "1"))
+
+
 _TYPES: dict[str, Callable[[str], Any]] = {
     "builtins.int": int,
     "builtins.float": float,
     "builtins.str": str,
     "transformers.string_to_bool": string_to_bool,
+    "distutils.util.strtobool": strtobool,
 }
 
 

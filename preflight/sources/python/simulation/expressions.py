@@ -88,6 +88,9 @@ def _refuse() -> Any:
     raise NotKnown
 
 
+_PLAIN_TYPES = frozenset(f"builtins.{name}" for name in ("bool", "int", "float", "str", "list", "dict", "tuple"))
+
+
 class Expressions(Assignments):
     """The values of expressions."""
 
@@ -242,6 +245,8 @@ class Expressions(Assignments):
         return outcome
 
     def _compared(self, sign: type[ast.AST], left: Any, right: Any) -> Any:
+        if sign in (ast.Is, ast.IsNot, ast.Eq, ast.NotEq) and _is_plain_type(left) and _is_plain_type(right):
+            return (left.name == right.name) is (sign in (ast.Is, ast.Eq))
         if sign in (ast.Is, ast.IsNot):
             same = self._is_same(left, right)
             return self._of_form(left, right) if same is None else same is (sign is ast.Is)
@@ -586,6 +591,11 @@ def _distinct(items: Sequence[Any] | None) -> list[Any] | None:
 def _is_enumeration(owner: ClassValue) -> bool:
     """Whether the names of a class are objects of it."""
     return owner.foreign is not None and owner.foreign.last.endswith(("Enum", "Flag"))
+
+
+def _is_plain_type(value: Any) -> bool:
+    """Whether a value is one of Python's own types: `bool`."""
+    return isinstance(value, External) and value.name in _PLAIN_TYPES
 
 
 def end_of_decorator(node: ast.expr) -> str:

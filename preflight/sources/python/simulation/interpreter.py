@@ -59,6 +59,7 @@ _MAX_LIGHT_ITEMS = 200
 #: So many nodes are little.
 _LIGHT = 40
 _SUPPRESSING = names("suppressing")
+_DECORATES_MAIN = tuple(names("decorating_main"))
 
 
 class Interpreter(Calls):
@@ -545,7 +546,10 @@ class Interpreter(Calls):
         if isinstance(decorator, (FunctionValue, Bound, ClassValue)):
             return self.call(decorator, (function,), {}, node, frame)
         if isinstance(decorator, External):
-            return self.functions.decorated(self, function, decorator)
+            made = self.functions.decorated(self, function, decorator)
+            if decorator.name.partition("(")[0].endswith(_DECORATES_MAIN) and frame.names.get("__name__") == "__main__":
+                self.call(made, (), {}, node, frame, is_open=True)
+            return made
         return UNKNOWN
 
     def _do_ClassDef(self, node: ast.ClassDef, frame: Frame) -> None:

@@ -789,8 +789,7 @@ class Library:
         if name in ("add_argument_group", "add_mutually_exclusive_group"):
             return parser
         if name == "add_argument" and isinstance(node, ast.Call):
-            known = all(isinstance(each, str) for each in arguments) and arguments and run.region is None
-            if known and None not in [each.arg for each in node.keywords]:
+            if arguments and all(isinstance(each, str) for each in arguments) and run.region is None:
                 parser.options.append((arguments, keywords, node))
             else:
                 parser.is_open = True
