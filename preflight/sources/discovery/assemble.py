@@ -174,13 +174,13 @@ def _directory_jobs(recognised: RecognisedFiles, walked: Walked) -> list[Job]:
         recognised.progress(Step("jobs", number, len(candidates)))
         if path in referred:
             continue
-        jobs = _collect_jobs(recognised, [path], explicit=False)
-        reached = {file.path for job in jobs for file in job.files if file.path != path}
+        found = _collect_jobs(recognised, [path], explicit=False)
+        reached = {file.path for job in found for file in job.files if file.path != path}
         if recognised.is_document(path):
-            if not _launches_others(jobs, built.values()):
+            if not _launches_others(found, built.values()):
                 continue
             reached = {other for other in reached if not any(job.launches for job in built.get(other, ()))}
-        built[path] = jobs
+        built[path] = found
         referred.update(reached)
         referred.update(target for job in built[path] for target in _overwritten(job))
     entries = [path for path in built if path not in referred]

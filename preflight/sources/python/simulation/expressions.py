@@ -19,6 +19,7 @@ from preflight.sources.python.simulation.values import (
     OF_RANK,
     OWN,
     OWN_PART,
+    PLAIN_TYPES,
     UNKNOWN,
     Bound,
     ClassValue,
@@ -86,9 +87,6 @@ _UNARY: dict[type[ast.AST], Callable[[Any], Any]] = {
 
 def _refuse() -> Any:
     raise NotKnown
-
-
-_PLAIN_TYPES = frozenset(f"builtins.{name}" for name in ("bool", "int", "float", "str", "list", "dict", "tuple"))
 
 
 class Expressions(Assignments):
@@ -475,6 +473,8 @@ class Expressions(Assignments):
             return Method(receiver, name) if hasattr(dict, name) else UNKNOWN
         if isinstance(receiver, Unknown):
             return AGREED if name == "grad" else receiver if name not in _SHARED else UNKNOWN
+        if isinstance(receiver, FunctionValue) and name == "__name__":
+            return getattr(receiver.node, "name", "<lambda>")
         if isinstance(receiver, (FunctionValue, Bound, Method)):
             return UNKNOWN
         return Method(receiver, name)
@@ -595,7 +595,7 @@ def _is_enumeration(owner: ClassValue) -> bool:
 
 def _is_plain_type(value: Any) -> bool:
     """Whether a value is one of Python's own types: `bool`."""
-    return isinstance(value, External) and value.name in _PLAIN_TYPES
+    return isinstance(value, External) and value.name in PLAIN_TYPES
 
 
 def end_of_decorator(node: ast.expr) -> str:

@@ -31,6 +31,7 @@ from preflight.sources.python.simulation.values import (
     OF_RANK,
     OWN,
     OWN_PART,
+    PLAIN_TYPES,
     UNKNOWN,
     Bound,
     ClassValue,
@@ -495,6 +496,18 @@ class Library:
         kinds = kind if isinstance(kind, tuple) else (kind,)
         found = [_is_of(value, each) for each in kinds]
         return True if True in found else UNKNOWN if None in found else False
+
+    def _call_inspect_isclass(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
+        kinds = [_kind(each) for each in arguments]
+        return kinds[0] == "class" if len(kinds) == 1 and kinds[0] else UNKNOWN
+
+    def _call_inspect_isfunction(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
+        kinds = [_kind(each) for each in arguments]
+        return kinds[0] == "function" if len(kinds) == 1 and kinds[0] else UNKNOWN
+
+    def _call_builtins_callable(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
+        kinds = [_kind(each) for each in arguments]
+        return kinds[0] != "data" if len(kinds) == 1 and kinds[0] else UNKNOWN
 
     def _call_builtins_getattr(
         self, run: Interpreter, arguments: tuple[Any, ...], keywords: Any, node: ast.expr, frame: Frame
@@ -1062,14 +1075,29 @@ def _copied(value: Any, region: object, made: dict[int, Any]) -> Any:
     return copy
 
 
+#: Values of Python's own types.
+_DATA = (ListValue, DictValue, tuple, str, bytes, bool, int, float, type(None))
+_SEQUENCES = frozenset(("collections.abc.Sequence", "typing.Sequence", "collections.Sequence"))
+
+
+def _kind(value: Any) -> str:
+    """Whether a value is a `class`, a `function` or `data`; empty if it may be something else."""
+    if isinstance(value, ClassValue) or (isinstance(value, External) and value.name in PLAIN_TYPES):
+        return "class"
+    return "function" if isinstance(value, FunctionValue) else "data" if isinstance(value, _DATA) else ""
+
+
 def _is_of(value: Any, kind: Any) -> bool | None:
     """Whether a value is of a class; None if that is not known."""
+    if isinstance(value, (ClassValue, FunctionValue)) and getattr(kind, "name", "") in PLAIN_TYPES | _SEQUENCES:
+        return False
+    if isinstance(kind, External) and kind.name in _SEQUENCES and isinstance(value, _DATA):
+        return isinstance(value, (tuple, str, bytes)) or (isinstance(value, ListValue) and not value.is_set)
     if isinstance(value, Instance) and isinstance(kind, ClassValue):
         return True if kind in value.owner.order() else None if value.owner.foreign is not None else False
     if isinstance(value, ClassValue) and isinstance(kind, External) and kind.name == "builtins.type":
         return True
-    plain = (ListValue, DictValue, tuple, str, bytes, bool, int, float, type(None))
-    if not isinstance(kind, External) or not isinstance(value, plain):
+    if not isinstance(kind, External) or not isinstance(value, _DATA):
         return None
     real = getattr(builtins, kind.last, None)
     if isinstance(value, DictValue) and value.has_attributes:

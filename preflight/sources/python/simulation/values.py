@@ -90,6 +90,10 @@ class OutOfSteps(Exception):
     """A run cannot be followed to its end: it is too long, or changes in a way that nothing shows."""
 
 
+#: The names of Python's own types of data.
+PLAIN_TYPES = frozenset(f"builtins.{name}" for name in ("bool", "int", "float", "str", "list", "dict", "tuple"))
+
+
 @dataclass(eq=False, slots=True)
 class Frame:
     """The names of one call of a function, of a class body or of a module.
