@@ -77,12 +77,16 @@ def _processes_of_allocation(job: Job, launch: Launch) -> Iterator[Claim]:
         or job.about("env.CUDA_VISIBLE_DEVICES", launch.scope)
     ):
         return
-    counted = all(isinstance(each.value, Unresolved) and each.value.why == Symbol.GPU_COUNT.value for each in stated)
     value = join(claim.value for claim in gpus)
-    if counted and isinstance(value, Known) and all(each.value == Known(1) for each in tasks):
+    if _counts_gpus(stated) and isinstance(value, Known) and all(each.value == Known(1) for each in tasks):
         derived = _derived("processes_per_node", value, gpus, launch, at=stated[0])
         above = Strength.SCHEDULER if stated[0].strength >= Strength.ENVIRONMENT else Strength.CONFIG
         yield replace(derived, strength=above)
+
+
+def _counts_gpus(claims: Sequence[Claim]) -> bool:
+    """Whether a number is that of the GPUs of the host."""
+    return all(isinstance(each.value, Unresolved) and each.value.why == Symbol.GPU_COUNT.value for each in claims)
 
 
 def _of_filtered_hosts(job: Job, launch: Launch) -> Iterator[Claim]:
@@ -129,8 +133,15 @@ def _world_size(job: Job, launch: Launch) -> Iterator[Claim]:
         yield from _unless_set(job, launch, Known(sum(slots.values())), (*tasks, *because))
         return
     if tasks and started:
-        ranks = lift(product, join(c.value for c in tasks), join(c.value for c in started))
-        yield from _unless_set(job, launch, ranks, (*tasks, *started))
+        alone = all(each.value == Known(1) for each in job.setting("tasks_per_node", scope))
+        gpus = job.setting("gpus_per_node", scope) if alone and _counts_gpus(started) else ()
+        ranks = lift(product, *(join(c.value for c in claims) for claims in (tasks, gpus or started)))
+        # Where the number of spawned processes is unknown, the tasks are not the ranks.
+        is_open = isinstance(ranks, Unresolved) and not job.setting("world_size", scope)
+        because = (*tasks, *(gpus or started))
+        yield from (
+            [_derived("world_size", ranks, because, launch)] if is_open else _unless_set(job, launch, ranks, because)
+        )
         return
     if tasks:
         yield from _unless_set(job, launch, join(claim.value for claim in tasks), tasks)

@@ -45,7 +45,8 @@ def test_spawned_processes_are_ranks() -> None:
         ("mp.spawn(work, nprocs=torch.cuda.device_count())", "spawned_processes", ALL),
         ("mp.spawn(work, nprocs=8); os.environ['WORLD_SIZE']", "processes_per_node", Known(8)),
         (
-            'p.add_argument("--gpus"); args = p.parse_args(); local_rank = 0; mp.spawn(work, nprocs=args.gpus)',
+            'p.add_argument("--gpus"); p.add_argument("--local_rank"); args = p.parse_args(); '
+            "mp.spawn(work, nprocs=args.gpus)",
             "processes_per_node",
             Unresolved("the value of `--gpus`"),
         ),

@@ -287,7 +287,9 @@ class Calls(Expressions):
         is_open: bool,
     ) -> Any:
         under_way = sum(each is function or each.node is function.node for each, _, _ in self._calls)
-        if under_way >= _MAX_RECURSION or len(self._calls) >= _MAX_DEPTH:
+        given = [each for each in (*arguments, *keywords.values()) if not isinstance(each, Instance)]
+        is_blind = bool(given) and all(isinstance(each, Unknown) for each in given)
+        if under_way >= (1 if is_blind else _MAX_RECURSION) or len(self._calls) >= _MAX_DEPTH:
             # What it calls is not followed.
             self.record("", node, frame, arguments, keywords)
             return UNKNOWN

@@ -373,7 +373,7 @@ class Library:
                 run.call(model, arguments, keywords, node, frame, is_open=is_open)
             finally:
                 run.unsearched -= needs_all
-        self._note_moved(run, name, arguments)
+        self._note_moved(name, arguments, keywords)
         origin = self._origin(run, function, arguments, keywords, node, frame)
         if len(name) >= _MAX_NAME:
             return origin
@@ -438,9 +438,11 @@ class Library:
             function.owner.origin = found
         return found
 
-    def _note_moved(self, run: Interpreter, name: str, arguments: Sequence[Any]) -> None:
-        """Remember the files that a call may change."""
-        if name.startswith(("subprocess.", "os.system", "os.popen", "os.chdir")) or name.endswith(_WRITING):
+    def _note_moved(self, name: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
+        """Remember the files that a call may change. A command whose output is read (`nvcc --version`) changes none."""
+        is_asked = name.endswith(("output", "popen")) or bool({"stdout", "capture_output"} & keywords.keys())
+        starts = name.startswith(("subprocess.", "os.system", "os.popen")) and not is_asked and "()" not in name
+        if starts or name.startswith("os.chdir") or name.endswith(_WRITING):
             self._written.add("*")
         elif name.startswith(("shutil.", "os.rename", "os.replace", "os.remove", "os.unlink", "os.symlink", "os.link")):
             self._written.update(each if isinstance(each, str) else "*" for each in map(_path_of, arguments))
@@ -696,6 +698,8 @@ class Library:
         if not isinstance(mode, str) or set(mode) & set("wax+"):
             self._written.add(path if isinstance(path, str) else "*")
         return OpenFile(path, mode if isinstance(mode, str) else "")
+
+    _call_codecs_open = _call_io_open = _call_builtins_open
 
     def _text(self, source: Any) -> str | None:
         """The text of a file; None if it is not known, or may have been written by the program itself."""

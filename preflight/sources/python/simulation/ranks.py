@@ -477,7 +477,7 @@ def _of_lone_rank(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Cla
         if shown is not None and shown.span in gathers | {claim.span for claim in job.about("guarded_collective")}:
             yield replace(shown, value=Known(True))
             return
-        if event is not None and not _is_known(job, launch):
+        if event is not None and not _is_known(job, launch, *{file.path for file, _ in event.calls}):
             yield _of_guard(event, next(iter(_deciding(event, runs[0], other)), None), launch)
             return
 
@@ -530,7 +530,7 @@ def _partings(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
     seen: set[tuple[str, int, int]] = set()
     for each in next((each for each in runs if each.is_of_any), runs[0]).divergences:
         place = (each.file.path, getattr(each.node, "lineno", 0), getattr(each.node, "col_offset", 0))
-        is_said = each.of_rank and _is_known(job, launch)
+        is_said = each.of_rank and _is_known(job, launch, each.file.path, each.event.file.path)
         if place in seen or is_said or (each.of_rank and each.kind == "if" and not _is_of_one(runs, each.event)):
             continue
         parsed = _MODULES.parsed(each.file)
@@ -625,10 +625,11 @@ def _saved_to(event: Event) -> str | None:
     return next((each for each in given if isinstance(each, str)), None)
 
 
-def _is_known(job: Job, launch: Launch) -> bool:
-    """Whether a collective that some ranks do not come to is seen in the text of the script already."""
-    features = {text for claim in job.about("script_feature", launch.scope) for text in texts(claim.value)}
-    return bool(features & _OF_ONE_RANK) or any(job.about(quantity, launch.scope) for quantity in _WAITING)
+def _is_known(job: Job, launch: Launch, *paths: str) -> bool:
+    """Whether a collective in one of these files that some ranks do not come to is seen in their text already."""
+    claims = [claim for claim in job.about("script_feature", launch.scope) if _OF_ONE_RANK & set(texts(claim.value))]
+    claims += [claim for quantity in _WAITING for claim in job.about(quantity, launch.scope)]
+    return any(claim.span.path in paths for claim in claims)
 
 
 def _start(script: SourceFile) -> ast.AST:
