@@ -39,6 +39,38 @@ class Section:
         self.filled = filled
 
 
+class Several:
+    """A number of which only is known that it is above 1. A comparison that needs more raises UnknownValue."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __gt__(self, other: Any) -> bool:
+        return self._decided(other <= 1, outcome=True)
+
+    def __ge__(self, other: Any) -> bool:
+        return self._decided(other <= 2, outcome=True)
+
+    def __lt__(self, other: Any) -> bool:
+        return self._decided(other <= 2, outcome=False)
+
+    def __le__(self, other: Any) -> bool:
+        return self._decided(other <= 1, outcome=False)
+
+    def __eq__(self, other: object) -> bool:
+        return self._decided(not isinstance(other, int) or other <= 1, outcome=False)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = object.__hash__
+
+    def _decided(self, is_decided: bool, *, outcome: bool) -> bool:
+        if not is_decided:
+            raise UnknownValue(self.name)
+        return outcome
+
+
 Lookup = Callable[[str], Any]
 
 #: What comparisons of Python's syntax mean.

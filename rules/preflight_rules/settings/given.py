@@ -12,7 +12,7 @@ from preflight.model.job import WHOLE_JOB, Claim, Job, Known, Launch, Scope, Spa
 from preflight.model.job.value import ENVIRONMENT_PREFIX, SECTION, SETTING_PREFIX, numbers, texts
 from preflight.plugins.claim_text import definitely_holds, why_unresolved
 from preflight.plugins.questions import subjects
-from preflight.sources.conditions import GIVEN, Section, UnknownValue
+from preflight.sources.conditions import GIVEN, Section, Several, UnknownValue
 from preflight.sources.python.called_settings import FACTS, ITEMS, MAKER
 from preflight.sources.python.called_settings import SOURCE as CALLED
 from preflight_rules.launches import ranks_started
@@ -150,6 +150,15 @@ class Given:
         if claim is None or call is None or claim.condition != call.condition:
             return self.value(key)
         return self._one((replace(claim, condition=""),))
+
+    def value_of_several(self, key: str) -> Any:
+        """The value of a key, where a launcher is taken to start more than one rank. Raises UnknownValue."""
+        try:
+            return self.value(key)
+        except UnknownValue:
+            if key not in (RANKS, f"{OF_JOB}processes_per_node") or self._launcher() in ("", "python"):
+                raise
+            return Several("the number of ranks")
 
     def _is_given(self, key: str) -> bool:
         """Whether a key is given. Raises UnknownValue if only a branch gives it, or if its section is not known."""

@@ -238,24 +238,27 @@ def _together(place: Given, row: Refusal, *, certain: bool) -> Verdict | None:
     alone = ANY in row.at and place.launch is None and reads(place.framework, "from-programs")
     if not claims or alone or (row.pinned and not certain):
         return None
+    assumption = ""
     try:
         if not holds(row.when, place.value):
             return None
     except UnknownValue as error:
         if not _holds_in_call(place, row):
             return None
-        return unknown(place.subject, f"{error} is unknown, and {row.why}", at=claims[0])
+        if not _holds_for_several(place, row):
+            return unknown(place.subject, f"{error} is unknown, and {row.why}", at=claims[0])
+        assumption = "with more than one rank, "
     first, *rest = claims
     rest = [claim for claim in rest if claim.span != first.span]
     others = "".join(f" and {placed(claim)}" for claim in rest[:2])
     range_text = "" if certain else f" ({_range(row)})"
     return failed(
         place.subject,
-        f"{quoted(first)}{others}: {row.why}{range_text}.",
+        f"{quoted(first)}{others}: {assumption}{row.why}{range_text}.",
         at=first,
         also=tuple((claim, "with this") for claim in rest),
         remedy=row.remedy,
-        severity=None if certain and place.certain and not row.severity else Severity.WARNING,
+        severity=None if certain and place.certain and not row.severity and not assumption else Severity.WARNING,
     )
 
 
@@ -265,6 +268,14 @@ def _holds_in_call(place: Given, row: Refusal) -> bool:
         return holds(row.when, place.value_in_call)
     except UnknownValue:
         return True
+
+
+def _holds_for_several(place: Given, row: Refusal) -> bool:
+    """Whether a condition holds if a launcher, whose number of ranks is unknown, starts more than one."""
+    try:
+        return holds(row.when, place.value_of_several)
+    except UnknownValue:
+        return False
 
 
 def _range(row: Refusal) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -150,7 +151,7 @@ def claims(
         if _called_before(each, doubt=1) & set(each.row.before):
             facts["late"] = (Known(True), at)
         if each.row.looks_for:
-            named = [name for name in each.row.looks_for if any(f"{name}(" in text for text in texts)]
+            named = [name for name in each.row.looks_for if any(re.search(rf"\b{name}\(", text) for text in texts)]
             facts["found"] = (Known(tuple(named)), at)
         if each.row.uses:
             facts.update(_uses(each, at))

@@ -20,6 +20,7 @@ from preflight.sources.python.simulation.values import (
     OWN,
     OWN_PART,
     PLAIN_TYPES,
+    SEVERAL,
     UNKNOWN,
     Bound,
     ClassValue,
@@ -251,6 +252,10 @@ class Expressions(Assignments):
         if sign in (ast.In, ast.NotIn):
             inside = self._is_in(left, right)
             return self._of_form(left, right) if inside is None else inside is (sign is ast.In)
+        if left is SEVERAL or right is SEVERAL:
+            outcome = _compared_with_several(sign, left, right)
+            self.takes_several |= outcome is not None
+            return AGREED if outcome is None else outcome
         try:
             return _COMPARE[sign](native(left), native(right))
         except ERRORS:
@@ -591,6 +596,16 @@ def _distinct(items: Sequence[Any] | None) -> list[Any] | None:
 def _is_enumeration(owner: ClassValue) -> bool:
     """Whether the names of a class are objects of it."""
     return owner.foreign is not None and owner.foreign.last.endswith(("Enum", "Flag"))
+
+
+def _compared_with_several(sign: type[ast.AST], left: Any, right: Any) -> bool | None:
+    """What a comparison with a number of ranks is, if it is the same for every number above 1."""
+    number = right if left is SEVERAL else left
+    if not isinstance(number, int) or sign not in _COMPARE:
+        return None
+    pairs = [(size, number) if left is SEVERAL else (number, size) for size in (2, max(number, 2), max(number, 2) + 1)]
+    outcomes = {_COMPARE[sign](*pair) for pair in pairs}
+    return outcomes.pop() if len(outcomes) == 1 else None
 
 
 def _is_plain_type(value: Any) -> bool:

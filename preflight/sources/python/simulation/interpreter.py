@@ -194,8 +194,10 @@ class Interpreter(Calls):
             )
 
     def _do_If(self, node: ast.If, frame: Frame) -> None:
+        self.takes_several = False
         value = self.value(node.test, frame)
         outcome = truth(value)
+        self._assumed += self.takes_several and outcome is not None
         self._note_outcome(node.test, outcome, frame)
         self._note_check((*node.body, *node.orelse), outcome)
         if outcome is None:

@@ -32,6 +32,7 @@ from preflight.sources.python.simulation.values import (
     OWN,
     OWN_PART,
     PLAIN_TYPES,
+    SEVERAL,
     UNKNOWN,
     Bound,
     ClassValue,
@@ -128,6 +129,7 @@ class World:
         read: the text of a file that the program opens, by its path.
         names: the entries of a folder by its path; None if it is not there.
         is_closed: whether a variable that the launch does not set is taken as not set.
+        is_several: whether a launcher is taken to start more than one rank.
     """
 
     rank: int | None = 0
@@ -141,6 +143,7 @@ class World:
     role: str = ""
     has_servers: bool = False
     is_closed: bool = False
+    is_several: bool = False
 
     def symbol(self, name: str) -> Any:
         """The value of a name in `libraries.toml`."""
@@ -156,6 +159,8 @@ class World:
             # With one stage alone there is no pipeline.
             return False if not self.rank else self.rank + 1 == self.world_size or UNKNOWN
         value = True if name == "is_available" else getattr(self, name, None)
+        if name == "world_size" and value is None and self.is_several:
+            return SEVERAL
         # All ranks have the same numbers of ranks.
         unknown = AGREED if name in ("world_size", "is_initialized") else UNKNOWN
         return unknown if value is None else value

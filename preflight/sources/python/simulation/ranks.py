@@ -6,6 +6,7 @@ import ast
 import difflib
 import gc
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -531,9 +532,14 @@ def _partings(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
     for each in next((each for each in runs if each.is_of_any), runs[0]).divergences:
         place = (each.file.path, getattr(each.node, "lineno", 0), getattr(each.node, "col_offset", 0))
         is_said = each.of_rank and _is_known(job, launch, each.file.path, each.event.file.path)
-        if place in seen or is_said or (each.of_rank and each.kind == "if" and not _is_of_one(runs, each.event)):
-            continue
         parsed = _MODULES.parsed(each.file)
+        inside = _branches(parsed, each.test) if each.kind == "if" else frozenset()
+        if (
+            place in seen
+            or is_said
+            or (each.of_rank and each.kind == "if" and not _is_of_one(runs, each.event, inside))
+        ):
+            continue
         if parsed is not None and each.kind == "if" and is_met_in_loop(parsed.tree, each.event.node, each.test):
             continue
         seen.add(place)
@@ -547,6 +553,13 @@ def _partings(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
         words = "except" if is_caught else _WORDS.get(each.kind, "if")
         written = f"{words} {text}"
         yield replace(claim, spelling=written, because=(step,))
+
+
+def _branches(parsed: Parsed | None, test: ast.expr) -> frozenset[ast.AST]:
+    """The nodes of the `if` statement with this condition."""
+    nodes = ast.walk(parsed.tree) if parsed is not None else ()
+    found = next((node for node in nodes if isinstance(node, ast.If) and node.test is test), None)
+    return frozenset(ast.walk(found)) if found is not None else frozenset()
 
 
 def _undivided(job: Job, launch: Launch, run: Run) -> Iterator[Claim]:
@@ -788,7 +801,9 @@ def _worlds(
     local_size = {name: str(local) for name in names.get("local_world_size", ()) if local is not None}
     shared = {name: value for name, value in given.items() if not OF_RANK_NAMES.search(name)}
     variables = {**shared, **size, **local_size}
+    is_several = (local is None or local > 1) and (world is None or world > 1)
     of_any = World(None, None, world, local, _words(job, launch, OPEN), variables, has_servers=has_servers)
+    of_any = replace(of_any, is_several=bool(names) and is_several)
 
     def single(role: str, rank: int, local_rank: int) -> World:
         shown = role if "paddle" in launch.launcher else ""
@@ -802,7 +817,6 @@ def _worlds(
         return replace(made, variables={**given, **known})
 
     def singles(named: Collection[int]) -> list[World]:
-        is_several = (local is None or local > 1) and (world is None or world > 1)
         if has_servers:
             places = [("worker", 0, 0), *([("worker", 1, 1)] if is_several else []), ("server", 0, 0)]
             return [single(*place) for place in places]
@@ -906,15 +920,24 @@ def _ranks_given(event: Event) -> tuple[int, ...]:
     return tuple(each for each in given if isinstance(each, int))
 
 
-def _is_of_one(runs: Sequence[Run], event: Event) -> bool:
-    """Whether only one of two ranks may reach a call, which otherwise wait for each other in the same ones."""
+def _is_of_one(runs: Sequence[Run], event: Event, inside: Collection[ast.AST]) -> bool:
+    """Whether only one of two ranks may reach a call, which otherwise wait for each other in the same ones.
+
+    Args:
+        inside: the nodes of the statement around the call that only one of them may come to.
+    """
     single = [each for each in runs if not each.is_of_any and each.role == runs[0].role]
     calls = [[each for each in run.events if _may_wait(each)] for run in single if run.is_complete]
     for other in calls[1:]:
-        sides = [[each for each in side if each.path == event.path] for side in (calls[0], other)]
-        rest = [sorted(last(each.name) for each in side if each.path != event.path) for side in (calls[0], other)]
+        sides, rest = [], []
+        for side in (calls[0], other):
+            below = [each for each in side if each.path == event.path or any(call in inside for _, call in each.calls)]
+            sides.append(below)
+            rest.append(Counter(last(each.name) for each in side if each not in below))
         is_doubtful = all(each.doubt > 1 for side in sides for each in side)
-        if bool(sides[0]) != bool(sides[1]) and is_doubtful and rest[0] == rest[1]:
+        # Only a call of the rank that does not come to it could be the counterpart.
+        with_it, without = rest if sides[0] else rest[::-1]
+        if bool(sides[0]) != bool(sides[1]) and is_doubtful and not without - with_it:
             return True
     return False
 

@@ -258,6 +258,8 @@ class RunState:
         self._maybe = 0
         self._assumed = 0
         self._may_have_exited = False
+        #: Whether the condition that is evaluated was decided for more than one rank.
+        self.takes_several = False
         #: How often a loop may have been left.
         self._left = 0
         self._muted = 0

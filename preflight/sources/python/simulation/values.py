@@ -68,6 +68,9 @@ OF_RANK = Own(of_rank=True)
 #: What the ranks have agreed on.
 AGREED = Unknown()
 AGREED.is_agreed = True
+#: The number of ranks, where the files do not say how many a launcher starts: more than one.
+SEVERAL = Unknown()
+SEVERAL.is_agreed = True
 
 
 #: Objects that one unknown value may be.
