@@ -174,11 +174,12 @@ def _directory_jobs(recognised: RecognisedFiles, walked: Walked) -> list[Job]:
         recognised.progress(Step("jobs", number, len(candidates)))
         if path in referred:
             continue
+        is_document = recognised.is_document(path)
+        if is_document and not _launches_others(collect_job(recognised, [path], explicit=False).job(), built.values()):
+            continue
         found = _collect_jobs(recognised, [path], explicit=False)
         reached = {file.path for job in found for file in job.files if file.path != path}
-        if recognised.is_document(path):
-            if not _launches_others(found, built.values()):
-                continue
+        if is_document:
             reached = {other for other in reached if not any(job.launches for job in built.get(other, ()))}
         built[path] = found
         referred.update(reached)
@@ -218,10 +219,10 @@ def _directory_jobs(recognised: RecognisedFiles, walked: Walked) -> list[Job]:
     return kept
 
 
-def _launches_others(jobs: Sequence[Job], others: Iterable[Sequence[Job]]) -> bool:
-    """Whether the jobs of a document launch a program that no script or manifest launches."""
+def _launches_others(document: Job, others: Iterable[Sequence[Job]]) -> bool:
+    """Whether a document launches a program that no script or manifest launches."""
     launched = {launch.program for group in others for job in group for launch in job.launches}
-    return any(launch.program not in launched for job in jobs for launch in job.launches)
+    return any(launch.program not in launched for launch in document.launches)
 
 
 def _overwritten(job: Job) -> set[str]:

@@ -170,7 +170,7 @@ def is_foreign(name: str) -> bool:
 
 
 def _first_file(files: Tree, file: SourceFile, candidates: tuple[str, ...]) -> str | None:
-    """The first candidate that is a file: beside the importing file, at the root, or in a folder between them."""
+    """The first candidate that is a file: beside the importing file, at the root, in a folder between, or in `src`."""
     folders = _folders_above(file.path)
     for candidate in candidates:
         if candidate.partition("/")[0].removesuffix(".py") in FRAMEWORKS:
@@ -178,8 +178,10 @@ def _first_file(files: Tree, file: SourceFile, candidates: tuple[str, ...]) -> s
         if candidate.startswith("/"):
             paths = [candidate.lstrip("/")]
         else:
-            beside = files.resolve(candidate, relative_to=file.path)
-            paths = [path for path in (beside, *(f"{folder}/{candidate}" for folder in folders)) if path is not None]
+            # Of an installed project, `src` holds the packages.
+            beside, below = (files.resolve(path, relative_to=file.path) for path in (candidate, f"src/{candidate}"))
+            found_paths = (beside, *(f"{folder}/{candidate}" for folder in folders), below)
+            paths = [path for path in found_paths if path is not None]
         found = next((path for path in paths if isinstance(files.read(path), SourceFile)), None)
         if found is not None:
             return found

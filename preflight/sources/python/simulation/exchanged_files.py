@@ -81,11 +81,12 @@ def _exchanged(first: Run, other: Run) -> Iterator[Exchange]:
     for event in first.events:
         for path in _written(event):
             written.setdefault(path, event)
-    theirs = {path for event in other.events for path in _written(event)}
+    theirs: set[str] = set()
     for event in other.events:
         for path in _read(event):
             if path in written and path not in theirs:
                 yield Exchange(path, written[path], event)
+        theirs.update(_written(event))
 
 
 def _is_raced(each: Exchange, first: Sequence[Event], other: Sequence[Event]) -> bool:

@@ -504,6 +504,9 @@ class Library:
         found = [_is_of(value, each) for each in kinds]
         return True if True in found else UNKNOWN if None in found else False
 
+    def _call_tempfile_gettempdir(self, run: Interpreter, *_: Any) -> Any:
+        return "/tmp"
+
     def _call_inspect_isclass(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
         kinds = [_kind(each) for each in arguments]
         return kinds[0] == "class" if len(kinds) == 1 and kinds[0] else UNKNOWN
