@@ -152,10 +152,11 @@ def trace_script(file: SourceFile, tree: Tree, entries: Collection[str] = ()) ->
         header = other.options
     batch = bool(header) or bool(script.directives) or other is not None
     found = []
-    for command, line in launch_lines(script.commands, header if batch else None):
+    ids: dict[str, int] = {}
+    for command, line in launch_lines(script.commands, header if batch else None, ids=ids):
         spawns = line is None and (spawns_ranks(command, tree) or _starts_one_of(command, entries))
         if spawns:
-            line = plain_line(command, tree, "#spawn")
+            line = plain_line(command, tree, ids, "#spawn")
         reading = line.found.read(line.line, tree) if line is not None else None
         if line is None or reading is None or not reading.launches:
             continue

@@ -147,6 +147,7 @@ def read_commands(
     claims: list[Claim] = []
     result = Reading()
     scopes_by_word: dict[Span, list[Scope]] = {}
+    ids = {} if ids is None else ids
     for command, line in launch_lines(commands, header if batch else None, tree, ids):
         if len(result.launches) >= _MAX_LAUNCHES:
             message = f"{_MAX_LAUNCHES} launches were read; later ones were not judged"
@@ -154,9 +155,9 @@ def read_commands(
             result = result.joined(Reading(notes=(note,)))
             break
         if line is None and spawns_ranks(command, tree):
-            line = plain_line(command, tree, "#spawn")
+            line = plain_line(command, tree, ids, "#spawn")
         elif line is None and len(roles) > 1 and command in roles:
-            line = plain_line(command, tree)
+            line = plain_line(command, tree, ids)
         if line is None:
             plain = plain_program(command, tree)
             claims.extend(plain.claims)
@@ -185,12 +186,19 @@ def read_commands(
     return replace(result, claims=tuple(dict.fromkeys(claims)))
 
 
-def plain_line(command: Command, tree: Tree, mark: str = "") -> Line:
+def _id_of(command: Command, ids: dict[str, int], mark: str = "") -> str:
+    """The id of a launch: its line, and its number where the line launches more than once."""
+    key = f"{command.span.path}:{command.span.line}{mark}"
+    ids[key] = ids.get(key, 0) + 1
+    return key if ids[key] == 1 else f"{key}#{ids[key]}"
+
+
+def plain_line(command: Command, tree: Tree, ids: dict[str, int], mark: str = "") -> Line:
     """The launch of a program that is started as one process, and that spawns its ranks or is one of several."""
     stripped = strip_wrappers(command)
     environment = environment_of(command, stripped.wrappers, tree)
     line = LaunchLine(
-        launch_id=f"{command.span.path}:{command.span.line}{mark}",
+        launch_id=_id_of(command, ids, mark),
         words=tuple(stripped.words),
         command=replace(command, environment=environment),
         wrappers=tuple(wrapper.name for wrapper in stripped.wrappers if wrapper.name != "env"),
@@ -297,12 +305,8 @@ def launch_line(
     if found is None:
         return None
     environment = environment_of(command, stripped.wrappers, tree)
-    key = f"{command.span.path}:{command.span.line}"
-    counter = ids if ids is not None else {}
-    counter[key] = counter.get(key, 0) + 1
-    launch_id = key if counter[key] == 1 else f"{key}#{counter[key]}"
     line = LaunchLine(
-        launch_id=launch_id,
+        launch_id=_id_of(command, ids if ids is not None else {}),
         words=found.words,
         command=replace(command, environment=environment),
         wrappers=(

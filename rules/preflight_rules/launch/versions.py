@@ -563,6 +563,8 @@ def named_releases_refuse_each_other(job: Job) -> Iterator[Verdict]:
         # Without the extra pip installs any release; what is too old for the package is not used by it.
         uncertain = {name: lowest for name, needed in row.get("extra", {}).items() if (lowest := _lower_bounds(needed))}
         needs = {**uncertain, **certain}
+        if not exact:
+            needs = {name: _for_minor(needed, name, row["version"], package.name) for name, needed in needs.items()}
         if release.local is not None:
             # The wheels of another index bring other libraries of CUDA, or none.
             needs = {name: needed for name, needed in needs.items() if not name.startswith(("nvidia-", "triton"))}
@@ -600,6 +602,15 @@ def _is_listed(job: Job, package: _Named) -> bool:
 
 def _is_of_a_day(package: _Named) -> bool:
     return package.release is not None and package.release.is_devrelease
+
+
+def _for_minor(needed: str, name: str, version: str, package: str) -> str:
+    """What any patch of a minor version requires, where its newest one requires `needed`: as the minor before."""
+    rows = [row["version"] for row in table("requirements").get(package, ())]
+    older = table("requirements")[package][rows.index(version) + 1 :][:1]
+    before = [required for row in older if (required := row.get("requires", {}).get(name))]
+    rest = [part for part in needed.split(",") if part not in _lower_bounds(needed).split(",")]
+    return ",".join((*(_lower_bounds(each) for each in before), *rest)) if before else needed
 
 
 def _lower_bounds(needed: str) -> str:

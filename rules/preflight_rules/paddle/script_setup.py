@@ -14,6 +14,7 @@ from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import joined, placed, quoted, where
 from preflight.plugins.questions import LaunchQuestion, SubjectQuestion, claims_about, launches_with, subjects
+from preflight_rules.launches import certainly_one, ranks_started
 from preflight_rules.paddle.fleet import distinct_claims, started_by_hand
 
 #: The first release without paddle.fluid.
@@ -148,7 +149,8 @@ def parallel_environment_never_made(job: Job) -> Iterator[Verdict]:
         if (wrapped[0].span.path, wrapped[0].span.line) in judged:
             continue
         judged.add((wrapped[0].span.path, wrapped[0].span.line))
-        if job.about("parallel_environment", scope) or job.about("training_framework", scope):
+        is_alone = certainly_one(ranks_started(job, scope)[0])
+        if is_alone or job.about("parallel_environment", scope) or job.about("training_framework", scope):
             yield passed(subject)
         else:
             yield undecided(subject, (wrapped[0],)) or failed(

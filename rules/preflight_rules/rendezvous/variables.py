@@ -302,7 +302,12 @@ def exported_rendezvous_ignored(job: Job) -> Iterator[Verdict]:
             ("MASTER_ADDR", "master_addr", "--master_addr"),
             ("MASTER_PORT", "master_port", "--master_port"),
         ):
-            exported = job.setting(f"{_PREFIX}{variable}", launch.scope)
+            # What the program itself sets, it reads.
+            exported = [
+                claim
+                for claim in job.setting(f"{_PREFIX}{variable}", launch.scope)
+                if claim.span.path == launch.span.path or not claim.span.path.endswith(".py")
+            ]
             taken = [
                 c
                 for c in job.setting(quantity, launch.scope)
