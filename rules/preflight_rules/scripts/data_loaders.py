@@ -335,6 +335,7 @@ _FAULTS = {
     "stream": "yields the same samples on every rank, because what it reads does not depend on the rank",
     "loader": "shuffles the whole data set on every rank, because it has no sampler that gives each rank its part",
     "paddle_loader": "shuffles the whole data set on every card, as it has no batch sampler that gives each its part",
+    "unsampled": "reads the whole data set on every rank: the sampler that divides it is given to no loader",
     "webdataset": "has no splitter that divides its shards among the ranks; newer versions stop with ValueError",
     "hub": "streams every sample to every rank: nothing in the script divides the data set",
 }
@@ -342,6 +343,7 @@ _REMEDY = {
     "stream": "Divide in __iter__ by rank and by get_worker_info(), into parts of the same size.",
     "loader": "Give it sampler=DistributedSampler(dataset) and call sampler.set_epoch(epoch).",
     "paddle_loader": "Give it batch_sampler=paddle.io.DistributedBatchSampler(dataset, batch_size, shuffle=True).",
+    "unsampled": "Give the sampler to the loader: sampler=sampler, or batch_sampler=sampler for Paddle.",
     "webdataset": "Give nodesplitter=wds.split_by_node, or resampled=True with with_epoch(n).",
     "hub": "Divide it by datasets.distributed.split_dataset_by_node(data, rank, world_size).",
 }

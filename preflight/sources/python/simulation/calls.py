@@ -10,7 +10,13 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 from preflight.sources.python.collectives import AGREEING
-from preflight.sources.python.simulation.data_origins import MAY_DIVIDE, is_stream_for_all, shuffles_all, size_of
+from preflight.sources.python.simulation.data_origins import (
+    MAY_DIVIDE,
+    is_stream_for_all,
+    shuffles_all,
+    size_of,
+    unused_samplers,
+)
 from preflight.sources.python.simulation.expressions import Expressions
 from preflight.sources.python.simulation.known_functions import EQUAL, KEEPS, LOSS, OWN_RESULTS
 from preflight.sources.python.simulation.libraries import names, table
@@ -238,7 +244,11 @@ class Calls(Expressions):
 
     def undivided(self) -> Iterator[tuple[Event, FunctionValue | None]]:
         """The loaders of data of which no rank takes a part, with the `__iter__` of a stream."""
+        unsampled = unused_samplers(self.events)
         for event in list(self.events):
+            if any(event is each for each in unsampled):
+                yield event, None
+                continue
             data = event.arguments[0] if event.arguments else event.keywords.get("dataset")
             is_stream = is_stream_for_all(event)
             if not (is_stream or shuffles_all(event)):

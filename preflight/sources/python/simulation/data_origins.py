@@ -37,6 +37,8 @@ _TAKING = ("index_select()", "gather()", "take()")
 _JOINING = ("concat()", "cat()", "concatenate()", "vstack()", "hstack()")
 _KEEPING_SIZE = ("detach()", "clone()", "contiguous()", "cuda()", "cpu()", "to()", "float()", "astype()", "cast()")
 _LOADERS = ("torch.utils.data.DataLoader", "paddle.io.DataLoader")
+_SAMPLER_ARGUMENTS = frozenset(("sampler", "batch_sampler"))
+_DISTRIBUTED = ("DistributedSampler", "DistributedBatchSampler")
 _WRAPPERS = pattern("model_wrappers")
 _SENDS_BUFFERS = re.compile(r"^torch\..*\bDistributedDataParallel\(\)$")
 _BUFFERED = pattern("buffered")
@@ -152,7 +154,7 @@ def _stream_origin(loader: External) -> Unknown | None:
 
 def shuffles_all(event: Event) -> bool:
     """Whether a call certainly makes a loader that shuffles data of which no rank has taken its part."""
-    data = event.arguments[0] if event.arguments else event.keywords.get("dataset")
+    data = _data_of(event)
     divided = isinstance(data, External) and MAY_DIVIDE.search(data.name)
     return (
         event.name in _LOADERS
@@ -163,9 +165,30 @@ def shuffles_all(event: Event) -> bool:
     )
 
 
+def unused_samplers(events: Sequence[Event]) -> list[Event]:
+    """The loaders without a sampler of data for which a DistributedSampler is made that no loader gets."""
+    sampled = [
+        each.arguments[0] for each in events if each.doubt < 2 and last(each.name) in _DISTRIBUTED and each.arguments
+    ]
+    loaders = [(each, _data_of(each)) for each in events if each.name in _LOADERS]
+    divided = [data for each, data in loaders if len(each.arguments) > 3 or _SAMPLER_ARGUMENTS & each.keywords.keys()]
+    return [
+        each
+        for each, data in loaders
+        if each.doubt < 2
+        and isinstance(data, (Instance, External))
+        and any(data is other for other in sampled)
+        and not any(data is other for other in divided)
+    ]
+
+
+def _data_of(event: Event) -> Any:
+    return event.arguments[0] if event.arguments else event.keywords.get("dataset")
+
+
 def _draws_from_all(keywords: Mapping[str, Any]) -> bool:
     """Whether a loader with such arguments shuffles all of its data."""
-    samplers = [keywords.get(name) for name in ("sampler", "batch_sampler")]
+    samplers = [keywords.get(name) for name in sorted(_SAMPLER_ARGUMENTS, reverse=True)]
     given = next((each for each in samplers if each is not None), None)
     if given is None:
         return keywords.get("shuffle") is True

@@ -569,6 +569,7 @@ def _undivided(job: Job, launch: Launch, run: Run) -> Iterator[Claim]:
         file, spelling = event.file, ""
         node: ast.AST = event.node
         kind = "paddle_loader" if "paddle" in event.name else "loader"
+        kind = kind if event.keywords.get("shuffle") is True else "unsampled"
         # Each worker of a loader may choose its part by itself.
         if is_passed_on(event, run.events) or event.keywords.get("worker_init_fn") is not None:
             continue
