@@ -32,7 +32,7 @@ class RequestedOption:
 
 
 def requested_options(job: Job) -> dict[str, RequestedOption]:
-    """The request of the header, by the long name of the option; unresolved values are left out."""
+    """Return the request of the header, by the long name of the option; unresolved values are left out."""
     found: dict[str, RequestedOption] = {}
     for claim in job.about("batch_option"):
         if isinstance(claim.value, Known):
@@ -46,7 +46,7 @@ def slurm_of(fleet: Fleet) -> Cluster | None:
 
 
 def partitions_of(cluster: Cluster, requested: dict[str, RequestedOption]) -> tuple[Partition, ...]:
-    """The partitions that the job may run in; Slurm starts it in the first available one."""
+    """Return the partitions that the job may run in; Slurm starts it in the first available one."""
     if "--partition" in requested:
         names = requested["--partition"].value.split(",")
         return tuple(item for item in cluster.partitions if item.name in names)
@@ -102,7 +102,7 @@ def node_out_of_service(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
 
 
 def _named(fleet: Fleet) -> Iterator[str]:
-    """The nodes that the job names, if the fleet is empty because Slurm gave no nodes."""
+    """Yield the nodes that the job names, if Slurm gave none to the fleet."""
     if fleet.origin is not None:
         yield from fleet.origin.named
 
@@ -169,7 +169,7 @@ def too_few_fitting_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
 
 
 def _needs(requested: dict[str, RequestedOption]) -> Iterator[tuple[str, float]]:
-    """The numeric requests of the header for each node."""
+    """Yield the numeric requests of the header for each node."""
     gpus = 0
     for option in ("--gres", "--gpus-per-node"):
         if option in requested:
@@ -192,7 +192,7 @@ def _whole_number(requested: dict[str, RequestedOption], option: str) -> int | N
 
 
 def _gpus(text: str, *, bare: bool) -> int:
-    """The GPUs of `gpu:a100:8,nvme:1` or, `bare`, of `a100:8`."""
+    """Return the GPUs of `gpu:a100:8,nvme:1` or, `bare`, of `a100:8`."""
     total = 0
     for part in text.split(","):
         pieces = part.split(":")
@@ -330,7 +330,7 @@ def beyond_partition_limits(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
 
 
 def _exceeded_limit(item: Partition, requested: dict[str, RequestedOption]) -> Iterator[tuple[str, str, str]]:
-    """The option that exceeds a limit of this partition, a message, and the limit."""
+    """Yield the option that exceeds a limit of this partition, a message, and the limit."""
     count = min_nodes(requested)
     if count is not None:
         for bound, limit_name in ((item.max_nodes, "MaxNodes"), (item.total_nodes, "TotalNodes")):
@@ -421,7 +421,7 @@ def _ray_claims(job: Job) -> tuple[Claim, ...]:
 
 
 def _compares_versions(job: Job, fleet: Fleet) -> bool:
-    """Whether the nodes of a Ray job are reached by an executor other than Ray, which compares versions itself."""
+    """Return whether an executor other than Ray, which compares versions itself, reaches a Ray job's nodes."""
     return bool(_ray_claims(job)) and len(fleet.nodes) > 1 and fleet.executor != "ray"
 
 
@@ -583,26 +583,26 @@ class PodNeed:
         return ", ".join(parts) or "no resources"
 
     def matches(self, node: ClusterNode) -> bool:
-        """Whether the node has the labels that the pods select; one of several alternatives is enough."""
+        """Return whether the node has the labels that the pods select; one of several alternatives is enough."""
         return all(
             any(node.labels.get(key) == value for key, _, value in (item.partition("=") for item in alternatives))
             for alternatives in self.labels
         )
 
     def fits(self, amounts: Mapping[str, float]) -> int:
-        """The number of pods that fit into these amounts."""
+        """Return the number of pods that fit into these amounts."""
         wanted = ((self.gpus, gpus_of(amounts)), (self.cpus, amounts.get("cpu")), (self.memory, amounts.get("memory")))
         rooms = [math.floor(observed / need) for need, observed in wanted if need and observed is not None]
         return min(rooms, default=self.count)
 
 
 def gpus_of(amounts: Mapping[str, float]) -> float:
-    """All accelerators among the resources of a node."""
+    """Return all accelerators among the resources of a node."""
     return sum(value for key, value in amounts.items() if _GPU.fullmatch(key))
 
 
 def needs(job: Job) -> tuple[PodNeed, ...]:
-    """The requests of the pods of each role in the job's Kubernetes objects, if their number is known."""
+    """Return the requests of the pods of each role in the job's Kubernetes objects, if their number is known."""
     found = []
     for claim in job.about("pod_replicas"):
         scope = claim.scope

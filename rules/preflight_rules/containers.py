@@ -42,7 +42,7 @@ _WORKERS = re.compile(r"--(?:num[-_]|data[-_]?loader[-_])?(?:data[-_])?workers[ 
 
 
 def _containers(job: Job) -> Iterator[tuple[Claim, Scope, Launch | None]]:
-    """Every container with its scope, and the launch that it runs."""
+    """Yield every container with its scope, and the launch that it runs."""
     launches = {launch.id: launch for launch in job.launches}
     for claim in job.about("container_run"):
         yield claim, claim.scope, launches.get(claim.scope.launch)
@@ -101,7 +101,7 @@ def container_started_without_gpus(job: Job) -> Iterator[Verdict]:
 
 
 def _remedy(claim: Claim, option: str, key: str, *, apptainer: str = "") -> str:
-    """The option to add, for the program that starts the container."""
+    """Return the option to add, for the program that starts the container."""
     if claim.source == "compose":
         return f"Add `{key}` to the service."
     if apptainer and claim.spelling.startswith(("apptainer", "singularity")):
@@ -110,7 +110,7 @@ def _remedy(claim: Claim, option: str, key: str, *, apptainer: str = "") -> str:
 
 
 def _wants_gpus(job: Job, claim: Claim, scope: Scope, launch: Launch | None) -> str:
-    """The sign that a container trains on GPUs; empty without one."""
+    """Return the sign that a container trains on GPUs; empty without one."""
     command = _text(job.setting("container_command", scope))
     if _OTHER_WORK.search(command) or not (launch is not None or _TRAINING.search(command)):
         return ""
@@ -185,7 +185,7 @@ def _too_small(sizes: tuple[Claim, ...]) -> bool:
 
 
 def _sharing_processes(job: Job, scope: Scope, launch: Launch | None) -> tuple[Claim, str] | None:
-    """The claim that several processes share the container's memory, and their description; None without one."""
+    """Return the claim that several processes share the container's memory, and their description; None without one."""
     if launch is not None:
         shares = not _is_without_nccl(job, scope, launch)
         return (_ranks(_several_ranks(job, launch)) if shares else None) or _workers(job, scope)
@@ -205,7 +205,7 @@ def _sharing_processes(job: Job, scope: Scope, launch: Launch | None) -> tuple[C
 
 
 def _is_without_nccl(job: Job, scope: Scope, launch: Launch) -> bool:
-    """Whether ranks meet over something else than NCCL's shared memory: no GPUs, and another backend or a CPU image."""
+    """Return whether ranks communicate without NCCL's shared memory: no GPUs, and another backend or a CPU image."""
     if job.setting("container_gpus", scope):
         return False
     backends = {text for claim in job.about("backend", launch.scope) for text in texts(claim.value)}
@@ -218,7 +218,6 @@ def _ranks(claim: Claim | None) -> tuple[Claim, str] | None:
 
 
 def _workers(job: Job, scope: Scope) -> tuple[Claim, str] | None:
-    """Loader workers that the command line requests."""
     for claim in job.setting("container_command", scope):
         counts = [int(number) for number in _WORKERS.findall(_text((claim,)))]
         if counts and counts[-1] > 1:
@@ -283,7 +282,7 @@ def container_network_hides_ranks(job: Job) -> Iterator[Verdict]:
 
 
 def _is_of_another_host(job: Job, launch: Launch) -> bool:
-    """Whether the ranks meet at an address outside the networks that Docker makes on one host."""
+    """Return whether the rendezvous address is outside the networks that Docker creates on one host."""
     hosts = [host_of(text) for claim in address_in_force(job, launch) for text in texts(claim.value)]
     on_bridge = _OWN_ADDRESS.search(launch.span.snippet) is not None or "podman" in launch.wrappers
     return bool(hosts) and not on_bridge and all(is_address(host) and not host.startswith("172.") for host in hosts)

@@ -39,8 +39,6 @@ _LATENCY, _BANDWIDTH = ("late", "unsteady"), ("slow", "lossy", "narrow")
 
 @dataclass(frozen=True, slots=True)
 class _Direction:
-    """The mark for one direction between two nodes."""
-
     state: State
     value: float | None = None
     why: str = ""
@@ -50,7 +48,7 @@ _OPEN = _Direction("ok")
 
 
 def links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Matrix]:
-    """The three matrices, as far as they were measured. A row is the node that connects, a column its peer."""
+    """Yield the three matrices, as far as they were measured. A row is the node that connects, a column its peer."""
     connected = _connected(facts)
     if connected:
         states = [direction.state for direction in connected.values()]
@@ -89,7 +87,7 @@ def _matrix(id: str, title: str, note: str, unit: str, fleet: Fleet, directions:
 
 
 def _connected(facts: Facts) -> dict[Pair, _Direction]:
-    """Every pair that was dialled: bad where one of its ports is."""
+    """Return every dialled pair. A pair is bad if one of its ports fails."""
     known = reach(facts)
     by_pair = grouped((cell.pair, cell) for cell in known.every)
     found = {
@@ -102,7 +100,7 @@ def _connected(facts: Facts) -> dict[Pair, _Direction]:
 
 
 def _inconclusive(known: DialEvidence) -> dict[int, str]:
-    """The results that prove nothing about a link, by identity, each with the reason."""
+    """Return the results that prove nothing about a link, by identity, each with its reason."""
     return {
         **{id(cell): _OTHER_ADDRESS for cell in known.other_address},
         **{id(cell): _OTHER_MACHINE for cell in known.other_machine},
@@ -127,7 +125,7 @@ def _connection(cells: Sequence[Cell[Target]], inconclusive: Mapping[int, str]) 
 def _counted(
     failing: Iterable[Cell[Target]], cells: Sequence[Cell[Target]], status_text: Callable[[Cell[Target]], str]
 ) -> str:
-    """The status, such as `refused`, with the ports if others of the pair are open."""
+    """Return the status, such as `refused`, with the ports if others of the pair are open."""
     ports = grouped((status_text(cell), cell.label) for cell in failing)
     alone = all(cell.label in (FREE, SPREAD) for cell in cells)
     whole = len(ports) == 1 and len(next(iter(ports.values()))) == len(cells)
@@ -154,7 +152,7 @@ def _rate_gbps(item: JudgedDirection) -> float | None:
 
 
 def _direction(item: JudgedDirection, kinds: Sequence[str], value: float | None) -> _Direction:
-    """One direction for these `kinds` of measurements, as the link checks judge it."""
+    """Return one direction as the link checks judge these `kinds` of measurements."""
     wrong = [kind for kind in kinds if kind in item.kinds]
     if wrong:
         return _Direction("bad", value, ", ".join(wrong))
@@ -166,7 +164,7 @@ def _direction(item: JudgedDirection, kinds: Sequence[str], value: float | None)
 
 
 def _unmeasured(facts: Facts) -> dict[Pair, _Direction]:
-    """The pairs whose measurement produced no result."""
+    """Return the pairs whose measurement produced no result."""
     return {
         (seen.node, peer): _Direction("unknown", None, brief(seen.fact.reason))
         for seen in facts.each(measure)
@@ -176,15 +174,15 @@ def _unmeasured(facts: Facts) -> dict[Pair, _Direction]:
 
 
 def _covered(directions: Mapping[Pair, _Direction], fleet: Fleet) -> str:
-    """How many pairs were measured, and out of how many."""
+    """Return how many of all pairs were measured."""
     pairs = len({frozenset(pair) for pair in directions})
     return f"measured between {pairs} of {len(fleet.nodes) * (len(fleet.nodes) - 1) // 2} pairs of nodes"
 
 
 def of_links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Measurements]:
-    """The measurements of each direction, and the median over the links of each node.
+    """Yield the measurements of each direction, and the median over the links of each node.
 
-    Of two measurements of a link the better one counts: the worse one had something else to wait for.
+    Of two measurements of a link the better one counts, because the worse one was delayed by something else.
     """
     measured = measurements_of(facts)
     bandwidth = {

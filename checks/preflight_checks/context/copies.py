@@ -56,7 +56,7 @@ SHARED_PACKAGES = (*IN_STEP, "torch", "paddlepaddle*", "deepspeed", "accelerate"
 
 
 def computed_in_step(name: str) -> bool:
-    """Whether ranks exchange data with this package, or compute with it in lockstep."""
+    """Return whether ranks exchange data with this package, or compute with it in lockstep."""
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in IN_STEP)
 
 
@@ -225,7 +225,7 @@ def framework_comes_slowly(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
 
 
 def _slow_nodes(observed: Mapping[str, ReadCost]) -> dict[str, ReadCost]:
-    """The nodes that did not finish, and those far behind the median."""
+    """Return the nodes that did not finish, and those far behind the median."""
     middle = statistics.median(value.took_s for value in observed.values())
     return {
         node: value
@@ -310,8 +310,8 @@ _MIN_AGREEING = 2
 class _Wanted:
     """A file of the job.
 
-    `on_all_nodes`: every node needs it, not only the launcher's. `starts_ranks`: it starts ranks and may contain the
-    name of its node. `read_on_each`: each node reads its own copy.
+    `on_all_nodes`: every node needs it, not only the launcher's. `starts_ranks`: it starts ranks and may contain its
+    node's name. `read_on_each`: each node reads its own copy.
     """
 
     name: str
@@ -359,7 +359,7 @@ def _by_file(item: _Wanted, observed: Mapping[str, Copies]) -> dict[str, Copy]:
 
 
 def _not_comparable(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Iterator[Verdict]:
-    """The verdicts where there is nothing to compare; none where there is."""
+    """Yield the verdicts where there is nothing to compare; none where there is."""
     if len(fleet.nodes) < 2 or not _wanted(job) or nodes_share_machine(fleet):
         yield not_applicable(subject, "the job has one node, starts no ranks, or runs on one machine")
         return
@@ -383,7 +383,7 @@ def _comparable(facts: Facts) -> dict[str, Copies]:
 
 
 def differing_settings(item: Mapping[str, Copy], *, starts_ranks: bool) -> dict[str, Split[str]]:
-    """The named values that differ between copies, each with its nodes."""
+    """Return the named values that differ between copies, each with its nodes."""
     readable = {node: copy for node, copy in item.items() if copy.sha256}
     if len({copy.sha256 for copy in readable.values()}) < 2:
         return {}
@@ -457,7 +457,7 @@ def _sizes_finding(job: Job, item: _Wanted, copies: Mapping[str, Copy], sizes: M
 
 
 def _products(job: Job, copies: Mapping[str, Copy], odd: tuple[str, ...], agreeing: tuple[str, ...]) -> str:
-    """The samples per step on either side, if micro batch, accumulation and world size are all known."""
+    """Return the samples per step on either side, if micro batch, accumulation and world size are all known."""
     worlds = [value for scope in scopes(job) if (value := known_int(job, "world_size", scope)) is not None]
     sides = [(node, _product(copies[node].numbers)) for node in (odd[0], agreeing[0]) if node in copies]
     if not worlds or len(sides) < 2 or sides[0][1] is None or sides[1][1] is None:
@@ -531,9 +531,9 @@ def _judge_file(job: Job, fleet: Fleet, item: _Wanted, copies: Mapping[str, Copy
 def _stale_start_file(
     job: Job, fleet: Fleet, item: _Wanted, copies: Mapping[str, Copy], digests: Split[str]
 ) -> Iterator[Verdict]:
-    """A shell file that each node runs, is the same on most of them, and differs on or is missing from the others.
+    """Yield a finding for a shell file that each node runs and that is missing or different on a few of them.
 
-    A file with the name or rank of its node would differ on all. The first node may have one of its own.
+    A file with its node's name or rank would differ on all nodes. The first node may have its own copy.
     """
     first = fleet.nodes[0].name
     if not item.starts_ranks or not item.read_on_each or item.file.kind != "shell" or first not in digests.agreeing:
@@ -550,7 +550,7 @@ def _stale_start_file(
 
 
 def _likely(finding: Verdict) -> Verdict:
-    """The finding as a warning: what differs in a start file may not matter."""
+    """Return the finding as a warning, because a difference in a start file may not matter."""
     return replace(finding, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 
 

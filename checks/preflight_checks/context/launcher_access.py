@@ -34,7 +34,7 @@ _ON_EACH_NODE = ("torchrun", "accelerate", "composer", "colossalai", "llamafacto
 
 
 def first_node(job: Job, fleet: Fleet, facts: Facts) -> tuple[Node | None, bool]:
-    """The node where the launcher runs, and whether that is certain (a batch script runs on the first node)."""
+    """Return the launcher's node, and whether that is certain (a batch script runs on the first node)."""
     master = fleet.master
     if master is None:
         return None, False
@@ -47,7 +47,7 @@ def applying_links(job: Job, fleet: Fleet) -> tuple[RemoteLaunch, ...]:
 
 
 def _targets(job: Job, fleet: Fleet, first: Node) -> dict[str, str]:
-    """The other nodes by the launcher's names for them; an even sample if there are very many."""
+    """Return the other nodes by the launcher's names for them; an even sample if there are very many."""
     spelled: dict[str, str] = {}
     for claim in job.about("hosts"):
         for value in claim.alternatives:
@@ -113,7 +113,7 @@ def launcher_cannot_log_in(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
 
 
 def _login_problem(login: Login) -> str:
-    """The error of ssh without the host's name, so that one fault of many hosts is one finding."""
+    """Return ssh's error without the host name, so that one fault on many hosts is one finding."""
     lines = [line for line in login.said.splitlines() if line.strip()]
     if login.exit_code is None:
         return lines[-1] if lines else "no answer in time"
@@ -154,7 +154,7 @@ def _login_finding(
 
 
 def _wanted_tools(job: Job, fleet: Fleet, facts: Facts) -> Iterator[tuple[Node, tuple[str, ...], bool, str]]:
-    """The tools that each node needs, whether in the ranks' context, and what needs them."""
+    """Yield the tools that each node needs, whether in the ranks' context, and their user."""
     first, _ = first_node(job, fleet, facts)
     for link in applying_links(job, fleet):
         for node in fleet.reached:
@@ -290,12 +290,12 @@ class RemoteLaunch:
 
 
 def in_batch(job: Job) -> bool:
-    """Whether a batch system runs the start script, on the first node."""
+    """Return whether a batch system runs the start script, on the first node."""
     return any(claim.source in _SCHEDULERS and not claim.scope.launch for claim in job.claims)
 
 
 def remote_launches(job: Job) -> Iterator[RemoteLaunch]:
-    """Every launch of the job that starts ranks on other nodes."""
+    """Yield every launch of the job that starts ranks on other nodes."""
     for launch in job.launches:
         found_launch = _remote_launch(job, launch)
         if found_launch is not None and (known_int(job, "nodes", launch.scope) or 2) > 1:
@@ -351,7 +351,7 @@ def _deepspeed(job: Job, launch: Launch, by: str) -> RemoteLaunch | None:
 
 
 def _selected_launcher(job: Job, launch: Launch) -> str:
-    """The launcher that the job chooses for DeepSpeed; empty if it chooses none."""
+    """Return the launcher that the job chooses for DeepSpeed; empty if it chooses none."""
     stated = job.value("multinode_launcher", launch.scope)
     return str(stated.value).lower() if isinstance(stated, Known) else ""
 
@@ -367,7 +367,7 @@ def _passed_variables(job: Job, launch: Launch) -> tuple[str, ...]:
 
 
 def claims_of(job: Job, found_launch: RemoteLaunch) -> tuple[Claim, ...]:
-    """The claims that the launch has several nodes."""
+    """Return the claims that the launch has several nodes."""
     scope = found_launch.launch.scope
     return tuple(dict.fromkeys((*job.setting("hosts", scope), *job.setting("nodes", scope))))
 

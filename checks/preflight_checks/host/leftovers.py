@@ -50,7 +50,7 @@ def _programs(job: Job) -> tuple[str, ...]:
 
 
 def _search(job: Job) -> dict[str, Any]:
-    """What to look for on a node: the programs of the job and the ports that it fixes."""
+    """Return the search parameters of a node: the job's programs and the ports that it fixes."""
     ports = sorted({endpoint.port for endpoint in endpoints(job) if endpoint.port})
     return {"programs": _programs(job), "ports": ports}
 
@@ -77,7 +77,9 @@ def _describe(process: Process) -> str:
 
 
 def _belongs_to_run(process: Process) -> bool:
-    """Whether a process belongs to the job's user and to a run; a single worker counts only if its parent is gone."""
+    """Return whether a process belongs to the job's user and to a run; a single worker counts only if its parent is
+    gone.
+    """
     return process.own and process.state != "Z" and (process.what != "worker" or process.orphan)
 
 
@@ -110,7 +112,7 @@ def processes_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
 
 
 def _of_machines(fleet: Fleet, facts: Facts) -> dict[str, Leftovers]:
-    """What was observed, by node; on one machine under several names, of the first only: all of them see the same."""
+    """Return the facts by node. Of several names of one machine only the first counts, because all see the same."""
     observed = dict(facts.observed(leftovers))
     if nodes_share_machine(fleet):
         observed = dict([*observed.items()][:1])
@@ -227,7 +229,7 @@ def _is_large(value: Leftovers) -> bool:
 
 
 def _compiles(job: Job) -> bool:
-    """Whether the job may compile extensions of torch: DeepSpeed does on first use, other jobs on GPUs may."""
+    """Return whether the job may compile extensions of torch: DeepSpeed does on first use, other jobs on GPUs may."""
     deepspeed = any(launch.launcher == "deepspeed" for launch in job.launches) or bool(job.about("deepspeed_key"))
     return deepspeed or bool(gpu_claims(job))
 

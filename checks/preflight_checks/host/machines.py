@@ -108,7 +108,7 @@ def clock_spread(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 def _uncertainty(record: NodeRecord) -> float:
-    """Half the round trip, because the two directions may take unequal times."""
+    """Return half the round trip, because the two directions may take unequal times."""
     return (record.round_trip_s or 0.0) / 2
 
 
@@ -207,14 +207,14 @@ def system_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 def _features(observed: Mapping[str, Machine]) -> frozenset[str]:
-    """All features of the nodes' processors, if they are of one model."""
+    """Return all features of the nodes' processors, if they are of one model."""
     if len({value.processor for value in observed.values()}) > 1:
         return frozenset()
     return frozenset(name for value in observed.values() for name in value.features)
 
 
 def _lacking(known: frozenset[str], value: Machine) -> str:
-    """The known features that a node lacks; empty if its features are unknown."""
+    """Return the known features that a node lacks; empty if its features are unknown."""
     missing = sorted(known.difference(value.features))
     if not known or not value.features:
         return ""
@@ -288,7 +288,7 @@ def slow_processor_setting(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
 
 
 def _governor(value: Machine) -> str:
-    """The governor of most CPUs."""
+    """Return the governor of most CPUs."""
     return max(value.governors, key=lambda name: value.governors[name]) if value.governors else ""
 
 
@@ -438,7 +438,7 @@ def node_busy(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 def _foreign_share(value: Activity) -> float:
-    """The share of a node's cores that foreign processes use; less than one core counts as none."""
+    """Return the share of a node's cores that foreign processes use; less than one core counts as none."""
     return value.heavy_cores / value.cores if value.cores and value.heavy_cores >= 0.9 else 0.0
 
 

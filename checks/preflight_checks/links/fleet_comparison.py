@@ -90,7 +90,7 @@ class Measurement:
         return self.quality.lost_pings or 0
 
     def busy(self, kind: str) -> float:
-        """The share of the measurement during which a process waited for a processor.
+        """Return the share of the measurement during which a process waited for a processor.
 
         Lost datagrams and frames do not depend on it; those that found no buffer space are not counted as lost.
         """
@@ -104,9 +104,9 @@ def _lost_datagrams(direction: Direction) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FleetValues:
-    """What the fleet reaches, from the first measurement of every pair; None if nothing could be measured.
+    """The fleet's usual values, from the first measurement of every pair; None if nothing could be measured.
 
-    Rates count only up to `Cards.ceiling_mbps`: above that they depend on processors, not on the network.
+    Rates count only up to `Cards.ceiling_mbps`: above it they depend on processors, not on the network.
     """
 
     rate_mbps: float | None
@@ -160,7 +160,7 @@ def _request(source: str, peer: str, host: str, params: Mapping[str, object]) ->
 
 
 def _closed(facts: Facts) -> set[Pair]:
-    """Pairs without a connection, or without large payloads: there is nothing to measure."""
+    """Return the pairs that cannot be measured: without a connection, or without large payloads."""
     return {
         (seen.node, target.peer)
         for seen in facts.each(dial)
@@ -172,7 +172,7 @@ def _closed(facts: Facts) -> set[Pair]:
 
 @memoize
 def measurements_of(facts: Facts) -> dict[Pair, list[Measurement]]:
-    """Every measured direction, the first measurement first."""
+    """Return every measured direction, the first measurement first."""
     found: dict[Pair, list[Measurement]] = {}
     at = {
         (node, address.address): item
@@ -201,7 +201,7 @@ def measurements_of(facts: Facts) -> dict[Pair, list[Measurement]]:
 
 
 def fleet_values(seen: Mapping[Pair, Sequence[Measurement]], cards: Cards) -> FleetValues:
-    """What most links of the fleet reach in their first measurement."""
+    """Return the values that most links of the fleet reach in their first measurement."""
     first = [several[0] for several in seen.values() if several[0].number == 1]
     nodes = len({name for item in first for name in item.pair})
     share = 0.5 if nodes >= MIN_NODES_FOR_MEDIAN else 0.25
@@ -220,7 +220,7 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def suspects(seen: Mapping[Pair, Sequence[Measurement]], facts: Facts) -> dict[Pair, tuple[str, ...]]:
-    """The outliers of the first measurement, by direction."""
+    """Return the outliers of the first measurement, by direction."""
     common, cards = of_fleet(facts)
     found: dict[Pair, tuple[str, ...]] = {}
     for pair, several in seen.items():
@@ -232,7 +232,7 @@ def suspects(seen: Mapping[Pair, Sequence[Measurement]], facts: Facts) -> dict[P
 
 
 def faults_in(item: Measurement, common: FleetValues, cards: Cards) -> tuple[str, ...]:
-    """The `KINDS` of faults in this one measurement."""
+    """Return the `KINDS` of faults in this one measurement."""
     quality = item.quality
     late = quality.least_s > max(LATE * common.least_s, common.least_s + LATE_S)
     unsteady = quality.spread_s > max(UNSTEADY * common.spread_s, UNSTEADY_S)
@@ -272,12 +272,14 @@ class Cards:
                     self._carried[key] = max(self._carried.get(key, 0.0), item.rate_mbps)
 
     def expected_mbps(self, item: Measurement) -> float | None:
-        """The rate of the slower of two physical cards, up to what one process fills; None without physical cards."""
+        """Return the rate of the slower of two physical cards, up to what one process fills; None without physical
+        cards.
+        """
         speeds = [end.speed_mbps for end in item.ends if end is not None and end.kind == "physical" and end.speed_mbps]
         return min(MAX_EXPECTED_MBPS, *speeds) if len(speeds) == 2 else None
 
     def ceiling_mbps(self, item: Measurement) -> float:
-        """The highest rate expected of any link: what one process fills, or the stated speed of the slower card.
+        """Return the highest rate expected of any link: what one process fills, or the slower card's stated speed.
 
         Virtual cards count, too, unless they carried more than they state.
         """
@@ -301,7 +303,7 @@ class Cards:
 
 @memoize
 def of_fleet(facts: Facts) -> tuple[FleetValues, Cards]:
-    """What the fleet reaches, and its network cards."""
+    """Return the fleet's usual values and its network cards."""
     seen = measurements_of(facts)
     cards = Cards(seen)
     return fleet_values(seen, cards), cards
@@ -323,7 +325,7 @@ class JudgedDirection:
 
 @memoize
 def judged(facts: Facts) -> tuple[JudgedDirection, ...]:
-    """The judgement of every measured direction. Faults that a second measurement did not confirm are dropped."""
+    """Return the judgement of every measured direction, without faults that a second measurement did not confirm."""
     seen = measurements_of(facts)
     common, cards = of_fleet(facts)
     found: list[JudgedDirection] = []
@@ -343,7 +345,7 @@ def judged(facts: Facts) -> tuple[JudgedDirection, ...]:
 
 
 def _is_explained_by_load(item: Measurement, kind: str, common: FleetValues, cards: Cards) -> bool:
-    """Whether a busy node explains the measurement.
+    """Return whether a busy node explains the measurement.
 
     Data waits for either end in turn, so both together delay it by at most twice the larger share. Anything slower has
     another cause.
@@ -356,7 +358,7 @@ def _is_explained_by_load(item: Measurement, kind: str, common: FleetValues, car
 
 
 def slowest_direction(facts: Facts, nodes: set[str]) -> tuple[float, Pair] | None:
-    """The latest single-stream rate, in Mbit/s, of the slowest link between two of the nodes; None without any."""
+    """Return the latest single-stream rate in Mbit/s of the slowest link between two of the nodes; None without any."""
     rates = [
         (rate, pair)
         for pair, several in measurements_of(facts).items()
@@ -373,33 +375,33 @@ def _loses_packets(several: Iterable[Measurement]) -> bool:
 
 
 def format_rate(mbps: float | None) -> str:
-    """A rate for display."""
+    """Return a rate for display."""
     if mbps is None:
         return "nothing"
     return f"{mbps / 1000:.3g} Gbit/s" if mbps >= 1000 else f"{mbps:.3g} Mbit/s"
 
 
 def format_time(seconds: float) -> str:
-    """A time for display: `1.9 s`, `61.2 ms`, `50 us`."""
+    """Return a time for display: `1.9 s`, `61.2 ms`, `50 us`."""
     if seconds >= 1.0:
         return f"{seconds:.3g} s"
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
 
 
 def subject(shape: Shape[T]) -> str:
-    """The subject of a verdict about this shape."""
+    """Return the subject of a verdict about this shape."""
     if shape.kind == "pair":
         return f"{shape.node} {'and' if shape.mutual else 'to'} {shape.other}"
     return f"{shape.kind} {shape.node}".strip()
 
 
 def pair_list(shape: Shape[T]) -> str:
-    """The pairs of a shape; the first four by name."""
+    """Return the pairs of a shape; the first four by name."""
     return fold((f"{source} to {peer}" for source, peer in sorted({cell.pair for cell in shape.cells})), 4)
 
 
 def direction(shape: Shape[T]) -> str:
-    """The direction of a shape, in words."""
+    """Return the direction of a shape, in words."""
     if shape.kind == "everybody":
         return f"between any two nodes ({fold(shape.nodes)})"
     if shape.kind == "pair":
@@ -445,7 +447,7 @@ def find(
     is_bad: Callable[[JudgedDirection], bool],
     size: Callable[[JudgedDirection], float] | None = None,
 ) -> LinkFaults:
-    """The faults of these `kinds`, separated by order of magnitude of `size`, because that points to another cause.
+    """Return the faults of these `kinds`, separated by order of magnitude of `size`, which points to different causes.
 
     Inconclusive links count neither for nor against a node.
     """
@@ -465,7 +467,7 @@ def find(
 def _groups(
     bad: Sequence[JudgedDirection], size: Callable[[JudgedDirection], float] | None
 ) -> Iterator[list[JudgedDirection]]:
-    """Groups of items whose sizes are separated by a factor of `MAGNITUDE_GAP` or more."""
+    """Yield groups of items whose sizes are separated by a factor of `MAGNITUDE_GAP` or more."""
     if size is None:
         yield list(bad)
         return
@@ -508,7 +510,7 @@ def load_of(look: Measurement) -> str:
 
 
 def covered(found: LinkFaults, fleet: Fleet) -> str:
-    """How many pairs were measured, and out of how many."""
+    """Return how many of all pairs were measured."""
     pairs = len({frozenset(item.pair) for item in found.every})
     # A node that was lost afterwards was measured all the same.
     nodes = {node.name for node in fleet.reached} | {name for item in found.every for name in item.pair}

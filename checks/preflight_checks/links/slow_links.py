@@ -181,7 +181,7 @@ _REPEATED_CHANGES = 3
 
 
 def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    """Read the counters again when the links have been tried."""
+    """Read the counters again after the links have been tried."""
     if multi_node(job, fleet) and any(True for _ in facts.each(dial)):
         for node in fleet.reached:
             yield Request(probe_name(carriers), node.name)
@@ -189,7 +189,7 @@ def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 
 @memoize
 def nodes_without_steady_carrier(facts: Facts) -> frozenset[str]:
-    """The nodes with an interface whose carrier changed between the two looks.
+    """Return the nodes with an interface whose carrier changed between the two looks.
 
     Interfaces that lead to no other machine do not count: those of containers come and go all the time.
     """
@@ -207,7 +207,7 @@ def nodes_without_steady_carrier(facts: Facts) -> frozenset[str]:
 
 
 def _outward(facts: Facts) -> dict[str, set[str]]:
-    """The interfaces of each node that other nodes dialled, or that belong to a device."""
+    """Return the interfaces of each node that other nodes dialled, or that belong to a device."""
     dialled = {cell.result.address for cell in cells(facts)}
     return {
         node: {
@@ -531,7 +531,7 @@ def plan_rdma_speed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 
 
 def _rails(here: Sequence[Port], there: Sequence[Port]) -> list[list[object]]:
-    """Pairs of ports, by name if both nodes use the same names, else by order."""
+    """Return pairs of ports, by name if both nodes use the same names, else by order."""
     by_name = {port.name: port for port in there}
     same = [(port, by_name[port.name]) for port in here if port.name in by_name]
     pairs = same or list(zip(here, there, strict=False))
@@ -700,7 +700,7 @@ def _evidence(rail: Rail, job: Job, facts: Facts) -> Evidence:
 
 
 def _culprits(slow: Sequence[Rail], good: Sequence[Rail]) -> list[tuple[str, str]]:
-    """Ports that are slow with two partners or more and never fast, whose partners' ports are fast with others."""
+    """Return the ports that are slow with all of two partners or more, whose partners' ports are fast with others."""
     fast = {end for rail in good for end in rail.ends}
     partners: dict[tuple[str, str], set[tuple[str, str]]] = {}
     for rail in slow:

@@ -298,7 +298,7 @@ def listen_backlog_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
 
 
 def _bound_endpoints(job: Job, fleet: Fleet) -> Iterator[tuple[Endpoint, Node, dict[str, object]]]:
-    """Each endpoint with the node that binds it, and the probe's parameters.
+    """Yield each endpoint with the node that binds it, and the probe's parameters.
 
     A parameter server whose address belongs to no known node is tried on every node; the node with the address counts.
     """
@@ -409,7 +409,7 @@ def _judge(endpoint: Endpoint, subject: str, seen: FactRow[PortState], state: Po
 
 
 def _as_written(endpoint: Endpoint) -> str:
-    """The place where the job states the port, as the user wrote it."""
+    """Return the port's claim as the user wrote it."""
     ports = [claim.spelling for claim in endpoint.claims if not claim.quantity.endswith("addr")]
     return ", ".join(dict.fromkeys(spelling for spelling in ports if spelling))
 
@@ -450,7 +450,7 @@ def plan_free_ports(job: Job, fleet: Fleet) -> Iterator[Request]:
 
 
 def free_ports_of(job: Job, fleet: Fleet, facts: Facts) -> tuple[int, ...]:
-    """The ports that this job's smoke run may use freely; none if nodes are separate machines."""
+    """Return the ports that this job's smoke run may use freely; none if nodes are separate machines."""
     if not is_single_machine(fleet):
         return ()
     return tuple(
@@ -570,7 +570,7 @@ def _exclusions(fact: Proxies) -> list[str]:
 
 
 def _is_excluded(host: Sequence[str], exceptions: Iterable[str]) -> bool:
-    """Whether any reader of no_proxy would connect directly to a host with these names and addresses."""
+    """Return whether any reader of no_proxy would bypass the proxy for a host with these names and addresses."""
     return any(_excludes(text.rstrip(".").lower(), entry) for entry in exceptions for text in host)
 
 
@@ -592,6 +592,6 @@ def _excludes(host: str, entry: str) -> bool:
 
 
 def _export_line(fleet: Fleet) -> Command:
-    """The line for the job script that excludes the nodes from the proxy, in addition to existing exclusions."""
+    """Return the line for the job script that excludes the nodes from the proxy, in addition to existing exclusions."""
     names = ",".join(node.name for node in fleet.nodes)
     return Command(f'export no_proxy="${{no_proxy:+$no_proxy,}}localhost,127.0.0.1,{names}"')

@@ -58,7 +58,7 @@ def _plan_own(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 
 
 def lookups(facts: Facts, *, own: bool) -> Iterator[FactRow[Lookup]]:
-    """The look-ups of the nodes' own names, or of other names."""
+    """Yield the look-ups of the nodes' own names, or of other names."""
     for seen in facts.each(resolve):
         if (not seen.params.get("name")) == own:
             yield seen
@@ -112,7 +112,7 @@ def hostname_loopback(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
 
 
 def _publishes_loopback(lookup: Lookup) -> bool:
-    """Whether Gloo would publish loopback: the first address it can bind is loopback, or it can bind none.
+    """Return whether Gloo would publish loopback: the first address it can bind is loopback, or it can bind none.
 
     torch (ProcessGroupGloo::createDefaultDevice) and Paddle fall back to loopback if no address of the own name
     belongs to the node; Gloo skips addresses that it cannot bind (transport/tcp/device.cc).
@@ -253,7 +253,7 @@ def _judge_master(endpoint: Endpoint, fleet: Fleet, facts: Facts) -> Iterator[Ve
 
 
 def _holder(address: str, observed: dict[str, Interfaces]) -> str:
-    """The node that has `address`; empty if none has, `?` if some node's interfaces are unknown."""
+    """Return the node that has `address`; empty if none has, `?` if some node's interfaces are unknown."""
     for node, facts in observed.items():
         if any(address == a.address for item in facts.interfaces for a in item.addresses):
             return node
@@ -276,7 +276,7 @@ def _other_listener(endpoint: Endpoint, nodes: dict[str, Lookup], holder: str, l
 
 
 def misresolved(facts: Facts) -> set[tuple[str, str]]:
-    """Pairs (node, host) where the host does not resolve, or resolves to the node itself, as NAM002 reports."""
+    """Return pairs (node, host) where the host does not resolve, or resolves to the node itself, as NAM002 reports."""
     return {
         (seen.node, seen.fact.value.name)
         for seen in lookups(facts, own=False)
@@ -361,7 +361,7 @@ SOME_NAMES, FEW_NAMES, MANY = 16, 4, 1024
 
 
 def _names_as_written(job: Job) -> dict[str, tuple[Claim, ...]]:
-    """The host names that the job's files give for parameter servers and trainers, with their claims."""
+    """Return the host names that the job's files give for parameter servers and trainers, with their claims."""
     return {
         endpoint.host: endpoint.claims
         for endpoint in server_endpoints(job)
@@ -441,7 +441,7 @@ def name_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 def _odd_nodes(on: Mapping[str, Lookup], *, owner: Node | None, certain: bool) -> dict[str, str]:
-    """The nodes on which a name means something else than on most nodes, with its meaning there."""
+    """Return the nodes where a name resolves differently from most nodes, with its meaning there."""
     found: dict[str, str] = {}
     good = {n: tuple(sorted(v.addresses)) for n, v in on.items() if v.addresses and not is_loopback(v.addresses[0])}
     for node, answer in on.items():
@@ -524,13 +524,13 @@ _BOOT = "/proc/sys/kernel/random/boot_id"
 
 
 def _shared(values: Mapping[str, str]) -> dict[str, list[str]]:
-    """The values that several nodes share, with these nodes."""
+    """Return the values that several nodes share, with these nodes."""
     holders = grouped((value, node) for node, value in values.items() if value)
     return {value: nodes for value, nodes in holders.items() if len(nodes) > 1}
 
 
 def _published(job: Job, fleet: Fleet, facts: Facts) -> tuple[str, Identity] | None:
-    """The node whose name torchrun's c10d rendezvous will publish as the master's, if known.
+    """Return the node whose name torchrun's c10d rendezvous will publish as the master's, if known.
 
     dynamic_rendezvous.py sorts the participants by the name each found for itself, and the first becomes rank 0.
     """

@@ -33,7 +33,7 @@ InUse = dict[str, tuple[UsedInterface, NicState]]
 
 
 def states_in_use(job: Job, facts: Facts) -> InUse:
-    """The interface in use and its state, for each node where both are known."""
+    """Return the interface in use and its state, for each node where both are known."""
     seen = facts.observed(nic_states)
     return {
         node: (use, state)
@@ -44,7 +44,7 @@ def states_in_use(job: Job, facts: Facts) -> InUse:
 
 
 def _known(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Generator[Verdict, None, InUse | None]:
-    """Gate: what `states_in_use` finds, if that is anything."""
+    """Return the interfaces in use and their states, or yield why there are none."""
     seen = yield from known_facts(facts, nic_states, subject)
     found = states_in_use(job, facts)
     if seen and not found:
@@ -221,7 +221,7 @@ def _error_share(state: NicState) -> float:
 
 
 def _outliers_above(values: Mapping[str, float], is_far: Callable[[float, float], bool]) -> list[str]:
-    """The nodes whose value is far above the median; none with fewer than three nodes."""
+    """Return the nodes whose value is far above the median; none with fewer than three nodes."""
     if len(values) < 3:
         return []
     usual = median(values.values())

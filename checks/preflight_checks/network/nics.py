@@ -109,7 +109,7 @@ class UsedInterface:
 
 @memoize
 def used_interfaces(job: Job, facts: Facts) -> dict[str, UsedInterface]:
-    """The interface in use of each node where it is known."""
+    """Return the interface in use of each node where it is known."""
     own: dict[str, list[str]] = {
         seen.node: [text for text in seen.fact.value.addresses if not is_loopback(text)]
         for seen in lookups(facts, own=True)
@@ -128,7 +128,7 @@ def used_interfaces(job: Job, facts: Facts) -> dict[str, UsedInterface]:
 def _by_environment(
     job: Job, node: str, observed: Sequence[Interface], around: Sequence[Filter]
 ) -> UsedInterface | None:
-    """The choice of a filter in the node's own environment, if the job's files have none."""
+    """Return the choice of a filter in the node's own environment, if the job's files have none."""
     if not around or chosen(job, node, observed) is not None:
         return None
     for item in around:
@@ -149,7 +149,7 @@ def usable_interfaces(job: Job, facts: Facts) -> dict[str, UsedInterface]:
 
 
 def used(job: Job, node: str, observed: Sequence[Interface], own: Sequence[str] = ()) -> UsedInterface | None:
-    """The interface in use of one node; `own` are the addresses of the node's own name. None if unknown."""
+    """Return the interface in use of one node; `own` are the addresses of the node's own name. None if unknown."""
     choice = chosen(job, node, observed)
     if choice is not None:
         reason = f"{choice.filter.variable}={choice.filter.value} chooses it"
@@ -168,7 +168,7 @@ def used(job: Job, node: str, observed: Sequence[Interface], own: Sequence[str] 
 
 
 def by_nccl(job: Job, node: str, observed: Sequence[Interface]) -> UsedInterface | None:
-    """The interface that NCCL takes by default."""
+    """Return the interface that NCCL takes by default."""
     family = socket_family(job, node)
     remaining = nccl_default(observed, family).interfaces
     address = published_address(remaining[0], family) if remaining else None
@@ -251,7 +251,7 @@ def interface_filter(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 def _master_host(job: Job, fleet: Fleet) -> str:
-    """The host at which other nodes reach rank 0, as written in the job, or the node's name."""
+    """Return the host at which other nodes reach rank 0, as written in the job, else the node's name."""
     for endpoint in store_endpoints(job):
         if endpoint.host and not is_loopback(endpoint.host):
             return endpoint.host
@@ -259,7 +259,7 @@ def _master_host(job: Job, fleet: Fleet) -> str:
 
 
 def _listeners(job: Job, fleet: Fleet) -> set[str]:
-    """The nodes on which others connect; their route to themselves is loopback and proves nothing."""
+    """Return the nodes that others connect to; their route to themselves is loopback and proves nothing."""
     found = {node.name for endpoint in store_endpoints(job) if (node := owner(fleet, endpoint)) is not None}
     return found or ({fleet.master.name} if fleet.master else set())
 
@@ -396,7 +396,7 @@ def _chooses_by_default(job: Job, fleet: Fleet) -> bool:
 
 
 def _nodes_with_own_filter(job: Job, facts: Facts) -> set[str]:
-    """The nodes whose own environment sets an NCCL filter."""
+    """Return the nodes whose own environment sets an NCCL filter."""
     found = environment_filters(job, facts)
     return {node for node, items in found.items() if any(item.variable == "NCCL_SOCKET_IFNAME" for item in items)}
 
@@ -650,13 +650,15 @@ def _reach(count: int) -> int:
 
 
 def _uses_other_interface(route: Route, own: UsedInterface) -> bool:
-    """Whether a route leaves through an interface that is not in use."""
+    """Return whether a route leaves through an interface that is not in use."""
     names = {item.name for item in own.candidates}
     return not route.problem and bool(route.interface) and route.interface not in names | {"lo"}
 
 
 def _grouped(lost: Mapping[Pair, Route], requested: set[Pair]) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Missing routes as (sources, destinations): first nodes that no other node has a route to, then node by node."""
+    """Yield missing routes as (sources, destinations): first nodes that no other node has a route to, then node by
+    node.
+    """
     remaining = set(lost)
     columns: dict[str, set[Pair]] = {}
     of_node: dict[str, set[Pair]] = {}

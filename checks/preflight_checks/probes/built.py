@@ -17,7 +17,7 @@ _FOLDER = re.compile(r"^(?P<name>[^-]+(?:-(?=\D)[^-]+)*?)-(?P<version>\d[^-]*)(?
 
 
 def parse_folder(entry: str) -> tuple[str, str] | None:
-    """Normalised name and version of a metadata folder; None for any other folder."""
+    """Return normalised name and version of a metadata folder; None for any other folder."""
     match = _FOLDER.match(entry)
     if match is None:
         return None
@@ -25,17 +25,17 @@ def parse_folder(entry: str) -> tuple[str, str] | None:
 
 
 def version_of(*names: str) -> str:
-    """The version of the first of these distributions that is installed; empty if none is."""
+    """Return the version of the first of these distributions that is installed; empty if none is."""
     return first_of(names, versions())
 
 
 def first_of(names: Sequence[str], versions: dict[str, str]) -> str:
-    """The version of the first of these in `versions()`; empty if there is none."""
+    """Return the version of the first of these in `versions()`; empty if there is none."""
     return next((versions[name] for name in names if name in versions), "")
 
 
 def versions() -> dict[str, str]:
-    """Every distribution with its version. As in the import system, the first folder of sys.path counts."""
+    """Return every distribution with its version. As in the import system, the first folder of sys.path counts."""
     found: dict[str, str] = {}
     for folder in dict.fromkeys(os.path.abspath(place or ".") for place in sys.path):
         try:
@@ -66,7 +66,7 @@ _PIN = re.compile(r"nvidia-(cudnn|nccl)-cu\d+ *\(?==? *([0-9][^;, )]*)")
 
 
 def package(name: str) -> str:
-    """The folder of an importable package; empty if there is none."""
+    """Return the folder of an importable package; empty if there is none."""
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
@@ -76,7 +76,7 @@ def package(name: str) -> str:
 
 
 def constants(path: str) -> dict[str, Any]:
-    """The top-level assignments of a Python file whose values are literals; empty if it cannot be read."""
+    """Return the top-level assignments of a Python file whose values are literals; empty if it cannot be read."""
     import ast
 
     try:
@@ -105,7 +105,7 @@ def constants(path: str) -> dict[str, Any]:
 
 
 def version_info(framework: str, folder: str) -> dict[str, Any]:
-    """Version, CUDA, ROCm's HIP, cuDNN and NCCL from the framework's version file, under common names."""
+    """Return version, CUDA, ROCm's HIP, cuDNN and NCCL from the framework's version file, under common names."""
     values = constants(os.path.join(folder, _FILES[framework]))
     if framework == "tensorflow":
         info = values.get("build_info")
@@ -142,7 +142,7 @@ def nccl_text(number: int) -> str:
 
 
 def required(framework: str) -> dict[str, str]:
-    """The versions of cuDNN and NCCL that the framework's distribution pins."""
+    """Return the versions of cuDNN and NCCL that the framework's distribution pins."""
     from importlib import metadata  # Takes longer to import than most probes run.
 
     for name in NAMES[framework]:
@@ -162,7 +162,7 @@ def required(framework: str) -> dict[str, str]:
 
 
 def distributions() -> dict[str, str]:
-    """Versions of NVIDIA's own distributions, by their folder below `nvidia/`."""
+    """Return versions of NVIDIA's own distributions, by their folder below `nvidia/`."""
     found: dict[str, str] = {}
     for folder in ("cudnn", "nccl"):
         version = version_of(*(f"nvidia-{folder}{suffix}" for suffix in ("-cu13", "-cu12", "-cu11", "")))
@@ -188,9 +188,10 @@ def architectures(framework: str, folder: str, info: dict[str, Any]) -> list[str
 
 
 def _listed_in(file: BinaryIO) -> list[str] | None:
-    """The first list of several architectures in a binary, or the only single one; None after `SEARCH_S`.
+    """Return the first list of several architectures in a binary, else its only single one; None after `SEARCH_S`.
 
-    It is read in pieces: it has 30 MB, may be on a shared file system, and the list is often near the beginning.
+    The binary is read in pieces, because it has 30 MB, may be on a shared file system, and often has the list near the
+    beginning.
     """
     until = time.monotonic() + SEARCH_S
     single: set[str] = set()

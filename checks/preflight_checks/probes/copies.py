@@ -27,7 +27,7 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?")
 
 
 def named_values(path: str, text: str) -> dict[str, str]:
-    """Numbers, true and false, and `auto`, by their names; repeated values are joined.
+    """Return numbers, true and false, and `auto`, by their names; repeated values are joined.
 
     JSON and YAML by their keys, dotted; Python by assignments, keyword arguments and defaults of options; all other
     text by options and shell assignments, and by slots of hosts.
@@ -51,7 +51,7 @@ def named_values(path: str, text: str) -> dict[str, str]:
 
 
 def _value_text(value: Any) -> str:
-    """The value as text, or nothing if it is neither a number nor a switch."""
+    """Return the value as text, or nothing if it is neither a number nor a switch."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, float)):
@@ -233,7 +233,7 @@ def _copy(name: str, places: Sequence[str]) -> Copy:
 
 
 def _code(directory: str) -> tuple[dict[str, str], str]:
-    """Short hashes by relative name, and why the walk was cut off."""
+    """Return short hashes by relative name, and why the walk was cut off."""
     until = time.monotonic() + CODE_WITHIN_S
     listed: dict[str, str] = {}
     read = 0

@@ -83,7 +83,7 @@ def _containerd() -> tuple[str, str]:
 
 
 def _version(tool: str, pattern: str) -> str:
-    """The version in the output of `tool --version`; empty if it is not known."""
+    """Return the version in the output of `tool --version`; empty if it is not known."""
     try:
         ran = command.run([tool, "--version"], deadline_s=_TOOL_S)
     except ProbeUnavailable:
@@ -187,7 +187,9 @@ class Pci:
 
 
 def pci(params: dict[str, Any]) -> Pci:
-    """The PCI bridges between this node's GPUs and RDMA cards. Raises ProbeUnavailable without a PCI bus in /sys."""
+    """Return the PCI bridges between this node's GPUs and RDMA cards. Raises ProbeUnavailable without a PCI bus in
+    /sys.
+    """
     try:
         names = sorted(os.listdir(DEVICES))
     except OSError as error:
@@ -215,7 +217,7 @@ def pci(params: dict[str, Any]) -> Pci:
 
 
 def acs_control(config: bytes) -> int | None:
-    """The ACS control register in a device's configuration space; 0 if it has none, None if it is cut off."""
+    """Return the ACS control register in a device's configuration space; 0 if it has none, None if it is cut off."""
     if len(config) <= 256:
         return None
     at = 0x100
@@ -232,7 +234,7 @@ def acs_control(config: bytes) -> int | None:
 
 
 def _virtual() -> bool | None:
-    """Whether the processor reports a hypervisor; None if unknown."""
+    """Return whether the processor reports a hypervisor; None if unknown."""
     text = read_text(CPUINFO)
     flags = [line for line in text.splitlines() if line.startswith("flags")]
     return "hypervisor" in flags[0].split() if flags else None
@@ -343,7 +345,7 @@ def _state(line: bytes) -> bytes:
 
 
 def belongs_to_check(pid: int, parent_of: Callable[[int], int], own_pid: int, agent: int) -> bool:
-    """Whether a process is this one, its agent, a child of either, or an ancestor of the agent."""
+    """Return whether a process is this one, its agent, a child of either, or an ancestor of the agent."""
     for start, wanted in ((pid, (own_pid, agent)), (agent, (pid,))):
         at, steps = start, 0
         while at > 1 and steps < _MAX_DEPTH:

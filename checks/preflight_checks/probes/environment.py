@@ -108,7 +108,7 @@ def environment(params: dict[str, Any]) -> Environment:
 
 
 def split_secrets(environ: Mapping[str, str], wanted: set[str], key: str) -> tuple[dict[str, str], dict[str, str]]:
-    """The values that may be shown, and the hashes of those that may not, by name."""
+    """Return the values that may be shown, and the hashes of those that may not, by name."""
     shown: dict[str, str] = {}
     hidden: dict[str, str] = {}
     for name in sorted(environ):
@@ -121,7 +121,7 @@ def split_secrets(environ: Mapping[str, str], wanted: set[str], key: str) -> tup
 
 
 def keyed_hash(key: str, value: str) -> str:
-    """A hash of `value` that is meaningless without the key."""
+    """Return a hash of `value` that is meaningless without the key."""
     import hmac  # It loads all of OpenSSL, and few nodes have anything to hash.
 
     text = value.encode("utf-8", "surrogateescape")
@@ -140,7 +140,7 @@ def _showable(name: str, value: str) -> bool:
 
 
 def nccl_files(environ: Mapping[str, str], home: str | None) -> list[SettingsFile]:
-    """The files NCCL reads, in its own order: a value set earlier, or in the environment, is not replaced.
+    """Return the files NCCL reads, in its own order: a value set earlier, or in the environment, is not replaced.
 
     As initEnv does it (NVIDIA/nccl, src/misc/param.cc): $NCCL_CONF_FILE, else .nccl.conf in the home directory of the
     account, then /etc/nccl.conf.
@@ -151,7 +151,7 @@ def nccl_files(environ: Mapping[str, str], home: str | None) -> list[SettingsFil
 
 
 def read_settings(path: str) -> SettingsFile | None:
-    """The settings in one file; None if it does not exist."""
+    """Return the settings in one file; None if it does not exist."""
     try:
         if not os.path.isfile(path):
             return None
@@ -191,7 +191,9 @@ def parse_settings(text: str) -> tuple[dict[str, str], list[str]]:
 
 
 def _export_files(home: str | None) -> list[SettingsFile]:
-    """The exports of DeepSpeed's launcher beside its own list, from home and working directory; the later one wins."""
+    """Return the exports of DeepSpeed's launcher beside its own list, from home and working directory; the later one
+    wins.
+    """
     name = os.environ.get("DS_ENV_FILE") or ".deepspeed_env"
     folders = [folder for folder in (home, _directory()) if folder]
     found = [_names_of(os.path.join(folder, name)) for folder in dict.fromkeys(folders)]
@@ -199,7 +201,7 @@ def _export_files(home: str | None) -> list[SettingsFile]:
 
 
 def _names_of(path: str) -> SettingsFile | None:
-    """The names that a file exports. A line without an equals sign ends DeepSpeed's launcher with a traceback."""
+    """Return the names that a file exports. DeepSpeed's launcher crashes on a line without an equals sign."""
     try:
         if not os.path.isfile(path):
             return None
@@ -213,7 +215,7 @@ def _names_of(path: str) -> SettingsFile | None:
 
 
 def _account() -> tuple[str, str]:
-    """Name and home directory of the user, from the user database."""
+    """Return name and home directory of the user, from the user database."""
     try:
         import pwd
 
@@ -436,7 +438,7 @@ def _resolved_hosts(hosts: list[str]) -> list[ResolvedHost]:
 
 
 def is_own(address: str) -> bool:
-    """Whether this node can bind `address`; loopback belongs to no node in particular."""
+    """Return whether this node can bind `address`; loopback belongs to no node in particular."""
     try:
         parsed = ipaddress.ip_address(address.split("%")[0])
     except ValueError:
@@ -453,7 +455,7 @@ def is_own(address: str) -> bool:
 
 
 def _speeds() -> dict[str, int | None]:
-    """The speed of the interface of each address, if the driver reports one."""
+    """Return the speed of the interface of each address, if the driver reports one."""
     try:
         listed = interfaces({}).interfaces
     except ProbeUnavailable:

@@ -87,7 +87,7 @@ def folder_state(params: dict[str, Any]) -> FolderState:
 
 
 def _nearest(path: str) -> tuple[str, os.stat_result | None, tuple[str, str]]:
-    """The path or its nearest existing ancestor, and what blocks the rest."""
+    """Return the path or its nearest existing ancestor, and what blocks the rest."""
     at = path
     while True:
         try:
@@ -116,7 +116,7 @@ class WriteResult:
 
 
 def write_trial(params: dict[str, Any]) -> WriteResult:
-    """Write a file of 4 KiB into the folder `params["path"]` (or the nearest above it), fsync and remove it.
+    """Return write a file of 4 KiB into the folder `params["path"]` (or the nearest above it), fsync and remove it.
 
     The only probe that writes anything outside memory; it runs only with the user's consent.
     """
@@ -171,7 +171,7 @@ class Target:
 
 
 def quotas_of(mount: Mount) -> list[Quota]:
-    """The quotas of this user on a mount; empty if there are none, or they are unknown."""
+    """Return the quotas of this user on a mount; empty if there are none, or they are unknown."""
     try:
         if mount.kind == "lustre":
             ran = run(["lfs", "quota", "-q", "-u", str(os.getuid()), mount.point], deadline_s=_TOOL_S)
@@ -185,7 +185,7 @@ def quotas_of(mount: Mount) -> list[Quota]:
 
 
 def targets_of(mount: Mount) -> list[Target]:
-    """The targets of a Lustre mount; empty for any other, or if they are unknown."""
+    """Return the targets of a Lustre mount; empty for any other, or if they are unknown."""
     if mount.kind != "lustre":
         return []
     try:
@@ -211,7 +211,9 @@ def parse_lfs_quota(text: str) -> list[Quota]:
 
 
 def _quota(words: list[str]) -> Quota:
-    """The quota of the user in these columns: used, soft and hard limit, grace; the same of files without the grace."""
+    """Return the quota of the user in these columns: used, soft and hard limit, grace; the same of files without the
+    grace.
+    """
     used, soft, hard, _, files, soft_files, hard_files = map(_number, words)
     limit = hard or soft
     return Quota("user", (used or 0) * 1024, limit * 1024 if limit else None, files, hard_files or soft_files or None)
@@ -272,7 +274,7 @@ class Scratch:
 
 
 def scratch(params: dict[str, Any]) -> Scratch:
-    """The folder of this kind (`params["what"]`, a key of PLACES) for a process of the job."""
+    """Return the folder of this kind (`params["what"]`, a key of PLACES) for a process of the job."""
     what = str(params["what"])
     variable, path = chosen(what, dict(os.environ))
     state = folder_state({"path": path or "/nonexistent"})
@@ -284,7 +286,7 @@ def scratch(params: dict[str, Any]) -> Scratch:
 
 
 def chosen(what: str, environment: dict[str, str]) -> tuple[str, str]:
-    """The variable that decides, and the folder."""
+    """Return the variable that decides, and the folder."""
     variables, default = PLACES[what]
     for name, rest in variables:
         value = environment.get(name, "")
@@ -294,7 +296,7 @@ def chosen(what: str, environment: dict[str, str]) -> tuple[str, str]:
 
 
 def usable(state: FolderState) -> bool:
-    """Whether a temporary file can be made there; the folder must exist, because nothing creates it."""
+    """Return whether a temporary file can be made there; the folder must exist, because nothing creates it."""
     if not state.exists or state.problem or not state.writable or state.read_only or state.inodes_free == 0:
         return False
     return not state.total_bytes or (state.free_bytes or 0) >= MIN_FREE_BYTES
@@ -350,12 +352,12 @@ _MAX_LIST_BYTES = 4 << 20
 
 
 def has_braces(text: str) -> bool:
-    """Whether the text contains brace expansions, as in webdataset and the shell."""
+    """Return whether the text contains brace expansions, as in webdataset and the shell."""
     return any(_alternatives(found) is not None for found in _BRACES.findall(text))
 
 
 def expanded(text: str) -> list[str]:
-    """All expansions of a text with braces, at most MAX_NAMES; a text without braces expands to itself."""
+    """Return all expansions of a text with braces, at most MAX_NAMES; a text without braces expands to itself."""
     found: list[str] = []
     for name in _expand(text):
         if len(found) >= MAX_NAMES:
@@ -395,20 +397,21 @@ def _alternatives(inside: str) -> list[str] | None:
 
 
 def indexed(prefix: str) -> list[str]:
-    """The two files of an indexed data set that is named by its prefix (Megatron-LM's --data-path); empty if it is not
-    one.
+    """Return the two files of an indexed data set that is named by its prefix (Megatron-LM's --data-path); empty if it
+    is not one.
     """
     files = [prefix + ".bin", prefix + ".idx"]
     return files if any(os.path.exists(name) for name in files) else []
 
 
 def is_list(path: str) -> bool:
-    """Whether a file lists others, by its name (Paddle's train.list)."""
+    """Return whether a file lists others, by its name (Paddle's train.list)."""
     return path.endswith((".list", ".filelist", "file_list.txt", "filelist.txt"))
 
 
 def listed(path: str) -> list[str] | None:
-    """The files that a list names, one a line, first word; relative ones as the reader finds them. None: unreadable.
+    """Return the files that a list names, one a line, first word; relative ones as the reader finds them. None:
+    unreadable.
 
     Readers resolve a name from the working directory; lists are often written for their own folder, so that is tried if
     the first location does not exist.
@@ -449,12 +452,12 @@ class Sample:
 
 
 def paths_chosen(names: Iterable[str]) -> list[str]:
-    """The names to read, selected by their hashes: practically random, and the same ones on every node."""
+    """Return the names to read, selected by their hashes: practically random, and the same ones on every node."""
     return sorted(names, key=lambda name: hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest())[:MAX_FILES]
 
 
 def sampled(files: dict[str, str]) -> tuple[list[Sample], str]:
-    """Digests of some of the files (name -> path), and why there are fewer than planned."""
+    """Return digests of some of the files (name -> path), and why there are fewer than planned."""
     found: list[Sample] = []
     began = time.monotonic()
     for name in paths_chosen(files):
@@ -468,7 +471,7 @@ def sampled(files: dict[str, str]) -> tuple[list[Sample], str]:
 
 
 def digest_of(name: str, path: str) -> Sample:
-    """The digest of one regular file. Raises OSError."""
+    """Return the digest of one regular file. Raises OSError."""
     # A name may have become a pipe meanwhile, and opening that would wait for a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb", buffering=0) as file:
@@ -708,7 +711,7 @@ def checkpoint_state(params: dict[str, Any]) -> CheckpointState:
 
 
 def _newest(folder: str) -> str:
-    """The folder of the newest checkpoint below `folder`, empty if `folder` is one itself. Raises OSError."""
+    """Return the folder of the newest checkpoint below `folder`, empty if `folder` is one itself. Raises OSError."""
     text = _first_word(os.path.join(folder, "latest_checkpointed_iteration.txt"))
     if text:
         return text if text == "release" else f"iter_{int(text):07}" if text.isdecimal() else text
@@ -722,7 +725,7 @@ def _first_word(path: str) -> str:
 
 
 def _pieces(folder: str) -> list[tuple[str, int, bool]]:
-    """Name, size and whether it is a folder. Raises OSError."""
+    """Return name, size and whether it is a folder. Raises OSError."""
     found: list[tuple[str, int, bool]] = []
     with os.scandir(folder) as entries:
         for entry in entries:

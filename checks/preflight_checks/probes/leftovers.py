@@ -152,8 +152,8 @@ def leftovers(params: dict[str, Any]) -> Leftovers:
 
 
 def locks(params: dict[str, Any]) -> list[Lock]:
-    """Locks of torch's extension folders. They are a separate request, in the job context, because the folder may be on
-    a dead mount.
+    """Return locks of torch's extension folders. They are a separate request, in the job context, because the folder
+    may be on a dead mount.
 
     A lock is a plain file that torch makes and removes (torch/utils/file_baton.py before 2.14): one that a killed
     process left makes all others wait forever (pytorch/pytorch#189245).
@@ -184,7 +184,7 @@ class Entry:
 
 
 def _table() -> tuple[dict[int, Entry], int]:
-    """Every process with a command line, and the number of hidden ones."""
+    """Return every process with a command line, and the number of hidden ones."""
     table: dict[int, Entry] = {}
     hidden = 0
     uid, ticks = os.getuid(), float(os.sysconf("SC_CLK_TCK"))
@@ -214,7 +214,7 @@ def _table() -> tuple[dict[int, Entry], int]:
 
 
 def _role(name: str) -> str:
-    """The role in the environment of a process of our own; the environment of others may not be read."""
+    """Return the role in the environment of a process of our own; the environment of others may not be read."""
     for entry in text(name + "/environ").split("\0"):
         if entry.startswith(("TRAINING_ROLE=", "PADDLE_TRAINING_ROLE=", "DMLC_ROLE=")):
             return entry.partition("=")[2]
@@ -244,7 +244,7 @@ def classify(words: Sequence[str], programs: Sequence[str], role: str = "") -> t
 
 
 def python_target(words: Sequence[str]) -> str | None:
-    """The script or module that a Python command line runs, or the code after `-c`."""
+    """Return the script or module that a Python command line runs, or the code after `-c`."""
     at = 1
     while at < len(words):
         word = words[at]
@@ -316,7 +316,7 @@ def _is_head(words: Sequence[str]) -> bool:
 
 
 def _listeners(ports: set[int]) -> dict[int, set[int]]:
-    """The processes that listen on these ports, among those whose descriptors we may read."""
+    """Return the processes that listen on these ports, among those whose descriptors we may read."""
     from preflight_checks.probes.ports import holders_of, vacant
 
     found: dict[int, set[int]] = {}
@@ -352,18 +352,20 @@ def _segments(alive: set[int]) -> list[Segment]:
 
 
 def _library_of(name: str) -> str:
-    """The library that uses this name for shared memory; empty if unknown."""
+    """Return the library that uses this name for shared memory; empty if unknown."""
     return next((of for begins, of in SHM_PREFIXES.items() if name.startswith(begins)), "")
 
 
 def _creator_pid(name: str) -> int:
-    """The process id in the name of a segment: torch writes `torch_PID_...`."""
+    """Return the process id in the name of a segment: torch writes `torch_PID_...`."""
     match = re.match(r"^torch_(\d+)_", name)
     return int(match.group(1)) if match else -1
 
 
 def _mapped() -> set[str] | None:
-    """Names of segments that some process still has mapped, among those whose maps we may read; None if out of time."""
+    """Return names of segments that some process still has mapped, among those whose maps we may read; None if out of
+    time.
+    """
     found: set[str] = set()
     prefix = SHM + "/"
     until = time.monotonic() + MAPS_DEADLINE_S
@@ -429,7 +431,7 @@ Line = Tuple[Optional[float], str]
 
 
 def kernel_log(params: dict[str, Any]) -> KernelLog:
-    """Messages since boot, from the journal, else from the kernel's own buffer.
+    """Return messages since boot, from the journal, else from the kernel's own buffer.
 
     Raises ProbeUnavailable if neither may be read; an unprivileged user is often denied both.
     """
@@ -456,7 +458,7 @@ def _journal() -> KernelLog:
 
 
 def _read_journal(option: str) -> list[str]:
-    """Lines of the kernel's messages since boot. Raises ProbeUnavailable if this user may not see them."""
+    """Return lines of the kernel's messages since boot. Raises ProbeUnavailable if this user may not see them."""
     words = ["journalctl", "--dmesg", "--boot", "--quiet", "--no-pager", "--output=short-unix", option]
     ran = command.run(words, deadline_s=TOOL_S)
     if _HINT in ran.error or "insufficient permissions" in ran.error.lower():
@@ -471,7 +473,7 @@ def _read_journal(option: str) -> list[str]:
 
 
 def _buffer() -> KernelLog:
-    """The kernel's ring buffer: `level,number,microseconds since boot,flags;text` a record."""
+    """Return the kernel's ring buffer: `level,number,microseconds since boot,flags;text` a record."""
     try:
         fd = os.open(KMSG, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -503,7 +505,7 @@ def _buffer() -> KernelLog:
 
 
 def sum_up(lines: Iterable[Line]) -> list[DriverMessage]:
-    """Messages counted by kind, code and device, each with the latest text."""
+    """Return messages counted by kind, code and device, each with the latest text."""
     found: dict[tuple[str, int, str], DriverMessage] = {}
     for age, line in lines:
         match = _SXID.search(line) if "SXid" in line else _XID.search(line)
@@ -705,7 +707,7 @@ def _aws() -> list[str]:
 
 
 def parse_aws(text: str) -> list[str]:
-    """One line for each active event of EC2's list."""
+    """Return one line for each active event of EC2's list."""
     return [
         "{}: {} to {}".format(event.get("Code", "?"), event.get("NotBefore", "?"), event.get("NotAfter", "?"))
         for event in _dictionaries(text, "")
@@ -714,7 +716,7 @@ def parse_aws(text: str) -> list[str]:
 
 
 def parse_azure(text: str) -> list[str]:
-    """One line for each of Azure's scheduled events."""
+    """Return one line for each of Azure's scheduled events."""
     return [
         "{}: {}".format(event.get("EventType", "?"), event.get("NotBefore") or "now")
         for event in _dictionaries(text, "Events")
@@ -732,7 +734,7 @@ def _dictionaries(text: str, key: str) -> list[dict[str, Any]]:
 
 
 def _get(path: str, headers: dict[str, str], method: str = "GET") -> str | None:
-    """The answer to one request; None if the service has no such resource. Raises OSError without an answer."""
+    """Return the answer to one request; None if the service has no such resource. Raises OSError without an answer."""
     # Slow to import, and only needed if the user allowed it.
     import urllib.error
     import urllib.request

@@ -213,7 +213,7 @@ class _Link:
         )
 
     def _pings(self) -> list[float]:
-        """Round trips of small messages, in seconds."""
+        """Return round trips of small messages, in seconds."""
         data = FRAME.pack(PAYLOAD, 16) + b"\0" * 16
         found: list[float] = []
         began = time.monotonic()
@@ -266,7 +266,7 @@ class _Link:
         )
 
     def _request_arrivals(self, id: bytes, sent: int) -> dict[str, Any]:
-        """The peer's count, once it is complete or has stopped growing: the peer may be busy."""
+        """Return the peer's count, once it is complete or has stopped growing: the peer may be busy."""
         answer: dict[str, Any] = {}
         best, grown = -1, time.monotonic()
         while time.monotonic() - grown < _SETTLE_S:
@@ -279,7 +279,7 @@ class _Link:
         return answer
 
     def _bulk(self, out: Direction, back: Direction) -> tuple[Direction, Direction]:
-        """One stream each way, then several at once each way."""
+        """Return one stream each way, then several at once each way."""
         found: list[dict[str, Any]] = []
         for streams, direction in ((1, "source"), (1, "sink"), (STREAMS, "source"), (STREAMS, "sink")):
             found.append(self._transfers(streams, direction))
@@ -355,7 +355,7 @@ class _Counting:
                 return
 
     def final_count(self, expected: int) -> int:
-        """The count, once it is complete, or has not grown for a while."""
+        """Return the count, once it is complete, or has not grown for a while."""
         best, grown = -1, time.monotonic()
         while self._count < expected and time.monotonic() - grown < _SETTLE_S:
             if self._count > best:

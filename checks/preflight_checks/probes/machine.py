@@ -136,7 +136,7 @@ def parse_meminfo(text: str) -> Memory:
 
 
 def parse_os_release(text: str) -> str:
-    """Name and version of the distribution: `ubuntu 22.04`."""
+    """Return name and version of the distribution: `ubuntu 22.04`."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         name, equals, value = line.partition("=")
@@ -146,7 +146,7 @@ def parse_os_release(text: str) -> str:
 
 
 def numa_nodes(sys: str) -> list[NumaNode]:
-    """The memory nodes, by number."""
+    """Return the memory nodes, by number."""
     folder = sys + "/devices/system/node"
     found: list[NumaNode] = []
     for name in list_folder(folder):
@@ -163,7 +163,9 @@ def numa_nodes(sys: str) -> list[NumaNode]:
 
 
 def governors(sys: str) -> dict[str, int]:
-    """The number of CPUs under each governor of clock frequencies; empty if the system does not control frequencies."""
+    """Return the number of CPUs under each governor of clock frequencies; empty if the system does not control
+    frequencies.
+    """
     folder = sys + "/devices/system/cpu"
     names = [name for name in list_folder(folder) if name.startswith("cpu") and name[3:].isdecimal()][:_MAX_CPUS]
     texts = (read_text(f"{folder}/{name}/cpufreq/scaling_governor") for name in names)
@@ -175,7 +177,7 @@ _LOGIND = ("KillUserProcesses", "RemoveIPC")
 
 
 def logind_settings(etc: str) -> dict[str, str]:
-    """The two settings of systemd-logind if they are configured; otherwise its defaults apply."""
+    """Return the two settings of systemd-logind if they are configured; otherwise its defaults apply."""
     found: dict[str, str] = {}
     drop_ins = [f"{etc}/systemd/logind.conf.d/{name}" for name in list_folder(etc + "/systemd/logind.conf.d")]
     for path in [etc + "/systemd/logind.conf", *sorted(drop_ins)]:
@@ -312,7 +314,7 @@ def clock(params: dict[str, Any]) -> Clock:
 
 
 def is_synchronised() -> bool:
-    """Whether the kernel considers the clock synchronised, from adjtimex(2).
+    """Return whether the kernel considers the clock synchronised, from adjtimex(2).
 
     Raises OSError if the kernel may not be queried (as in containers), or has another layout.
     """
@@ -342,6 +344,6 @@ def leap_status(text: str) -> str:
 
 
 def running_daemons() -> list[str]:
-    """The time daemons among the visible processes; in a container that is seldom all of them."""
+    """Return the time daemons among the visible processes; in a container that is seldom all of them."""
     commands = {command_in(line) for line in stat_lines(RECENT_S).values()}
     return sorted(_SHOWN.get(name, name) for name in DAEMONS if name.encode("ascii") in commands)

@@ -80,7 +80,7 @@ def bind(host: str, port: int) -> None:
 
 
 def vacant(port: int) -> bool:
-    """Whether certainly nothing listens on the port, at any address.
+    """Return whether certainly nothing listens on the port, at any address.
 
     It is bound and released without listening, so that a concurrent attempt of another process does not fail.
     """
@@ -99,7 +99,7 @@ def vacant(port: int) -> bool:
 
 
 def bound(family: int, address: tuple[Any, ...], both: bool = False) -> socket.socket:
-    """A listening socket on `address`; with `both` an IPv6 one that also takes IPv4. Raises OSError."""
+    """Return a listening socket on `address`; with `both` an IPv6 one that also takes IPv4. Raises OSError."""
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -147,7 +147,7 @@ def _address(text: str) -> str:
 
 
 def listens(port: int) -> bool:
-    """Whether a socket of this network namespace listens on the port; asking does not connect to it."""
+    """Return whether a socket of this network namespace listens on the port; asking does not connect to it."""
     return any(row.state == _LISTEN for row in _rows_of(port))
 
 
@@ -163,7 +163,7 @@ def _rows_of(port: int) -> list[Row]:
 
 
 def holders_of(port: int) -> Iterator[Holder]:
-    """The sockets with this local port, listening ones first, with their processes if visible."""
+    """Yield the sockets with this local port, listening ones first, with their processes if visible."""
     rows = _rows_of(port)
     listening = [row for row in rows if row.state == _LISTEN]
     rows = (listening or rows)[:4]
@@ -175,7 +175,7 @@ def holders_of(port: int) -> Iterator[Holder]:
 
 
 def _owners(inodes: set[int]) -> dict[int, tuple[int, str]]:
-    """Process id and command by socket inode, for processes whose descriptors we may read."""
+    """Return process id and command by socket inode, for processes whose descriptors we may read."""
     wanted = {f"socket:[{inode}]": inode for inode in inodes}
     found: dict[int, tuple[int, str]] = {}
     if not wanted:
@@ -195,7 +195,7 @@ def _owners(inodes: set[int]) -> dict[int, tuple[int, str]]:
 
 
 def _command(pid: str) -> str:
-    """The program and its first argument; the rest may contain secrets and is left out."""
+    """Return the program and its first argument; the rest may contain secrets and is left out."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             parts = [part.decode("utf-8", "replace") for part in file.read(4096).split(b"\0") if part]
@@ -247,7 +247,7 @@ def free_ports(params: dict[str, Any]) -> FreePorts:
 
 
 def candidates(network: KernelNetwork) -> list[int]:
-    """Ports below the ephemeral range; if these are few, all outside it, else all; without reserved ones."""
+    """Return ports below the ephemeral range; if these are few, all outside it, else all; without reserved ones."""
     kept = set(reserved(network.reserved_ports))
     every = [port for port in range(FIRST, LAST + 1) if port not in kept]
     first, last = network.first_port or LAST + 1, network.last_port or LAST + 1
@@ -272,7 +272,7 @@ class Proxies:
 
 
 def proxies(params: dict[str, Any]) -> Proxies:
-    """The proxy variables of this process. Run it in the job context, where they are those of the ranks."""
+    """Return the proxy variables of this process. Run it in the job context, where they are those of the ranks."""
     return Proxies(
         {name: without_user(os.environ[name]) for name in PROXIES if os.environ.get(name)},
         {name: entries(os.environ[name]) for name in EXCEPTIONS if os.environ.get(name)},
@@ -289,5 +289,5 @@ def without_user(text: str) -> str:
 
 
 def entries(text: str) -> list[str]:
-    """The entries of a list of exceptions, separated by commas or blanks."""
+    """Return the entries of a list of exceptions, separated by commas or blanks."""
     return [part for part in re.split(r"[,\s]+", text) if part]

@@ -91,7 +91,7 @@ class RdmaDevices:
 
 
 def rdma(params: dict[str, Any]) -> RdmaDevices:
-    """The RDMA devices of this node. Raises ProbeUnavailable if the folder may not be read."""
+    """Return the RDMA devices of this node. Raises ProbeUnavailable if the folder may not be read."""
     try:
         names = sorted(os.listdir(INFINIBAND), key=_by_number)
     except FileNotFoundError:
@@ -136,7 +136,7 @@ def _device(name: str) -> RdmaDevice:
 
 
 def _link_target(link: str) -> str:
-    """The name of a link's target; empty if there is none."""
+    """Return the name of a link's target; empty if there is none."""
     return os.path.basename(os.path.realpath(link)) if os.path.exists(link) else ""
 
 
@@ -246,7 +246,7 @@ class GpuDirect:
 
 
 def gpudirect(params: dict[str, Any]) -> GpuDirect:
-    """The parts of GPUDirect RDMA on this node."""
+    """Return the parts of GPUDirect RDMA on this node."""
     text = read_text(DRIVER)
     found = [path for path in PEER_MEMORY if os.path.exists(path)]
     return GpuDirect(kernel_driver(text), "Open Kernel Module" in text, found[0] if found else "", os.uname().release)
@@ -358,7 +358,7 @@ def _run(
     there: tuple[str, int, int],
     parse: Callable[[str], float | None],
 ) -> tuple[float | None, str]:
-    """One run of one tool: its figure, or the problem."""
+    """Return one run of one tool: its figure, or the problem."""
     answer = command(stream, do="perftest", tool=name, device=there[0], port=there[1], gid=there[2])
     if answer.get("error"):
         return None, "the peer: {}".format(answer["error"])
@@ -414,7 +414,7 @@ def serve(words: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_bandwidth(output: str) -> float | None:
-    """The average in Gbit/s in the table that `ib_write_bw` prints; None without one."""
+    """Return the average in Gbit/s in the table that `ib_write_bw` prints; None without one."""
     heading, values = _table(output)
     for index, title in enumerate(heading):
         if title.startswith("BW average") and index < len(values):
@@ -425,7 +425,7 @@ def parse_bandwidth(output: str) -> float | None:
 
 
 def parse_latency(output: str) -> float | None:
-    """The typical latency in microseconds in the table that `ib_write_lat` prints; None without one."""
+    """Return the typical latency in microseconds in the table that `ib_write_lat` prints; None without one."""
     heading, values = _table(output)
     for index, title in enumerate(heading):
         if title.startswith("t_typical") and index < len(values):
@@ -437,7 +437,7 @@ _HEADING = re.compile(r"BW \w+ ?\[[^\]]+\]|\d[\d.]*% percentile\[[^\]]+\]|\S+")
 
 
 def _table(output: str) -> tuple[list[str], list[float]]:
-    """The last heading that begins with `#bytes`, and the numbers of the line that follows it."""
+    """Return the last heading that begins with `#bytes`, and the numbers of the line that follows it."""
     heading: list[str] = []
     values: list[float] = []
     lines = output.splitlines()

@@ -71,7 +71,7 @@ def _load() -> float | None:
 
 
 def _files(folder: str) -> Iterator[str]:
-    """Modules near the top of the package, which every import reads, and libraries."""
+    """Yield modules near the top of the package, which every import reads, and libraries."""
     waiting: list[str] = [folder]
     seen = 0
     while waiting and seen < 200:

@@ -48,7 +48,7 @@ THROTTLED_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Straggler:
-    """A rank that is slower than the others in both windows: by which minimum factor, and in what."""
+    """A rank that is slower than the others in both windows: its minimum factor, and the slow operation."""
 
     node: str
     rank: int
@@ -70,7 +70,7 @@ class Paces:
 
 
 def paces_of(reports: Iterable[tuple[str, RankReport]]) -> Paces:
-    """The pace of these ranks, each with its node; none is slow if there is no majority."""
+    """Return the pace of these ranks, each with its node; none is slow if there is no majority."""
     timed = [(node, report) for node, report in reports if len(report.windows) >= 2]
     if len(timed) < MIN_RANKS:
         return Paces(tuple(timed), (), False, ())
@@ -129,7 +129,7 @@ def straggler(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[V
 
 
 def computing(window: Window) -> float | None:
-    """The median time, in seconds, of one piece of local work in this window."""
+    """Return the median time, in seconds, of one piece of local work in this window."""
     return statistics.median(window.compute_s) if window.compute_s else None
 
 
@@ -138,7 +138,7 @@ def _exchanging(window: Window) -> float | None:
 
 
 def _waited(report: RankReport) -> float:
-    """The share of time that the rank waited for a processor that others used; the smaller of its windows."""
+    """Return the share of time that the rank waited for a processor that others used; the smaller of its windows."""
     return min((w.waited or 0.0) - (w.held_back or 0.0) for w in report.windows)
 
 
@@ -150,7 +150,7 @@ def _stragglers(
     *,
     least_s: float = 0.0,
 ) -> list[Straggler]:
-    """The ranks whose pace is an outlier in every window."""
+    """Return the ranks whose pace is an outlier in every window."""
     times: dict[int, list[float]] = {}
     odd: dict[int, int] = {}
     windows = min(len(report.windows) for _, report in reports)
@@ -214,14 +214,14 @@ _QUANTITIES = ("micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
 
 def unequal_work(job: Job, fleet: Fleet, facts: Facts) -> tuple[str, ...]:
-    """One sentence (without a full stop) per cause of unequal work."""
+    """Return one sentence (without a full stop) per cause of unequal work."""
     return tuple(
         dict.fromkeys((*_unequal_claims(job, fleet), *_unequal_copies(job, facts), *_unequal_data(job, fleet, facts)))
     )
 
 
 def _unequal_claims(job: Job, fleet: Fleet) -> Iterator[str]:
-    """Sizes of a step that the linted files set differently for different nodes."""
+    """Yield sizes of a step that the linted files set differently for different nodes."""
     for quantity in _QUANTITIES:
         for scope in scopes(job):
             stated = {
@@ -327,7 +327,7 @@ def collectives_slow(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Ite
 
 
 def speeds_of(reports: Reports) -> tuple[CollectiveSpeed, ...]:
-    """Each collective at each size, from the slowest rank, which the others wait for."""
+    """Return each collective at each size, from the slowest rank, which the others wait for."""
     found: dict[tuple[str, int], CollectiveSpeed] = {}
     for _, report in reports:
         for timed in report.sweep.timed:
@@ -340,7 +340,6 @@ def speeds_of(reports: Reports) -> tuple[CollectiveSpeed, ...]:
 
 
 def _summary(speeds: Sequence[CollectiveSpeed], reports: Reports) -> str:
-    """All measurements, in one line."""
     sizes = sorted({speed.message_bytes for speed in speeds})
     parts = []
     if len(sizes) > 1:
@@ -363,7 +362,7 @@ def _missing_reason(reports: Reports) -> str:
 
 
 def _inconclusive(reports: Reports, facts: Facts) -> str:
-    """Why times do not reflect the network; empty if they do."""
+    """Return why times do not reflect the network; empty if they do."""
     if reports[0][1].backend != "gloo":
         return ""
     cores = {node: _cores(node, report, facts) for node, report in reports}
@@ -381,7 +380,7 @@ def _inconclusive(reports: Reports, facts: Facts) -> str:
 
 
 def _cores(node: str, report: RankReport, facts: Facts) -> float:
-    """The cores that the ranks of a node may use, by affinity mask and CPU quota."""
+    """Return the cores that the ranks of a node may use, by affinity mask and CPU quota."""
     seen = facts.of(limits, node)
     allowed = usable_cores(seen.value) if isinstance(seen, Observed) else None
     return min(report.sweep.cores, allowed) if allowed else report.sweep.cores
@@ -512,7 +511,9 @@ def _in_node(job: Job, facts: Facts) -> Fabric:
 
 
 def _over_rdma(job: Job, facts: Facts, measured: Reports, nodes: Sequence[str]) -> Fabric:
-    """The ports in NCCL's log, by the rate that each reports; a rank uses one of them, so at most one for each rank."""
+    """Return the ports in NCCL's log, by the rate that each reports; a rank uses one of them, so at most one for each
+    rank.
+    """
     ports = ports_by_node(job, facts)
     found: list[tuple[float, str, str]] = []
     for node in nodes:
@@ -531,7 +532,7 @@ def _over_rdma(job: Job, facts: Facts, measured: Reports, nodes: Sequence[str]) 
 
 
 def _over_sockets(facts: Facts, measured: Reports, nodes: Sequence[str]) -> Fabric:
-    """The physical interfaces in NCCL's log, by the speed that each reports."""
+    """Return the physical interfaces in NCCL's log, by the speed that each reports."""
     found: list[tuple[float, str, str]] = []
     for node in nodes:
         used = set().union(*(report.transport.nccl.devices for name, report in measured if name == node))

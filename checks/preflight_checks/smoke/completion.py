@@ -167,7 +167,7 @@ def _missed(found: AppliedFault, message: str, seen: str) -> Verdict:
 
 
 def _result_finding(job: Job, fleet: Fleet, facts: Facts, found: AppliedFault) -> str:
-    """The finding of a result check about the fault; empty if none names its target."""
+    """Return the finding of a result check about the fault; empty if none names its target."""
     name = f"{found.role} {found.index}"
     # With the injected fault, the checks would note in each message that the finding is expected.
     as_usual = replace(fleet, smoke_options=replace(fleet.smoke_options, injected_fault=None))
@@ -179,7 +179,7 @@ def _result_finding(job: Job, fleet: Fleet, facts: Facts, found: AppliedFault) -
 
 
 def _delay_evidence(run: GroupRun, found: AppliedFault) -> str:
-    """The waiting times that show the delay; empty if they do not point at its target."""
+    """Return the waiting times that show the delay; empty if they do not point at its target."""
     if isinstance(run, ServerRun):
         return _awaited_members(run, found)
     late = _last_to_enter(run, DELAY_S[found.role] / 2)
@@ -189,7 +189,7 @@ def _delay_evidence(run: GroupRun, found: AppliedFault) -> str:
 
 
 def _last_to_enter(run: GroupRun, least_s: float) -> Counter[str]:
-    """How often each rank entered a collective last, at least this many seconds after the one before it."""
+    """Return how often each rank entered a collective last, at least this many seconds after the one before it."""
     entered: dict[int, dict[str, float]] = {}
     for event in run.events:
         number = event.data.get("collective")
@@ -204,7 +204,7 @@ def _last_to_enter(run: GroupRun, least_s: float) -> Counter[str]:
 
 
 def _awaited_members(run: ServerRun, found: AppliedFault) -> str:
-    """The delay according to the waiting times of servers and workers."""
+    """Return the delay according to the waiting times of servers and workers."""
     if found.role == "worker":
         waited: dict[int, float] = {}
         for _, server in run.servers:
@@ -242,7 +242,7 @@ def _group_name(job: Job, nodes: Group) -> str:
 
 
 def suspects_of(run: SmokeRun) -> tuple[str, ...] | None:
-    """The nodes of uncertain culprits (empty if there are none), or None if no trial is needed.
+    """Return the nodes of uncertain culprits (empty if there are none), or None if no trial is needed.
 
     A rank that died, was stopped or never started is certain; one that waits may wait because of its link to another.
     """
@@ -256,7 +256,7 @@ def suspects_of(run: SmokeRun) -> tuple[str, ...] | None:
 
 
 def plan_trials(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    """The next groups to try after a hang that the ranks do not explain."""
+    """Yield the next groups to try after a hang that the ranks do not explain."""
     run = run_of(job, facts)
     suspects = suspects_of(run)
     if suspects is None or nodes_share_machine(fleet):
@@ -283,12 +283,12 @@ def plan_trials(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 
 
 def _lasted_s(run: SmokeRun) -> float:
-    """How long the run lasted until its hang was known, in seconds."""
+    """Return how long the run lasted until its hang was known, in seconds."""
     return decision_time(run.events, run.records) - min(record.started_s for record in run.records)
 
 
 def _extent(run: SmokeRun) -> dict[str, object]:
-    """How far a trial goes: beyond the phase in which the run hung, since a shorter one shows nothing about that."""
+    """Return how far a trial goes: beyond the phase of the hang, because a shorter trial shows nothing about it."""
     phase = run.culprit.phase if run.culprit is not None else ""
     if rank_events.position(phase) >= rank_events.position(rank_events.EXACT):
         return {"steps": run.records[0].request.params.get("steps", STEPS)}
@@ -297,7 +297,7 @@ def _extent(run: SmokeRun) -> dict[str, object]:
 
 
 def trials(job: Job, facts: Facts) -> dict[frozenset[str], bool | None]:
-    """The result of each tried group: passed, hung, or unknown if it did not start or did not end."""
+    """Return the result of each tried group: passed, hung, or unknown if it did not start or did not end."""
     groups: dict[str, tuple[set[str], list[bool | None]]] = {}
     for seen in facts.each(run_rank):
         if seen.asked.group.startswith(_prefix(job)):
@@ -318,7 +318,7 @@ def _failed_or_unknown(facts: Facts, group: str) -> bool | None:
 
 
 def answer_of(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Answer | None:
-    """The conclusion of the trials; None if none were needed."""
+    """Return the conclusion of the trials; None if none were needed."""
     suspects = suspects_of(run)
     if suspects is None:
         return None
@@ -334,7 +334,7 @@ def answer_of(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Answer | N
 
 
 def describe(found: Answer) -> str:
-    """The conclusion as the end of a sentence about the run."""
+    """Return the conclusion as the end of a sentence about the run."""
     names = " and ".join(found.nodes) if len(found.nodes) == 2 else fold(found.nodes)
     count = f"{found.trials} smaller {'group' if found.trials == 1 else 'groups'} tried"
     if found.kind == "nodes":
@@ -432,12 +432,12 @@ def rank_did_not_finish(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
 
 
 def _is_cleared(run: SmokeRun, culprit: Culprit, found: Answer) -> bool:
-    """Whether the named nodes completed trials, nothing hung again, and time ran out before more was tried."""
+    """Return whether the named nodes completed trials, nothing hung again, and time ran out before further trials."""
     return found.kind == "open" and culprit.rank is not None and not found.hanging and set(run.nodes) <= {*found.sound}
 
 
 def _blocked_by_difference(run: SmokeRun, culprit: Culprit, differing: Mapping[str, Sequence[str]]) -> Verdict:
-    """Ranks that speak different protocols: the one that hangs or crashes first is not the one with the fault."""
+    """Return the verdict on ranks that use different protocols: the first to hang or crash need not have the fault."""
     names, nodes = fold(differing), tuple(dict.fromkeys(node for found in differing.values() for node in found))
     where = (
         f"on {fold(nodes)}" if len(nodes) < len({record.request.node for record in run.records}) else "between nodes"
@@ -454,7 +454,7 @@ def _blocked_by_difference(run: SmokeRun, culprit: Culprit, differing: Mapping[s
 
 
 def _undecided(run: SmokeRun, culprit: Culprit, found: Answer | None) -> tuple[str, ...]:
-    """The nodes of a hang that is not explained, beside those named, that completed nothing."""
+    """Return the unnamed nodes of an unexplained hang that completed nothing."""
     if found is None or culprit.kind != "stuck" or found.kind in ("nodes", "between"):
         return ()
     every = dict.fromkeys(record.request.node for record in run.records)
@@ -462,7 +462,7 @@ def _undecided(run: SmokeRun, culprit: Culprit, found: Answer | None) -> tuple[s
 
 
 def _nodes(run: SmokeRun, found: Answer | None) -> tuple[str, ...]:
-    """The nodes to name: those that the trials lead to, else those that the run does."""
+    """Return the nodes to name: those found by the trials, else those found by the run."""
     if found is not None and found.kind in ("nodes", "between", "group", "whole"):
         return found.nodes
     if found is None or found.kind != "open":

@@ -121,7 +121,7 @@ def gpu_copies_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 def gpus_of(job: Job, facts: Facts) -> list[RankGpu]:
-    """The measured GPUs of all ranks; none in recordings of older versions, with paddle, and on processors."""
+    """Return the measured GPUs of all ranks; none in recordings of older versions, with paddle, and on processors."""
     measured = [
         (node, report, report.gpu)
         for node, report in run_of(job, facts).reports
@@ -137,7 +137,7 @@ def gpus_of(job: Job, facts: Facts) -> list[RankGpu]:
 
 
 def _card(node: str, gpu: GpuReport) -> str:
-    """The card, by its unique name, else by its address on the node; empty if both are unknown."""
+    """Return the card, by its unique name, else by its address on the node; empty if both are unknown."""
     return gpu.state.uuid or (f"{node} {gpu.pci}" if gpu.pci else "")
 
 
@@ -204,7 +204,7 @@ def _judge(
 
 
 def _excuse(item: RankGpu, below: Sequence[Shortfall]) -> str:
-    """Why figures below the floor say nothing about the card; empty if they do."""
+    """Return why figures below the floor do not blame the card; empty if they do."""
     gpu = item.gpu
     figures = _listed([entry.speed for entry in below])
     if item.sharing > 1:
@@ -263,7 +263,7 @@ def _evidence(entry: Shortfall) -> Evidence:
 
 
 def _cause(entry: Shortfall) -> tuple[str, str]:
-    """What explains the figure, by NVML's values during the measurement, and what to do."""
+    """Return the explanation of the figure from NVML's values during the measurement, and the remedy."""
     node, state = entry.at.node, entry.at.gpu.state
     if entry.speed.what in (TO_DEVICE, TO_HOST):
         return _link_cause(node, state)
@@ -358,7 +358,7 @@ def _listed(speeds: Sequence[Speed]) -> str:
 
 
 def _ranges(devices: Sequence[RankGpu], kinds: Sequence[str]) -> str:
-    """The lowest and the highest figure of each kind."""
+    """Return the lowest and the highest figure of each kind."""
     parts = []
     for what in kinds:
         seen = [speed.best for item in devices for speed in item.gpu.speeds if speed.what == what]

@@ -48,10 +48,9 @@ class AppliedFault:
 def with_injected_fault(
     requests: Sequence[Request], fault: InjectedFault | None, roles: Sequence[str]
 ) -> Iterator[Request]:
-    """The requests of a run, with the fault injected into the one that it targets.
+    """Yield the requests of a run, with the fault injected into its target.
 
-    Args:
-        roles: the kind of process that each request starts.
+    Args:     roles: the kind of process that each request starts.
     """
     number = _target_index(fault, roles) if fault is not None else None
     for place, request in enumerate(requests):
@@ -68,7 +67,7 @@ def with_injected_fault(
 
 
 def _target_index(fault: InjectedFault, roles: Sequence[str]) -> int | None:
-    """The index of the request that the fault targets; None if there is none."""
+    """Return the index of the request that the fault targets; None if there is none."""
     role = fault.role or next((role for role in _DEFAULT_TARGETS if role in roles), "")
     places = [place for place, here in enumerate(roles) if here == role]
     index = len(places) - 1 if fault.index is None else fault.index
@@ -76,7 +75,7 @@ def _target_index(fault: InjectedFault, roles: Sequence[str]) -> int | None:
 
 
 def applied_fault(fleet: Fleet, facts: Facts) -> AppliedFault | None:
-    """The injected fault as recorded; None if there was none, or no target."""
+    """Return the injected fault as recorded; None if there was none, or no target."""
     fault = fleet.smoke_options.injected_fault
     if fault is None:
         return None
@@ -96,9 +95,9 @@ def _reports(event: EventRecord, key: str) -> bool:
 
 
 def may_fail_by_injection(*kinds: str) -> Callable[[Judge], Judge]:
-    """Decorator of a check: findings that an injected fault of these kinds causes are expected, and become information.
+    """Decorate a check so that findings caused by an injected fault of these kinds become information.
 
-    With `kill`, `stop` and `delay`, only findings about the target's node.
+    With `kill`, `stop` and `delay`, only findings about the target's node do.
     """
 
     def decorate(judge: Judge) -> Judge:
@@ -132,7 +131,7 @@ _SHARDING_STAGE = 3
 
 
 def ranks_per_node(job: Job, fleet: Fleet, facts: Facts) -> tuple[int, str, tuple[Claim, ...]]:
-    """The number of ranks that the job starts, limited by the GPUs of every node (for Gloo jobs, by the cores).
+    """Return the number of ranks that the job starts, limited by the GPUs of every node (for Gloo jobs, by the cores).
 
     Returns the number, the reason, and the claims that state it. Without GPUs, a GPU job trains with one rank per
     node: more would only take turns.
@@ -166,7 +165,7 @@ def _on_processors(
 
 
 def _min_cores(fleet: Fleet, facts: Facts) -> int | None:
-    """The usable cores of the node with the fewest; nodes on one machine share its cores."""
+    """Return the usable cores of the node with the fewest; nodes on one machine share its cores."""
     seen = [facts.of(limits, node.name) for node in fleet.nodes]
     known = [usable_cores(fact.value) for fact in seen if isinstance(fact, Observed)]
     cores = [int(count) for count in known if count]
@@ -176,8 +175,10 @@ def _min_cores(fleet: Fleet, facts: Facts) -> int | None:
 
 
 def gpus_on(facts: Facts, node: str) -> int:
-    """GPUs that the ranks' framework can use on `node`: working ones, if torch, or paddle without torch, was built for
-    them: with CUDA for NVIDIA's, with ROCm for AMD's.
+    """Return the number of GPUs on `node` that the ranks' framework can use.
+
+    These are working GPUs, if torch, or paddle without torch, was built for them: with CUDA for NVIDIA's, with ROCm for
+    AMD's.
     """
     seen, installed = facts.of(gpus, node), facts.of(packages, node)
     if not isinstance(seen, Observed) or not isinstance(installed, Observed):
@@ -189,7 +190,7 @@ def gpus_on(facts: Facts, node: str) -> int:
 
 
 def sharding_claims(job: Job) -> tuple[Claim, ...]:
-    """The claims that shard the parameters over ranks (FSDP, ZeRO-3); empty if there are none."""
+    """Return the claims that shard the parameters over ranks (FSDP, ZeRO-3); empty if there are none."""
     found: list[Claim] = []
     for scope in scopes(job):
         stage = known_int(job, "zero_stage", scope)
@@ -230,10 +231,9 @@ class Backend:
 
 
 def backend_of(job: Job, fleet: Fleet, facts: Facts, ranks: int) -> Backend:
-    """The backend of all ranks: as set by the user, else as the job asks, else what every node has GPUs for.
+    """Return the backend of all ranks: the user's choice, else the job's, else the one that every node has GPUs for.
 
-    Args:
-        ranks: the number of ranks on each node.
+    Args:     ranks: the number of ranks per node.
     """
     asked, claims = asked_backend(job)
     chosen = fleet.smoke_options.backend
@@ -270,7 +270,7 @@ def backend_of(job: Job, fleet: Fleet, facts: Facts, ranks: int) -> Backend:
 
 
 def nodes_without_gpus(fleet: Fleet, facts: Facts) -> Iterator[str]:
-    """The nodes on which facts show that the ranks' framework can use no GPU."""
+    """Yield the nodes on which facts show that the ranks' framework can use no GPU."""
     for node in fleet.nodes:
         if _are_known(facts, node.name) and not gpus_on(facts, node.name):
             yield node.name
@@ -312,7 +312,7 @@ class Framework:
 
 
 def framework_of(job: Job, fleet: Fleet, facts: Facts) -> Framework:
-    """The framework of all processes: paddle if the job trains with it and any node has it.
+    """Return the framework of all processes: paddle if the job trains with it and any node has it.
 
     On a node without it the process then fails by name, as in the job.
     """
@@ -336,7 +336,7 @@ def framework_of(job: Job, fleet: Fleet, facts: Facts) -> Framework:
 
 
 def trains_with_paddle(job: Job) -> bool:
-    """Whether a launcher, or the script, is Paddle's."""
+    """Return whether a launcher, or the script, is Paddle's."""
     return any(launch.launcher in _LAUNCHERS for launch in job.launches) or any(True for _ in _paddle_claims(job))
 
 

@@ -194,7 +194,7 @@ def process_settings_differ(job: Job, fleet: Fleet, facts: Facts, run: ServerRun
 
 
 def _sources(run: ServerRun, culprit: Culprit) -> str:
-    """The sources of the inconsistent settings, as the end of a remedy."""
+    """Return the sources of the inconsistent settings, as the end of a remedy."""
     keys = {member.key for member in run.members if member.rank in (culprit.rank, *culprit.also)}
     sources = dict.fromkeys(str(r.request.params.get("source", "")) for r in run.records if r.request.key in keys)
     known = [source.replace("{", "(").replace("}", ")") for source in sources if source]
@@ -203,7 +203,7 @@ def _sources(run: ServerRun, culprit: Culprit) -> str:
 
 @requests_for(*PROBES)
 def plan_with_backup(job: Job, fleet: Fleet, facts: Facts) -> list[Request]:
-    """The requests for servers, workers and the backup worker, if one was requested."""
+    """Return the requests for servers, workers and the backup worker, if one was requested."""
     return list(plan_servers(job, fleet, facts)) if fleet.smoke_options.backup else []
 
 
@@ -356,7 +356,9 @@ def _wrong_finding(run: ServerRun, wrong: list[tuple[str, str, Mismatch]]) -> Ve
 
 
 def _suspects(run: ServerRun, wrong: list[tuple[str, str, Mismatch]]) -> tuple[str, ...]:
-    """The node of the worker with wrong pushes, if all mismatches agree on one; else the nodes that see the fault."""
+    """Return the node of the worker with wrong pushes, if all mismatches agree on one; else the nodes that see the
+    fault.
+    """
     culprit = {int(worker) for _, _, mismatch in wrong for worker in mismatch.contributions}
     nodes = {report.index: node for node, report in run.workers}
     if len(culprit) == 1 and (worker := next(iter(culprit))) in nodes:
@@ -365,7 +367,7 @@ def _suspects(run: ServerRun, wrong: list[tuple[str, str, Mismatch]]) -> tuple[s
 
 
 def _processes(wrong: list[tuple[str, str, Mismatch]]) -> tuple[str, ...]:
-    """The workers with wrong pushes; without any, the processes that sent or received a wrong tensor."""
+    """Return the workers with wrong pushes; without any, the processes that sent or received a wrong tensor."""
     workers = dict.fromkeys(f"worker {int(worker)}" for _, _, mismatch in wrong for worker in mismatch.contributions)
     others = (name for who, _, mismatch in wrong for name in (who, mismatch.sender) if name)
     return tuple(workers) or tuple(others)
@@ -377,7 +379,7 @@ def _evidence(subject: str, node: str, mismatch: Mismatch) -> Evidence:
 
 
 def _odd_workers(digests: dict[str, tuple[str, str]]) -> tuple[str, str, str, str] | None:
-    """Each worker whose digest differs from the majority: the worker, its node, its digest, and the common one."""
+    """Return each worker whose digest differs from the majority, with its node, its digest and the common one."""
     counts = Counter(digest for _, digest in digests.values())
     if len(counts) < 2:
         return None
@@ -573,7 +575,7 @@ class Load:
 
 
 def loads_of(run: ServerRun) -> tuple[Load, ...]:
-    """The load of each server that completed; empty if the servers reported no bytes."""
+    """Return the load of each server that completed; empty if the servers reported no bytes."""
     moved = [sum(seen.bytes_in + seen.bytes_out for seen in report.seen) for _, report in run.servers]
     held = [report.dense_bytes for _, report in run.servers]
     if not sum(held) or not sum(moved) or uncounted(run):
@@ -644,7 +646,8 @@ _LATE_S, _LATE_FACTOR = 2.0, 5.0
 
 
 def _late_servers(run: ServerRun) -> dict[int, tuple[str, float, float]]:
-    """The server that answers late, if any: its node, the shortest wait of a worker, and the longest for the others.
+    """Return the server that answers late, if any: its node, the shortest wait of a worker, and the longest for the
+    others.
 
     A server makes workers wait for each other, which shows nothing about it.
     """
@@ -687,7 +690,7 @@ class StepTime:
 
 
 def step_time(run: ServerRun, shape: JobShape) -> StepTime | None:
-    """The time of a step; None if no worker measured any, or there is nothing dense."""
+    """Return the time of a step; None if no worker measured any, or there is nothing dense."""
     dense = sum(report.dense_bytes for _, report in run.servers)
     times = {
         node: statistics.median(push + pull for push, pull in zip(report.push_s[1:], report.pull_s[1:], strict=False))
@@ -769,7 +772,7 @@ def _summary(timed: StepTime, shape: JobShape, servers: int) -> str:
 
 
 def _not_judged(run: ServerRun, fleet: Fleet, facts: Facts) -> str:
-    """Why the time does not reflect the network; empty if it does."""
+    """Return why the time does not reflect the network; empty if it does."""
     if not is_multi_node(fleet):
         return "all processes are on one machine"
     started = Counter(node for node, _ in (*run.servers, *run.workers))
@@ -779,7 +782,9 @@ def _not_judged(run: ServerRun, fleet: Fleet, facts: Facts) -> str:
 
 
 def _bytes_of_a_step(run: ServerRun) -> Mapping[str, int]:
-    """The bytes that each node sends, or receives, in one step: servers for all workers, workers for all servers."""
+    """Return the bytes that each node sends, or receives, in one step: servers for all workers, workers for all
+    servers.
+    """
     found: Counter[str] = Counter()
     whole = sum(report.dense_bytes for _, report in run.servers)
     for node, report in run.servers:

@@ -51,7 +51,7 @@ class Carriers:
 
 
 def carriers(transport: Transport) -> tuple[Carriers, Carriers]:
-    """What received and what sent the ranks' bytes; empty if nothing was counted or no byte left the node."""
+    """Return the carriers that received and that sent the ranks' bytes; empty if no byte left the node or was seen."""
     directions = (("received", 1, RECEIVED), ("sent", 0, SENT))
     received, sent = (_carriers(transport, verb, index, part) for verb, index, part in directions)
     return received, sent
@@ -121,7 +121,7 @@ def sockets_instead_of_rdma(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun)
 
 
 def by_sockets(report: RankReport) -> bool | None:
-    """Whether this rank's bytes went over sockets, by NCCL's log, else by the counters; None if unknown."""
+    """Return whether this rank's bytes went over sockets, by NCCL's log, else by the counters; None if unknown."""
     nccl = report.transport.nccl
     if nccl.network or nccl.via:
         return nccl.sockets
@@ -132,7 +132,7 @@ def by_sockets(report: RankReport) -> bool | None:
 
 
 def describe(reports: Sequence[tuple[str, RankReport]]) -> str:
-    """`NCCL 2.27.5 over IB (mlx5_0:1), GPU Direct RDMA; channels: 8 NET/IB, 8 P2P/CUMEM`, of all ranks together."""
+    """Return a text such as `NCCL 2.27.5 over IB (mlx5_0:1), GPU Direct RDMA; channels: 8 NET/IB, 8 P2P/CUMEM`."""
     nccl = [report.transport.nccl for _, report in reports]
     versions = fold(dict.fromkeys(item.version for item in nccl if item.version))
     networks = fold(dict.fromkeys(item.network for item in nccl if item.network)) or "RDMA"
@@ -147,7 +147,7 @@ def describe(reports: Sequence[tuple[str, RankReport]]) -> str:
 
 
 def _despite_request(odd: Sequence[tuple[str, RankReport]], without: Sequence[str], demand: Demand) -> Verdict:
-    """The job names RDMA, and NCCL's log or the counters prove that sockets carried its bytes."""
+    """Return the finding that the job names RDMA while NCCL's log or the counters show sockets."""
     node, report = odd[0]
     nccl = report.transport.nccl
     received, _ = carriers(report.transport)
@@ -268,7 +268,7 @@ def _expected(job: Job, facts: Facts, run: SmokeRun, node: str, backend: str) ->
 def _misplaced_traffic(
     node: str, report: RankReport, directions: Sequence[Carriers], expected: _Expected | None, facts: Facts
 ) -> Verdict | None:
-    """What is wrong with the interfaces that carried a node's bytes; None if nothing is."""
+    """Return the finding on the interfaces that carried a node's bytes; None if they are right."""
     plain = [carriers for carriers in directions if not carriers.ports]
     for carriers in plain:
         if expected is not None and not set(expected.names) & set(carriers.interfaces):

@@ -38,7 +38,7 @@ _NO_VARIABLES = "no variables of the job"
 
 
 def _imports(job: Job) -> dict[str, list[Claim]]:
-    """The claims by package, in the order of the job's files."""
+    """Return the claims by package, in the order of the job's files."""
     found: dict[str, list[Claim]] = {}
     for scope in scopes(job):
         for claim in job.about("imported_framework", scope):
@@ -105,7 +105,7 @@ def imported_framework_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator
 
 
 def _doubt(job: Job, claims: list[Claim], provenance: str) -> str:
-    """Why the ranks may find a package that the interpreter did not; empty if they certainly do not."""
+    """Return why the ranks may find a package that the interpreter did not find; empty if they certainly do not."""
     conditions = [claim.condition for claim in claims]
     if all(conditions):
         return f"it is imported {conditions[0]}"
@@ -408,7 +408,7 @@ def interpreters_differ(job: Job, fleet: Fleet, facts: Facts, observed: Mapping[
 
 
 def _abi(value: Installed) -> str:
-    """The binary interface without the processor, which is reported separately."""
+    """Return the binary interface without the processor, which is reported separately."""
     return value.abi.partition(f"-{value.machine}")[0]
 
 

@@ -32,7 +32,7 @@ _ON_CPU = {"adam": "cpu_adam", "adamw": "cpu_adam", "lion": "cpu_lion"}
 
 
 def compiled_at_start(job: Job) -> dict[str, tuple[Claim, ...]]:
-    """DeepSpeed's operators that the job's configuration needs, with the claims that need them."""
+    """Return DeepSpeed's operators that the job's configuration needs, with the claims that need them."""
     found: dict[str, tuple[Claim, ...]] = {}
     for scope in scopes(job):
         optimizer = (known_text(job, "optimizer_type", scope) or "").lower()
@@ -103,7 +103,7 @@ def toolkit_mismatch(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 def _build_fault(
     job: Job, software: Stack, needed: tuple[str, ...], *, skipped: bool
 ) -> tuple[str, str, str] | str | None:
-    """The fault with expectation and remedy, or why it is unknown, or None if there is no fault."""
+    """Return the fault with expectation and remedy, a reason why it is unknown, or None without a fault."""
     build, deepspeed = build_of(job, software), software.deepspeed
     if deepspeed is None:
         return "DeepSpeed is not installed for the ranks' interpreter"
@@ -208,7 +208,7 @@ _NVIDIA = re.compile(r"(sm|compute)_(\d{1,9})(\d)([af]?)")
 
 
 def architectures_of(build: Build) -> tuple[list[str], bool]:
-    """The architectures that the framework has code for, and whether the wheel lists them (else the table does)."""
+    """Return the framework's architectures, and whether the wheel lists them (else the table does)."""
     if build.architectures is not None:
         return build.architectures, True
     for row in table("architectures")["wheel"]:
@@ -218,7 +218,8 @@ def architectures_of(build: Build) -> tuple[list[str], bool]:
 
 
 def runs_on(architectures: list[str], capability: str) -> str:
-    """How code for these architectures runs on a GPU: `native`, `jit` (compiled from PTX), or empty if it does not run.
+    """Return how code for these architectures runs on a GPU: `native`, `jit` (compiled from PTX), or empty if it does
+    not run.
 
     CUDA's rules: `sm_80` runs on 8.0 and later minor versions of major version 8, `sm_90a` only on 9.0, `sm_100f` on
     its family; PTX of `compute_80` is compiled for 8.0 and anything later. AMD's code is for one architecture.
@@ -472,8 +473,11 @@ def _library(build: Build | None, short: str) -> LibraryLookup | None:
 
 
 def _built_for(build: Build, short: str) -> tuple[str, bool]:
-    """The version that the framework was built for, and whether it states it; else the table's value for its release,
-    which may be another build (conda's, a vendor's) than the one that is installed."""
+    """Return the version that the framework was built for, and whether it states it.
+
+    Otherwise the table's value for its release counts, which may be another build (conda's, a vendor's) than the
+    installed one.
+    """
     verdicts: str = getattr(build, short)
     if verdicts:
         return verdicts, True

@@ -51,7 +51,7 @@ class Destination:
 
 
 def destinations(job: Job) -> tuple[Destination, ...]:
-    """The folders that the job's launches write checkpoints to, without duplicates."""
+    """Return the folders that the job's launches write checkpoints to, without duplicates."""
     found: dict[str, Destination] = {}
     for scope in scopes(job):
         for claim in job.setting("checkpoint_path", scope):
@@ -62,7 +62,7 @@ def destinations(job: Job) -> tuple[Destination, ...]:
 
 
 def _sharding(job: Job, scope: Scope) -> tuple[Claim, ...]:
-    """The claims that make every rank write its own part: ZeRO, a distributed optimizer, sharded FSDP."""
+    """Return the claims that make every rank write its own part: ZeRO, a distributed optimizer, sharded FSDP."""
     claims: list[Claim] = []
     if (known_int(job, "zero_stage", scope) or 0) >= 1:
         claims.extend(job.setting("zero_stage", scope))
@@ -79,7 +79,7 @@ plan_destinations = for_each_path(folder_state, destinations, quota=True)
 
 
 def is_shared(state: FolderState) -> bool:
-    """Whether other nodes see what one node writes there."""
+    """Return whether other nodes see the files that one node writes there."""
     return state.file_system in SHARED
 
 
@@ -95,7 +95,7 @@ class CheckpointSize:
 
 
 def checkpoint_size(job: Job, scope: Scope) -> CheckpointSize | None:
-    """The least size of a checkpoint, by the model's shape or name; None if they are not certain."""
+    """Return the least size of a checkpoint, by the model's shape or name; None if they are not certain."""
     launch = next((launch for launch in job.launches if launch.scope == scope), None)
     sized = _parameters(job, scope, launch)
     if sized is None:
@@ -129,7 +129,7 @@ def _has_option(launch: Launch | None, options: tuple[str, ...]) -> bool:
 
 
 def _kept(job: Job, scope: Scope) -> tuple[int | None, tuple[Claim, ...]]:
-    """The number of checkpoints that exist at once; a new one is written before the oldest is deleted."""
+    """Return the number of checkpoints that exist at once; a new one is written before the oldest is deleted."""
     kept = known_int(job, "checkpoints_kept", scope)
     if kept is not None and kept > 0:
         return kept + 1, job.setting("checkpoints_kept", scope)
@@ -211,7 +211,7 @@ def _temporary_fault(value: Scratch, *, compiles: bool) -> str:
 
 
 def _fault(value: Scratch) -> str:
-    """What prevents writing there, in words; empty if nothing does."""
+    """Return the reason why writing there fails, in words; empty if there is none."""
     state = value.folder
     named = state.resolved + (f" (from {value.variable})" if value.variable else "")
     if state.problem:
@@ -234,7 +234,7 @@ def _plan_home(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 
 
 def _kinds(job: Job) -> tuple[str, ...]:
-    """Kinds of folders that this job's libraries write to; compilers do so only with GPUs."""
+    """Return kinds of folders that this job's libraries write to; compilers do so only with GPUs."""
     if not job.launches:
         return ()
     return ("home", "triton", "extensions") if gpu_claims(job) else ("home",)
@@ -303,7 +303,6 @@ def _variable(kind: str) -> str:
 
 
 def _models(job: Job) -> dict[str, tuple[Claim, ...]]:
-    """The models of the hub that the job names."""
     named = ((name, claim) for claim in job.about("model_name") for name in claim.alternatives)
     found = grouped((name, claim) for name, claim in named if isinstance(name, str) and _ON_THE_HUB.match(name))
     return {name: tuple(claims) for name, claims in found.items()}

@@ -64,7 +64,7 @@ def pod_larger_than_instance(job: Job) -> Iterator[Verdict]:
 
 
 def _sizes(claim: Claim) -> tuple[int, ...]:
-    """The GPUs of every machine type that a label names; empty if one is unknown."""
+    """Return the GPUs of every machine type that a label names; empty if one is unknown."""
     found = []
     for text in texts(claim.value):
         prefix = next((label for label in _INSTANCE_LABELS if text.startswith(label)), None)
@@ -111,7 +111,7 @@ def job_larger_than_quota(job: Job) -> Iterator[Verdict]:
 
 
 def _larger_than(workload: Workload, quotas: Sequence[Claim], why: str) -> Verdict | None:
-    """Whether the GPUs of all pods are more than a quota; None if they request none."""
+    """Judge whether all pods together request more GPUs than a quota; None if they request none."""
     pods = [(role, role.in_force("pod_gpus") or role.in_force("pod_gpu_requests")) for role in workload.roles]
     requesting = [(role, gpus) for role, gpus in pods if gpus]
     if not requesting:
@@ -140,7 +140,7 @@ def _larger_than(workload: Workload, quotas: Sequence[Claim], why: str) -> Verdi
 
 
 def _starts_with_fewer(workload: Workload) -> bool:
-    """Whether an object may run with fewer pods: it is elastic, a smaller gang, or a Job of independent pods."""
+    """Return whether an object may run with fewer pods: it is elastic, a smaller gang, or a Job of independent pods."""
     pods = numbers(workload.pods())
     smaller = any(
         size and pods and min(size) < max(pods)
@@ -198,8 +198,9 @@ def queue_name_misspelt(job: Job) -> Iterator[Verdict]:
 
 
 def _is_misspelt(asked: str, name: str) -> bool:
-    """Whether one word of a name has a typing mistake. `gpu-h100` beside `gpu-h200` is another queue, and so is
-    `team-b` beside `team-a`.
+    """Return whether a name has a typing mistake in one word.
+
+    `gpu-h100` and `gpu-h200` are different queues, and so are `team-a` and `team-b`.
     """
     ours, theirs = re.split(r"[-_.]", asked), re.split(r"[-_.]", name)
     differing = [pair for pair in zip(ours, theirs, strict=False) if pair[0] != pair[1]]
@@ -212,7 +213,7 @@ def _is_misspelt(asked: str, name: str) -> bool:
 
 
 def _is_one_edit(first: str, second: str) -> bool:
-    """Whether two different words are equal but for one character, or for two neighbours that are swapped."""
+    """Return whether two different words are equal but for one character, or for two swapped neighbours."""
     short, long = sorted((first, second), key=len)
     start = next((at for at, letter in enumerate(short) if letter != long[at]), len(short))
     if len(long) != len(short):
@@ -295,7 +296,7 @@ def compute_domain_larger_than_job(job: Job) -> Iterator[Verdict]:
 
 
 def _same_namespace(job: Job, workload: Workload, other: Claim) -> bool:
-    """Whether an object may be in the same namespace as the job."""
+    """Return whether an object may be in the same namespace as the job."""
     theirs = [claim for claim in job.about("namespace") if claim.scope == other.scope]
     ours = workload.in_force("namespace")
     return not theirs or not ours or theirs[0].value == ours[0].value
@@ -468,7 +469,7 @@ def mesh_proxy_may_join_pods(job: Job) -> Iterator[Verdict]:
 
 
 def _is_off(workload: Workload, role: Role) -> bool:
-    """Whether the pod template disables injection; only a TrainJob passes its own annotations to the pods."""
+    """Return whether the pod template disables injection; only a TrainJob passes its own annotations to the pods."""
     stated = [
         claim for claim in role.every("mesh_injection") if claim.scope.role == role.name or workload.kind == "TrainJob"
     ]
@@ -674,14 +675,14 @@ def rdma_set_up_and_not_requested(job: Job) -> Iterator[Verdict]:
 
 
 def _sees_devices(role: Role) -> bool:
-    """Whether a pod may see the node's devices without a request: it is privileged, or mounts them."""
+    """Return whether a pod may see the node's devices without a request: it is privileged, or mounts them."""
     capabilities = {text for claim in role.every("pod_capability") for text in texts(claim.value)}
     mounted = [text for claim in role.every("host_path") for text in texts(claim.value)]
     return "privileged" in capabilities or any(map(_holds_devices, mounted))
 
 
 def _holds_devices(folder: str) -> bool:
-    """Whether a folder of the node holds its RDMA devices; `/dev/shm` has none."""
+    """Return whether a folder of the node holds its RDMA devices; `/dev/shm` has none."""
     return folder.rstrip("/") == "/dev" or folder.startswith("/dev/inf")
 
 
@@ -746,7 +747,7 @@ def host_name_of_no_pod(job: Job) -> Iterator[Verdict]:
 
 
 def _named_in_vain(workload: Workload, name: str, claim: Claim, unnamed: Claim) -> Verdict:
-    """The failure of a name where the pods of an object get none."""
+    """Return the failure of a host name whose object gives its pods no names."""
     is_job = unnamed.span == workload.head.span
     why = "the template has no `subdomain`" if is_job else placed(unnamed)
     return failed(
@@ -781,7 +782,7 @@ def _named_wrongly(workload: Workload, name: str, claim: Claim, wrong: str) -> V
 
 
 def _owner(host: str, names: Sequence[str]) -> str:
-    """The object whose pod a host looks like: that with the longest name that the host begins with."""
+    """Return the object whose pod a host seems to be: the one with the longest name that the host begins with."""
     return next((name for name in reversed(names) if host.startswith(f"{name}-")), "")
 
 

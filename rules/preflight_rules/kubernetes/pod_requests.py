@@ -107,7 +107,7 @@ def shared_memory_not_enlarged(job: Job) -> Iterator[Verdict]:
 
 
 def _wants_shm(workload: Workload, role: Role) -> str:
-    """Why a role's pods need /dev/shm; empty if they do not, or if unknown."""
+    """Return why a role's pods need /dev/shm; empty if they do not, or if that is unknown."""
     if role.gpus and min(role.gpus) > 1:
         return f"{joined(role.gpus)} GPUs in each pod"
     for own, scope in workload.launches():
@@ -325,7 +325,7 @@ def gpus_beside_cpu_backend(job: Job) -> Iterator[Verdict]:
 
 
 def _plain_backend(job: Job, scope: Scope) -> str:
-    """The value of `--backend`, which some programs use for something other than collectives."""
+    """Return the value of `--backend`, which some programs use for something other than collectives."""
     words = job.launch(scope.launch).arguments
     for index, word in enumerate(words):
         if word == "--backend":

@@ -27,16 +27,16 @@ class Claims:
             self._by_object.setdefault(claim.scope.launch, {}).setdefault(claim.quantity, []).append(claim)
 
     def about(self, quantity: str, scope: Scope) -> tuple[Claim, ...]:
-        """Every claim about a quantity in the scope of an object or of one of its roles."""
+        """Return every claim about a quantity in the scope of an object or of one of its roles."""
         return tuple(claim for claim in self.of(scope.launch, quantity, whole=True) if claim.scope.covers(scope))
 
     def of(self, launch: str, quantity: str, *, whole: bool = False) -> tuple[Claim, ...]:
-        """The claims in the scope of one object and its roles; with `whole` also those of the whole job."""
+        """Return the claims in the scope of one object and its roles; with `whole` also those of the whole job."""
         own = self._by_object.get(launch, {}).get(quantity, ())
         return (*self._by_object.get("", {}).get(quantity, ()), *own) if whole and launch else tuple(own)
 
     def everything(self, launch: str) -> Iterator[Claim]:
-        """All claims in the scope of one object."""
+        """Yield all claims in the scope of one object."""
         for found in self._by_object.get(launch, {}).values():
             yield from found
 
@@ -51,11 +51,11 @@ class Role:
     count: Claim
 
     def in_force(self, quantity: str) -> tuple[Claim, ...]:
-        """The claims about this role's pods that are in force."""
+        """Return the claims about this role's pods that are in force."""
         return strongest(claim for claim in self.every(quantity) if claim.relation is Relation.SETS)
 
     def every(self, quantity: str) -> tuple[Claim, ...]:
-        """All claims about this role's pods, including the object's own."""
+        """Return all claims about this role's pods, including the object's own."""
         return self.claims.about(quantity, self.scope)
 
     @property
@@ -101,7 +101,7 @@ class Workload(NamedTuple):
         return self.head.scope
 
     def in_force(self, quantity: str) -> tuple[Claim, ...]:
-        """The claims about the object as a whole."""
+        """Return the claims about the object as a whole."""
         return tuple(claim for claim in self.claims.of(self.id, quantity) if claim.scope == self.scope)
 
     @property
@@ -118,18 +118,18 @@ class Workload(NamedTuple):
         return tuple(role for role in self.roles if role.trains)
 
     def pods(self, roles: tuple[Role, ...] | None = None) -> Value:
-        """The total number of pods of the given roles, or of all roles."""
+        """Return the total number of pods of the given roles, or of all roles."""
         counted = self.roles if roles is None else roles
         if not counted:
             return Unresolved("the number of pods is not given")
         return lift(lambda *each: sum(int(str(n)) for n in each), *(role.count.value for role in counted))
 
     def gangs(self) -> tuple[Claim, ...]:
-        """The claims that make its pods start together, of any role."""
+        """Return the claims that make its pods start together, of any role."""
         return self.claims.of(self.id, "gang")
 
     def launches(self) -> tuple[tuple[Role, Scope], ...]:
-        """The launch lines of its containers, each with its role and scope."""
+        """Return the launch lines of its containers, each with its role and scope."""
         found: list[tuple[Role, Scope]] = []
         for claim in self.claims.of(self.id, "workload_launch"):
             role = next((role for role in self.roles if role.name == claim.scope.role), None)
@@ -143,13 +143,13 @@ class Workload(NamedTuple):
         return tuple(host for claim in self.in_force("pod_hosts") for host in items(claim.value))
 
     def has_host(self, host: str) -> bool:
-        """Whether one of its pods, or a service, has this name; `.NAMESPACE.svc` may follow."""
+        """Return whether one of its pods, or a service, has this name; `.NAMESPACE.svc` may follow."""
         forms = (re.escape(form).replace(r"\{i\}", r"\d+") for form in self.hosts)
         return any(re.match(rf"{form}(?:\.|$)", host) for form in forms)
 
 
 def workloads(job: Job) -> Iterator[Workload]:
-    """Every object of the job's files that starts pods."""
+    """Yield every object of the job's files that starts pods."""
     heads = job.about("workload")
     claims = Claims(job) if heads else None
     for claim in heads:
@@ -158,7 +158,7 @@ def workloads(job: Job) -> Iterator[Workload]:
 
 
 def certainly(value: Value, minimum: int) -> bool:
-    """Whether every alternative of a number is at least `minimum`."""
+    """Return whether every alternative of a number is at least `minimum`."""
     found = numbers(value)
     return bool(found) and min(found) >= minimum
 
@@ -373,7 +373,7 @@ def variable_not_expanded_in_arguments(job: Job) -> Iterator[Verdict]:
 
 
 def quoted_plainly(claim: Claim) -> str:
-    """The claim as written, without its value, because the variable is not expanded."""
+    """Return the claim as written. Its value is left out, because the variable is not expanded."""
     return f"`{claim.spelling}`"
 
 
@@ -423,7 +423,7 @@ def operator_variable_set_by_hand(job: Job) -> Iterator[Verdict]:
 
 
 def _equals_operator_value(workload: Workload, claim: Claim) -> bool:
-    """Whether a value equals the one that the operator sets."""
+    """Return whether a value equals the one that the operator sets."""
     if claim.quantity == "env.MASTER_PORT":
         return texts(claim.value) == ("23456",)
     if claim.quantity == "env.WORLD_SIZE":
@@ -479,7 +479,7 @@ def image_tag_moves(job: Job) -> Iterator[Verdict]:
 
 
 def _is_mutable_tag(image: str) -> bool:
-    """Whether an image has no tag, or `latest`, and no digest."""
+    """Return whether an image has no tag, or `latest`, and no digest."""
     name = image.strip().rpartition("/")[2]
     return bool(name) and "@" not in name and name.partition(":")[2] in ("", "latest")
 
@@ -553,7 +553,7 @@ def gpus_differ_between_roles(job: Job) -> Iterator[Verdict]:
 
 
 def _of_trainers(job: Job, quantity: str) -> Iterator[tuple[Workload, list[Claim], Verdict | None]]:
-    """Workloads whose trainers run one program, with a claim of each; and the verdict if one is not known."""
+    """Yield workloads whose trainers run one program, with a claim of each, and a verdict if one is unknown."""
     for workload in workloads(job):
         trainers = workload.trainers
         if workload.kind not in _ONE_PROGRAM or len(trainers) < 2:
@@ -643,7 +643,7 @@ def pods_not_gang_scheduled(job: Job) -> Iterator[Verdict]:
 
 
 def certainly_alone(value: object) -> bool:
-    """Whether there is at most one pod."""
+    """Return whether there is at most one pod."""
     found = numbers(value)  # type: ignore[arg-type]
     return bool(found) and max(found) <= 1
 

@@ -46,7 +46,7 @@ class Setup(NamedTuple):
     path: str = ""
 
     def claims(self, quantity: str) -> tuple[Claim, ...]:
-        """Accelerate's own claims in force about a quantity."""
+        """Return Accelerate's own claims in force about a quantity."""
         scope = self.launch.scope if self.launch is not None else WHOLE_JOB
         return strongest(
             claim
@@ -55,16 +55,16 @@ class Setup(NamedTuple):
         )
 
     def number(self, quantity: str) -> int | None:
-        """The single number that a quantity has; None where there is none, several, or an unknown one."""
+        """Return the single number that a quantity has; None where there is none, several, or an unknown one."""
         return known_number(job_value(self.claims(quantity))) if self.claims(quantity) else None
 
     def text(self, quantity: str) -> str:
-        """The single string that a quantity has; empty where there is none, several, or an unknown one."""
+        """Return the single string that a quantity has; empty where there is none, several, or an unknown one."""
         return (known_text(job_value(self.claims(quantity))) if self.claims(quantity) else None) or ""
 
 
 def setups(job: Job) -> tuple[Setup, ...]:
-    """Every launch by Accelerate; without any, every Accelerate configuration that was found."""
+    """Return every launch by Accelerate; without any, every Accelerate configuration that was found."""
     launches = [
         launch
         for launch in job.launches
@@ -82,7 +82,7 @@ def setups(job: Job) -> tuple[Setup, ...]:
 def _setups_with(
     *quantities: str, where: Callable[[Setup], bool] = lambda setup: True
 ) -> Callable[[Job], Iterator[Question[Setup]]]:
-    """Ask about each setup that has all of the quantities."""
+    """Return a question about each setup that has all of these quantities."""
 
     def each(job: Job) -> Iterator[Question[Setup]]:
         for setup in setups(job):
@@ -133,7 +133,7 @@ def accelerate_processes_counted_per_machine(question: Question[Setup]) -> Verdi
 
 
 def _differs_from_others(setup: Setup) -> bool:
-    """Whether the files of several machines give different numbers, which ACC003 reports."""
+    """Return whether the files of several machines give different numbers, which ACC003 reports."""
     if setup.launch is not None:
         return False
     return len({other.number("world_size") for other in setups(setup.job)}) > 1
@@ -181,7 +181,7 @@ def _total_finding(setup: Setup, world: Claim, machines: Claim, total: int, coun
 
 
 def _more_than_gpus(setup: Setup, world: Claim, machine_gpus: tuple[Claim, int], each: int) -> Verdict:
-    """For a configuration without a launch; with one, GPU001 reports it."""
+    """Return the verdict on a configuration without a launch; with one, GPU001 reports it."""
     return failed(
         setup.subject,
         f"{quoted(world)} starts {counted(each, 'process', 'processes')} on each machine, but"
@@ -194,7 +194,7 @@ def _more_than_gpus(setup: Setup, world: Claim, machine_gpus: tuple[Claim, int],
 
 
 def _machine_gpus(setup: Setup) -> tuple[Claim, int] | None:
-    """The GPUs of one machine, and the claim that gives them."""
+    """Return the GPUs of one machine, and the claim that gives them."""
     if setup.launch is not None:
         gpu_counts = gpus(setup.job, setup.launch)
         found = numbers(gpu_counts[0]) if gpu_counts is not None else ()
@@ -206,7 +206,7 @@ def _machine_gpus(setup: Setup) -> tuple[Claim, int] | None:
 
 
 def several(setup: Setup) -> bool:
-    """Whether the setup certainly spans more than one machine."""
+    """Return whether the setup certainly spans more than one machine."""
     count = setup.number("nodes")
     return count is not None and count > 1
 
@@ -406,7 +406,7 @@ def accelerate_deepspeed_file_without_zero(job: Job) -> Iterator[Verdict]:
 
 
 def _files(job: Job, launch: Launch) -> list[str]:
-    """The DeepSpeed files that Accelerate itself is given: by its option, or by its configuration."""
+    """Return the DeepSpeed files that Accelerate itself reads, named by its option or its configuration."""
     own = {claim.span.path for claim in job.about("accelerate_key", launch.scope)}
     found = []
     for reference in job.references:
@@ -485,7 +485,7 @@ def _known_keys() -> frozenset[str]:
 
 
 def _is_gone(key: str, version: str) -> bool:
-    """Whether the release that the job's files pin no longer has the key, or does not have it yet."""
+    """Return whether the release that the job's files pin no longer has the key, or does not have it yet."""
     row = load_table("accelerate_config").find(key)
     return (
         bool(version) and row is not None and key not in _CONVERTED and in_range(version, row.since, row.until) is False
@@ -504,12 +504,12 @@ def _misspelt(claim: Claim, key: str, near: str, section: str) -> Verdict:
 
 
 def _renamed(claim: Claim, key: str, near: str) -> Fix | None:
-    """Unsafe: the setting then takes effect, and the intended key is a guess."""
+    """Return an unsafe fix, because the setting then takes effect and the intended key is a guess."""
     return make_fix(f"rename {key} to {near}", replace_text(claim, key, near), safe=False) if near else None
 
 
 def _similar_key_of_section(section: str, key: str) -> str:
-    """The known option that a key of a section probably misspells."""
+    """Return the known option that a key of a section probably misspells."""
     prefix = _PREFIXES.get(section, "")
     full = key if not prefix or key.startswith(prefix.rstrip("_")) else prefix + key
     options = load_table("accelerate_launch").names()
@@ -729,12 +729,11 @@ _EQUAL = {
 
 
 def _has_machine_rank(setup: Setup) -> bool:
-    """Whether the setup gives its own machine rank."""
     return any(claim.strength > Strength.DEFAULT for claim in setup.claims("node_rank"))
 
 
 def _in_range(setup: Setup) -> Verdict | None:
-    """For a configuration without a launch; RDV005 reports launch lines."""
+    """Return the verdict on a configuration without a launch; RDV005 reports launch lines."""
     ranks, machines = setup.claims("node_rank"), setup.claims("nodes")
     if undecided_verdict := undecided(setup.subject, (*ranks, *machines)):
         return undecided_verdict
@@ -809,7 +808,7 @@ def _values(claims: Sequence[Claim]) -> set[object]:
 
 
 def _is_first_machine(setup: Setup, claims: Sequence[Claim]) -> bool:
-    """Whether this is machine 0 with a loopback address, which is fine: its store listens on all addresses."""
+    """Return whether this is machine 0 with a loopback address, which is fine: its store listens on all addresses."""
     return setup.number("node_rank") == 0 and any(is_loopback(text) for c in claims for text in texts(c.value))
 
 

@@ -75,7 +75,7 @@ def reaching_launcher_started_on_each_node(job: Job) -> Iterator[Verdict]:
 
 
 def _copies(job: Job, launch: Launch) -> tuple[Claim, ...]:
-    """The claims that state how often the launcher is started; empty for once or unknown."""
+    """Return the claims that state how often the launcher is started; empty if once or unknown."""
     open_ones: tuple[Claim, ...] = ()
     for name in ("tasks", "tasks_per_node", "nodes"):
         claims = tuple(c for c in job.setting(name, launch.scope) if c.source in ("slurm", "mpirun", "pdsh", "clush"))
@@ -310,7 +310,7 @@ def rank_started_twice(job: Job) -> Iterator[Verdict]:
 
 
 def _numbers_taken(job: Job) -> Iterator[Verdict]:
-    """Whether processes that a script starts for one group take different numbers."""
+    """Judge whether processes that a script starts for one group have different ranks."""
     found: dict[tuple[str, Value], list[tuple[Launch, Claim]]] = {}
     for launch in job.launches:
         for claim in job.about("taken_number", launch.scope):
@@ -509,6 +509,6 @@ def _devices(launch: Launch, claim: Claim, other: Claim) -> Verdict:
 
 
 def _listed_devices(claim: Claim) -> frozenset[str]:
-    """The devices that a claim about CUDA_VISIBLE_DEVICES certainly lists; "-1" and an empty list hide all."""
+    """Return the devices that a claim about CUDA_VISIBLE_DEVICES certainly lists; "-1" and an empty list hide all."""
     lists = [{part.strip() for part in text.split(",")} - {"", "-1"} for text in texts(claim.value)]
     return frozenset(set.intersection(*lists)) if lists else frozenset()

@@ -24,12 +24,12 @@ _LIBRARY_VARIABLES = re.compile(
 
 
 def _is_mpirun(launch: Launch) -> bool:
-    """Whether mpirun itself starts the ranks, not horovodrun."""
+    """Return whether mpirun itself starts the ranks, not horovodrun."""
     return "mpirun" in launch.wrappers
 
 
 def _starts_by_itself(stated: Stated[Launch]) -> bool:
-    """Whether it is Open MPI, or may be, without a scheduler that gives it the hosts."""
+    """Return whether this is, or may be, Open MPI without a scheduler that gives it the hosts."""
     is_mpich = _implementation(stated.job, stated.launch) == ("mpich",)
     return _is_mpirun(stated.launch) and not _scheduled(stated.job) and not is_mpich
 
@@ -255,7 +255,7 @@ def mpi_variable_stays_behind(job: Job) -> Iterator[Verdict]:
 
 
 def _launched_by_operator(job: Job) -> Iterator[tuple[Launch, Claim]]:
-    """The launches of MPIJobs with Open MPI, and the claim about the number of their workers."""
+    """Yield the MPIJobs' launches with Open MPI, and the claim about the number of their workers."""
     for launch in _mpi_launches(job):
         implementations = _implementation(job, launch)
         if job.setting("hosts", launch.scope) or implementations not in ((), ("openmpi",)):
@@ -274,7 +274,7 @@ def _launched_by_operator(job: Job) -> Iterator[tuple[Launch, Claim]]:
 
 
 def _kept_by_launcher(job: Job, launch: Launch, workers: Claim, passed_on: Sequence[Claim]) -> list[Claim]:
-    """Variables of the launcher that neither mpirun passes on nor the workers have."""
+    """Return the launcher's variables that mpirun does not pass on and the workers do not set."""
     names = {str(name) for claim in passed_on for value in claim.alternatives for name in _names(value)}
     own = {claim.quantity for claim in job.claims if claim.scope == workers.scope and claim.quantity.startswith("env.")}
     return [
@@ -293,7 +293,7 @@ def _names(value: object) -> tuple[object, ...]:
 
 
 def _exported(job: Job, launch: Launch, passed_on: Claim) -> list[Claim]:
-    """Variables of libraries that the script exports and mpirun does not name."""
+    """Return the libraries' variables that the script exports and mpirun does not pass on."""
     names = {str(name) for value in passed_on.alternatives if isinstance(value, tuple) for name in value}
     return [
         claim
@@ -398,14 +398,13 @@ _USER = re.compile(r"\s(?:-u|--user)[\s=]")
 
 
 def _granted(quantity: str) -> Asked:
-    """What the header of a batch script of Slurm asks for."""
+    """Return the claims about what a Slurm batch script requests in its header."""
     return lambda job, scope: [
         claim for claim in job.about(quantity) if claim.source == "slurm" and not claim.scope.launch
     ]
 
 
 def _takes_slots_of_slurm(stated: Stated[Launch]) -> bool:
-    """Whether mpirun starts the ranks on the slots that Slurm gives."""
     job, scope = stated.job, stated.scope
     has_header = any(claim.source == "slurm" for claim in job.about("batch_directive"))
     chosen = job.setting("hosts", scope) or job.setting("oversubscribe", scope) or job.about("host_slots", scope)
@@ -524,7 +523,7 @@ def horovod_hosts_without_slots(job: Job) -> Iterator[Verdict]:
 
 
 def _bad_hosts(claim: Claim) -> list[str]:
-    """Hosts of `-H` without slots, as written; empty where the value contains a variable."""
+    """Return hosts of `-H` without slots, as written; empty where the value contains a variable."""
     if "$" in claim.spelling:
         return []
     written = re.sub(r"^-+\S*?[\s=]+", "", claim.spelling).strip("\"'")

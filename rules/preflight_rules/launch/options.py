@@ -105,7 +105,7 @@ _WHOLE_SINCE = {"accelerate": "0.18"}
 
 
 def _is_abbreviation(job: Job, program: str, name: str, tables: Sequence[Generated]) -> bool:
-    """Whether the pinned release takes the beginning of an option for the option, as no other begins like it."""
+    """Return whether the pinned release accepts the beginning of an option, because no other option begins like it."""
     version = pinned(job, tables[0].distribution) if program in _WHOLE_SINCE else ""
     spellings = [each for table in tables for each in table.spellings()]
     meant = {each.replace("_", "-") for each in spellings if each.startswith(name)}
@@ -113,13 +113,13 @@ def _is_abbreviation(job: Job, program: str, name: str, tables: Sequence[Generat
 
 
 def _is_known_release(job: Job, table: Generated) -> bool:
-    """Whether the job's files pin a release of the launcher that the table is not older than."""
+    """Return whether the job's files pin a launcher release that the table covers."""
     version = pinned(job, table.distribution)
     return bool(version) and in_range(version, "", table.newest) is True
 
 
 def _tables(launch: Launch, claim: Claim) -> tuple[str, tuple[Generated, ...]]:
-    """The program that reads an option, and its tables."""
+    """Return the program that reads an option, and its tables."""
     if claim.source in _STARTERS:
         program, names = claim.source, _STARTERS[claim.source]
     else:
@@ -144,7 +144,7 @@ def _unknown_option(job: Job, launch: Launch, claim: Claim, program: str, tables
 
 
 def _intended_option(name: str, tables: tuple[Generated, ...]) -> str:
-    """The launcher's own option that is probably meant; empty when there is none."""
+    """Return the launcher's own option that is probably meant; empty when there is none."""
     spellings = sorted({spelling for table in tables for spelling in table.spellings()})
     plain = name.lstrip("-").replace("-", "_")
     # The same name with `-` for `_`, or the reverse.
@@ -219,7 +219,7 @@ def _row(claim: Claim, table: Generated) -> Row | None:
 
 
 def _is_program(launch: Launch, text: str) -> bool:
-    """Whether the value of the last option is the program, which the launch then lacks."""
+    """Return whether the value of the last option is the program, which the launch then lacks."""
     return not launch.program and text.endswith(".py")
 
 
@@ -238,7 +238,7 @@ def _without_value(launch: Launch, claim: Claim, program: str) -> Verdict:
 
 
 def _number(launch: Launch, claim: Claim, row: Row, program: str) -> Verdict:
-    """Whether the parser can convert the value, and the program accepts it."""
+    """Judge whether the parser can convert the value, and the program accepts it."""
     convert = int if row.kind == "int" else float
     least, most = _BOUNDS.get(program, {}).get(row.dest, (-math.inf, math.inf))
     beyond = False
@@ -351,7 +351,7 @@ def launcher_option_behind_program(job: Job) -> Iterator[Verdict]:
 
 
 def _given_to_launcher(job: Job, launch: Launch) -> set[str]:
-    """The options of the launcher itself; one that is repeated after the program is meant for the program."""
+    """Return the launcher's own options. An option that is repeated after the program is meant for the program."""
     return {
         _bare_name(claim.spelling.partition("=")[0].partition(" ")[0])
         for claim in job.claims
@@ -485,7 +485,7 @@ _SUBMITTED = frozenset(("ssh", "bsub", "qsub", "sbatch", "sky", "pdsh", "clush")
 
 
 def _joined_value(claim: Claim, word: str) -> Fix | None:
-    """`--trainer_num =1` without its space."""
+    """Return a fix that removes the space in `--trainer_num =1`."""
     blank = re.search(rf"\s+{re.escape(word)}$", claim.spelling) if re.fullmatch(r"=\d+", word) else None
     if blank is None:
         return None

@@ -92,14 +92,14 @@ def configuration_given_as_program(job: Job) -> Iterator[Verdict]:
 
 
 def _is_module_name(launch: Launch) -> bool:
-    """Whether a launch names a module instead of a file: `src.train`."""
+    """Return whether a launch names a module instead of a file: `src.train`."""
     as_module = re.search(r"\s(?:-m|--module)\s", launch.span.snippet) is not None
     name = re.fullmatch(r"[a-z_]\w*(?:\.[a-z_]\w*)*\.(\w+)", launch.program)
     return name is not None and not as_module and name[1] not in _PROGRAMS and not launch.program.endswith(_DATA)
 
 
 def _program_after(launch: Launch) -> str | None:
-    """The script among the arguments of a launch whose program has the form of a plain word."""
+    """Return the script among a launch's arguments if its program is a plain word."""
     as_module = re.search(r"\s(?:-m|--module)\s", launch.span.snippet)
     if as_module is not None or not re.fullmatch(r"\w+", launch.program):
         return None
@@ -251,7 +251,7 @@ def program_refuses_launch(job: Job) -> Iterator[Verdict]:
 
 
 def _words(launch: Launch) -> Iterator[str]:
-    """The options among the arguments of a program, up to one that is not known, after which a word may be a value."""
+    """Yield the options among a program's arguments up to the first unknown one, after which a word may be a value."""
     for text in launch.arguments:
         if text is None or text == "--":
             return
@@ -388,7 +388,7 @@ def local_rank_option_of_old_torch(job: Job) -> Iterator[Verdict]:
 
 
 def _majors(job: Job, scope: Scope) -> set[int]:
-    """The major versions of torch that the files pin; empty unless all are known."""
+    """Return the major versions of torch that the files pin; empty unless all are known."""
     pinned = [text for claim in job.about("package", scope) for text in texts(claim.value)]
     releases = [text.partition("==")[2].strip() for text in pinned if text.partition("==")[0].strip() == "torch"]
     majors = [release.partition(".")[0] for release in releases]
@@ -396,13 +396,13 @@ def _majors(job: Job, scope: Scope) -> set[int]:
 
 
 def _definitely_refused(job: Job, scope: Scope) -> bool:
-    """Whether the files pin torch 2 or newer only, and the script's parser stops at options that it does not know."""
+    """Return whether the files pin only torch 2 or newer, and the script's parser stops at unknown options."""
     new = min(_majors(job, scope), default=0) >= 2
     return new and any(claim.alternatives == (True,) for claim in job.about("strict_arguments", scope))
 
 
 def _both_spellings(declared: Sequence[Claim]) -> Fix | None:
-    """The new spelling before the old one: argparse still stores the value as `local_rank`."""
+    """Return a fix that adds the new spelling before the old one: argparse still stores it as `local_rank`."""
     edits = []
     for claim in declared:
         quote = claim.span.snippet[claim.span.column - 1 : claim.span.column]
@@ -601,7 +601,7 @@ def ranked_script_without_launcher(job: Job) -> Iterator[Verdict]:
 
 
 def _rank_variables(job: Job, launch: Launch) -> tuple[dict[str, Any] | None, Claim | None]:
-    """The row of what starts a launch, and the workload whose pods it runs in, if the row is about pods."""
+    """Return the table's row for the starter of a launch, and the workload of its pods if the row is about pods."""
     pods = {claim.span for claim in job.about("workload_launch") if launch.id in texts(claim.value)}
     kinds = [claim for claim in job.about("workload") if claim.span in pods]
     for row in table("rank_variables")["launcher"]:

@@ -141,7 +141,7 @@ def _is_on_line(span: Span, line: Claim) -> bool:
 
 
 def _unresolved(job: Job) -> tuple[Claim, ...]:
-    """The frameworks and their companions whose release only run time knows."""
+    """Return the claims of frameworks and companions whose release is known only at run time."""
     claims = [claim for claim in job.about("package") if isinstance(claim.value, Unresolved)]
     known = {*_PROTOCOL_FRAMEWORKS, *companions()}
     return tuple(
@@ -150,7 +150,7 @@ def _unresolved(job: Job) -> tuple[Claim, ...]:
 
 
 def _on_each_node(job: Job, launch: Launch, line: Claim) -> bool | None:
-    """Whether an install line of the launch's own script runs on each of several nodes; None if unknown."""
+    """Return whether an install line of the launch's own script runs on every node; None if unknown."""
     value, claims = nodes_spanned(job, launch)
     if launch.span.path != line.span.path or not claims:
         return False
@@ -219,7 +219,7 @@ def framework_versions_differ(job: Job) -> Iterator[Verdict]:
 
 
 def _exclude(release: str, other: str) -> bool:
-    """Whether one specifier pins a release that the other excludes."""
+    """Return whether one specifier pins a release that the other excludes."""
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
     for fixed, against in ((release, other), (other, release)):
@@ -301,7 +301,7 @@ def wheel_and_image_cuda_differ(job: Job) -> Iterator[Verdict]:
 
 
 def _differing_wheels(wheels: Sequence[tuple[str, Claim]]) -> tuple[tuple[str, Claim], tuple[str, Claim]] | None:
-    """Two wheels for different CUDA releases that one Dockerfile installs."""
+    """Return two wheels for different CUDA releases that one Dockerfile installs."""
     built = [(cuda, claim) for cuda, claim in wheels if claim.source == "image"]
     for other in built[1:]:
         if other[0] != built[0][0] and other[1].span.path == built[0][1].span.path:
@@ -365,7 +365,7 @@ def torch_companion_built_for_another_torch(job: Job) -> Iterator[Verdict]:
 
 
 def _of_wheel(job: Job, torch: _Package, other: _Package, wanted: str) -> Verdict:
-    """The verdict on a wheel that names the release of torch it is built for."""
+    """Return the verdict on a wheel that names the release of torch it is built for."""
     if wanted == _minor(torch.version):
         return passed(f"{job.name} {other.name}")
     return failed(
@@ -593,7 +593,7 @@ def named_releases_refuse_each_other(job: Job) -> Iterator[Verdict]:
 
 
 def _is_listed(job: Job, package: _Named) -> bool:
-    """Whether a list of packages names it that nothing in the job installs from."""
+    """Return whether the package is named by a list that nothing in the job installs from."""
     read = {reference.target for reference in job.references if reference.role == "requirements"}
     return package.claim.source == "requirements" and package.claim.span.path not in read
 
@@ -603,7 +603,7 @@ def _is_of_a_day(package: _Named) -> bool:
 
 
 def _lower_bounds(needed: str) -> str:
-    """The parts of a requirement that exclude old releases."""
+    """Return the parts of a requirement that exclude old releases."""
     return ",".join(part for part in needed.split(",") if part.strip().startswith((">", "~")))
 
 
@@ -612,7 +612,9 @@ _RELEASED_WITH_TORCH = frozenset(("torchvision", "torchaudio", "torchtext", "tor
 
 
 def _refused(job: Job, package: _Named, other: _Named, needed: str, named: list[_Named], *, exact: bool) -> bool:
-    """Whether what a package requires of another is excluded by this place, and by every other place that names it."""
+    """Return whether this place, and every other that names the package, excludes a release that another package
+    requires.
+    """
     if not exact and "==" in needed and package.name not in _RELEASED_WITH_TORCH:
         # What another patch pins says nothing of this one.
         return False
@@ -627,7 +629,7 @@ def _refused(job: Job, package: _Named, other: _Named, needed: str, named: list[
 
 
 def _installed_together(job: Job, one: Claim, other: Claim) -> bool:
-    """Whether one installer decides about both: they are in one requirements file, or in one command."""
+    """Return whether one installer decides about both: they are in one requirements file, or in one command."""
     if one.span.path != other.span.path:
         return False
     if one.source == other.source == "requirements":
@@ -661,7 +663,7 @@ _PYTHONS = [f"3.{minor}.99" for minor in range(5, 20)]
 
 
 def _excludes(needed: str, other: _Named) -> bool:
-    """Whether no release that a place allows is one that is required."""
+    """Return whether a place allows none of the required releases."""
     from packaging.specifiers import SpecifierSet
 
     wanted = SpecifierSet(needed)
@@ -679,12 +681,12 @@ def _excludes(needed: str, other: _Named) -> bool:
 
 
 def _shown(needed: str) -> str:
-    """What is required, without the single releases that are left out of it, if there is anything else."""
+    """Return the requirement without single excluded releases, unless it consists of them."""
     return ",".join(part for part in reversed(needed.split(",")) if not part.startswith("!=")) or needed
 
 
 def _row(name: str, release: Version) -> dict[str, Any] | None:
-    """What a release requires, or the newest one of its minor version; None where neither was read."""
+    """Return the requirements of a release, or of the newest one of its minor version; None if neither was read."""
     from packaging.version import Version
 
     rows = table("requirements").get(name, ())

@@ -136,7 +136,7 @@ def _agreement(job: Job, quantity: str, subject: str, scope: Scope, launch: Laun
 
 
 def _are_agents(job: Job, launch: Launch, requires: Sequence[Claim]) -> bool:
-    """Whether srun starts an agent in every task, and the agents are as many as the nodes that each expects."""
+    """Return whether srun starts one agent per task, and as many agents as each expects nodes."""
     stated = [job_value(job.setting(name, launch.scope)) for name in ("nodes", "tasks_per_node")]
     agents = numbers(lift(lambda nodes, tasks: int(nodes) * int(tasks), *stated))
     numbered = launch.launcher in ("torchrun", "torch.distributed.launch") and "srun" in launch.wrappers
@@ -144,7 +144,7 @@ def _are_agents(job: Job, launch: Launch, requires: Sequence[Claim]) -> bool:
 
 
 def _may_start_ranks(job: Job, launch: Launch | None) -> bool:
-    """Whether a line without a launcher of ranks starts a program that is not among the files."""
+    """Return whether a line without a launcher of ranks starts a program that is not among the files."""
     if launch is None or launch.launcher not in ("python", *SPREADING_WRAPPERS):
         return False
     programs = texts(job_value([claim for claim in job.about("script") if claim.scope == launch.scope]))
@@ -152,10 +152,10 @@ def _may_start_ranks(job: Job, launch: Launch | None) -> bool:
 
 
 def _other_objects(job: Job, launch: Launch | None, sets: Sequence[Claim]) -> tuple[Claim, ...] | None:
-    """The numbers of pods in other Kubernetes objects that start nodes of the same group; None if they are not known.
+    """Return the pod counts of other Kubernetes objects that start nodes of the same group; None if they are unknown.
 
-    One object may hold the pod of the master, and another those of the workers: their launch lines name one master. A
-    launch line with its own node rank is one node of a group.
+    One object may hold the master's pod and another the workers': their launch lines name one master. A launch line
+    with its own node rank is one node of a group.
     """
     if launch is None or len(sets) != 1 or sets[0].source != "kubernetes" or sets[0].spelling.startswith("numNodes"):
         # A TrainJob starts all nodes of its group.
@@ -183,7 +183,7 @@ def _other_objects(job: Job, launch: Launch | None, sets: Sequence[Claim]) -> tu
 
 
 def _has_master(job: Job, launch: Launch, master: str) -> bool:
-    """Whether the master may be a pod of the object that holds a launch line; any service may lead to one."""
+    """Return whether the master may be a pod of the launch line's object; any service may lead to one."""
     if not re.match(r"[^.]+-\d+(?:\.|$)", master):
         return True
     for workload in workloads(job):
@@ -242,7 +242,7 @@ def _contradiction(
 
 
 def _waits_at(quantity: str, started: tuple[int, ...], wanted: tuple[int, ...]) -> str:
-    """The claims of the rendezvous at which ranks wait for those that are never started."""
+    """Return the rendezvous claims where ranks wait for ranks that are never started."""
     too_few = len(started) == len(wanted) == 1 and wanted[0] > started[0]
     return "rendezvous" if too_few and quantity in ("nodes", "world_size") else ""
 
@@ -269,7 +269,7 @@ def _consequence(quantity: str, started: tuple[int, ...], wanted: tuple[int, ...
 
 
 def _range(noun: str, first: int, end: int) -> str:
-    """`Node 4`, `Nodes 4 to 7`."""
+    """Return a text such as `Node 4` or `Nodes 4 to 7`."""
     return f"{noun} {first}" if end - first == 1 else f"{noun}s {first} to {end - 1}"
 
 
@@ -280,7 +280,7 @@ def _is_spread(launch: Launch | None) -> bool:
 def _severity(
     quantity: str, started: tuple[int, ...], wanted: tuple[int, ...], launch: Launch | None, required: Claim
 ) -> Severity | None:
-    """Warning where the job runs, but with idle nodes or separate copies; otherwise error."""
+    """Return a warning if the job runs, but with idle nodes or separate copies; otherwise an error."""
     is_partial = quantity == "nodes" and max(wanted) < min(started) and (max(wanted) == 1 or not _is_spread(launch))
     return Severity.WARNING if is_partial or required.strength is Strength.DEFAULT else None
 
@@ -473,7 +473,7 @@ def processes_differ_between_nodes(job: Job) -> Iterator[Verdict]:
 
 
 def _slots(launch: Launch, slots: Sequence[Claim]) -> Verdict:
-    """Whether the hosts of one launch hold equal numbers of ranks."""
+    """Judge whether the hosts of one launch have equal numbers of ranks."""
     other = next((claim for claim in slots if not set(claim.alternatives) & set(slots[0].alternatives)), None)
     if other is None:
         return passed(launch.id)
@@ -496,19 +496,19 @@ _GPU_BACKENDS = frozenset({"nccl", "cpu:gloo,cuda:nccl"})
 
 
 def processes(job: Job, launch: Launch) -> tuple[Claim, ...]:
-    """The claims that give the number of ranks on each node."""
+    """Return the claims that give the number of ranks on each node."""
     if launch.launcher == "srun":
         return job.setting("tasks_per_node", launch.scope)
     return job.setting("processes_per_node", launch.scope)
 
 
 def _several(values: Sequence[Plain], singular: str, many: str = "") -> str:
-    """`1 GPU`, `2 GPUs`, `1 or 2 GPUs`."""
+    """Return a text such as `1 GPU`, `2 GPUs` or `1 or 2 GPUs`."""
     return counted(joined(values) if tuple(values) != (1,) else 1, singular, many)
 
 
 def gpus(job: Job, launch: Launch) -> tuple[Value, tuple[Claim, ...]] | None:
-    """The claims that give the GPUs of each node: those that are visible, unless fewer are granted."""
+    """Return the GPUs of each node with their claims: the visible ones, unless fewer are granted."""
     visible, granted = (job.setting(name, launch.scope) for name in ("env.CUDA_VISIBLE_DEVICES", "gpus_per_node"))
     if not visible:
         return (job_value(granted), granted) if granted else None
@@ -522,12 +522,14 @@ def _count(item: object) -> int:
 
 
 def counts_one_machine(total: int, machines: int, devices: int) -> bool:
-    """Whether the total number of processes equals the GPUs of one machine, and so is probably that machine's count."""
+    """Return whether the total number of processes equals the GPUs of one machine, and so is probably that machine's
+    count.
+    """
     return machines > 1 and total == devices
 
 
 def _on_cpu(job: Job, launch: Launch) -> bool:
-    """Whether the ranks use gloo or MPI and so need no GPU each."""
+    """Return whether the ranks use gloo or MPI and so need no GPU each."""
     claims = job.setting("backend", launch.scope)
     found = {text.lower() for claim in claims for text in texts(claim.value)}
     return bool(found) and not found & _GPU_BACKENDS
@@ -602,7 +604,7 @@ def _severity_of_gpus(job: Job, launch: Launch) -> Severity | None:
 
 
 def _reported_by_acc001(job: Job, launch: Launch, devices: tuple[int, ...]) -> bool:
-    """Whether Accelerate's total is that of one machine, which ACC001 reports."""
+    """Return whether Accelerate's total is that of one machine, which ACC001 reports."""
     total = numbers(job_value(job.setting("world_size", launch.scope)))
     machines = numbers(job_value(job.requiring("nodes", launch.scope)))
     if launch.launcher != "accelerate" or len(total) != 1 or len(machines) != 1:
@@ -697,7 +699,7 @@ def device_shown_twice(question: LaunchQuestion) -> Verdict | None:
 
 
 def _repeated(devices: list[str]) -> str:
-    """The first entry that is repeated; empty if there is none."""
+    """Return the first entry that is repeated; empty if there is none."""
     return next((device for device in devices if device and devices.count(device) > 1), "")
 
 
@@ -732,14 +734,14 @@ def gpus_of_different_models(job: Job) -> Iterator[Verdict]:
 
 
 def _parts(job: Job) -> Iterator[Verdict]:
-    """The parts of a heterogeneous Slurm job."""
+    """Judge the GPU models of the parts of a heterogeneous Slurm job."""
     parts = job.about("component_gpu_type")
     if len(parts) > 1 and not _has_servers(job):
         yield _one_model(parts[0].span.path, parts)
 
 
 def _constraints(job: Job) -> Iterator[Verdict]:
-    """A constraint or type that leaves the model open, over several nodes."""
+    """Judge constraints and types that leave the GPU model open, over several nodes."""
     seen: set[Claim] = set()
     for launch in job.launches:
         nodes, _ = nodes_spanned(job, launch)
@@ -766,7 +768,7 @@ def _constraints(job: Job) -> Iterator[Verdict]:
 
 
 def _pods(job: Job) -> Iterator[Verdict]:
-    """The node selectors and affinities of the roles that train."""
+    """Judge the node selectors and affinities of the roles that train."""
     for workload in workloads(job):
         trainers = workload.trainers
         servers = any(role.name.lower() in ("ps", "server") for role in workload.roles)
@@ -783,7 +785,7 @@ def _pods(job: Job) -> Iterator[Verdict]:
 
 
 def _one_model(subject: str, claims: Sequence[Claim]) -> Verdict:
-    """Whether claims about parts of one job name one model."""
+    """Judge whether claims about parts of one job name one model."""
     first = claims[0]
     for claim in claims:
         alone = _named_models(claim)
@@ -811,7 +813,7 @@ def _one_model(subject: str, claims: Sequence[Claim]) -> Verdict:
 
 
 def _named_models(claim: Claim) -> set[str]:
-    """The models that a label, type or constraint allows."""
+    """Return the models that a label, type or constraint allows."""
     return {model for text in texts(claim.value) for model in _models(text.rpartition("=")[2])}
 
 

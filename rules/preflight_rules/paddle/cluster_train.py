@@ -28,13 +28,13 @@ _NAMES = {
 
 
 def _setting(job: Job, quantity: str, scope: Scope) -> Claim | None:
-    """The claim that sets a quantity in a scope, if there is exactly one."""
+    """Return the claim that sets a quantity in a scope, if there is exactly one."""
     found = job.setting(quantity, scope)
     return found[0] if len(found) == 1 else None
 
 
 def _range(job: Job, scope: Scope) -> tuple[tuple[Claim, ...], tuple[int, int] | None]:
-    """The claims about a server's ports, and the first and last port if known."""
+    """Return the claims about a server's ports, and the first and last port if known."""
     claims = tuple(claim for name in _RANGE if (claim := _setting(job, name, scope)) is not None)
     known = {claim.quantity: numbers(claim.value) for claim in claims}
     if len(claims) < 2 or not all(len(found) == 1 for found in known.values()) or "pserver_port" not in known:
@@ -146,7 +146,7 @@ def trainer_dials_other_ports(job: Job) -> Iterator[Verdict]:
 
 
 class _Pair(NamedTuple):
-    """A setting that trainers and servers are given, under the name of its option."""
+    """A setting that trainers and servers share, under the name of its option."""
 
     subject: str
     launch: Launch | None

@@ -16,17 +16,17 @@ from preflight_rules.launches import ranks_started, started_files
 
 
 def distinct_claims(job: Job, quantity: str) -> Iterator[tuple[str, Scope, Claim]]:
-    """Every claim about a quantity with a launch that it applies to, once for each location."""
+    """Yield every claim about a quantity with a launch that it applies to, once for each location."""
     return ((subject, scope, claim) for subject, scope, _, claim in each_claim(job, quantity))
 
 
 def started_by_hand(job: Job) -> bool:
-    """Whether servers and trainers are started without Paddle's launcher."""
+    """Return whether servers and trainers are started without Paddle's launcher."""
     return any(launch.launcher == "python" for launch in job.launches)
 
 
 def _collective(job: Job, scope: Scope) -> bool | None:
-    """Whether the job is collective; None if unknown."""
+    """Return whether the job is collective; None if unknown."""
     found = {value for claim in job.about("ps_mode", scope) for value in claim.alternatives}
     if found == {False}:
         return True
@@ -397,7 +397,7 @@ _FACTORS = ("dp_degree", "mp_degree", "pp_degree", "sharding_degree", "sep_degre
 
 
 def _is_heterogeneous(job: Job, scope: Scope) -> bool:
-    """Whether Fleet skips the groups of hybrid parallelism."""
+    """Return whether Fleet skips the groups of hybrid parallelism."""
     return any(True in claim.alternatives for claim in job.about("setting.paddle.heter_ccl_mode", scope))
 
 
@@ -406,14 +406,14 @@ def _is_left(given: dict[str, int]) -> bool:
 
 
 def _data_parallel(given: dict[str, int], ranks: int) -> int:
-    """The dp_degree that Fleet uses (fleet.py, _init_hybrid_parallel_env)."""
+    """Return the dp_degree that Fleet uses (fleet.py, _init_hybrid_parallel_env)."""
     if not _is_left(given):
         return max(given["dp_degree"], 1)
     return max(ranks // (max(given.get("mp_degree", 1), 1) * max(given.get("pp_degree", 1), 1)), 1)
 
 
 def _product(given: dict[str, int], ranks: int) -> int:
-    """The ranks that the degrees make. A sharding_degree of 0 counts as 0, one of any other below 1 as 1."""
+    """Return the product of the degrees. A sharding_degree of 0 counts as 0, any other degree below 1 as 1."""
     return (
         _data_parallel(given, ranks)
         * max(given.get("mp_degree", 1), 1)
@@ -478,7 +478,7 @@ def trainer_degrees_do_not_divide_ranks(job: Job) -> Iterator[Verdict]:
 
 
 def _modes(job: Job, scope: Scope) -> tuple[Claim, ...]:
-    """The claims that give the update mode, without defaults where it is set explicitly."""
+    """Return the claims that give the update mode, without defaults where it is set explicitly."""
     found = job.about("ps_update_mode", scope)
     strongest = max((claim.strength for claim in found), default=None)
     return tuple(claim for claim in found if claim.strength is strongest)
@@ -677,7 +677,7 @@ def geo_steps_set_back(job: Job) -> Iterator[Verdict]:
 
 
 def _settled_steps(job: Job) -> Iterator[Verdict]:
-    """A pass for each number of Geo-SGD's steps, or unknown if it or the mode is open."""
+    """Yield a pass for each number of Geo-SGD's steps, or unknown if the number or the mode is open."""
     for subject, scope, claim in distinct_claims(job, "geo_steps"):
         modes = job.about("setting.paddle.a_sync", scope)
         yield undecided(subject, (claim, *modes)) or passed(subject)

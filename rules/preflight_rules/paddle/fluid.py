@@ -20,14 +20,14 @@ from reference_trainer.ps.partition import FLOAT_BYTES, MIN_BLOCK, OPTIMIZER_SLO
 
 
 def transpilers(job: Job, scope: Scope) -> Iterator[tuple[Claim, str]]:
-    """Each transpiler of a scope with its mode; the mode is empty if unknown."""
+    """Yield each transpiler of a scope with its mode; the mode is empty if unknown."""
     for claim in job.about("transpiler", scope):
         modes = set(texts(claim.value))
         yield claim, modes.pop() if len(modes) == 1 else ""
 
 
 def claims_of(job: Job, quantity: str, scope: Scope, owner: Claim) -> tuple[Claim, ...]:
-    """The claims about a quantity that belong to one object, such as one transpiler."""
+    """Return the claims about a quantity that belong to one object, such as one transpiler."""
     return tuple(
         claim
         for claim in job.about(quantity, scope)
@@ -36,7 +36,7 @@ def claims_of(job: Job, quantity: str, scope: Scope, owner: Claim) -> tuple[Clai
 
 
 def transpiling_scopes(job: Job) -> Iterator[tuple[str, Scope]]:
-    """Each subject and scope with a transpiler; a script that two launches start occurs once."""
+    """Yield each subject and scope with a transpiler; a script that two launches start occurs once."""
     seen: set[tuple[object, ...]] = set()
     for subject, scope, _ in subjects(job):
         key = tuple(sorted({(c.span.path, c.span.line) for c in job.about("transpiler", scope)}))
@@ -402,7 +402,7 @@ def _not_served(job: Job, subject: str, scope: Scope, claim: Claim) -> Verdict:
 
 
 def _names(job: Job, scope: Scope, tables: Sequence[Claim]) -> set[str]:
-    """The parameters of several tables; an unnamed one counts as separate."""
+    """Return the parameters of several tables; an unnamed one counts as separate."""
     found = set()
     for index, table in enumerate(tables):
         named = [c for c in job.about("embedding_parameter", scope) if c.because[:1] == table.because[:1]]
@@ -554,7 +554,7 @@ def _sizes(claims: Sequence[Claim]) -> list[tuple[int, ...]]:
 
 
 def _shared_parameters(job: Job, scope: Scope, claims: Sequence[Claim]) -> list[Claim]:
-    """The claims without tables that share a named parameter with an earlier one."""
+    """Return the claims without tables that share a named parameter with an earlier one."""
     seen: set[str] = set()
     kept: list[Claim] = []
     for claim in claims:
@@ -887,5 +887,5 @@ def _cores(workload: Workload, role: Role, limit: Claim) -> Verdict:
 
 
 def _largest(claim: Claim) -> float:
-    """The largest number that a claim allows; 0 without one."""
+    """Return the largest number that a claim allows; 0 without one."""
     return max((float(item) for item in claim.alternatives if isinstance(item, (int, float))), default=0.0)

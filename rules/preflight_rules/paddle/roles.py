@@ -132,7 +132,7 @@ def training_role_unknown(job: Job) -> Iterator[Verdict]:
 
 
 def _role_fix(claim: Claim, role: str, intended: str) -> Fix | None:
-    """A fix for the role: safe if only the case differs, because WORKER may have its own meaning in the script."""
+    """Return a fix for the role, safe only if the case differs: WORKER may have its own meaning in the script."""
     return make_fix(f"write {intended}", replace_text(claim, role, intended), safe=role.upper() == intended)
 
 
@@ -191,14 +191,14 @@ def own_endpoint_of_wrong_role(job: Job) -> Iterator[Verdict]:
 
 
 def _own_port(job: Job, launch: Launch, own: Claim) -> Claim | None:
-    """The claim that gives the port, where the endpoint consists of POD_IP and PADDLE_PORT."""
+    """Return the claim of the port if the endpoint consists of POD_IP and PADDLE_PORT."""
     if not own.spelling.removeprefix("export ").startswith("POD_IP"):
         return None
     return next(iter(job.setting("env.PADDLE_PORT", launch.scope)), None)
 
 
 def _port_is_unlisted(port: Claim, servers: tuple[Claim, ...]) -> bool:
-    """Whether no entry of the list has this port, so the server cannot be in it."""
+    """Return whether no entry of the list has this port, so the server cannot be in it."""
     if any(isinstance(claim.value, Unresolved) for claim in (port, *servers)):
         return False
     own_address, listed = texts(port.value), {entry.rpartition(":")[2] for entry in endpoints(servers)}
@@ -221,7 +221,7 @@ def _unlisted_port_finding(launch: Launch, port: Claim, servers: Claim) -> Verdi
 def _misplaced(
     launch: Launch, own_address: str, own: Claim, port: Claim | None, servers: Claim, *, is_server: bool
 ) -> Verdict:
-    """The finding, at the part of the endpoint that differs: the port, if the list contains the host."""
+    """Return the finding at the differing part of the endpoint: at the port, if the list contains the host."""
     same_host = [entry for entry in endpoints((servers,)) if host_of(entry) == host_of(own_address)]
     fault = "does not list it" if is_server else "lists it as a server"
     if is_server and same_host:
@@ -290,7 +290,7 @@ def parameter_server_missing_in_paddle(question: SubjectQuestion) -> Verdict | N
 
 
 def _images(job: Job, scope: Scope) -> tuple[Claim, ...]:
-    """The container images of PaddlePaddle's own repository, whose tag is the release."""
+    """Return the container images of PaddlePaddle's own repository, whose tag is the release."""
     return tuple(c for c in job.setting("container", scope) if any(_OFFICIAL.search(t) for t in texts(c.value)))
 
 
@@ -300,7 +300,7 @@ def _version(text: str) -> str:
 
 
 def endpoints(claims: tuple[Claim, ...]) -> tuple[str, ...]:
-    """The list that the claims state; empty when there is none or several."""
+    """Return the list that the claims state; empty when there is none or several."""
     found = [value for claim in claims for value in claim.alternatives if isinstance(value, tuple)]
     return tuple(str(item) for item in found[0]) if len(found) == 1 else ()
 
@@ -330,7 +330,7 @@ def endpoint_listed_twice(job: Job) -> Iterator[Verdict]:
 
 
 def place_of(claim: Claim) -> tuple[str, int, int]:
-    """Path, line and column of a claim."""
+    """Return path, line and column of a claim."""
     return claim.span.path, claim.span.line, claim.span.column
 
 
@@ -423,7 +423,7 @@ def _lists_differ(launch: Launch, claim: Claim, first: Launch, ours: Claim, kind
 
 
 def _is_served_by(job: Job, launch: Launch, other: Launch, lists: Sequence[tuple[Launch, tuple[Claim, ...]]]) -> bool:
-    """Whether one launch is of servers and the other of trainers, and all others of these roles have their lists."""
+    """Return whether one launch starts servers, the other trainers, and all others of these roles have their lists."""
     if {_role(job, launch), _role(job, other)} != {"PSERVER", "TRAINER"}:
         return False
     of_roles: dict[str, set[str]] = {}
@@ -478,7 +478,7 @@ def role_count_differs_from_list(job: Job) -> Iterator[Verdict]:
 
 
 def _is_list(job: Job, claim: Claim, listed: str, scope: Scope) -> bool:
-    """Whether a count is derived from the list itself."""
+    """Return whether a count is derived from the list itself."""
     return any(place_of(claim) == place_of(other) for other in job.about(listed, scope))
 
 
@@ -574,7 +574,7 @@ def _role(job: Job, launch: Launch) -> str:
 
 
 def _by_program(job: Job) -> Iterator[tuple[Launch, ...]]:
-    """The launches with a role, grouped by their list of servers, otherwise by program."""
+    """Yield the launches with a role, grouped by their list of servers, otherwise by program."""
     found: dict[str, list[Launch]] = {}
     for launch in job.launches:
         if job.setting("ps_role", launch.scope):
@@ -585,7 +585,7 @@ def _by_program(job: Job) -> Iterator[tuple[Launch, ...]]:
 
 
 def _is_on_several_hosts(job: Job, launch: Launch) -> bool:
-    """Whether the endpoints of a launch are on several hosts, so that others may be started elsewhere."""
+    """Return whether the endpoints of a launch are on several hosts, so that others may be started elsewhere."""
     known = (*job.setting("ps_server_endpoints", launch.scope), *job.setting("ps_worker_endpoints", launch.scope))
     hosts = {host_of(entry) for claim in known for entry in endpoints((claim,))}
     return len(hosts) > 1 or any(not alternative.alternatives for alternative in known)
@@ -718,7 +718,7 @@ def _same_servers(job: Job, one: Launch, other: Launch) -> bool:
 
 
 def _continues(launch: Launch) -> bool:
-    """Whether the script continues while the launch runs."""
+    """Return whether the script continues while the launch runs."""
     return _BACKGROUND.search(launch.span.snippet[max(0, launch.span.column - 1) :]) is not None
 
 
@@ -755,7 +755,7 @@ def trainer_started_with_its_server(job: Job) -> Iterator[Verdict]:
 
 
 def _started_together(job: Job, group: Sequence[Launch]) -> tuple[Launch, Launch] | None:
-    """The first trainer that is started on the line of a server in the background, or on the next one."""
+    """Return the first trainer that starts on a background server's line, or on the next line."""
     last: Launch | None = None
     for launch in group:
         role = _role(job, launch)
@@ -838,7 +838,7 @@ def gloo_port_left_to_chance(job: Job) -> Iterator[Verdict]:
 
 
 def _avoids_gloo_rendezvous(job: Job, launch: Launch) -> bool:
-    """Whether the launch switches Gloo off, or sets its endpoint itself."""
+    """Return whether the launch switches Gloo off, or sets its endpoint itself."""
     off = job.setting("env.PADDLE_WITH_GLOO", launch.scope)
     own = job.setting("env.PADDLE_GLOO_HTTP_ENDPOINT", launch.scope)
     return bool(own) or (bool(off) and set(texts(job_value(off))) == {"0"})

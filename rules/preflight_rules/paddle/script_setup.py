@@ -61,7 +61,7 @@ def fluid_missing_in_paddle(question: SubjectQuestion) -> Verdict | None:
 
 
 def is_release_from(first: str, text: str) -> bool:
-    """Whether `text` is the version `first` or a later one; no if it is not a version."""
+    """Return whether `text` is the version `first` or a later one; False if it is not a version."""
     from packaging.version import Version
 
     try:
@@ -281,7 +281,7 @@ def gpu_launch_with_cpu_wheel(job: Job) -> Iterator[Verdict]:
 
 
 def _fluid_collective(job: Job, launch: Launch) -> Claim | None:
-    """The argument that makes a role of Fluid's Fleet collective."""
+    """Return the argument that makes a role of Fluid's Fleet collective."""
     functions = texts(job_value(job.about("setting.paddle_role.function", launch.scope)))
     found = [c for c in job.about("setting.paddle_role.is_collective", launch.scope) if c.alternatives == (True,)]
     return found[0] if found and functions and all("fluid" in name for name in functions) else None
@@ -439,7 +439,7 @@ def program_input_not_fed(job: Job) -> Iterator[Verdict]:
 
 
 def _is_role(condition: str) -> bool:
-    """Whether a branch is taken by trainers: it asks for the role of the process."""
+    """Return whether a branch is taken by trainers: it asks for the role of the process."""
     words = ("is_worker", "is_server", "PSERVER", "TRAINER", "role")
     return " and " not in condition and any(word in condition for word in words)
 

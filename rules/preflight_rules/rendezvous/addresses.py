@@ -33,10 +33,10 @@ _FIRST_HOST = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)'
 
 
 def address_in_force(job: Job, launch: Launch) -> tuple[Claim, ...]:
-    """The claims that give the rendezvous address of a launch.
+    """Return the claims that give the rendezvous address of a launch.
 
-    Arguments of init_process_group and of the launcher count; the default of a script option does not, nor does
-    MASTER_ADDR where an agent sets it.
+    Arguments of init_process_group and of the launcher count. A script option's default does not, nor does MASTER_ADDR
+    if an agent sets it.
     """
     found = [
         claim
@@ -49,13 +49,13 @@ def address_in_force(job: Job, launch: Launch) -> tuple[Claim, ...]:
 
 
 def has_no_address(job: Job, launch: Launch) -> bool:
-    """Whether a launch has no address and uses the launcher's default."""
+    """Return whether a launch has no address and uses the launcher's default."""
     claims = address_in_force(job, launch)
     return bool(claims) and all(claim.strength is Strength.DEFAULT for claim in claims)
 
 
 def backends(job: Job, launch: Launch) -> frozenset[str]:
-    """The rendezvous backends that a launch may use by its options, in lower case."""
+    """Return the rendezvous backends that a launch may use by its options, in lower case."""
     claims = job.setting("rendezvous_backend", launch.scope)
     return frozenset(text.lower() for claim in claims for text in texts(claim.value))
 
@@ -128,7 +128,7 @@ def _judge_configurations(job: Job) -> Iterator[Verdict]:
 
 
 def _only_first_node_is_local(job: Job, launch: Launch) -> bool:
-    """Whether only node 0 uses a local address, which is fine: its store listens on all interfaces."""
+    """Return whether only node 0 uses a local address, which is fine: its store listens on all interfaces."""
     if numbers(job_value(job.setting("node_rank", launch.scope))) != (0,):
         return False
     others = [other for other in job.launches if other.program == launch.program and _node_rank_above_0(job, other)]
@@ -137,13 +137,13 @@ def _only_first_node_is_local(job: Job, launch: Launch) -> bool:
 
 
 def _each_node_is_a_group(job: Job, launch: Launch) -> bool:
-    """Whether the program makes a group of the GPUs of one node: CFG002 reports that."""
+    """Return whether the program creates a group of one node's GPUs, which CFG002 reports."""
     sizes = job.about("setting.torch_group.world_size", launch.scope)
     return bool(sizes) and all(Symbol.GPU_COUNT in symbols_in(claim.value) for claim in sizes)
 
 
 def _all_nodes_are_this_machine(job: Job, launch: Launch) -> bool:
-    """Whether one script starts this node and another one side by side, without a wrapper that leaves the machine."""
+    """Return whether one script starts this node and another one side by side, without leaving the machine."""
     if not _runs_beside_others_here(launch):
         return False
     own = numbers(job_value(job.setting("node_rank", launch.scope)))
@@ -194,7 +194,7 @@ def _rendezvous_verdict(launch: Launch, addresses: tuple[Claim, ...], because: t
 
 
 def _with_value(claim: Claim, host: str) -> str:
-    """The claim as written, followed by its host where the text does not show it."""
+    """Return the claim as written, followed by its host if the text does not show it."""
     if re.search(rf"{re.escape(host)}\s*,", claim.spelling):
         return f"`{host}`, the first of {quoted(claim)},"
     # A value read from a file does not appear in the text of the line.
@@ -210,10 +210,10 @@ _SINGLE_QUOTED = re.compile(r"\b(?:ba|da|z)?sh\s+(?:-\w+\s+)*-\w*c\s+'[^']*$")
 
 
 def evaluated_on_each_node(launch: Launch) -> bool | None:
-    """Whether `$(hostname)` in this launch's line is evaluated once per node; None if unknown.
+    """Return whether `$(hostname)` in this launch's line is evaluated once per node; None if unknown.
 
-    `srun torchrun --master_addr=$(hostname)` is expanded by the batch script, once; `srun bash -c '...'` lets the shell
-    of each node expand it.
+    The batch script expands `srun torchrun --master_addr=$(hostname)` once; with `srun bash -c '...'` each node's shell
+    expands it.
     """
     spreading = [i for i, name in enumerate(launch.wrappers) if name in SPREADING_WRAPPERS]
     if not spreading:
@@ -283,7 +283,7 @@ def rendezvous_address_differs_per_node(job: Job) -> Iterator[Verdict]:
 
 
 def _nodes_started(job: Job, launch: Launch) -> tuple[Value, tuple[Claim, ...]]:
-    """The number of nodes that start the line, where known; otherwise the number that it expects."""
+    """Return the number of nodes that start the line if known, otherwise the number that it expects."""
     sets = job.setting("nodes", launch.scope)
     return (job_value(sets), sets) if numbers(job_value(sets)) else nodes_spanned(job, launch)
 
@@ -345,7 +345,7 @@ def node_rank_same_on_every_node(job: Job) -> Iterator[Verdict]:
 
 
 def _fixed_in_role(job: Job, role: Role, launch: Launch) -> Verdict | None:
-    """The verdict on a launch line of several equal pods that gives a number as its node rank; None for any other."""
+    """Return the verdict on a fixed node rank in a launch line of several equal pods; None for any other line."""
     ranks = [c for c in job.setting("node_rank", launch.scope) if c.strength > Strength.DEFAULT]
     pods, stated = numbers(role.count.value), job.requiring("nodes", launch.scope)
     if not ranks or not numbers(ranks[0].value) or not pods or min(pods) < 2 or backends(job, launch) - {"static"}:
@@ -485,7 +485,7 @@ def rendezvous_address_is_no_host(question: LaunchQuestion) -> Verdict | None:
 
 
 def _fault(claim: Claim) -> str:
-    """What is wrong with every alternative of an address; empty if nothing is."""
+    """Return the fault of every alternative of an address; empty if there is none."""
     found = [next((fault for form, fault in _FAULTS if form.fullmatch(text)), "") for text in texts(claim.value)]
     return found[0] if found and all(found) else ""
 
@@ -568,7 +568,7 @@ def _host(job: Job, launch: Launch, claim: Claim) -> Verdict:
 
 
 def _is_among(host: str, known: set[str]) -> bool:
-    """Whether a host is in the list, by name or first label; an address may be any of them."""
+    """Return whether a host is in the list by name or first label. An address may be any listed host."""
     if is_loopback(host) or host.replace(".", "").isdecimal() or ":" in host:
         return True
     short = host.partition(".")[0].lower()
@@ -729,7 +729,7 @@ def rendezvous_port_random_on_each_node(job: Job) -> Iterator[Verdict]:
 
 
 def _random_port(job: Job, launch: Launch) -> Claim | None:
-    """The claim that takes the rendezvous port from a random number, the time or a search for a free one."""
+    """Return the claim that draws the rendezvous port from a random number, the time or a search for a free port."""
     for quantity in _PORTS:
         for claim in job.setting(quantity, launch.scope):
             if _is_drawn(claim):
@@ -745,7 +745,7 @@ _BY_NAME = re.compile(r"the output of `\w+`")
 
 
 def _is_drawn(claim: Claim) -> bool:
-    """Whether a value is a random number or the time, or the output of a command that looks for a free port."""
+    """Return whether a value is a random number, the time, or the output of a search for a free port."""
     if symbols_in(claim.value) & {Symbol.RANDOM_NUMBER, Symbol.TIME}:
         return True
     output = isinstance(claim.value, Unresolved) and claim.value.why.startswith("the output of")
@@ -769,7 +769,7 @@ def _drawn_at(job: Job, launch: Launch, claim: Claim) -> Span | None:
 
 
 def _drawn_inside(job: Job, launch: Launch, claim: Claim) -> bool | None:
-    """Whether the script or shell that draws a value is started on each node or in each task; None if unknown."""
+    """Return whether the script or shell that draws a value runs on each node or in each task; None if unknown."""
     place, drawn = _drawn_at(job, launch, claim), None
     for index, start in enumerate(launch.started_at):
         if _SPREADS.search(start.snippet) is None or place is None:
@@ -784,7 +784,7 @@ def _drawn_inside(job: Job, launch: Launch, claim: Claim) -> bool | None:
 
 
 def _in_each_task(job: Job, launch: Launch, random_port: Claim) -> Iterator[Verdict]:
-    """The verdict on tasks that are the ranks: of `srun bash wrapper.sh`, or of `ssh $host bash rank.sh` in a loop."""
+    """Yield the verdict on tasks that are ranks: `srun bash wrapper.sh`, or `ssh $host bash rank.sh` in a loop."""
     ranks, because = ranks_started(job, launch.scope)
     alike = sum(other.span == launch.span for other in job.launches)
     if not SPREADING_WRAPPERS.intersection((launch.launcher, *launch.wrappers)) and alike < _SEVERAL:
@@ -889,7 +889,7 @@ def node_rank_not_given(job: Job) -> Iterator[Verdict]:
 
 
 def _another_launch_has_ranks(job: Job, launch: Launch) -> bool:
-    """Whether another line starts the same program with a node rank above 0."""
+    """Return whether another line starts the same program with a node rank above 0."""
     return any(
         claim.strength > Strength.DEFAULT and numbers(claim.value) != (0,)
         for other in job.launches

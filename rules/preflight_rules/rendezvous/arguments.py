@@ -153,7 +153,7 @@ def port_shared_by_concurrent_launches(job: Job) -> Iterator[Verdict]:
 
 
 def _share_a_host(first: Launch, second: Launch, devices: frozenset[str], others: frozenset[str]) -> bool:
-    """Whether two launches run at the same time on one host, as far as their script shows."""
+    """Return whether two launches run at the same time on one host, as far as their script shows."""
     if f"not {first.condition}" == second.condition or f"not {second.condition}" == first.condition:
         return False
     if first.concurrent and second.concurrent:
@@ -305,7 +305,7 @@ def rendezvous_argument_ignored(job: Job) -> Iterator[Verdict]:
 
 
 def _flags(job: Job, launch: Launch, quantity: str) -> tuple[Claim, ...]:
-    """Claims that the user wrote on this launch line."""
+    """Return claims that the user wrote on this launch line."""
     return tuple(
         c for c in job.setting(quantity, launch.scope) if c.scope.launch == launch.id and c.strength is Strength.FLAG
     )
@@ -346,7 +346,7 @@ def _ignored(job: Job, launch: Launch, endpoint: tuple[Claim, ...], dynamic: Cla
 
 
 def _agrees(claim: Claim, endpoint: Claim) -> bool:
-    """Whether the endpoint contains the unused argument anyway, or both are unknown."""
+    """Return whether the endpoint already contains the unused argument, or both are unknown."""
     ends = texts(endpoint.value)
     if not ends:
         name = claim.spelling.replace("=", " ").split()[-1].strip("\"'${}")
@@ -373,9 +373,9 @@ _SHARED_BY_RANKS = {name: _SHARED[name] for name in ("master_addr", "master_port
 
 
 def node_launches(job: Job) -> tuple[Launch, ...]:
-    """The launches that each start one node of a group: they name several nodes, a node rank and one program.
+    """Return the launches that each start one node of a group: they name several nodes, a node rank and one program.
 
-    A launch that srun or mpirun starts on all nodes is a group by itself; an srun for one node is not.
+    A launch that srun or mpirun starts on all nodes is its own group; an srun for one node is not.
     """
     found = []
     for launch in job.launches:
@@ -389,7 +389,7 @@ def node_launches(job: Job) -> tuple[Launch, ...]:
 
 
 def groups(job: Job) -> Iterator[tuple[Launch, ...]]:
-    """Node launches of one program with different node ranks; equal ranks in one file are separate runs."""
+    """Yield node launches of one program with different node ranks; equal ranks in one file are separate runs."""
     by_program = grouped(((launch.launcher, launch.program), launch) for launch in node_launches(job))
     for found in by_program.values():
         if len(found) > 1:
@@ -397,7 +397,7 @@ def groups(job: Job) -> Iterator[tuple[Launch, ...]]:
 
 
 def _jobs_of(job: Job, launches: Sequence[Launch]) -> Iterator[tuple[Launch, ...]]:
-    """The launches by runs that follow each other, if each of these has all its ranks once; otherwise all together."""
+    """Yield the launches by consecutive runs, if each run has all its ranks once; otherwise all together."""
     runs: list[tuple[Launch, ...]] = []
     current: list[Launch] = []
     for launch in launches:
@@ -415,7 +415,7 @@ _NUMBERING = frozenset(("c10d", "etcd", "etcd-v2"))
 
 
 def _is_numbered(job: Job, launch: Launch) -> bool:
-    """Whether the launcher takes the node rank that it is given."""
+    """Return whether the launcher uses the given node rank."""
     backend = texts(job_value(job.setting("rendezvous_backend", launch.scope)))
     return launch.launcher != "torchrun" or not backend or not set(backend) <= _NUMBERING
 
@@ -433,7 +433,7 @@ class RankedProcess(NamedTuple):
 
 
 def _run_together(launches: Sequence[Launch]) -> bool:
-    """Whether these starts run at the same time: in the background, or from separate scripts."""
+    """Return whether these starts overlap: in the background, or from separate scripts."""
     launches = sorted(launches, key=lambda launch: (launch.span.path, launch.span.line))
     return all(launch.concurrent for launch in launches[:-1]) or (
         len({starting_file(launch) for launch in launches}) == len(launches)
@@ -441,7 +441,7 @@ def _run_together(launches: Sequence[Launch]) -> bool:
 
 
 def processes_of_ranks(job: Job) -> Iterator[tuple[RankedProcess, ...]]:
-    """Starts of one program that each give one rank and run at the same time."""
+    """Yield simultaneous starts of one program that each give one rank."""
     found: dict[tuple[str, str], list[RankedProcess]] = {}
     for launch in job.launches:
         if launch.launcher != "python" or job.setting("ps_role", launch.scope):
@@ -458,7 +458,7 @@ def processes_of_ranks(job: Job) -> Iterator[tuple[RankedProcess, ...]]:
 
 
 def _groups_of(job: Job, processes: Sequence[RankedProcess]) -> Iterator[tuple[RankedProcess, ...]]:
-    """The processes of each group: of several groups, each has its own address or port, and all ranks once."""
+    """Yield the processes of each group. Groups have their own address or port, and all ranks once."""
     by_address: dict[tuple[Value, ...], list[RankedProcess]] = {}
     for process in processes:
         address = tuple(job.value(name, process.launch.scope) for name in ("master_addr", "master_port"))
@@ -471,7 +471,7 @@ def _groups_of(job: Job, processes: Sequence[RankedProcess]) -> Iterator[tuple[R
 
 
 def peers(job: Job) -> Iterator[tuple[Launch, ...]]:
-    """Starts of one program for one Paddle job that give no rank: lines for its nodes, and its trainers.
+    """Yield starts of one program for one Paddle job that give no rank: lines for its nodes, and its trainers.
 
     Nodes find their rank in the list of nodes or at the master.
     """
@@ -549,7 +549,7 @@ def rendezvous_differs_between_launches(job: Job) -> Iterator[Verdict]:
 
 
 def _roles_of_objects(job: Job) -> Iterator[tuple[Launch, ...]]:
-    """The launch lines of the training roles of one object of Kubernetes, where it has several."""
+    """Yield the launch lines of the training roles of one object of Kubernetes, where it has several."""
     by_id = {launch.id: launch for launch in job.launches}
     for workload in workloads(job):
         scopes = [scope.launch for role, scope in workload.launches() if role.trains]
@@ -559,7 +559,7 @@ def _roles_of_objects(job: Job) -> Iterator[tuple[Launch, ...]]:
 
 
 def _order_of_hosts(job: Job, group: Sequence[Launch]) -> Verdict | None:
-    """Lists of the same nodes in another order: each node takes its rank from its place in its own list."""
+    """Return the verdict on lists of the same nodes in another order: a node's rank is its position in its own list."""
     listed = [claims[0] for launch in group if (claims := job.setting("hosts", launch.scope))]
     first = listed[0] if listed else None
     odd = next((c for c in listed if first is not None and items(c.value) != items(first.value)), None)
@@ -582,13 +582,13 @@ def _known_ranks(job: Job, group: Iterable[Launch]) -> set[int]:
 
 
 def _rank_claims(job: Job, launch: Launch) -> tuple[Claim, ...]:
-    """The claims about the rank of a node, or of a launch that is a single rank."""
+    """Return the claims about the rank of a node, or of a launch that is a single rank."""
     names = ("node_rank", *(name for name, _ in _RANKS))
     return next((claims for name in names if (claims := job.setting(name, launch.scope))), ())
 
 
 def _is_rank_0_itself(job: Job, launch: Launch, claims: Iterable[Claim]) -> bool:
-    """Whether node 0 uses a loopback address for itself, which is fine: its store listens on all interfaces."""
+    """Return whether node 0 uses a loopback address for itself, which is fine: its store listens on all interfaces."""
     hosts = [host_of(text) for text in texts(job_value(claims))]
     ranks = numbers(job_value(_rank_claims(job, launch)))
     return ranks == (0,) and bool(hosts) and all(is_loopback(host) for host in hosts)
@@ -620,9 +620,9 @@ def _shared(job: Job, group: Sequence[Launch], quantity: str, meaning: str) -> V
 def first_difference(
     subject: str, stated: Sequence[tuple[Launch, tuple[Claim, ...]]], meaning: str
 ) -> tuple[Launch, tuple[Claim, ...], Launch, tuple[Claim, ...]] | Verdict | None:
-    """Return a launch whose value differs from that of most, its claims, one of those others, and its claims.
+    """Return a launch whose value differs from most, its claims, one of the other launches, and its claims.
 
-    Of two launches that differ the first is the odd one. None if all agree; an unknown verdict if a value is open.
+    Of two launches that differ, the first is the odd one. None if all agree; an unknown verdict if a value is open.
     """
     values: list[set[Plain]] = []
     for _, claims in stated:
@@ -685,7 +685,7 @@ def node_rank_twice_or_missing(job: Job) -> Iterator[Verdict]:
 
 
 def _ranks_of_pods(job: Job, workload: Workload) -> Verdict | None:
-    """The node ranks that the roles of an object give their pods; None if they are not known, or it has one role."""
+    """Return the verdict on the node ranks of an object's roles; None if they are unknown, or it has one role."""
     ranked: list[tuple[str, Claim, tuple[int, ...]]] = []
     for role, scope in workload.launches():
         claims = job.about("ranks_of_pods", scope) or job.setting("node_rank", scope)
@@ -715,7 +715,7 @@ def _ranks_of_pods(job: Job, workload: Workload) -> Verdict | None:
 
 
 def _missing_in_loop(job: Job, group: Sequence[Launch]) -> Verdict | None:
-    """A loop over machines that starts fewer nodes than each of them waits for."""
+    """Return the verdict on a loop over machines that starts fewer nodes than each of them waits for."""
     line, counts = group[0].span, {numbers(nodes_spanned(job, launch)[0]) for launch in group}
     in_loop = all("ssh" in launch.wrappers and launch.span == line for launch in group)
     if not in_loop or len(counts) != 1 or _known_ranks(job, group) != set(range(len(group))):
@@ -737,7 +737,7 @@ def _missing_in_loop(job: Job, group: Sequence[Launch]) -> Verdict | None:
 
 
 def _beside_unranked(job: Job, launch: Launch) -> Verdict | None:
-    """A rank on one line for a job of Paddle's launcher, while another line for the same master has none."""
+    """Return the verdict on a node rank for Paddle's launcher while another line for the same master has none."""
     master = texts(job_value(job.setting("rendezvous_endpoint", launch.scope)))
     if launch.launcher != "paddle" or not master:
         return None
@@ -758,7 +758,7 @@ def _beside_unranked(job: Job, launch: Launch) -> Verdict | None:
 
 
 def _services(job: Job, group: Sequence[Launch]) -> bool:
-    """Whether the launches are services of one compose file, which all run at the same time."""
+    """Return whether the launches are services of one compose file, which all run at the same time."""
     kinds = {file.path: file.kind for file in job.files}
     if any(kinds.get(launch.span.path) != "compose" for launch in group):
         return False

@@ -92,19 +92,19 @@ def gloo_without_interface(job: Job) -> Iterator[Verdict]:
 
 
 def _in_pod(job: Job, launch: Launch) -> bool:
-    """Whether a pod with its own network starts the ranks: its host name resolves to its address."""
+    """Return whether a pod with its own network starts the ranks: its host name resolves to its address."""
     started = {name for claim in job.about("workload_launch") for name in texts(claim.value)}
     return launch.id in started and all(claim.value == Known(False) for claim in job.about("host_network"))
 
 
 def _backend_arguments(launch: Launch, backends: Sequence[Claim]) -> list[Claim]:
-    """The backend from the launch's arguments, where the script takes it from them."""
+    """Return the backends among the launch's arguments, if the script reads the backend from them."""
     words = launch.arguments
     return [_from_line(words, claim) if isinstance(claim.value, Unresolved) else claim for claim in backends]
 
 
 def _from_line(words: Sequence[str | None], claim: Claim) -> Claim:
-    """The value of `args.backend`, given on the launch line as `--backend gloo`."""
+    """Return the value of `args.backend` from `--backend gloo` on the launch line."""
     option = re.search(r"\bargs\.(\w+)", claim.spelling)
     if option is None:
         return claim
@@ -118,7 +118,6 @@ def _from_line(words: Sequence[str | None], claim: Claim) -> Claim:
 
 @functools.cache
 def _of_paddle() -> tuple[SchedulerVariables, ...]:
-    """The variables that Paddle's launcher sets."""
     names = known_variables()
     return tuple(
         SchedulerVariables("Paddle's launcher", prefix, frozenset(n for n in names if n.startswith(prefix)), {})
@@ -279,12 +278,12 @@ def process_group_backend_refused(job: Job) -> Iterator[Verdict]:
 
 
 def _names(claim: Claim) -> list[str]:
-    """The backends in `nccl` or in `cpu:gloo,cuda:nccl`."""
+    """Return the backends in `nccl` or in `cpu:gloo,cuda:nccl`."""
     return [part.rpartition(":")[2].strip().lower() for text in texts(claim.value) for part in text.split(",")]
 
 
 def _replacements(name: str) -> tuple[str, ...]:
-    """Backends to use instead of one that torch rejects; empty for a backend that it may accept."""
+    """Return backends to use instead of one that torch rejects; empty for a backend that it may accept."""
     if name in _REMOVED:
         return ("gloo", "nccl")
     return () if name in _BACKENDS else tuple(similar_names(name, ("nccl", "gloo"), cutoff=0.75))
@@ -331,7 +330,7 @@ class Filter(NamedTuple):
 
 
 def filters(job: Job) -> Iterator[Filter]:
-    """Each interface variable once, with the launch over the most nodes that it applies to."""
+    """Yield each interface variable once, with its launch over the most nodes."""
     seen: dict[tuple[str, int, int], Filter] = {}
     for subject, scope, launch in subjects(job):
         several: bool | None = None
@@ -354,14 +353,14 @@ def each_filter(job: Job) -> Iterator[Question[Filter]]:
 
 
 def each_open_filter(job: Job) -> Iterator[Question[Filter]]:
-    """Ask about each one that matches prefixes of names, and may be for several nodes."""
+    """Ask about each interface variable that matches prefixes of names and may be for several nodes."""
     for question in each_filter(job):
         if not question.of.exact and question.of.several is not False:
             yield question
 
 
 def names(text: str) -> list[str]:
-    """The members of a filter, without `^` and `=`."""
+    """Return the members of a filter, without `^` and `=`."""
     return [part.strip() for part in text.lstrip("^").lstrip("=").split(",") if part.strip()]
 
 
@@ -407,7 +406,7 @@ def interface_cannot_reach_other_nodes(question: Question[Filter]) -> Verdict | 
 
 
 def _local_interfaces(text: str) -> str:
-    """The node-local interfaces that a filter selects; empty when others may match too."""
+    """Return the node-local interfaces that a filter selects; empty if others may match, too."""
     if text.startswith("^"):
         return ""
     found = names(text)
@@ -479,7 +478,7 @@ def _fault(item: Filter, text: str) -> str:
 
 
 def _normalized(item: Filter, text: str) -> Fix | None:
-    """The list without spaces, with the excluding sign once at the start."""
+    """Return the fix that removes the spaces and puts the excluding sign once at the start."""
     tidy = re.sub(r"\s*,\s*", ",", text.strip())
     if tidy.startswith("^"):
         tidy = tidy.replace(",^", ",")
@@ -743,7 +742,7 @@ def adapter_prefix_selects_others(job: Job) -> Iterator[Verdict]:
 
 
 def _also_selects(text: str) -> tuple[str, str]:
-    """The member that also selects another adapter, and that adapter; both empty if there is none."""
+    """Return the member that also selects another adapter, and that adapter; both empty if there is none."""
     if text.lstrip("^").startswith("=") or text.startswith("^"):
         return "", ""
     found = [match for part in text.split(",") if (match := _HCA.fullmatch(part.strip()))]

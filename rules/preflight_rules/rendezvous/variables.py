@@ -30,7 +30,7 @@ _LONG = 15
 
 
 def variables(job: Job) -> Iterator[tuple[str, Launch | None, str, Claim]]:
-    """Every variable in force, once for each location: subject, launch, name and claim."""
+    """Yield every variable in force, once for each location: subject, launch, name and claim."""
     seen: set[tuple[str, int, int, str]] = set()
     for subject, scope, launch in subjects(job):
         for claim in job.environment(scope):
@@ -87,7 +87,7 @@ def variable_misspelt(job: Job) -> Iterator[Verdict]:
 
 
 def nearest(name: str, known: frozenset[str] | None = None) -> str | None:
-    """The known name that `name` probably misspells; None when it is known itself or unlike all known ones."""
+    """Return the known name that `name` probably misspells; None when it is known itself or unlike all known ones."""
     known = known_variables() if known is None else known
     if name in known or len(name) < _MIN_LENGTH:
         return None
@@ -106,13 +106,13 @@ def nearest(name: str, known: frozenset[str] | None = None) -> str | None:
 
 
 def closest(name: str, known: Iterable[str], limit: int) -> str:
-    """The known name that differs from `name` in the fewest characters, at most `limit`; empty if there is none."""
+    """Return the known name that is most similar to `name`, with at most `limit` edits; empty if there is none."""
     near = ((distance(name, one, limit), one) for one in known if abs(len(one) - len(name)) <= limit)
     return min((found for found in near if 0 < found[0] <= limit), default=(0, ""))[1]
 
 
 def distance(first: str, second: str, limit: int) -> int:
-    """The edit distance between two strings, with transpositions; a number above `limit` is not exact."""
+    """Return the edit distance between two strings, with transpositions; a number above `limit` is not exact."""
     # A cheap test that settles nearly all pairs: one edit changes the set of letters by at most two.
     if abs(len(first) - len(second)) > limit or len(set(first) ^ set(second)) > 2 * limit:
         return limit + 1
@@ -179,7 +179,7 @@ _SWITCHES = {"true": "1", "yes": "1", "on": "1", "false": "0", "no": "0", "off":
 
 
 def _as_digit(claim: Claim, name: str, values: tuple[str, ...]) -> Fix | None:
-    """A fix that writes the word as a number. Readers parse a word as 0, so writing 0 changes nothing."""
+    """Return a fix that writes the word as a number. Readers parse a word as 0, so writing 0 changes nothing."""
     digit = _SWITCHES.get(values[0].strip().lower()) if len(values) == 1 else None
     if digit is None:
         return None
@@ -258,7 +258,7 @@ _BETWEEN_GPUS = ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE")
 
 
 def _has_one_gpu_a_node(job: Job, launch: Launch | None) -> bool:
-    """Whether each node, or each pod, certainly has one GPU."""
+    """Return whether each node, or each pod, certainly has one GPU."""
     if launch is not None and job.setting("gpus_per_node", launch.scope):
         return certainly_one(job.value("gpus_per_node", launch.scope))
     gpus = [claim.value for claim in job.about("pod_gpus")]
@@ -266,7 +266,7 @@ def _has_one_gpu_a_node(job: Job, launch: Launch | None) -> bool:
 
 
 def _is_handled(job: Job, launch: Launch, name: str) -> bool:
-    """Whether torch ignores the old name, or waits for a collective with its own timeout."""
+    """Return whether torch ignores the old name, or waits for a collective with its own timeout."""
     elastic = launch.launcher in ("torchrun", "torch.distributed.launch")
     if elastic and name.startswith("NCCL_") and in_range(pinned(job, "torch"), "2.2", "") is not False:
         # CFG002 says so.
@@ -332,7 +332,7 @@ def exported_rendezvous_ignored(job: Job) -> Iterator[Verdict]:
 
 
 def _option_fix(launch: Launch, option: str) -> Fix | None:
-    """A fix that adds the option after the launcher's name. Unsafe: it changes the rendezvous address."""
+    """Return a fix that adds the option after the launcher's name. Unsafe: it changes the rendezvous address."""
     span = launch.span
     name = span.snippet[span.column - 1 : span.end_column - 1]
     return make_fix(f"give {launch.launcher} {option}", replace_text(span, name, f"{name} {option}"), safe=False)
@@ -410,7 +410,7 @@ _SET_BY_LAUNCHERS = frozenset(("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_
 
 
 def _is_set_by_launchers(job: Job, claim: Claim) -> bool:
-    """Whether the script of a claim starts programs, and only with launchers that set the variables of ranks."""
+    """Return whether the script of a claim starts programs, and only with launchers that set the variables of ranks."""
     launchers = [launch.launcher for launch in job.launches if starting_file(launch) == claim.span.path]
     return bool(launchers) and all(name in AGENT_LAUNCHERS or name == "deepspeed" for name in launchers)
 
@@ -476,7 +476,7 @@ def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
 
 
 def _withheld(job: Job) -> Iterator[Verdict]:
-    """The verdicts on variables that a list of srun leaves out, and that the program reads."""
+    """Yield the verdicts on variables that srun's list leaves out and the program reads."""
     for launch in job.launches:
         needed = {name: claim for claim in job.about("needed_variable", launch.scope) for name in texts(claim.value)}
         for claim in distinct(job.about("withheld_variable", launch.scope)):

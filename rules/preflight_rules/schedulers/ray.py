@@ -26,7 +26,7 @@ CLIENT_PORT = 10001
 
 
 def starts_of(job: Job, role: str = "") -> Iterator[tuple[Launch, str]]:
-    """The `ray` commands, each with its subcommand; empty if unknown."""
+    """Yield the `ray` commands, each with its subcommand; empty if unknown."""
     for launch in job.launches:
         if launch.launcher != "ray":
             continue
@@ -355,7 +355,7 @@ def placement_group_waited_for_without_end(job: Job) -> Iterator[Verdict]:
 
 
 def _fits_anywhere(bundle: str) -> bool:
-    """Whether a bundle such as `GPU 1, CPU 1` requests no more than the smallest node with a GPU has."""
+    """Return whether a bundle such as `GPU 1, CPU 1` requests no more than the smallest node with a GPU has."""
     parts = [part.split() for part in bundle.split(", ")]
     return "GPU" in bundle and all(
         len(part) == 2 and part[0] in ("GPU", "CPU") and part[1] in ("0", "1", "1.0") for part in parts
@@ -467,7 +467,7 @@ def _judged(subject: str, call: Claim, version: str) -> Iterator[Verdict]:
 
 
 def _value(keys: dict[str, Claim], key: str) -> Any:
-    """The value of an argument, of a resource, or of a bound of the workers; None if it is not given."""
+    """Return the value of an argument, a resource, or a bound of the workers; None if it is not given."""
     if key.startswith(GIVEN):
         return key.removeprefix(GIVEN) in keys
     if key in ("workers.least", "workers.most"):
@@ -497,7 +497,7 @@ _IN_SETTINGS = ".in_settings"
 
 
 class _Offer(NamedTuple):
-    """What the nodes of a cluster have together: an amount of a resource, and a claim for each kind of node."""
+    """The nodes' total amount of a resource, with one claim per kind of node."""
 
     amount: float
     because: tuple[Claim, ...]
@@ -569,7 +569,7 @@ def workers_larger_than_cluster(job: Job) -> Iterator[Verdict]:
 
 
 def _asked(keys: dict[str, Claim], resource: str) -> float:
-    """How much of a resource one worker uses. Raises UnknownValue."""
+    """Return the amount of a resource that one worker uses. Raises UnknownValue."""
     given = _value(keys, f"resources_per_worker.{resource}")
     if isinstance(given, (int, float)):
         return float(given)
@@ -581,7 +581,7 @@ def _asked(keys: dict[str, Claim], resource: str) -> float:
 
 
 def _of_pods(job: Job, quantity: str) -> _Offer | None:
-    """What the pods of the only Ray object have together; None where that is not known."""
+    """Return the total offered by the pods of the only Ray object; None if unknown."""
     found = [workload for workload in workloads(job) if workload.kind in ("RayCluster", "RayJob")]
     if len(found) != 1 or any(claim.value != Known(False) for claim in found[0].in_force("ray_autoscales")):
         return None
@@ -606,7 +606,7 @@ _MAX_NODES = 10_000
 
 
 def _of_node_types(job: Job, resource: str) -> _Offer | None:
-    """What the node types of a file for `ray up` give at most; None where that is not known."""
+    """Return the maximum offered by the node types of a file for `ray up`; None if unknown."""
     settings = dict(job.settings("ray_up"))
     prefix = "available_node_types."
     names = {key.removeprefix(prefix).partition(".")[0] for key in settings if key.startswith(prefix)}
@@ -638,7 +638,7 @@ def _of_node_types(job: Job, resource: str) -> _Offer | None:
 
 
 def _of_lines(job: Job, quantity: str = "ray_num_gpus") -> _Offer | None:
-    """What the lines of `ray start` announce; None where a line may start several nodes, or announces nothing."""
+    """Return the total offered by the `ray start` lines; None if one may start several nodes or announces nothing."""
     lines = [launch for launch in job.launches if job.setting("ray_role", launch.scope) and launch.launcher == "ray"]
     roles = {line.id: texts(job_value(job.setting("ray_role", line.scope))) for line in lines}
     nodes = [line for line in lines if roles[line.id] != ("submit",)]
@@ -709,7 +709,7 @@ _OPTION = re.compile(r"the value of `(--[\w-]+)`")
 
 
 def _held(job: Job, claim: Claim) -> float | None:
-    """What the actors of a call hold, with the option of the line that starts the script; None if it is not known."""
+    """Return the amount that the actors of a call hold, with the option of the starting line; None if unknown."""
     if claim.condition:
         return None
     if numbers(claim.value):
@@ -725,7 +725,7 @@ def _held(job: Job, claim: Claim) -> float | None:
 
 
 def _of_script(job: Job, resource: str) -> _Offer | None:
-    """What a script gives the cluster that it starts itself."""
+    """Return the amount that a script gives the cluster that it starts itself."""
     own = distinct(job.about(f"ray_own_{resource}"))
     amount = known_number(own[0].value) if len(own) == 1 and not own[0].condition else None
     return _Offer(amount, tuple(own), certain=True) if amount is not None else None

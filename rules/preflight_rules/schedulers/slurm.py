@@ -34,7 +34,7 @@ _HOURS = ("24", "36", "48", "72", "96", "168")
 
 
 def header_claims(job: Job, quantity: str) -> tuple[Claim, ...]:
-    """The claims of the header's directives about a quantity."""
+    """Return the claims of the header's directives about a quantity."""
     return tuple(c for c in job.about(quantity) if c.source == "slurm" and not c.because)
 
 
@@ -82,7 +82,7 @@ _DECISIVE = re.compile(
 
 
 def _severity(job: Job, claim: Claim) -> Severity:
-    """An error where a decisive option is lost for certain; a line with a space may be switched off on purpose."""
+    """Return an error if a decisive option is certainly lost. A line with a space may be disabled on purpose."""
     if claim.spelling[1:2].isspace():
         return Severity.WARNING if _sets_needed_nodes(job, claim) else Severity.INFO
     is_repeated = any(read.spelling.strip() == claim.spelling.strip() for read in job.about("batch_directive"))
@@ -90,7 +90,7 @@ def _severity(job: Job, claim: Claim) -> Severity:
 
 
 def _sets_needed_nodes(job: Job, claim: Claim) -> bool:
-    """Whether the line that Slurm ignores states the number of nodes that a launch needs, and no directive does."""
+    """Return whether only the ignored line states the number of nodes that a launch needs."""
     found = re.search(r"SBATCH[ \t]+(?:--nodes[= ]|-N[ \t]*)(\d{1,6})[ \t]*$", claim.spelling)
     if found is None or int(found[1]) < 2 or header_claims(job, "nodes"):
         return False
@@ -188,7 +188,7 @@ _MEMORY_OPTIONS = ("mem", "mem-per-cpu", "mem-per-gpu")
 
 
 def _option_of(claim: Claim) -> str:
-    """The name of a directive's option, also where its value is filled in later."""
+    """Return the name of a directive's option, also if its value is filled in later."""
     return claim.spelling.removeprefix("--").replace("=", " ").split(" ")[0]
 
 
@@ -355,7 +355,7 @@ class Option(NamedTuple):
 
 @functools.cache
 def options() -> dict[str, Option]:
-    """All options by name."""
+    """Return all options by name."""
     rows = table("sbatch")["option"]
     return {
         name: Option(
@@ -457,9 +457,7 @@ def _parts(claim: Claim) -> tuple[str, str | None]:
 
 
 def _option(name: str) -> tuple[Option | None, str, str]:
-    """The option with this name or unambiguous prefix; otherwise the option that is probably meant, and sbatch's
-    message.
-    """
+    """Return the option with this name or unambiguous prefix, else the probable option and sbatch's message."""
     known = options()
     if name in known:
         return known[name], "", ""
@@ -526,7 +524,7 @@ def _together(job: Job, claims: tuple[Claim, ...]) -> Iterator[Verdict]:
 
 
 def _gpus(job: Job, by_name: dict[str, Claim]) -> Iterator[Verdict]:
-    """GPUs of the job, of a node and of a task, beside its nodes and tasks."""
+    """Yield the verdicts on GPUs per job, per node and per task, compared with nodes and tasks."""
     node = by_name.get("gpus-per-node") or by_name.get("gres")
     task, tasks, every = by_name.get("gpus-per-task"), by_name.get("ntasks-per-node"), by_name.get("gpus")
     counted = [(claim, found) for claim in (node, task, every) if claim is not None and (found := _count(claim))]
@@ -569,7 +567,7 @@ def _gpus(job: Job, by_name: dict[str, Claim]) -> Iterator[Verdict]:
 
 
 def _count(claim: Claim) -> tuple[int, bool] | None:
-    """The GPUs that an option requests, and whether it names their type; None for what is not about GPUs."""
+    """Return the number of GPUs that an option requests, and whether it names their type; None for other options."""
     text = _parts(claim)[1] or ""
     if claim.spelling.startswith("--gres"):
         if not text.startswith("gpu"):
@@ -652,7 +650,7 @@ def _starts_one_rank(job: Job, launch: Launch) -> bool:
 
 
 def _judge_task_total(job: Job, launch: Launch) -> Iterator[Verdict]:
-    """Tasks per node from `--ntasks` and `--nodes`: `--ntasks=4 --nodes=2` means two."""
+    """Yield the verdict on tasks per node computed from `--ntasks` and `--nodes`: `--ntasks=4 --nodes=2` means two."""
     tasks, nodes = job.setting("tasks", launch.scope), job.setting("nodes", launch.scope)
     if undecided_verdict := undecided(launch.id, (*tasks, *nodes), launch, quantity="tasks per node"):
         yield undecided_verdict
@@ -784,18 +782,17 @@ def multi_node_launcher_on_first_node_only(job: Job) -> Iterator[Verdict]:
 
 
 def _is_launcher(program: str) -> bool:
-    """Whether a program is one of the modules, also by a path relative to the working directory."""
+    """Return whether a program is one of the modules, also by a path relative to the working directory."""
     framed = f"/{program.removesuffix('.py')}/"
     return any(f"/{module}/" in framed for module in _LAUNCHER_MODULES)
 
 
 def _header_nodes(job: Job) -> tuple[Claim, ...]:
-    """The nodes that the header of a batch script requests."""
     return tuple(c for c in job.setting("nodes") if c.source in SCHEDULERS)
 
 
 def _is_own_task_rank(claim: Claim) -> bool:
-    """Whether a rank is Slurm's own for this process, which is 0 in a batch script and starts no other node."""
+    """Return whether a rank is Slurm's own for this process: 0 in a batch script, and no other node is started."""
     if claim.strength is Strength.DEFAULT:
         return True
     return bool(symbols_in(claim.value) & {Symbol.PROCESS_RANK, Symbol.NODE_RANK, Symbol.LOCAL_RANK})

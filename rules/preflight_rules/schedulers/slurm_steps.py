@@ -94,7 +94,7 @@ def cores_not_inherited_by_step(job: Job) -> Iterator[Verdict]:
 
 
 def _bound(job: Job, scope: Scope) -> tuple[Claim, ...]:
-    """The claims that give each task one GPU; empty if there are none, or if `--gpu-bind` overrides them."""
+    """Return the claims that give each task one GPU; empty if there are none, or if `--gpu-bind` overrides them."""
     binding = job.setting("gpu_bind", scope)
     exported = job.setting("env.SLURM_GPU_BIND", scope)
     if exported and not any(claim.scope.launch for claim in binding):
@@ -165,34 +165,33 @@ def task_sees_one_gpu_but_indexes_local_rank(question: LaunchQuestion) -> Verdic
 
 
 def _is_certain(job: Job, bound: Claim, scope: Scope) -> bool:
-    """Whether the script itself takes the device with its local rank, and the binding leaves it one."""
+    """Return whether the script itself uses its local rank as device index, and the binding leaves one device."""
     chosen = [claim for claim in job.about("device_of_local_rank", scope) if not claim.condition]
     known = any(not isinstance(claim.value, Unresolved) for claim in chosen)
     return bound.quantity == "gpus_per_task" and known and not _is_overridden(job, bound, scope)
 
 
 def _is_overridden(job: Job, bound: Claim, scope: Scope) -> bool:
-    """Whether srun has a number of GPUs of its own, which may override what the header binds."""
+    """Return whether srun has its own number of GPUs, which may override the header's binding."""
     own = [claim for claim in job.about("step_gpus", scope) if claim.scope == scope]
     return bool(own) and bound.scope != scope
 
 
 def _visible(bound: Claim) -> str:
-    """The GPUs that a task sees under a binding."""
     if any("closest" in text for text in texts(bound.value)):
         return "only the GPUs next to its cores, numbered from 0"
     return "one GPU, as device 0"
 
 
 def _lightning_devices(job: Job, scope: Scope) -> Claim | None:
-    """The number of devices, certainly more than one, that a Lightning Trainer asks for."""
+    """Return the claim of a number of devices, certainly more than one, that a Lightning Trainer requests."""
     found = [claim for claim in job.requiring("processes_per_node", scope) if claim.source == "lightning"]
     known = found and not any(claim.condition for claim in found) and certainly_several(job_value(found))
     return found[0] if known else None
 
 
 def _by_local_rank(job: Job, arguments: tuple[str | None, ...], scope: Scope) -> str:
-    """The program that uses its local rank as device index, for a message; empty if none is known."""
+    """Return the program that uses its local rank as device index, for display; empty if none is known."""
     for word in arguments:
         if word is not None and word.partition("=")[0] in _BY_LOCAL_RANK:
             return f"a program with `{word.partition('=')[0]}`"
@@ -217,7 +216,7 @@ CHORES = frozenset(
 
 
 class Step(NamedTuple):
-    """One srun of a batch script. `claim` is what it starts; `launch` the launch that it carries, if any."""
+    """One srun of a batch script. `claim` is its command; `launch` is the launch in it, if any."""
 
     job: Job
     claim: Claim
@@ -234,28 +233,28 @@ class Step(NamedTuple):
         return self.claim.scope
 
     def about(self, quantity: str) -> Claim | None:
-        """The claims about this step."""
+        """Return the claim about this step."""
         return next((c for c in self.job.about(quantity, self.scope) if c.scope == self.scope), None)
 
     def definitely(self, quantity: str) -> bool:
-        """Whether a quantity is certainly true for this step."""
+        """Return whether a quantity is certainly true for this step."""
         claim = self.about(quantity)
         return claim is not None and claim.value == Known(True)
 
     def several(self, quantity: str) -> bool:
-        """Whether a count is certainly more than one."""
+        """Return whether a count is certainly more than one."""
         claim = self.about(quantity)
         found = numbers(job_value((claim,))) if claim is not None else ()
         return bool(found) and min(found) > 1
 
 
 def steps(job: Job) -> Iterator[Step]:
-    """The steps other than short utility commands (`CHORES`), in file order."""
+    """Yield the steps other than short utility commands (`CHORES`), in file order."""
     return (step for step in _all_steps(job) if not _is_chore(step))
 
 
 def chores(job: Job) -> Iterator[Step]:
-    """The steps that are short utility commands, in file order."""
+    """Yield the steps that are short utility commands, in file order."""
     return filter(_is_chore, _all_steps(job))
 
 
@@ -278,7 +277,7 @@ _ONE_TASK = re.compile(r"(\d+)(?:-\1)?(?:%\d+)?")
 
 
 def _runs_tasks_at_once(stated: Stated[Launch]) -> bool:
-    """Whether several tasks of the array may run at a time: `%1` after its range allows one, and `0` is one."""
+    """Return whether several array tasks may run at once; `%1` after the range, or an array of `0`, allows one."""
     arrays = texts(job_value(stated.settings[0])) or ("",)
     return not all("%1" in text or _ONE_TASK.fullmatch(text) for text in arrays)
 
@@ -674,7 +673,6 @@ def hand_off_signal_not_handled(job: Job) -> Iterator[Verdict]:
 
 
 def _sources_unreadable_file(job: Job, path: str) -> bool:
-    """Whether a script sources a file that cannot be read."""
     return any(
         note.kind in UNSEEN and note.span.path == path and note.span.snippet.lstrip().startswith(("source ", ". "))
         for note in job.notes

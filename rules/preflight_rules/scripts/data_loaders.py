@@ -244,13 +244,13 @@ def long_work_behind_short_timeout(job: Job) -> Iterator[Verdict]:
 
 
 def _starts_group(job: Job, work: Claim) -> bool:
-    """Whether the file that contains the work starts a process group itself."""
+    """Return whether the file that contains the work starts a process group itself."""
     stated = (*job.about("backend"), *job.about("process_group_timeout_s"))
     return any(claim.span.path == work.span.path and claim.source == "python" for claim in stated)
 
 
 def _is_helper(job: Job, work: Claim) -> bool:
-    """Whether the work is in a helper that many scripts may share, mostly for something small."""
+    """Return whether the work is in a helper that many scripts may share, usually for something small."""
     return work.span.path not in started_files(job) and not _starts_group(job, work)
 
 
@@ -312,7 +312,7 @@ def loader_arguments_refused(job: Job) -> Iterator[Verdict]:
 
 
 def _loader_claim(job: Job, quantity: str, other: Claim) -> Claim | None:
-    """The claims about another quantity of the same loader."""
+    """Return the claim about another quantity of the same loader."""
     return next((claim for claim in job.about(quantity) if set(claim.because) & set(other.because)), None)
 
 
@@ -469,7 +469,7 @@ def shares_of_ranks_uneven(job: Job) -> Iterator[Verdict]:
 
 
 def _comes_out_even(job: Job, share: Claim) -> bool:
-    """Whether the files are a multiple of the ranks, as far as both are known."""
+    """Return whether the number of files is a multiple of the number of ranks, as far as both are known."""
     counts = [numbers(claim.value) for claim in job.about("divided_items", share.scope) if claim.span == share.span]
     ranks = [numbers(ranks_started(job, launch.scope)[0]) for launch in launches_of(job, share)]
     known = bool(counts and ranks) and all(counts) and all(ranks)
@@ -477,7 +477,7 @@ def _comes_out_even(job: Job, share: Claim) -> bool:
 
 
 def _has_servers(job: Job, share: Claim) -> bool:
-    """Whether the ranks are trainers of parameter servers, whose steps may differ."""
+    """Return whether the ranks are trainers of parameter servers, whose steps may differ."""
     return any(True in claim.alternatives for claim in job.about("ps_mode", share.scope))
 
 

@@ -113,7 +113,7 @@ def more_spawned_than_group_or_gpus_hold(job: Job) -> Iterator[Verdict]:
 
 
 def _devices_of(mask: Claim) -> tuple[int, ...]:
-    """The number of devices in a literal device list; empty if it names none by number."""
+    """Return the number of devices in a literal device list; empty if it names none by number."""
     listed = [text.split(",") for text in texts(mask.value)]
     return tuple(len(items) for items in listed if all(is_whole_number(item.strip()) for item in items))
 
@@ -231,7 +231,7 @@ def physical_gpu_index_after_mask(job: Job) -> Iterator[Verdict]:
 
 
 def _mask(job: Job, chosen: Claim) -> Claim | None:
-    """The CUDA_VISIBLE_DEVICES in force where a GPU is chosen: the script's own, otherwise that of its launch."""
+    """Return the CUDA_VISIBLE_DEVICES in force when a GPU is chosen: the script's own, else its launch's."""
     own = next((c for c in job.about(_MASK) if c.span.path == chosen.span.path), None)
     if own is not None:
         return own
@@ -243,7 +243,7 @@ def _mask(job: Job, chosen: Claim) -> Claim | None:
 
 
 def _listed_devices(mask: Claim) -> tuple[Scalar, ...]:
-    """The indices in a literal device list."""
+    """Return the indices in a literal device list."""
     found = mask.alternatives
     parts = str(found[0]).split(",") if len(found) == 1 else []
     if not parts or not all(is_whole_number(part.strip()) and len(part) < 5 for part in parts):
@@ -337,7 +337,7 @@ _SPREADING = frozenset(("auto", "balanced", "balanced_low_0", "sequential"))
 
 
 def _after(launch: Launch, option: str) -> set[str | None]:
-    """The words that follow an option on the line of a launch."""
+    """Return the words that follow an option on the launch line."""
     words = launch.arguments
     return {words[at + 1] for at, word in enumerate(words[:-1]) if word == option.partition(" ")[0]}
 
@@ -421,7 +421,7 @@ _MAX_LENGTH = 200_000
 
 @dataclass(frozen=True, slots=True)
 class _Cluster:
-    """One TF_CONFIG: addresses by role (None if unknown), and the process's own role and index."""
+    """One TF_CONFIG: addresses by role (None if unknown), and this process's role and index."""
 
     claim: Claim
     roles: dict[str, list[str | None] | None]
@@ -431,7 +431,7 @@ class _Cluster:
 
 
 def _clusters(job: Job) -> Iterator[tuple[str, _Cluster | None, Claim]]:
-    """Each literal TF_CONFIG, once."""
+    """Yield each literal TF_CONFIG, once."""
     seen: set[tuple[str, int, int]] = set()
     for subject, scope, _ in subjects(job):
         for claim in (*job.about("tf_config", scope), *job.about("env.TF_CONFIG", scope)):

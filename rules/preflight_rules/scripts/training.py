@@ -153,7 +153,7 @@ def gpu_never_chosen(job: Job) -> Iterator[Verdict]:
 
 
 def _ranks_of_node(job: Job, launch: Launch) -> tuple[Claim, ...]:
-    """The claims that give the ranks of a node: without a scheduler or hosts, mpirun starts all of them on its own."""
+    """Return the claims of the ranks per node. Without a scheduler or hosts, mpirun starts all on its own node."""
     found = job.setting("processes_per_node", launch.scope)
     elsewhere = job.setting("hosts", launch.scope) or any(claim.source in SCHEDULERS for claim in job.claims)
     if found or elsewhere or "mpirun" not in launch.wrappers:
@@ -162,7 +162,7 @@ def _ranks_of_node(job: Job, launch: Launch) -> tuple[Claim, ...]:
 
 
 def _is_passed(job: Job, launch: Launch, moved: Claim) -> bool:
-    """Whether the launcher gives each process the option in whose place its default stands."""
+    """Return whether the launcher passes each process the option that has this default."""
     added = [claim for claim in job.about("rank_argument", launch.scope) if claim.scope.launch == launch.id]
     named = any("local_rank" in text for text in (moved.spelling, *texts(moved.value)))
     return bool(added and named and job.about("local_rank_argument", launch.scope))
@@ -173,13 +173,13 @@ _MAX_FILES = 6
 
 
 def _masked(job: Job, launch: Launch) -> bool:
-    """Whether each process may see one GPU only. A list of several shows all of them to every process."""
+    """Return whether each process may see only one GPU. A list of several shows all of them to every process."""
     masks = job.about("env.CUDA_VISIBLE_DEVICES", launch.scope)
     return any(not texts(mask.value) or not all("," in text for text in texts(mask.value)) for mask in masks)
 
 
 def _choice(job: Job, launch: Launch, moved: Claim) -> str:
-    """How a rank chooses its GPU in the framework of the script, with what its launcher sets."""
+    """Return how a rank chooses its GPU in the script's framework, using its launcher's variables."""
     if any(claim.source == "paddle" for claim in job.about("parallel_environment", launch.scope)):
         return (
             'Take the launcher\'s GPU: paddle.set_device("gpu"), or'
@@ -500,7 +500,7 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
 
 
 def _divided(job: Job, call: Claim) -> bool | None:
-    """Whether the call needs the parts of all ranks; None if it is not known how the model is trained."""
+    """Return whether the call needs the parts of all ranks; None if it is unknown how the model is trained."""
     scope = call.scope
     if job.about("uses_fsdp", scope):
         return True
@@ -517,13 +517,13 @@ def _divided(job: Job, call: Claim) -> bool | None:
 
 
 def _certainly_waits(job: Job, call: Claim) -> bool:
-    """Whether several ranks certainly run the script, and only one of them reaches the call."""
+    """Return whether several ranks certainly run the script, and only one of them reaches the call."""
     places = {claim.span for _, claim in stated(job, "collective_unmatched") if isinstance(claim.value, Known)}
     return call.span in places and any(_starts_several(job, launch) for launch in launches_of(job, call))
 
 
 def _not_followed(job: Job, call: Claim) -> list[str]:
-    """Why the program that makes a call cannot be followed to its end; empty where it is followed."""
+    """Return why the program that makes a call cannot be followed to its end; empty if it can."""
     followed = [each for launch in launches_of(job, call) for each in job.about("program_followed", launch.scope)]
     return [each.value.why for each in followed if isinstance(each.value, Unresolved)][:1]
 
@@ -732,7 +732,7 @@ def _verdict(job: Job, subject: str, taken: Claim, joins: Claim) -> Verdict:
 
 
 def _remedy(joins: Claim) -> str:
-    """The wrapper of the framework that joins the ranks."""
+    """Return the wrapper of the framework that joins the ranks."""
     name = joined(joins.alternatives)
     if "horovod" in name or name.startswith("hvd"):
         return "Wrap the optimizer: optimizer = hvd.DistributedOptimizer(optimizer)."

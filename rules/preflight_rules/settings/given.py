@@ -81,7 +81,7 @@ class Given:
     parser: Claim | None = None
 
     def claim(self, key: str) -> Claim | None:
-        """The claim of a key, also of one in a file that another key names; None if it is not given."""
+        """Return the claim of a key, also of one in a file that another key names; None if the key is not given."""
         if key.startswith(OF_JOB):
             return next(iter(self._of_job(key.removeprefix(OF_JOB))), None)
         if key == PARSER:
@@ -95,7 +95,7 @@ class Given:
         return self.keys.get(key)
 
     def others(self, section: str, known: Sequence[str]) -> list[Claim]:
-        """The claims of the keys directly in a section (`config.*`) that are not among the known ones.
+        """Return the claims of the keys directly in a section (`config.*`) that are not among the known ones.
 
         A known one that begins with `^` is a pattern.
         """
@@ -112,7 +112,7 @@ class Given:
         ]
 
     def value(self, key: str) -> Any:
-        """The value of a key, None if it is not given. Raises UnknownValue if that is not known."""
+        """Return the value of a key; None if it is not given. Raises UnknownValue if it is unknown."""
         if key.startswith(GIVEN):
             return self._is_given(key.removeprefix(GIVEN))
         if key.startswith(ON_LINE):
@@ -145,14 +145,14 @@ class Given:
         return Section(filled=filled) if isinstance(value, Section) else value
 
     def value_in_call(self, key: str) -> Any:
-        """The value of a key where the call that gives it is made, whatever decides that. Raises UnknownValue."""
+        """Return the value of a key where the call is made, whatever condition it is under. Raises UnknownValue."""
         claim, call = self.keys.get(key), self.keys.get(CALL)
         if claim is None or call is None or claim.condition != call.condition:
             return self.value(key)
         return self._one((replace(claim, condition=""),))
 
     def _is_given(self, key: str) -> bool:
-        """Whether a key is given. Raises UnknownValue if only a branch gives it, or if its section is not known."""
+        """Return whether a key is given. Raises UnknownValue if only a branch gives it, or its section is unknown."""
         claim = self.claim(key)
         if claim is None:
             self._check_sections(key)
@@ -168,11 +168,11 @@ class Given:
         return claim.source != CALLED or claim.alternatives != (None,)
 
     def _is_made(self, key: str) -> bool:
-        """Whether what a call is given is certainly something: an object that is made there, or a list."""
+        """Return whether an argument is certainly an object created there, or a list."""
         return f"{key}.{MAKER}" in self.keys or f"{key}.{ITEMS}" in self.keys
 
     def _check_sections(self, key: str) -> None:
-        """Raises UnknownValue if a section that would hold the key is a value that is not known."""
+        """Raise UnknownValue if a section that would hold the key has an unknown value."""
         while "." in key:
             key = key.rpartition(".")[0]
             above = self.keys.get(key)
@@ -180,7 +180,9 @@ class Given:
                 raise UnknownValue(f"`{above.spelling}`")
 
     def _one(self, claims: Sequence[Claim]) -> Any:
-        """The value on which claims agree, None without any. Raises UnknownValue if they do not, or are open."""
+        """Return the value that all claims share; None without claims. Raises UnknownValue if they differ or are
+        unresolved.
+        """
         if why_unresolved(claims, self.launch) is not None:
             raise UnknownValue(f"`{claims[0].spelling}`")
         found = {item for claim in claims for item in claim.alternatives}
@@ -201,7 +203,7 @@ class Given:
         return whole or any(claim.scope.launch for claim in self.keys.values())
 
     def _on_line(self, quantity: str) -> Any:
-        """The value that an option of the launch line gives a quantity; None without one. Raises UnknownValue."""
+        """Return the value that a launch option gives a quantity; None without one. Raises UnknownValue."""
         if self.launch is None:
             raise UnknownValue("the launch line")
         claims = [c for c in self.job.about(quantity, self.launch.scope) if c.strength is Strength.FLAG]
@@ -209,12 +211,12 @@ class Given:
 
     @property
     def _is_plain(self) -> bool:
-        """Whether a plain line of python starts the program, and nothing else starts a process of the job."""
+        """Whether plain python starts the program, and nothing else starts a process of the job."""
         programs = {claim.value for claim in self.job.about("plain_program")}
         return self.launch is None and len(programs) == 1 and not self.job.about("starts_processes")
 
     def _launcher(self) -> str:
-        """How the ranks are started. Raises UnknownValue if several launches may read the settings in several ways."""
+        """Return how the ranks are started. Raises UnknownValue if launches that may read the settings differ."""
         if self.launch is None:
             return "python" if self._is_plain else ""
         of_job = not any(claim.scope.launch for claim in self.keys.values())
@@ -241,7 +243,7 @@ _MANY = 5
 
 @functools.lru_cache(maxsize=256)
 def _are_of_another_release(name: str, keys: tuple[str, ...]) -> bool:
-    """Whether the table of all settings of a framework lacks most of these, as where a release renames them."""
+    """Return whether the framework's table lacks most of these keys, as after a release that renames them."""
     known = framework(name)
     if known is None or known.keys is None:
         return False
@@ -251,7 +253,7 @@ def _are_of_another_release(name: str, keys: tuple[str, ...]) -> bool:
 
 
 def with_settings(job: Job) -> list[str]:
-    """The frameworks that the job has settings of, by name."""
+    """Return the frameworks that the job has settings for, by name."""
     there = {claim.quantity.split(".", 2)[1] for claim in job.claims if claim.quantity.startswith(SETTING_PREFIX)}
     if any(claim.quantity.startswith(ENVIRONMENT_PREFIX) for claim in job.claims):
         there.add(ENVIRONMENT)
@@ -262,7 +264,7 @@ def with_settings(job: Job) -> list[str]:
 
 
 def given(job: Job, name: str) -> Iterator[Given]:
-    """The settings of a framework, once for each launch and place; those of an object once for each of its parts."""
+    """Yield a framework's settings, once per launch and place; an object's settings once for each of its parts."""
     if reads(name, "object"):
         yield from _objects(job, name)
         return
@@ -327,7 +329,7 @@ _WHOLE, _POD = "whole", "pod"
 
 
 def _objects(job: Job, framework: str) -> Iterator[Given]:
-    """The settings of each object or part of a kind, with those of what it belongs to."""
+    """Yield the settings of each object or part of a kind, with those of its owner."""
     own = _places(job, framework)
     above = {at: tuple(map(_mark, place.keys[CALL].because[0].because)) for at, place in own.items()}
     others: dict[_Mark, Given] = {}
@@ -359,7 +361,7 @@ def _places(job: Job, framework: str) -> dict[_Mark, Given]:
 
 
 def _is_of_script(keys: dict[str, Claim]) -> bool:
-    """Whether a call is in the script itself. A function of a module may also be called elsewhere."""
+    """Return whether a call is in the script itself. A module's function may also be called elsewhere."""
     return keys[CALL].source != CALLED or keys[CALL].strength is Strength.FLAG
 
 
@@ -368,7 +370,7 @@ def _mark(place: Claim) -> _Mark:
 
 
 def _headers(job: Job) -> Iterator[Given]:
-    """The options of each batch header, by their long names; an option without a value is true."""
+    """Yield the options of each batch header by their long names; an option without a value is true."""
     headers: dict[str, dict[str, Claim]] = {}
     for claim in job.about("batch_directive"):
         header = headers.setdefault(claim.span.path, {})
@@ -390,7 +392,7 @@ _OPTION = re.compile(r"--([\w-]{1,40})")
 
 
 def _is_complete(framework: str, keys: dict[str, Claim]) -> bool:
-    """Whether a key that is missing is given nowhere else."""
+    """Return whether a missing key is given nowhere else."""
     if framework == "accelerate":
         # Without a file on the line, one in the user's cache counts.
         return any(claim.strength is Strength.CONFIG for claim in keys.values())
@@ -398,7 +400,7 @@ def _is_complete(framework: str, keys: dict[str, Claim]) -> bool:
 
 
 def _variables(job: Job, scope: Scope) -> Iterator[tuple[str, Claim]]:
-    """The variables that have one value each, by their names; not those that only a controller sets."""
+    """Yield the variables with a single value, by name, except those that only a controller sets."""
     found: dict[str, list[Claim]] = {}
     for claim in job.environment(scope):
         name = claim.quantity.removeprefix(ENVIRONMENT_PREFIX)
@@ -408,9 +410,9 @@ def _variables(job: Job, scope: Scope) -> Iterator[tuple[str, Claim]]:
 
 
 def _inner(job: Job, framework: str, keys: dict[str, Claim], scope: Scope) -> dict[str, Given]:
-    """The settings of DeepSpeed's configuration, where the trainer is given the name of its file.
+    """Return the settings in the DeepSpeed configuration file that the trainer names.
 
-    For Accelerate those of its file without what the line overrides.
+    For Accelerate, settings that the command line overrides are left out.
     """
     if framework == "accelerate":
         written = {key: claim for key, claim in job.settings(framework, scope) if claim.strength is Strength.CONFIG}
@@ -428,7 +430,7 @@ def _inner(job: Job, framework: str, keys: dict[str, Claim], scope: Scope) -> di
 
 
 def _header_of(job: Job, framework: str, keys: dict[str, Claim]) -> dict[str, Given]:
-    """The options of the batch header of a script, for the steps and launchers in it."""
+    """Return the options of a script's batch header, for the steps and launchers in the script."""
     if not reads(framework, "header"):
         return {}
     path = next(iter(keys.values())).span.path
@@ -437,7 +439,7 @@ def _header_of(job: Job, framework: str, keys: dict[str, Claim]) -> dict[str, Gi
 
 
 def _path_of(name: str, claim: Claim, launch: Launch | None) -> str:
-    """The place that a setting belongs to; empty for an argument of a program."""
+    """Return the section that a setting belongs to; empty for an argument of a program."""
     if reads(name, "composed") or (
         reads(name, "overridden") and launch is not None and claim.scope.launch == launch.id
     ):
@@ -459,13 +461,13 @@ _OF_PADDLE = ("paddlenlp", "paddleformers")
 
 
 def _is_program_of(name: str, launch: Launch | None) -> bool:
-    """Whether the launcher is the framework's own program."""
+    """Return whether the launcher is the framework's own program."""
     known = framework(name)
     return launch is not None and known is not None and bool(known.program) and launch.launcher == known.program
 
 
 def _reads_paddle(name: str, keys: dict[str, Claim], parser: Claim | None, launch: Launch | None) -> bool:
-    """Whether the arguments of a trainer of Paddle's are certainly read as such."""
+    """Return whether Paddle's trainer certainly reads these arguments as its own."""
     return (name == "paddlenlp" and CALL in keys) or parser is not None or _is_program_of(name, launch)
 
 
@@ -476,25 +478,25 @@ _PADDLE_ARGUMENTS = frozenset(
 
 
 def _may_read_paddle(job: Job, keys: dict[str, Claim], launch: Launch | None) -> bool:
-    """Whether Paddle's launcher gives such arguments to a program that is not there to be read."""
+    """Return whether Paddle's launcher passes such arguments to a program that is not among the files."""
     starts = launch is not None and launch.launcher == "paddle" and all(f.path != launch.program for f in job.files)
     return starts and not _PADDLE_ARGUMENTS.isdisjoint(keys)
 
 
 def _is_of_paddle(job: Job, scope: Scope, launch: Launch | None) -> bool:
-    """Whether another trainer than that of transformers reads arguments of the same names."""
+    """Return whether a trainer other than that of transformers reads arguments of the same names."""
     if any(_is_program_of(name, launch) for name in _OF_PADDLE):
         return True
     return any(job.about(f"{SETTING_PREFIX}{name}.{PARSER}", scope) for name in _OF_PADDLE)
 
 
 def _takes_files(launch: Launch | None) -> bool:
-    """Whether the launcher's own program parses the trainer's arguments."""
+    """Return whether the launcher's own program parses the trainer's arguments."""
     return launch is not None and launch.launcher in ("llamafactory-cli", "trl")
 
 
 def is_compared(job: Job, launch: Launch | None) -> bool:
-    """Whether the trainer's arguments and its DeepSpeed configuration are both known: then CFG002 compares them."""
+    """Return whether the trainer's arguments and DeepSpeed configuration are both known; CFG002 then compares them."""
     return any(
         place.launch is launch and place.inner and (CALL in place.keys or place.parser is not None)
         for place in given(job, "transformers")

@@ -81,7 +81,7 @@ _LEVELS = ("detail", "debug", "info", "warning", "error", "critical", "passive")
 
 
 def _parsed(place: Given, key: str, claim: Claim) -> Setting | None:
-    """What the parser of TrainingArguments takes for an option; None for anything else."""
+    """Return the row that TrainingArguments' parser uses for an option; None for anything else."""
     row = _arguments().get(key) if place.framework == "transformers" and claim.source == "arguments" else None
     if row is None or not place.certain or row.takes not in ("1", "?"):
         return None
@@ -102,7 +102,7 @@ _VALUED_SWITCHES = frozenset(
 
 
 def _lacks_value(place: Given, key: str, claim: Claim) -> bool:
-    """Whether an option has no value: another one follows, nothing does, or it is a switch that takes one."""
+    """Return whether an option lacks a value: another option or nothing follows, or it is a switch that needs one."""
     if place.framework == "transformers" and key == "fsdp":
         # Newer releases take it alone.
         return False
@@ -115,7 +115,7 @@ def _lacks_value(place: Given, key: str, claim: Claim) -> bool:
 
 
 def _without_value(place: Given, claim: Claim) -> Verdict:
-    """For an option that has none where it needs one."""
+    """Return the verdict on an option that lacks its required value."""
     fault = (
         "another option follows"
         if isinstance(claim.value, Known) and claim.value.value is not True
@@ -157,16 +157,16 @@ def _judged(place: Given, setting: Setting, claim: Claim, version: str) -> Verdi
 
 
 def _refused(setting: Setting, item: Plain, version: str) -> str:
-    """What is expected instead of a value, in words; empty if the release takes it."""
+    """Return the expected values in words; empty if the release accepts this one."""
     if isinstance(item, bool) and setting.bool_until:
         return "a whole number" if version and in_range(version, "", setting.bool_until) is False else ""
     return refused(setting, item)
 
 
 def _is_tuned(place: Given, claim: Claim) -> bool:
-    """Whether the value lists what DeepSpeed's autotuning tries, one after the other.
+    """Return whether the value lists values for DeepSpeed's autotuning to try.
 
-    Raises UnknownValue if that depends on a value that is not known.
+    Raises UnknownValue if that depends on an unknown value.
     """
     if place.framework != "deepspeed" or not all(isinstance(item, tuple) for item in claim.alternatives):
         return False
@@ -174,7 +174,7 @@ def _is_tuned(place: Given, claim: Claim) -> bool:
 
 
 def _is_read(place: Given, setting: Setting) -> bool:
-    """Whether the framework reads the setting. Raises UnknownValue if that depends on a value that is not known."""
+    """Return whether the framework reads the setting. Raises UnknownValue if that depends on an unknown value."""
     return not setting.when or holds(setting.when, place.value)
 
 
@@ -231,7 +231,7 @@ def settings_refused_together(job: Job) -> Iterator[Verdict]:
 
 
 def _together(place: Given, row: Refusal, *, certain: bool) -> Verdict | None:
-    """The verdict of one condition; None if it does not hold, or concerns keys that are not given."""
+    """Return the verdict of one condition; None if it does not hold or concerns keys that are not given."""
     claims = place.others(row.at[0], row.known) if row.known else []
     claims = claims or [claim for key in row.at if (claim := place.claim(key)) is not None]
     # What a file lacks that no launch names, the program that reads it may add.
@@ -260,7 +260,7 @@ def _together(place: Given, row: Refusal, *, certain: bool) -> Verdict | None:
 
 
 def _holds_in_call(place: Given, row: Refusal) -> bool:
-    """Whether a condition may hold in a call of which only the branch is open."""
+    """Return whether a condition may hold in a call if the call's branch is taken."""
     try:
         return holds(row.when, place.value_in_call)
     except UnknownValue:
@@ -358,7 +358,7 @@ _RENAMED = {
 
 @functools.cache
 def _arguments() -> dict[str, Row]:
-    """The rows by field; the negation that the parser adds (`--no_tf32`) is one, too."""
+    """Return the rows by field, including the negations that the parser adds (`--no_tf32`)."""
     rows = load_table("training_arguments").rows
     negated = {spelling[2:]: row for row in rows for spelling in row.spellings if "-" not in spelling[2:]}
     return {row.dest: row for row in rows} | negated
@@ -380,8 +380,6 @@ _WORDS = {"true": True, "false": False}
 
 
 class _Combination(NamedTuple):
-    """One row of the table."""
-
     name: str
     all: tuple[str, ...]
     why: str
@@ -392,7 +390,7 @@ class _Combination(NamedTuple):
 
 
 class _Undecided(Exception):
-    """A term depends on a value that is not known; which the argument names."""
+    """A term depends on the unknown value in the exception's argument."""
 
 
 class _Met(NamedTuple):
@@ -449,7 +447,7 @@ def combination_refused(job: Job) -> Iterator[Verdict]:
 def _row_verdicts(
     job: Job, row: _Combination, subject: str, scope: Scope, launch: Launch | None
 ) -> Iterator[Verdict | None]:
-    """The verdicts of one row; None where its first term holds and another does not."""
+    """Yield the verdicts of one row; None if its first term holds and another does not."""
     if row.all[0].startswith("package ") and not all(
         _names(job, term.split(" ")[1]) for term in row.all if term.startswith("package ")
     ):
@@ -479,7 +477,7 @@ def _row_verdicts(
 
 
 def _firsts(job: Job, term: str, scope: Scope, launch: Launch | None) -> Iterator[_Met]:
-    """Each way in which the first term of a row holds. Raises _Undecided if that is not known."""
+    """Yield each way the first term of a row holds. Raises _Undecided if that is unknown."""
     kind, _, rest = term.partition(" ")
     if kind != "feature":
         met = _met(job, term, scope, launch)
@@ -494,7 +492,7 @@ def _firsts(job: Job, term: str, scope: Scope, launch: Launch | None) -> Iterato
 
 
 def _met(job: Job, term: str, scope: Scope, launch: Launch | None) -> _Met | None:
-    """How a term holds; None if it does not. Raises _Undecided if that is not known."""
+    """Return how a term holds; None if it does not. Raises _Undecided if that is unknown."""
     words = term.split(" ")
     if words[0] == "feature":
         feature = term.partition(" ")[2]
@@ -537,7 +535,7 @@ def _met(job: Job, term: str, scope: Scope, launch: Launch | None) -> _Met | Non
 
 
 def _several_ranks(job: Job, scope: Scope, launch: Launch | None) -> _Met | None:
-    """Whether the launch starts several ranks. If the number is not known, the rule still reports."""
+    """Return whether the launch starts several ranks. If the number is unknown, the rule still reports."""
     value, claims = ranks_started(job, scope) if launch is not None else (Unresolved("no launch"), ())
     found = numbers(value)
     if found and max(found) <= 1:
@@ -546,7 +544,7 @@ def _several_ranks(job: Job, scope: Scope, launch: Launch | None) -> _Met | None
 
 
 def _beyond_request(job: Job, scope: Scope, launch: Launch | None) -> _Met | None:
-    """CUDA_VISIBLE_DEVICES with a number that the GPUs of a request do not have, which are numbered from 0."""
+    """Return the match for CUDA_VISIBLE_DEVICES with an index beyond the requested GPUs, which are numbered from 0."""
     visible = job.setting("env.CUDA_VISIBLE_DEVICES", scope)
     requested = [claim for claim in job.setting("gpus_per_node", scope) if claim.strength is Strength.SCHEDULER]
     if not visible or not requested or why_unresolved((*visible, *requested), launch) is not None:
@@ -558,7 +556,7 @@ def _beyond_request(job: Job, scope: Scope, launch: Launch | None) -> _Met | Non
 
 
 def _names(job: Job, name: str) -> bool:
-    """Whether the files name a distribution, whatever its release."""
+    """Return whether the files name a distribution, in any release."""
     said = (text for claim in job.about("package") for text in (*texts(claim.value), claim.spelling.strip("\"'")))
     return any(re.match(rf"{name}(?![\w-])", text) is not None for text in said)
 

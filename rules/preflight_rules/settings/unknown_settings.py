@@ -40,22 +40,18 @@ _MAX_COMPARED = 20
 class NearestNames:
     """The known names nearest to unknown ones. Only the first unknown names of each file are looked up.
 
-    Args:
-        found: what was found, by file, section and name; empty where nothing is close.
-        compared: how many names of each file were looked up.
+    Args:     found: the nearest names by file, section and name; empty if none is close.     compared: the number of
+    names looked up per file.
     """
 
     found: dict[tuple[str, str, str], str] = field(default_factory=dict)
     compared: dict[str, int] = field(default_factory=dict)
 
     def nearest(self, claim: Claim, section: str, name: str, known: Callable[[], Iterable[str]]) -> str:
-        """The nearest name; empty if none is close, or if the file has too many unknown names.
+        """Return the nearest name; empty if none is close, or if the file has too many unknown names.
 
-        Args:
-            claim: what the file says.
-            section: what has the names, in a message.
-            name: the unknown name.
-            known: gives the names that exist there.
+        Args:     claim: the claim of the unknown name.     section: the owner of the names, for display.     name: the
+        unknown name.     known: returns the existing names.
         """
         path = claim.span.path
         if (path, section, name) not in self.found:
@@ -79,18 +75,13 @@ def unknown_name(
     unless_sure: Severity | None,
     stopped: str = "every rank stops",
 ) -> Verdict:
-    """The verdict on a name that its framework does not have.
+    """Return the verdict on a name that its framework does not have.
 
-    Args:
-        place: the place of the name.
-        claim: what the place says.
-        name: the name, without its section.
-        owner: what does not have it: `TrainingArguments`.
-        release: the releases that do not: `trl 1.16.0`, `any release up to 1.16.0`.
-        nearest: the name that is meant, empty if none is known.
-        sure: whether no other release can have the name.
-        unless_sure: the severity where that is possible; None if it is unknown then.
-        stopped: what happens at an unknown name: `SkyPilot refuses the task`.
+    Args:     place: the place of the name.     claim: the claim of the name.     name: the name, without its section.
+    owner: the owner of the known names: `TrainingArguments`.     release: the releases without the name: `trl 1.16.0`,
+    `any release up to 1.16.0`.     nearest: the probable name, empty if none is known.     sure: whether no other
+    release can have the name.     unless_sure: the severity if another release may have it; None for an unknown
+    verdict.     stopped: the effect of an unknown name: `SkyPilot refuses the task`.
     """
     if claim.condition and (unresolved := why_unresolved((claim,), place.launch)) is not None:
         return unknown(place.subject, f"{quoted(claim)} is unknown: {unresolved[1]}", at=claim)
@@ -107,15 +98,12 @@ def unknown_name(
 
 
 class Parser(NamedTuple):
-    """A parser that stops at a key which it does not have.
+    """A parser that stops at unknown keys.
 
-    Args:
-        title: its name in a message.
-        names: of the tables of what it takes, its own first.
-        switches: variables that let it take other keys.
-        others: keys of another parser that such a variable selects; a file with one of them is not judged.
-        usual: for keys of other frameworks, and for common mistakes, what is meant.
-        fixes_others: whether a release of its distribution limits those of the other tables from above.
+    Args:     title: its name for display.     names: the names of its tables, its own first.     switches: variables
+    that make it accept other keys.     others: keys of another parser that such a variable selects; a file with one of
+    them is not judged.     usual: the intended keys for keys of other frameworks and for common mistakes.
+    fixes_others: whether a release of its distribution caps the releases of the other tables.
     """
 
     title: str
@@ -127,7 +115,7 @@ class Parser(NamedTuple):
 
     @property
     def tables(self) -> tuple[Generated, ...]:
-        """What it takes, its own table first."""
+        """Its tables of accepted keys, its own first."""
         return tuple(load_table(name) for name in self.names)
 
 
@@ -199,7 +187,7 @@ def setting_unknown(job: Job) -> Iterator[Verdict]:
 
 
 def _takes_more(job: Job, place: Given, parser: Parser) -> bool:
-    """Whether a variable is set, or may be set, that lets the parser take other keys."""
+    """Return whether a variable is set, or may be set, that makes the parser accept other keys."""
     if parser.others & place.keys.keys():
         return True
     scope = place.launch.scope if place.launch is not None else None
@@ -248,7 +236,7 @@ def _judged_keys(
 
 
 def _names(parser: Parser, versions: dict[str, str]) -> Iterator[str]:
-    """The names that a parser takes in these releases."""
+    """Return the names that a parser accepts in these releases."""
     for taken in parser.tables:
         for row in taken.rows:
             if may_have(taken, row, versions[taken.distribution]):
@@ -315,8 +303,9 @@ def _keys_of(name: str) -> Keys:
 
 
 def _extending(job: Job, place: Given, known: Keys) -> Claim | None:
-    """The setting that names a module with further keys, in the file or on the line that starts the program; or the
-    place of the framework's own package in the tree.
+    """Return the setting that names a module with further keys, in the file or on the program's command line.
+
+    The place of the framework's own package in the tree counts as well.
     """
     scope = place.launch.scope if place.launch is not None else WHOLE_JOB
     for bundled in job.about("bundled_framework", scope):
@@ -385,20 +374,20 @@ def _judged_attributes(
 
 
 def _parts(known: Keys, key: str) -> tuple[str, str]:
-    """The section of a key, and the name that it has there."""
+    """Return the section of a key, and its name in the section."""
     section, _, name = ("", "", key) if known.flat else key.rpartition(".")
     return section, name
 
 
 def _is_set(place: Given, claim: Claim) -> bool:
-    """Whether a word of the line sets a key of the default configuration, and neither adds it nor chooses a group."""
+    """Return whether an override sets a key of the default configuration, and neither adds it nor chooses a group."""
     word = claim.spelling.lstrip("'\"")
     default = "model_engine" not in place.keys and place.complete
     return default and claim.strength is Strength.FLAG and not word.startswith(("+", "~", "hydra")) and "@" not in word
 
 
 def _siblings(name: str, known: Keys, key: str, version: str) -> Iterator[str]:
-    """The names that the section of a key has in a release."""
+    """Return the names in a key's section in a release."""
     section = canonical(_parts(known, key)[0])
     for other, row in settings(name).items():
         above, last = _parts(known, other)

@@ -84,7 +84,7 @@ def deepspeed_batch_product_mismatch(job: Job) -> Iterator[Verdict]:
 
 
 def _with_auto(job: Job, quantity: str, found: tuple[Claim, ...], scope: Scope) -> tuple[Claim, ...]:
-    """The value that Hugging Face's trainer fills in for "auto" from its own arguments."""
+    """Return the value that Hugging Face's trainer fills in for "auto" from its own arguments."""
     if found and all(c.value == AUTO for c in found):
         return given_to_trainer(job, quantity, scope) or found
     return found
@@ -128,7 +128,7 @@ def _product(
 
 
 def _may_be_one_node(job: Job, launch: Launch | None, scope: Scope) -> bool:
-    """Whether deepspeed has a number of processes but no hosts, and so uses one node unless the site has a hostfile."""
+    """Return whether deepspeed has a number of processes but no hosts: one node, unless the site has a hostfile."""
     return (
         launch is not None
         and launch.launcher == "deepspeed"
@@ -139,12 +139,12 @@ def _may_be_one_node(job: Job, launch: Launch | None, scope: Scope) -> bool:
 
 
 def _fits_some_nodes(total: int, micro: int, steps: int, ranks: int) -> bool:
-    """Whether a larger number of nodes would satisfy the equation."""
+    """Return whether a larger number of nodes would satisfy the equation."""
     return total % ((micro or 1) * (steps or 1) * ranks) == 0
 
 
 def _sizes_agree(total: int, micro: int, steps: int, ranks: int) -> bool:
-    """Whether the sizes agree; 0 means not given."""
+    """Return whether the sizes agree; 0 means not given."""
     if micro and steps:
         return total == micro * steps * ranks
     return total % ((micro or 1) * (steps or 1) * ranks) == 0
@@ -210,7 +210,9 @@ _STAGES = "setting.deepspeed_pipeline.num_stages"
 
 
 def data_parallel_ranks(job: Job, scope: Scope) -> tuple[Value, tuple[Claim, ...]]:
-    """The data-parallel ranks: all ranks divided by tensor and pipeline parallel sizes; and their claims."""
+    """Return the number of data-parallel ranks: all ranks divided by tensor and pipeline parallel sizes; and the
+    claims.
+    """
     return _divided(job, scope, *ranks_started(job, scope))
 
 
@@ -275,7 +277,10 @@ def deepspeed_batch_size_not_positive_integer(job: Job) -> Iterator[Verdict]:
 
 
 def _may_pass(claim: Claim, value: Plain) -> bool:
-    """Whether DeepSpeed's own comparison takes what is not a count; a part of the whole batch is never a product."""
+    """Return whether DeepSpeed's own comparison accepts a value that is not a count.
+
+    A part of the whole batch is never a product.
+    """
     return value is True or (isinstance(value, float) and (value.is_integer() or claim.quantity != "train_batch_size"))
 
 
@@ -284,7 +289,7 @@ def _is_count(value: Plain) -> bool:
 
 
 def _as_number(claim: Claim) -> Fix | None:
-    """The whole number that a string such as "8" or a float such as 8.0 means."""
+    """Return the fix that writes the whole number meant by a string such as "8" or a float such as 8.0."""
     read = numbers(claim.value)
     if len(read) != 1 or read[0] < 1:
         return None
@@ -310,12 +315,12 @@ KEYS = {
 
 
 def configured(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]:
-    """The claims of DeepSpeed's configuration about a quantity in `scope`."""
+    """Return the claims of DeepSpeed's configuration about a quantity in `scope`."""
     return strongest(c for c in job.about(quantity, scope) if c.source == "deepspeed")
 
 
 def given_to_trainer(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]:
-    """The claims of the program's arguments, or of its script's `TrainingArguments`, about a quantity."""
+    """Return the claims of the program's arguments, or of its script's `TrainingArguments`, about a quantity."""
     return strongest(
         c
         for c in job.about(quantity, scope)
@@ -328,7 +333,7 @@ def _is_option_default(claim: Claim) -> bool:
 
 
 def uses_hugging_face(job: Job, launch: Launch | None, scope: Scope) -> bool:
-    """Whether the configuration goes through Hugging Face's trainer (`--deepspeed FILE`, `TrainingArguments`).
+    """Return whether the configuration goes through Hugging Face's trainer (`--deepspeed FILE`, `TrainingArguments`).
 
     A program that declares `--deepspeed` itself does not leave the option to the trainer's parser, and one that calls
     `deepspeed.initialize` leaves the file to DeepSpeed alone.
@@ -398,13 +403,13 @@ def trainer_and_deepspeed_batch_differ(job: Job) -> Iterator[Verdict]:
 
 
 def _may_mean_something_else(job: Job, claim: Claim, launch: Launch | None, scope: Scope) -> bool:
-    """Whether it is an option of a script that declares its options itself, without those of Hugging Face's trainer."""
+    """Return whether it is an option of a script with its own parser, without Hugging Face's trainer."""
     is_option = claim.spelling.startswith("-")
     return is_option and bool(job.about("declared_options", scope)) and not uses_hugging_face(job, launch, scope)
 
 
 def _as_auto(claim: Claim, quantity: str) -> Fix | None:
-    """A fix that writes "auto". Unsafe, because the intended value is a guess."""
+    """Return an unsafe fix that writes "auto", because the intended value is a guess."""
     number = str(claim.alternatives[0]) if len(claim.alternatives) == 1 else ""
     return make_fix(f'write "{KEYS[quantity]}": "auto"', replace_text(claim, number, '"auto"'), safe=False)
 
@@ -468,7 +473,7 @@ _RENAMED = {
 
 
 def _keys(job: Job) -> Iterator[tuple[str, str, Claim]]:
-    """Every key once, with its section."""
+    """Yield every key once, with its section."""
     for claim in job.about("deepspeed_key"):
         for text in texts(claim.value):
             section, _, key = text.rpartition(".")
@@ -476,7 +481,7 @@ def _keys(job: Job) -> Iterator[tuple[str, str, Claim]]:
 
 
 def _closed_keys(job: Job) -> Iterator[tuple[str, str, Claim]]:
-    """Every key of the sections that reject unknown keys, with its section, once."""
+    """Yield every key of the sections that reject unknown keys, with its section, once."""
     closed = {setting.key for setting in settings("deepspeed").values() if setting.closed} - set(_STRICT)
     claims = {(claim.span.path, claim.span.line, key): claim for key, claim in job.settings("deepspeed")}
     for (_, _, path), claim in claims.items():
@@ -492,7 +497,7 @@ def _open_keys(job: Job) -> Iterator[Verdict]:
 
 
 def _names(table: Generated, section: str) -> frozenset[str]:
-    """Every key that a section accepts in some release."""
+    """Return every key that a section accepts in some release."""
     if section and section not in _STRICT:
         prefix = f"{section}."
         found = {name for key in settings("deepspeed") if key.startswith(prefix) for name in (key[len(prefix) :],)}
@@ -505,7 +510,7 @@ def _names(table: Generated, section: str) -> frozenset[str]:
 
 
 def _nearest(key: str, names: frozenset[str]) -> str:
-    """The known key that `key` probably misspells; empty when there is none."""
+    """Return the known key that `key` probably misspells; empty when there is none."""
     most = 2 if len(key) >= 2 * _MIN_LENGTH else 1
     near = sorted(
         (distance(key.lower(), name.lower(), most), name) for name in names if abs(len(name) - len(key)) <= most

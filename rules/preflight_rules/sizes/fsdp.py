@@ -26,7 +26,7 @@ _WORDS = {
 
 
 def has_fsdp(job: Job, scope: Scope) -> bool:
-    """Whether FSDP is used: a configuration of another distributed type may contain an unused FSDP section."""
+    """Return whether FSDP is used. A configuration of another distributed type may have an unused FSDP section."""
     kinds = job.setting("distributed_type", scope)
     return (
         not kinds
@@ -36,13 +36,13 @@ def has_fsdp(job: Job, scope: Scope) -> bool:
 
 
 def only_claim(job: Job, quantity: str, scope: Scope) -> Claim | None:
-    """The single claim that sets a quantity; None if there is none or several."""
+    """Return the single claim that sets a quantity; None if there is none or several."""
     found = job.setting(quantity, scope)
     return found[0] if len(found) == 1 else None
 
 
 def is_value(claim: Claim | None, value: object) -> bool:
-    """Whether a claim certainly has this value."""
+    """Return whether a claim certainly has this value."""
     return claim is not None and claim.value == Known(value)  # type: ignore[arg-type]
 
 
@@ -312,7 +312,7 @@ def fsdp_wrap_class_missing(question: SubjectQuestion) -> Verdict | None:
 
 
 def _names_own_layers(job: Job, scope: Scope) -> bool:
-    """Whether the model is one of the transformers library, whose models define which layers are kept whole.
+    """Return whether the model is one of the transformers library, whose models define which layers are kept whole.
 
     fsdp_cpu_ram_efficient_loading works only with those models, so its presence proves it.
     """
@@ -321,7 +321,7 @@ def _names_own_layers(job: Job, scope: Scope) -> bool:
 
 
 def _trusts_remote_code(job: Job, launch: Launch) -> bool:
-    """Whether the model may use code that comes with its weights."""
+    """Return whether the model may use code that comes with its weights."""
     given = any("trust_remote_code" in claim.alternatives for claim in job.about("trainer_argument", launch.scope))
     return given or any(word is not None and "trust_remote_code" in word for word in launch.arguments)
 
@@ -378,7 +378,7 @@ def fsdp_wrap_class_of_another_model(question: SubjectQuestion) -> Verdict | Non
 
 
 def _is_foreign_class(name: str, families: set[str]) -> bool:
-    """Whether a layer class belongs to another family, or misspells one of this family (`LLaMADecoderLayer`)."""
+    """Return whether a layer class belongs to another family, or misspells one of this family (`LLaMADecoderLayer`)."""
     owners = families_with(name)
     if owners:
         return not owners & families
@@ -395,23 +395,25 @@ _MAX_NAME_LENGTH = 200
 
 @functools.lru_cache(maxsize=256)
 def family_of(name: str) -> str:
-    """The family of a model by its published name (`meta-llama/Llama-2-7b-hf`); empty if the name does not show it."""
+    """Return the family of a model by its published name (`meta-llama/Llama-2-7b-hf`); empty if the name does not show
+    it.
+    """
     last = name.rstrip("/").rpartition("/")[2].lower()[:_MAX_NAME_LENGTH]
     return next((family for pattern, family in models() if re.search(pattern, last)), "")
 
 
 @functools.cache
 def layers_of(family: str) -> tuple[str, ...]:
-    """The layer classes of a family that are kept whole, the repeated one last."""
+    """Return the layer classes of a family that FSDP wraps whole, the repeated one last."""
     return tuple(row.dest for row in load_table("transformer_layers").rows if row.kind == family)
 
 
 @functools.cache
 def families_with(layer: str) -> frozenset[str]:
-    """The families that have a layer class of this name; empty for an unknown class."""
+    """Return the families that have a layer class of this name; empty for an unknown class."""
     return frozenset(row.kind for row in load_table("transformer_layers").rows if row.dest == layer)
 
 
 def main_layer(family: str) -> str:
-    """The layer class that most of a model of this family consists of; empty where none is known."""
+    """Return the layer class that most of a model of this family consists of; empty where none is known."""
     return next((name for name in layers_of(family) if name.endswith(("Layer", "Block"))), "")

@@ -35,7 +35,7 @@ def _is_megatron(launch: Launch) -> bool:
 
 
 def _may_hide_options(arguments: tuple[str | None, ...]) -> bool:
-    """Whether an unresolved word may be an option; right after `--option` it is that option's value."""
+    """Return whether an unresolved word may be an option; right after `--option` it is that option's value."""
     return any(
         word is None and (before is None or not before.startswith("--") or "=" in before)
         for before, word in itertools.pairwise(("", *arguments))
@@ -47,7 +47,7 @@ def _stated(job: Job, launch: Launch, quantity: str) -> tuple[Claim, ...]:
 
 
 def _model_ranks(job: Job, launch: Launch) -> tuple[list[int], tuple[Claim, ...], str]:
-    """Every possible product of the parallel sizes, the claims, and why one of them is unknown."""
+    """Return every possible product of the parallel sizes, the claims, and the reason if one size is unknown."""
     claims: tuple[Claim, ...] = ()
     products = [1]
     for quantity in _PARALLEL:
@@ -66,7 +66,7 @@ def _model_ranks(job: Job, launch: Launch) -> tuple[list[int], tuple[Claim, ...]
 
 
 def on_one_node(job: Job, launch: Launch) -> bool:
-    """Whether the files give one node as a number: scripts for many nodes often have it as a placeholder."""
+    """Return whether the files give one node as a number. Scripts for many nodes often have it as a placeholder."""
     if job.setting("standalone", launch.scope):
         return False
     nodes = job.requiring("nodes", launch.scope) or job.setting("nodes", launch.scope)
@@ -231,7 +231,7 @@ def expert_ranks_impossible(question: LaunchQuestion) -> Verdict | None:
 
 
 def _without_experts(job: Job, launch: Launch, shared: Claim) -> Verdict | None:
-    """The verdict on a program of Megatron-LM that gets no number of experts."""
+    """Return the verdict on a Megatron-LM program without `--num-experts`."""
     if shared.source != "arguments" or not is_megatron(launch) or job.about("num_experts", launch.scope):
         return None
     given = launch.arguments
@@ -279,7 +279,9 @@ def _divided(job: Job, launch: Launch, shared: Claim, counts: tuple[int, ...]) -
 
 
 def _expert_tensor_size(job: Job, launch: Launch) -> int | None:
-    """The expert tensor parallel size of Megatron-LM: its option, else the tensor parallel size; None if unknown."""
+    """Return the expert tensor parallel size of Megatron-LM: its option, else the tensor parallel size; None if
+    unknown.
+    """
     if any((word or "").partition("=")[0] == _EXPERT_TENSOR for word in launch.arguments):
         return _option(launch, _EXPERT_TENSOR)
     sizes = job.setting("tensor_parallel_size", launch.scope)
@@ -288,7 +290,7 @@ def _expert_tensor_size(job: Job, launch: Launch) -> int | None:
 
 
 def _option(launch: Launch, name: str) -> int | None:
-    """The whole number that an option of the program has; None if it is not given or unknown."""
+    """Return the whole number that an option of the program has; None if it is not given or unknown."""
     for index, word in enumerate(launch.arguments):
         option, equals, value = (word or "").partition("=")
         if option == name:
@@ -347,8 +349,8 @@ def hugectr_batch_not_for_gpus(job: Job) -> Iterator[Verdict]:
 class Degrees(NamedTuple):
     """How a framework divides its ranks.
 
-    `parts` are the quantities whose product is the number of ranks; one that is not given counts as 1. `computed` is
-    the one that the framework computes where it is not given; empty where all of them are required.
+    `parts` are the quantities whose product is the number of ranks; a missing one counts as 1. `computed` is the one
+    that the framework computes if it is missing; empty if all are required.
     """
 
     parts: tuple[str, ...]
@@ -376,7 +378,7 @@ _CUT_BATCHES = ("torchtitan", "megatron-bridge", "automodel", "veomni")
 
 
 class Run(NamedTuple):
-    """A launch of a framework, with its ranks and the degrees that are given.
+    """A launch of a framework, with its ranks and the given degrees.
 
     `open`: the framework computes one of them.
     """
@@ -390,7 +392,7 @@ class Run(NamedTuple):
     open: bool
 
     def undecided(self, *claims: Claim) -> Verdict | None:
-        """Why this run cannot be judged; None where everything is known."""
+        """Return why this run cannot be judged; None where everything is known."""
         given = (c for c in self.claims if c.quantity != self.degrees.computed)
         verdict = undecided(self.setup.subject, (*claims, *given, *self.started), self.setup.launch)
         if verdict is not None:
@@ -421,14 +423,14 @@ def _runs(job: Job) -> Iterator[Run]:
 
 
 def _are_of_framework(setup: Setup, claims: tuple[Claim, ...]) -> bool:
-    """Whether the degrees are those of this framework. Of the trainers only Paddle's has degrees of this kind."""
+    """Return whether the degrees belong to this framework. Of the trainers, only Paddle's has such degrees."""
     if setup.source == "trainer":
         return setup.launch is not None and setup.launch.launcher.startswith("paddle")
     return any(claim.source == setup.source for claim in claims)
 
 
 def _left_to_the_environment(run: Run, nodes: Claim) -> bool:
-    """Whether Paddle's launcher is given no number of nodes: then it takes PADDLE_NNODES, and 1 without it."""
+    """Return whether Paddle's launcher reads the number of nodes from PADDLE_NNODES, or uses 1."""
     launch = run.setup.launch
     return launch is not None and launch.launcher.startswith("paddle") and nodes.strength is Strength.DEFAULT
 
@@ -589,7 +591,7 @@ def sequence_not_divisible_by_its_parts(job: Job) -> Iterator[Verdict]:
 
 
 def _world(setup: Setup) -> tuple[int | None, tuple[Claim, ...]]:
-    """Devices x nodes of a trainer, and the claims; None if unknown."""
+    """Return devices x nodes of a trainer, and the claims; None if unknown."""
     nodes = tuple(c for c in setup.job.requiring("nodes", setup.scope) if c.source == setup.source)
     devices = tuple(c for c in setup.job.requiring("processes_per_node", setup.scope) if c.source == setup.source)
     per_gpu, other = numbers(job_value(nodes)) if nodes else (1,), numbers(job_value(devices)) if devices else ()
@@ -598,7 +600,7 @@ def _world(setup: Setup) -> tuple[int | None, tuple[Claim, ...]]:
 
 
 def _trainers(job: Job) -> Iterator[tuple[Setup, int | None, tuple[Claim, ...], tuple[Claim, ...], int]]:
-    """Each configuration with a trainer: its ranks and parallel sizes, with their claims."""
+    """Yield each configuration with a trainer: its ranks and parallel sizes, with their claims."""
     for setup in setups(job):
         if setup.source != "lightning":
             continue

@@ -99,7 +99,7 @@ def training_exceeds_device_memory(job: Job) -> Iterator[Verdict]:
 
 
 class _Room(NamedTuple):
-    """The available memory: of the named GPU, otherwise of the largest one."""
+    """The available memory of the named GPU, otherwise of the largest one."""
 
     gib: float
     shown: str
@@ -162,13 +162,15 @@ def _shape_verdict(setup: Setup, shape: TransformerShape) -> Verdict:
 
 
 def _replicas(setup: Setup, parts: int) -> int:
-    """The number of replicas that share a distributed optimizer; 0 if unknown."""
+    """Return the number of replicas that share a distributed optimizer; 0 if unknown."""
     found = numbers(ranks_started(setup.job, setup.scope)[0])
     return max(found[0] // parts, 1) if len(found) == 1 else 0
 
 
 def _activations(setup: Setup, shape: TransformerShape, tensor: int) -> int:
-    """Activations of the first stage, which holds a micro-batch for every stage after it: as much as for all layers."""
+    """Return the activations of the first stage, as much as for all layers: it holds a micro batch for every later
+    stage.
+    """
     micro = setup.number("micro_batch_size_per_gpu")
     pipeline = pipeline_of(setup)
     if micro is None or not shape.sequence:
@@ -229,7 +231,7 @@ def _named_model_verdict(
 
 
 def _is_offloaded(job: Job, quantity: str, scope: Scope) -> bool:
-    """Whether a part is in host memory, certainly or possibly."""
+    """Return whether a part is in host memory, certainly or possibly."""
     return any(
         isinstance(claim.value, Unresolved) or set(texts(claim.value)) & {"cpu", "nvme"}
         for claim in job.setting(quantity, scope)
@@ -326,7 +328,7 @@ class Gpu(NamedTuple):
 
 
 def gpu_of(job: Job, scope: Scope) -> tuple[Gpu, Claim] | None:
-    """The GPU that the files name for a launch, and the claim; None if they name none or several."""
+    """Return the GPU that the files name for a launch, and the claim; None if they name none or several."""
     found: list[tuple[Gpu, Claim]] = []
     for claim in job.setting("gpu_type", scope):
         found.extend((gpu, claim) for text in texts(claim.value) if (gpu := named_gpu(text)) is not None)
@@ -347,7 +349,7 @@ def gpu_of(job: Job, scope: Scope) -> tuple[Gpu, Claim] | None:
 
 @functools.lru_cache(maxsize=512)
 def named_gpu(text: str) -> Gpu | None:
-    """The GPU that a name such as `nvidia_a100-sxm4-80gb` or `p4d.24xlarge` means; None for any other name."""
+    """Return the GPU that a name such as `nvidia_a100-sxm4-80gb` or `p4d.24xlarge` means; None for any other name."""
     lowered = text.strip().lower()[:120]
     if re.search(r"[1-7]g\.\d+gb|[|!]", lowered):
         # A MIG slice is not a whole GPU, and `a100|h100` is ambiguous.
@@ -359,7 +361,7 @@ def named_gpu(text: str) -> Gpu | None:
 
 
 def largest_memory_gib() -> float:
-    """The memory of the largest GPU in the table."""
+    """Return the memory of the largest GPU in the table."""
     return max(row.memory_gib for row in gpu_rows())
 
 
@@ -371,7 +373,6 @@ _BF16_FROM, _FP8_FROM = 8.0, 8.9
 
 
 def _enabling_claims(job: Job, quantity: str, scope: Scope, source: str = "") -> tuple[Claim, ...]:
-    """The claims that enable a setting in `scope`."""
     return tuple(c for c in job.setting(quantity, scope) if c.value == Known(True) and source in ("", c.source))
 
 
@@ -417,7 +418,7 @@ def two_half_precisions_at_once(job: Job) -> Iterator[Verdict]:
 
 
 def _unknown_switches(job: Job, scope: Scope, half: tuple[Claim, ...], brain: tuple[Claim, ...]) -> tuple[Claim, ...]:
-    """The switches with unknown values, except `"auto"`, which the trainer fills in; of a trainer's the missing one."""
+    """Return the switches with unknown values, or a trainer's missing one; `"auto"` is filled in by the trainer."""
     of_trainer = (*(("setting.transformers.fp16",) * (not half)), *(("setting.transformers.bf16",) * (not brain)))
     return tuple(
         c
@@ -428,7 +429,7 @@ def _unknown_switches(job: Job, scope: Scope, half: tuple[Claim, ...], brain: tu
 
 
 def _stated_as(job: Job, name: str, scope: Scope) -> tuple[Claim, ...]:
-    """The claims that request a format from a trainer: a flag, a key of a file, an argument in the script."""
+    """Return the claims that request a format from a trainer: a flag, a key of a file, an argument in the script."""
     sources = ("arguments", "trainer", "python")
     return tuple(c for c in job.about("mixed_precision", scope) if c.source in sources and c.value == Known(name))
 
@@ -514,7 +515,7 @@ def number_format_missing_on_gpu(job: Job) -> Iterator[Verdict]:
 
 
 def _formats(job: Job, scope: Scope) -> list[tuple[Claim, str, float]]:
-    """Every claim that requests a format, the format, and the compute capability that it needs."""
+    """Return every claim that requests a format, the format, and its required compute capability."""
     found = [(claim, "bf16", _BF16_FROM) for claim in _enabling_claims(job, "bf16_enabled", scope)[:1]]
     for claim in job.setting("mixed_precision", scope):
         name = "/".join(texts(claim.value))
@@ -525,7 +526,6 @@ def _formats(job: Job, scope: Scope) -> list[tuple[Claim, str, float]]:
 
 
 def _fp16(stated: Stated[Launch | None]) -> tuple[Claim, ...]:
-    """The claims that turn fp16 on."""
     job, scope = stated.job, stated.scope
     return tuple(_enabling_claims(job, "fp16_enabled", scope) or _stated_as(job, "fp16", scope))
 

@@ -60,7 +60,7 @@ class Setup(NamedTuple):
     source: str
 
     def claims(self, quantity: str) -> tuple[Claim, ...]:
-        """The claims of this source about a quantity; what the command line sets also counts for its configuration."""
+        """Return this source's claims about a quantity. The command line also counts for its configuration."""
         own = (self.source, "arguments", "model") if self.source in _OF_MODELS else (self.source, "arguments")
         return tuple(c for c in self.job.setting(quantity, self.scope) if c.source in own)
 
@@ -72,13 +72,13 @@ class Setup(NamedTuple):
         return any(c.source == own for name in sizes for c in self.job.about(name, self.scope))
 
     def number(self, quantity: str) -> int | None:
-        """The single value of a quantity; None if there is none, several, or an unresolved one."""
+        """Return the single value of a quantity; None if there is none, several, or an unresolved one."""
         found = self.claims(quantity)
         number = known_number(job_value(found)) if found else None
         return number if number is not None and number > 0 else None
 
     def has(self, *options: str) -> bool:
-        """Whether the command line has one of these options."""
+        """Return whether the command line has one of these options."""
         words = self.launch.arguments if self.launch is not None else ()
         return any(word is not None and word.partition("=")[0] in options for word in words)
 
@@ -93,7 +93,7 @@ class Setup(NamedTuple):
 
 
 def setups(job: Job) -> Iterator[Setup]:
-    """Every source of a model's shape."""
+    """Yield every source of a model's shape."""
     seen: set[tuple[str, int]] = set()
     named = [name for name in _SHAPE if job.about(name)]
     for subject, scope, launch in subjects(job) if named else ():
@@ -111,9 +111,7 @@ def setups(job: Job) -> Iterator[Setup]:
 
 
 class Demand(NamedTuple):
-    """`whole` must be a multiple of `part`, in setups for which `applies` is true; with `at_least`, it must only be no
-    smaller.
-    """
+    """`whole` must be a multiple of `part` in setups where `applies` is true; with `at_least`, no smaller than it."""
 
     whole: str
     part: str
@@ -125,7 +123,7 @@ class Demand(NamedTuple):
     of_models: bool = False
 
     def violated(self, whole: int, part: int) -> bool:
-        """Whether these two sizes do not fit."""
+        """Return whether these two sizes do not fit."""
         return whole < part if self.at_least else whole % part != 0
 
 
@@ -306,7 +304,7 @@ _CHANGES_BATCH = ("--decrease-batch-size-if-needed", "--rampup-batch-size")
 
 
 class Pipeline(NamedTuple):
-    """Stages, micro-batches of one step, and chunks of layers that each stage holds."""
+    """Stages, micro-batches per step, and chunks of layers per stage."""
 
     stages: int
     micro_batches: int
@@ -320,7 +318,7 @@ class Pipeline(NamedTuple):
 
 
 def pipeline_of(setup: Setup) -> Pipeline | str:
-    """The pipeline of a Megatron launch, or why it is unknown; empty where there is none."""
+    """Return the pipeline of a Megatron launch, the reason if it is unknown, or an empty text without one."""
     stages = setup.number("pipeline_parallel_size")
     claims = setup.claims("pipeline_parallel_size")
     if not claims:
@@ -470,8 +468,6 @@ _RANKS = "ranks"
 
 
 class _Program(NamedTuple):
-    """One row of the table."""
-
     name: str
     match: str
     needs: tuple[str, ...]
@@ -554,7 +550,7 @@ def _judged(job: Job, launch: Launch, row: _Program, given: dict[str, str | None
 
 
 def _options(launch: Launch) -> dict[str, str | None]:
-    """The options of a program by their bare names, with their values; None for one that is not known."""
+    """Return a program's options by bare name, with their values; None for an unknown value."""
     found: dict[str, str | None] = {}
     words = launch.arguments
     for index, word in enumerate(words):
@@ -572,7 +568,7 @@ def _bare(option: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Constraint:
-    """A row of `data/rl_sizes.toml`, whose head describes the fields: a condition that a framework checks at start."""
+    """A row of `data/rl_sizes.toml`, whose head describes the fields: a framework's check at startup."""
 
     name: str
     frameworks: Sequence[str]
@@ -586,7 +582,7 @@ class _Constraint:
     computed: Mapping[str, str] = field(default_factory=dict)
 
     def with_computed(self, numbers_of: dict[str, int]) -> dict[str, int]:
-        """The numbers of the quantities, and those that follow from them."""
+        """Return the given numbers and those computed from them."""
         known = dict(numbers_of)
         for name, expression in self.computed.items():
             known[name] = evaluate(expression, known.__getitem__)
@@ -627,7 +623,7 @@ def rl_sizes_refused(job: Job) -> Iterator[Verdict]:
 
 
 def _judged_constraint(job: Job, launch: Launch, constraint: _Constraint) -> Verdict | None:
-    """The verdict on one condition; None where it does not apply to the launch."""
+    """Return the verdict on one condition; None where it does not apply to the launch."""
     scope, subject = launch.scope, f"{launch.id} {constraint.name}"
     if any(claim.scope.role == "rollout" for claim in job.about("nodes") if claim.scope.launch == launch.id):
         return None  # Generation has GPUs of its own, and the validator is another one.
@@ -672,12 +668,12 @@ def _effect_text(variant: bool) -> str:
 
 
 def _related_claims(others: list[Claim]) -> str:
-    """The remaining claims from files that a message depends on."""
+    """Return the other file claims that a message depends on."""
     return f" with {', '.join(placed(claim) for claim in others)}" if others else ""
 
 
 def _framework_claims(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]:
-    """The claims in force that the framework itself reads, without a scheduler's claims."""
+    """Return the claims in force that the framework itself reads, without a scheduler's claims."""
     return tuple(claim for claim in job.setting(quantity, scope) if not claim.scope.role)
 
 
@@ -689,7 +685,7 @@ def _certainly_has(job: Job, quantity: str, scope: Scope, values: Sequence[Plain
 
 
 def _certainly_not(job: Job, quantity: str, scope: Scope, value: Plain) -> bool:
-    """Whether a quantity certainly has another value."""
+    """Return whether a quantity certainly has another value."""
     return all(
         not isinstance(claim.value, Unresolved) and value not in claim.alternatives
         for claim in job.setting(quantity, scope)

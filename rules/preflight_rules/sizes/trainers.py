@@ -48,7 +48,7 @@ _COMPARED = {
 
 
 def trainer_claims(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]:
-    """The trainer's claims from arguments, a file or the script, without defaults of the script's options."""
+    """Return the trainer's claims from arguments, a file or the script, without the script options' defaults."""
     return strongest(
         claim
         for claim in job.about(quantity, scope)
@@ -59,7 +59,7 @@ def trainer_claims(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]:
 
 
 def numbers_of(claims: tuple[Claim, ...]) -> tuple[float, ...]:
-    """Every number that the claims may have; empty if one of them is not a number."""
+    """Return every number that the claims may have; empty if one of them is not a number."""
     found: list[float] = []
     for claim in claims:
         for item in claim.alternatives:
@@ -259,7 +259,7 @@ def total_batch_differs_from_its_factors(job: Job) -> Iterator[Verdict]:
 
 
 def _script_factors(launch: Launch) -> dict[str, tuple[int, ...]]:
-    """The factors among the script's own options."""
+    """Return the factors among the script's own options."""
     found: dict[str, tuple[int, ...]] = {}
     words = [*launch.arguments, None]
     for word, following in itertools.pairwise(words):
@@ -272,7 +272,7 @@ def _script_factors(launch: Launch) -> dict[str, tuple[int, ...]]:
 
 
 def _ranks(job: Job, launch: Launch, scope: Scope) -> tuple[tuple[int, ...], tuple[Claim, ...]]:
-    """The data-parallel ranks; deepspeed with a number of GPUs and no hosts runs on one node."""
+    """Return the data-parallel ranks. deepspeed with a number of GPUs and no hosts runs on one node."""
     ranks, because = data_parallel_ranks(job, scope)
     if isinstance(ranks, Unresolved) and launch.launcher == "deepspeed" and not job.about("nodes", scope):
         because = job.setting("processes_per_node", scope)
@@ -579,7 +579,7 @@ def _precision_verdict(job: Job, precision: Claim, strategy: Claim) -> Verdict:
 
 
 def _is_new(job: Job) -> bool:
-    """Whether a file of the job requests Lightning 2.1 or later."""
+    """Return whether a file of the job requests Lightning 2.1 or later."""
     for claim in job.about("package"):
         for text in texts(claim.value):
             match = _VERSION.match(text)
