@@ -488,8 +488,8 @@ def bundle_fits_no_node(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     What it checks: the largest bundle of each placement group, and the GPUs of each worker of a Ray trainer, compared
     with the total resources of each node of the running cluster.
 
-    Why it matters: a bundle is never split over nodes. If no node has all of it, the group stays pending; only Ray's
-    log shows it, and the job waits forever while it holds other resources.
+    Why it matters: a bundle is never split over nodes. If no node has all its resources, the group stays pending; only
+    Ray's log shows it, and the job waits forever while it holds other resources.
 
     Example: `placement_group([{"GPU": 8, "CPU": 96}])` on nodes that announce 8 GPUs and 64 CPUs.
 

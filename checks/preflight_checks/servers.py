@@ -354,7 +354,7 @@ def server_port_ephemeral(job: Job, fleet: Fleet, facts: Facts, found: Layout) -
 
     Fix: choose ports below the range, or reserve them with net.ipv4.ip_local_reserved_ports.
 
-    Known limits: how likely it is depends on what else runs on the node.
+    Known limits: the likelihood depends on the other programs on the node.
     """
     within: dict[tuple[int, int], dict[str, list[Endpoint]]] = {}
     has_finding = False
@@ -454,7 +454,7 @@ def _memory(found: Layout, wanted: Shares, nodes: dict[str, tuple[int, int]], *,
 @placement_check("PLC004", "server-cores-too-few", severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 @given(known_layout("cores of servers"))
 def server_cores_too_few(job: Job, fleet: Fleet, facts: Facts, found: Layout) -> Iterator[Verdict]:
-    """Each server and trainer of a node has its own core.
+    """Each server and trainer on a node has its own core.
 
     What it checks: cores that a process may use on the node (affinity and quota) compared with servers and trainers
     there.

@@ -140,7 +140,7 @@ def container_shared_memory_default(job: Job) -> Iterator[Verdict]:
 
     What it checks: A container that runs several ranks, or a training program with several loader workers, has
     `--shm-size`, `--ipc=host` or a volume at /dev/shm. A container with GPUs that only opens a shell counts where the
-    same files start several ranks outside of any container: that is where those lines are meant to be typed.
+    same files start several ranks outside of any container: users type these launch lines inside the container.
 
     Why it matters: NCCL stops with "Call to posix_fallocate failed: No space left on device", and loader workers die of
     "Bus error".
@@ -342,13 +342,13 @@ def rdma_devices_without_locked_memory(job: Job) -> Iterator[Verdict]:
     otherwise="no launch in a container asks for InfiniBand",
 )
 def container_without_rdma_devices(job: Job) -> Iterator[Verdict]:
-    """A launch over several nodes names InfiniBand adapters, and its container gets none of their devices.
+    """A launch over several nodes names InfiniBand adapters, but its container does not get their devices.
 
-    What it checks: Where NCCL_IB_HCA names adapters, or NCCL_IB_DISABLE=0 asks for them, a `docker run` around a launch
+    What it checks: Where NCCL_IB_HCA names adapters, or NCCL_IB_DISABLE=0 requests them, a `docker run` around a launch
     over several nodes passes `/dev/infiniband` to the container, or is `--privileged`.
 
-    Why it matters: A container sees no device that it is not given. NCCL says "NET/IB : No device found" and sends
-    everything over sockets, several times slower, or stops where no socket interface fits.
+    Why it matters: A container sees only the devices that it is given. NCCL logs "NET/IB : No device found" and sends
+    everything over sockets, several times slower, or stops if no socket interface fits.
 
     Example: `docker run --gpus all --network=host -e NCCL_IB_HCA=mlx5 image torchrun --nnodes=2 ...`.
 

@@ -73,10 +73,9 @@ def plan_installed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 def ranks_cannot_start(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The ranks' interpreter can be started on every node, in their directory and after their setup lines.
 
-    What it checks: on each node the interpreter, working directory and setup lines of the job are entered, the way a
-    rank is started.
+    What it checks: each node enters the job's interpreter, working directory and setup lines, the way a rank starts.
 
-    Why it matters: the node where it fails logs the error only locally and ends; all others wait for it.
+    Why it matters: the failing node logs the error only locally and exits; all others wait for that node.
 
     Example: /opt/conda is mounted on three nodes of four; python3 is 3.6 on an old one.
 
@@ -84,7 +83,7 @@ def ranks_cannot_start(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
 
     Known limits: nothing is tried if the ranks' interpreter is unknown (no --python, no --trust-job). A container is
     not entered: the verdict is then incomplete, or with --python the host is examined, which is stated.
-    What fails on every node alike after setup lines or in a container may still work when the scheduler starts it.
+    A failure on all nodes, after setup lines or in a container, may not occur when the scheduler starts the job.
     """
     everywhere = list(facts.each(installed))
     silent = unreached(fleet)
@@ -177,8 +176,8 @@ def framework_comes_slowly(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
     What it checks: the time to read 120 modules and libraries of torch or paddle on each node, compared with the
     fleet's median and with 2.5 seconds.
 
-    Why it matters: ranks import thousands of files at once. From a slow shared file system that takes minutes, and
-    differs from node to node; the first ones run into the timeout of the rendezvous.
+    Why it matters: ranks import thousands of files at once. On a slow shared file system this takes minutes and differs
+    between nodes; the first ranks reach the rendezvous timeout.
 
     Example: a conda environment in a home directory on NFS.
 
@@ -492,8 +491,8 @@ def job_files_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Fix: copy the files again, or keep them on a shared file system.
 
-    Known limits: the working directory has to be known (--directory, or the job with --trust-job). BAT030 reports sizes
-    that differ. Start scripts and host files are compared with what was linted on the first node; a shell file that
+    Known limits: the working directory must be known (--directory, or the job with --trust-job). BAT030 reports sizes
+    that differ. Start scripts and host files are compared with the linted ones on the first node; a shell file that
     differs on a few nodes, or is missing there, is a warning.
     """
     yield from _not_comparable(job, fleet, facts, "the job's files")

@@ -396,7 +396,7 @@ def variables_not_handed_on(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
     Fix: write the variable into .deepspeed_env, give mpirun `-x NAME`, or set it in ~/.bashrc of every node.
 
     Known limits: variables that the program sets itself are not seen. If the files give mpirun its hosts, MPI003
-    reports this without any node.
+    reports this from the files alone.
     """
     applying = [link for link in applying_links(job, fleet) if link.exports is not None]
     first, _ = first_node(job, fleet, facts)

@@ -201,7 +201,7 @@ def gpu_mig_enabled(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 @gpu_check("GPU019", "gpu-compute-mode", severity=Severity.ERROR)
 def gpu_compute_mode(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """Every GPU accepts as many compute processes as the job starts on it.
+    """Every GPU accepts as many compute processes as the job starts on that GPU.
 
     What it checks: the compute mode: never `prohibited`, and not `exclusive` where there are more ranks than GPUs on
     a node.

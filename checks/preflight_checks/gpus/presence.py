@@ -386,7 +386,7 @@ def _model(name: str, memory_bytes: int | None) -> str:
 @gpu_check("GPU027", "gpu-peers-differ", severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 @only_if(requests_gpus, "peer access", "nothing in the job requests GPUs")
 def gpu_peers_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """The GPUs of all nodes are connected in the same way.
+    """The GPUs are connected in the same way on all nodes.
 
     What it checks: for each pair of GPUs of a node, whether one may read the other's memory, and the path between
     them, compared with the same pair on most nodes with the same GPUs.

@@ -343,7 +343,7 @@ def node_will_go_away(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     (information); where a node has scontrol, its state and reservations for maintenance that begin before the job's
     time limit (a day where the files give none); with `--allow metadata` events of AWS, Azure or Google Cloud.
 
-    Why it matters: the job ends with the node, and what was computed since the last checkpoint is lost; launchers that
+    Why it matters: the job ends with the node, and the work since the last checkpoint is lost; launchers that
     use ssh cannot log in if logins are disabled.
 
     Example: `shutdown -r +600` was given on node3, for a new kernel.

@@ -232,7 +232,7 @@ _plan = on_every_node(limits, when=has_launches, because=lambda job: ranks_of_no
 @warning_check("CPU001", "too-few-usable-cores", plan=_plan)
 @only_if(has_launches, "usable cores", "the files start nothing on the nodes")
 def too_few_cores(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """The ranks of a node may use enough cores for themselves and their loader workers.
+    """The ranks on a node may use enough cores for themselves and their loader workers.
 
     What it checks: the smaller of the affinity mask and the tightest CPU quota of all control groups around a rank,
     compared with one core for each rank (two with a GPU) and half a core for each loader worker. Too many workers for
@@ -588,8 +588,8 @@ def host_memory_short(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     """Each node has the memory that the job needs, and some of it is free.
 
     What it checks: the memory of the machine, or the tightest limit of the control groups around a rank where that is
-    less, compared with what an optimizer offloaded to the CPU takes (16 bytes of each parameter, shared by the nodes),
-    what the job asks its scheduler for, and one GiB that must be free before anything starts.
+    less, compared with the size of an optimizer offloaded to the CPU (16 bytes per parameter, shared by the nodes), the
+    job's memory request, and one GiB that must be free before anything starts.
 
     Why it matters: the kernel silently kills a rank (exit code -9), and the others wait for it.
 
@@ -639,7 +639,7 @@ def host_memory_short(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
 
 @warning_check("MEM012", "host-memory-differs", plan=plan_machines)
 def host_memory_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """No node has less memory than most, or less of it on one of its own memory nodes.
+    """No node has less memory than most nodes, or less memory on one of its own memory nodes.
 
     What it checks: the memory of each machine compared with the upper median of all, and its memory nodes with each
     other if the other machines have even ones.

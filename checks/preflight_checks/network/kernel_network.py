@@ -58,10 +58,10 @@ _plan = on_every_node(kernel_network, when=multi_node, because=lambda job: ranks
 @check("NET001", "ephemeral-ports-few", plan=_plan, severity=Severity.ERROR)
 @only_if(multi_node, "local ports", "the job runs on one machine")
 def ephemeral_ports_few(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """The range of local ports is large enough for the connections of all ranks of a node.
+    """The range of local ports is large enough for the connections of all ranks on a node.
 
-    What it checks: ip_local_port_range without ip_local_reserved_ports, compared with an estimate: 64 ports for each
-    rank of the node, plus one for every rank of the world.
+    What it checks: ip_local_port_range without ip_local_reserved_ports, compared with an estimate: 64 ports per rank on
+    the node, plus one per rank of the job.
 
     Why it matters: connections then fail with "Cannot assign requested address", on the fullest node first.
 
@@ -170,7 +170,7 @@ def connection_tracking_full(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
 
     Example: 262144 of 262144 entries on node2, left by a busy service.
 
-    Fix: `sysctl -w net.netfilter.nf_conntrack_max=1048576`, or find what opens so many connections.
+    Fix: `sysctl -w net.netfilter.nf_conntrack_max=1048576`, or find the source of the connections.
 
     Known limits: the count is that of this moment; from nine tenths on it is a warning.
     """

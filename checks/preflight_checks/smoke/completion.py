@@ -89,7 +89,7 @@ def injected_fault_not_named(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
 
     Example: `--inject-fault stop:rank2`: rank 2 on node-c was stopped at 4.1 s, and rank 0 on node-a was named.
 
-    Fix: inspect what was named instead, and the load of the machine that preflight runs on.
+    Fix: inspect the process that was named instead, and the load of the machine that preflight runs on.
 
     Known limits: a run with an injected fault is not a verdict about the nodes. Delays are visible only if others wait
     for the slow process, which asynchronous modes do not do.

@@ -91,7 +91,7 @@ def gpu_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Example: GPU 3 of node-b reaches 310 TFLOP/s in bf16, and an H100 at least 494; its power is capped at 350 W of 700.
 
-    Fix: compare clocks, power limit and cooling with the message, and reset what differs from the card's own.
+    Fix: compare clocks, power limit and cooling with the message, and reset settings that differ from the card's own.
 
     Known limits: a test of a second, and floors far below the peak: ten per cent less is found by comparison with other
     ranks (SMK005). An unlisted card, and one that others used meanwhile, is unknown.

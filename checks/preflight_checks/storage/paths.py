@@ -432,7 +432,7 @@ def too_few_data_files(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
 
     Why it matters: a rank without a file ends its epoch at once, and the others wait for it in the next collective.
 
-    Example: 6 tar files for 8 ranks; node3 was given 20 shards of its own where the others have 24.
+    Example: 6 tar files for 8 ranks; node3 has its own 20 shards where the others have 24.
 
     Fix: more and smaller files, or a reader that repeats or splits them.
 

@@ -28,7 +28,7 @@ _INSTANCE_LABELS = ("node.kubernetes.io/instance-type=", "beta.kubernetes.io/ins
     otherwise="no pod with GPUs selects a known machine type",
 )
 def pod_larger_than_instance(job: Job) -> Iterator[Verdict]:
-    """A pod requests more GPUs than its machine type has.
+    """A pod requests more GPUs than its instance type has.
 
     What it checks: If a node selector or a required node affinity names the instance type, the pod's GPU limit is at
     most what that type holds (every type, where several are named).
@@ -263,7 +263,7 @@ def compute_domain_larger_than_job(job: Job) -> Iterator[Verdict]:
     What it checks: `numNodes` of a ComputeDomain is at most the number of pods that claim a channel of it.
 
     Why it matters: A pod of the domain starts when `numNodes` nodes have joined, and a node joins when a pod of the
-    domain is placed on it. If there are fewer pods, all of them wait in ContainerCreating.
+    domain is placed on it. With fewer pods, all pods wait in ContainerCreating.
 
     Example: `numNodes: 18`, and a JobSet of 16 pods that name its claim template.
 
@@ -312,7 +312,7 @@ def network_policy_blocks_ranks(job: Job) -> Iterator[Verdict]:
     """A network policy blocks all connections to the pods of a job.
 
     What it checks: No NetworkPolicy of the job's namespace, in its file or next to it, selects all pods and allows no
-    ingress, or only from other namespaces, unless another policy there allows some ingress.
+    ingress, or only from other namespaces, unless another policy in that namespace allows some ingress.
 
     Why it matters: The ranks dial each other: rendezvous, NCCL, Gloo and MPI all wait for connections that the policy
     drops, until they time out.
@@ -425,8 +425,8 @@ def mesh_proxy_may_join_pods(job: Job) -> Iterator[Verdict]:
 
     What it checks: A Kubeflow job of two or more pods in a user namespace carries `sidecar.istio.io/inject: "false"`
     (or the switch of Linkerd or Kuma) as annotation or label of each role's pod template. Kubeflow creates user
-    namespaces ("profiles") with injection on; `default`, the operators' own namespaces, namespaces that the files make
-    without such a label, and manifests without a namespace show no sign of a mesh, so nothing is reported there.
+    namespaces ("profiles") with injection on; `default`, the operators' own namespaces, namespaces that the files
+    create without such a label, and manifests without a namespace show no sign of a mesh and are not reported.
 
     Why it matters: The proxy takes over the ports of the pod. The proxies reject ranks that dial the master before they
     trust each other, the bootstraps of gRPC and NCCL break under mutual TLS, and the workers crash or wait forever; the
@@ -437,7 +437,7 @@ def mesh_proxy_may_join_pods(job: Job) -> Iterator[Verdict]:
     Fix: `metadata: {annotations: {sidecar.istio.io/inject: "false"}}` in the pod template of every role.
 
     Known limits: The annotation on the job itself is not counted, because the operators do not pass it on to the pods.
-    Where the files do not make the namespace, only the cluster shows whether it has injection: then this is
+    If the files do not create the namespace, only the cluster shows whether injection is on, and the finding is
     informational.
     """
     for workload in workloads(job):
@@ -811,7 +811,7 @@ def pod_address_without_svc(job: Job) -> Iterator[Verdict]:
     Fix: Add `svc: []` to `spec.plugins`.
 
     Known limits: A line of a Python program, or of a script under a condition, makes the finding a warning. A script
-    that asks first whether the file or variable is there is not judged. Names that a script composes are not seen.
+    that first checks whether the file or variable exists is not judged. Names that a script composes are not seen.
     """
     for workload in workloads(job):
         for claim in workload.in_force("pod_address"):

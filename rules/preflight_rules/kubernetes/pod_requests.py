@@ -195,12 +195,12 @@ def shared_memory_above_memory_limit(job: Job) -> Iterator[Verdict]:
 
     What it checks: The sizeLimit of the memory volume at /dev/shm is below the pod's memory limit.
 
-    Why it matters: What is written to a memory volume counts as memory of the container. Loader workers and NCCL rely
+    Why it matters: Data in a memory volume count as the container's memory. Loader workers and NCCL rely
     on the volume's size, and the container is killed for memory before the volume is full.
 
     Example: `sizeLimit: 64Gi` and `limits: {memory: 32Gi}`.
 
-    Fix: Raise the memory limit to what the processes need plus the volume, or lower the sizeLimit.
+    Fix: Raise the memory limit to the processes' need plus the volume, or lower the sizeLimit.
 
     Known limits: A volume that is never filled does no harm.
     """
@@ -238,8 +238,8 @@ def gpus_on_pod_that_trains_nothing(job: Job) -> Iterator[Verdict]:
     What it checks: The Launcher of an MPIJob with workers requests no GPU (unless `runLauncherAsWorker`), and a Ray
     head with `num-gpus: "0"` requests none.
 
-    Why it matters: The launcher only runs mpirun and waits; a Ray head that announces no GPU is given no task that
-    needs one. The GPUs are paid for over the whole run, and a job that needs them does not start.
+    Why it matters: The launcher only runs mpirun and waits; a Ray head that announces no GPU never runs a GPU task. The
+    GPUs are paid for during the whole run, and a job that needs GPUs does not start.
 
     Example: `nvidia.com/gpu: 1` in the Launcher's limits.
 
@@ -405,7 +405,7 @@ def job_restart_policy_rejected(job: Job) -> Iterator[Verdict]:
 
     Fix: `restartPolicy: Never`, with `backoffLimit` for the retries.
 
-    Known limits: A missing policy may come from an overlay or a template, so it is a warning.
+    Known limits: An overlay or a template may add a missing policy, so the finding is a warning.
     """
     for workload in workloads(job):
         if (workload.group, workload.kind) not in (("batch", "Job"), ("batch", "CronJob")):
@@ -555,7 +555,7 @@ def preemptible_nodes_without_resume(job: Job) -> Iterator[Verdict]:
 
     Example: `nodeSelector: {cloud.google.com/gke-spot: "true"}` and `torchrun train.py --lr 0.1`.
 
-    Fix: Save checkpoints at an interval shorter than what may be lost, and resume from the last one at start.
+    Fix: Save checkpoints at an interval shorter than the acceptable loss, and resume from the last one at start.
 
     Known limits: A script may save and resume with no argument at all: a warning of medium confidence, a hint where the
     command line is not seen.

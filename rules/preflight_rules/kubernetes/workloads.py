@@ -174,8 +174,8 @@ def manifest_refused(job: Job) -> Iterator[Verdict]:
     """The API server rejects a custom resource: a field, a value or a combination that its kind does not have.
 
     What it checks: Every field of a PyTorchJob, MPIJob, PaddleJob, TrainJob, JobSet, Volcano Job, RayCluster,
-    LeaderWorkerSet and so on against the schemas and rules of the operators' releases: unknown and missing fields,
-    types, allowed values, ranges, names, and fields that exclude each other.
+    LeaderWorkerSet and so on is checked against the schemas and rules of the operators' releases: unknown and missing
+    fields, types, allowed values, ranges, names, and fields that exclude each other.
 
     Why it matters: `kubectl apply` stops with an error and no pod starts. A pipeline that submits without strict
     validation drops the unknown field, and the job runs with a default.
@@ -447,7 +447,7 @@ def image_tag_moves(job: Job) -> Iterator[Verdict]:
 
     What it checks: The images of a job of several pods carry a tag other than `latest`, or a digest.
 
-    Why it matters: Each node pulls the image separately and keeps what it has: after a push the nodes run different
+    Why it matters: Each node pulls the image separately and keeps its copy: after a push the nodes run different
     versions of one program, and a rank that is restarted on another node joins with other code.
 
     Example: `image: registry/train` in a job of eight workers.
@@ -500,8 +500,8 @@ def several_masters(job: Job) -> Iterator[Verdict]:
 
     What it checks: `Master` of a PyTorchJob or XGBoostJob has one replica.
 
-    Why it matters: The master is rank 0. The operator has no rank for a second one and starts nothing, or two pods act
-    as rank 0.
+    Why it matters: The master is rank 0. The operator has no rank for a second master and starts nothing, or two pods
+    act as rank 0.
 
     Example: `Master: {replicas: 2}`.
 

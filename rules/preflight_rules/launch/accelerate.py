@@ -101,7 +101,7 @@ def _setups_with(
     each=_setups_with("nodes", "world_size"),
 )
 def accelerate_processes_counted_per_machine(question: Question[Setup]) -> Verdict | None:
-    """Accelerate's number of processes is too small, or not divisible by its number of machines.
+    """Accelerate's num_processes is too small, or not divisible by num_machines.
 
     What it checks: num_processes counts over all machines. For several machines it is at least num_machines, is
     divisible by it, and is not just the number of GPUs of a single machine. In a configuration that no launch names,
@@ -114,7 +114,7 @@ def accelerate_processes_counted_per_machine(question: Question[Setup]) -> Verdi
 
     Fix: Give the total: GPUs of a machine times machines.
 
-    Known limits: The number of GPUs is known from Slurm's options, CUDA_VISIBLE_DEVICES or gpu_ids. Only a launch that
+    Known limits: The number of GPUs comes from Slurm's options, CUDA_VISIBLE_DEVICES or gpu_ids. Only a launch that
     would start nothing is an error; in a configuration that no launch names it is a warning, because the command line
     may override it.
     """
@@ -219,7 +219,7 @@ def several(setup: Setup) -> bool:
     each=_setups_with("rendezvous_backend_unread", where=several),
 )
 def accelerate_rendezvous_back_end_unread(question: Question[Setup]) -> Verdict | None:
-    """A configuration names a rendezvous backend that does not exist, or that nothing will use.
+    """A configuration names a rendezvous backend that does not exist or is never used.
 
     What it checks: rdzv_backend of an Accelerate configuration for several machines is one that torchrun has, and is
     `static` or repeated on the command line.
@@ -441,7 +441,7 @@ _BESIDE_FILE = frozenset(
     "ACC002", "accelerate-unknown-key", severity=Severity.ERROR, fix="unsafe", otherwise="no Accelerate configuration"
 )
 def accelerate_unknown_key(job: Job) -> Iterator[Verdict]:
-    """A configuration of Accelerate holds a key that Accelerate does not know.
+    """An Accelerate configuration has a key that Accelerate does not know.
 
     What it checks: Every key of the file is one that some version of Accelerate has. In its sections only a key that
     looks like a misspelling of a known one is reported.
@@ -657,7 +657,7 @@ def precision_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
 
     Fix: Write `"enabled": "auto"` in the DeepSpeed file, or the same precision in both.
 
-    Known limits: What a script computes for itself is not seen.
+    Known limits: Values that a script computes are not seen.
     """
     scopes = [(launch.id, launch.scope, launch) for launch in job.launches]
     for subject, scope, launch in scopes:
@@ -686,20 +686,19 @@ def precision_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
 def accelerate_machines_disagree(job: Job) -> Iterator[Verdict]:
     """The Accelerate configurations for the machines of one job disagree.
 
-    What it checks: Where several configurations (or launch lines) of Accelerate are for the machines of one job:
+    What it checks: If several Accelerate configurations (or launch lines) belong to the machines of one job:
     num_processes, num_machines and the rendezvous address are the same in all, each machine_rank occurs once, and
     gpu_ids lists equally many GPUs on each. In any of them machine_rank is below num_machines.
 
-    Why it matters: Every machine starts num_processes // num_machines of what its own file says and builds a world of
-    that size. With two different sizes some ranks wait for ranks that do not exist.
+    Why it matters: Every machine starts num_processes // num_machines processes from its own file and builds a world of
+    that size. With two different sizes, some ranks wait for ranks that do not exist.
 
     Example: `num_processes: 7` in sv1.yaml and `num_processes: 2` in sv2.yaml.
 
     Fix: Keep one file and give `--machine_rank` on the command line.
 
-    Known limits: Files that were not named together are treated as those of one job by their names or their rendezvous
-    address, which is a guess and gives warnings. gpu_ids may name different GPUs on another machine, but not more or
-    fewer.
+    Known limits: Files that were not named together are assigned to one job by their names or their rendezvous address,
+    a guess that gives only warnings. gpu_ids may name different GPUs on another machine, but not more or fewer.
     """
     found = [setup for setup in setups(job) if _has_machine_rank(setup) and several(setup)]
     alone = [setup for setup in found if setup.launch is None]

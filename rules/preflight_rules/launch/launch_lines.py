@@ -34,7 +34,7 @@ _START_ON_EACH_NODE = ("srun", "mpirun", "pdsh", "clush")
     otherwise="no launcher that reaches other nodes is started by another launcher",
 )
 def reaching_launcher_started_on_each_node(job: Job) -> Iterator[Verdict]:
-    """A launcher that starts processes on all nodes itself is started on each node.
+    """A launcher that itself starts processes on all nodes is started on each node.
 
     What it checks: `deepspeed` and `colossalai run` are not started several times by srun, mpirun or pdsh, unless
     options tell deepspeed that each node starts it (`--no_ssh`, `--node_rank`).
@@ -46,7 +46,7 @@ def reaching_launcher_started_on_each_node(job: Job) -> Iterator[Verdict]:
 
     Fix: Start it once, on the first node, with a hostfile; or use torchrun under srun.
 
-    Known limits: How many tasks srun starts must be known.
+    Known limits: The number of tasks that srun starts must be known.
     """
     for launch in job.launches:
         spread = next((name for name in launch.wrappers if name in _START_ON_EACH_NODE), None)
@@ -176,8 +176,7 @@ def elastic_range_unusable(job: Job) -> Iterator[Verdict]:
 
     Fix: `torchrun --nnodes=1:4 --rdzv_backend=c10d --rdzv_endpoint=$HEAD:29400 --max_restarts=3 ...`.
 
-    Known limits: Whether the program can go on with another number of ranks is not judged. The second case is a
-    warning.
+    Known limits: Whether the program can continue with another world size is not judged. The second case is a warning.
     """
     for launch in job.launches:
         if launch.launcher not in ("torchrun", "torch.distributed.launch"):
@@ -245,9 +244,9 @@ def composer_world_size_refused(question: LaunchQuestion) -> Verdict | None:
 
     Example: `composer --nproc 8 --world_size 12 --node_rank 0 train.py`.
 
-    Fix: Nodes times processes of a node. For nodes of different sizes give both ranks to each.
+    Fix: Set it to nodes times processes per node. For nodes of different sizes, give each node both ranks.
 
-    Known limits: BASE_RANK may come from the platform: where the sizes only do not divide, it is a warning.
+    Known limits: BASE_RANK may come from the platform, so sizes that merely do not divide are a warning.
     """
     worlds, each = question.of
     total, some = numbers(job_value(worlds)), numbers(job_value(each))
@@ -286,7 +285,7 @@ _ELSEWHERE = frozenset({"sbatch", "qsub", "bsub", "ssh", "pdsh", "clush", "srun"
     otherwise="no two processes with a rank are started at the same time",
 )
 def rank_started_twice(job: Job) -> Iterator[Verdict]:
-    """Two processes of one job that run at the same time have the same rank, or expect different numbers of ranks.
+    """Two processes of one job that run at the same time have the same rank, or different world sizes.
 
     What it checks: Starts of one program in the background of one script, or from a separate script each, give each
     process its own rank (RANK, or the program's `--rank`) and the same number of ranks, and every rank is below it.
@@ -298,7 +297,7 @@ def rank_started_twice(job: Job) -> Iterator[Verdict]:
 
     Example: `RANK=0 python train.py &` twice, with WORLD_SIZE=2.
 
-    Fix: Give each process its own rank, from 0 on, and all the same number of ranks.
+    Fix: Give each process its own rank, from 0, and the same world size.
 
     Known limits: Starts that run one after the other are separate runs. A rank whose start is in another file is not
     known, so a missing one is not reported.

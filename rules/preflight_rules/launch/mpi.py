@@ -199,7 +199,7 @@ def mpi_variable_stays_behind(job: Job) -> Iterator[Verdict]:
 
     What it checks: Where Open MPI's mpirun starts ranks on several listed hosts, that the variables of frameworks and
     communication libraries which the script exports (NCCL_, UCX_, CUDA_, FLAGS_, MASTER_ADDR, PYTHONPATH ...) are
-    passed on with `-x`. In an MPIJob, every variable of the launcher that the workers do not have themselves.
+    passed on with `-x`. In an MPIJob, this applies to every variable of the launcher that the workers do not set.
 
     Why it matters: Over ssh only the ranks on the first host see what the script exported. The others run with another
     interface, another transport or no address, and the first collective hangs.
@@ -432,10 +432,10 @@ _CHOOSES_SLOTS = re.compile(r"oversubscribe|\bras\b|overload", re.IGNORECASE)
 def mpi_ranks_beyond_slots_of_allocation(question: LaunchQuestion) -> Verdict | None:
     """mpirun starts more ranks than the allocation of Slurm has tasks.
 
-    What it checks: In a batch script, `-np` of Open MPI's mpirun is at most the number of tasks that the header asks
-    for.
+    What it checks: In a batch script, `-np` of Open MPI's mpirun is at most the number of tasks that the header
+    requests.
 
-    Why it matters: Open MPI takes one slot for each task of the allocation, whatever CPUs and GPUs it has, and stops
+    Why it matters: Open MPI counts one slot per task of the allocation, whatever CPUs and GPUs it has, and stops
     with "There are not enough slots available in the system".
 
     Example: `#SBATCH --nodes=1 --ntasks-per-node=1` and `mpirun -np 8 python train.py`.
@@ -563,7 +563,7 @@ def horovod_elastic_options_conflict(question: LaunchQuestion) -> Verdict | None
 
     Fix: `horovodrun -np 8 --min-np 4 --max-np 12 --host-discovery-script ./discover.sh python train.py`.
 
-    Known limits: What the discovery script prints is not known.
+    Known limits: The output of the discovery script is not known.
     """
     options = dict(zip(_ELASTIC, question.of, strict=True))
     return _conflict(question.of.job, question.of.launch, options)

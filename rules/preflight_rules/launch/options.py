@@ -309,7 +309,7 @@ def launcher_option_behind_program(job: Job) -> Iterator[Verdict]:
     What it checks: Options that only the launcher knows (`--nproc_per_node`, `--rdzv_endpoint`, `--num_gpus`,
     `--num_processes`) come before the program. An option that the program's own parser declares is the program's.
 
-    Why it matters: Everything after the program is passed to the program. The launcher takes its default (one process,
+    Why it matters: Everything after the program is passed to the program. The launcher uses its default (one process,
     one node), and the program stops at the option or ignores it.
 
     Example: `torchrun train.py --nproc_per_node 8`.
@@ -437,10 +437,10 @@ _COUNTS = ("nodes", "processes_per_node", "node_rank", "max_restarts", "ps_serve
     otherwise="no launch line passes a number to a launcher",
 )
 def launcher_count_not_a_number(job: Job) -> Iterator[Verdict]:
-    """A launcher option that takes a whole number is given something else.
+    """A launcher option that expects a whole number is given another value.
 
     What it checks: The numbers of nodes, processes, servers, trainers and restarts, and the node rank, that a launch
-    line gives are whole numbers, or one of the words that the launcher takes instead. A placeholder (`<rank>`,
+    line gives are whole numbers, or one of the words that the launcher also accepts. A placeholder (`<rank>`,
     `NODE_RANK`) is a warning.
 
     Why it matters: The launcher stops on that node with "invalid int value", while the nodes with a correct line wait

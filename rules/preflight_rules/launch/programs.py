@@ -138,7 +138,7 @@ def blank_after_backslash(job: Job) -> Iterator[Verdict]:
 
 @rule("LCH022", "comment-within-command", severity=Severity.ERROR, otherwise="the job has no launch line in a script")
 def comment_within_command(job: Job) -> Iterator[Verdict]:
-    """A comment stands between the lines of a launch, so the command ends there.
+    """A comment is between the lines of a launch, so the command ends there.
 
     What it checks: No line of a launch that ends in a backslash is followed by a comment and further options.
 
@@ -177,14 +177,14 @@ def program_option_unknown(job: Job) -> Iterator[Verdict]:
     What it checks: Every option after the program is one that the program's parser declares, or the beginning of one,
     where the program is followed to its only parser, which declares all options by name and takes no others.
 
-    Why it matters: argparse ends every rank with `unrecognized arguments` before training begins. Often the option is
-    the launcher's and stands on the wrong side of the program.
+    Why it matters: argparse ends every rank with `unrecognized arguments` before training begins. Often the option
+    belongs to the launcher and is on the wrong side of the program.
 
     Example: `python -m paddle.distributed.launch tools/train.py --gpus 0,1 -c c.yml`.
 
     Fix: Put an option of the launcher before the program, correct the name, or declare it.
 
-    Known limits: A parser that takes known arguments only, passes on the rest, or that another function fills is not
+    Known limits: A parser that uses parse_known_args, passes on the rest, or is filled by another function is not
     judged.
     """
     for launch in job.launches:
@@ -216,21 +216,20 @@ def program_option_unknown(job: Job) -> Iterator[Verdict]:
     "LCH023", "program-refuses-launch", severity=Severity.ERROR, otherwise="no program checks what its launch gives it"
 )
 def program_refuses_launch(job: Job) -> Iterator[Verdict]:
-    """A program gets options, or a number of ranks, that it refuses itself when it starts.
+    """A program gets options, or a world size, that its own checks reject at startup.
 
     What it checks: The program is followed on paper from its first statement, through its modules, with the options of
     the launch line, the variables that the launch sets, the JSON and YAML files that the program reads, and the number
     of ranks. It must not reach an `assert` or `raise` that ends it, and its parser must accept the line.
 
-    Why it matters: The program knows best what it can run. Every rank stops with its exception, after the nodes are
-    allocated.
+    Why it matters: Every rank stops with the program's own exception, after the nodes are allocated.
 
     Example: `assert dist.get_world_size() == args.dp * args.tp` with `--dp 4 --tp 4`, started with 8 ranks.
 
     Fix: Give options and a number of ranks for which the condition is true.
 
-    Known limits: What libraries return is not known, except ranks, numbers of ranks and files, nor what
-    executed text and modules imported by computed names do.
+    Known limits: Return values of libraries are unknown, except ranks, world sizes and files; so are executed strings
+    and modules that are imported by computed names.
     """
     for launch in job.launches:
         optimised = re.search(r"\s-OO?\s", launch.span.snippet) or job.setting("env.PYTHONOPTIMIZE", launch.scope)
@@ -267,7 +266,7 @@ def _words(launch: Launch) -> Iterator[str]:
     otherwise="plain python starts no program with `--launcher`",
 )
 def launcher_option_without_launcher(job: Job) -> Iterator[Verdict]:
-    """The options of a program name a launcher that started it, but plain python starts it.
+    """A program's options name a launcher, but plain python starts the program.
 
     What it checks: A program that plain python starts without RANK is not given `--launcher pytorch`.
 
@@ -360,9 +359,9 @@ def local_rank_option_of_old_torch(job: Job) -> Iterator[Verdict]:
 
     Fix: Start it with torchrun and read LOCAL_RANK from the environment, or declare both spellings.
 
-    Known limits: It is an error where the files pin torch 2 or newer and the script's own parser stops at unknown
-    options. Otherwise it is a warning, because a script that uses parse_known_args ignores the option and takes its
-    default. Where the files pin torch 1.x, the script is right.
+    Known limits: The finding is an error where the files pin torch 2 or newer and the script's own parser stops at
+    unknown options. Otherwise it is a warning, because a script that uses parse_known_args ignores the option and takes
+    its default. Where the files pin torch 1.x, the script is right.
     """
     for launch in job.launches:
         if launch.launcher != "torch.distributed.launch":
@@ -525,7 +524,7 @@ def local_rank_same_for_all_processes(question: LaunchQuestion) -> Verdict | Non
     otherwise="no script that needs a rank variable is started here",
 )
 def ranked_script_without_launcher(job: Job) -> Iterator[Verdict]:
-    """A script that reads its rank from the environment is started by what sets no such variable.
+    """A script that reads its rank from the environment is started without the rank variables.
 
     What it checks: A script reads `os.environ["RANK"]`, `["LOCAL_RANK"]`, `["WORLD_SIZE"]`, `["LOCAL_WORLD_SIZE"]` and
     the like only if the launcher that starts it, the launch script or the script itself sets them.

@@ -177,8 +177,8 @@ def framework_versions_differ(job: Job) -> Iterator[Verdict]:
     job request releases of a framework that one installation can satisfy.
 
     Why it matters: Ranks of different releases are incompatible: they fail to connect, hang in a collective, or cannot
-    read a checkpoint. If both places install into one environment, pip fails, or the second installation replaces what
-    the image was built around.
+    read a checkpoint. If both places install into one environment, pip fails, or the second installation replaces the
+    image's release.
 
     Example: `torch==2.1.0` in the requirements of the trainers and `torch==2.3.0` in those of the servers.
 
@@ -244,9 +244,9 @@ def wheel_and_image_cuda_differ(job: Job) -> Iterator[Verdict]:
     """The wheels are built for a different major release of CUDA than the image contains.
 
     What it checks: If the tag of the image and the wheels (`+cu118`, a wheel address that ends in `/cu118`,
-    `pytorch-cuda=11.8`) both name a CUDA release, the major releases are the same. It matters most beside packages that
-    compile when they are installed or first used (DeepSpeed, flash-attn, Apex, Transformer Engine); without one it is
-    advice. Wheels that one Dockerfile installs are for one CUDA release.
+    `pytorch-cuda=11.8`) both name a CUDA release, the major releases are the same. This matters most for packages that
+    compile when they are installed or first used (DeepSpeed, flash-attn, Apex, Transformer Engine); without such a
+    package the finding is advice. Wheels that one Dockerfile installs are for one CUDA release.
 
     Why it matters: torch brings its own CUDA libraries, but extensions are compiled with the toolkit of the image, and
     DeepSpeed stops with `CUDAMismatchException` when the two differ.
@@ -400,7 +400,7 @@ def framework_build_of_the_day(job: Job) -> Iterator[Verdict]:
     Dockerfile of a job on several nodes pins the releases of the frameworks that it installs (otherwise informational).
 
     Why it matters: Two builds of the image, or two nodes, get different code under one name: a job that ran yesterday
-    stops today, and nobody can rebuild what trained a model.
+    stops today, and nobody can rebuild the software that trained a model.
 
     Example: `RUN pip install --pre torch`.
 
@@ -533,11 +533,11 @@ class _Named(NamedTuple):
     otherwise="no release is named of a package whose requirements are known",
 )
 def named_releases_refuse_each_other(job: Job) -> Iterator[Verdict]:
-    """A package is named in a release that requires another release of a package that is named, too.
+    """A named package release requires another release of a second named package.
 
     What it checks: For about 60 packages (torch and its companions, the Hugging Face libraries, Lightning, DeepSpeed,
     Ray, TensorFlow, JAX, PaddlePaddle and what they share): where files of the job name one release of a package, the
-    other packages that they name may be of a release which it requires.
+    other packages that they name fit its requirements.
 
     Why it matters: pip refuses to install such a pair, on every node or while the image is built. Where they are
     installed one after the other it only warns, and the program stops at an import or at a call.

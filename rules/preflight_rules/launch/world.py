@@ -430,7 +430,7 @@ def processes_differ_between_nodes(job: Job) -> Iterator[Verdict]:
     What it checks: Launch lines of one program that carry different node ranks start the same number of processes, and
     a list of hosts gives each the same number of slots (otherwise informational).
 
-    Why it matters: Launchers and frameworks assume the number of one node for all: ranks are numbered twice or the
+    Why it matters: Launchers and frameworks assume that all nodes have the same number: ranks are numbered twice or the
     world waits for ranks that are never started, and hierarchical collectives and model parallelism need equal nodes.
 
     Example: `--nproc_per_node=8` in node0.sh and `--nproc_per_node=4` in node1.sh.
@@ -624,8 +624,8 @@ def gpus_left_idle(job: Job) -> Iterator[Verdict]:
 
     Fix: Start one process per GPU, or request fewer GPUs.
 
-    Known limits: A process that drives several GPUs is correct. Only a number someone wrote counts, and only in a job
-    with a single launch: others may share the node.
+    Known limits: A process that drives several GPUs is correct. Only an explicit number counts, and only in a job with
+    a single launch: other launches may share the node.
     """
     if len(job.launches) != 1:
         yield not_applicable(job.name, "several launches may share the GPUs of a node")
@@ -725,7 +725,7 @@ def gpus_of_different_models(job: Job) -> Iterator[Verdict]:
 
     Example: `#SBATCH --constraint="v100|a100"` with `--nodes=4`.
 
-    Fix: Name one model. In Slurm, `--constraint="[v100|a100]"` gives all nodes the same one of both.
+    Fix: Name one model. In Slurm, `--constraint="[v100|a100]"` gives all nodes the same model.
 
     Known limits: Jobs with parameter servers are not judged: their trainers need not be equally fast. A GPU model is
     known from its name only.

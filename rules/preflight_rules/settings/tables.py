@@ -482,7 +482,7 @@ def settings(name: str) -> dict[str, Setting]:
 
 
 def full_name(name: str, key: str) -> str:
-    """Return the option that a key names. Where abbreviations are accepted, the only option that starts with the key."""
+    """Return the option that a key names; for abbreviations, the only option that starts with the key."""
     if not reads(name, "abbreviated") or key in settings(name):
         return key
     found = [each for each in settings(name) if each.startswith(key)]
