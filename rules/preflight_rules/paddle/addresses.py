@@ -82,8 +82,8 @@ def node_address_not_among_nodes(question: LaunchQuestion) -> Verdict | None:
 def fleet_variable_missing(job: Job) -> Iterator[Verdict]:
     """A process that is started manually lacks a variable that fleet's role maker needs.
 
-    What it checks: If a script starts servers or trainers of fleet by setting their variables itself, none of those
-    that the role needs is missing: the list of servers and PADDLE_TRAINERS_NUM for both, POD_IP and PADDLE_PORT for a
+    What it checks: If a script starts fleet's servers or trainers by setting their variables itself, it sets every
+    variable that the role needs: the list of servers and PADDLE_TRAINERS_NUM for both, POD_IP and PADDLE_PORT for a
     server, PADDLE_TRAINER_ID for a trainer.
 
     Why it matters: The role maker raises ValueError in that process and all others wait for it. Without the list of
@@ -251,8 +251,9 @@ def link_local_address(question: LaunchQuestion) -> Verdict | None:
     What it checks: The master, the nodes and the servers of a launch of Paddle are not addresses of 169.254.0.0/16 or
     fe80::/10.
 
-    Why it matters: A host assigns itself such an address when it gets none, for one interface and one link. Other nodes
-    cannot reach it, or reach another host; and the launcher, which resolves its own host name, finds loopback.
+    Why it matters: A host without an assigned address assigns itself such an address, for one interface and one link.
+    Other nodes cannot reach it, or reach another host; and the launcher, which resolves its own host name, finds
+    loopback.
 
     Example: `--master=169.254.60.61:8090 --nnodes=2`.
 
@@ -361,8 +362,8 @@ def memory_flags_exclude_each_other(job: Job) -> Iterator[Verdict]:
     What it checks: FLAGS_fraction_of_gpu_memory_to_use is not set together with FLAGS_initial_gpu_memory_in_mb, nor
     with FLAGS_allocator_strategy=auto_growth.
 
-    Why it matters: The initial size overrides the share, and the growing allocator takes nothing at the start: the
-    limit that someone set for a shared GPU does not hold, and another process there runs out of memory.
+    Why it matters: The initial size overrides the share, and the growing allocator reserves nothing at the start: the
+    limit for a shared GPU does not hold, and another process on the GPU runs out of memory.
 
     Example: `FLAGS_fraction_of_gpu_memory_to_use=0.4` and `FLAGS_initial_gpu_memory_in_mb=8000`.
 
@@ -412,9 +413,9 @@ def rpc_deadline_too_short(job: Job) -> Iterator[Verdict]:
 
     What it checks: FLAGS_rpc_deadline, in milliseconds, is 10000 or more.
 
-    Why it matters: A trainer waits for its servers as long as the slowest trainer of a synchronous step takes, and for
-    all of the start of the servers. With a short deadline the trainers die one after the other; a value such as 180 was
-    usually meant in seconds.
+    Why it matters: A trainer waits for its servers as long as the slowest trainer takes in a synchronous step, and
+    while the servers start. With a short deadline the trainers die one after the other; a value such as 180 was usually
+    meant in seconds.
 
     Example: `export FLAGS_rpc_deadline=300`.
 
@@ -462,7 +463,7 @@ def communicator_flag_without_communicator(job: Job) -> Iterator[Verdict]:
 
     Fix: Leave them out, or update asynchronously.
 
-    Known limits: Half-asynchronous training sets most of them itself, whatever the variable says.
+    Known limits: Half-asynchronous training sets most of them itself, whatever the variable's value.
     """
     for subject, launch, name, claim in _flags(job):
         if not name.startswith(_COMMUNICATOR):

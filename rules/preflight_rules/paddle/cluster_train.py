@@ -57,8 +57,8 @@ def server_ports_out_of_range(job: Job) -> Iterator[Verdict]:
     What it checks: port + ports_num + ports_num_for_sparse - 1 is at most 65535, each number is positive, and the port
     ranges of two servers in one script do not overlap.
 
-    Why it matters: A server listens on that many consecutive ports. One that cannot be bound stops it, and all trainers
-    wait. A firewall has to let the whole range through.
+    Why it matters: A server listens on that many consecutive ports. A port that cannot be bound stops the server, and
+    all trainers wait. A firewall must let the whole range through.
 
     Example: `PADDLE_PORT = 65534` with `PADDLE_PORTS_NUM = 2` and `PADDLE_PORTS_NUM_FOR_SPARSE = 2`.
 
@@ -118,9 +118,9 @@ def server_ports_out_of_range(job: Job) -> Iterator[Verdict]:
 def trainer_dials_other_ports(job: Job) -> Iterator[Verdict]:
     """Trainers and servers are given different ports or different numbers of trainers.
 
-    What it checks: --port, --ports_num, --ports_num_for_sparse and --num_gradient_servers of `paddle train`, and what a
-    program of the v2 API gives to `paddle.init()`, are those of `paddle pserver`; and `paddle.py` passes the same
-    numbers to trainers as conf.py to servers.
+    What it checks: --port, --ports_num, --ports_num_for_sparse and --num_gradient_servers of `paddle train`, and the
+    arguments of `paddle.init()` in a program of the v2 API, are those of `paddle pserver`; and `paddle.py` passes the
+    same numbers to trainers as conf.py to servers.
 
     Why it matters: A trainer treats each port as a separate server: with more ports it dials unused ones and retries
     forever, with fewer some servers wait forever. paddle.py passes options from its command line to trainers only.
@@ -191,7 +191,7 @@ def _role(job: Job, launch: Launch) -> str:
     each=launches_with("trains_locally", where=lambda stated: bool(stated.job.setting("ps_mode", stated.scope))),
 )
 def trainer_left_local(question: LaunchQuestion) -> Verdict | None:
-    """A trainer is given servers and trains without them.
+    """A trainer is given servers but trains without them.
 
     What it checks: `paddle train` with `--pservers`, and `paddle.py`, are given `--local=0`.
 
@@ -415,12 +415,12 @@ def workspace_and_package(question: LaunchQuestion) -> Verdict | None:
     otherwise="no model of PaddlePaddle 0.x updates rows on servers",
 )
 def sparse_update_without_ports(job: Job) -> Iterator[Verdict]:
-    """A model updates a parameter row by row, but its servers have no ports for that.
+    """A model updates a parameter row by row, but its servers have no ports for sparse updates.
 
     What it checks: With `sparse_update=True` in the model, `ports_num_for_sparse` of servers and trainers is above 0.
 
-    Why it matters: Rows travel over ports of their own. Without one the trainer's check `ports_num_for_sparse > 0`
-    stops it at start, and the servers wait for it.
+    Why it matters: Rows travel over separate ports. Without them the trainer's check `ports_num_for_sparse > 0` stops
+    the trainer at start, and the servers wait for it.
 
     Example: `ParamAttr(sparse_update=True)` and `paddle train --local=0 --pservers=...` without
     `--ports_num_for_sparse`.

@@ -163,8 +163,8 @@ def fleet_never_initialised(job: Job) -> Iterator[Verdict]:
 
     Fix: Collective training: `fleet.init(is_collective=True)`; parameter servers: `fleet.init()`.
 
-    Known limits: In a job of many files another may make the call, and so may a library that the script imports; then
-    the result is unknown.
+    Known limits: Another file of the job, or a library that the script imports, may make the call; then the result is
+    unknown.
     """
     for subject, scope, calls in distinct_claims(job, "fleet_calls"):
         names = {str(name) for value in calls.alternatives if isinstance(value, tuple) for name in value}
@@ -345,14 +345,14 @@ def fleet_degrees_differ_from_world(job: Job) -> Iterator[Verdict]:
     """The parallel degrees of hybrid_configs do not multiply to the number of ranks.
 
     What it checks: dp_degree x mp_degree x pp_degree x sharding_degree x sep_degree of a DistributedStrategy is the
-    world size. Without dp_degree, Fleet takes ranks / (mp_degree x pp_degree) for it, whatever the other degrees are.
+    world size. Without dp_degree, Fleet uses ranks / (mp_degree x pp_degree), whatever the other degrees are.
 
-    Why it matters: Fleet compares the two when it starts and stops every rank with an assertion that only prints the
-    numbers.
+    Why it matters: Fleet compares the product with the world size at startup and stops every rank with an assertion
+    that only prints the numbers.
 
     Example: `--gpus=0,1,2,3` with `hybrid_configs = {"dp_degree": 2, "mp_degree": 4, "pp_degree": 1}`.
 
-    Fix: Change a degree, or start as many ranks as they multiply to.
+    Fix: Change a degree, or start as many ranks as the product of the degrees.
 
     Known limits: Degrees that come from arguments are not known.
     """
@@ -554,8 +554,7 @@ def update_mode_said_twice(job: Job) -> Iterator[Verdict]:
 
     What it checks: The update modes that one file gives (`sync_mode`, `strategy`, `distribute_strategy`) agree.
 
-    Why it matters: Only one of them is read, runner.sync_mode: who changes the other one, or believes it, trains in
-    another mode.
+    Why it matters: Only runner.sync_mode is read: a change of the other key has no effect.
 
     Example: `runner.sync_mode: async` and `hyper_parameters.optimizer.strategy: sync`.
 
@@ -843,8 +842,8 @@ def runner_trains_locally(question: SubjectQuestion) -> Verdict | None:
 
     What it checks: A runner with `fleet_mode` or `distribute_strategy` that `mode` selects has `class: cluster_train`.
 
-    Why it matters: Any other class trains on one machine and reads neither setting: on a cluster every host trains a
-    model of its own.
+    Why it matters: Any other class trains on one machine and reads neither setting: on a cluster every host trains its
+    own model.
 
     Example: `class: train` with `fleet_mode: ps`.
 

@@ -58,8 +58,8 @@ def transpile_given_text_for_number(job: Job) -> Iterator[Verdict]:
     What it checks: In pserver mode `trainer_id` and `trainers` are not strings, as `os.getenv(...)` without `int(...)`
     returns them. In nccl2 mode `trainers` is a string, the list of endpoints, not a number.
 
-    Why it matters: Both become integer attributes of operators. With a string the server's program is not built or
-    waits for a number of trainers that never comes; in nccl2 mode an assertion without a message stops the program.
+    Why it matters: Both become integer attributes of operators. With a string, the server's program is not built, or
+    waits forever for its trainers; in nccl2 mode an assertion without a message stops the program.
 
     Example: `t.transpile(int(os.getenv("TRAINER_ID")), pservers=eps, trainers=os.getenv("TRAINERS"))`.
 
@@ -163,8 +163,8 @@ def own_endpoint_outside_trainers(job: Job) -> Iterator[Verdict]:
 
     Fix: Write the endpoint exactly as it is in `trainers`, with its port.
 
-    Known limits: Endpoints that the script takes from the environment are not known. Where one of several branches is
-    wrong, it is a warning.
+    Known limits: Endpoints that the script takes from the environment are not known. If only one of several branches is
+    wrong, the finding is a warning.
     """
     for subject, scope in transpiling_scopes(job):
         for transpiler, _ in transpilers(job, scope):
@@ -266,12 +266,12 @@ _LOST = {
     otherwise="no transpiled program has its own startup program",
 )
 def own_startup_program_not_passed(job: Job) -> Iterator[Verdict]:
-    """A script builds programs of its own and does not pass them to the transpiler.
+    """A script builds its own programs and does not pass them to the transpiler.
 
     What it checks: Where `program_guard(main, startup)` builds the program, `transpile` in pserver or nccl2 mode gets
     `program` and `startup_program`.
 
-    Why it matters: The transpiler takes the default programs instead, which are empty. The servers' startup
+    Why it matters: The transpiler uses the default programs instead, which are empty. The servers' startup
     program then initialises no parameter and stops at the first one, and the trainers wait for the servers.
 
     Example: `with fluid.program_guard(main, startup): ...` and `t.transpile(0, program=main, pservers=eps,
@@ -313,7 +313,7 @@ def server_runs_on_gpu(job: Job) -> Iterator[Verdict]:
     What it checks: The executor that runs the program of `get_pserver_program` has a CPUPlace.
 
     Why it matters: A server keeps parameters and sends them over the network from host memory. On a host without a GPU
-    it stops at once; next to trainers it takes memory of their GPU, and each update is copied there and back.
+    it stops at once; next to trainers it uses memory of their GPU, and each update is copied there and back.
 
     Example: `exe = fluid.Executor(fluid.CUDAPlace(0))` for trainers and servers alike.
 
@@ -465,7 +465,7 @@ def memory_optimize_renames_gradients(job: Job) -> Iterator[Verdict]:
     What it checks: A script that transpiles its program passes `skip_grads=True` to memory_optimize.
 
     Why it matters: The transpiler sends gradients by the names of their variables. memory_optimize renames and reuses
-    them: the servers then get something else, or the transpiler finds no gradient at all.
+    them: the servers then get wrong data, or the transpiler finds no gradient at all.
 
     Example: `fluid.memory_optimize(program)` and `t.transpile(...)`.
 
@@ -671,8 +671,8 @@ def _shares(
 def tables_exceed_server_memory(job: Job) -> Iterator[Verdict]:
     """The embedding tables do not fit into the memory of the servers' hosts.
 
-    What it checks: Rows x width x 4 bytes x (1 + what the optimizer keeps for each value), divided over the servers, is
-    less than the memory that the job requests on each node, times the servers there.
+    What it checks: Rows x width x 4 bytes x (1 + the optimizer's slots per value), divided by all servers and
+    multiplied by the servers per node, is less than the memory that the job requests on each node.
 
     Why it matters: A server allocates its share when the first parameters come, and runs out of memory: "bad alloc"
     after the whole job has started.

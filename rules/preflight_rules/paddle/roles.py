@@ -153,8 +153,8 @@ def own_endpoint_of_wrong_role(job: Job) -> Iterator[Verdict]:
     """A server's own endpoint is not in the list of servers, or a trainer's is.
 
     What it checks: POD_IP:PADDLE_PORT (or PADDLE_CURRENT_ENDPOINT) of a server is in the list of servers, written the
-    same way. PADDLE_CURRENT_ENDPOINT of a trainer is not, which is a warning. Where the list has the host with another
-    port, the finding points at the port, and also where POD_IP is set elsewhere and no server of the list has that
+    same way. PADDLE_CURRENT_ENDPOINT of a trainer is not, which is a warning. If the list has the host with another
+    port, the finding points at the port. It also does so if POD_IP is set elsewhere and no server in the list has that
     port.
 
     Why it matters: A server finds its index by looking itself up in the list and stops when it is not there; a trainer
@@ -375,8 +375,8 @@ def server_lists_differ(job: Job) -> Iterator[Verdict]:
 
     Fix: Write the list once, in a file that all launch lines source.
 
-    Known limits: Two lists that have no server in common are treated as two jobs, unless the one is of the only servers
-    that are started and the other of the only trainers.
+    Known limits: Two lists that have no server in common are treated as two jobs, unless one is the list of the only
+    started servers and the other the list of the only started trainers.
     """
     lists = [(launch, job.setting("ps_server_endpoints", launch.scope)) for launch in job.launches]
     lists = [(launch, claims) for launch, claims in lists if claims]
@@ -439,7 +439,7 @@ def _is_served_by(job: Job, launch: Launch, other: Launch, lists: Sequence[tuple
     otherwise="no launch sets both the number and the list of servers or trainers",
 )
 def role_count_differs_from_list(job: Job) -> Iterator[Verdict]:
-    """The number of servers or trainers is not the length of their list.
+    """The number of servers or trainers differs from the length of their list.
 
     What it checks: `--server_num` is compared with `--servers`, `--trainer_num` with `--workers`, and
     PADDLE_TRAINERS_NUM with PADDLE_TRAINER_ENDPOINTS.
@@ -611,8 +611,8 @@ def fewer_trainers_started_than_declared(job: Job) -> Iterator[Verdict]:
 
     Fix: Start the missing trainers, or lower the number.
 
-    Known limits: If the endpoints name several hosts the others may be started elsewhere, and nothing is reported. A
-    loop whose count is not known leaves it unknown.
+    Known limits: If the endpoints name several hosts the others may be started elsewhere, and nothing is reported. With
+    a loop of unknown length the result is unknown.
     """
     for group in _by_program(job):
         trainers = [launch for launch in group if _role(job, launch) == "TRAINER"]
@@ -661,7 +661,7 @@ def index_of_role_twice(job: Job) -> Iterator[Verdict]:
     """Two trainers, or two servers, that run at the same time have the same index.
 
     What it checks: Trainers of one list of servers that are started in the background of one script, or by scripts that
-    are numbered like nodes, have different indices; so have servers, whose index is the place of their own endpoint in
+    are numbered like nodes, have different indices; so have servers, whose index is the position of their endpoint in
     the list.
 
     Why it matters: The servers treat the two trainers as one and wait for the other index forever. Two servers with one

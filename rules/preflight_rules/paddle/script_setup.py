@@ -177,7 +177,7 @@ def distributed_option_with_one_trainer(question: LaunchQuestion) -> Verdict | N
     What it checks: A program started by hand with `--dist`, `--distributed`, `--is_distributed` or `--use_dist` is
     given more than one trainer where PADDLE_TRAINERS_NUM is set.
 
-    Why it matters: The program expects peers that no variable names and waits for them: on one machine it hangs.
+    Why it matters: The program waits for peers that no variable names: on one machine it hangs.
 
     Example: `export PADDLE_TRAINERS_NUM=1` and `python tools/train.py -c c.yml --dist`.
 
@@ -222,8 +222,8 @@ def _distributed_option(launch: Launch) -> str:
 def gpu_launch_with_cpu_wheel(job: Job) -> Iterator[Verdict]:
     """Paddle's launcher starts a job for GPUs, and the files install the wheel for CPUs.
 
-    What it checks: A launch with paddle.distributed.launch that names no servers installs paddlepaddle-gpu, where its
-    files install Paddle at all, and runs in no image of Paddle for CPUs (`paddlepaddle/paddle:2.6.2`).
+    What it checks: If the files of a paddle.distributed.launch job without servers install Paddle, they install
+    paddlepaddle-gpu, and the job does not run in Paddle's CPU image (`paddlepaddle/paddle:2.6.2`).
 
     Why it matters: The launcher of 2.0 to 2.2 finds no GPU support, treats the job as one of parameter servers, and
     stops: `The setting of Parameter-Server must has server_num or servers`. Newer ones train on the CPU.
@@ -233,8 +233,8 @@ def gpu_launch_with_cpu_wheel(job: Job) -> Iterator[Verdict]:
     Fix: Install paddlepaddle-gpu of the same release.
 
     Known limits: With other releases than 2.0 to 2.2 it is a warning, and only where the launch names GPUs, unless the
-    program uses the collective Fleet of Fluid, which trains on GPUs only. From 3.0 on
-    the wheels of both kinds may come from their own index; those are not judged.
+    program uses the collective Fleet of Fluid, which trains on GPUs only. From 3.0 on the wheels of both kinds may come
+    from their own index and are not judged.
     """
     for launch in job.launches:
         wheels = [c for c in job.about("package", launch.scope) if any("paddlepaddle" in t for t in texts(c.value))]
@@ -384,7 +384,7 @@ def evaluation_clone_keeps_training_mode(question: SubjectQuestion) -> Verdict |
     What it checks: `clone` of a program whose variable or function is named for evaluation gets `for_test=True`.
 
     Why it matters: The clone keeps dropout, the batch statistics of BatchNorm, and after `minimize` the optimizer:
-    evaluating gives random results, and trains on the data for evaluation.
+    evaluation gives random results and trains on the evaluation data.
 
     Example: `test_program = fluid.default_main_program().clone()`.
 

@@ -71,11 +71,11 @@ def rendezvous_on_loopback(job: Job) -> Iterator[Verdict]:
 
     What it checks: For a launch over more than one node, that the rendezvous endpoint or master address in force is not
     loopback (127.x.x.x, localhost, ::1) and not the unspecified address (0.0.0.0, ::). The default that torchrun uses
-    when no address is given, 127.0.0.1, counts too. A configuration of a launcher (Accelerate's) that no launch names
-    is checked in the same way, and then it is a warning.
+    when no address is given, 127.0.0.1, counts too. A launcher's configuration (Accelerate's) that no launch names is
+    checked in the same way, with a warning.
 
-    Why it matters: Every node but one then dials itself. Nothing listens there, so it waits for the rendezvous timeout,
-    or it opens its own store and waits for ranks that will never come.
+    Why it matters: Every node but one then dials itself. Nothing listens there, so the node waits for the rendezvous
+    timeout, or opens its own store and waits for ranks that will never come.
 
     Example: `torchrun --nnodes=2 --master_addr=localhost ...`.
 
@@ -307,7 +307,7 @@ def node_rank_same_on_every_node(job: Job) -> Iterator[Verdict]:
 
     What it checks: For a launcher that srun, pdsh or clush starts on several nodes with a static rendezvous, that its
     node rank differs between nodes: not a fixed number, and not SLURM_NODEID or SLURM_PROCID expanded before srun runs.
-    For equal pods of a role of Kubernetes, that it is not a fixed number.
+    For equal pods of a Kubernetes role, that the node rank is not a fixed number.
 
     Why it matters: In the batch script both variables are 0, so every node claims to be node 0: the ranks collide, or
     all but one wait for the others until rendezvous times out.
@@ -455,7 +455,7 @@ _FAULTS = (
     each=launches_with(lambda job, scope: address_in_force(job, job.launch(scope.launch))),
 )
 def rendezvous_address_is_no_host(question: LaunchQuestion) -> Verdict | None:
-    """The rendezvous address is written in a way that no host name has.
+    """The rendezvous address is not a valid host name.
 
     What it checks: The address at which the nodes meet (`--master_addr`, `main_process_ip`, MASTER_ADDR where it is in
     force) carries no user name (`user@host`), scheme (`http://`), or second host.
@@ -588,9 +588,9 @@ def node_names_may_not_resolve(job: Job) -> Iterator[Verdict]:
     What it checks: If several nodes meet by c10d at an endpoint that is written as an address, that `--local-addr` (or
     PET_LOCAL_ADDR) sets the address that each node advertises.
 
-    Why it matters: Without it torchrun hands the ranks the host name of the node of rank 0, as that node itself knows
-    it. Where names do not resolve between nodes, as an endpoint by address suggests, the rendezvous forms and the
-    process group then hangs.
+    Why it matters: Without it torchrun passes the ranks the host name that rank 0's node has for itself. Where names do
+    not resolve between nodes, as an endpoint by address suggests, the rendezvous forms and the process group then
+    hangs.
 
     Example: `PET_RDZV_BACKEND=c10d PET_RDZV_ENDPOINT=10.2.0.7:36123 PET_NNODES=2` without PET_LOCAL_ADDR.
 
@@ -708,8 +708,8 @@ def rendezvous_port_random_on_each_node(job: Job) -> Iterator[Verdict]:
     the same everywhere: `$((20000 + SLURM_JOB_ID % 10000))`.
 
     Known limits: A script that is started manually on each node (it takes its node rank from the caller) gives a
-    warning: a wrapper around it may set the port. So does a program of tasks that are given no rank, and a function
-    that by its name looks for a free port.
+    warning, because a wrapper around it may set the port. So do tasks without a rank, and a function whose name
+    suggests a search for a free port.
     """
     for launch in job.launches:
         nodes, because = nodes_spanned(job, launch)

@@ -121,9 +121,9 @@ def port_shared_by_concurrent_launches(job: Job) -> Iterator[Verdict]:
 
     Fix: Give each its own port, or leave the port out on one node: torchrun then takes a free one.
 
-    Known limits: Launches one after the other may share a port. Those with disjoint GPUs look like commands for several
-    terminals, which is information; without disjoint GPUs only background starts are compared. Different files are not.
-    Port 0 means "any free port" and is never shared.
+    Known limits: Launches one after the other may share a port. Launches with disjoint GPUs look like commands for
+    several terminals, so the finding is information; otherwise only background starts are compared. Different files are
+    not compared. Port 0 means "any free port" and is never shared.
     """
     users = [(launch, *_port_and_devices(job, launch)) for launch in job.launches]
     for index, (first, port, devices) in enumerate(users):
@@ -506,15 +506,15 @@ def rendezvous_differs_between_launches(job: Job) -> Iterator[Verdict]:
 
     What it checks: Launch lines of one program that carry different node ranks agree about the master address and port,
     the rendezvous endpoint, id and backend, and the number of nodes. Processes of one rank each that run at the same
-    time agree about the master address and port. Lines of Paddle's launcher for one master, or for the same nodes,
-    agree without ranks as well, also about the order of the nodes; so do the roles of one object of Kubernetes.
+    time agree about the master address and port. Lines of Paddle's launcher for one master, or for the same nodes, also
+    agree without ranks, including the order of the nodes; so do the roles of one Kubernetes object.
 
     Why it matters: A node with a different address, port or id waits alone until its rendezvous times out, and so do
     all the others.
 
     Example: `node0.sh` with `--master_port=29500` and `node1.sh` with `--master_port=29501`.
 
-    Fix: Put what the nodes share into one file that both scripts source, and pass only the node rank.
+    Fix: Put the shared settings into one file that both scripts source, and pass only the node rank.
 
     Known limits: Sibling files that were not named together on the command line form a probable job, so the finding is
     a warning there. Lines with the same node rank are treated as two separate runs.
@@ -651,8 +651,8 @@ def node_rank_twice_or_missing(job: Job) -> Iterator[Verdict]:
     run at the same time, no rank occurs twice. Of lines of Paddle's launcher for one master, all have a rank or none. A
     loop that reaches machines by ssh starts as many nodes as each of them waits for.
 
-    Why it matters: A rank that occurs twice collides at the store; with one missing all wait until the rendezvous times
-    out; one out of range is rejected at once.
+    Why it matters: A rank that occurs twice collides at the store; if one is missing, all wait until the rendezvous
+    times out; a rank out of range is rejected at once.
 
     Example: `--nnodes=2 --node_rank=1` in both node0.sh and node1.sh, or `--nnodes=2 --node_rank=2`.
 
@@ -816,8 +816,8 @@ def nodes_started_one_after_another(job: Job) -> Iterator[Verdict]:
     What it checks: Where a script reaches several machines by ssh and starts a node of one job on each, all but the
     last of them run in the background.
 
-    Why it matters: The launcher on the first node ends when the job has ended, and until all nodes are there it waits.
-    The script comes to the second node only after that.
+    Why it matters: The launcher on the first node waits for all nodes, but the script starts the second node only after
+    the first launcher has ended.
 
     Example: `for r in 0 1; do ssh node$r torchrun --nnodes=2 --node_rank=$r ...; done`.
 

@@ -49,7 +49,7 @@ _INTERFACES = {"gloo": "GLOO_SOCKET_IFNAME", "tensorpipe": "TP_SOCKET_IFNAME"}
     otherwise="no launch starts a script that names its backend",
 )
 def gloo_without_interface(job: Job) -> Iterator[Verdict]:
-    """Gloo connects several nodes, and no variable chooses its interface.
+    """Gloo connects several nodes, but no variable chooses its interface.
 
     What it checks: If a script requests the gloo backend (or starts torch's RPC, or torchdata's reading service) and
     its ranks run on several nodes, GLOO_SOCKET_IFNAME (TP_SOCKET_IFNAME) is set.
@@ -145,7 +145,7 @@ def scheduler_variable_does_not_exist(job: Job) -> Iterator[Verdict]:
 
     Fix: Use the name that the finding gives.
 
-    Known limits: A name that resembles none of theirs may be the site's own and is not judged.
+    Known limits: A name unlike all of these may be the site's own and is not judged.
     """
     for subject, read in stated(job, "variable_read"):
         name = next(iter(texts(read.value)), "")
@@ -427,14 +427,14 @@ def _local_interfaces(text: str) -> str:
     each=each_filter,
 )
 def interface_filter_malformed(question: Question[Filter]) -> Verdict | None:
-    """An interface variable has a form that its reader does not understand.
+    """An interface variable has a form that its reader cannot parse.
 
     What it checks: NCCL's filter has `^` or `=` only before the whole list, no spaces inside and no name that is longer
     than Linux allows. Gloo's and TensorPipe's variables take exact names: no `^`, no `=`. An empty value is reported as
     having no effect.
 
     Why it matters: A name that matches no interface makes Gloo stop ("Unable to find address for") and NCCL report "no
-    socket interface found", or the part that was not understood is silently ignored.
+    socket interface found", or the unparsed part is silently ignored.
 
     Example: `export GLOO_SOCKET_IFNAME=^docker0,lo`, which Gloo reads as two interfaces called `^docker0` and `lo`.
 
@@ -581,7 +581,7 @@ def setting_voided_by_another(job: Job) -> Iterator[Verdict]:
 
     Fix: Remove the one that is not intended.
 
-    Known limits: Only pairs of the table, and only what is set in the files of the job.
+    Known limits: Only pairs in the table, and only variables set in the job's files.
     """
     yield from _pairs(job, "void")
 
@@ -605,8 +605,7 @@ def settings_of_two_providers(job: Job) -> Iterator[Verdict]:
 
     Fix: Keep only the settings of the cluster the job runs on.
 
-    Known limits: Which cluster it is cannot be read from the files; a single leftover setting that contradicts no other
-    is not found.
+    Known limits: The files do not show the cluster; a single leftover setting that contradicts no other is not found.
     """
     yield from _pairs(job, "provider")
 

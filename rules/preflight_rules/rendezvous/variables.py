@@ -218,7 +218,8 @@ def debug_setting_left_on(job: Job) -> Iterator[Verdict]:
     Fix: Remove the line, or suppress the finding with the reason why this cluster needs it.
 
     Known limits: Some clusters do need one of them; NCCL_IB_DISABLE, CUDA_LAUNCH_BLOCKING and the two log levels are
-    therefore informational. A variable is reported once for a job. If the number of nodes is unknown, all are.
+    therefore informational. A variable is reported once for a job. If the number of nodes is unknown, all findings are
+    informational.
     """
     rows = {row.name: row for row in leftovers()}
     reported: set[tuple[str, Severity | None]] = set()
@@ -289,7 +290,7 @@ def exported_rendezvous_ignored(job: Job) -> Iterator[Verdict]:
     them, uses its default instead.
 
     Why it matters: torchrun and deepspeed give their ranks an address and port of their own and overwrite both
-    variables. The nodes then meet at a different address than the script says, or not at all.
+    variables. The nodes then meet at a different address from the script's, or not at all.
 
     Example: `export MASTER_PORT=6000` and `torchrun --nnodes=2 --master_addr=node0 ...`: the port is 29500.
 
@@ -379,11 +380,11 @@ def variable_name_refused_by_shell(job: Job) -> Iterator[Verdict]:
 
 @rule("ENV027", "blank-beside-equals-sign", severity=Severity.ERROR, otherwise="the job has no launch line")
 def blank_beside_equals_sign(job: Job) -> Iterator[Verdict]:
-    """A line means to set a variable and has a blank next to the equals sign.
+    """A line that should set a variable has a blank next to the equals sign.
 
     What it checks: `NAME = value` where the script uses the variable, and `export NAME= value`.
 
-    Why it matters: The shell takes the first for a command called NAME, which it does not find, and the second for an
+    Why it matters: The shell reads the first as a command called NAME, which it does not find, and the second as an
     empty value and another name. The variable stays empty, and the launch line loses its value or its option.
 
     Example: `NPROC = 8` and `torchrun --nproc_per_node=$NPROC train.py`.
@@ -426,8 +427,8 @@ def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
     """A script sets a variable for a program, which does not see it.
 
     What it checks: Variables that launchers and communication libraries read (NPROC_PER_NODE, MASTER_ADDR, NCCL_*,
-    CUDA_VISIBLE_DEVICES ...) are exported or stand before the command. They are neither assigned on their own line
-    and used nowhere else, nor written among the arguments. What the words of a launch in `bash -c '...'` need is
+    CUDA_VISIBLE_DEVICES ...) are exported or precede the command. They are neither assigned on their own line
+    and used nowhere else, nor written among the arguments. Variables that a launch in `bash -c '...'` needs are
     exported.
 
     Why it matters: The shell keeps the value to itself. The program runs with its default: one process, all GPUs,
@@ -437,10 +438,10 @@ def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
 
     Fix: Write `export NPROC_PER_NODE=8`, or put the assignment before the command on the same line.
 
-    Known limits: A variable that the environment of the script has already stays exported when it is assigned. A script
+    Known limits: Assigning a variable that the script's environment already has keeps it exported. A script
     that names the variable a second time may pass it on, and is not judged. Ranks and their number are not judged where
-    only launchers that set them start programs. What `srun --export=NAME,...` without ALL keeps from the tasks is
-    judged where a script reads it as `os.environ["NAME"]`, outside of branches.
+    only launchers that set them start programs. Variables that `srun --export=NAME,...` without ALL withholds are
+    judged if a script reads them as `os.environ["NAME"]` outside of branches.
     """
     yield from _withheld(job)
     for claim in distinct((*job.about("unexported_variable"), *job.about("variable_as_argument"))):
@@ -538,13 +539,13 @@ def exported_value_replaced(job: Job) -> Iterator[Verdict]:
     otherwise="no command for another machine uses a variable of the script",
 )
 def variable_left_on_this_machine(job: Job) -> Iterator[Verdict]:
-    """A command for another machine uses a variable that only the script here has.
+    """A command for another machine uses a variable that exists only in this script.
 
     What it checks: A launch line in single quotes behind ssh, pdsh or clush uses no variable that the script assigns:
     the shell on the other machine expands it.
 
-    Why it matters: The other machine has no such variable and puts nothing in its place: every node gets the same rank,
-    or none, and no address. The launcher stops or waits.
+    Why it matters: The other machine has no such variable and expands it to nothing: every node gets the same rank, or
+    none, and no address. The launcher stops or waits.
 
     Example: `for h in $HOSTS; do ssh $h 'torchrun --node_rank=$rank ...' & done`.
 

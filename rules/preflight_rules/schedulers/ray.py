@@ -281,7 +281,7 @@ def ray_job_sent_to_wrong_address(job: Job) -> Iterator[Verdict]:
 
     Fix: `--address http://head:8265`.
 
-    Known limits: A dashboard that was moved to one of those ports is not known; a port is therefore only a warning.
+    Known limits: The dashboard may have been moved to one of those ports, so a port is only a warning.
     """
     for launch, _ in starts_of(job, "submit"):
         given = job.setting("ray_submit_address", launch.scope) or job.setting("env.RAY_ADDRESS", launch.scope)
@@ -325,16 +325,16 @@ def placement_group_waited_for_without_end(job: Job) -> Iterator[Verdict]:
 
     What it checks: `ray.get(pg.ready())` of a placement group with known bundles has a timeout.
 
-    Why it matters: A bundle is never split over nodes. If no node of the cluster has all it requests, the group stays
-    pending; only Ray's log reports it, and the job waits forever with whatever it already holds.
+    Why it matters: A bundle is never split over nodes. If no node of the cluster has all requested resources, the group
+    stays pending; only Ray's log reports it, and the job waits forever while it holds its resources.
 
     Example: `pg = placement_group([{"CPU": 2}], strategy="SPREAD")`, `ray.get(pg.ready())`, on nodes of one CPU.
 
     Fix: `ray.get(pg.ready(), timeout=600)`, or `pg.wait(timeout_seconds=600)`, and stop with a message; compare the
     largest bundle with the nodes.
 
-    Known limits: How large the nodes are is not known from the script; on an autoscaling cluster the wait may be
-    intended. Bundles of at most one GPU and one CPU fit on any node with a GPU and are not reported.
+    Known limits: The script does not show the size of the nodes; on an autoscaling cluster the wait may be intended.
+    Bundles of at most one GPU and one CPU fit on any node with a GPU and are not reported.
     """
     for subject, waits in stated(job, "ray_wait_unbounded"):
         bundle = next((claim for claim in waits.because if claim.quantity == "ray_bundle"), None)
@@ -420,8 +420,8 @@ def scaling_config_refused(job: Job) -> Iterator[Verdict]:
 
     Fix: The finding names the change for its condition.
 
-    Known limits: Arguments that are known only at run time are not judged. What only Ray 2.51 and newer rejects is a
-    warning unless the job's files pin a release.
+    Known limits: Arguments that are known only at run time are not judged. Arguments that only Ray 2.51 and newer
+    rejects are a warning unless the job's files pin a release.
     """
     calls = distinct(job.about("ray_scaling"))
     version = pinned(job, "ray")
@@ -513,21 +513,21 @@ class _Offer(NamedTuple):
     otherwise="no ScalingConfig is used on a cluster of Ray that the files describe",
 )
 def workers_larger_than_cluster(job: Job) -> Iterator[Verdict]:
-    """The workers of a Ray trainer ask for more GPUs or CPUs than the cluster in the files has.
+    """The workers of a Ray trainer request more GPUs or CPUs than the cluster in the files has.
 
-    What it checks: The workers of a ScalingConfig, times what each of them uses (one GPU with `use_gpu`, otherwise one
-    CPU, or what `resources_per_worker` says), are at most what all pods of the RayCluster or RayJob have, what the node
-    types of the file for `ray up` give, or what the lines of `ray start` announce. For STRICT_PACK one node has it all.
+    What it checks: The total request of a ScalingConfig is at most the resources of all pods of the RayCluster or
+    RayJob, of the node types in the file for `ray up`, or of the `ray start` lines. Each worker uses one GPU with
+    `use_gpu`, otherwise one CPU, or its `resources_per_worker`. For STRICT_PACK one node has all of it.
 
-    Why it matters: The placement group of the workers stays pending. The trainer waits forever, and only Ray's log says
-    that the resources cannot be had.
+    Why it matters: The placement group of the workers stays pending. The trainer waits forever, and only Ray's log
+    reports the missing resources.
 
     Example: `ScalingConfig(num_workers=8, use_gpu=True)` and two worker pods with two GPUs each.
 
     Fix: Fewer workers, or a larger cluster.
 
     Known limits: An object that autoscales is not judged. With `ray start` the finding is a warning, because other
-    machines may join the cluster by hand; so it is with a number from a settings file next to the script.
+    machines may join the cluster by hand. A number from a settings file next to the script also gives a warning.
     """
     calls = distinct(job.about("ray_scaling"))
     for resource, quantity in (("GPU", "pod_gpus"), ("CPU", "pod_cpus")) if len(calls) == 1 else ():
@@ -660,14 +660,13 @@ def _of_lines(job: Job, quantity: str = "ray_num_gpus") -> _Offer | None:
     otherwise="no actors are made on a cluster of Ray whose size the files give",
 )
 def actors_larger_than_cluster(job: Job) -> Iterator[Verdict]:
-    """The actors that a script of Ray keeps hold more CPUs or GPUs than the cluster has.
+    """The actors of a Ray script hold more CPUs or GPUs than the cluster has.
 
-    What it checks: What actors with `num_cpus` or `num_gpus` hold together, each for as long as the script keeps it, is
-    at most what `ray.init(num_cpus=...)` or `ray start --head --num-cpus` gives, or what the pods of the RayCluster
-    have.
+    What it checks: The `num_cpus` and `num_gpus` of all actors that the script keeps are together at most the resources
+    of `ray.init(num_cpus=...)`, of `ray start --head --num-cpus`, or of the RayCluster's pods.
 
     Why it matters: An actor that does not fit stays pending. Its first method never returns, and `ray.get` waits
-    forever; only Ray's log says that the resources cannot be had.
+    forever; only Ray's log reports the missing resources.
 
     Example: `ray start --head --num-cpus=4`, one actor and four workers with `num_cpus=1` each.
 
@@ -745,7 +744,7 @@ def ray_releases_differ_in_cluster(job: Job) -> Iterator[Verdict]:
     """The head and the workers of a Ray cluster have different releases of Ray or Python.
 
     What it checks: The images `rayproject/ray:RELEASE-pyVERSION` of the pods of one RayCluster or RayJob have the same
-    release of Ray, and the same of Python where both tags name it.
+    release of Ray, and the same release of Python if both tags name it.
 
     Why it matters: A worker of another release stops with "Version mismatch" when it joins, and its pod is started
     again and again.

@@ -49,9 +49,9 @@ def directive_not_read(job: Job) -> Iterator[Verdict]:
     """A line looks like an sbatch directive, but sbatch does not read it.
 
     What it checks: `#SBATCH` after the first command of the script, `#SBATCH--nodes` without a space, `#sbatch` in
-    lower case. It is an error after the first command where the option asks for nodes, tasks, GPUs, memory, time, a
-    partition, an account and the like, and a warning otherwise. `# SBATCH` with a space may be disabled on purpose: it
-    is information, and a warning where it gives the nodes that a launch counts on and nothing else does.
+    lower case. After the first command, an option that requests nodes, tasks, GPUs, memory, time, a partition, an
+    account and the like is an error, any other a warning. `# SBATCH` with a space may be disabled on purpose: it is
+    information, and a warning if it is the only line with the number of nodes that a launch needs.
 
     Why it matters: sbatch stops reading at the first command and ignores the rest without a message. The job runs with
     the defaults of the cluster: one node, no GPU, an hour.
@@ -210,7 +210,7 @@ def memory_options_exclude_each_other(job: Job) -> Iterator[Verdict]:
 
     Fix: Keep one of them.
 
-    Known limits: What is given on the command line of sbatch is not seen.
+    Known limits: Options on the command line of sbatch are not seen.
     """
     by_file: dict[str, list[Claim]] = {}
     for claim in job.about("batch_directive"):
@@ -389,7 +389,7 @@ def directive_refused(job: Job) -> Iterator[Verdict]:
 
     Fix: Use the option or the form that the finding names.
 
-    Known limits: Plugins of a site add options. A name that resembles none of sbatch's own is only information. A
+    Known limits: Plugins of a site add options. A name unlike all of sbatch's own is only information. A
     placeholder in place of a number (`your_nodes`) is a warning.
     """
     claims = distinct(job.about("batch_directive"))
@@ -609,7 +609,7 @@ _LAUNCHER_MODULES = (
     "SLU001", "launcher-started-more-than-once-per-node", severity=Severity.ERROR, otherwise="srun starts no launcher"
 )
 def launcher_started_more_than_once_per_node(job: Job) -> Iterator[Verdict]:
-    """A launcher that starts all ranks of a node is started several times on each node.
+    """A launcher that starts all ranks on a node is started several times per node.
 
     What it checks: srun starts a launcher such as torchrun once per node: every setting of tasks per node is 1.
 
@@ -751,7 +751,7 @@ def one_task_for_several_gpus(question: LaunchQuestion) -> Verdict | None:
     otherwise="no launcher of a batch script sets the number of nodes that it runs on",
 )
 def multi_node_launcher_on_first_node_only(job: Job) -> Iterator[Verdict]:
-    """A launcher for several nodes runs on the first node of the allocation only.
+    """A launcher for several nodes runs only on the first node of the allocation.
 
     What it checks: In a batch script for several nodes, that a launcher which must run on every node (`torchrun
     --nnodes=4`) is started by srun, mpirun, pdsh or ssh.

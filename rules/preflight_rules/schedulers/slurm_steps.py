@@ -119,12 +119,12 @@ def task_sees_one_gpu_but_indexes_local_rank(question: LaunchQuestion) -> Verdic
     """Each task sees one GPU, but its framework uses the local rank as GPU index.
 
     What it checks: Where srun starts several ranks on a node itself: `--gpus-per-task=1` (or `--gpu-bind=single:1`,
-    `per_task:1`) together with a program that picks its device by local rank: DeepSpeed, or whatever is given
-    LOCAL_RANK; or with a Lightning Trainer that asks for several devices, which is an error.
+    `per_task:1`) together with a program that picks its device by local rank: DeepSpeed, or any program that gets
+    LOCAL_RANK; or with a Lightning Trainer that requests several devices, which is an error.
 
-    Why it matters: Every task sees its own GPU as device 0. Local rank 1 asks for device 1 and stops with "invalid
-    device ordinal", and Lightning refuses devices that the task does not see; what gets through cannot use direct
-    transfers between the GPUs of a node.
+    Why it matters: Every task sees its own GPU as device 0. Local rank 1 requests device 1 and stops with "invalid
+    device ordinal", and Lightning refuses devices that the task does not see. Ranks that do start cannot use direct
+    transfers between the GPUs on a node.
 
     Example: `#SBATCH --ntasks-per-node=8 --gpus-per-task=1` and `srun python train.py --deepspeed ds.json`.
 
@@ -132,7 +132,7 @@ def task_sees_one_gpu_but_indexes_local_rank(question: LaunchQuestion) -> Verdic
 
     Known limits: A script that uses device 0 where only one is visible is correct; nothing is reported for a program
     that is not known to use its local rank. It is a warning where the script counts its devices or handles the failure,
-    and where srun has a number of GPUs of its own.
+    and where srun has its own number of GPUs.
     """
     bound, tasks = question.of
     job, launch = question.of.job, question.of.launch
@@ -414,8 +414,8 @@ def requeued_job_empties_its_log(job: Job) -> Iterator[Verdict]:
 
     What it checks: `--requeue`, or `scontrol requeue` in the script, without `--open-mode=append`.
 
-    Why it matters: A requeued job keeps its id, so its output file keeps its name, and by default Slurm empties it:
-    what led to the failure is gone.
+    Why it matters: A requeued job keeps its id, so its output file keeps its name, and by default Slurm empties the
+    file: the log of the failure is gone.
 
     Example: `#SBATCH --requeue --output=%j.out`.
 
@@ -566,7 +566,7 @@ def failed_task_leaves_others_running(job: Job) -> Iterator[Verdict]:
 
     Fix: `srun --kill-on-bad-exit=1`.
 
-    Known limits: Many sites set KillOnBadExit for everyone, and most public scripts leave it out: advice only.
+    Known limits: Advice only: many sites set KillOnBadExit for everyone, and most public scripts omit the option.
     """
     for step in steps(job):
         if not (step.several("step_nodes") or step.several("step_tasks")) or step.about("step_pipe") is not None:
@@ -612,7 +612,7 @@ def _hand_off(claim: Claim) -> _HandOff | None:
 def hand_off_signal_not_handled(job: Job) -> Iterator[Verdict]:
     """The signal before the time limit reaches no handler.
 
-    What it checks: `--signal=B:SIG` reaches the batch script: it has a trap for SIG, and does not sit in a foreground
+    What it checks: `--signal=B:SIG` reaches the batch script: it has a trap for SIG, and is not blocked by a foreground
     srun, which bash waits for before it runs a trap. `--signal=SIG` without `B:` reaches the steps only: a trap in the
     script never runs.
 
@@ -693,8 +693,8 @@ def first_task_alone_hands_off(job: Job) -> Iterator[Verdict]:
     preemption.
 
     Why it matters: Every task gets the signal; submitit's handler saves and requeues only in the task with global rank
-    0 and lets the others continue. They then fail in a collective whose partner is gone, and what only they held
-    (sharded optimizer states) is lost. The time until the limit must be enough for the checkpoint.
+    0 and lets the others continue. They then fail in a collective whose partner is gone, and their own state (sharded
+    optimizer states) is lost. The time until the limit must be enough for the checkpoint.
 
     Example: `#SBATCH --ntasks-per-node=4 --signal=USR2@120 --time=1440` with `srun python -m submitit.core._submit
     dir`.
@@ -754,7 +754,7 @@ def script_ends_before_its_command(job: Job) -> Iterator[Verdict]:
 
     Fix: Remove the `&`, or write `wait` at the end.
 
-    Known limits: What a command after it does is judged by its name; a function or another script may be quick.
+    Known limits: A command after it is judged by its name; a function or another script may be quick.
     """
     behind = distinct(job.about("left_behind"))
     for path in sorted({step.claim.span.path for step in steps(job)} - {left.span.path for left in behind}):

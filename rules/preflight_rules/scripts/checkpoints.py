@@ -133,20 +133,20 @@ _RACES = {
     otherwise="no script removes or makes a path that other ranks use",
 )
 def path_used_while_another_rank_changes_it(job: Job) -> Iterator[Verdict]:
-    """One rank removes or makes a path while other ranks use it.
+    """One rank removes or creates a path while other ranks use it.
 
     What it checks: In a program for several ranks, not every rank calls `shutil.rmtree` on one folder; rank 0 waits for
     the others before it removes a file that every rank has read; and where rank 0 alone makes a folder, or writes or
     fetches a file, the others wait for it before they write or read there.
 
-    Why it matters: The ranks race. The slower one meets a file or folder that is gone, or not there yet:
-    FileNotFoundError ends it, and the others wait for it. It happens on some runs only.
+    Why it matters: The ranks race. The slower rank finds the file or folder gone, or not there yet: it stops with
+    FileNotFoundError, and the others wait for it. This happens only in some runs.
 
     Example: `if overwrite: shutil.rmtree(checkpoint_dir)` in a script started by torchrun.
 
     Fix: `if rank == 0: shutil.rmtree(...)`, then `dist.barrier()`.
 
-    Known limits: Calls between the two whose names say that they wait, save or train are taken for a barrier.
+    Known limits: Calls between the two whose names suggest that they wait, save or train count as a barrier.
     """
     for subject, changed in stated(job, "shared_path"):
         kind = next(iter(texts(changed.value)), "")
@@ -226,9 +226,8 @@ def weights_of_wrapped_model_read_into_bare_one(job: Job) -> Iterator[Verdict]:
 
     Fix: Write `ddp.module.state_dict()`.
 
-    Known limits: Paths that only run time knows are not compared. Where only a condition leads to the reading, as on a
-    resume, the finding is a warning. A script that handles the prefix, or passes
-    strict=False, is not judged.
+    Known limits: Paths known only at run time are not compared. If the reading is under a condition, as on a resume,
+    the finding is a warning. A script that handles the prefix, or passes strict=False, is not judged.
     """
     saved = [claim for claim in distinct(job.about("saved_weights")) if claim.because]
     for subject, _, launch, loaded in each_claim(job, "loaded_weights"):
@@ -373,7 +372,7 @@ def preemptible_nodes_without_resuming(question: LaunchQuestion) -> Verdict | No
 
     Fix: Save often, and let the launch resume from the newest checkpoint.
 
-    Known limits: A program that finds its last checkpoint by itself is fine.
+    Known limits: A program that finds its last checkpoint itself is fine.
     """
     places, launch = question.claims, question.of.launch
     if _may_resume(launch) or question.of.job.setting("hand_off_signal", launch.scope):
@@ -422,7 +421,7 @@ def training_length_given_twice(job: Job) -> Iterator[Verdict]:
 
     Example: `--train-iters 500000 --train-samples 300000000`.
 
-    Fix: Keep one; with `--rampup-batch-size` it has to be `--train-samples`.
+    Fix: Keep one; with `--rampup-batch-size` it must be `--train-samples`.
 
     Known limits: Only Megatron-LM's own option names are recognized.
     """

@@ -202,15 +202,15 @@ def long_work_behind_short_timeout(job: Job) -> Iterator[Verdict]:
     What it checks: A script in which only the first rank downloads, unpacks, tokenizes or converts data before a
     barrier gives the process group a timeout above the default.
 
-    Why it matters: The others wait inside a collective. After 10 minutes (nccl, torch 2.2 and newer) or 30 minutes the
-    watchdog kills the job, usually in the middle of the preparation and again at every restart.
+    Why it matters: The other ranks wait inside a collective. After 10 minutes (nccl, torch 2.2 and newer) or 30 minutes
+    the watchdog kills the job, usually in the middle of the preparation and again at every restart.
 
     Example: `if rank == 0: download(...)`, then `dist.barrier()`, with `init_process_group("nccl")`.
 
     Fix: Do the work once before the job, or pass `timeout=timedelta(hours=2)` to init_process_group.
 
     Known limits: The duration of the work is not known from files; with a small data set it is short enough. In a
-    script driven by a library's trainer, which brings its own timeout, the finding is informational.
+    script driven by a library's trainer, which has its own timeout, the finding is informational.
     """
     seen: set[str] = set()
     for subject, scope, launch in subjects(job):
@@ -429,7 +429,7 @@ def shares_of_ranks_uneven(job: Job) -> Iterator[Verdict]:
     What it checks: Where samples are divided among ranks by hand, with a share that is rounded up or in turn, the last
     share is padded, dropped or wrapped around, not truncated with `min(...)` or left uneven. A rank that trains on its
     own files, `files[rank::size]`, or on a data set chosen by rank, takes as many steps as the others. A streamed data
-    set that `split_dataset_by_node` divides needs a loop that ends at the same step on every rank.
+    set divided by `split_dataset_by_node` needs a loop that ends at the same step on every rank.
 
     Why it matters: The last rank has fewer batches. It finishes its epoch first, and the others wait for it in the next
     collective: a deadlock at the end of every epoch if the number of samples is not a multiple of the ranks.
@@ -497,14 +497,14 @@ def _is_of_files(claim: Claim) -> bool:
     otherwise="no rank takes its share of a list whose length is known",
 )
 def fewer_files_than_ranks(job: Job) -> Iterator[Verdict]:
-    """The ranks divide a list of files among each other that has fewer files than there are ranks.
+    """The ranks divide a list with fewer files than there are ranks.
 
     What it checks: Where a program takes its share of a list by its rank (`files[rank::size]`, `fleet.util.
     get_file_shard(files)`, `files[i * per : (i + 1) * per]` with `per = len(files) // size`), the list has an item for
     each rank, or for each trainer that has parameter servers.
 
     Why it matters: Some ranks get no file; with a share that is rounded down, none does. They stop at their first read,
-    or take no step while the others wait for them.
+    or run no step while the others wait for them.
 
     Example: `fleet.util.get_file_shard(["a.txt", "b.txt", "c.txt"])` with `--trainer_num 4`.
 
@@ -579,20 +579,20 @@ _ORDERED = {"unsorted": "Sort the list.", "set": "Sort the list: `sorted(set(...
     otherwise="no script numbers the items of a set",
 )
 def set_numbered_by_each_rank(job: Job) -> Iterator[Verdict]:
-    """Each rank numbers the items of a set, whose order is another one in each process.
+    """Each rank numbers the items of a set, whose order differs between processes.
 
-    What it checks: A table from names to numbers (classes, identities, a vocabulary) is not made by counting a set.
+    What it checks: A table from names to numbers (classes, identities, a vocabulary) is not built by enumerating a set.
 
-    Why it matters: Python orders a set of texts by hashes that are drawn at the start of each process. Rank 0 trains
-    class 3 with the images that rank 1 takes for class 7, and a later start reads the checkpoint with other numbers.
-    Nothing stops; the model does not learn.
+    Why it matters: Python orders a set of strings by hashes that are drawn at the start of each process. Rank 0 trains
+    class 3 with the images of rank 1's class 7, and a later start reads the checkpoint with other numbers. Nothing
+    stops; the model does not learn.
 
     Example: `{pid: i for i, pid in enumerate(set(pids))}`.
 
     Fix: `enumerate(sorted(set(pids)))`.
 
-    Known limits: Of a set of whole numbers the order is the same in all processes; nothing shows that a set has only
-    these, unless `int(...)` makes its items.
+    Known limits: A set of whole numbers has the same order in all processes; only `int(...)` items show that a set
+    holds whole numbers.
     """
     for subject, table in stated(job, "numbered_set"):
         if job.about("env.PYTHONHASHSEED"):
@@ -624,17 +624,17 @@ def data_divided_twice(job: Job) -> Iterator[Verdict]:
     """Data are divided among the ranks twice, so that each rank gets a part of its part.
 
     What it checks: accelerate does not prepare a loader whose sampler draws the part of a rank, and a loader with such
-    a sampler does not get data of which the rank has taken its part (`files[rank::size]`).
+    a sampler does not get data that is already the rank's part (`files[rank::size]`).
 
-    Why it matters: Of N ranks each trains on the N-th part of its N-th part: with eight ranks seven eighths of the data
-    are never read, and an epoch is that much shorter.
+    Why it matters: Each of N ranks trains on an N-th of its N-th part: with eight ranks seven eighths of the data are
+    never read, and an epoch is that much shorter.
 
     Example: `accelerator.prepare(DataLoader(data, sampler=DistributedSampler(data)))`.
 
     Fix: Divide once: give accelerate a loader without such a sampler, or leave the loader out of `prepare`; give a
     sampler of the rank the whole list.
 
-    Known limits: A sampler of the user's own counts if it holds the number of its rank.
+    Known limits: A user-defined sampler counts if it stores its rank.
     """
     for subject, divided in stated(job, "data_divided_twice"):
         if undecided_verdict := undecided(subject, (divided,)):
@@ -659,10 +659,10 @@ def shards_of_different_orders(job: Job) -> Iterator[Verdict]:
     """Ranks take every n-th item of a list whose order differs between them.
 
     What it checks: A list that is divided as `items[rank::size]` is shuffled with one seed for all ranks, and a listing
-    of files or a set is sorted first. A listing that is not is informational where the ranks are on one node.
+    of files or a set is sorted first. An unsorted listing is informational if all ranks are on one node.
 
     Why it matters: Each rank divides another list: some samples are read by several ranks, others by none. Nothing
-    stops; the model is trained on a part of the data, another one at each start.
+    stops; the model is trained on part of the data, a different part at each start.
 
     Example: `random.shuffle(files)` and `files = files[rank::world_size]` without `random.seed(0)`.
 

@@ -353,11 +353,11 @@ def swift_splits_model_over_visible_gpus(job: Job) -> Iterator[Verdict]:
     """ms-swift sees several GPUs in a process, spreads the model over them, and stops because of DeepSpeed or vLLM.
 
     What it checks: A `swift` command with `--deepspeed`, or with GRPO and `--use_vllm true`, starts one process for
-    each GPU that CUDA_VISIBLE_DEVICES lists, and one with several processes has no `--device_map auto`.
+    each GPU that CUDA_VISIBLE_DEVICES lists, and a command with several processes has no `--device_map auto`.
 
-    Why it matters: swift takes the number of processes from NPROC_PER_NODE, which is 1 by default. A process that sees
-    two GPUs or more spreads its model over them: "DeepSpeed is not compatible with `device_map`". With a process on
-    each GPU Accelerate refuses a device map.
+    Why it matters: swift reads the number of processes from NPROC_PER_NODE, which is 1 by default. A process that sees
+    two GPUs or more spreads its model over them: "DeepSpeed is not compatible with `device_map`". With one process per
+    GPU, Accelerate refuses a device map.
 
     Example: `CUDA_VISIBLE_DEVICES=0,1,2 swift sft --deepspeed zero3 ...`.
 
@@ -482,7 +482,8 @@ def evaluator_in_cluster(job: Job) -> Iterator[Verdict]:
 
     Fix: Leave the evaluator out of `cluster`.
 
-    Known limits: Only for a literal TF_CONFIG; operators that make it at run time leave the evaluator out themselves.
+    Known limits: Only for a literal TF_CONFIG; operators that generate it at run time leave the evaluator out
+    themselves.
     """
     for subject, cluster, claim in _clusters(job):
         if cluster is None:
@@ -506,8 +507,8 @@ def task_not_in_cluster(job: Job) -> Iterator[Verdict]:
     What it checks: The role of `task` is one of the cluster (or evaluator), its index is below the number of addresses
     there, and no address is listed twice.
 
-    Why it matters: The process stops with IndexError, or serves no address, and the others wait for it; of two tasks
-    with one address the second cannot bind it.
+    Why it matters: The process stops with IndexError, or serves no address, and the others wait for it. If two tasks
+    share an address, the second cannot bind it.
 
     Example: Two workers and `"task": {"type": "worker", "index": 2}`.
 

@@ -109,7 +109,7 @@ def sync_batchnorm_after_wrapping(job: Job) -> Iterator[Verdict]:
 def gpu_never_chosen(job: Job) -> Iterator[Verdict]:
     """A script for several ranks moves its model to the default GPU without choosing one per rank.
 
-    What it checks: A script that several ranks of one node run chooses a different GPU for each: `set_device`,
+    What it checks: A script that several ranks on one node run chooses a different GPU for each: `set_device`,
     LOCAL_RANK, `device_ids`, or a mask. A device that is written out, or the default of an option, is the same for all.
 
     Why it matters: `model.cuda()`, `.to("cuda:0")` and Paddle's `CUDAPlace(0)` mean GPU 0 in every process. NCCL stops
@@ -247,20 +247,20 @@ def horovod_first_weights_not_broadcast(job: Job) -> Iterator[Verdict]:
 def optimizer_made_before_fsdp(job: Job) -> Iterator[Verdict]:
     """An optimizer takes the parameters of a model before FSDP divides them.
 
-    What it checks: In one function, an optimizer made of `model.parameters()` comes after
+    What it checks: In one function, an optimizer created from `model.parameters()` comes after
     `FullyShardedDataParallel(model)` or `fully_shard(model)`. Under Accelerate's FSDP with `fsdp_use_orig_params:
     false` it comes after the model's `prepare`. With Lightning's `fsdp_native`, `configure_optimizers` takes
     `self.trainer.model.parameters()`.
 
     Why it matters: FSDP replaces the parameters that the optimizer holds with flat or divided ones, so the optimizer
-    changes nothing that the model uses: the loss stays where it is. Lightning's `fsdp_native` notices it and stops.
+    does not update the model's parameters: the loss does not change. Lightning's `fsdp_native` notices it and stops.
 
     Example: `optimizer = AdamW(model.parameters())`, then `model = FSDP(model)`.
 
-    Fix: Divide the model first, then make the optimizer from the divided model's parameters.
+    Fix: Divide the model first, then create the optimizer from the divided model's parameters.
 
-    Known limits: `use_orig_params=True` keeps the parameters, so nothing is reported there. An optimizer that another
-    function makes is not seen.
+    Known limits: `use_orig_params=True` keeps the parameters, so nothing is reported there. An optimizer created in
+    another function is not seen.
     """
     for subject, optimizer in stated(job, "early_optimizer"):
         kind = next(iter(texts(optimizer.value)), "")
@@ -358,7 +358,7 @@ def rank_local_exit_from_loop(job: Job) -> Iterator[Verdict]:
 
     What it checks: No `break`, `continue`, `return` or branch that decides whether a rank reaches a collective
     (`backward` of a distributed model, an all-reduce, a barrier) depends on the rank's own data, loss, random numbers
-    or clock, and no loop around a collective runs as often as the rank's own data last. The program is followed on
+    or clock, and the length of no loop around a collective depends on the rank's own data. The program is followed on
     paper, through its functions and modules, from the launch line on.
 
     Why it matters: The ranks do not leave at the same step. The first one ends or continues to other collectives, and
@@ -414,13 +414,13 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
     """A collective is in a branch that only some ranks take.
 
     What it checks: Barriers, reductions, broadcasts and `save_checkpoint` of a DeepSpeed engine are not under `rank ==
-    0` or the like, unless the other ranks reach one in the same function too. The same for `get_state_dict` and
-    `save_state` of Accelerate where FSDP or ZeRO divides the model among ranks.
+    0` or the like, unless the other ranks reach one in the same function too. The same applies to Accelerate's
+    `get_state_dict` and `save_state` if FSDP or ZeRO divides the model among ranks.
 
     Why it matters: A collective ends when every rank has entered it. The ranks in the branch wait for the others until
     the timeout.
 
-    Example: `if rank == 0: model_engine.save_checkpoint(path)`; every rank has to call it, because each saves its own
+    Example: `if rank == 0: model_engine.save_checkpoint(path)`; every rank must call it, because each saves its own
     part.
 
     Fix: Move the call out of the branch, and keep only work of a single rank in it.
@@ -541,19 +541,19 @@ def _starts_several(job: Job, launch: Launch) -> bool:
     passes_with=_OF_SEVERAL_RANKS,
 )
 def collectives_ordered_by_rank(job: Job) -> Iterator[Verdict]:
-    """The two branches of a condition on the rank make different collectives, or in another order.
+    """The two branches of a condition on the rank call different collectives, or the same ones in another order.
 
-    What it checks: Where both branches of a condition on the rank only make collectives and computations, they make the
-    same ones in the same order.
+    What it checks: If both branches of a condition on the rank contain only collectives and computations, they call the
+    same collectives in the same order.
 
     Why it matters: Ranks match collectives by their order. One rank reduces while another broadcasts: both wait for
     each other, or one reads the other's data as its own.
 
     Example: `if rank == 0: all_reduce(a); broadcast(b, 0)` and `else: broadcast(b, 0); all_reduce(a)`.
 
-    Fix: Make the collectives outside the branches, in one order for all ranks.
+    Fix: Call the collectives outside the branches, in one order for all ranks.
 
-    Known limits: A branch that calls other functions of the script, or has branches or loops of its own, is not judged.
+    Known limits: A branch that calls other functions of the script, or has its own branches or loops, is not judged.
     """
     for subject, call in stated(job, "collective_order_differs"):
         early = not_on_several_ranks(job, subject, call)
@@ -581,7 +581,7 @@ def collectives_ordered_by_rank(job: Job) -> Iterator[Verdict]:
     confidence=Confidence.MEDIUM,
 )
 def group_destroyed_after_failure(job: Job) -> Iterator[Verdict]:
-    """A rank that fails waits for the others in its clean-up instead of ending.
+    """A failed rank waits for the others in its clean-up instead of ending.
 
     What it checks: `destroy_process_group` and barriers are not in the `finally` or `except` around the training.
 
@@ -671,11 +671,11 @@ _FEW_FILES = 12
     otherwise="no script joins a group of ranks and steps an optimizer",
 )
 def gradients_never_exchanged(job: Job) -> Iterator[Verdict]:
-    """The ranks of a job train without exchanging gradients, each its own model.
+    """The ranks of a job train without exchanging gradients, so each trains its own model.
 
     What it checks: A script that joins its ranks to a group and steps an optimizer in a loop wraps its model (DDP,
-    FSDP, `fleet.distributed_model`), wraps its optimizer (Horovod) or reduces the gradients itself. The wrapped model
-    is the one that is called: not `model.module(x)`, and no optimizer step wholly under `no_sync()`.
+    FSDP, `fleet.distributed_model`), wraps its optimizer (Horovod) or reduces the gradients itself. The script calls
+    the wrapped model, not `model.module(x)`, and no optimizer step is wholly under `no_sync()`.
 
     Why it matters: Starting the process group alone exchanges nothing. Each rank trains on its share of the data, and
     all but the model of rank 0 is thrown away: the job costs as many GPUs as it has ranks and learns from the data of
@@ -686,8 +686,8 @@ def gradients_never_exchanged(job: Job) -> Iterator[Verdict]:
     Fix: torch: `DistributedDataParallel(model, device_ids=[local_rank])`. Paddle: `fleet.distributed_model(model)` or
     `paddle.DataParallel(model)`. Horovod: `hvd.DistributedOptimizer(optimizer)`.
 
-    Known limits: A word that may exchange gradients anywhere in the job's files counts as an exchange. With a library
-    that is not known the result is unknown. `fleet.distributed_optimizer` alone exchanges nothing in a dynamic graph.
+    Known limits: Any call in the job's files that may exchange gradients counts as an exchange. With an unknown library
+    the result is unknown. `fleet.distributed_optimizer` alone exchanges nothing in a dynamic graph.
     """
     for subject, taken in stated(job, "gradients_taken"):
         joins = [claim for claim in job.about("ranks_joined", taken.scope) if claim.span.path in started_files(job)]
@@ -760,18 +760,18 @@ _LONG_S = 24 * 3600
 def long_job_saves_nothing(job: Job) -> Iterator[Verdict]:
     """A job of a day or longer saves nothing before its training ends.
 
-    What it checks: A script that trains in a loop, in a job that asks for at least 24 hours, saves something inside a
+    What it checks: A script that trains in a loop, in a job that requests at least 24 hours, saves something inside a
     loop.
 
     Why it matters: With hundreds of GPUs a failure within a day is the rule: 466 interruptions in 54 days on 16,000
-    GPUs. What was trained since the start is then lost, and at the time limit, too.
+    GPUs. All training since the start is then lost, and at the time limit, too.
 
     Example: `#SBATCH --time=7-00:00:00` and one `torch.save` after the last epoch.
 
     Fix: Save model, optimizer and step every hour or so, and resume from the last one.
 
-    Known limits: Any call that may save, in any file of the job, counts. A library that is not known may save: then the
-    result is unknown.
+    Known limits: Any call that may save, in any file of the job, counts. An unknown library may save: then the result
+    is unknown.
     """
     for subject, saves in stated(job, "saves_while_training"):
         limits = [
@@ -818,7 +818,7 @@ def every_step_profiled(job: Job) -> Iterator[Verdict]:
 
     Fix: Profile some steps: `schedule=torch.profiler.schedule(wait=1, warmup=1, active=3, repeat=1)` and `prof.step()`.
 
-    Known limits: A loop of a few steps that is made for profiling is reported as well.
+    Known limits: A short loop that exists only for profiling is reported as well.
     """
     for subject, profiler in stated(job, "profiles_every_step"):
         if profiler.condition or not runs_program(job):
@@ -840,18 +840,18 @@ def every_step_profiled(job: Job) -> Iterator[Verdict]:
     each=claims_about("parameters_unfrozen"),
 )
 def unfrozen_after_wrap(question: SubjectQuestion) -> Verdict | None:
-    """Parameters are frozen while their model is wrapped, and trained later.
+    """Parameters are frozen when their model is wrapped, and trained later.
 
     What it checks: Parameters that are frozen (`requires_grad = False`, `stop_gradient = True`) when the program wraps
-    their model with DistributedDataParallel or Paddle's DataParallel are not put back into training unless the model
-    is wrapped again.
+    their model with DistributedDataParallel or Paddle's DataParallel are not unfrozen unless the model is wrapped
+    again.
 
     Why it matters: The wrapper looks once, when it is made, for the parameters whose gradients the ranks exchange.
-    Those that come later are trained on each rank by its own data: the replicas part, and nothing reports it.
+    Parameters unfrozen later are trained on each rank's own data: the replicas diverge, and nothing reports it.
 
     Example: `freeze(net.backbone)`, `model = DDP(net)`, and `unfreeze(net.backbone)` after five epochs.
 
-    Fix: Wrap the model again after parameters are put back, with an optimizer of its parameters; or wrap it before they
+    Fix: Wrap the model again after unfreezing, with a new optimizer of its parameters; or wrap it before they
     are frozen, with `find_unused_parameters=True`.
 
     Known limits: Parts of a model are compared by their names.

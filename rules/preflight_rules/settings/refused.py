@@ -54,9 +54,9 @@ def setting_value_refused(job: Job) -> Iterator[Verdict]:
 
     Fix: Write a value of the type and in the range that the finding names.
 
-    Known limits: Types and bounds are those of the release that the table names; what only newer releases reject is a
-    warning unless the job's files pin one of them. Where autotuning is enabled, a list holds the values that it tries,
-    and they are not judged.
+    Known limits: Types and bounds are those of the release that the table names; values that only newer releases reject
+    are a warning unless the job's files pin one of them. Where autotuning is enabled, a list holds the values that it
+    tries, and they are not judged.
     """
     seen: set[tuple[str, int, int]] = set()
     for name in with_settings(job):
@@ -188,9 +188,9 @@ def settings_refused_together(job: Job) -> Iterator[Verdict]:
     """Settings of a framework contradict each other, or one of them is no longer supported.
 
     What it checks: The conditions under which transformers, DeepSpeed, Accelerate, Lightning, torchtitan, SkyPilot and
-    dstack stop while they read their settings, as a table with the source of each row and the releases that it holds
-    for. For PaddlePaddle, its launcher, PaddleNLP, PaddleFormers, PaddleFleetX and PaddleRec also those under which
-    ranks wait or a setting is lost; where the job continues all the same, the finding is a warning.
+    dstack stop while they read their settings, are listed in a table with source and releases. For PaddlePaddle, its
+    launcher, PaddleNLP, PaddleFormers, PaddleFleetX and PaddleRec the table also lists conditions that make ranks wait
+    or lose a setting; if the job continues anyway, the finding is a warning.
 
     Why it matters: The framework stops in every rank with an exception, after the nodes were allocated.
 
@@ -198,8 +198,8 @@ def settings_refused_together(job: Job) -> Iterator[Verdict]:
 
     Fix: The finding names the change for its condition.
 
-    Known limits: What a script sets after it has created the object is not seen. A condition that holds only for some
-    releases is a warning unless the job's files pin a release.
+    Known limits: Settings that a script makes after it has created the object are not seen. A condition that holds only
+    for some releases is a warning unless the job's files pin a release.
     """
     seen: set[tuple[str, int, str]] = set()
     releases = functools.cache(functools.partial(pinned, job))
@@ -283,7 +283,7 @@ def trainer_argument_unknown(job: Job) -> Iterator[Verdict]:
     """Hugging Face's trainer is given an argument that it does not have.
 
     What it checks: The names in `TrainingArguments(...)`, and in a file or on a command line that `HfArgumentParser`
-    parses for TrainingArguments alone, are its fields in the release that the job's files pin, or in any that is known.
+    parses for TrainingArguments alone, are its fields in the release that the job's files pin, or in any known release.
 
     Why it matters: Python stops at the call ("unexpected keyword argument"), and the parser at the name ("Some keys are
     not used"), in every rank.
@@ -293,7 +293,7 @@ def trainer_argument_unknown(job: Job) -> Iterator[Verdict]:
     Fix: Write the argument as that release spells it, or remove it.
 
     Known limits: Without a pinned release, a name that some release has is accepted, and one that resembles none is a
-    warning. Classes derived from TrainingArguments have fields of their own, and are not judged.
+    warning. Classes derived from TrainingArguments have their own fields, and are not judged.
     """
     seen: set[tuple[str, int, int]] = set()
     names = NearestNames()
@@ -410,23 +410,22 @@ def _combinations() -> tuple[_Combination, ...]:
 
 @rule("CFG008", "combination-refused", severity=Severity.ERROR, otherwise="nothing of a known combination is there")
 def combination_refused(job: Job) -> Iterator[Verdict]:
-    """What a script does, its settings and the releases exclude each other: the framework stops, or the ranks hang.
+    """A script's calls, its settings and the releases exclude each other: the framework stops, or the ranks hang.
 
     What it checks: A table of combinations, each with its source: calls of the scripts, settings of files and command
     lines, and releases that the files pin. Among them are processes that are spawned while a script is imported,
     samplers for streams, adapters in one flat parameter of FSDP, float16 weights with a scaler, checkpoints with a
     search for unused parameters, functions with a collective that one rank calls, stages of sharding, attributes that a
-    wrapper hides, process groups that nothing makes, and functions that cannot be pickled for a spawned process.
+    wrapper hides, process groups that nothing creates, and functions that cannot be pickled for a spawned process.
 
-    Why it matters: Each part is right alone, so that nothing complains before all ranks run; then every rank stops with
-    an exception, or waits until a timeout.
+    Why it matters: Each part is valid alone, so nothing fails before all ranks run; then every rank stops with an
+    exception, or waits until a timeout.
 
     Example: `mp.spawn(run, nprocs=4)` at the end of a script without `if __name__ == "__main__":`.
 
     Fix: The finding names the change for its combination.
 
-    Known limits: A part that stands under a condition makes the finding a warning. What a library does inside is not
-    seen.
+    Known limits: A part under a condition makes the finding a warning. Calls inside a library are not seen.
     """
     seen: set[tuple[str, str, int]] = set()
     for subject, scope, launch in subjects(job):

@@ -147,11 +147,11 @@ _OFF = frozenset(("0", "n", "no", "false", "off", ""))
     otherwise="no configuration of a parser that stops at unknown keys",
 )
 def setting_unknown(job: Job) -> Iterator[Verdict]:
-    """A configuration has a key that its framework does not know and stops at.
+    """A configuration has an unknown key, at which its framework stops.
 
-    What it checks: Every key of a file that LLaMA-Factory parses, every argument of a configuration of TRL that a
-    script makes, and every argument of Lightning's `Trainer` or `Fabric`, in a script or for LightningCLI, is one of
-    the framework or of Hugging Face's trainer, in the releases that the job's files pin, or in any that is known.
+    What it checks: Every key of a file that LLaMA-Factory parses, every argument of a TRL configuration that a script
+    creates, and every argument of Lightning's `Trainer` or `Fabric`, in a script or for LightningCLI, belongs to the
+    framework or to Hugging Face's trainer, in the releases that the job's files pin, or in any known release.
 
     Why it matters: The parser stops in every rank ("Some keys are not used by the HfArgumentParser"), and so does
     Python ("unexpected keyword argument").
@@ -161,10 +161,10 @@ def setting_unknown(job: Job) -> Iterator[Verdict]:
 
     Fix: Write the key as that release spells it, or remove it.
 
-    Known limits: Without a pinned release, a key that some release has passes, and one that is like no other is
-    unknown: a newer release may have it. Nothing is judged where a variable lets the parser take other keys
-    (`ALLOW_EXTRA_ARGS`, `USE_MCA`), where the file has keys of Megatron's parser, or where a script makes several
-    configurations of TRL.
+    Known limits: Without a pinned release, a key that some release has passes, and a key unlike all others is unknown,
+    because a newer release may have it. Nothing is judged where a variable lets the parser accept other keys
+    (`ALLOW_EXTRA_ARGS`, `USE_MCA`), where the file has keys of Megatron's parser, or where a script creates several TRL
+    configurations.
     """
     seen: set[tuple[str, int, int]] = set()
     names = NearestNames()
@@ -253,9 +253,9 @@ def framework_setting_unknown(job: Job) -> Iterator[Verdict]:
     """A framework is given a setting that it does not have, and stops.
 
     What it checks: The attributes of a `fleet.DistributedStrategy` and the keys of its `..._configs`, the options of a
-    program of Megatron-LM and of OpenRLHF's `train_ppo_ray`, the keys that a line sets for verl's `main_ppo`, and the
-    keys of torchtitan's TOML and of a task of SkyPilot or dstack are those of the release that the job's files pin, or
-    of any that is known.
+    program of Megatron-LM and of OpenRLHF's `train_ppo_ray`, the keys that a command line sets for verl's `main_ppo`,
+    and the keys of torchtitan's TOML and of a task of SkyPilot or dstack are those of the release that the job's files
+    pin, or of any known release.
 
     Why it matters: The framework stops in every rank while it reads its settings: "use_amp is not a attribute of
     DistributedStrategy".
@@ -264,12 +264,11 @@ def framework_setting_unknown(job: Job) -> Iterator[Verdict]:
 
     Fix: Write the name that the finding gives, or remove the setting.
 
-    Known limits: Without a pinned release, a name that is like no other is a warning: a newer release may have it.
+    Known limits: Without a pinned release, a name unlike all others is a warning, because a newer release may have it.
     Programs add options to those of Megatron-LM, so these are unknown unless the job pins the release that was read;
     the same holds for OpenRLHF and verl. Keys of verl are judged with its default configuration only, not with
     `model_engine=megatron`; those of torchtitan only without a module that adds keys and
-    without torchtitan's own package in the tree. Of a script that makes several
-    strategies, none is judged.
+    without torchtitan's own package in the tree. A script that creates several strategies is not judged.
     """
     seen: set[tuple[str, int, int]] = set()
     names = NearestNames()

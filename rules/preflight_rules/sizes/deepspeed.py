@@ -68,8 +68,8 @@ def deepspeed_batch_product_mismatch(job: Job) -> Iterator[Verdict]:
     Fix: Change one of the three, or omit one and DeepSpeed computes it.
 
     Known limits: With elasticity DeepSpeed computes the sizes itself and nothing is reported. deepspeed without a
-    hostfile is assumed to run on one node; if more nodes would make the sizes fit, it is a warning. Where the number of
-    ranks is unknown, only what no number of ranks could satisfy is reported.
+    hostfile is assumed to run on one node; if more nodes would make the sizes fit, it is a warning. If the number of
+    ranks is unknown, only sizes that no number of ranks could satisfy are reported.
     """
     for subject, scope, launch in subjects(job):
         claims = {quantity: configured(job, quantity, scope) for quantity in BATCH}
@@ -369,11 +369,11 @@ def trainer_and_deepspeed_batch_differ(job: Job) -> Iterator[Verdict]:
 
     Example: `--gradient_accumulation_steps 2 --deepspeed ds.json` with `"gradient_accumulation_steps": 4` in ds.json.
 
-    Fix: Write "auto" in the configuration, so that the argument is the only place.
+    Fix: Write "auto" in the configuration, so that only the argument sets the value.
 
-    Known limits: For a program that is not known to be Hugging Face's trainer it is a warning; so it is where the
-    trainer's own default differs, because the script may set another. Options of a script that declares them itself may
-    be for something else than DeepSpeed's batch, and are not judged.
+    Known limits: For a program that may not be Hugging Face's trainer the finding is a warning. A different default of
+    the trainer is also a warning, because the script may set another value. Options that a script declares itself may
+    have another meaning, and are not judged.
     """
     for subject, scope, launch in subjects(job):
         if is_compared(job, launch):
@@ -600,7 +600,7 @@ def offload_without_its_stage(job: Job) -> Iterator[Verdict]:
     What it checks: `offload_param` has a device and the stage is below 3, or `offload_optimizer` has one and the stage
     is 0.
 
-    Why it matters: The section has no effect, or DeepSpeed stops: the memory that it should save is used on the GPU.
+    Why it matters: The section has no effect and saves no GPU memory, or DeepSpeed stops.
 
     Example: `"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}`.
 

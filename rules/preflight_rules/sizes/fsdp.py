@@ -278,7 +278,7 @@ def fsdp_wrap_class_missing(question: SubjectQuestion) -> Verdict | None:
     What it checks: With fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP, fsdp_transformer_layer_cls_to_wrap names a class,
     or the model's family defines the layers that are kept whole.
 
-    Why it matters: Accelerate then asks the model for its `_no_split_modules`. A model that has none (custom code, an
+    Why it matters: Accelerate then asks the model for its `_no_split_modules`. A model without them (custom code, an
     architecture from a hub repository) stops with "Could not find the transformer layer class to wrap in the model", or
     is wrapped as one unit, which holds all parameters on every GPU at once.
 
@@ -286,10 +286,10 @@ def fsdp_wrap_class_missing(question: SubjectQuestion) -> Verdict | None:
 
     Fix: Add `fsdp_transformer_layer_cls_to_wrap: LlamaDecoderLayer`, with the class of the model's own layers.
 
-    Known limits: With fsdp_version 2 nothing has to be named. The model of a configuration is known only where a launch
-    names it by its published name. For most models of the transformers library nothing needs to be named, so a launch
-    is reported only where it lets the model use its own code (trust_remote_code), and a configuration without a launch
-    only where it lacks fsdp_cpu_ram_efficient_loading, which works only with those models.
+    Known limits: With fsdp_version 2 no class is required. The model of a configuration is known only if a launch gives
+    its published name. Most models of the transformers library need no class, so a launch is reported only if it lets
+    the model use its own code (trust_remote_code), and a configuration without a launch only if it lacks
+    fsdp_cpu_ram_efficient_loading, which works only with those models.
     """
     policies = question.claims
     job, scope, launch = question.of.job, question.of.scope, question.of.launch
@@ -339,7 +339,7 @@ def _models(job: Job, scope: Scope) -> tuple[str, ...]:
     each=subjects_with("fsdp_layer_classes", "model_name", where=_uses_fsdp),
 )
 def fsdp_wrap_class_of_another_model(question: SubjectQuestion) -> Verdict | None:
-    """The layer class to wrap belongs to a different model family from the trained model's.
+    """The layer class to wrap belongs to a model family other than the trained model's.
 
     What it checks: If both the model and the class are known: the family of the model has a layer class of that name,
     in this spelling (LlamaDecoderLayer was once LLaMADecoderLayer).

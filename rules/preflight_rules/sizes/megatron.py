@@ -206,17 +206,17 @@ def _may_share_experts(stated: Stated[Launch]) -> bool:
     each=launches_with("expert_parallel_size", where=_may_share_experts),
 )
 def expert_ranks_impossible(question: LaunchQuestion) -> Verdict | None:
-    """Experts are to be shared by ranks, but there are no experts, or not the ranks.
+    """Expert parallelism is requested, but there are no experts, or its size does not fit the ranks.
 
     What it checks: The expert parallel size divides the ranks of a pipeline stage (and of a replica, where the
     configuration gives a replicate degree); with Megatron-LM, its product with the expert tensor parallel size does.
     Megatron-LM's own programs get `--num-experts` in addition to `--expert-model-parallel-size`.
 
-    Why it matters: The frameworks refuse both while they make their groups, after all ranks have started.
+    Why it matters: The frameworks refuse both when they create their groups, after all ranks have started.
 
     Example: `expert_parallel_degree = 3` on 8 GPUs; `--expert-model-parallel-size 4` for a model without experts.
 
-    Fix: Take a size that divides the ranks, or 1 for a model without experts.
+    Fix: Use a size that divides the ranks, or 1 for a model without experts.
 
     Known limits: A model whose shape comes from a checkpoint or another file is not judged for its experts.
     """
@@ -308,7 +308,7 @@ def hugectr_batch_not_for_gpus(job: Job) -> Iterator[Verdict]:
 
     What it checks: `batchsize` of `CreateSolver` is a multiple of the GPUs that `vvgpu` lists.
 
-    Why it matters: Each GPU gets an equal share of the batch; the solver stops where there is none.
+    Why it matters: Each GPU gets an equal share of the batch; the solver stops if the batch does not divide evenly.
 
     Example: `CreateSolver(batchsize=1000, vvgpu=[[0, 1, 2]])`.
 
@@ -448,7 +448,7 @@ def parallel_degrees_unlike_ranks(job: Job) -> Iterator[Verdict]:
     Automodel or VeOmni, or has the arguments of PaddleNLP's trainer: the product of all degrees is the number of ranks.
     Where one degree is left to the framework, the others divide the ranks.
 
-    Why it matters: Every rank compares them when it creates its groups, and all of them stop.
+    Why it matters: Every rank compares the product with the world size when it creates its groups, and stops.
 
     Example: `torchrun --nproc_per_node=8` with `dp: 4`, `tp: 4` and `pp: 1` of nanotron.
 
@@ -550,7 +550,7 @@ def sequence_not_divisible_by_its_parts(job: Job) -> Iterator[Verdict]:
 
     Example: `seq_len = 4100` with `context_parallel_degree = 4`.
 
-    Fix: A sequence length that is a multiple, or fewer ranks for one sequence.
+    Fix: Use a sequence length that is a multiple, or fewer ranks per sequence.
 
     Known limits: A length that only the recipe sets is not known.
     """

@@ -76,7 +76,8 @@ def training_exceeds_device_memory(job: Job) -> Iterator[Verdict]:
 
     Example: A 70-billion-parameter model with ZeRO stage 2 on 8 GPUs: 140 GB of weights on each.
 
-    Fix: More tensor or pipeline parallelism, a higher ZeRO stage, recomputation of activations, a smaller micro batch.
+    Fix: Use more tensor or pipeline parallelism, a higher ZeRO stage, recomputation of activations, or a smaller micro
+    batch.
 
     Known limits: This is a lower bound: a run that passes may still run out of memory. Optimizers other than Adam,
     adapters and quantisation are not judged where the command line names them.
@@ -589,7 +590,7 @@ def gradients_travel_in_full_precision(job: Job) -> Iterator[Verdict]:
 
     Fix: Remove the key, if the loss does not change without it.
 
-    Known limits: Some choose it on purpose for exact sums, so the finding is informational.
+    Known limits: Exact sums may be intended, so the finding is informational.
     """
     for subject, scope, launch in subjects(job):
         kinds = _setting(job, "communication_data_type", scope)
@@ -641,7 +642,7 @@ def gradients_exchanged_without_overlap(question: LaunchQuestion) -> Verdict | N
 
     Fix: `"overlap_comm": true`, and buckets of a few hundred million elements where memory allows.
 
-    Known limits: Overlap needs memory for its buffers; where that is short it is right to switch it off.
+    Known limits: Overlap needs memory for its buffers; with little free memory it is right to switch it off.
     """
     (overlap, bucket), launch = question.of, question.of.launch
     small = numbers(job_value(bucket)) if bucket else ()

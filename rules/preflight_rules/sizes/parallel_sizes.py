@@ -211,14 +211,14 @@ def model_not_divisible_by_parallel_size(job: Job) -> Iterator[Verdict]:
 def tensor_parallel_across_nodes(job: Job) -> Iterator[Verdict]:
     """The tensor-parallel ranks of a layer do not fit on one node.
 
-    What it checks: For Megatron-LM's options, that the tensor parallel size is at most the ranks of a node.
+    What it checks: For Megatron-LM's options, that the tensor parallel size is at most the number of ranks per node.
 
     Why it matters: Tensor parallelism exchanges activations twice in every layer and waits for them. Over the network
     between nodes that is several times slower than over NVLink; a pipeline sends far less.
 
     Example: `--nproc_per_node=8` with `--tensor-model-parallel-size 16`.
 
-    Fix: A tensor parallel size of at most the GPUs of a node, and more pipeline stages.
+    Fix: Use a tensor parallel size of at most the GPUs per node, and more pipeline stages.
 
     Known limits: Machines whose NVLink spans nodes (NVL72) are reported too, although they are fine.
     """
@@ -358,12 +358,12 @@ def pipeline_of(setup: Setup) -> Pipeline | str:
 def pipeline_mostly_waits(job: Job) -> Iterator[Verdict]:
     """A pipeline gets too few micro-batches to keep its stages busy.
 
-    What it checks: For Megatron-LM's options, from global batch, micro batch and replicas: the micro-batches of a step,
-    and the share of it in which a stage waits, (stages - 1) / (chunks x micro-batches + stages - 1). Above 25 % it is
-    information, above 40 % a warning.
+    What it checks: For Megatron-LM's options, from global batch, micro batch and replicas: the micro-batches per step,
+    and the share of a step in which a stage waits, (stages - 1) / (chunks x micro-batches + stages - 1). Above 25 % it
+    is information, above 40 % a warning.
 
-    Why it matters: Stages wait while the pipeline fills and drains. Without more micro-batches than stages most GPUs
-    idle, and are paid for.
+    Why it matters: Stages wait while the pipeline fills and drains. Without more micro-batches than stages, most GPUs
+    are idle.
 
     Example: 8 stages and 4 micro-batches: stages wait for 64 % of each step.
 
@@ -494,15 +494,15 @@ def _programs() -> tuple[_Program, ...]:
 def program_sizes_refused(job: Job) -> Iterator[Verdict]:
     """A known program is given batch sizes or parallel degrees that do not fit the ranks that are started.
 
-    What it checks: A table of programs (OpenRLHF's trainers, finetrainers, YOLOv5 and its like) with the options that
-    they compute with, their defaults, and the condition under which they stop.
+    What it checks: A table of programs (OpenRLHF's trainers, finetrainers, YOLOv5 and its like) with their options,
+    their defaults, and the conditions that make them stop.
 
     Why it matters: The program compares its sizes with the number of ranks first of all, and every rank stops with an
     AssertionError or ValueError.
 
     Example: `deepspeed --num_gpus 7 --module openrlhf.cli.train_sft --train_batch_size 256 --micro_train_batch_size 2`.
 
-    Fix: The finding names the numbers that have to divide each other.
+    Fix: The finding names the numbers that must divide each other.
 
     Known limits: A program that is known only by its options gets a warning.
     """
@@ -596,11 +596,11 @@ def _constraints() -> tuple[_Constraint, ...]:
 
 @rule("RLT001", "rl-sizes-refused", severity=Severity.ERROR, otherwise="no launch of such a framework sets these sizes")
 def rl_sizes_refused(job: Job) -> Iterator[Verdict]:
-    """Sizes of batches, engines or replicas that the framework for reinforcement learning rejects at start.
+    """The reinforcement-learning framework rejects sizes of batches, engines or replicas at startup.
 
-    What it checks: What validators of verl, EasyR1, SkyRL, NeMo-RL and OpenRLHF check: the responses of a step are
-    divided by the GPUs, an update is at most a step and is divided by its micro batches, GPUs are a multiple of what
-    one replica and one engine need, and the engines that share the actor's GPUs use equally many.
+    What it checks: The checks of verl, EasyR1, SkyRL, NeMo-RL and OpenRLHF: the responses of a step are divided by the
+    GPUs, an update is at most a step and is divided by its micro batches, the number of GPUs is a multiple of the GPUs
+    per replica and per engine, and the engines that share the actor's GPUs use equally many.
 
     Why it matters: The program stops with an assertion after Ray has started on all nodes, often after the model was
     loaded.

@@ -87,7 +87,7 @@ def trainer_setting_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
 
     Example: `--learning_rate 5e-5` with `"optimizer": {"params": {"lr": 1e-4}}`.
 
-    Fix: Write "auto" in the configuration, so that the argument is the only place.
+    Fix: Write "auto" in the configuration, so that only the argument sets the value.
 
     Known limits: For a program that is not known to be Hugging Face's trainer it is a warning. The trainer's own
     defaults are not compared, because the script may set others.
@@ -136,14 +136,15 @@ def precision_differs_between_accelerate_and_trainer(question: SubjectQuestion) 
     What it checks: mixed_precision of `accelerate launch` and its configuration is not bf16 where the trainer, or the
     script's own `Accelerator(...)`, uses fp16, nor the other way round.
 
-    Why it matters: The trainer's value wins, silently: fp16 with its loss scaling where bf16 was meant, or bf16 on a
-    GPU that has none.
+    Why it matters: The trainer's value wins silently: fp16 with its loss scaling instead of bf16, or bf16 on a GPU that
+    does not support it.
 
     Example: `accelerate launch --mixed_precision bf16 train.py --fp16`.
 
-    Fix: Set it once, or the same in both places.
+    Fix: Set the precision once, or the same in both places.
 
-    Known limits: What the script itself decides is not seen. PRC001 reports a trainer that is given both fp16 and bf16.
+    Known limits: A precision that the script itself chooses is not seen. PRC001 reports a trainer that is given both
+    fp16 and bf16.
     """
     trainer, outer = question.of
     inner, around = set(texts(job_value(trainer))), set(texts(job_value(outer)))
@@ -325,7 +326,7 @@ def llamafactory_rank_of_the_node_ignored(question: LaunchQuestion) -> Verdict |
 
     What it checks: A `llamafactory-cli train` over several nodes that sets RANK also sets NODE_RANK.
 
-    Why it matters: Without NODE_RANK every node takes rank 0. Each starts its own group, prints "Initializing ...
+    Why it matters: Without NODE_RANK every node uses rank 0. Each starts its own group, prints "Initializing ...
     distributed tasks", and waits for the others until it times out.
 
     Example: `FORCE_TORCHRUN=1 NNODES=2 RANK=1 MASTER_ADDR=... llamafactory-cli train a.yaml`.
@@ -637,7 +638,7 @@ def lightning_accumulation_in_deepspeed_file(job: Job) -> Iterator[Verdict]:
     otherwise="srun starts no Lightning Trainer for several nodes",
 )
 def lightning_nodes_not_allocated(job: Job) -> Iterator[Verdict]:
-    """A Lightning Trainer waits for several nodes, and the batch script asks for no number of nodes.
+    """A Lightning Trainer waits for several nodes, but the batch script does not request a number of nodes.
 
     What it checks: Where srun starts a Trainer or Fabric with `num_nodes` above 1, the header of the batch script (or
     srun) gives a number of nodes or of tasks.
@@ -687,21 +688,20 @@ _INTERACTIVE = frozenset(("job-name", name) for name in ("bash", "interactive"))
     otherwise="no batch script starts a Lightning Trainer by python alone",
 )
 def lightning_started_once_in_an_allocation(job: Job) -> Iterator[Verdict]:
-    """A batch script starts a Lightning Trainer for several nodes or tasks by python, without srun.
+    """A batch script starts a Lightning Trainer for several nodes or tasks with python, without srun.
 
-    What it checks: Where the header of a batch script of Slurm asks for several nodes or tasks, and the Trainer of a
+    What it checks: If the header of a Slurm batch script requests several nodes or tasks, and the Trainer of a
     program has `num_nodes` or `devices` above 1, srun starts the program.
 
-    Why it matters: sbatch runs the script on the first node alone. Lightning sees Slurm's variables, expects that srun
+    Why it matters: sbatch runs the script on the first node alone. Lightning sees Slurm's variables, assumes that srun
     has started every rank, and waits for the others until the rendezvous times out.
 
     Example: `#SBATCH --nodes=4 --ntasks-per-node=8` and `python train.py` with `Trainer(devices=8, num_nodes=4)`.
 
     Fix: `srun python train.py`.
 
-    Known limits: Only sizes that are written in the program are known. On one node Lightning starts the ranks itself
-    where it does not look at Slurm: with a job name of `bash` or `interactive`, without SLURM_NTASKS, or as a plugin
-    says.
+    Known limits: Only sizes that are written in the program are known. On one node Lightning starts the ranks itself if
+    it ignores Slurm: with a job name of `bash` or `interactive`, without SLURM_NTASKS, or because of a plugin.
     """
     header = [claim for claim in job.about("batch_directive") if claim.source == "slurm"]
     tasks = [claim for claim in job.setting("tasks") if claim.source == "slurm"]
