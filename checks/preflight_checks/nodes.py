@@ -142,7 +142,7 @@ def node_not_examined(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
                     name,
                 ),
                 remedy=f"Look at pids.max of the session's control group, `ulimit -u -n` and "
-                f"/proc/sys/kernel/threads-max on {name}, and end what fills them.",
+                f"/proc/sys/kernel/threads-max on {name}, and end the processes that use them up.",
             )
         else:
             reason = f"{share} were not answered: {missing[0].reason}"

@@ -699,14 +699,12 @@ def gang_does_not_fit(job: Job, fleet: Fleet, facts: Facts, cluster: Cluster) ->
 
 
 def _shortage_message(need: PodNeed, nodes: list[ClusterNode], room: Mapping[str, int], closed: list[str]) -> str:
-    pods = "1 pod asks" if need.count == 1 else f"{need.count} pods ask"
+    pods = "1 pod requests" if need.count == 1 else f"{need.count} pods request"
     where = f"the nodes with {' and '.join('|'.join(item) for item in need.labels)}" if need.labels else "its nodes"
     if not nodes:
-        return f"{pods} for {need.description} (each) on {where}, and no node of the cluster has these labels"
+        return f"{pods} {need.description} (each) on {where}, and no node of the cluster has these labels"
     most = max(room.values(), default=0)
-    message = (
-        f"{pods} for {need.description} each, and {where} ({len(nodes)}) have room for {sum(room.values())} of them"
-    )
+    message = f"{pods} {need.description} each, and {where} ({len(nodes)}) have room for {sum(room.values())} of them"
     if not most and room:
         message += "; the largest has " + _largest(nodes)
     return message + (f"; not counted: {fold(closed)}" if closed else "")

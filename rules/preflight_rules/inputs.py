@@ -196,7 +196,7 @@ def hydra_interpolation_leads_nowhere(job: Job) -> Iterator[Verdict]:
     dangling = distinct(job.about("config_unresolvable"))
     for claim in dangling:
         stated = next(iter(claim.alternatives), ())
-        name, why = stated if isinstance(stated, tuple) and len(stated) == 2 else ("the value", "it leads nowhere")
+        name, why = stated if isinstance(stated, tuple) and len(stated) == 2 else ("the value", "it does not resolve")
         yield failed(
             claim.scope.launch or claim.span.path,
             f"{why}: the program stops when it reads `{name}`.",

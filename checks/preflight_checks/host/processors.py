@@ -89,7 +89,7 @@ def processes_allowed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
         yield failed(
             f"processes: {'certain' if certain else 'estimate'}",
             f"on {fold(group)} the job may start {max(0, remaining)} more processes and threads"
-            f" ({what} is {limit}); it has {needs}",
+            f" ({what} is {limit}); it starts {needs}",
             at=Evidence(what, f"{limit}, {limit - remaining} in use", f"{needs}", command, node),
             also=claims,
             nodes=tuple(group),

@@ -218,8 +218,8 @@ class Backend:
     Args:
         name: `nccl`, `gloo`, or `auto`: the ranks agree on one, because the facts about their GPUs are missing.
         why: the reason, for display.
-        claims: the claims that ask for a backend or for GPUs; empty if nothing does.
-        untested: why this backend is not the one that the job asks for; empty if it is.
+        claims: the claims that request a backend or GPUs; empty if there are none.
+        untested: why this backend is not the one that the job requests; empty if it is.
         by_option: whether the user chose it, by `--smoke-backend`.
     """
 
@@ -238,7 +238,7 @@ def backend_of(job: Job, fleet: Fleet, facts: Facts, ranks: int) -> Backend:
     asked, claims = asked_backend(job)
     chosen = fleet.smoke_options.backend
     if chosen:
-        untested = f"the job asks for {title(asked)}, which was not tested" if asked and asked != chosen else ""
+        untested = f"the job requests {title(asked)}, which was not tested" if asked and asked != chosen else ""
         return Backend(chosen, f"{title(chosen)} as set by --smoke-backend", claims, untested, by_option=True)
     unknown = [node.name for node in fleet.nodes if not _are_known(facts, node.name)]
     usable = {node.name: gpus_on(facts, node.name) for node in fleet.nodes}
@@ -246,12 +246,12 @@ def backend_of(job: Job, fleet: Fleet, facts: Facts, ranks: int) -> Backend:
         ranks *= len(fleet.nodes)
     if asked == NCCL and nodes_share_machine(fleet) and 0 < min(usable.values(), default=0) < ranks:
         untested = (
-            "the job asks for NCCL, which was not tested: all nodes are this machine, which has "
+            "the job requests NCCL, which was not tested: all nodes are this machine, which has "
             f"{min(usable.values())} usable GPUs for {ranks} ranks"
         )
         return Backend(GLOO, "Gloo, because all nodes are this machine", claims, untested)
     if asked:
-        return Backend(asked, f"{title(asked)} as the job asks", claims)
+        return Backend(asked, f"{title(asked)} as the job requests", claims)
     if unknown:
         return Backend(AUTO, f"NCCL if every rank has a GPU, which is not known of {fold(unknown)}", claims)
     short = [node for node, count in usable.items() if count < ranks]

@@ -284,7 +284,7 @@ def _suspects(wrong: Sequence[tuple[str, Mismatch]], nodes: dict[int, str]) -> t
         return (nodes[receivers[0]],), f"; the wrong parts of all_to_all all arrived at {numbered(receivers)}"
     if len(seeing) < len(set(nodes.values())) or len(seeing) == 1:
         return seeing, ""
-    return (), "; every node sees wrong results, so that they do not show which node they come from"
+    return (), "; every node sees wrong results, so their origin is unknown"
 
 
 def _sender(mismatch: Mismatch, ranks: int) -> int | None:

@@ -312,16 +312,16 @@ def _finding(node: str, report: RankReport, carriers: Carriers, reason: str) -> 
 
 @smoke_check("SMK008", "backend-unusable", reads=PLAN_PROBES, severity=Severity.ERROR)
 def backend_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """Every rank can use the backend that the job asks for, and all ranks use the same.
+    """Every rank can use the backend that the job requests, and all ranks use the same.
 
     What it checks: the backend is chosen once for all ranks: NCCL if the job names it, or requests GPUs and names none;
-    Gloo if the job names it, also on nodes with GPUs; otherwise NCCL if every rank has a GPU. With NCCL each rank asks
-    its own torch (or paddle) for a GPU, in the job's interpreter and environment.
+    Gloo if the job names it, also on nodes with GPUs; otherwise NCCL if every rank has a GPU. With NCCL each rank
+    requests a GPU from its own torch (or paddle), in the job's interpreter and environment.
 
     Why it matters: torch refuses NCCL without a GPU, on every node or on the one whose container hides them, and the
     other ranks wait for it. A test over Gloo would say nothing about such a job.
 
-    Example: the job asks for NCCL, and torch 2.5.1+cpu finds no GPU on node3.
+    Example: the job requests NCCL, and torch 2.5.1+cpu finds no GPU on node3.
 
     Fix: install a build of torch for the GPUs, let the container or scheduler pass them on, or let the job use Gloo.
 
@@ -379,13 +379,13 @@ def _unusable(job: Job, fleet: Fleet, facts: Facts, found: dict[str, str]) -> Ve
     nodes = [node.name for node in fleet.nodes if node.name in {*found, *nodes_without_gpus(fleet, facts)}]
     node, why = next(iter(found.items()))
     others = "" if len(set(found.values())) == 1 else f" ({node})"
-    asks = "--smoke-backend asks" if backend.by_option else "the job asks"
+    asks = "--smoke-backend requests" if backend.by_option else "the job requests"
     return failed(
         f"NCCL on {fold(nodes)}",
-        f"{asks} for NCCL, and {why} on {fold(nodes)}{others}",
+        f"{asks} NCCL, and {why} on {fold(nodes)}{others}",
         at=Evidence(FACT, f"{node}: {why}", "a GPU for every rank", node=node),
         also=backend.claims,
         nodes=nodes,
         remedy=f"Install a build for the GPUs of {fold(nodes)}, or pass them on to the ranks' container. If the job is "
-        "meant to run over Gloo, let it ask for Gloo; `--smoke-backend gloo` tests everything else over it.",
+        "meant to run over Gloo, let it request Gloo; `--smoke-backend gloo` tests everything else over it.",
     )

@@ -258,7 +258,7 @@ def image_differs_between_roles(job: Job) -> Iterator[Verdict]:
                 " of one job must run the same versions.",
                 at=other,
                 also=((first, first.scope.role),),
-                remedy="Name one image, best by digest, in every role.",
+                remedy="Name one image, preferably by digest, in every role.",
             )
         else:
             yield passed(workload.id)

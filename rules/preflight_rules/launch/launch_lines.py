@@ -441,8 +441,8 @@ def _batches(subject: str, stated: Sequence[tuple[Launch, tuple[Claim, ...]]], m
     _, odd, common_launch, common = different
     return failed(
         subject,
-        f"{quoted(odd[0])} here and {quoted(common[0])} in {where(common[0])} give {meaning} of one job different"
-        " values: ranks take different numbers of steps, and the last ones wait for the others.",
+        f"{quoted(odd[0])} here and {quoted(common[0])} in {where(common[0])} give {meaning} of one job different "
+        f"values: ranks run different numbers of steps, and the last ones wait for the others.",
         at=odd[0],
         also=((argument_of(common[0]) or common[0], f"started by {common_launch.id}"),),
         remedy=f"Give {meaning} the same value on every line that starts a node or rank.",

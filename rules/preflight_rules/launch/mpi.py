@@ -177,7 +177,7 @@ def _no_network_finding(job: Job, launch: Launch, hosts: Claim) -> Verdict:
     port = next((c for c in ssh for text in texts(c.value) if re.search(r"-p\s*\d+", text)), None)
     return failed(
         launch.id,
-        f"{quoted(hosts)} names several hosts, and no option of mpirun chooses their network"
+        f"{quoted(hosts)} names several hosts, but no option of mpirun selects a network"
         + (f"; {quoted(port)} shows that sshd, and so the ranks, run in containers" if port is not None else "")
         + ": Open MPI advertises every interface, including bridges, and peers may dial an unreachable one.",
         at=hosts,
@@ -457,10 +457,10 @@ def mpi_ranks_beyond_slots_of_allocation(question: LaunchQuestion) -> Verdict | 
     return failed(
         question.subject,
         f"{quoted(tasks[0])} starts {counted(requested, 'rank')}, but the allocation has"
-        f" {counted(max(slots), 'task')}, and Open MPI takes one slot for each: it stops with 'not enough slots'.",
+        f" {counted(max(slots), 'task')}, and Open MPI counts one slot per task: it stops with 'not enough slots'.",
         at=tasks[0],
         also=((asks, counted(max(slots), "task")),),
-        remedy=f"Ask for {counted(requested, 'task')}: --ntasks={requested}.",
+        remedy=f"Request {counted(requested, 'task')}: --ntasks={requested}.",
     )
 
 

@@ -228,7 +228,7 @@ def _without_value(launch: Launch, claim: Claim, program: str) -> Verdict:
     if following.startswith("--"):
         fault = f"but the option {following} follows: {program} stops with `expected one argument`"
     else:
-        fault = f"so it takes `{following}`: {program} has no program left, and stops"
+        fault = f"so it consumes `{following}`: {program} has no program left, and stops"
     return failed(
         launch.id,
         f"`{name}` needs a value, {fault}.",

@@ -75,7 +75,7 @@ def configuration_given_as_program(job: Job) -> Iterator[Verdict]:
         elif _is_module_name(launch) and not any(file.path.endswith(launch.program) for file in job.files):
             yield failed(
                 launch.id,
-                f"`{launch.program}` is the name of a module, and without -m {launch.launcher} takes it for a file.",
+                f"`{launch.program}` is the name of a module, and without -m {launch.launcher} treats it as a file.",
                 at=launch,
                 remedy=f"Write `-m {launch.program}`, or `{launch.program.replace('.', '/')}.py`.",
             )
@@ -245,7 +245,7 @@ def program_refuses_launch(job: Job) -> Iterator[Verdict]:
                     f"`{launch.program}` {shown} ({claim.span.path}:{claim.span.line}).",
                     at=launch,
                     also=((claim, "checked here"),),
-                    remedy="Give options, and start a number of ranks, that it accepts.",
+                    remedy="Give options and a number of ranks that the program accepts.",
                 )
 
 
@@ -584,7 +584,7 @@ def ranked_script_without_launcher(job: Job) -> Iterator[Verdict]:
             name, claim = unset[0]
             branch = why_unresolved((*exported[name], *setters), launch)
             why = branch[1] if branch is not None else f"`{launch.launcher}` may set it"
-            yield unknown(launch.id, f"whether {name} is set, which the script needs, is not known: {why}", at=claim)
+            yield unknown(launch.id, f"whether {name}, which the script needs, is set is unknown: {why}", at=claim)
             continue
         names = [name for name, _ in missing]
         starter, place = (f"`{launch.launcher}`", "launch script") if kind is None else (quoted(kind), "manifest")

@@ -127,8 +127,8 @@ def framework_version_open_on_each_node(job: Job) -> Iterator[Verdict]:
         names = ", ".join(dict.fromkeys(p.name for p in loose))
         yield failed(
             launch.id,
-            f"{quoted(line)} ({where(line)}) runs on every node that {placed(nodes[0])} counts,"
-            f" and {quoted(first.claim)} does not pin the release ({names}): nodes can end up with different ones.",
+            f"{quoted(line)} ({where(line)}) runs on every node of {placed(nodes[0])}, and {quoted(first.claim)} does "
+            f"not pin the release ({names}): nodes can get different releases.",
             at=first.claim,
             also=((line, "runs on every node"), (nodes[0], "several nodes")),
             remedy=f"Pin the release, such as `{first.name}==X.Y.Z`, or install it once in the image.",
@@ -271,8 +271,8 @@ def wheel_and_image_cuda_differ(job: Job) -> Iterator[Verdict]:
         (first, one), (second, other) = mixed
         yield failed(
             job.name,
-            f"{placed(other)} takes wheels for CUDA {second} into the image that {placed(one)} fills with wheels for"
-            f" CUDA {first}: importing the second one fails with a missing library or operator.",
+            f"{placed(other)} installs wheels for CUDA {second} into the image where {placed(one)} installs wheels "
+            f"for CUDA {first}: importing the second one fails with a missing library or operator.",
             at=other,
             also=((one, f"CUDA {first}"),),
             remedy="Install all of them from one index, for one CUDA release.",
@@ -418,7 +418,7 @@ def framework_build_of_the_day(job: Job) -> Iterator[Verdict]:
             continue
         yield failed(
             job.name,
-            f"{quoted(claim)} installs a build of the day: the next installation is another one.",
+            f"{quoted(claim)} installs a nightly build: the next installation gets another build.",
             at=claim,
             remedy="Pin a release, or the date of the nightly: `torch==X.Y.Z.devYYYYMMDD`.",
         )
@@ -441,7 +441,7 @@ def framework_build_of_the_day(job: Job) -> Iterator[Verdict]:
             continue
         yield failed(
             job.name,
-            f"{quoted(package.claim)} leaves the release of {package.name} to the day on which the image is built.",
+            f"{quoted(package.claim)} does not pin {package.name}: its release depends on the day the image is built.",
             at=package.claim,
             remedy=f"Write the release, such as `{package.name}==X.Y.Z`.",
             severity=Severity.INFO,

@@ -383,7 +383,7 @@ def _within_header(job: Job, launch: Launch) -> Verdict | None:
     return failed(
         launch.id,
         f"{quoted(own[0])} requests {counted(min(requested), 'process', 'processes')}, but {placed(slots[0])}"
-        f" provides {max(available)}: Open MPI stops with 'not enough slots available', others share cores.",
+        f" provides {max(available)}: Open MPI stops with 'not enough slots available', other MPIs share cores.",
         at=own[0],
         also=((slots[0], f"room for {max(available)}"),),
         remedy=f"Request at most {max(available)} processes, or request more in the header.",
@@ -575,7 +575,7 @@ def more_processes_than_gpus(job: Job) -> Iterator[Verdict]:
         if ranks and devices and min(devices) > 0 and min(ranks) > max(devices):
             severity = _severity_of_gpus(job, launch)
             if launch.launcher == "srun" and severity is not None and not job.about("communicates", launch.scope):
-                yield unknown(launch.id, "nothing read shows that each process needs its own GPU", at=given[0])
+                yield unknown(launch.id, "no file shows that each process needs its own GPU", at=given[0])
                 continue
             missing = min(ranks) - max(devices)
             yield failed(
@@ -760,10 +760,10 @@ def _constraints(job: Job) -> Iterator[Verdict]:
             elif certainly_several(nodes):
                 yield failed(
                     launch.id,
-                    f"{quoted(claim)} lets each of the {joined(numbers(nodes))} nodes have either of"
-                    f" {joined(sorted(found))}: every step waits for the slower ones.",
+                    f"{quoted(claim)} lets each of the {joined(numbers(nodes))} nodes have {joined(sorted(found))}: "
+                    f"every step waits for the slower ones.",
                     at=claim,
-                    remedy="Name one model, or put the alternatives in brackets, so that all nodes get the same.",
+                    remedy="Name one model, or put the alternatives in brackets, so that all nodes get the same model.",
                 )
 
 

@@ -266,7 +266,7 @@ def cluster_host_twice_or_local(question: SubjectQuestion) -> Verdict | None:
     if local is not None and len(bare) > 1:
         return failed(
             question.subject,
-            f"{quoted(claim)} names {local} in addition to other hosts: on each host, it is that host itself.",
+            f"{quoted(claim)} names {local} in addition to other hosts: on each host it means that host.",
             at=claim,
             remedy="Write the address that the other hosts can reach.",
         )
@@ -439,7 +439,7 @@ def sparse_update_without_ports(job: Job) -> Iterator[Verdict]:
         if none is not None:
             yield failed(
                 subject,
-                f"{quoted(sparse)} sends rows over ports of their own, but {placed(none)} leaves none for that.",
+                f"{quoted(sparse)} sends rows over separate ports, but {placed(none)} provides none.",
                 at=none,
                 also=((sparse, "sparse parameter"),),
                 remedy="Give servers and trainers the same number of sparse ports, such as 1.",
@@ -474,7 +474,7 @@ def cluster_workspace_relative(question: SubjectQuestion) -> Verdict | None:
     if all(not str(path).startswith(("/", "~", "$")) for path in claim.alternatives):
         return failed(
             question.subject,
-            f"{quoted(claim)} is relative: on each host it depends on the directory of every single command.",
+            f"{quoted(claim)} is relative: on each host it depends on the working directory of each command.",
             at=claim,
             remedy='Write an absolute path, such as `ROOT_DIR = "/home/paddle"`.',
         )

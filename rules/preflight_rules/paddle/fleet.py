@@ -372,7 +372,7 @@ def fleet_degrees_differ_from_world(job: Job) -> Iterator[Verdict]:
             yield passed(subject)
             continue
         own = [claim for claim in degrees if given.get(claim.quantity.rpartition(".")[2], 1) != 1] or degrees
-        left = f" (and a dp_degree of {_data_parallel(given, ranks[0])}, which Fleet takes)" if _is_left(given) else ""
+        left = f" (and a dp_degree of {_data_parallel(given, ranks[0])}, which Fleet adds)" if _is_left(given) else ""
         yield failed(
             subject,
             f"{' x '.join(quoted(claim) for claim in own)}{left} make {products[0]} ranks, but"
@@ -462,7 +462,7 @@ def trainer_degrees_do_not_divide_ranks(job: Job) -> Iterator[Verdict]:
         if all(count % product for count in ranks):
             yield failed(
                 launch.id,
-                f"{' x '.join(quoted(claim) for claim in known)} take {product} ranks, which does not divide the"
+                f"{' x '.join(quoted(claim) for claim in known)} make {product} ranks, which does not divide the"
                 f" {ranks[0]} that {' and '.join(placed(claim) for claim in started)}"
                 f" {'starts' if len(started) == 1 else 'start'}.",
                 at=known[0],

@@ -253,7 +253,7 @@ def _excluded(job: Job, subject: str, scope: Scope, transpiler: Claim, claim: Cl
 
 #: What becomes of a startup program that transpile is not given, by its mode.
 _LOST = {
-    "pserver": "the servers take a default program, which is empty",
+    "pserver": "the servers use a default program, which is empty",
     "nccl2": "the exchange of the communicator's id is added to the default startup program, which is not run",
 }
 

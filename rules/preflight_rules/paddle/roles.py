@@ -111,9 +111,9 @@ def training_role_unknown(job: Job) -> Iterator[Verdict]:
         read = {file.path for file in job.files}
         unread = next((launch for launch in job.launches if launch.program and launch.program not in read), None)
         if unread is not None and job.about("ps_role"):
-            yield unknown(job.name, f"`{unread.program}` is not among the files, and may be about Paddle", at=unread)
+            yield unknown(job.name, f"`{unread.program}` is not among the files, and may use Paddle", at=unread)
         else:
-            yield not_applicable(job.name, "nothing in the job is about Paddle")
+            yield not_applicable(job.name, "nothing in the job uses Paddle")
         return
     for subject, scope, launch in subjects(job):
         for claim in job.setting("ps_role", scope):

@@ -92,8 +92,8 @@ def executor_never_closed(job: Job) -> Iterator[Verdict]:
     Fix: Call `exe.close()` when training has ended.
 
     Known limits: Releases before 0.15 have no `close()`, and are not judged; nor is a script that passes the program to
-    another script, or to a trainer class. Unless the processes are started by hand it is only a hint: a controller may
-    end the servers.
+    another script, or to a trainer class. Unless the processes are started by hand, the finding is only a hint: a
+    controller may end the servers.
     """
     for subject, scope, claim in distinct_claims(job, "executor_closed"):
         owner = next((c for c in job.about("transpiler", scope) if c.span.path == claim.span.path), None)
@@ -250,8 +250,8 @@ def gpu_launch_with_cpu_wheel(job: Job) -> Iterator[Verdict]:
         elif _OLD_LAUNCHER.match(release) and not _STATES_MODE.search(launch.span.snippet):
             yield failed(
                 launch.id,
-                f"{quoted(claim)} is Paddle without CUDA: the launcher finds no GPU, takes the job for one of parameter"
-                " servers and stops, because no server is named.",
+                f"{quoted(claim)} is Paddle without CUDA: the launcher finds no GPU, treats the job as a "
+                f"parameter-server job and stops, because no server is named.",
                 at=claim,
                 also=((launch, "started here"),),
                 remedy="Install paddlepaddle-gpu of this release.",
@@ -273,7 +273,7 @@ def gpu_launch_with_cpu_wheel(job: Job) -> Iterator[Verdict]:
                 also=((devices[0], "GPUs"),),
                 remedy="Install paddlepaddle-gpu of this release."
                 if "paddlepaddle=" in claim.spelling
-                else "Take the image for GPUs: its tag has -gpu.",
+                else "Use the image for GPUs, whose tag contains -gpu.",
                 severity=Severity.WARNING,
             )
         else:

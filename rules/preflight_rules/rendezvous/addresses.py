@@ -117,7 +117,7 @@ def _judge_configurations(job: Job) -> Iterator[Verdict]:
     ):
         verdict = failed(
             subject,
-            f"{quoted(addresses[0])} means the node itself on each of them, but {placed(nodes[0])} makes"
+            f"{quoted(addresses[0])} means the local node on every node, but {placed(nodes[0])} makes"
             f" {joined(numbers(job_value(nodes)))} nodes meet there.",
             at=addresses[0],
             also=((nodes[0], f"{joined(numbers(job_value(nodes)))} nodes"),),
@@ -179,7 +179,7 @@ def _rendezvous_verdict(launch: Launch, addresses: tuple[Claim, ...], because: t
     if is_unspecified(hosts[0]):
         meaning = "is not an address that can be dialled"
     else:
-        meaning = "means the node itself on each of them"
+        meaning = "means the local node on every node"
     return failed(
         launch.id,
         f"{stated}{', which' if default else ''} {meaning}, but {placed(because[0])} makes"
@@ -358,7 +358,7 @@ def _fixed_in_role(job: Job, role: Role, launch: Launch) -> Verdict | None:
         f" {quoted(stated[0])} needs every rank once: the others wait.",
         at=ranks[0],
         also=((role.count, "equal pods"),),
-        remedy="Take the rank from the index of the pod (JOB_COMPLETION_INDEX, the ordinal in its name), or use"
+        remedy="Derive the rank from the pod's index (JOB_COMPLETION_INDEX, the ordinal in its name), or use"
         " --rdzv_backend=c10d, which needs no rank.",
         waits_at="rendezvous",
     )
@@ -443,7 +443,7 @@ _FAULTS = (
     (re.compile(r"[^@\s]+@[^@\s]+"), "carries a user name, as for ssh"),
     (re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+"), "is a URL"),
     (re.compile(r"(?:\S+[,;]\s*)+\S+"), "is a list of hosts"),
-    (re.compile(r"\S+(?:\s+\S+)+"), "holds several words"),
+    (re.compile(r"\S+(?:\s+\S+)+"), "contains several words"),
 )
 
 
@@ -869,7 +869,7 @@ def node_rank_not_given(job: Job) -> Iterator[Verdict]:
         if "srun" in launch.wrappers or not certainly_several(nodes) or has_no_address(job, launch):
             continue
         if SUBMISSION in launch.wrappers:
-            yield unknown(launch.id, "the program that submits the line may add the rank of the node", at=launch)
+            yield unknown(launch.id, "the program that submits the line may add the node rank", at=launch)
             continue
         if any(on_first_node_only(claim, launch) for claim in job.setting("nodes", launch.scope)):
             # Nothing starts it on a second node, which another rule reports.
@@ -878,8 +878,8 @@ def node_rank_not_given(job: Job) -> Iterator[Verdict]:
         if verdict is None and ranks[0].strength is Strength.DEFAULT and not _another_launch_has_ranks(job, launch):
             verdict = failed(
                 launch.id,
-                f"{quoted(because[0])} needs ranks 0 to {max(numbers(nodes)) - 1}, each once, but the rank of"
-                f" this node is not given: {launch.launcher} uses 0.",
+                f"{quoted(because[0])} needs ranks 0 to {max(numbers(nodes)) - 1}, each once, but the node rank is "
+                f"not given: {launch.launcher} uses 0.",
                 at=ranks[0],
                 also=((because[0], f"{joined(numbers(nodes))} nodes"),),
                 remedy=f"Give --{'machine' if launch.launcher == 'accelerate' else 'node'}_rank, a different one on"

@@ -567,8 +567,8 @@ def _order_of_hosts(job: Job, group: Sequence[Launch]) -> Verdict | None:
         return None
     return failed(
         join_some([launch.id for launch in group], 1),
-        f"{quoted(odd)} has the nodes of {placed(first)} in another order, and each node takes its ranks from its place"
-        " in its own list.",
+        f"{quoted(odd)} lists the nodes of {placed(first)} in another order, and each node derives its ranks from its "
+        f"position in its own list.",
         at=odd,
         also=((first, "the other order"),),
         remedy="Write the same list on every node.",
@@ -749,10 +749,10 @@ def _beside_unranked(job: Job, launch: Launch) -> Verdict | None:
             rank = job.setting("node_rank", launch.scope)[0]
             return failed(
                 f"{launch.id} and {other.id}",
-                f"{quoted(rank)} numbers one node, and {other.span.path}:{other.span.line} starts another without a"
-                " number: the master numbers all nodes or none.",
+                f"{quoted(rank)} gives one node a rank, and {other.span.path}:{other.span.line} starts another "
+                f"without one: the master requires ranks for all nodes or for none.",
                 at=rank,
-                remedy="Give every node a number, or none.",
+                remedy="Give every node a rank, or none of them.",
             )
     return None
 
@@ -843,8 +843,8 @@ def nodes_started_one_after_another(job: Job) -> Iterator[Verdict]:
         nodes, because = nodes_spanned(job, first)
         yield failed(
             subject,
-            f"`{first.launcher}` waits here for {joined(numbers(nodes))} nodes, but the script starts the next of them"
-            " only when this line has ended.",
+            f"`{first.launcher}` waits here for {joined(numbers(nodes))} nodes, but the script starts the next node "
+            f"only after this line has ended.",
             at=first,
             also=((because[0], "waits for all of them"),),
             remedy="End each of these lines with `&`, and the script with `wait`.",

@@ -453,7 +453,7 @@ def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
             yield undecided(claim.span.path, (claim,)) or failed(
                 claim.span.path,
                 f"{quoted(claim)} is expanded by an inner shell, which does not get {name}: {placed(claim.because[0])}"
-                " is not handed on to it.",
+                " is not passed on to that shell.",
                 at=claim,
                 also=((claim.because[0], "set here"),),
                 remedy=f"Export {name}, or let the outer script expand it: no backslash, and double quotes.",
@@ -464,7 +464,7 @@ def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
             claim.span.path,
             f"{quoted(claim)} "
             + (
-                "is among the arguments, so the program gets it as text"
+                "is among the arguments, so the program gets it as an argument"
                 if as_argument
                 else "is neither exported nor used in the script"
             )
@@ -527,8 +527,7 @@ def exported_value_replaced(job: Job) -> Iterator[Verdict]:
             f"{quoted(claim)} has no effect: line {later.span.line} replaces it with {quoted(later)}.",
             at=claim,
             also=((later, "the value that counts"),),
-            remedy="Remove the one that is not meant"
-            + (", or write both in one list." if name.endswith("_IFNAME") else "."),
+            remedy="Remove the unintended one" + (", or write both in one list." if name.endswith("_IFNAME") else "."),
         )
 
 

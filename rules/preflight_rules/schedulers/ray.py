@@ -176,7 +176,7 @@ def ray_head_on_every_node(job: Job) -> Iterator[Verdict]:
                 f" ({placed(nodes[0])}): each starts a separate cluster.",
                 at=launch,
                 also=((nodes[0], "nodes"),),
-                remedy='Start it on one: `srun --nodes=1 --ntasks=1 -w "$head_node" ray start --head --block &`.',
+                remedy='Start it on one node: `srun --nodes=1 --ntasks=1 -w "$head_node" ray start --head --block &`.',
             )
         else:
             yield passed(launch.id)
@@ -346,7 +346,7 @@ def placement_group_waited_for_without_end(job: Job) -> Iterator[Verdict]:
             continue
         yield failed(
             subject,
-            f"{quoted(waits)} waits forever if no node of the cluster has {next(iter(texts(bundle.value)), 'that')}"
+            f"{quoted(waits)} waits forever if no node of the cluster has {next(iter(texts(bundle.value)), 'room')}"
             f" for the bundle {quoted(bundle)} (line {bundle.span.line}), without an error.",
             at=waits,
             also=((bundle, "never split over nodes"),),
@@ -556,7 +556,7 @@ def workers_larger_than_cluster(job: Job) -> Iterator[Verdict]:
         where = "its largest node" if on_one else "the cluster"
         yield failed(
             job.name,
-            f"{quoted(keys['num_workers'])} asks for {wanted}, but {where} has {amount:g}"
+            f"{quoted(keys['num_workers'])} requests {wanted}, but {where} has {amount:g}"
             f" ({placed(first)}{' and more' if rest else ''}): Ray waits for the others forever.",
             at=keys["num_workers"],
             also=(
@@ -691,10 +691,10 @@ def actors_larger_than_cluster(job: Job) -> Iterator[Verdict]:
                 job.name,
                 f"{quoted(largest)}{' and the other actors' if len(held) > 1 else ''} hold {wanted:g}"
                 f" {resource[:-1].upper()}s at once, but the cluster has {offer.amount:g} ({placed(offer.because[0])}):"
-                " an actor stays pending, and what waits for it waits forever.",
+                " an actor stays pending, and its callers wait forever.",
                 at=largest,
                 also=(
-                    *((claim, "holds some too") for claim in held if claim is not largest),
+                    *((claim, "holds some, too") for claim in held if claim is not largest),
                     *((claim, "a part of the cluster") for claim in offer.because),
                 ),
                 remedy="Make fewer actors, give each a smaller share, or start a larger cluster.",

@@ -124,7 +124,8 @@ def tasks_contradict_tasks_per_node(job: Job) -> Iterator[Verdict]:
         idle = per_node[0] in numbers(job_value(job.setting("gpus_per_node")))
         verdict = failed(
             job.name,
-            f"{quoted(tasks[0])}, but {quoted(nodes[0])} x {quoted(each[0])} = {product}: sbatch ignores one of them.",
+            f"{quoted(tasks[0])}, but {quoted(nodes[0])} x {quoted(each[0])} = {product}: sbatch ignores one of the "
+            f"options.",
             at=tasks[0],
             also=((each[0], "tasks of a node"), (nodes[0], "nodes")),
             remedy=f"Remove --ntasks, or write --ntasks={product}.",
@@ -480,7 +481,7 @@ def _option(name: str) -> tuple[Option | None, str, str]:
 
 def _problem(option: Option, value: str | None) -> str:
     if option.value == "none":
-        return "takes no value" if value is not None else ""
+        return "does not accept a value" if value is not None else ""
     if value is None:
         return "needs a value" if option.value == "required" else ""
     if option.form and re.fullmatch(option.form, value) is None and not (option.value == "optional" and value == ""):

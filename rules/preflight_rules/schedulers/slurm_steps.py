@@ -142,11 +142,11 @@ def task_sees_one_gpu_but_indexes_local_rank(question: LaunchQuestion) -> Verdic
     if devices is not None:
         return failed(
             question.subject,
-            f"{quoted(bound[0])} shows each task one GPU, but {placed(devices)} makes Lightning ask for"
-            f" {numbers(devices.value)[0]} of them in each: it stops because the task sees only GPU 0.",
+            f"{quoted(bound[0])} shows each task one GPU, but {placed(devices)} makes Lightning request "
+            f"{numbers(devices.value)[0]} GPUs in each: Lightning stops because the task sees only GPU 0.",
             at=bound[0],
-            also=((devices, "asked for here"), (launch, "started here")),
-            remedy=f"Ask for `--gpus-per-node={numbers(devices.value)[0]}` instead, or add `--gpu-bind=none`.",
+            also=((devices, "requested here"), (launch, "started here")),
+            remedy=f"Use `--gpus-per-node={numbers(devices.value)[0]}` instead, or add `--gpu-bind=none`.",
             severity=Severity.WARNING if _is_overridden(job, bound[0], launch.scope) else None,
         )
     why = _by_local_rank(job, launch.arguments, launch.scope)
@@ -159,7 +159,7 @@ def task_sees_one_gpu_but_indexes_local_rank(question: LaunchQuestion) -> Verdic
         f" its local rank as device index, 0 to {count - 1}.",
         at=bound[0],
         also=((launch, "started here"), (tasks[0], f"{count} tasks")),
-        remedy=f"Ask for `--gpus-per-node={count}` instead, or add `--gpu-bind=none`.",
+        remedy=f"Use `--gpus-per-node={count}` instead, or add `--gpu-bind=none`.",
         severity=None if _is_certain(job, bound[0], launch.scope) else Severity.WARNING,
     )
 
@@ -312,8 +312,8 @@ def array_tasks_share_a_port(question: LaunchQuestion) -> Verdict | None:
         return None
     return failed(
         question.subject,
-        f"{quoted(arrays[0])} starts this launch many times, always with port {placed(ports[0])}: two"
-        " on one node collide.",
+        f"{quoted(arrays[0])} starts this launch many times, always with port {placed(ports[0])}: two tasks on one "
+        f"node collide.",
         at=ports[0],
         also=((arrays[0], "the array"),),
         remedy="Add $SLURM_ARRAY_TASK_ID to the port, or use --standalone if each task runs on one node.",
@@ -489,7 +489,7 @@ def background_step_failure_lost(job: Job) -> Iterator[Verdict]:
             " one fails, the others keep the nodes, and the job counts as completed.",
             at=wait,
             also=tuple((step.claim, "runs in the background") for step in own[:8]),
-            remedy="Write `wait -n || { kill $(jobs -p); exit 1; }` once for each of them, or `wait` for each PID and"
+            remedy="Write `wait -n || { kill $(jobs -p); exit 1; }` once for each step, or `wait` for each PID and"
             " exit with its status.",
             severity=None if several else Severity.INFO,
         )
@@ -642,7 +642,8 @@ def hand_off_signal_not_handled(job: Job) -> Iterator[Verdict]:
                 f"{quoted(claim)} signals the steps only, so {quoted(handled[0])} ({where(handled[0])}) never runs.",
                 at=claim,
                 also=((handled[0], "waits for the signal"),),
-                remedy=f"Write `--signal=B:{requested.signal}@{requested.seconds}`, so that the batch script gets it.",
+                remedy=f"Write `--signal=B:{requested.signal}@{requested.seconds}`, so that the batch script gets the "
+                f"signal.",
                 fix=make_fix(
                     "have the batch script get the signal",
                     replace_text(claim, f"--signal={requested.signal}", f"--signal=B:{requested.signal}"),

@@ -118,9 +118,9 @@ _RACES = {
         "is done by one rank alone, and the others read the result without waiting for it",
         "Put a barrier after it.",
     ),
-    "made by one rank": (
+    "created by one rank": (
         "is done by one rank alone, and the others write into the folder without waiting for it",
-        "Let every rank make the folder with exist_ok=True, or put a barrier after it.",
+        "Let every rank create the folder with exist_ok=True, or put a barrier after it.",
     ),
 }
 
@@ -130,7 +130,7 @@ _RACES = {
     "path-used-while-another-rank-changes-it",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="no script removes or makes a path that other ranks use",
+    otherwise="no script removes or creates a path that other ranks use",
 )
 def path_used_while_another_rank_changes_it(job: Job) -> Iterator[Verdict]:
     """One rank removes or creates a path while other ranks use it.
@@ -244,8 +244,8 @@ def weights_of_wrapped_model_read_into_bare_one(job: Job) -> Iterator[Verdict]:
         keys, model = ("begin with", "bare") if read == ("bare",) else ("lack", "wrapped")
         yield failed(
             subject,
-            f"{quoted(loaded)} reads what {placed(of[0])} writes, whose keys {keys} the `module.` of the wrapper: the"
-            f" {model} model takes none of them.",
+            f"{quoted(loaded)} reads the file that {placed(of[0])} writes, whose keys {keys} the wrapper's `module.`: "
+            f"the {model} model accepts none of them.",
             at=loaded,
             also=((of[0], "written here"),),
             remedy="Write model.module.state_dict(), and read it before the model is wrapped.",
@@ -287,8 +287,8 @@ def checkpoint_read_where_nobody_wrote_it(job: Job) -> Iterator[Verdict]:
         else:
             yield failed(
                 subject,
-                f"{quoted(read)} reads on all {nodes} nodes what {quoted(wrote)} (line {wrote.span.line}) writes only "
-                "to the disk of the first node.",
+                f"{quoted(read)} reads on all {nodes} nodes a file that {quoted(wrote)} (line {wrote.span.line}) "
+                f"writes only to the first node's disk.",
                 at=read,
                 also=((wrote, "rank 0 alone"),),
                 remedy="Put it into a folder that all nodes share, or read it on rank 0 and broadcast it.",
@@ -345,7 +345,7 @@ def nothing_saved_before_the_end(job: Job) -> Iterator[Verdict]:
                 " end.",
                 at=interval[0],
                 also=((steps[0], "the length of the whole run"),),
-                remedy="Use an interval as short as the work that you can afford to lose.",
+                remedy="Use an interval no longer than the work that you can afford to lose.",
                 severity=None if several else Severity.INFO,
             )
         yield verdict or passed(setup.subject)

@@ -332,7 +332,7 @@ def _excluded(job: Job, sampler: Claim) -> Iterator[Claim]:
 
 
 _FAULTS = {
-    "stream": "yields the same samples on every rank, because what it reads does not depend on the rank",
+    "stream": "yields the same samples on every rank, because its input does not depend on the rank",
     "loader": "shuffles the whole data set on every rank, because it has no sampler that gives each rank its part",
     "paddle_loader": "shuffles the whole data set on every card, as it has no batch sampler that gives each its part",
     "webdataset": "has no splitter that divides its shards among the ranks; newer versions stop with ValueError",
@@ -410,7 +410,7 @@ _SHARE_FAULTS = {
     "rest": "gives the remainder to the last rank only",
     "stride": "gives the first ranks one more sample than the others",
     "stream": "deals out a stream of unknown length, so that some ranks get more samples than others",
-    "files": "gives ranks as many steps as their own files have samples, and the first ranks one file more",
+    "files": "ties the number of steps to the rank's own files, and the first ranks have one file more",
     "readers": "gives ranks different data sets to read to their end",
 }
 
@@ -565,7 +565,7 @@ _ORDERS = {
     "no seed": "shuffles without a seed, so that each rank has another order",
     "seed of each rank": "is shuffled with a seed that depends on the rank, so that each rank has another order",
     "unsorted": "has the order of the file system, which may differ between nodes",
-    "set": "has the order of a set, which is another one in each process unless PYTHONHASHSEED is set",
+    "set": "has the order of a set, which differs between processes unless PYTHONHASHSEED is set",
 }
 #: What to do about each.
 _ORDERED = {"unsorted": "Sort the list.", "set": "Sort the list: `sorted(set(...))`."}
@@ -600,8 +600,8 @@ def set_numbered_by_each_rank(job: Job) -> Iterator[Verdict]:
             continue
         yield not_on_several_ranks(job, subject, table) or failed(
             subject,
-            f"{quoted(table)} numbers the items of a set, whose order is another one in each process: the ranks"
-            " disagree on what each number means.",
+            f"{quoted(table)} numbers the items of a set, whose order differs between processes: the ranks disagree "
+            f"on the meaning of each number.",
             at=table,
             remedy="Sort the items first: `enumerate(sorted(...))`.",
         )
@@ -609,8 +609,8 @@ def set_numbered_by_each_rank(job: Job) -> Iterator[Verdict]:
 
 #: What divides data that are divided already.
 _DIVIDED_TWICE = {
-    "DataLoader": "has a sampler that gives each rank a part, and data of which the rank has taken its part before",
-    "prepare": "gives each rank a part of a loader whose sampler gives it a part already",
+    "DataLoader": "has a sampler that gives each rank a part, and data that is already the rank's part",
+    "prepare": "divides a loader whose sampler already divides its data",
 }
 
 

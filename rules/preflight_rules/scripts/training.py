@@ -272,7 +272,7 @@ def optimizer_made_before_fsdp(job: Job) -> Iterator[Verdict]:
                 yield undecided(subject, (strategy,)) or failed(
                     subject,
                     f"{quoted(optimizer)} takes the parameters of the module itself, but {placed(strategy)} divides"
-                    " them before: Lightning stops because the optimizer refers to no parameter of FSDP.",
+                    " them before: Lightning stops because the optimizer has none of FSDP's parameters.",
                     at=optimizer,
                     also=((strategy, "the strategy"),),
                     remedy="Give `self.trainer.model.parameters()` to the optimizer.",
@@ -291,7 +291,7 @@ def _judge_wrapped(subject: str, optimizer: Claim) -> Verdict:
         " parameters that the model no longer uses.",
         at=optimizer,
         also=((divided, "divided here"),),
-        remedy="Make the optimizer after the model is divided, from the divided model's parameters.",
+        remedy="Create the optimizer after the model is divided, from the divided model's parameters.",
         severity=Severity.WARNING,
     )
 
@@ -315,7 +315,7 @@ def _judge_prepared(job: Job, subject: str, optimizer: Claim) -> Iterator[Verdic
                 " FSDP replace them.",
                 at=optimizer,
                 also=((kept, "the parameters are replaced"),),
-                remedy="Prepare the model first and make the optimizer from it, or set fsdp_use_orig_params to true.",
+                remedy="Prepare the model first and create the optimizer from it, or set fsdp_use_orig_params to true.",
                 severity=Severity.WARNING,
             )
         return
@@ -328,7 +328,7 @@ def _judge_prepared(job: Job, subject: str, optimizer: Claim) -> Iterator[Verdic
 _HOW_LEFT = {
     "break": "leaves the loop",
     "while": "leaves the loop",
-    "for": "runs the loop as often as its own data last",
+    "for": "loops over its own data",
     "continue": "skips the rest of the step",
     "return": "leaves the function",
     "if": "reaches a collective or not",
@@ -431,7 +431,7 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
     for subject, call in (*stated(job, "guarded_collective"), *stated(job, "guarded_gather")):
         divided = _divided(job, call) if call.quantity == "guarded_gather" else True
         if not divided:
-            reason = "it waits for other ranks only where the model is divided among them, and nothing says so"
+            reason = "it waits for other ranks only if the model is divided among them, which is unknown"
             yield passed(subject) if divided is False else unknown(subject, reason, at=call)
             continue
         guard = call.because[0] if call.because else call
@@ -537,7 +537,7 @@ def _starts_several(job: Job, launch: Launch) -> bool:
     "TRN023",
     "collectives-ordered-by-rank",
     severity=Severity.ERROR,
-    otherwise="no condition on the rank decides about collectives",
+    otherwise="no collective is under a condition on the rank",
     passes_with=_OF_SEVERAL_RANKS,
 )
 def collectives_ordered_by_rank(job: Job) -> Iterator[Verdict]:
@@ -563,11 +563,11 @@ def collectives_ordered_by_rank(job: Job) -> Iterator[Verdict]:
         guard = call.because[0]
         yield failed(
             subject,
-            f"The branches of {quoted(guard)} (line {guard.span.line}) make {joined(call.alternatives)}: ranks wait"
-            " for each other in different collectives.",
+            f"The branches of {quoted(guard)} (line {guard.span.line}) call {joined(call.alternatives)}: ranks wait "
+            f"for each other in different collectives.",
             at=call,
             also=((guard, "decides the order"),),
-            remedy="Make the same collectives in the same order on every rank, outside the branches.",
+            remedy="Call the same collectives in the same order on every rank, outside the branches.",
             waits_at="collective",
         )
 
@@ -864,10 +864,10 @@ def unfrozen_after_wrap(question: SubjectQuestion) -> Verdict | None:
     return failed(
         question.subject,
         f"{quoted(switch)} trains the parameters of {part} again, but they were frozen ({where(frozen)}) when"
-        f" {quoted(wrapped)} ({where(wrapped)}) looked for what the ranks exchange: each rank trains them alone.",
+        f" {quoted(wrapped)} ({where(wrapped)}) collected the parameters to exchange: each rank trains them alone.",
         at=switch,
         also=((frozen, "frozen here"), (wrapped, "wrapped here")),
-        remedy="Wrap the model again after this, and make the optimizer from the new parameters.",
+        remedy="Wrap the model again after this, and create the optimizer from the new parameters.",
     )
 
 
@@ -898,7 +898,8 @@ def model_of_processes_not_shared(question: SubjectQuestion) -> Verdict | None:
     (model,) = question.claims
     return failed(
         question.subject,
-        f"{quoted(model)} gives each process a copy of {joined(model.alternatives)}: what they train is lost.",
+        f"{quoted(model)} gives each process a copy of {joined(model.alternatives)}: the training of these copies is "
+        f"lost.",
         at=model,
         remedy=f"Call {joined(model.alternatives)}.share_memory() before the processes start.",
     )

@@ -119,7 +119,7 @@ def _without_value(place: Given, claim: Claim) -> Verdict:
     fault = (
         "another option follows"
         if isinstance(claim.value, Known) and claim.value.value is not True
-        else "nothing stands"
+        else "nothing is given"
     )
     return failed(
         place.subject,
@@ -224,7 +224,7 @@ def settings_refused_together(job: Job) -> Iterator[Verdict]:
                     yield verdict
             if fine and is_older:
                 yield unknown(
-                    place.subject, f"the job pins {version}, and what releases before {first} refuse is not known"
+                    place.subject, f"the job pins {version}, and the checks of releases before {first} are unknown"
                 )
             elif fine:
                 yield passed(place.subject)
@@ -325,7 +325,7 @@ def _unknown_argument(place: Given, key: str, claim: Claim, version: str, names:
         return None
     first = load_table("training_arguments").versions[0]
     if row is None and version and not in_range(version, first, ""):
-        reason = f"{quoted(claim)}: transformers {version} is older than what is known"
+        reason = f"{quoted(claim)}: transformers {version} is older than the known releases"
         return unknown(place.subject, reason, at=claim)
     nearest = _RENAMED.get(key) or names.nearest(
         claim,
@@ -408,7 +408,7 @@ def _combinations() -> tuple[_Combination, ...]:
     return tuple(_Combination(**{**row, "all": tuple(row["all"]), "none": tuple(row.get("none", ()))}) for row in rows)
 
 
-@rule("CFG008", "combination-refused", severity=Severity.ERROR, otherwise="nothing of a known combination is there")
+@rule("CFG008", "combination-refused", severity=Severity.ERROR, otherwise="no known combination is present")
 def combination_refused(job: Job) -> Iterator[Verdict]:
     """A script's calls, its settings and the releases exclude each other: the framework stops, or the ranks hang.
 

@@ -86,7 +86,7 @@ def unknown_name(
     if claim.condition and (unresolved := why_unresolved((claim,), place.launch)) is not None:
         return unknown(place.subject, f"{quoted(claim)} is unknown: {unresolved[1]}", at=claim)
     if not sure and unless_sure is None:
-        reason = f"{quoted(claim)}: {owner} has no {name} in {release}; a newer one may have it"
+        reason = f"{quoted(claim)}: {owner} has no {name} in {release}; a newer release may have it"
         return unknown(place.subject, reason, at=claim)
     return failed(
         place.subject,
@@ -174,7 +174,7 @@ def setting_unknown(job: Job) -> Iterator[Verdict]:
             if parser is None:
                 continue
             if _takes_more(job, place, parser):
-                yield unknown(place.subject, f"a variable or a key may let {parser.title} accept other keys")
+                yield unknown(place.subject, f"a variable or a key may make {parser.title} accept other keys")
                 continue
             verdicts = tuple(_unknown_keys(job, place, parser, names))
             for verdict in verdicts:
@@ -216,7 +216,7 @@ def _judged_keys(
     own = parser.tables[0]
     version = versions[own.distribution]
     if version and release(version) < release(own.versions[0]) and not found:
-        reason = f"{quoted(claim)}: {own.distribution} {version} is older than what is known"
+        reason = f"{quoted(claim)}: {own.distribution} {version} is older than the known releases"
         return unknown(place.subject, reason, at=claim)
     nearest = parser.usual.get(key) or names.nearest(claim, parser.title, key, lambda: _names(parser, versions))
     is_known = all(
@@ -351,7 +351,7 @@ def _judged_attributes(
     # The table is of one release: others, older ones as well, have other options.
     own = not version or release(version).release[:2] != release(last).release[:2]
     if known.extended and setting is None and own:
-        reason = f"{quoted(claim)} is not an option of {known.title} that is known; the program may add it"
+        reason = f"{quoted(claim)} is not a known option of {known.title}; the program may add it"
         return unknown(place.subject, reason, at=claim)
     owner = section or known.title
     nearest = known.usual.get(key) or names.nearest(

@@ -433,10 +433,10 @@ def _against_default(job: Job, launch: Launch, quantity: str, theirs: tuple[Clai
         return None
     return failed(
         launch.id,
-        f"{quoted(theirs[0])}, but the launch gives no {_OPTIONS[quantity]} and Hugging Face's trainer takes {default}:"
-        " it stops when the two differ.",
+        f"{quoted(theirs[0])}, but the launch gives no {_OPTIONS[quantity]} and Hugging Face's trainer uses "
+        f"{default}: the trainer stops when the two differ.",
         at=theirs[0],
-        also=((launch, f"takes {default}"),),
+        also=((launch, f"uses {default}"),),
         remedy=f'Give {_OPTIONS[quantity]} {found[0]}, or write `"{KEYS[quantity]}": "auto"`.',
         severity=Severity.WARNING,
     )

@@ -271,8 +271,8 @@ def _divided(job: Job, launch: Launch, shared: Claim, counts: tuple[int, ...]) -
             launch.id,
             f"{quoted(shared)}{times} does not divide the {group} ranks that could share the experts.",
             at=shared,
-            also=((world[0], f"{ranks[0]} ranks"), *((claim, "taken away") for claim in beside)),
-            remedy=f"Take {'sizes whose product' if tensor > 1 else 'a size that'} divides {group}.",
+            also=((world[0], f"{ranks[0]} ranks"), *((claim, "subtracted") for claim in beside)),
+            remedy=f"Use {'sizes whose product' if tensor > 1 else 'a size that'} divides {group}.",
             severity=Severity.WARNING if products[0] % group == 0 and on_one_node(job, launch) else None,
         )
     return passed(launch.id)
@@ -329,7 +329,7 @@ def hugectr_batch_not_for_gpus(job: Job) -> Iterator[Verdict]:
         sizes = [numbers(claim.value) for claim in (batch, gpus[0], nodes[0])]
         verdict = undecided(batch.span.path, (batch, gpus[0]))
         if verdict is None and (any(len(each) != 1 for each in sizes) or not sizes[1][0] or sizes[2] != (1,)):
-            verdict = unknown(batch.span.path, "the GPUs of the solver are not known one by one", at=gpus[0])
+            verdict = unknown(batch.span.path, "the solver's GPUs are not all known", at=gpus[0])
         elif verdict is None and sizes[0][0] % sizes[1][0]:
             verdict = failed(
                 batch.span.path,
@@ -337,7 +337,7 @@ def hugectr_batch_not_for_gpus(job: Job) -> Iterator[Verdict]:
                 " gives every GPU an equal share of the batch.",
                 at=batch,
                 also=((gpus[0], "the GPUs"),),
-                remedy=f"Take a multiple of {sizes[1][0]}.",
+                remedy=f"Use a multiple of {sizes[1][0]}.",
             )
         yield verdict or passed(batch.span.path)
 
@@ -583,7 +583,7 @@ def sequence_not_divisible_by_its_parts(job: Job) -> Iterator[Verdict]:
                     subject,
                     f"{quoted(length[0])} is not a multiple of 2 x {' x '.join(placed(c) for c in parts)} = {unit}.",
                     at=length[0],
-                    also=tuple((c, "cuts it") for c in parts),
+                    also=tuple((c, "splits it") for c in parts),
                     remedy=f"Use a length that is a multiple of {unit}, such as {-(-whole // unit) * unit}.",
                 )
             else:

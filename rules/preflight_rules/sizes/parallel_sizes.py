@@ -663,7 +663,7 @@ def _judged_constraint(job: Job, launch: Launch, constraint: _Constraint) -> Ver
 
 def _effect_text(variant: bool) -> str:
     if variant:
-        return "The framework's own program fails at startup; this one may not check it."
+        return "The framework's own program fails at startup; this program may skip the check."
     return "The program fails at startup."
 
 

@@ -664,12 +664,12 @@ def lightning_nodes_not_allocated(job: Job) -> Iterator[Verdict]:
         elif given or not counts or max(counts) < 2:
             yield passed(launch.id)
         elif min(counts) < 2:
-            yield unknown(launch.id, f"{quoted(asked[0])} may ask for one node", at=asked[0])
+            yield unknown(launch.id, f"{quoted(asked[0])} may request one node", at=asked[0])
         else:
             yield failed(
                 launch.id,
-                f"{quoted(asked[0])} makes Lightning wait for {counts[0]} nodes, but the batch script asks for no"
-                " number of nodes, so that it gets one.",
+                f"{quoted(asked[0])} makes Lightning wait for {counts[0]} nodes, but the batch script requests no "
+                f"number of nodes and gets one node.",
                 at=asked[0],
                 also=((header[0], "the header"), (launch, "started here")),
                 remedy=f"Add `#SBATCH --nodes={counts[0]}`.",
