@@ -48,7 +48,7 @@ def _containers(job: Job) -> Iterator[tuple[Claim, Scope, Launch | None]]:
         yield claim, claim.scope, launches.get(claim.scope.launch)
 
 
-def _text(claims: tuple[Claim, ...]) -> str:
+def _joined_text(claims: tuple[Claim, ...]) -> str:
     return " ".join(text for claim in claims for text in texts(claim.value))
 
 
@@ -77,7 +77,7 @@ def container_started_without_gpus(job: Job) -> Iterator[Verdict]:
     hence medium confidence. A training command whose image and options name no accelerator is left alone.
     """
     for claim, scope, launch in _containers(job):
-        sign = _wants_gpus(job, claim, scope, launch)
+        sign = _gpu_sign(job, claim, scope, launch)
         if not sign:
             continue
         given = job.setting("container_gpus", scope)
@@ -86,7 +86,7 @@ def container_started_without_gpus(job: Job) -> Iterator[Verdict]:
         elif given:
             yield passed(scope.launch)
         elif claim.spelling.startswith(("apptainer", "singularity")) and not _NVIDIA.search(
-            f"{sign} {_text((claim,))}".lower()
+            f"{sign} {_joined_text((claim,))}".lower()
         ):
             yield unknown(
                 scope.launch, f"whether the image of {quoted(claim)} is for NVIDIA's GPUs is unknown", at=claim
@@ -109,12 +109,12 @@ def _remedy(claim: Claim, option: str, key: str, *, apptainer: str = "") -> str:
     return f"Add `{option}` in front of the image."
 
 
-def _wants_gpus(job: Job, claim: Claim, scope: Scope, launch: Launch | None) -> str:
+def _gpu_sign(job: Job, claim: Claim, scope: Scope, launch: Launch | None) -> str:
     """Return the sign that a container trains on GPUs; empty without one."""
-    command = _text(job.setting("container_command", scope))
+    command = _joined_text(job.setting("container_command", scope))
     if _OTHER_WORK.search(command) or not (launch is not None or _TRAINING.search(command)):
         return ""
-    image = _text((claim,)).lower()
+    image = _joined_text((claim,)).lower()
     if _NO_ACCELERATOR.search(image):
         return ""
     if _ACCELERATED.search(image):
@@ -188,8 +188,8 @@ def _sharing_processes(job: Job, scope: Scope, launch: Launch | None) -> tuple[C
     """Return the claim that several processes share the container's memory, and their description; None without one."""
     if launch is not None:
         shares = not _is_without_nccl(job, scope, launch)
-        return (_ranks(_several_ranks(job, launch)) if shares else None) or _workers(job, scope)
-    command = _text(job.setting("container_command", scope)).strip()
+        return (_several_ranks_claim(_several_ranks(job, launch)) if shares else None) or _workers(job, scope)
+    command = _joined_text(job.setting("container_command", scope)).strip()
     if _TRAINING.search(command) and (found := _workers(job, scope)) is not None:
         return found
     if (command and not _SHELLS.match(command)) or not job.setting("container_gpus", scope):
@@ -198,7 +198,7 @@ def _sharing_processes(job: Job, scope: Scope, launch: Launch | None) -> tuple[C
     path = scope.launch.rpartition(":")[0]
     for other in job.launches:
         if other.id not in inside and other.span.path == path and "srun" not in other.wrappers:
-            typed = _ranks(_several_ranks(job, other))
+            typed = _several_ranks_claim(_several_ranks(job, other))
             if typed is not None:
                 return typed
     return None
@@ -209,17 +209,17 @@ def _is_without_nccl(job: Job, scope: Scope, launch: Launch) -> bool:
     if job.setting("container_gpus", scope):
         return False
     backends = {text for claim in job.about("backend", launch.scope) for text in texts(claim.value)}
-    image = _text(job.setting("container_run", scope))
+    image = _joined_text(job.setting("container_run", scope))
     return bool(backends and backends <= _WITHOUT_NCCL) or _CPU_IMAGE.search(image) is not None
 
 
-def _ranks(claim: Claim | None) -> tuple[Claim, str] | None:
+def _several_ranks_claim(claim: Claim | None) -> tuple[Claim, str] | None:
     return None if claim is None else (claim, f"{joined(numbers(claim.value))} ranks")
 
 
 def _workers(job: Job, scope: Scope) -> tuple[Claim, str] | None:
     for claim in job.setting("container_command", scope):
-        counts = [int(number) for number in _WORKERS.findall(_text((claim,)))]
+        counts = [int(number) for number in _WORKERS.findall(_joined_text((claim,)))]
         if counts and counts[-1] > 1:
             return claim, f"{counts[-1]} loader workers"
     return None
@@ -315,11 +315,11 @@ def rdma_devices_without_locked_memory(job: Job) -> Iterator[Verdict]:
     Known limits: A daemon that raises the limit for all containers (default-ulimits) is not seen.
     """
     for claim, scope, _ in _containers(job):
-        devices = [each for each in job.setting("host_path", scope) if "/dev/infiniband" in _text((each,))]
+        devices = [each for each in job.setting("host_path", scope) if "/dev/infiniband" in _joined_text((each,))]
         if not devices:
             continue
         locked = job.setting("container_memlock", scope)
-        capable = [each for each in job.about("pod_capability", scope) if _locks(each)]
+        capable = [each for each in job.about("pod_capability", scope) if _raises_memlock(each)]
         if any(isinstance(each.value, Unresolved) for each in (*locked, *job.about("pod_capability", scope))):
             yield unknown(scope.launch, "the limit of locked memory is known only at run time", at=devices[0])
         elif locked or capable:
@@ -365,9 +365,9 @@ def container_without_rdma_devices(job: Job) -> Iterator[Verdict]:
         disabled = any(texts(each.value) == ("1",) for each in job.setting("env.NCCL_IB_DISABLE", scope))
         if launch is None or not wanted or disabled or not re.match(r"docker|podman|nerdctl", claim.spelling):
             continue
-        devices = [each for each in job.about("host_path", scope) if "/dev/infiniband" in _text((each,))]
+        devices = [each for each in job.about("host_path", scope) if "/dev/infiniband" in _joined_text((each,))]
         unread = [each for each in job.about("host_path", scope) if isinstance(each.value, Unresolved)]
-        capable = [each for each in job.about("pod_capability", scope) if "PRIVILEGED" in _text((each,)).upper()]
+        capable = [each for each in job.about("pod_capability", scope) if "PRIVILEGED" in _joined_text((each,)).upper()]
         spanned, _ = nodes_spanned(job, launch)
         if devices or capable:
             yield passed(scope.launch)
@@ -389,5 +389,5 @@ def container_without_rdma_devices(job: Job) -> Iterator[Verdict]:
 _LOCKING = ("IPC_LOCK", "ALL", "SYS_RESOURCE", "PRIVILEGED")
 
 
-def _locks(claim: Claim) -> bool:
+def _raises_memlock(claim: Claim) -> bool:
     return any(text.upper().removeprefix("CAP_") in _LOCKING for text in texts(claim.value))

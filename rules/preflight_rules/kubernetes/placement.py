@@ -47,11 +47,11 @@ def pod_larger_than_instance(job: Job) -> Iterator[Verdict]:
         for role in workload.roles:
             # A GPU that is cut into instances counts several times.
             gpus = tuple(claim for claim in role.in_force("pod_gpus") if "/mig-" not in claim.spelling)
-            labels = [claim for claim in role.every("node_label") if _sizes(claim)]
+            labels = [claim for claim in role.every("node_label") if _instance_sizes(claim)]
             if not gpus or not labels:
                 continue
             verdict = undecided(workload.id, gpus)
-            wanted, most = numbers(job_value(gpus)), max(_sizes(labels[0]))
+            wanted, most = numbers(job_value(gpus)), max(_instance_sizes(labels[0]))
             if verdict is None and wanted and min(wanted) > most:
                 verdict = failed(
                     workload.id,
@@ -63,7 +63,7 @@ def pod_larger_than_instance(job: Job) -> Iterator[Verdict]:
             yield verdict or passed(workload.id)
 
 
-def _sizes(claim: Claim) -> tuple[int, ...]:
+def _instance_sizes(claim: Claim) -> tuple[int, ...]:
     """Return the GPUs of every machine type that a label names; empty if one is unknown."""
     found = []
     for text in texts(claim.value):
@@ -102,7 +102,7 @@ def job_larger_than_quota(job: Job) -> Iterator[Verdict]:
     for workload in workloads(job) if len({claim.scope.launch for claim in quotas}) == 1 else ():
         if not _same_namespace(job, workload, quotas[0]):
             continue
-        verdict = _larger_than(workload, quotas, "never grants more")
+        verdict = _quota_verdict(workload, quotas, "never grants more")
         if verdict is not None:
             # A quota or a job that names no namespace may be applied to any.
             theirs = [claim for claim in job.about("namespace") if claim.scope == quotas[0].scope]
@@ -110,7 +110,7 @@ def job_larger_than_quota(job: Job) -> Iterator[Verdict]:
             yield verdict if certain or verdict.severity is None else replace(verdict, severity=Severity.WARNING)
 
 
-def _larger_than(workload: Workload, quotas: Sequence[Claim], why: str) -> Verdict | None:
+def _quota_verdict(workload: Workload, quotas: Sequence[Claim], why: str) -> Verdict | None:
     """Judge whether all pods together request more GPUs than a quota; None if they request none."""
     pods = [(role, role.in_force("pod_gpus") or role.in_force("pod_gpu_requests")) for role in workload.roles]
     requesting = [(role, gpus) for role, gpus in pods if gpus]
@@ -246,7 +246,7 @@ def job_larger_than_queue(job: Job) -> Iterator[Verdict]:
     """
     for workload in workloads(job):
         quotas = workload.in_force("queue_gpus")
-        verdict = _larger_than(workload, quotas, "of its queue never admits more") if quotas else None
+        verdict = _quota_verdict(workload, quotas, "of its queue never admits more") if quotas else None
         if verdict is not None:
             yield verdict
 
@@ -449,7 +449,7 @@ def mesh_proxy_may_join_pods(job: Job) -> Iterator[Verdict]:
             yield undecided_verdict
             continue
         name = (texts(namespaces[0].value) or ("",))[0]
-        open_roles = [role for role in workload.roles if not _is_off(workload, role)]
+        open_roles = [role for role in workload.roles if not _disables_injection(workload, role)]
         without = {value for claim in workload.in_force("namespace_without_mesh") for value in claim.alternatives}
         if without == {True}:
             open_roles = []
@@ -468,7 +468,7 @@ def mesh_proxy_may_join_pods(job: Job) -> Iterator[Verdict]:
         )
 
 
-def _is_off(workload: Workload, role: Role) -> bool:
+def _disables_injection(workload: Workload, role: Role) -> bool:
     """Return whether the pod template disables injection; only a TrainJob passes its own annotations to the pods."""
     stated = [
         claim for claim in role.every("mesh_injection") if claim.scope.role == role.name or workload.kind == "TrainJob"
@@ -739,14 +739,14 @@ def host_name_of_no_pod(job: Job) -> Iterator[Verdict]:
                 if undecided_verdict := undecided(scope.launch, (claim,), launch):
                     yield undecided_verdict
                 elif own and unnamed:
-                    yield _named_in_vain(workload, names[0], claim, unnamed[0])
+                    yield _nameless_pods_finding(workload, names[0], claim, unnamed[0])
                 elif wrong is not None:
-                    yield _named_wrongly(workload, names[0], claim, wrong)
+                    yield _wrong_name_finding(workload, names[0], claim, wrong)
                 elif own:
                     yield passed(scope.launch)
 
 
-def _named_in_vain(workload: Workload, name: str, claim: Claim, unnamed: Claim) -> Verdict:
+def _nameless_pods_finding(workload: Workload, name: str, claim: Claim, unnamed: Claim) -> Verdict:
     """Return the failure of a host name whose object gives its pods no names."""
     is_job = unnamed.span == workload.head.span
     why = "the template has no `subdomain`" if is_job else placed(unnamed)
@@ -762,7 +762,7 @@ def _named_in_vain(workload: Workload, name: str, claim: Claim, unnamed: Claim) 
     )
 
 
-def _named_wrongly(workload: Workload, name: str, claim: Claim, wrong: str) -> Verdict:
+def _wrong_name_finding(workload: Workload, name: str, claim: Claim, wrong: str) -> Verdict:
     hosts = workload.hosts
     # The operator names this domain after the object, and every name in it.
     in_own_domain = wrong.partition(".")[2].partition(".")[0] == name and all(f".{name}" in host for host in hosts[:1])

@@ -94,19 +94,19 @@ def shared_memory_not_enlarged(job: Job) -> Iterator[Verdict]:
         if workload.kind.startswith("Ray"):
             continue
         verdicts = [
-            (role, _shm(workload, role, why)) for role in workload.trainers if (why := _wants_shm(workload, role))
+            (role, _shm(workload, role, why)) for role in workload.trainers if (why := _shm_reason(workload, role))
         ]
         # One finding: the same volume is missing in the templates of all roles, and it names each.
         faults = [(role, verdict) for role, verdict in verdicts if verdict.status is Status.FAIL]
         if len(faults) > 1:
             also = tuple((role.count, role.name) for role, _ in faults[:4])
             first = faults[0][0]
-            yield _shm(workload, first, _wants_shm(workload, first), also=also)
+            yield _shm(workload, first, _shm_reason(workload, first), also=also)
         else:
             yield from (verdict for _, verdict in faults or verdicts)
 
 
-def _wants_shm(workload: Workload, role: Role) -> str:
+def _shm_reason(workload: Workload, role: Role) -> str:
     """Return why a role's pods need /dev/shm; empty if they do not, or if that is unknown."""
     if role.gpus and min(role.gpus) > 1:
         return f"{joined(role.gpus)} GPUs in each pod"
@@ -565,10 +565,10 @@ def preemptible_nodes_without_resume(job: Job) -> Iterator[Verdict]:
             spot = [c for c in role.every("node_label") if any(_SPOT.fullmatch(text) for text in texts(c.value))]
             if not spot:
                 continue
-            yield _on_spot(workload, spot[0])
+            yield _spot_verdict(workload, spot[0])
 
 
-def _on_spot(workload: Workload, spot: Claim) -> Verdict:
+def _spot_verdict(workload: Workload, spot: Claim) -> Verdict:
     launches = [
         launch for _, scope in workload.launches() for launch in workload.job.launches if launch.id == scope.launch
     ]

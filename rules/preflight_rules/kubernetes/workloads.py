@@ -246,7 +246,7 @@ def image_differs_between_roles(job: Job) -> Iterator[Verdict]:
 
     Known limits: Two tags may name the same image.
     """
-    for workload, images, unknown_verdict in _of_trainers(job, "pod_image"):
+    for workload, images, unknown_verdict in _trainer_claims(job, "pod_image"):
         first = images[0]
         other = next((claim for claim in images if claim.value != first.value), None)
         if unknown_verdict is not None:
@@ -548,11 +548,11 @@ def gpus_differ_between_roles(job: Job) -> Iterator[Verdict]:
 
     Known limits: A job whose roles do different work on purpose is reported too.
     """
-    for workload, limits, unknown_verdict in _of_trainers(job, "pod_gpus"):
+    for workload, limits, unknown_verdict in _trainer_claims(job, "pod_gpus"):
         yield unknown_verdict or _verdict_on_limits(workload.id, limits)
 
 
-def _of_trainers(job: Job, quantity: str) -> Iterator[tuple[Workload, list[Claim], Verdict | None]]:
+def _trainer_claims(job: Job, quantity: str) -> Iterator[tuple[Workload, list[Claim], Verdict | None]]:
     """Yield workloads whose trainers run one program, with a claim of each, and a verdict if one is unknown."""
     for workload in workloads(job):
         trainers = workload.trainers
@@ -720,7 +720,7 @@ def gang_waits_for_ordered_start(job: Job) -> Iterator[Verdict]:
         by = wanted[0] if wanted else gangs[0]
         yield failed(
             workload.id,
-            f"{placed(by)} holds pods back until {needed} exist, but {_ordered_by(workload)} creates"
+            f"{placed(by)} holds pods back until {needed} exist, but {_start_order_text(workload)} creates"
             f" {counted(first, 'pod')} first ({quoted(order[0])}) and the rest once they run: both wait forever.",
             at=by,
             also=((order[0], f"created first: {first}"),),
@@ -728,11 +728,11 @@ def gang_waits_for_ordered_start(job: Job) -> Iterator[Verdict]:
         )
 
 
-def _ordered_by(workload: Workload) -> str:
+def _start_order_text(workload: Workload) -> str:
     return "kubedl" if workload.group == "training.kubedl.io" else f"the {workload.kind}"
 
 
-def _worker(workload: Workload) -> Role | None:
+def _worker_role(workload: Workload) -> Role | None:
     return next((role for role in workload.roles if role.name.lower() == "worker"), None)
 
 
@@ -758,7 +758,7 @@ def mpi_slots_exceed_worker(job: Job) -> Iterator[Verdict]:
     Known limits: A rank that needs less than one core is not recognized.
     """
     for workload in workloads(job):
-        slots, worker = workload.in_force("slots_per_worker"), _worker(workload)
+        slots, worker = workload.in_force("slots_per_worker"), _worker_role(workload)
         if not slots or worker is None:
             continue
         what = "GPUs" if worker.in_force("pod_gpus") else "CPU cores"
@@ -768,7 +768,7 @@ def mpi_slots_exceed_worker(job: Job) -> Iterator[Verdict]:
         if undecided_verdict := undecided(workload.id, (*slots, *resources)):
             yield undecided_verdict
             continue
-        wanted, most = numbers(job_value(slots)), _most(resources)
+        wanted, most = numbers(job_value(slots)), _largest_amount(resources)
         if wanted and min(wanted) > max(most, 1):
             yield failed(
                 workload.id,
@@ -782,7 +782,7 @@ def mpi_slots_exceed_worker(job: Job) -> Iterator[Verdict]:
             yield passed(workload.id)
 
 
-def _most(claims: tuple[Claim, ...]) -> float:
+def _largest_amount(claims: tuple[Claim, ...]) -> float:
     return max(float(str(item)) for claim in claims for item in claim.alternatives)
 
 
@@ -806,14 +806,14 @@ def mpi_ranks_unlike_slots(job: Job) -> Iterator[Verdict]:
     the launcher itself is a worker.
     """
     for workload in workloads(job):
-        worker = _worker(workload)
+        worker = _worker_role(workload)
         if workload.kind != "MPIJob" or worker is None:
             continue
         for _, scope in workload.launches():
             tasks = job.setting("tasks", scope)
             if not tasks or _places_ranks(job, scope.launch):
                 continue
-            yield _ranks(workload, worker, tasks[0], workload.in_force("slots_per_worker"))
+            yield _rank_verdict(workload, worker, tasks[0], workload.in_force("slots_per_worker"))
 
 
 def _places_ranks(job: Job, launch: str) -> bool:
@@ -823,7 +823,7 @@ def _places_ranks(job: Job, launch: str) -> bool:
     return any(claim.scope.launch == launch for claim in (*job.about("tasks_per_node"), *job.about("hosts")))
 
 
-def _ranks(workload: Workload, worker: Role, tasks: Claim, slots: tuple[Claim, ...]) -> Verdict:
+def _rank_verdict(workload: Workload, worker: Role, tasks: Claim, slots: tuple[Claim, ...]) -> Verdict:
     if undecided_verdict := undecided(workload.id, (tasks, worker.count, *slots)):
         return undecided_verdict
     ranks, workers = known_number(tasks.value), known_number(worker.count.value)

@@ -128,7 +128,7 @@ def accelerate_processes_counted_per_machine(question: Question[Setup]) -> Verdi
     if count < 2:
         machine_gpus = _machine_gpus(setup) if setup.launch is None else None
         many = machine_gpus is not None and total > machine_gpus[1]
-        return _more_than_gpus(setup, world[0], machine_gpus, total) if many and machine_gpus is not None else None
+        return _gpu_count_verdict(setup, world[0], machine_gpus, total) if many and machine_gpus is not None else None
     return _total_finding(setup, world[0], machines[0], total, count)
 
 
@@ -166,7 +166,7 @@ def _total_finding(setup: Setup, world: Claim, machines: Claim, total: int, coun
             severity=Severity.WARNING,
         )
     if setup.launch is None and machine_gpus is not None and each > machine_gpus[1]:
-        return _more_than_gpus(setup, world, machine_gpus, each)
+        return _gpu_count_verdict(setup, world, machine_gpus, each)
     if rest:
         return failed(
             setup.subject,
@@ -180,7 +180,7 @@ def _total_finding(setup: Setup, world: Claim, machines: Claim, total: int, coun
     return passed(setup.subject)
 
 
-def _more_than_gpus(setup: Setup, world: Claim, machine_gpus: tuple[Claim, int], each: int) -> Verdict:
+def _gpu_count_verdict(setup: Setup, world: Claim, machine_gpus: tuple[Claim, int], each: int) -> Verdict:
     """Return the verdict on a configuration without a launch; with one, GPU001 reports it."""
     return failed(
         setup.subject,
@@ -466,8 +466,8 @@ def accelerate_unknown_key(job: Job) -> Iterator[Verdict]:
         if section:
             near = _similar_key_of_section(section, key)
             if near:
-                yield _misspelt(claim, key, near, section)
-        elif key in known and not _is_gone(key, version):
+                yield _misspelt_finding(claim, key, near, section)
+        elif key in known and not _lacks_key(key, version):
             yield passed(claim.span.path)
         else:
             near = _similar_key(key, known)
@@ -476,7 +476,7 @@ def accelerate_unknown_key(job: Job) -> Iterator[Verdict]:
                 f"{quoted(claim)} is not a key of Accelerate's configuration: `accelerate launch` rejects the file.",
                 at=claim,
                 remedy=f"Write {near}." if near else "Remove the key.",
-                fix=_renamed(claim, key, near),
+                fix=_rename_fix(claim, key, near),
             )
 
 
@@ -484,7 +484,7 @@ def _known_keys() -> frozenset[str]:
     return load_table("accelerate_config").names() | _CONVERTED
 
 
-def _is_gone(key: str, version: str) -> bool:
+def _lacks_key(key: str, version: str) -> bool:
     """Return whether the release that the job's files pin no longer has the key, or does not have it yet."""
     row = load_table("accelerate_config").find(key)
     return (
@@ -492,18 +492,18 @@ def _is_gone(key: str, version: str) -> bool:
     )
 
 
-def _misspelt(claim: Claim, key: str, near: str, section: str) -> Verdict:
+def _misspelt_finding(claim: Claim, key: str, near: str, section: str) -> Verdict:
     return failed(
         claim.span.path,
         f"`{key}` in {section} is not a key that Accelerate reads, and is ignored: {near} keeps its default.",
         at=claim,
         remedy=f"Write {near}.",
         severity=Severity.WARNING,
-        fix=_renamed(claim, key, near),
+        fix=_rename_fix(claim, key, near),
     )
 
 
-def _renamed(claim: Claim, key: str, near: str) -> Fix | None:
+def _rename_fix(claim: Claim, key: str, near: str) -> Fix | None:
     """Return an unsafe fix, because the setting then takes effect and the intended key is a guess."""
     return make_fix(f"rename {key} to {near}", replace_text(claim, key, near), safe=False) if near else None
 
@@ -703,7 +703,7 @@ def accelerate_machines_disagree(job: Job) -> Iterator[Verdict]:
     found = [setup for setup in setups(job) if _has_machine_rank(setup) and several(setup)]
     alone = [setup for setup in found if setup.launch is None]
     for setup in alone:
-        verdict = _in_range(setup)
+        verdict = _rank_range_verdict(setup)
         if verdict is not None:
             yield verdict
     places = {(setup.path or (setup.launch.span.path if setup.launch else "")) for setup in found}
@@ -711,9 +711,9 @@ def accelerate_machines_disagree(job: Job) -> Iterator[Verdict]:
         if not alone:
             yield not_applicable(job.name, "no two configurations are for the machines of one job")
         return
-    yield _ranks(found)
+    yield _ranks_verdict(found)
     for quantity, meaning in _EQUAL.items():
-        verdict = _equal(found, quantity, meaning)
+        verdict = _equality_verdict(found, quantity, meaning)
         if verdict is not None:
             yield verdict
 
@@ -731,7 +731,7 @@ def _has_machine_rank(setup: Setup) -> bool:
     return any(claim.strength > Strength.DEFAULT for claim in setup.claims("node_rank"))
 
 
-def _in_range(setup: Setup) -> Verdict | None:
+def _rank_range_verdict(setup: Setup) -> Verdict | None:
     """Return the verdict on a configuration without a launch; RDV005 reports launch lines."""
     ranks, machines = setup.claims("node_rank"), setup.claims("nodes")
     if undecided_verdict := undecided(setup.subject, (*ranks, *machines)):
@@ -750,7 +750,7 @@ def _in_range(setup: Setup) -> Verdict | None:
     )
 
 
-def _ranks(found: Sequence[Setup]) -> Verdict:
+def _ranks_verdict(found: Sequence[Setup]) -> Verdict:
     subject = join_some([setup.subject for setup in found], 1)
     claims = [setup.claims("node_rank")[0] for setup in found]
     if undecided_verdict := undecided(subject, claims):
@@ -770,7 +770,7 @@ def _ranks(found: Sequence[Setup]) -> Verdict:
     return passed(subject)
 
 
-def _equal(found: Sequence[Setup], quantity: str, meaning: str) -> Verdict | None:
+def _equality_verdict(found: Sequence[Setup], quantity: str, meaning: str) -> Verdict | None:
     if found[0].launch is not None and quantity != "world_size":
         return None
     stated = [(setup, setup.claims(quantity)) for setup in found if setup.claims(quantity)]
@@ -781,11 +781,11 @@ def _equal(found: Sequence[Setup], quantity: str, meaning: str) -> Verdict | Non
     for setup, theirs in others:
         if undecided_verdict := undecided(subject, (*ours, *theirs), quantity=meaning):
             return undecided_verdict
-        one, second = _values(ours), _values(theirs)
+        one, second = _claimed_values(ours), _claimed_values(theirs)
         if _is_first_machine(first, ours) or _is_first_machine(setup, theirs):
             continue
         if one and second and not one & second:
-            devices = _devices(first), _devices(setup)
+            devices = _device_claim(first), _device_claim(setup)
             return failed(
                 subject,
                 f"{quoted(ours[0])} here and {quoted(theirs[0])} in {where(theirs[0])} differ in {meaning},"
@@ -801,7 +801,7 @@ def _equal(found: Sequence[Setup], quantity: str, meaning: str) -> Verdict | Non
     return passed(subject)
 
 
-def _values(claims: Sequence[Claim]) -> set[object]:
+def _claimed_values(claims: Sequence[Claim]) -> set[object]:
     value = job_value(claims)
     return set(numbers(value) or texts(value))
 
@@ -811,7 +811,7 @@ def _is_first_machine(setup: Setup, claims: Sequence[Claim]) -> bool:
     return setup.number("node_rank") == 0 and any(is_loopback(text) for c in claims for text in texts(c.value))
 
 
-def _devices(setup: Setup) -> Claim | None:
+def _device_claim(setup: Setup) -> Claim | None:
     return next(iter(setup.claims("env.CUDA_VISIBLE_DEVICES")), None)
 
 

@@ -52,7 +52,7 @@ def reaching_launcher_started_on_each_node(job: Job) -> Iterator[Verdict]:
         spread = next((name for name in launch.wrappers if name in _START_ON_EACH_NODE), None)
         if launch.launcher not in _START_ALL_NODES or spread is None:
             continue
-        counts = _copies(job, launch)
+        counts = _copy_claims(job, launch)
         undecided_verdict = undecided(launch.id, counts[:1], launch)
         itself = job.setting("each_node_itself", launch.scope) or job.setting("node_rank", launch.scope)
         if itself or job.setting("single_node_step", launch.scope):
@@ -74,7 +74,7 @@ def reaching_launcher_started_on_each_node(job: Job) -> Iterator[Verdict]:
             )
 
 
-def _copies(job: Job, launch: Launch) -> tuple[Claim, ...]:
+def _copy_claims(job: Job, launch: Launch) -> tuple[Claim, ...]:
     """Return the claims that state how often the launcher is started; empty if once or unknown."""
     open_ones: tuple[Claim, ...] = ()
     for name in ("tasks", "tasks_per_node", "nodes"):
@@ -303,38 +303,38 @@ def rank_started_twice(job: Job) -> Iterator[Verdict]:
     known, so a missing one is not reported.
     """
     for processes in processes_of_ranks(job):
-        yield _sizes(processes)
+        yield _sizes_verdict(processes)
         yield _ranks_verdict(processes)
-    yield from _numbers_taken(job)
+    yield from _number_verdicts(job)
 
 
-def _numbers_taken(job: Job) -> Iterator[Verdict]:
+def _number_verdicts(job: Job) -> Iterator[Verdict]:
     """Judge whether processes that a script starts for one group have different ranks."""
     found: dict[tuple[str, Value], list[tuple[Launch, Claim]]] = {}
     for launch in job.launches:
         for claim in job.about("taken_number", launch.scope):
             found.setdefault((launch.program, claim.because[0].value), []).append((launch, claim))
     for taken in found.values():
-        if all(joined(texts(claim.value)) in _numbers_given(job, launch) for launch, claim in taken):
+        if all(joined(texts(claim.value)) in _given_numbers(job, launch) for launch, claim in taken):
             # The numbers that the script gives are judged as such.
             continue
         first: dict[Value, Launch] = {}
         subject = f"{taken[0][0].id}: number of the process"
         for launch, claim in taken:
             if claim.value in first:
-                yield _same_number(subject, taken, claim, (first[claim.value], launch))
+                yield _same_number_finding(subject, taken, claim, (first[claim.value], launch))
                 break
             first[claim.value] = launch
         else:
             yield passed(subject)
 
 
-def _numbers_given(job: Job, launch: Launch) -> list[str]:
+def _given_numbers(job: Job, launch: Launch) -> list[str]:
     values = (job.value(quantity, launch.scope) for quantity in ("rank", "given_rank", "ps_index"))
     return [joined(numbers(value)) for value in values]
 
 
-def _same_number(
+def _same_number_finding(
     subject: str, taken: Sequence[tuple[Launch, Claim]], claim: Claim, launches: tuple[Launch, Launch]
 ) -> Verdict:
     same = sum(other.value == claim.value for _, other in taken)
@@ -351,7 +351,7 @@ def _same_number(
     )
 
 
-def _sizes(processes: Sequence[RankedProcess]) -> Verdict:
+def _sizes_verdict(processes: Sequence[RankedProcess]) -> Verdict:
     subject = f"{processes[0].launch.id} and {len(processes) - 1} more: number of ranks"
     different = first_difference(subject, [(p.launch, p.size) for p in processes], "the number of ranks")
     if different is None or isinstance(different, Verdict):
@@ -488,11 +488,11 @@ def gpu_given_to_two_starts(job: Job) -> Iterator[Verdict]:
                 yield passed(launch.id)
             else:
                 undecided_verdict = undecided(launch.id, (visible[0], claim), launch)
-                yield undecided_verdict or _devices(launch, visible[0], claim)
+                yield undecided_verdict or _devices_finding(launch, visible[0], claim)
         users.append((launch, visible[0]))
 
 
-def _devices(launch: Launch, claim: Claim, other: Claim) -> Verdict:
+def _devices_finding(launch: Launch, claim: Claim, other: Claim) -> Verdict:
     shared = _listed_devices(claim) & _listed_devices(other)
     if not shared:
         return passed(launch.id)

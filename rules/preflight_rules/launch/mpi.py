@@ -28,7 +28,7 @@ def _is_mpirun(launch: Launch) -> bool:
     return "mpirun" in launch.wrappers
 
 
-def _starts_by_itself(stated: Stated[Launch]) -> bool:
+def _chooses_hosts_itself(stated: Stated[Launch]) -> bool:
     """Return whether this is, or may be, Open MPI without a scheduler that gives it the hosts."""
     is_mpich = _implementation(stated.job, stated.launch) == ("mpich",)
     return _is_mpirun(stated.launch) and not _scheduled(stated.job) and not is_mpich
@@ -66,7 +66,7 @@ def _implementation(job: Job, launch: Launch) -> tuple[str, ...]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="mpirun is given no list of hosts",
-    each=launches_with("tasks", _all_hosts, where=_starts_by_itself),
+    each=launches_with("tasks", _all_hosts, where=_chooses_hosts_itself),
 )
 def mpi_hosts_without_slots(question: LaunchQuestion) -> Verdict | None:
     """mpirun starts more processes than it lists hosts, and no host has a number of slots.
@@ -99,10 +99,10 @@ def mpi_hosts_without_slots(question: LaunchQuestion) -> Verdict | None:
         or min(requested) <= max(len(found) for found in lists)
     ):
         return None
-    return _without_slots(launch, tasks[0], hosts[0], min(requested), len(lists[0]))
+    return _missing_slots_finding(launch, tasks[0], hosts[0], min(requested), len(lists[0]))
 
 
-def _without_slots(launch: Launch, tasks: Claim, hosts: Claim, requested: int, available: int) -> Verdict:
+def _missing_slots_finding(launch: Launch, tasks: Claim, hosts: Claim, requested: int, available: int) -> Verdict:
     each, rest = divmod(requested, available)
     in_file = hosts.source == "hostfile"
     wanted = str(each) if not rest else "N"
@@ -125,7 +125,7 @@ def _without_slots(launch: Launch, tasks: Claim, hosts: Claim, requested: int, a
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="mpirun is given no list of hosts",
-    each=launches_with("hosts", also=("nodes",), where=_starts_by_itself),
+    each=launches_with("hosts", also=("nodes",), where=_chooses_hosts_itself),
 )
 def mpi_interface_left_open(question: LaunchQuestion) -> Verdict | None:
     """mpirun starts ranks on several hosts without choosing a network.
@@ -162,12 +162,12 @@ def _network_chosen(job: Job, launch: Launch) -> bool:
             # An unknown transport counts, and one other than TCP: another backend, a list without tcp, or ^tcp.
             if name != "btl" and found != ("ob1",):
                 return True
-            if name == "btl" and (not found or any(_without_tcp(text) for text in found)):
+            if name == "btl" and (not found or any(_avoids_tcp(text) for text in found)):
                 return True
     return False
 
 
-def _without_tcp(text: str) -> bool:
+def _avoids_tcp(text: str) -> bool:
     names = text.lstrip("^").split(",")
     return ("tcp" in names) if text.startswith("^") else ("tcp" not in names)
 
@@ -221,7 +221,7 @@ def mpi_variable_stays_behind(job: Job) -> Iterator[Verdict]:
         if undecided_verdict := undecided(launch.id, (*passed_on, *hosts, *nodes), launch):
             yield undecided_verdict
             continue
-        left = [claim for claim in _exported(job, launch, passed_on[0]) if certainly_several(job_value(nodes))]
+        left = [claim for claim in _exported_claims(job, launch, passed_on[0]) if certainly_several(job_value(nodes))]
         for claim in left[:3]:
             name = claim.quantity.removeprefix("env.")
             yield failed(
@@ -234,12 +234,12 @@ def mpi_variable_stays_behind(job: Job) -> Iterator[Verdict]:
             )
         if not left:
             yield passed(launch.id)
-    for launch, workers in _launched_by_operator(job):
+    for launch, workers in _operator_launches(job):
         passed_on = job.setting("passed_variables", launch.scope)
         if undecided_verdict := undecided(launch.id, (*passed_on, workers), launch):
             yield undecided_verdict
             continue
-        left = _kept_by_launcher(job, launch, workers, passed_on)
+        left = _unforwarded_claims(job, launch, workers, passed_on)
         for claim in left[:3]:
             name = claim.quantity.removeprefix("env.")
             yield failed(
@@ -254,7 +254,7 @@ def mpi_variable_stays_behind(job: Job) -> Iterator[Verdict]:
             yield passed(launch.id)
 
 
-def _launched_by_operator(job: Job) -> Iterator[tuple[Launch, Claim]]:
+def _operator_launches(job: Job) -> Iterator[tuple[Launch, Claim]]:
     """Yield the MPIJobs' launches with Open MPI, and the claim about the number of their workers."""
     for launch in _mpi_launches(job):
         implementations = _implementation(job, launch)
@@ -273,9 +273,9 @@ def _launched_by_operator(job: Job) -> Iterator[tuple[Launch, Claim]]:
                 yield launch, counts[0]
 
 
-def _kept_by_launcher(job: Job, launch: Launch, workers: Claim, passed_on: Sequence[Claim]) -> list[Claim]:
+def _unforwarded_claims(job: Job, launch: Launch, workers: Claim, passed_on: Sequence[Claim]) -> list[Claim]:
     """Return the launcher's variables that mpirun does not pass on and the workers do not set."""
-    names = {str(name) for claim in passed_on for value in claim.alternatives for name in _names(value)}
+    names = {str(name) for claim in passed_on for value in claim.alternatives for name in _as_tuple(value)}
     own = {claim.quantity for claim in job.claims if claim.scope == workers.scope and claim.quantity.startswith("env.")}
     return [
         claim
@@ -288,11 +288,11 @@ def _kept_by_launcher(job: Job, launch: Launch, workers: Claim, passed_on: Seque
     ]
 
 
-def _names(value: object) -> tuple[object, ...]:
+def _as_tuple(value: object) -> tuple[object, ...]:
     return value if isinstance(value, tuple) else ()
 
 
-def _exported(job: Job, launch: Launch, passed_on: Claim) -> list[Claim]:
+def _exported_claims(job: Job, launch: Launch, passed_on: Claim) -> list[Claim]:
     """Return the libraries' variables that the script exports and mpirun does not pass on."""
     names = {str(name) for value in passed_on.alternatives if isinstance(value, tuple) for name in value}
     return [
@@ -397,8 +397,8 @@ def mpirun_as_root(job: Job) -> Iterator[Verdict]:
 _USER = re.compile(r"\s(?:-u|--user)[\s=]")
 
 
-def _granted(quantity: str) -> Asked:
-    """Return the claims about what a Slurm batch script requests in its header."""
+def _header_lookup(quantity: str) -> Asked:
+    """Return a lookup of the Slurm header's claims about a quantity."""
     return lambda job, scope: [
         claim for claim in job.about(quantity) if claim.source == "slurm" and not claim.scope.launch
     ]
@@ -426,7 +426,9 @@ _CHOOSES_SLOTS = re.compile(r"oversubscribe|\bras\b|overload", re.IGNORECASE)
     severity=Severity.WARNING,
     otherwise="no mpirun takes its slots from an allocation of Slurm",
     each=launches_with(
-        "tasks", also=(_granted("tasks"), _granted("tasks_per_node"), _granted("nodes")), where=_takes_slots_of_slurm
+        "tasks",
+        also=(_header_lookup("tasks"), _header_lookup("tasks_per_node"), _header_lookup("nodes")),
+        where=_takes_slots_of_slurm,
     ),
 )
 def mpi_ranks_beyond_slots_of_allocation(question: LaunchQuestion) -> Verdict | None:
@@ -566,10 +568,10 @@ def horovod_elastic_options_conflict(question: LaunchQuestion) -> Verdict | None
     Known limits: The output of the discovery script is not known.
     """
     options = dict(zip(_ELASTIC, question.of, strict=True))
-    return _conflict(question.of.job, question.of.launch, options)
+    return _conflict_verdict(question.of.job, question.of.launch, options)
 
 
-def _conflict(job: Job, launch: Launch, options: dict[str, tuple[Claim, ...]]) -> Verdict | None:
+def _conflict_verdict(job: Job, launch: Launch, options: dict[str, tuple[Claim, ...]]) -> Verdict | None:
     least, most, script = options["min_tasks"], options["max_tasks"], options["host_discovery"]
     tasks, hosts = job.setting("tasks", launch.scope), job.setting("hosts", launch.scope)
     controller = job.setting("controller", launch.scope)

@@ -193,11 +193,11 @@ def launcher_option_value_refused(job: Job) -> Iterator[Verdict]:
     for launch in job.launches:
         for claim in job.about("chosen_value", launch.scope):
             program, tables = _tables(launch, claim)
-            rows = [row for table in tables if (row := _row(claim, table)) is not None]
+            rows = [row for table in tables if (row := _option_row(claim, table)) is not None]
             if not rows:
                 continue
             if any(text.startswith("--") or _is_program(launch, text) for text in texts(claim.value)):
-                yield _without_value(launch, claim, program)
+                yield _missing_value_verdict(launch, claim, program)
                 continue
             if not rows[0].choices and program == launch.launcher and rows[0].dest in _COUNTED.get(launch.launcher, ()):
                 # ARG001 judges these.
@@ -208,13 +208,13 @@ def launcher_option_value_refused(job: Job) -> Iterator[Verdict]:
             elif any(text in words for text in texts(claim.value)):
                 yield passed(launch.id)
             elif not words:
-                yield _number(launch, claim, rows[0], program)
+                yield _number_verdict(launch, claim, rows[0], program)
             else:
                 sure = _is_known_release(job, tables[0])
                 yield _refused(launch, claim, words, program, sure=sure)
 
 
-def _row(claim: Claim, table: Generated) -> Row | None:
+def _option_row(claim: Claim, table: Generated) -> Row | None:
     return table.find(claim.spelling.replace("=", " ").split()[0])
 
 
@@ -223,7 +223,7 @@ def _is_program(launch: Launch, text: str) -> bool:
     return not launch.program and text.endswith(".py")
 
 
-def _without_value(launch: Launch, claim: Claim, program: str) -> Verdict:
+def _missing_value_verdict(launch: Launch, claim: Claim, program: str) -> Verdict:
     name, _, following = " ".join(claim.spelling.split()).partition(" ")
     if following.startswith("--"):
         fault = f"but the option {following} follows: {program} stops with `expected one argument`"
@@ -237,7 +237,7 @@ def _without_value(launch: Launch, claim: Claim, program: str) -> Verdict:
     )
 
 
-def _number(launch: Launch, claim: Claim, row: Row, program: str) -> Verdict:
+def _number_verdict(launch: Launch, claim: Claim, row: Row, program: str) -> Verdict:
     """Judge whether the parser can convert the value, and the program accepts it."""
     convert = int if row.kind == "int" else float
     least, most = _BOUNDS.get(program, {}).get(row.dest, (-math.inf, math.inf))
@@ -330,7 +330,7 @@ def launcher_option_behind_program(job: Job) -> Iterator[Verdict]:
         lists = [value for claim in declared for value in claim.alternatives if isinstance(value, tuple)]
         known = {_bare_name(str(name)) for found in lists for name in found}
         found = [text.partition("=")[0] for text in launch.arguments if text and text.startswith("--")]
-        known |= _given_to_launcher(job, launch)
+        known |= _launcher_options(job, launch)
         found = [text for text in found if _bare_name(text) in (*certain, *possible) and _bare_name(text) not in known]
         # The programs of Paddle's suites have no option of the launcher (ppcls, ppocr, ppdet: `-c FILE -o KEY=VALUE`).
         of_suite = "-c" in launch.arguments and re.search(r"(?:^|/)tools/\w+\.py$", launch.program) is not None
@@ -350,7 +350,7 @@ def launcher_option_behind_program(job: Job) -> Iterator[Verdict]:
             yield passed(launch.id)
 
 
-def _given_to_launcher(job: Job, launch: Launch) -> set[str]:
+def _launcher_options(job: Job, launch: Launch) -> set[str]:
     """Return the launcher's own options. An option that is repeated after the program is meant for the program."""
     return {
         _bare_name(claim.spelling.partition("=")[0].partition(" ")[0])
@@ -476,7 +476,7 @@ def launcher_count_not_a_number(job: Job) -> Iterator[Verdict]:
                     remedy="Write a whole number"
                     + (", with no space before or after the `=`." if word.startswith("=") else "."),
                     severity=Severity.WARNING if blank else None,
-                    fix=_joined_value(claim, word),
+                    fix=_joined_value_fix(claim, word),
                 )
 
 
@@ -484,7 +484,7 @@ def launcher_count_not_a_number(job: Job) -> Iterator[Verdict]:
 _SUBMITTED = frozenset(("ssh", "bsub", "qsub", "sbatch", "sky", "pdsh", "clush"))
 
 
-def _joined_value(claim: Claim, word: str) -> Fix | None:
+def _joined_value_fix(claim: Claim, word: str) -> Fix | None:
     """Return a fix that removes the space in `--trainer_num =1`."""
     blank = re.search(rf"\s+{re.escape(word)}$", claim.spelling) if re.fullmatch(r"=\d+", word) else None
     if blank is None:

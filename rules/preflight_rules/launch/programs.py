@@ -195,7 +195,7 @@ def program_option_unknown(job: Job) -> Iterator[Verdict]:
             yield undecided_verdict
             continue
         known = {str(name) for value in declared[0].alternatives if isinstance(value, tuple) for name in value}
-        given = [text.partition("=")[0] for text in _words(launch)]
+        given = [text.partition("=")[0] for text in _option_words(launch)]
         strange = [name for name in given if not any(each == name or each.startswith(name) for each in known)]
         if strange:
             yield failed(
@@ -249,7 +249,7 @@ def program_refuses_launch(job: Job) -> Iterator[Verdict]:
                 )
 
 
-def _words(launch: Launch) -> Iterator[str]:
+def _option_words(launch: Launch) -> Iterator[str]:
     """Yield the options among a program's arguments up to the first unknown one, after which a word may be a value."""
     for text in launch.arguments:
         if text is None or text == "--":
@@ -371,7 +371,7 @@ def local_rank_option_of_old_torch(job: Job) -> Iterator[Verdict]:
             yield unknown(launch.id, "the options of the script are unknown")
             continue
         spellings = {text for claim in declared for text in texts(claim.value)}
-        if spellings == {"--local_rank"} and _majors(job, launch.scope) not in ({0}, {1}, {0, 1}):
+        if spellings == {"--local_rank"} and _torch_majors(job, launch.scope) not in ({0}, {1}, {0, 1}):
             yield failed(
                 launch.id,
                 f"`--local_rank` is the only form that the script declares ({declared[0].span.path}:"
@@ -379,14 +379,14 @@ def local_rank_option_of_old_torch(job: Job) -> Iterator[Verdict]:
                 at=declared[0],
                 also=((launch, "started here"),),
                 remedy="Start it with torchrun and read os.environ['LOCAL_RANK'], or declare both spellings.",
-                fix=_both_spellings(declared),
+                fix=_both_spellings_fix(declared),
                 severity=None if _definitely_refused(job, launch.scope) else Severity.WARNING,
             )
         else:
             yield passed(launch.id)
 
 
-def _majors(job: Job, scope: Scope) -> set[int]:
+def _torch_majors(job: Job, scope: Scope) -> set[int]:
     """Return the major versions of torch that the files pin; empty unless all are known."""
     pinned = [text for claim in job.about("package", scope) for text in texts(claim.value)]
     releases = [text.partition("==")[2].strip() for text in pinned if text.partition("==")[0].strip() == "torch"]
@@ -396,11 +396,11 @@ def _majors(job: Job, scope: Scope) -> set[int]:
 
 def _definitely_refused(job: Job, scope: Scope) -> bool:
     """Return whether the files pin only torch 2 or newer, and the script's parser stops at unknown options."""
-    new = min(_majors(job, scope), default=0) >= 2
+    new = min(_torch_majors(job, scope), default=0) >= 2
     return new and any(claim.alternatives == (True,) for claim in job.about("strict_arguments", scope))
 
 
-def _both_spellings(declared: Sequence[Claim]) -> Fix | None:
+def _both_spellings_fix(declared: Sequence[Claim]) -> Fix | None:
     """Return a fix that adds the new spelling before the old one: argparse still stores it as `local_rank`."""
     edits = []
     for claim in declared:

@@ -105,7 +105,7 @@ def framework_version_open_on_each_node(job: Job) -> Iterator[Verdict]:
     packages = [package for package in _packages(job) if package.name in _PROTOCOL_FRAMEWORKS]
     applicable = False
     for line in lines:
-        found = {launch.id: (_on_each_node(job, launch, line), launch) for launch in job.launches}
+        found = {launch.id: (_runs_on_each_node(job, launch, line), launch) for launch in job.launches}
         launch = next((launch for sure, launch in found.values() if sure), None)
         maybe = next((launch for sure, launch in found.values() if sure is None), None)
         applicable = applicable or launch is not None or maybe is not None
@@ -149,7 +149,7 @@ def _unresolved(job: Job) -> tuple[Claim, ...]:
     )
 
 
-def _on_each_node(job: Job, launch: Launch, line: Claim) -> bool | None:
+def _runs_on_each_node(job: Job, launch: Launch, line: Claim) -> bool | None:
     """Return whether an install line of the launch's own script runs on every node; None if unknown."""
     value, claims = nodes_spanned(job, launch)
     if launch.span.path != line.span.path or not claims:
@@ -199,7 +199,7 @@ def framework_versions_differ(job: Job) -> Iterator[Verdict]:
                 (release, other)
                 for i, release in enumerate(mine)
                 for other in mine[i + 1 :]
-                if _exclude(release.version, other.version)
+                if _are_exclusive(release.version, other.version)
             ),
             None,
         )
@@ -218,7 +218,7 @@ def framework_versions_differ(job: Job) -> Iterator[Verdict]:
         yield unknown(job.name, f"the version of {quoted(claim)} is known only at run time", at=claim)
 
 
-def _exclude(release: str, other: str) -> bool:
+def _are_exclusive(release: str, other: str) -> bool:
     """Return whether one specifier pins a release that the other excludes."""
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
@@ -338,20 +338,20 @@ def torch_companion_built_for_another_torch(job: Job) -> Iterator[Verdict]:
             yield unknown(job.name, f"the version of {quoted(claim)} is known only at run time", at=claim)
     others = [(p, _FOR_TORCH.search(p.version)) for p in packages if p.name in companions() or "+" in p.version]
     for torch in packages:
-        mine = _minor(torch.version) if torch.name == "torch" else ""
+        mine = _minor_release(torch.version) if torch.name == "torch" else ""
         for other, named in others if mine else ():
             if not _is_same_source(torch.claim, other.claim):
                 continue
             if named is not None:
-                yield _of_wheel(job, torch, other, named["dotted"] or f"{named['major']}.{named['minor']}")
+                yield _wheel_verdict(job, torch, other, named["dotted"] or f"{named['major']}.{named['minor']}")
                 continue
             if other.name not in companions():
                 continue
-            pairs, theirs = built_for(other.name), _minor(other.version)
+            pairs, theirs = built_for(other.name), _minor_release(other.version)
             if mine not in pairs or theirs not in pairs.values():
                 continue
             same = [p for p in packages if p.name == "torch" and p.claim.span.path == other.claim.span.path]
-            if theirs in [pairs.get(_minor(each.version)) for each in same]:
+            if theirs in [pairs.get(_minor_release(each.version)) for each in same]:
                 yield passed(f"{job.name} {other.name}")
                 continue
             wanted = next(release for release, companion in pairs.items() if companion == theirs)
@@ -364,17 +364,17 @@ def torch_companion_built_for_another_torch(job: Job) -> Iterator[Verdict]:
             )
 
 
-def _of_wheel(job: Job, torch: _Package, other: _Package, wanted: str) -> Verdict:
+def _wheel_verdict(job: Job, torch: _Package, other: _Package, wanted: str) -> Verdict:
     """Return the verdict on a wheel that names the release of torch it is built for."""
-    if wanted == _minor(torch.version):
+    if wanted == _minor_release(torch.version):
         return passed(f"{job.name} {other.name}")
     return failed(
         f"{job.name} {other.name}",
         f"{placed(other.claim)} is a wheel for torch {wanted}, but {placed(torch.claim)} requests torch"
-        f" {_minor(torch.version)}: importing it fails with an undefined symbol.",
+        f" {_minor_release(torch.version)}: importing it fails with an undefined symbol.",
         at=other.claim,
         also=((torch.claim, "torch"),),
-        remedy=f"Install the wheel of {other.name} for torch {_minor(torch.version)}.",
+        remedy=f"Install the wheel of {other.name} for torch {_minor_release(torch.version)}.",
     )
 
 
@@ -382,7 +382,7 @@ def _is_same_source(release: Claim, other: Claim) -> bool:
     return release.span.path == other.span.path and release.source == other.source
 
 
-def _minor(specifier: str) -> str:
+def _minor_release(specifier: str) -> str:
     match = re.match(r"(?:={2,3}|~=)(\d+\.\d+)(?![\d])", specifier)
     return match[1] if match else ""
 
@@ -506,7 +506,7 @@ _PATCH = re.compile(r"==(\d+\.\d+)(?:\.\d+)+")
 _NAMED = re.compile(r"(?P<name>[a-z0-9][a-z0-9-]*)(?P<specifier>[=<>~!].*)")
 
 
-class _Named(NamedTuple):
+class _NamedPackage(NamedTuple):
     """A package and the releases that one place allows."""
 
     name: str
@@ -550,11 +550,11 @@ def named_releases_refuse_each_other(job: Job) -> Iterator[Verdict]:
     they are installed one after the other, where only an extra of the package has the requirement (transformers and
     torch), and where the requirements of the release were not read, but those of the newest one of its minor version.
     """
-    named = [package for claim in job.about("package") for package in _read(claim)]
+    named = [package for claim in job.about("package") for package in _named_packages(claim)]
     unresolved = [claim for claim in job.about("package") if isinstance(claim.value, Unresolved)]
     for package in named:
         release = package.release
-        row = _row(package.name, release) if release is not None else None
+        row = _requirements_row(package.name, release) if release is not None else None
         if row is None or release is None or release.is_devrelease:
             # Builds of one day are made for each other.
             continue
@@ -569,10 +569,12 @@ def named_releases_refuse_each_other(job: Job) -> Iterator[Verdict]:
         conflicts = [(other, needs[other.name]) for other in named if other.name in needs and not _is_of_a_day(other)]
         conflicts = [pair for pair in conflicts if _is_listed(job, package) == _is_listed(job, pair[0])]
         conflicts = [
-            (other, needed) for other, needed in conflicts if _refused(job, package, other, needed, named, exact=exact)
+            (other, needed)
+            for other, needed in conflicts
+            if _is_excluded(job, package, other, needed, named, exact=exact)
         ]
         for other, needed in conflicts:
-            shown = _shown(needed)
+            shown = _requirement_text(needed)
             is_error = exact and other.name in certain and _installed_together(job, package.claim, other.claim)
             yield failed(
                 f"{package.name} {release}",
@@ -592,13 +594,13 @@ def named_releases_refuse_each_other(job: Job) -> Iterator[Verdict]:
             yield passed(f"{package.name} {release}")
 
 
-def _is_listed(job: Job, package: _Named) -> bool:
+def _is_listed(job: Job, package: _NamedPackage) -> bool:
     """Return whether the package is named by a list that nothing in the job installs from."""
     read = {reference.target for reference in job.references if reference.role == "requirements"}
     return package.claim.source == "requirements" and package.claim.span.path not in read
 
 
-def _is_of_a_day(package: _Named) -> bool:
+def _is_of_a_day(package: _NamedPackage) -> bool:
     return package.release is not None and package.release.is_devrelease
 
 
@@ -611,7 +613,9 @@ def _lower_bounds(needed: str) -> str:
 _RELEASED_WITH_TORCH = frozenset(("torchvision", "torchaudio", "torchtext", "torchrec"))
 
 
-def _refused(job: Job, package: _Named, other: _Named, needed: str, named: list[_Named], *, exact: bool) -> bool:
+def _is_excluded(
+    job: Job, package: _NamedPackage, other: _NamedPackage, needed: str, named: list[_NamedPackage], *, exact: bool
+) -> bool:
     """Return whether this place, and every other that names the package, excludes a release that another package
     requires.
     """
@@ -635,25 +639,25 @@ def _installed_together(job: Job, one: Claim, other: Claim) -> bool:
     if one.source == other.source == "requirements":
         return not one.span.path.endswith((".yml", ".yaml"))
     return any(
-        _contains(command.span, one.span) and _contains(command.span, other.span)
+        _contains_span(command.span, one.span) and _contains_span(command.span, other.span)
         for command in job.about("installing_line")
         if not any("--no-deps" in words for words in command.alternatives if isinstance(words, tuple))
     )
 
 
-def _contains(outer: Span, inner: Span) -> bool:
+def _contains_span(outer: Span, inner: Span) -> bool:
     starts = (outer.path, outer.line, outer.column) <= (inner.path, inner.line, inner.column)
     return starts and (inner.path, inner.end_line, inner.end_column) <= (outer.path, outer.end_line, outer.end_column)
 
 
-def _read(claim: Claim) -> Iterator[_Named]:
+def _named_packages(claim: Claim) -> Iterator[_NamedPackage]:
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
     for text in texts(claim.value):
         match = _NAMED.fullmatch(text)
         if match is not None:
             try:
-                yield _Named(match["name"], SpecifierSet(match["specifier"]), claim)
+                yield _NamedPackage(match["name"], SpecifierSet(match["specifier"]), claim)
             except InvalidSpecifier:
                 continue
 
@@ -662,7 +666,7 @@ def _read(claim: Claim) -> Iterator[_Named]:
 _PYTHONS = [f"3.{minor}.99" for minor in range(5, 20)]
 
 
-def _excludes(needed: str, other: _Named) -> bool:
+def _excludes(needed: str, other: _NamedPackage) -> bool:
     """Return whether a place allows none of the required releases."""
     from packaging.specifiers import SpecifierSet
 
@@ -680,12 +684,12 @@ def _excludes(needed: str, other: _Named) -> bool:
     )
 
 
-def _shown(needed: str) -> str:
+def _requirement_text(needed: str) -> str:
     """Return the requirement without single excluded releases, unless it consists of them."""
     return ",".join(part for part in reversed(needed.split(",")) if not part.startswith("!=")) or needed
 
 
-def _row(name: str, release: Version) -> dict[str, Any] | None:
+def _requirements_row(name: str, release: Version) -> dict[str, Any] | None:
     """Return the requirements of a release, or of the newest one of its minor version; None if neither was read."""
     from packaging.version import Version
 

@@ -252,23 +252,23 @@ def _consequence(quantity: str, started: tuple[int, ...], wanted: tuple[int, ...
     if len(started) > 1 or len(wanted) > 1:
         return "The two differ in every branch."
     if quantity == "nodes" and need > have:
-        return f"{_range('Node', have, need)} will never join; all others wait until rendezvous times out."
+        return f"{_range_text('Node', have, need)} will never join; all others wait until rendezvous times out."
     if quantity == "nodes":
         if _is_spread(launch):
             return (
-                f"The launcher is also started on {_range('node', need, have)}, which no group includes."
+                f"The launcher is also started on {_range_text('node', need, have)}, which no group includes."
                 if need > 1
                 else f"Each of the {have} nodes trains its own copy."
             )
-        return f"{_range('Node', need, have)} would be idle."
+        return f"{_range_text('Node', need, have)} would be idle."
     if quantity == "world_size" and need > have:
-        return f"{_range('Rank', have, need)} will never be started; all others wait until they time out."
+        return f"{_range_text('Rank', have, need)} will never be started; all others wait until they time out."
     if quantity == "world_size":
-        return f"{_range('Rank', need, have)} would be surplus: rejected or left waiting."
+        return f"{_range_text('Rank', need, have)} would be surplus: rejected or left waiting."
     return "One of the two is wrong."
 
 
-def _range(noun: str, first: int, end: int) -> str:
+def _range_text(noun: str, first: int, end: int) -> str:
     """Return a text such as `Node 4` or `Nodes 4 to 7`."""
     return f"{noun} {first}" if end - first == 1 else f"{noun}s {first} to {end - 1}"
 
@@ -325,12 +325,12 @@ def launch_size_exceeds_bound(job: Job) -> Iterator[Verdict]:
                         reported.add((claim.span, bound.span, verdict.status))
                         yield verdict
     for launch in job.launches:
-        verdict = _within_slots(job, launch) or _within_header(job, launch)
+        verdict = _hostfile_slots_verdict(job, launch) or _header_slots_verdict(job, launch)
         if verdict is not None:
             yield verdict
 
 
-def _within_slots(job: Job, launch: Launch) -> Verdict | None:
+def _hostfile_slots_verdict(job: Job, launch: Launch) -> Verdict | None:
     """Compare the processes of mpirun with the slots of its hostfile, unless it may oversubscribe."""
     tasks = job.setting("tasks", launch.scope)
     slots = [c for c in job.about("host_slots") if c.scope.launch in ("", launch.id)]
@@ -366,7 +366,7 @@ def _within_slots(job: Job, launch: Launch) -> Verdict | None:
     )
 
 
-def _within_header(job: Job, launch: Launch) -> Verdict | None:
+def _header_slots_verdict(job: Job, launch: Launch) -> Verdict | None:
     """Compare the processes of mpirun without a host list with the slots in the header of the batch script."""
     tasks, slots = job.setting("tasks", launch.scope), job.about("batch_slots", launch.scope)
     own = [claim for claim in tasks if claim.source == "mpirun"]
@@ -469,10 +469,10 @@ def processes_differ_between_nodes(job: Job) -> Iterator[Verdict]:
         if len(slots) < 2:
             continue
         undecided_verdict = undecided(launch.id, slots, launch)
-        yield undecided_verdict or _slots(launch, slots)
+        yield undecided_verdict or _judge_slots(launch, slots)
 
 
-def _slots(launch: Launch, slots: Sequence[Claim]) -> Verdict:
+def _judge_slots(launch: Launch, slots: Sequence[Claim]) -> Verdict:
     """Judge whether the hosts of one launch have equal numbers of ranks."""
     other = next((claim for claim in slots if not set(claim.alternatives) & set(slots[0].alternatives)), None)
     if other is None:
@@ -502,7 +502,7 @@ def processes(job: Job, launch: Launch) -> tuple[Claim, ...]:
     return job.setting("processes_per_node", launch.scope)
 
 
-def _several(values: Sequence[Plain], singular: str, many: str = "") -> str:
+def _several_text(values: Sequence[Plain], singular: str, many: str = "") -> str:
     """Return a text such as `1 GPU`, `2 GPUs` or `1 or 2 GPUs`."""
     return counted(joined(values) if tuple(values) != (1,) else 1, singular, many)
 
@@ -528,7 +528,7 @@ def counts_one_machine(total: int, machines: int, devices: int) -> bool:
     return machines > 1 and total == devices
 
 
-def _on_cpu(job: Job, launch: Launch) -> bool:
+def _runs_on_cpu(job: Job, launch: Launch) -> bool:
     """Return whether the ranks use gloo or MPI and so need no GPU each."""
     claims = job.setting("backend", launch.scope)
     found = {text.lower() for claim in claims for text in texts(claim.value)}
@@ -565,7 +565,7 @@ def more_processes_than_gpus(job: Job) -> Iterator[Verdict]:
     """
     for launch in job.launches:
         given, gpu_counts = processes(job, launch), gpus(job, launch)
-        if not given or gpu_counts is None or _on_cpu(job, launch):
+        if not given or gpu_counts is None or _runs_on_cpu(job, launch):
             continue
         value, because = gpu_counts
         if undecided_verdict := undecided(launch.id, (*given, *because), launch):
@@ -580,12 +580,12 @@ def more_processes_than_gpus(job: Job) -> Iterator[Verdict]:
             missing = min(ranks) - max(devices)
             yield failed(
                 launch.id,
-                f"{quoted(given[0])} starts {_several(ranks, 'rank')} on each node, but {placed(because[0])}"
-                f" provides {_several(devices, 'GPU')} there: {_several((missing,), 'rank')} will find none.",
+                f"{quoted(given[0])} starts {_several_text(ranks, 'rank')} on each node, but {placed(because[0])}"
+                f" provides {_several_text(devices, 'GPU')} there: {_several_text((missing,), 'rank')} will find none.",
                 at=given[0],
-                also=((because[0], _several(devices, "GPU")),),
-                remedy=f"Start {_several(devices, 'process', 'processes')} on each node, or request"
-                f" {_several(ranks, 'GPU')}.",
+                also=((because[0], _several_text(devices, "GPU")),),
+                remedy=f"Start {_several_text(devices, 'process', 'processes')} on each node, or request"
+                f" {_several_text(ranks, 'GPU')}.",
                 severity=severity,
             )
         else:
@@ -652,12 +652,12 @@ def gpus_left_idle(job: Job) -> Iterator[Verdict]:
     if ranks and devices and 0 < max(ranks) < min(devices) and not _reported_by_acc001(job, launch, devices):
         yield failed(
             launch.id,
-            f"{quoted(given[0])} starts {_several(ranks, 'rank')} on each node, but {placed(because[0])}"
-            f" provides {_several(devices, 'GPU')} there: {min(devices) - max(ranks)} stay idle.",
+            f"{quoted(given[0])} starts {_several_text(ranks, 'rank')} on each node, but {placed(because[0])}"
+            f" provides {_several_text(devices, 'GPU')} there: {min(devices) - max(ranks)} stay idle.",
             at=given[0],
-            also=((because[0], _several(devices, "GPU")),),
-            remedy=f"Start {_several(devices, 'process', 'processes')} on each node, or request"
-            f" {_several(ranks, 'GPU')}.",
+            also=((because[0], _several_text(devices, "GPU")),),
+            remedy=f"Start {_several_text(devices, 'process', 'processes')} on each node, or request"
+            f" {_several_text(ranks, 'GPU')}.",
         )
     else:
         yield passed(launch.id)
@@ -687,9 +687,9 @@ def device_shown_twice(question: LaunchQuestion) -> Verdict | None:
     """
     claim = question.claims[0]
     lists = [[part.strip() for part in text.split(",")] for each in question.claims for text in texts(each.value)]
-    if not lists or not all(_repeated(devices) for devices in lists):
+    if not lists or not all(_first_repeated(devices) for devices in lists):
         return None
-    device = _repeated(lists[0])
+    device = _first_repeated(lists[0])
     return failed(
         question.subject,
         f"{quoted(claim)} names device {device} {lists[0].count(device)} times.",
@@ -698,7 +698,7 @@ def device_shown_twice(question: LaunchQuestion) -> Verdict | None:
     )
 
 
-def _repeated(devices: list[str]) -> str:
+def _first_repeated(devices: list[str]) -> str:
     """Return the first entry that is repeated; empty if there is none."""
     return next((device for device in devices if device and devices.count(device) > 1), "")
 
@@ -730,17 +730,17 @@ def gpus_of_different_models(job: Job) -> Iterator[Verdict]:
     Known limits: Jobs with parameter servers are not judged: their trainers need not be equally fast. A GPU model is
     known from its name only.
     """
-    yield from (*_parts(job), *_constraints(job), *_pods(job))
+    yield from (*_judge_parts(job), *_judge_constraints(job), *_judge_pods(job))
 
 
-def _parts(job: Job) -> Iterator[Verdict]:
+def _judge_parts(job: Job) -> Iterator[Verdict]:
     """Judge the GPU models of the parts of a heterogeneous Slurm job."""
     parts = job.about("component_gpu_type")
     if len(parts) > 1 and not _has_servers(job):
-        yield _one_model(parts[0].span.path, parts)
+        yield _judge_models(parts[0].span.path, parts)
 
 
-def _constraints(job: Job) -> Iterator[Verdict]:
+def _judge_constraints(job: Job) -> Iterator[Verdict]:
     """Judge constraints and types that leave the GPU model open, over several nodes."""
     seen: set[Claim] = set()
     for launch in job.launches:
@@ -749,7 +749,7 @@ def _constraints(job: Job) -> Iterator[Verdict]:
             if claim.source != "slurm" or claim in seen or _has_servers(job):
                 continue
             seen.add(claim)
-            found = {model for text in texts(claim.value) if "[" not in text for model in _models(text)}
+            found = {model for text in texts(claim.value) if "[" not in text for model in _models_in(text)}
             open_text = any(_EITHER in text for text in texts(claim.value))
             if len(found) < 2 or not open_text:
                 yield passed(launch.id)
@@ -767,7 +767,7 @@ def _constraints(job: Job) -> Iterator[Verdict]:
                 )
 
 
-def _pods(job: Job) -> Iterator[Verdict]:
+def _judge_pods(job: Job) -> Iterator[Verdict]:
     """Judge the node selectors and affinities of the roles that train."""
     for workload in workloads(job):
         trainers = workload.trainers
@@ -781,10 +781,10 @@ def _pods(job: Job) -> Iterator[Verdict]:
         ]
         if servers or not claims or not certainly_several(workload.pods(trainers)):
             continue
-        yield _one_model(workload.id, claims)
+        yield _judge_models(workload.id, claims)
 
 
-def _one_model(subject: str, claims: Sequence[Claim]) -> Verdict:
+def _judge_models(subject: str, claims: Sequence[Claim]) -> Verdict:
     """Judge whether claims about parts of one job name one model."""
     first = claims[0]
     for claim in claims:
@@ -814,10 +814,10 @@ def _one_model(subject: str, claims: Sequence[Claim]) -> Verdict:
 
 def _named_models(claim: Claim) -> set[str]:
     """Return the models that a label, type or constraint allows."""
-    return {model for text in texts(claim.value) for model in _models(text.rpartition("=")[2])}
+    return {model for text in texts(claim.value) for model in _models_in(text.rpartition("=")[2])}
 
 
-def _models(text: str) -> Iterator[str]:
+def _models_in(text: str) -> Iterator[str]:
     for part in text.strip("[]\"'").split(_EITHER):
         gpu = named_gpu(part)
         if gpu is not None:

@@ -173,18 +173,18 @@ def endpoint_malformed(job: Job) -> Iterator[Verdict]:
 
 
 def _form_verdict(subject: str, claim: Claim) -> Verdict:
-    bad = next((entry for entry in endpoints((claim,)) if _fault(entry)), None)
+    bad = next((entry for entry in endpoints((claim,)) if _entry_fault(entry)), None)
     if bad is None:
         return passed(subject)
     return failed(
         subject,
-        f"{quoted(claim)}: `{bad}` {_fault(bad)}; expected host:port.",
+        f"{quoted(claim)}: `{bad}` {_entry_fault(bad)}; expected host:port.",
         at=claim,
         remedy="Write `host:port,host:port`.",
     )
 
 
-def _fault(entry: str) -> str:
+def _entry_fault(entry: str) -> str:
     host, colon, port = entry.rpartition(":")
     if any(sign in entry for sign in "; \t|"):
         return "contains a separator other than a comma"
@@ -261,10 +261,10 @@ def link_local_address(question: LaunchQuestion) -> Verdict | None:
 
     Known limits: Two directly connected nodes may use such addresses on purpose.
     """
-    found = next((c for c in question.claims if any(_link_local(text) for text in _addresses(c))), None)
+    found = next((c for c in question.claims if any(_is_link_local(text) for text in _addresses(c))), None)
     if found is None:
         return None
-    address = next(text for text in _addresses(found) if _link_local(text))
+    address = next(text for text in _addresses(found) if _is_link_local(text))
     return failed(
         question.subject,
         f"{quoted(found)}: {address} is a link-local address, which other nodes cannot reach.",
@@ -280,7 +280,7 @@ def _addresses(claim: Claim) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _link_local(address: str) -> bool:
+def _is_link_local(address: str) -> bool:
     text = address.strip("[]").lower()
     return text.startswith(("169.254.", "fe80:"))
 

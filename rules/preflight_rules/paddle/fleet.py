@@ -25,7 +25,7 @@ def started_by_hand(job: Job) -> bool:
     return any(launch.launcher == "python" for launch in job.launches)
 
 
-def _collective(job: Job, scope: Scope) -> bool | None:
+def _is_collective(job: Job, scope: Scope) -> bool | None:
     """Return whether the job is collective; None if unknown."""
     found = {value for claim in job.about("ps_mode", scope) for value in claim.alternatives}
     if found == {False}:
@@ -228,7 +228,7 @@ def fleet_switch_without_effect(job: Job) -> Iterator[Verdict]:
     for subject, scope, switch in distinct_claims(job, "fleet_switch"):
         name = (texts(switch.value) or ("",))[0]
         optimizers = [c for c in job.about("optimizer", scope) if texts(c.value) != ("",)]
-        collective = _collective(job, scope)
+        collective = _is_collective(job, scope)
         if name not in _COLLECTIVE_ONLY:
             continue
         fitting = _WORKS_WITH.get(name, ())
@@ -318,7 +318,7 @@ def every_trainer_reads_all_files(job: Job) -> Iterator[Verdict]:
             continue
         if claim.alternatives == (True,):
             yield passed(subject)
-        elif _collective(job, scope) is None and not job.about("fleet_calls", scope):
+        elif _is_collective(job, scope) is None and not job.about("fleet_calls", scope):
             yield unknown(subject, f"{quoted(claim)}: the number of trainers that read it is not given", at=claim)
         else:
             yield failed(
@@ -367,7 +367,7 @@ def fleet_degrees_differ_from_world(job: Job) -> Iterator[Verdict]:
             yield undecided_verdict or unknown(subject, "the number of ranks is known only at run time", at=hybrid)
             continue
         given = {c.quantity.rpartition(".")[2]: number for c in degrees for number in numbers(c.value)}
-        products = [_product(given, count) for count in ranks]
+        products = [_degree_product(given, count) for count in ranks]
         if any(product == count for product, count in zip(products, ranks, strict=True)):
             yield passed(subject)
             continue
@@ -412,7 +412,7 @@ def _data_parallel(given: dict[str, int], ranks: int) -> int:
     return max(ranks // (max(given.get("mp_degree", 1), 1) * max(given.get("pp_degree", 1), 1)), 1)
 
 
-def _product(given: dict[str, int], ranks: int) -> int:
+def _degree_product(given: dict[str, int], ranks: int) -> int:
     """Return the product of the degrees. A sharding_degree of 0 counts as 0, any other degree below 1 as 1."""
     return (
         _data_parallel(given, ranks)
@@ -477,7 +477,7 @@ def trainer_degrees_do_not_divide_ranks(job: Job) -> Iterator[Verdict]:
 # The update mode of parameter servers, synchronous or asynchronous, and PaddleRec's configuration: runners and modes.
 
 
-def _modes(job: Job, scope: Scope) -> tuple[Claim, ...]:
+def _mode_claims(job: Job, scope: Scope) -> tuple[Claim, ...]:
     """Return the claims that give the update mode, without defaults where it is set explicitly."""
     found = job.about("ps_update_mode", scope)
     strongest = max((claim.strength for claim in found), default=None)
@@ -512,7 +512,7 @@ def synchronous_steps_of_unequal_trainers(job: Job) -> Iterator[Verdict]:
     ]
     for program in dict.fromkeys(launch.program for launch in trainers):
         group = [launch for launch in trainers if launch.program == program]
-        modes = _modes(job, group[0].scope)
+        modes = _mode_claims(job, group[0].scope)
         seen = [(launch, job.setting("env.CUDA_VISIBLE_DEVICES", launch.scope)) for launch in group]
         if len(group) < 2 or not modes or not all(claims for _, claims in seen):
             continue
@@ -522,7 +522,7 @@ def synchronous_steps_of_unequal_trainers(job: Job) -> Iterator[Verdict]:
         if {text for claim in modes for text in texts(claim.value)} != {"sync"}:
             yield passed(group[0].id)
             continue
-        counts = [(claims[0], _devices(claims[0])) for _, claims in seen]
+        counts = [(claims[0], _device_count(claims[0])) for _, claims in seen]
         least, most = min(counts, key=lambda pair: pair[1]), max(counts, key=lambda pair: pair[1])
         if least[1] == most[1]:
             yield passed(group[0].id)
@@ -537,7 +537,7 @@ def synchronous_steps_of_unequal_trainers(job: Job) -> Iterator[Verdict]:
             )
 
 
-def _devices(claim: Claim) -> int:
+def _device_count(claim: Claim) -> int:
     text = (texts(claim.value) or ("",))[0]
     return len([part for part in text.split(",") if part.strip()])
 
@@ -688,7 +688,7 @@ def _settled_steps(job: Job) -> Iterator[Verdict]:
     severity=Severity.INFO,
     otherwise="nothing gives both the number of trainers and the update mode",
     profile="pedantic",
-    each=subjects_with(lambda job, scope: job.value_claims("ps_workers", scope), _modes),
+    each=subjects_with(lambda job, scope: job.value_claims("ps_workers", scope), _mode_claims),
 )
 def asynchronous_with_one_trainer(question: SubjectQuestion) -> Verdict | None:
     """Servers update asynchronously for a single trainer.

@@ -367,11 +367,11 @@ def distributed_table_not_served(job: Job) -> Iterator[Verdict]:
         for claim in job.about("embedding_distributed", scope):
             verdict = undecided(subject, (claim,))
             if verdict is None and set(claim.alternatives) == {True}:
-                verdict = _not_served(job, subject, scope, claim)
+                verdict = _not_served_finding(job, subject, scope, claim)
             yield verdict or passed(subject)
 
 
-def _not_served(job: Job, subject: str, scope: Scope, claim: Claim) -> Verdict:
+def _not_served_finding(job: Job, subject: str, scope: Scope, claim: Claim) -> Verdict:
     tables = [c for c in job.about("embedding_distributed", scope) if set(c.alternatives) == {True}]
     table = claim.because[0]
     sparse = any(
@@ -383,7 +383,7 @@ def _not_served(job: Job, subject: str, scope: Scope, claim: Claim) -> Verdict:
     also: list[tuple[Claim, str]] = []
     if not sparse:
         why = "needs `is_sparse=True` too: without it every step sends the whole table"
-    elif len(tables) > 1 and len(_names(job, scope, tables)) > 1:
+    elif len(tables) > 1 and len(_parameter_names(job, scope, tables)) > 1:
         why = f"is set for {len(tables)} tables, but the transpiler supports only one"
         also = [(other, "another table") for other in tables if other is not claim][:3]
     elif optimizers:
@@ -401,7 +401,7 @@ def _not_served(job: Job, subject: str, scope: Scope, claim: Claim) -> Verdict:
     )
 
 
-def _names(job: Job, scope: Scope, tables: Sequence[Claim]) -> set[str]:
+def _parameter_names(job: Job, scope: Scope, tables: Sequence[Claim]) -> set[str]:
     """Return the parameters of several tables; an unnamed one counts as separate."""
     found = set()
     for index, table in enumerate(tables):
@@ -544,7 +544,7 @@ _MAX_SERVERS = 10_000
 _LARGE_TABLE_BYTES = 64 * 2**20
 
 
-def _sizes(claims: Sequence[Claim]) -> list[tuple[int, ...]]:
+def _known_shapes(claims: Sequence[Claim]) -> list[tuple[int, ...]]:
     return [
         tuple(int(str(n)) for n in value)
         for claim in claims
@@ -634,11 +634,11 @@ def _shares(
     sliced = values.get("slice_var_up", True) is not False
     if not 1 <= count <= _MAX_SERVERS or not isinstance(least, int):
         return unknown(subject, "the number of servers is not known", at=servers[0])
-    held = bytes_held(_sizes(parameters), (), count, min_elements=least if sliced else None)
+    held = bytes_held(_known_shapes(parameters), (), count, min_elements=least if sliced else None)
     total, fullest = sum(held), max(held)
     empty = [index for index, share in enumerate(held) if not share]
     because = settings[0] if settings else transpiler
-    biggest = max(parameters, key=lambda claim: math.prod(_sizes([claim])[0]))
+    biggest = max(parameters, key=lambda claim: math.prod(_known_shapes([claim])[0]))
     if empty:
         return failed(
             subject,
@@ -728,7 +728,7 @@ def _memory_verdict(
     listed = endpoints((servers,)) if not count else [f"pod{index}" for index in range(min(count, _MAX_SERVERS))]
     optimizers = {text for claim in job.about("optimizer", scope) for text in texts(claim.value)} - {""}
     slots = max((OPTIMIZER_SLOTS.get(name, 0) for name in optimizers), default=0)
-    total = sum(math.prod(shape) for shape in _sizes(tables)) * FLOAT_BYTES * (1 + slots)
+    total = sum(math.prod(shape) for shape in _known_shapes(tables)) * FLOAT_BYTES * (1 + slots)
     hosts = [host_of(entry) for entry in listed]
     most = max((hosts.count(host) for host in hosts), default=0)
     mib = max(numbers(memory.value), default=0)
@@ -738,7 +738,7 @@ def _memory_verdict(
     if share <= mib * 2**20:
         return passed(subject)
     verb = "may grow to" if severity is not None else "take"
-    biggest = max(tables, key=lambda claim: math.prod(_sizes([claim])[0]))
+    biggest = max(tables, key=lambda claim: math.prod(_known_shapes([claim])[0]))
     kept = f", with {slots} further values for each ({', '.join(sorted(optimizers))})" if slots else ""
     return failed(
         subject,
@@ -780,7 +780,7 @@ def large_table_sent_whole(job: Job) -> Iterator[Verdict]:
         if undecided_verdict := undecided(subject, (table, *sparse, *modes)):
             yield undecided_verdict
             continue
-        size = math.prod(_sizes([table])[0]) * FLOAT_BYTES
+        size = math.prod(_known_shapes([table])[0]) * FLOAT_BYTES
         if size < _LARGE_TABLE_BYTES or any(True in claim.alternatives for claim in sparse):
             yield passed(subject)
         else:
@@ -868,11 +868,11 @@ def server_pods_short_of_cores(job: Job) -> Iterator[Verdict]:
 
 
 def _cores(workload: Workload, role: Role, limit: Claim) -> Verdict:
-    cores, servers = _largest(limit), _largest(role.count)
+    cores, servers = _largest_number(limit), _largest_number(role.count)
     used = 0.0
     for trainer in workload.trainers:
         own = trainer.in_force("pod_cpus") or trainer.in_force("pod_cpu_requests")
-        used += _largest(trainer.count) * (_largest(own[0]) if own else 0)
+        used += _largest_number(trainer.count) * (_largest_number(own[0]) if own else 0)
     total = cores * servers
     if cores >= 1 and total >= used * _LEAST_SHARE:
         return passed(workload.id)
@@ -886,6 +886,6 @@ def _cores(workload: Workload, role: Role, limit: Claim) -> Verdict:
     )
 
 
-def _largest(claim: Claim) -> float:
+def _largest_number(claim: Claim) -> float:
     """Return the largest number that a claim allows; 0 without one."""
     return max((float(item) for item in claim.alternatives if isinstance(item, (int, float))), default=0.0)

@@ -185,7 +185,7 @@ def own_endpoint_of_wrong_role(job: Job) -> Iterator[Verdict]:
         if not wrong:
             yield passed(launch.id)
             continue
-        yield _misplaced(
+        yield _misplaced_finding(
             launch, own_address[0], own[0], _own_port(job, launch, own[0]), servers[0], is_server="PSERVER" in roles
         )
 
@@ -218,7 +218,7 @@ def _unlisted_port_finding(launch: Launch, port: Claim, servers: Claim) -> Verdi
     )
 
 
-def _misplaced(
+def _misplaced_finding(
     launch: Launch, own_address: str, own: Claim, port: Claim | None, servers: Claim, *, is_server: bool
 ) -> Verdict:
     """Return the finding at the differing part of the endpoint: at the port, if the list contains the host."""
@@ -246,8 +246,8 @@ def _server_modes(job: Job, scope: Scope) -> list[Claim]:
     return [claim for claim in job.value_claims("ps_mode", scope) if True in claim.alternatives]
 
 
-def _releases(job: Job, scope: Scope) -> tuple[Claim, ...]:
-    return job.value_claims("paddle_version", scope) or _images(job, scope)
+def _release_claims(job: Job, scope: Scope) -> tuple[Claim, ...]:
+    return job.value_claims("paddle_version", scope) or _image_claims(job, scope)
 
 
 @rule(
@@ -256,7 +256,7 @@ def _releases(job: Job, scope: Scope) -> tuple[Claim, ...]:
     severity=Severity.ERROR,
     applies_to="paddlepaddle >= 3.1.1",
     otherwise="nothing starts a parameter server",
-    each=subjects_with(_server_modes, also=(_releases,)),
+    each=subjects_with(_server_modes, also=(_release_claims,)),
 )
 def parameter_server_missing_in_paddle(question: SubjectQuestion) -> Verdict | None:
     """A parameter-server job names a Paddle release whose wheels have no parameter server.
@@ -289,7 +289,7 @@ def parameter_server_missing_in_paddle(question: SubjectQuestion) -> Verdict | N
     return None
 
 
-def _images(job: Job, scope: Scope) -> tuple[Claim, ...]:
+def _image_claims(job: Job, scope: Scope) -> tuple[Claim, ...]:
     """Return the container images of PaddlePaddle's own repository, whose tag is the release."""
     return tuple(c for c in job.setting("container", scope) if any(_OFFICIAL.search(t) for t in texts(c.value)))
 
@@ -394,14 +394,14 @@ def server_lists_differ(job: Job) -> Iterator[Verdict]:
         elif one and other and one != other and (set(one) & set(other) or _is_served_by(job, launch, first, lists)):
             kind = "another order of servers" if sorted(one) == sorted(other) else "other servers"
             reported.append(other)
-            yield _lists_differ(launch, claims[0], first, ours[0], kind)
+            yield _list_difference_finding(launch, claims[0], first, ours[0], kind)
         elif not one or not other:
             yield unknown(launch.id, f"{quoted(claims[0])} is known only at run time", at=claims[0])
         else:
             yield passed(launch.id)
 
 
-def _lists_differ(launch: Launch, claim: Claim, first: Launch, ours: Claim, kind: str) -> Verdict:
+def _list_difference_finding(launch: Launch, claim: Claim, first: Launch, ours: Claim, kind: str) -> Verdict:
     remedy = "Give every process the same list in the same order."
     if place_of(claim) != place_of(ours):
         return failed(
@@ -573,7 +573,7 @@ def _role(job: Job, launch: Launch) -> str:
     return roles.pop() if len(roles) == 1 else ""
 
 
-def _by_program(job: Job) -> Iterator[tuple[Launch, ...]]:
+def _launches_by_program(job: Job) -> Iterator[tuple[Launch, ...]]:
     """Yield the launches with a role, grouped by their list of servers, otherwise by program."""
     found: dict[str, list[Launch]] = {}
     for launch in job.launches:
@@ -614,7 +614,7 @@ def fewer_trainers_started_than_declared(job: Job) -> Iterator[Verdict]:
     Known limits: If the endpoints name several hosts the others may be started elsewhere, and nothing is reported. With
     a loop of unknown length the result is unknown.
     """
-    for group in _by_program(job):
+    for group in _launches_by_program(job):
         trainers = [launch for launch in group if _role(job, launch) == "TRAINER"]
         if not trainers or not any(_role(job, launch) == "PSERVER" for launch in group):
             continue
@@ -673,14 +673,14 @@ def index_of_role_twice(job: Job) -> Iterator[Verdict]:
 
     Known limits: Launches that run one after the other, and those of files with other names, are not compared.
     """
-    for group in _by_program(job):
+    for group in _launches_by_program(job):
         for role, noun in (("TRAINER", "trainer"), ("PSERVER", "server")):
             launches = [launch for launch in group if _role(job, launch) == role]
             if len(launches) > 1:
-                yield from _indices(job, launches, noun)
+                yield from _index_verdicts(job, launches, noun)
 
 
-def _indices(job: Job, launches: Sequence[Launch], noun: str) -> Iterator[Verdict]:
+def _index_verdicts(job: Job, launches: Sequence[Launch], noun: str) -> Iterator[Verdict]:
     seen: dict[tuple[str, int], tuple[Launch, Claim]] = {}
     for launch in launches:
         claims = job.setting("ps_index", launch.scope)
@@ -693,8 +693,8 @@ def _indices(job: Job, launches: Sequence[Launch], noun: str) -> Iterator[Verdic
         numbered = _NUMBERED.fullmatch(script.rpartition("/")[2].lower())
         key = ("" if numbered else script, found[0])
         first, claim = seen.setdefault(key, (launch, claims[0]))
-        at_once = starting_file(first) != script or first.concurrent or _continues(first)
-        if first is launch or not at_once or not _same_servers(job, first, launch):
+        at_once = starting_file(first) != script or first.concurrent or _runs_in_background(first)
+        if first is launch or not at_once or not _have_same_servers(job, first, launch):
             yield passed(launch.id)
             continue
         same = where(claim) == where(claims[0]) and claim.span == claims[0].span
@@ -712,12 +712,12 @@ def _indices(job: Job, launches: Sequence[Launch], noun: str) -> Iterator[Verdic
         )
 
 
-def _same_servers(job: Job, one: Launch, other: Launch) -> bool:
+def _have_same_servers(job: Job, one: Launch, other: Launch) -> bool:
     lists = [job.value("ps_server_endpoints", launch.scope) for launch in (one, other)]
     return lists[0] == lists[1] and (isinstance(lists[0], Known) or one.condition == other.condition)
 
 
-def _continues(launch: Launch) -> bool:
+def _runs_in_background(launch: Launch) -> bool:
     """Return whether the script continues while the launch runs."""
     return _BACKGROUND.search(launch.span.snippet[max(0, launch.span.column - 1) :]) is not None
 
@@ -745,21 +745,21 @@ def trainer_started_with_its_server(job: Job) -> Iterator[Verdict]:
     Known limits: If the lines are further apart, the script may wait in between. Whether the program waits is known
     only if it is among the files.
     """
-    for group in _by_program(job):
+    for group in _launches_by_program(job):
         for launch in group:
-            if not _role(job, launch) and _continues(launch):
+            if not _role(job, launch) and _runs_in_background(launch):
                 yield unknown(launch.id, "the roles that the line starts are known only at run time")
-        pair = _started_together(job, group)
+        pair = _started_pair(job, group)
         if pair is not None:
             yield _waits_for_servers(job, *pair)
 
 
-def _started_together(job: Job, group: Sequence[Launch]) -> tuple[Launch, Launch] | None:
+def _started_pair(job: Job, group: Sequence[Launch]) -> tuple[Launch, Launch] | None:
     """Return the first trainer that starts on a background server's line, or on the next line."""
     last: Launch | None = None
     for launch in group:
         role = _role(job, launch)
-        if role == "PSERVER" and _continues(launch) and not _WAIT_COMMANDS.search(launch.span.snippet):
+        if role == "PSERVER" and _runs_in_background(launch) and not _WAIT_COMMANDS.search(launch.span.snippet):
             last = launch
         elif role == "TRAINER" and last is not None:
             near = launch.span.path == last.span.path and 0 <= launch.span.line - last.span.line <= 1
@@ -774,7 +774,7 @@ def _waits_for_servers(job: Job, trainer: Launch, server: Launch) -> Verdict:
     role = job.setting("ps_role", trainer.scope)[0]
     if undecided_verdict := undecided(trainer.id, (role,), trainer):
         return undecided_verdict
-    if not _continues(server):
+    if not _runs_in_background(server):
         return passed(trainer.id)
     return failed(
         trainer.id,

@@ -243,7 +243,7 @@ def gpu_launch_with_cpu_wheel(job: Job) -> Iterator[Verdict]:
         claim = wheels[0]
         release = next(iter(texts(claim.value)), "").partition("==")[2]
         devices = job.setting("selected_devices", launch.scope)
-        if any(re.search(r"paddle[-_]gpu", each.spelling) for each in wheels) or _of_servers(job, launch):
+        if any(re.search(r"paddle[-_]gpu", each.spelling) for each in wheels) or _starts_servers(job, launch):
             yield passed(launch.id)
         elif not release:
             yield unknown(launch.id, f"{quoted(claim)} names no release", at=claim)
@@ -294,7 +294,7 @@ _STATES_MODE = re.compile(
 )
 
 
-def _of_servers(job: Job, launch: Launch) -> bool:
+def _starts_servers(job: Job, launch: Launch) -> bool:
     return any(claim.alternatives == (True,) for claim in job.about("ps_mode", launch.scope))
 
 

@@ -173,7 +173,7 @@ def _rendezvous_verdict(launch: Launch, addresses: tuple[Claim, ...], because: t
     default = claim.strength is Strength.DEFAULT
     option = re.search(r"\(without (--\S+)\)", claim.spelling)
     missing = option[1] if option else "address"
-    stated = _with_value(claim, hosts[0])
+    stated = _text_with_host(claim, hosts[0])
     if default:
         stated = f"{launch.launcher} is given no {missing} and falls back to {hosts[0]}"
     if is_unspecified(hosts[0]):
@@ -193,7 +193,7 @@ def _rendezvous_verdict(launch: Launch, addresses: tuple[Claim, ...], because: t
     )
 
 
-def _with_value(claim: Claim, host: str) -> str:
+def _text_with_host(claim: Claim, host: str) -> str:
     """Return the claim as written, followed by its host if the text does not show it."""
     if re.search(rf"{re.escape(host)}\s*,", claim.spelling):
         return f"`{host}`, the first of {quoted(claim)},"
@@ -322,7 +322,7 @@ def node_rank_same_on_every_node(job: Job) -> Iterator[Verdict]:
     """
     by_id = {launch.id: launch for launch in job.launches}
     for role, scope in ((role, scope) for workload in workloads(job) for role, scope in workload.launches()):
-        verdict = _fixed_in_role(job, role, by_id[scope.launch]) if scope.launch in by_id else None
+        verdict = _role_verdict(job, role, by_id[scope.launch]) if scope.launch in by_id else None
         if verdict is not None:
             yield verdict
     for launch in job.launches:
@@ -341,10 +341,10 @@ def node_rank_same_on_every_node(job: Job) -> Iterator[Verdict]:
         elif not certainly_several(nodes) or backends(job, launch) - {"static"}:
             yield passed(launch.id)
         else:
-            yield _node_rank(job, launch, ranks[0], because[0], joined(numbers(nodes)))
+            yield _node_rank_verdict(job, launch, ranks[0], because[0], joined(numbers(nodes)))
 
 
-def _fixed_in_role(job: Job, role: Role, launch: Launch) -> Verdict | None:
+def _role_verdict(job: Job, role: Role, launch: Launch) -> Verdict | None:
     """Return the verdict on a fixed node rank in a launch line of several equal pods; None for any other line."""
     ranks = [c for c in job.setting("node_rank", launch.scope) if c.strength > Strength.DEFAULT]
     pods, stated = numbers(role.count.value), job.requiring("nodes", launch.scope)
@@ -364,11 +364,11 @@ def _fixed_in_role(job: Job, role: Role, launch: Launch) -> Verdict | None:
     )
 
 
-def _starter(launch: Launch) -> str:
+def _starter_name(launch: Launch) -> str:
     return next(name for name in launch.wrappers if name in _STARTERS)
 
 
-def _local_rank(launch: Launch, rank: Claim, stated: Claim) -> Verdict:
+def _local_rank_verdict(launch: Launch, rank: Claim, stated: Claim) -> Verdict:
     """Report SLURM_LOCALID as node rank: it is 0 on every node, wherever it is expanded."""
     return failed(
         launch.id,
@@ -381,10 +381,10 @@ def _local_rank(launch: Launch, rank: Claim, stated: Claim) -> Verdict:
     )
 
 
-def _no_rank(launch: Launch, rank: Claim, stated: Claim) -> Verdict:
+def _missing_rank_verdict(launch: Launch, rank: Claim, stated: Claim) -> Verdict:
     return failed(
         launch.id,
-        f"{launch.launcher} has no node rank and uses 0 on every node that {_starter(launch)} starts, but"
+        f"{launch.launcher} has no node rank and uses 0 on every node that {_starter_name(launch)} starts, but"
         f" {quoted(stated)} needs ranks 0 to {int(max(numbers(stated.value))) - 1}, each once: all nodes will wait.",
         at=rank,
         also=((stated, "needs each rank once"),),
@@ -394,21 +394,21 @@ def _no_rank(launch: Launch, rank: Claim, stated: Claim) -> Verdict:
     )
 
 
-def _node_rank(job: Job, launch: Launch, rank: Claim, stated: Claim, count: str) -> Verdict:
+def _node_rank_verdict(job: Job, launch: Launch, rank: Claim, stated: Claim, count: str) -> Verdict:
     granted = job.setting("nodes", launch.scope)
     if not granted or not certainly_several(job_value(granted)):
-        return unknown(launch.id, f"cannot determine on how many nodes {_starter(launch)} starts it", at=launch)
+        return unknown(launch.id, f"cannot determine on how many nodes {_starter_name(launch)} starts it", at=launch)
     if job.setting("single_node_step", launch.scope):
         # `srun -n1 -w "$node" torchrun --node_rank=$i`: one step for each node, each with its own rank.
         return passed(launch.id)
     fixed = numbers(rank.value)
     if rank.strength is Strength.DEFAULT:
-        return _no_rank(launch, rank, stated)
+        return _missing_rank_verdict(launch, rank, stated)
     early = bool(symbols_in(rank.value) & {Symbol.NODE_RANK, Symbol.PROCESS_RANK})
     if Symbol.LOCAL_RANK in symbols_in(rank.value) and certainly_one(
         job_value(job.setting("tasks_per_node", launch.scope))
     ):
-        return _local_rank(launch, rank, stated)
+        return _local_rank_verdict(launch, rank, stated)
     before = rank.span.snippet[: rank.span.column - 1]
     elsewhere = rank.span.line != launch.span.line and bool(set("'\"") & set(before))
     certainly = is_expanded_in_script(rank.value) and "srun" in launch.wrappers
@@ -426,7 +426,8 @@ def _node_rank(job: Job, launch: Launch, rank: Claim, stated: Claim, count: str)
     seen = "is expanded by the batch script, where it is 0," if early else f"is {fixed[0]}"
     return failed(
         launch.id,
-        f"{quoted(rank)} {seen} on every node that {_starter(launch)} starts, but {quoted(stated)} needs ranks 0 to"
+        f"{quoted(rank)} {seen} on every node that {_starter_name(launch)} starts, but {quoted(stated)} needs ranks 0 "
+        f"to"
         f" {int(max(numbers(stated.value))) - 1}, each once.",
         at=rank,
         also=((stated, f"{count} nodes"), (launch, "started on each node")),
@@ -470,7 +471,7 @@ def rendezvous_address_is_no_host(question: LaunchQuestion) -> Verdict | None:
     Known limits: Only addresses that are written out are judged.
     """
     addresses, launch = question.claims, question.of.launch
-    faults = [(claim, fault) for claim in addresses if (fault := _fault(claim))]
+    faults = [(claim, fault) for claim in addresses if (fault := _address_fault(claim))]
     if len(faults) < len(addresses):
         return None
     claim, fault = faults[0]
@@ -484,7 +485,7 @@ def rendezvous_address_is_no_host(question: LaunchQuestion) -> Verdict | None:
     )
 
 
-def _fault(claim: Claim) -> str:
+def _address_fault(claim: Claim) -> str:
     """Return the fault of every alternative of an address; empty if there is none."""
     found = [next((fault for form, fault in _FAULTS if form.fullmatch(text)), "") for text in texts(claim.value)]
     return found[0] if found and all(found) else ""
@@ -526,7 +527,7 @@ def rendezvous_host_is_no_nodes_own_name(job: Job) -> Iterator[Verdict]:
             continue
         verdict = undecided(launch.id, (*because, *backend), launch)
         if verdict is None and not (not certainly_several(nodes) or _names_host(job, launch)):
-            verdict = _host(job, launch, hosts[0])
+            verdict = _host_verdict(job, launch, hosts[0])
         yield verdict or passed(launch.id)
 
 
@@ -535,7 +536,7 @@ def _names_host(job: Job, launch: Launch) -> bool:
     return any(not texts(claim.value) or "is_host" in texts(claim.value)[0] for claim in claims)
 
 
-def _host(job: Job, launch: Launch, claim: Claim) -> Verdict:
+def _host_verdict(job: Job, launch: Launch, claim: Claim) -> Verdict:
     remedy = "Give the name that `hostname` prints there, or the node's address, or --rdzv_conf=is_host=1 on that node."
     symbols = symbols_in(claim.value)
     prefix, suffix = affixes_of(claim.value)
@@ -610,7 +611,7 @@ def node_names_may_not_resolve(job: Job) -> Iterator[Verdict]:
             and _is_address(hosts[0])
             and not job.setting("local_addr", launch.scope)
         ):
-            verdict = _by_address(launch.id, hosts[0])
+            verdict = _address_verdict(launch.id, hosts[0])
         yield verdict or passed(launch.id)
     if not job.launches:
         variables = {name: job.setting(f"env.PET_{name}") for name in ("RDZV_BACKEND", "RDZV_ENDPOINT", "NNODES")}
@@ -619,7 +620,7 @@ def node_names_may_not_resolve(job: Job) -> Iterator[Verdict]:
             c10d = texts(job_value(variables["RDZV_BACKEND"])) == ("c10d",)
             endpoint = variables["RDZV_ENDPOINT"][0]
             if several and c10d and _is_address(endpoint) and not job.setting("env.PET_LOCAL_ADDR"):
-                yield _by_address(job.name, endpoint)
+                yield _address_verdict(job.name, endpoint)
             else:
                 yield passed(job.name)
 
@@ -632,7 +633,7 @@ def _is_address(claim: Claim) -> bool:
     )
 
 
-def _by_address(subject: str, claim: Claim) -> Verdict:
+def _address_verdict(subject: str, claim: Claim) -> Verdict:
     return failed(
         subject,
         f"{quoted(claim)} gives an address, but the ranks connect to the host name of the node of rank 0: if it"
@@ -717,7 +718,7 @@ def rendezvous_port_random_on_each_node(job: Job) -> Iterator[Verdict]:
         if random_port is None:
             continue
         if launch.launcher not in AGENT_LAUNCHERS:
-            yield from _in_each_task(job, launch, random_port)
+            yield from _task_verdicts(job, launch, random_port)
             continue
         undecided_verdict = undecided(launch.id, because, launch, quantity="nodes")
         if undecided_verdict is not None or not because:
@@ -725,7 +726,7 @@ def rendezvous_port_random_on_each_node(job: Job) -> Iterator[Verdict]:
         elif not certainly_several(nodes):
             yield passed(launch.id)
         else:
-            yield _on_each_node(job, launch, random_port, joined(numbers(nodes)))
+            yield _port_on_each_node_verdict(job, launch, random_port, joined(numbers(nodes)))
 
 
 def _random_port(job: Job, launch: Launch) -> Claim | None:
@@ -756,7 +757,7 @@ def _is_drawn(claim: Claim) -> bool:
 _SPREADS = re.compile(rf"\b(?:{'|'.join(sorted(SPREADING_WRAPPERS | {'ssh'}))})\b")
 
 
-def _drawn_at(job: Job, launch: Launch, claim: Claim) -> Span | None:
+def _draw_span(job: Job, launch: Launch, claim: Claim) -> Span | None:
     """Where a value is drawn: in the claim itself, or where a variable of it is set; None if that is not known."""
     if _DRAWS.search(claim.spelling) is not None:
         return claim.span
@@ -768,9 +769,9 @@ def _drawn_at(job: Job, launch: Launch, claim: Claim) -> Span | None:
     return next(drawing, claim.origin or (claim.span if is_own else None))
 
 
-def _drawn_inside(job: Job, launch: Launch, claim: Claim) -> bool | None:
+def _is_drawn_inside(job: Job, launch: Launch, claim: Claim) -> bool | None:
     """Return whether the script or shell that draws a value runs on each node or in each task; None if unknown."""
-    place, drawn = _drawn_at(job, launch, claim), None
+    place, drawn = _draw_span(job, launch, claim), None
     for index, start in enumerate(launch.started_at):
         if _SPREADS.search(start.snippet) is None or place is None:
             continue
@@ -783,13 +784,13 @@ def _drawn_inside(job: Job, launch: Launch, claim: Claim) -> bool | None:
     return drawn
 
 
-def _in_each_task(job: Job, launch: Launch, random_port: Claim) -> Iterator[Verdict]:
+def _task_verdicts(job: Job, launch: Launch, random_port: Claim) -> Iterator[Verdict]:
     """Yield the verdict on tasks that are ranks: `srun bash wrapper.sh`, or `ssh $host bash rank.sh` in a loop."""
     ranks, because = ranks_started(job, launch.scope)
     alike = sum(other.span == launch.span for other in job.launches)
     if not SPREADING_WRAPPERS.intersection((launch.launcher, *launch.wrappers)) and alike < _SEVERAL:
         return
-    if not _drawn_inside(job, launch, random_port):
+    if not _is_drawn_inside(job, launch, random_port):
         yield passed(launch.id)
         return
     if random_port.condition:
@@ -816,8 +817,8 @@ def _in_each_task(job: Job, launch: Launch, random_port: Claim) -> Iterator[Verd
 _SEVERAL = 2
 
 
-def _on_each_node(job: Job, launch: Launch, random_port: Claim, count: str) -> Verdict:
-    inner = _drawn_inside(job, launch, random_port)
+def _port_on_each_node_verdict(job: Job, launch: Launch, random_port: Claim, count: str) -> Verdict:
+    inner = _is_drawn_inside(job, launch, random_port)
     inner = evaluated_on_each_node(launch) if inner is None else inner
     ranks = [claim for claim in job.setting("node_rank", launch.scope) if claim.strength > Strength.DEFAULT]
     by_hand = not SPREADING_WRAPPERS.intersection(launch.wrappers) and bool(ranks)

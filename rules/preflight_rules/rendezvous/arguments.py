@@ -140,7 +140,8 @@ def port_shared_by_concurrent_launches(job: Job) -> Iterator[Verdict]:
                     f"{quoted(port)} is also the port of the launch on line {second.span.line}, and the two"
                     " use different GPUs, so they seem to run side by side."
                     if not first.concurrent
-                    else f"{quoted(port)} is also the port of the launch that {_start_of(second)} starts, which runs at"
+                    else f"{quoted(port)} is also the port of the launch that {_start_text(second)} starts, which "
+                    f"runs at"
                     " the same time.",
                     at=port if first.span != second.span else argument_of(port) or place_started(first),
                     also=((argument_of(other_port) or place_started(second), "same port"),)
@@ -167,7 +168,7 @@ def _share_a_host(first: Launch, second: Launch, devices: frozenset[str], others
     return is_separate and bool(devices and others) and not devices & others
 
 
-def _start_of(launch: Launch) -> str:
+def _start_text(launch: Launch) -> str:
     place = place_started(launch)
     return f"{place.path}:{place.line}"
 
@@ -317,7 +318,7 @@ def _ignored(job: Job, launch: Launch, endpoint: tuple[Claim, ...], dynamic: Cla
         return
     for quantity in _IGNORED_BY_ENDPOINT:
         for claim in _flags(job, launch, quantity):
-            if endpoint and _agrees(claim, endpoint[0]):
+            if endpoint and _endpoint_agrees(claim, endpoint[0]):
                 continue
             used = f"{quoted(endpoint[0])} is used" if endpoint else "the endpoint is then localhost"
             yield failed(
@@ -345,7 +346,7 @@ def _ignored(job: Job, launch: Launch, endpoint: tuple[Claim, ...], dynamic: Cla
             )
 
 
-def _agrees(claim: Claim, endpoint: Claim) -> bool:
+def _endpoint_agrees(claim: Claim, endpoint: Claim) -> bool:
     """Return whether the endpoint already contains the unused argument, or both are unknown."""
     ends = texts(endpoint.value)
     if not ends:
@@ -393,10 +394,10 @@ def groups(job: Job) -> Iterator[tuple[Launch, ...]]:
     by_program = grouped(((launch.launcher, launch.program), launch) for launch in node_launches(job))
     for found in by_program.values():
         if len(found) > 1:
-            yield from _jobs_of(job, found)
+            yield from _consecutive_jobs(job, found)
 
 
-def _jobs_of(job: Job, launches: Sequence[Launch]) -> Iterator[tuple[Launch, ...]]:
+def _consecutive_jobs(job: Job, launches: Sequence[Launch]) -> Iterator[tuple[Launch, ...]]:
     """Yield the launches by consecutive runs, if each run has all its ranks once; otherwise all together."""
     runs: list[tuple[Launch, ...]] = []
     current: list[Launch] = []
@@ -432,7 +433,7 @@ class RankedProcess(NamedTuple):
     size: tuple[Claim, ...]
 
 
-def _run_together(launches: Sequence[Launch]) -> bool:
+def _run_at_once(launches: Sequence[Launch]) -> bool:
     """Return whether these starts overlap: in the background, or from separate scripts."""
     launches = sorted(launches, key=lambda launch: (launch.span.path, launch.span.line))
     return all(launch.concurrent for launch in launches[:-1]) or (
@@ -453,11 +454,11 @@ def processes_of_ranks(job: Job) -> Iterator[tuple[RankedProcess, ...]]:
                 found.setdefault((launch.program, rank), []).append(RankedProcess(launch, ranks, sizes))
                 break
     for processes in found.values():
-        if len(processes) > 1 and _run_together([process.launch for process in processes]):
-            yield from _groups_of(job, processes)
+        if len(processes) > 1 and _run_at_once([process.launch for process in processes]):
+            yield from _process_groups(job, processes)
 
 
-def _groups_of(job: Job, processes: Sequence[RankedProcess]) -> Iterator[tuple[RankedProcess, ...]]:
+def _process_groups(job: Job, processes: Sequence[RankedProcess]) -> Iterator[tuple[RankedProcess, ...]]:
     """Yield the processes of each group. Groups have their own address or port, and all ranks once."""
     by_address: dict[tuple[Value, ...], list[RankedProcess]] = {}
     for process in processes:
@@ -487,11 +488,11 @@ def peers(job: Job) -> Iterator[tuple[Launch, ...]]:
         elif launch.launcher == "python" and texts(job_value(job.setting("ps_role", launch.scope))) == ("TRAINER",):
             found.setdefault((launch.program,), []).append(launch)
     for launches in found.values():
-        if len(launches) > 1 and _run_together(launches):
+        if len(launches) > 1 and _run_at_once(launches):
             yield tuple(launches)
 
 
-def _deciding(job: Job, launch: Launch, quantity: str) -> tuple[Claim, ...]:
+def _deciding_claims(job: Job, launch: Launch, quantity: str) -> tuple[Claim, ...]:
     return job.requiring(quantity, launch.scope) or job.setting(quantity, launch.scope)
 
 
@@ -529,7 +530,7 @@ def rendezvous_differs_between_launches(job: Job) -> Iterator[Verdict]:
                 yield verdict
     for group in _roles_of_objects(job):
         for quantity, meaning in _SHARED.items():
-            stated = [_deciding(job, launch, quantity) for launch in group]
+            stated = [_deciding_claims(job, launch, quantity) for launch in group]
             # What the operator fills in is the same for all roles.
             known = all(claims and not any(isinstance(c.value, Unresolved) for c in claims) for claims in stated)
             verdict = _shared(job, group, quantity, meaning) if known else None
@@ -538,7 +539,7 @@ def rendezvous_differs_between_launches(job: Job) -> Iterator[Verdict]:
     for group in peers(job):
         if group[0].launcher != "paddle":
             continue
-        order = _order_of_hosts(job, group)
+        order = _host_order_verdict(job, group)
         if order is not None:
             yield order
             continue
@@ -558,7 +559,7 @@ def _roles_of_objects(job: Job) -> Iterator[tuple[Launch, ...]]:
             yield found
 
 
-def _order_of_hosts(job: Job, group: Sequence[Launch]) -> Verdict | None:
+def _host_order_verdict(job: Job, group: Sequence[Launch]) -> Verdict | None:
     """Return the verdict on lists of the same nodes in another order: a node's rank is its position in its own list."""
     listed = [claims[0] for launch in group if (claims := job.setting("hosts", launch.scope))]
     first = listed[0] if listed else None
@@ -595,7 +596,7 @@ def _is_rank_0_itself(job: Job, launch: Launch, claims: Iterable[Claim]) -> bool
 
 
 def _shared(job: Job, group: Sequence[Launch], quantity: str, meaning: str) -> Verdict | None:
-    stated = [(launch, _deciding(job, launch, quantity)) for launch in group]
+    stated = [(launch, _deciding_claims(job, launch, quantity)) for launch in group]
     stated = [(launch, claims) for launch, claims in stated if claims and not _is_rank_0_itself(job, launch, claims)]
     if len(stated) < 2:
         return None
@@ -664,18 +665,22 @@ def node_rank_twice_or_missing(job: Job) -> Iterator[Verdict]:
     """
     launches = [launch for launch in node_launches(job) if _is_numbered(job, launch)]
     for launch in launches:
-        yield _in_range(job, launch)
+        yield _rank_range_verdict(job, launch)
     for group in groups(job):
         if not all(_is_numbered(job, launch) for launch in group):
             continue
         at_once = all(launch.concurrent for launch in group)
-        if at_once or len({starting_file(launch) for launch in group}) == len(group) or _services(job, group):
+        if (
+            at_once
+            or len({starting_file(launch) for launch in group}) == len(group)
+            or _are_compose_services(job, group)
+        ):
             yield _ranks_verdict(job, group)
-        verdict = _missing_in_loop(job, group)
+        verdict = _loop_verdict(job, group)
         if verdict is not None:
             yield verdict
     for launch in launches:
-        verdict = _beside_unranked(job, launch)
+        verdict = _unranked_verdict(job, launch)
         if verdict is not None:
             yield verdict
     for workload in workloads(job):
@@ -714,7 +719,7 @@ def _ranks_of_pods(job: Job, workload: Workload) -> Verdict | None:
     return passed(workload.id) if len(ranked) > 1 else None
 
 
-def _missing_in_loop(job: Job, group: Sequence[Launch]) -> Verdict | None:
+def _loop_verdict(job: Job, group: Sequence[Launch]) -> Verdict | None:
     """Return the verdict on a loop over machines that starts fewer nodes than each of them waits for."""
     line, counts = group[0].span, {numbers(nodes_spanned(job, launch)[0]) for launch in group}
     in_loop = all("ssh" in launch.wrappers and launch.span == line for launch in group)
@@ -736,7 +741,7 @@ def _missing_in_loop(job: Job, group: Sequence[Launch]) -> Verdict | None:
     )
 
 
-def _beside_unranked(job: Job, launch: Launch) -> Verdict | None:
+def _unranked_verdict(job: Job, launch: Launch) -> Verdict | None:
     """Return the verdict on a node rank for Paddle's launcher while another line for the same master has none."""
     master = texts(job_value(job.setting("rendezvous_endpoint", launch.scope)))
     if launch.launcher != "paddle" or not master:
@@ -745,7 +750,7 @@ def _beside_unranked(job: Job, launch: Launch) -> Verdict | None:
         same = (other.launcher, other.program) == (launch.launcher, launch.program) and other is not launch
         if not same or texts(job_value(job.setting("rendezvous_endpoint", other.scope))) != master:
             continue
-        if not job.setting("node_rank", other.scope) and _run_together((other, launch)):
+        if not job.setting("node_rank", other.scope) and _run_at_once((other, launch)):
             rank = job.setting("node_rank", launch.scope)[0]
             return failed(
                 f"{launch.id} and {other.id}",
@@ -757,7 +762,7 @@ def _beside_unranked(job: Job, launch: Launch) -> Verdict | None:
     return None
 
 
-def _services(job: Job, group: Sequence[Launch]) -> bool:
+def _are_compose_services(job: Job, group: Sequence[Launch]) -> bool:
     """Return whether the launches are services of one compose file, which all run at the same time."""
     kinds = {file.path: file.kind for file in job.files}
     if any(kinds.get(launch.span.path) != "compose" for launch in group):
@@ -765,7 +770,7 @@ def _services(job: Job, group: Sequence[Launch]) -> bool:
     return all(set(numbers(nodes_spanned(job, launch)[0])) == {len(group)} for launch in group)
 
 
-def _in_range(job: Job, launch: Launch) -> Verdict:
+def _rank_range_verdict(job: Job, launch: Launch) -> Verdict:
     ranks = job.setting("node_rank", launch.scope)
     nodes, because = nodes_spanned(job, launch)
     if undecided_verdict := undecided(launch.id, ranks, launch):

@@ -75,7 +75,7 @@ def gloo_without_interface(job: Job) -> Iterator[Verdict]:
         nodes = nodes_of(job, launch)
         if undecided_verdict := undecided(subject, used, launch):
             yield undecided_verdict
-        elif not variable or certainly_one(nodes) or job.about(f"env.{variable}", scope) or _in_pod(job, launch):
+        elif not variable or certainly_one(nodes) or job.about(f"env.{variable}", scope) or _runs_in_pod(job, launch):
             yield passed(subject)
         elif not certainly_several(nodes):
             yield unknown(subject, f"cannot determine whether {transport[0]} has to reach another node", at=used[0])
@@ -91,7 +91,7 @@ def gloo_without_interface(job: Job) -> Iterator[Verdict]:
             )
 
 
-def _in_pod(job: Job, launch: Launch) -> bool:
+def _runs_in_pod(job: Job, launch: Launch) -> bool:
     """Return whether a pod with its own network starts the ranks: its host name resolves to its address."""
     started = {name for claim in job.about("workload_launch") for name in texts(claim.value)}
     return launch.id in started and all(claim.value == Known(False) for claim in job.about("host_network"))
@@ -100,10 +100,10 @@ def _in_pod(job: Job, launch: Launch) -> bool:
 def _backend_arguments(launch: Launch, backends: Sequence[Claim]) -> list[Claim]:
     """Return the backends among the launch's arguments, if the script reads the backend from them."""
     words = launch.arguments
-    return [_from_line(words, claim) if isinstance(claim.value, Unresolved) else claim for claim in backends]
+    return [_backend_from_line(words, claim) if isinstance(claim.value, Unresolved) else claim for claim in backends]
 
 
-def _from_line(words: Sequence[str | None], claim: Claim) -> Claim:
+def _backend_from_line(words: Sequence[str | None], claim: Claim) -> Claim:
     """Return the value of `args.backend` from `--backend gloo` on the launch line."""
     option = re.search(r"\bargs\.(\w+)", claim.spelling)
     if option is None:
@@ -117,7 +117,7 @@ def _from_line(words: Sequence[str | None], claim: Claim) -> Claim:
 
 
 @functools.cache
-def _of_paddle() -> tuple[SchedulerVariables, ...]:
+def _paddle_variables() -> tuple[SchedulerVariables, ...]:
     names = known_variables()
     return tuple(
         SchedulerVariables("Paddle's launcher", prefix, frozenset(n for n in names if n.startswith(prefix)), {})
@@ -149,7 +149,7 @@ def scheduler_variable_does_not_exist(job: Job) -> Iterator[Verdict]:
     """
     for subject, read in stated(job, "variable_read"):
         name = next(iter(texts(read.value)), "")
-        families = (*scheduler_variables(), *_of_paddle())
+        families = (*scheduler_variables(), *_paddle_variables())
         family = next((family for family in families if name.startswith(family.prefix)), None)
         if family is None:
             continue
@@ -274,10 +274,12 @@ def process_group_backend_refused(job: Job) -> Iterator[Verdict]:
         if isinstance(claim.value, Unresolved):
             yield unknown(claim.span.path, f"the backend {quoted(claim)} is unknown: {claim.value.why}", at=claim)
             continue
-        yield next((_refused(claim, name) for name in _names(claim) if _replacements(name)), passed(claim.span.path))
+        yield next(
+            (_refused(claim, name) for name in _backend_names(claim) if _replacements(name)), passed(claim.span.path)
+        )
 
 
-def _names(claim: Claim) -> list[str]:
+def _backend_names(claim: Claim) -> list[str]:
     """Return the backends in `nccl` or in `cpu:gloo,cuda:nccl`."""
     return [part.rpartition(":")[2].strip().lower() for text in texts(claim.value) for part in text.split(",")]
 
@@ -444,7 +446,7 @@ def interface_filter_malformed(question: Question[Filter]) -> Verdict | None:
     """
     item = question.of
     values = texts(item.claim.value)
-    faults = [_fault(item, text) for text in values]
+    faults = [_filter_fault(item, text) for text in values]
     if faults and all(faults):
         empty = not values[0].strip()
         return failed(
@@ -453,12 +455,12 @@ def interface_filter_malformed(question: Question[Filter]) -> Verdict | None:
             at=item.claim,
             remedy=_filter_remedy(item, empty=empty),
             severity=Severity.INFO if empty else _filter_severity(item),
-            fix=_normalized(item, values[0]) if len(values) == 1 else None,
+            fix=_normalize_fix(item, values[0]) if len(values) == 1 else None,
         )
     return None
 
 
-def _fault(item: Filter, text: str) -> str:
+def _filter_fault(item: Filter, text: str) -> str:
     if not text.strip():
         return f"an empty {item.name} has no effect"
     if item.exact and text.lstrip()[0] in "^=!~":
@@ -477,12 +479,12 @@ def _fault(item: Filter, text: str) -> str:
     return ""
 
 
-def _normalized(item: Filter, text: str) -> Fix | None:
+def _normalize_fix(item: Filter, text: str) -> Fix | None:
     """Return the fix that removes the spaces and puts the excluding sign once at the start."""
     tidy = re.sub(r"\s*,\s*", ",", text.strip())
     if tidy.startswith("^"):
         tidy = tidy.replace(",^", ",")
-    if tidy == text or _fault(item, tidy):
+    if tidy == text or _filter_fault(item, tidy):
         return None
     # Unsafe: it changes which interfaces are selected.
     return make_fix(f"write {item.name}={tidy}", replace_text(item.claim, text, tidy), safe=False)
@@ -728,7 +730,7 @@ def adapter_prefix_selects_others(job: Job) -> Iterator[Verdict]:
     for subject, scope, launch in subjects(job):
         for claim in job.setting(f"{_PREFIX}NCCL_IB_HCA", scope):
             verdict = undecided(subject, (claim,), launch)
-            caught = [_also_selects(text) for text in texts(claim.value)]
+            caught = [_prefix_conflict(text) for text in texts(claim.value)]
             if verdict is None and caught and all(name for name, _ in caught):
                 name, more = caught[0]
                 verdict = failed(
@@ -740,7 +742,7 @@ def adapter_prefix_selects_others(job: Job) -> Iterator[Verdict]:
             yield verdict or passed(subject)
 
 
-def _also_selects(text: str) -> tuple[str, str]:
+def _prefix_conflict(text: str) -> tuple[str, str]:
     """Return the member that also selects another adapter, and that adapter; both empty if there is none."""
     if text.lstrip("^").startswith("=") or text.startswith("^"):
         return "", ""

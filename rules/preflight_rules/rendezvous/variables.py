@@ -168,7 +168,7 @@ def variable_value_not_understood(job: Job) -> Iterator[Verdict]:
                 f"{quoted(claim)}: {name} is expected to be {expected}, and {accepted.effect}.",
                 at=claim,
                 remedy=accepted.remedy,
-                fix=_as_digit(claim, name, values) if not accepted.choices else None,
+                fix=_digit_fix(claim, name, values) if not accepted.choices else None,
             )
         else:
             yield passed(subject)
@@ -178,7 +178,7 @@ def variable_value_not_understood(job: Job) -> Iterator[Verdict]:
 _SWITCHES = {"true": "1", "yes": "1", "on": "1", "false": "0", "no": "0", "off": "0"}
 
 
-def _as_digit(claim: Claim, name: str, values: tuple[str, ...]) -> Fix | None:
+def _digit_fix(claim: Claim, name: str, values: tuple[str, ...]) -> Fix | None:
     """Return a fix that writes the word as a number. Readers parse a word as 0, so writing 0 changes nothing."""
     digit = _SWITCHES.get(values[0].strip().lower()) if len(values) == 1 else None
     if digit is None:
@@ -443,7 +443,7 @@ def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
     only launchers that set them start programs. Variables that `srun --export=NAME,...` without ALL withholds are
     judged if a script reads them as `os.environ["NAME"]` outside of branches.
     """
-    yield from _withheld(job)
+    yield from _withheld_verdicts(job)
     for claim in distinct((*job.about("unexported_variable"), *job.about("variable_as_argument"))):
         (name,) = texts(claim.value) or ("",)
         if name in _SET_BY_LAUNCHERS and _is_set_by_launchers(job, claim):
@@ -476,7 +476,7 @@ def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
         )
 
 
-def _withheld(job: Job) -> Iterator[Verdict]:
+def _withheld_verdicts(job: Job) -> Iterator[Verdict]:
     """Yield the verdicts on variables that srun's list leaves out and the program reads."""
     for launch in job.launches:
         needed = {name: claim for claim in job.about("needed_variable", launch.scope) for name in texts(claim.value)}

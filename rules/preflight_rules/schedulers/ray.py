@@ -449,7 +449,7 @@ def _judged(subject: str, call: Claim, version: str) -> Iterator[Verdict]:
         if applies is False or not blamed:
             continue
         try:
-            if not holds(row["when"], lambda key: _value(keys, key)):
+            if not holds(row["when"], lambda key: _argument_value(keys, key)):
                 continue
         except UnknownValue as error:
             yield unknown(subject, f"{error} is unknown, and {row['why']}", at=blamed[0])
@@ -466,12 +466,12 @@ def _judged(subject: str, call: Claim, version: str) -> Iterator[Verdict]:
         )
 
 
-def _value(keys: dict[str, Claim], key: str) -> Any:
+def _argument_value(keys: dict[str, Claim], key: str) -> Any:
     """Return the value of an argument, a resource, or a bound of the workers; None if it is not given."""
     if key.startswith(GIVEN):
         return key.removeprefix(GIVEN) in keys
     if key in ("workers.least", "workers.most"):
-        return _bound(keys, 0 if key.endswith("least") else 1)
+        return _worker_bound(keys, 0 if key.endswith("least") else 1)
     claim = keys.get(key)
     if claim is None:
         return None
@@ -481,10 +481,10 @@ def _value(keys: dict[str, Claim], key: str) -> Any:
     return Section() if found == SECTION else found
 
 
-def _bound(keys: dict[str, Claim], which: int) -> int | None:
+def _worker_bound(keys: dict[str, Claim], which: int) -> int | None:
     if "num_workers" not in keys:
         return 1
-    value = _value(keys, "num_workers")
+    value = _argument_value(keys, "num_workers")
     if isinstance(value, int):
         return value
     if isinstance(value, tuple) and len(value) == 2 and all(isinstance(item, int) for item in value):
@@ -535,13 +535,15 @@ def workers_larger_than_cluster(job: Job) -> Iterator[Verdict]:
         found = {key.removesuffix(_IN_SETTINGS): claim for key, claim in keys.items() if key.endswith(_IN_SETTINGS)}
         keys |= found
         offer = (
-            _of_pods(job, quantity) or _of_node_types(job, resource) or _of_lines(job, f"ray_num_{resource.lower()}s")
+            _pods_offer(job, quantity)
+            or _node_types_offer(job, resource)
+            or _start_lines_offer(job, f"ray_num_{resource.lower()}s")
         )
         if "num_workers" not in keys or offer is None:
             continue
         try:
-            workers, each = _bound(keys, 0), _asked(keys, resource)
-            on_one = offer.largest is not None and _value(keys, "placement_strategy") == "STRICT_PACK"
+            workers, each = _worker_bound(keys, 0), _requested_amount(keys, resource)
+            on_one = offer.largest is not None and _argument_value(keys, "placement_strategy") == "STRICT_PACK"
         except UnknownValue as error:
             yield unknown(job.name, f"{error} is unknown", at=calls[0])
             continue
@@ -568,19 +570,19 @@ def workers_larger_than_cluster(job: Job) -> Iterator[Verdict]:
         )
 
 
-def _asked(keys: dict[str, Claim], resource: str) -> float:
+def _requested_amount(keys: dict[str, Claim], resource: str) -> float:
     """Return the amount of a resource that one worker uses. Raises UnknownValue."""
-    given = _value(keys, f"resources_per_worker.{resource}")
+    given = _argument_value(keys, f"resources_per_worker.{resource}")
     if isinstance(given, (int, float)):
         return float(given)
-    uses_gpu = _value(keys, "use_gpu")
+    uses_gpu = _argument_value(keys, "use_gpu")
     if resource == "GPU":
         return 1.0 if uses_gpu is True else 0.0
     # Without resources of its own a worker has one CPU, or a GPU.
     return 0.0 if uses_gpu is True or "resources_per_worker" in keys else 1.0
 
 
-def _of_pods(job: Job, quantity: str) -> _Offer | None:
+def _pods_offer(job: Job, quantity: str) -> _Offer | None:
     """Return the total offered by the pods of the only Ray object; None if unknown."""
     found = [workload for workload in workloads(job) if workload.kind in ("RayCluster", "RayJob")]
     if len(found) != 1 or any(claim.value != Known(False) for claim in found[0].in_force("ray_autoscales")):
@@ -605,7 +607,7 @@ _WITH_GPUS = re.compile(r"(?:p|g|gr|dl|trn|inf|vt)\d")
 _MAX_NODES = 10_000
 
 
-def _of_node_types(job: Job, resource: str) -> _Offer | None:
+def _node_types_offer(job: Job, resource: str) -> _Offer | None:
     """Return the maximum offered by the node types of a file for `ray up`; None if unknown."""
     settings = dict(job.settings("ray_up"))
     prefix = "available_node_types."
@@ -637,7 +639,7 @@ def _of_node_types(job: Job, resource: str) -> _Offer | None:
     return _Offer(sum(taken), tuple(because), certain=True, largest=max(taken, default=0.0)) if because else None
 
 
-def _of_lines(job: Job, quantity: str = "ray_num_gpus") -> _Offer | None:
+def _start_lines_offer(job: Job, quantity: str = "ray_num_gpus") -> _Offer | None:
     """Return the total offered by the `ray start` lines; None if one may start several nodes or announces nothing."""
     lines = [launch for launch in job.launches if job.setting("ray_role", launch.scope) and launch.launcher == "ray"]
     roles = {line.id: texts(job_value(job.setting("ray_role", line.scope))) for line in lines}
@@ -677,10 +679,14 @@ def actors_larger_than_cluster(job: Job) -> Iterator[Verdict]:
     """
     for resource in ("cpus", "gpus"):
         held = distinct(job.about(f"ray_held_{resource}"))
-        offer = _of_script(job, resource) or _of_pods(job, f"pod_{resource}") or _of_lines(job, f"ray_num_{resource}")
+        offer = (
+            _script_offer(job, resource)
+            or _pods_offer(job, f"pod_{resource}")
+            or _start_lines_offer(job, f"ray_num_{resource}")
+        )
         if not held or offer is None or len({claim.span.path for claim in held}) != 1:
             continue
-        amounts = {claim: _held(job, claim) for claim in held}
+        amounts = {claim: _held_amount(job, claim) for claim in held}
         known = {claim: amount for claim, amount in amounts.items() if amount is not None}
         wanted = sum(known.values())
         verdict = undecided(job.name, [claim for claim in held if claim not in known])
@@ -707,7 +713,7 @@ def actors_larger_than_cluster(job: Job) -> Iterator[Verdict]:
 _OPTION = re.compile(r"the value of `(--[\w-]+)`")
 
 
-def _held(job: Job, claim: Claim) -> float | None:
+def _held_amount(job: Job, claim: Claim) -> float | None:
     """Return the amount that the actors of a call hold, with the option of the starting line; None if unknown."""
     if claim.condition:
         return None
@@ -723,7 +729,7 @@ def _held(job: Job, claim: Claim) -> float | None:
     return float(given[0]) * min(each) if len(given) == 1 and each else None
 
 
-def _of_script(job: Job, resource: str) -> _Offer | None:
+def _script_offer(job: Job, resource: str) -> _Offer | None:
     """Return the amount that a script gives the cluster that it starts itself."""
     own = distinct(job.about(f"ray_own_{resource}"))
     amount = known_number(own[0].value) if len(own) == 1 and not own[0].condition else None
@@ -769,7 +775,7 @@ def ray_releases_differ_in_cluster(job: Job) -> Iterator[Verdict]:
         if len(known) < 2:
             continue
         first, head = known[0]
-        other = next(((claim, match) for claim, match in known[1:] if _differ(head, match)), None)
+        other = next(((claim, match) for claim, match in known[1:] if _releases_differ(head, match)), None)
         if other is None:
             yield passed(workload.id)
             continue
@@ -783,6 +789,6 @@ def ray_releases_differ_in_cluster(job: Job) -> Iterator[Verdict]:
         )
 
 
-def _differ(one: re.Match[str], other: re.Match[str]) -> bool:
+def _releases_differ(one: re.Match[str], other: re.Match[str]) -> bool:
     pythons = {match["python"] for match in (one, other)} - {None}
     return one["ray"] != other["ray"] or len(pythons) > 1

@@ -188,7 +188,7 @@ def time_limit_not_what_it_seems(job: Job) -> Iterator[Verdict]:
 _MEMORY_OPTIONS = ("mem", "mem-per-cpu", "mem-per-gpu")
 
 
-def _option_of(claim: Claim) -> str:
+def _option_name(claim: Claim) -> str:
     """Return the name of a directive's option, also if its value is filled in later."""
     return claim.spelling.removeprefix("--").replace("=", " ").split(" ")[0]
 
@@ -215,10 +215,10 @@ def memory_options_exclude_each_other(job: Job) -> Iterator[Verdict]:
     """
     by_file: dict[str, list[Claim]] = {}
     for claim in job.about("batch_directive"):
-        if claim.scope == Scope() and _option_of(claim) in _MEMORY_OPTIONS:
+        if claim.scope == Scope() and _option_name(claim) in _MEMORY_OPTIONS:
             by_file.setdefault(claim.span.path, []).append(claim)
     for claims in by_file.values():
-        kinds = {_option_of(claim): claim for claim in claims}
+        kinds = {_option_name(claim): claim for claim in claims}
         if len(kinds) < 2:
             yield passed(job.name)
             continue
@@ -373,7 +373,7 @@ def options() -> dict[str, Option]:
 
 
 @functools.cache
-def _meant() -> dict[str, str]:
+def _common_mistakes() -> dict[str, str]:
     return {name: row["option"] for row in table("sbatch")["meant"] for name in row["names"]}
 
 
@@ -398,13 +398,13 @@ def directive_refused(job: Job) -> Iterator[Verdict]:
         yield not_applicable(job.name, "no Slurm batch script")
         return
     fine = True
-    given = {option.name for claim in claims if (option := _option(_parts(claim)[0])[0]) is not None}
+    given = {option.name for claim in claims if (option := _option(_split_option(claim)[0])[0]) is not None}
     for claim in claims:
         verdict = _judged(job.name, claim, given)
         if verdict is not None:
             fine = False
             yield verdict
-    for verdict in _together(job, claims):
+    for verdict in _combination_verdicts(job, claims):
         fine = False
         yield verdict
     if fine:
@@ -414,7 +414,7 @@ def directive_refused(job: Job) -> Iterator[Verdict]:
 def _judged(subject: str, claim: Claim, given: Set[str]) -> Verdict | None:
     if isinstance(claim.value, Unresolved):
         return unknown(subject, f"{quoted(claim)} depends on {claim.value.why}", at=claim)
-    name, value = _parts(claim)
+    name, value = _split_option(claim)
     if not name:
         return failed(
             subject,
@@ -432,7 +432,7 @@ def _judged(subject: str, claim: Claim, given: Set[str]) -> Verdict | None:
             remedy=f"Write `--{meant}`." if meant else "Remove it, unless a plugin of your site adds this option.",
             severity=None if sure else Severity.INFO,
         )
-    problem = _problem(option, value)
+    problem = _option_problem(option, value)
     if not problem or not given.isdisjoint(option.ignored_beside):
         return None
     # A single letter is a slip rather than a placeholder.
@@ -450,7 +450,7 @@ def _takes_number(option: Option) -> bool:
     return bool(option.form) and re.fullmatch(option.form, "1") is not None
 
 
-def _parts(claim: Claim) -> tuple[str, str | None]:
+def _split_option(claim: Claim) -> tuple[str, str | None]:
     stated = next(iter(claim.alternatives), ())
     if not isinstance(stated, tuple) or len(stated) != 2:
         return "", None
@@ -472,14 +472,14 @@ def _option(name: str) -> tuple[Option | None, str, str]:
     near = (
         [plain]
         if plain in known
-        else [_meant()[name]]
-        if name in _meant()
+        else [_common_mistakes()[name]]
+        if name in _common_mistakes()
         else similar_names(name, known, cutoff=_SIMILARITY)
     )
     return None, near[0] if near else "", f"has no option `--{name}`"
 
 
-def _problem(option: Option, value: str | None) -> str:
+def _option_problem(option: Option, value: str | None) -> str:
     if option.value == "none":
         return "does not accept a value" if value is not None else ""
     if value is None:
@@ -493,10 +493,10 @@ def _problem(option: Option, value: str | None) -> str:
     return ""
 
 
-def _together(job: Job, claims: tuple[Claim, ...]) -> Iterator[Verdict]:
+def _combination_verdicts(job: Job, claims: tuple[Claim, ...]) -> Iterator[Verdict]:
     by_name: dict[str, Claim] = {}
     for claim in claims:
-        name, _ = _parts(claim)
+        name, _ = _split_option(claim)
         option = _option(name)[0] if name else None
         if option is not None:
             by_name[option.name] = claim
@@ -510,10 +510,10 @@ def _together(job: Job, claims: tuple[Claim, ...]) -> Iterator[Verdict]:
                 also=((found[0], "the other"),),
                 remedy="Keep one of the two.",
             )
-    yield from _gpus(job, by_name)
+    yield from _gpu_verdicts(job, by_name)
     least, limit = by_name.get("time-min"), by_name.get("time")
     if least is not None and limit is not None:
-        short, long = (parse_seconds(_parts(claim)[1] or "") for claim in (least, limit))
+        short, long = (parse_seconds(_split_option(claim)[1] or "") for claim in (least, limit))
         if short is not None and long and short > long:
             yield failed(
                 job.name,
@@ -524,11 +524,11 @@ def _together(job: Job, claims: tuple[Claim, ...]) -> Iterator[Verdict]:
             )
 
 
-def _gpus(job: Job, by_name: dict[str, Claim]) -> Iterator[Verdict]:
+def _gpu_verdicts(job: Job, by_name: dict[str, Claim]) -> Iterator[Verdict]:
     """Yield the verdicts on GPUs per job, per node and per task, compared with nodes and tasks."""
     node = by_name.get("gpus-per-node") or by_name.get("gres")
     task, tasks, every = by_name.get("gpus-per-task"), by_name.get("ntasks-per-node"), by_name.get("gpus")
-    counted = [(claim, found) for claim in (node, task, every) if claim is not None and (found := _count(claim))]
+    counted = [(claim, found) for claim in (node, task, every) if claim is not None and (found := _gpu_count(claim))]
     typed = {is_typed for _, (_, is_typed) in counted}
     if len(counted) > 1 and len(typed) > 1:
         first, last = counted[0][0], counted[-1][0]
@@ -543,7 +543,7 @@ def _gpus(job: Job, by_name: dict[str, Claim]) -> Iterator[Verdict]:
         return
     counts = {claim.span: number for claim, (number, _) in counted}
     if node is not None and task is not None and tasks is not None and counts.keys() >= {node.span, task.span}:
-        each = _parts(tasks)[1] or ""
+        each = _split_option(tasks)[1] or ""
         wanted = int(each) * counts[task.span] if each.isdecimal() else 0
         if wanted and wanted != counts[node.span]:
             yield failed(
@@ -555,7 +555,7 @@ def _gpus(job: Job, by_name: dict[str, Claim]) -> Iterator[Verdict]:
                 remedy=f"Leave one of them out, or set --gpus-per-node={wanted}.",
             )
     nodes = by_name.get("nodes")
-    least = re.match(r"\d{1,6}(?=-|$)", _parts(nodes)[1] or "") if nodes is not None else None
+    least = re.match(r"\d{1,6}(?=-|$)", _split_option(nodes)[1] or "") if nodes is not None else None
     if every is None or nodes is None or least is None or counts.get(every.span, int(least[0])) >= int(least[0]):
         return
     yield failed(
@@ -567,9 +567,9 @@ def _gpus(job: Job, by_name: dict[str, Claim]) -> Iterator[Verdict]:
     )
 
 
-def _count(claim: Claim) -> tuple[int, bool] | None:
+def _gpu_count(claim: Claim) -> tuple[int, bool] | None:
     """Return the number of GPUs that an option requests, and whether it names their type; None for other options."""
-    text = _parts(claim)[1] or ""
+    text = _split_option(claim)[1] or ""
     if claim.spelling.startswith("--gres"):
         if not text.startswith("gpu"):
             return None

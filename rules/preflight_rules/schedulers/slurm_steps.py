@@ -93,7 +93,7 @@ def cores_not_inherited_by_step(job: Job) -> Iterator[Verdict]:
         )
 
 
-def _bound(job: Job, scope: Scope) -> tuple[Claim, ...]:
+def _binding_claims(job: Job, scope: Scope) -> tuple[Claim, ...]:
     """Return the claims that give each task one GPU; empty if there are none, or if `--gpu-bind` overrides them."""
     binding = job.setting("gpu_bind", scope)
     exported = job.setting("env.SLURM_GPU_BIND", scope)
@@ -113,7 +113,7 @@ def _bound(job: Job, scope: Scope) -> tuple[Claim, ...]:
     "task-sees-one-gpu-but-indexes-local-rank",
     severity=Severity.ERROR,
     otherwise="srun gives no task its own GPU",
-    each=launches_with(_bound, "tasks_per_node", where=lambda stated: stated.launch.launcher == "srun"),
+    each=launches_with(_binding_claims, "tasks_per_node", where=lambda stated: stated.launch.launcher == "srun"),
 )
 def task_sees_one_gpu_but_indexes_local_rank(question: LaunchQuestion) -> Verdict | None:
     """Each task sees one GPU, but its framework uses the local rank as GPU index.
@@ -149,13 +149,13 @@ def task_sees_one_gpu_but_indexes_local_rank(question: LaunchQuestion) -> Verdic
             remedy=f"Use `--gpus-per-node={numbers(devices.value)[0]}` instead, or add `--gpu-bind=none`.",
             severity=Severity.WARNING if _is_overridden(job, bound[0], launch.scope) else None,
         )
-    why = _by_local_rank(job, launch.arguments, launch.scope)
+    why = _local_rank_user(job, launch.arguments, launch.scope)
     if not why:
         return unknown(launch.id, "whether the program uses its local rank as GPU index is unknown", at=bound[0])
     count = numbers(job_value(tasks))[0]
     return failed(
         question.subject,
-        f"{quoted(bound[0])} gives each of the {count} tasks of a node {_visible(bound[0])}, but {why} uses"
+        f"{quoted(bound[0])} gives each of the {count} tasks of a node {_visible_gpus(bound[0])}, but {why} uses"
         f" its local rank as device index, 0 to {count - 1}.",
         at=bound[0],
         also=((launch, "started here"), (tasks[0], f"{count} tasks")),
@@ -177,7 +177,7 @@ def _is_overridden(job: Job, bound: Claim, scope: Scope) -> bool:
     return bool(own) and bound.scope != scope
 
 
-def _visible(bound: Claim) -> str:
+def _visible_gpus(bound: Claim) -> str:
     if any("closest" in text for text in texts(bound.value)):
         return "only the GPUs next to its cores, numbered from 0"
     return "one GPU, as device 0"
@@ -190,7 +190,7 @@ def _lightning_devices(job: Job, scope: Scope) -> Claim | None:
     return found[0] if known else None
 
 
-def _by_local_rank(job: Job, arguments: tuple[str | None, ...], scope: Scope) -> str:
+def _local_rank_user(job: Job, arguments: tuple[str | None, ...], scope: Scope) -> str:
     """Return the program that uses its local rank as device index, for display; empty if none is known."""
     for word in arguments:
         if word is not None and word.partition("=")[0] in _BY_LOCAL_RANK:

@@ -118,7 +118,7 @@ _RACES = {
         "is done by one rank alone, and the others read the result without waiting for it",
         "Put a barrier after it.",
     ),
-    "created by one rank": (
+    "made by one rank": (
         "is done by one rank alone, and the others write into the folder without waiting for it",
         "Let every rank create the folder with exist_ok=True, or put a barrier after it.",
     ),
@@ -357,7 +357,7 @@ def nothing_saved_before_the_end(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="nothing requests preemptible nodes",
-    each=launches_with(lambda job, scope: _preemptible(job, scope)[:1]),
+    each=launches_with(lambda job, scope: _preemptible_claims(job, scope)[:1]),
 )
 def preemptible_nodes_without_resuming(question: LaunchQuestion) -> Verdict | None:
     """The job runs on preemptible nodes, and its launch names no checkpoint to resume from.
@@ -387,7 +387,7 @@ def preemptible_nodes_without_resuming(question: LaunchQuestion) -> Verdict | No
     )
 
 
-def _preemptible(job: Job, scope: Scope) -> tuple[Claim, ...]:
+def _preemptible_claims(job: Job, scope: Scope) -> tuple[Claim, ...]:
     found = [
         claim
         for claim in job.setting("partition", scope)

@@ -452,7 +452,7 @@ def shares_of_ranks_uneven(job: Job) -> Iterator[Verdict]:
         if isinstance(share.value, Unresolved):
             yield unknown(subject, f"{quoted(share)}: {share.value.why}", at=share)
             continue
-        if _comes_out_even(job, share):
+        if _divides_evenly(job, share):
             yield passed(subject)
             continue
         yield failed(
@@ -468,7 +468,7 @@ def shares_of_ranks_uneven(job: Job) -> Iterator[Verdict]:
         )
 
 
-def _comes_out_even(job: Job, share: Claim) -> bool:
+def _divides_evenly(job: Job, share: Claim) -> bool:
     """Return whether the number of files is a multiple of the number of ranks, as far as both are known."""
     counts = [numbers(claim.value) for claim in job.about("divided_items", share.scope) if claim.span == share.span]
     ranks = [numbers(ranks_started(job, launch.scope)[0]) for launch in launches_of(job, share)]

@@ -135,7 +135,7 @@ def gpu_never_chosen(job: Job) -> Iterator[Verdict]:
             processes = _ranks_of_node(job, launch)
             if launch.launcher == "srun" or not certainly_several(job_value(processes)) or not processes:
                 continue
-            if _masked(job, launch) or len(job.files) > _MAX_FILES:
+            if _sees_one_gpu(job, launch) or len(job.files) > _MAX_FILES:
                 continue
             if _is_passed(job, launch, moved):
                 verdict = passed(subject)
@@ -146,7 +146,7 @@ def gpu_never_chosen(job: Job) -> Iterator[Verdict]:
                 " and nothing in the script chooses another.",
                 at=moved,
                 also=((processes[0], "ranks of each node"),),
-                remedy=_choice(job, launch, moved),
+                remedy=_gpu_choice_text(job, launch, moved),
             )
             break
         yield verdict
@@ -172,13 +172,13 @@ def _is_passed(job: Job, launch: Launch, moved: Claim) -> bool:
 _MAX_FILES = 6
 
 
-def _masked(job: Job, launch: Launch) -> bool:
+def _sees_one_gpu(job: Job, launch: Launch) -> bool:
     """Return whether each process may see only one GPU. A list of several shows all of them to every process."""
     masks = job.about("env.CUDA_VISIBLE_DEVICES", launch.scope)
     return any(not texts(mask.value) or not all("," in text for text in texts(mask.value)) for mask in masks)
 
 
-def _choice(job: Job, launch: Launch, moved: Claim) -> str:
+def _gpu_choice_text(job: Job, launch: Launch, moved: Claim) -> str:
     """Return how a rank chooses its GPU in the script's framework, using its launcher's variables."""
     if any(claim.source == "paddle" for claim in job.about("parallel_environment", launch.scope)):
         return (
@@ -429,7 +429,7 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
     counterpart: it is an error only where the program was followed on several ranks, and one of them came to it alone.
     """
     for subject, call in (*stated(job, "guarded_collective"), *stated(job, "guarded_gather")):
-        divided = _divided(job, call) if call.quantity == "guarded_gather" else True
+        divided = _needs_all_parts(job, call) if call.quantity == "guarded_gather" else True
         if not divided:
             reason = "it waits for other ranks only if the model is divided among them, which is unknown"
             yield passed(subject) if divided is False else unknown(subject, reason, at=call)
@@ -458,7 +458,7 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
                 severity=None if sure else Severity.WARNING,
                 confidence=None if sure else Confidence.MEDIUM,
             )
-            for why in [] if sure else _not_followed(job, call):
+            for why in [] if sure else _unfollowed_reasons(job, call):
                 yield unknown(subject, f"whether the other ranks also reach {quoted(call)} is unknown: {why}", at=call)
     for subject, call in stated(job, "collective_unmatched"):
         if isinstance(call.value, Unresolved):
@@ -499,7 +499,7 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
             yield passed(subject)
 
 
-def _divided(job: Job, call: Claim) -> bool | None:
+def _needs_all_parts(job: Job, call: Claim) -> bool | None:
     """Return whether the call needs the parts of all ranks; None if it is unknown how the model is trained."""
     scope = call.scope
     if job.about("uses_fsdp", scope):
@@ -522,7 +522,7 @@ def _certainly_waits(job: Job, call: Claim) -> bool:
     return call.span in places and any(_starts_several(job, launch) for launch in launches_of(job, call))
 
 
-def _not_followed(job: Job, call: Claim) -> list[str]:
+def _unfollowed_reasons(job: Job, call: Claim) -> list[str]:
     """Return why the program that makes a call cannot be followed to its end; empty if it can."""
     followed = [each for launch in launches_of(job, call) for each in job.about("program_followed", launch.scope)]
     return [each.value.why for each in followed if isinstance(each.value, Unresolved)][:1]
@@ -695,7 +695,7 @@ def gradients_never_exchanged(job: Job) -> Iterator[Verdict]:
         # A run of the whole program shows both.
         joins = [*(claim for claim in taken.because if claim.quantity == "ranks_joined"), *joins]
         if joins and not servers:
-            yield _verdict(job, subject, taken, joins[0])
+            yield _exchange_verdict(job, subject, taken, joins[0])
     for subject, around in stated(job, "gradient_exchange_bypassed"):
         if definitely_one_rank(job, around):
             yield passed(subject)
@@ -708,7 +708,7 @@ def gradients_never_exchanged(job: Job) -> Iterator[Verdict]:
         )
 
 
-def _verdict(job: Job, subject: str, taken: Claim, joins: Claim) -> Verdict:
+def _exchange_verdict(job: Job, subject: str, taken: Claim, joins: Claim) -> Verdict:
     is_followed = joins in taken.because
     if definitely_one_rank(job, taken) or (job.about("gradients_exchanged", taken.scope) and not is_followed):
         return passed(subject)
@@ -727,11 +727,11 @@ def _verdict(job: Job, subject: str, taken: Claim, joins: Claim) -> Verdict:
         " own model.",
         at=joins,
         also=((taken, "gradients of this rank only"),),
-        remedy=_remedy(joins),
+        remedy=_wrapper_remedy(joins),
     )
 
 
-def _remedy(joins: Claim) -> str:
+def _wrapper_remedy(joins: Claim) -> str:
     """Return the wrapper of the framework that joins the ranks."""
     name = joined(joins.alternatives)
     if "horovod" in name or name.startswith("hvd"):

@@ -83,7 +83,7 @@ class Given:
     def claim(self, key: str) -> Claim | None:
         """Return the claim of a key, also of one in a file that another key names; None if the key is not given."""
         if key.startswith(OF_JOB):
-            return next(iter(self._of_job(key.removeprefix(OF_JOB))), None)
+            return next(iter(self._job_claims(key.removeprefix(OF_JOB))), None)
         if key == PARSER:
             return self.parser
         if key == ANY:
@@ -116,9 +116,9 @@ class Given:
         if key.startswith(GIVEN):
             return self._is_given(key.removeprefix(GIVEN))
         if key.startswith(ON_LINE):
-            return self._on_line(key.removeprefix(ON_LINE))
+            return self._option_value(key.removeprefix(ON_LINE))
         if key.startswith(OF_JOB):
-            return self._one(self._of_job(key.removeprefix(OF_JOB)))
+            return self._common_value(self._job_claims(key.removeprefix(OF_JOB)))
         if key in self.inner:
             return Section()
         prefix, _, rest = key.partition(".")
@@ -127,7 +127,7 @@ class Given:
             claim = self.inner[prefix].claim(rest)
             return None if claim is not None and claim.alternatives == (AUTO,) else self.inner[prefix].value(rest)
         if key == RANKS:
-            return self._ranks()
+            return self._rank_count()
         if key == LAUNCHER:
             return self._launcher()
         if key == BRANCH:
@@ -140,7 +140,7 @@ class Given:
             if _are_of_another_release(self.framework, tuple(self.keys)):
                 raise UnknownValue(f"{key} may have another name in the release that is used")
             return None
-        value = self._one((claim,))
+        value = self._common_value((claim,))
         filled = any(each.startswith(f"{key}.") for each in self.keys)
         return Section(filled=filled) if isinstance(value, Section) else value
 
@@ -149,7 +149,7 @@ class Given:
         claim, call = self.keys.get(key), self.keys.get(CALL)
         if claim is None or call is None or claim.condition != call.condition:
             return self.value(key)
-        return self._one((replace(claim, condition=""),))
+        return self._common_value((replace(claim, condition=""),))
 
     def _is_given(self, key: str) -> bool:
         """Return whether a key is given. Raises UnknownValue if only a branch gives it, or its section is unknown."""
@@ -158,7 +158,7 @@ class Given:
             self._check_sections(key)
             return False
         if key.startswith(OF_JOB):
-            claims = self._of_job(key.removeprefix(OF_JOB))
+            claims = self._job_claims(key.removeprefix(OF_JOB))
             if not any(definitely_holds(each, self.launch) for each in claims):
                 raise UnknownValue(f"whether the branch of `{claim.spelling}` is taken")
             return True
@@ -179,7 +179,7 @@ class Given:
             if above is not None and not above.alternatives and above.source != CALLED:
                 raise UnknownValue(f"`{above.spelling}`")
 
-    def _one(self, claims: Sequence[Claim]) -> Any:
+    def _common_value(self, claims: Sequence[Claim]) -> Any:
         """Return the value that all claims share; None without claims. Raises UnknownValue if they differ or are
         unresolved.
         """
@@ -191,7 +191,7 @@ class Given:
         one = next(iter(found), None)
         return Section() if one == SECTION else one
 
-    def _of_job(self, quantity: str) -> tuple[Claim, ...]:
+    def _job_claims(self, quantity: str) -> tuple[Claim, ...]:
         if self.launch is not None:
             return self.job.value_claims(quantity, self.launch.scope)
         return self.job.value_claims(quantity, WHOLE_JOB) or tuple(self.job.about(quantity))
@@ -202,12 +202,12 @@ class Given:
         whole = self.launch is None or reads(self.framework, "file") or reads(self.framework, "object")
         return whole or any(claim.scope.launch for claim in self.keys.values())
 
-    def _on_line(self, quantity: str) -> Any:
+    def _option_value(self, quantity: str) -> Any:
         """Return the value that a launch option gives a quantity; None without one. Raises UnknownValue."""
         if self.launch is None:
             raise UnknownValue("the launch line")
         claims = [c for c in self.job.about(quantity, self.launch.scope) if c.strength is Strength.FLAG]
-        return self._one(claims[-1:])
+        return self._common_value(claims[-1:])
 
     @property
     def _is_plain(self) -> bool:
@@ -226,7 +226,7 @@ class Given:
             raise UnknownValue("whether this runs in processes that the program starts")
         return self.launch.launcher
 
-    def _ranks(self) -> int:
+    def _rank_count(self) -> int:
         if self._is_plain:
             return 1
         found = numbers(ranks_started(self.job, self.launch.scope)[0]) if self.launch is not None else ()
@@ -284,7 +284,7 @@ def given(job: Job, name: str) -> Iterator[Given]:
         for key, claim in _variables(job, scope) if name == ENVIRONMENT else job.settings(own_name, scope):
             if key == PARSER:
                 continue
-            keys = by_place.setdefault(_path_of(name, claim, launch), {})
+            keys = by_place.setdefault(_section_path(name, claim, launch), {})
             full = full_name(name, key)
             # What the line says is in force, whatever a file says.
             if (
@@ -309,7 +309,7 @@ def given(job: Job, name: str) -> Iterator[Given]:
                 subject if path in ("", "(composed)", _SCRIPTS) else path,
                 keys,
                 launch,
-                inner=_inner(job, name, keys, scope) or _header_of(job, name, keys),
+                inner=_deepspeed_settings(job, name, keys, scope) or _batch_header(job, name, keys),
                 complete=_is_complete(name, keys),
                 certain=(CALL not in keys or _is_of_script(keys))
                 and (parser is not None or not unseen)
@@ -331,7 +331,7 @@ _WHOLE, _POD = "whole", "pod"
 def _objects(job: Job, framework: str) -> Iterator[Given]:
     """Yield the settings of each object or part of a kind, with those of its owner."""
     own = _places(job, framework)
-    above = {at: tuple(map(_mark, place.keys[CALL].because[0].because)) for at, place in own.items()}
+    above = {at: tuple(map(_mark_of, place.keys[CALL].because[0].because)) for at, place in own.items()}
     others: dict[_Mark, Given] = {}
     for name in dict.fromkeys(mark[0].split(".")[1] for marks in above.values() for mark in marks):
         others |= _places(job, name)
@@ -346,7 +346,7 @@ _Mark = tuple[str, Span, str]
 def _places(job: Job, framework: str) -> dict[_Mark, Given]:
     found: dict[_Mark, dict[str, Claim]] = {}
     for key, claim in job.settings(framework):
-        found.setdefault(_mark(claim.because[0]), {})[key] = claim
+        found.setdefault(_mark_of(claim.because[0]), {})[key] = claim
     return {
         at: Given(
             job,
@@ -365,7 +365,7 @@ def _is_of_script(keys: dict[str, Claim]) -> bool:
     return keys[CALL].source != CALLED or keys[CALL].strength is Strength.FLAG
 
 
-def _mark(place: Claim) -> _Mark:
+def _mark_of(place: Claim) -> _Mark:
     return place.quantity, place.span, place.spelling
 
 
@@ -409,7 +409,7 @@ def _variables(job: Job, scope: Scope) -> Iterator[tuple[str, Claim]]:
     return ((name, claims[0]) for name, claims in found.items() if len(claims) == 1)
 
 
-def _inner(job: Job, framework: str, keys: dict[str, Claim], scope: Scope) -> dict[str, Given]:
+def _deepspeed_settings(job: Job, framework: str, keys: dict[str, Claim], scope: Scope) -> dict[str, Given]:
     """Return the settings in the DeepSpeed configuration file that the trainer names.
 
     For Accelerate, settings that the command line overrides are left out.
@@ -429,7 +429,7 @@ def _inner(job: Job, framework: str, keys: dict[str, Claim], scope: Scope) -> di
     return {"ds": Given(job, "deepspeed", names[0], found)} if found else {}
 
 
-def _header_of(job: Job, framework: str, keys: dict[str, Claim]) -> dict[str, Given]:
+def _batch_header(job: Job, framework: str, keys: dict[str, Claim]) -> dict[str, Given]:
     """Return the options of a script's batch header, for the steps and launchers in the script."""
     if not reads(framework, "header"):
         return {}
@@ -438,7 +438,7 @@ def _header_of(job: Job, framework: str, keys: dict[str, Claim]) -> dict[str, Gi
     return {SBATCH: header} if header is not None else {}
 
 
-def _path_of(name: str, claim: Claim, launch: Launch | None) -> str:
+def _section_path(name: str, claim: Claim, launch: Launch | None) -> str:
     """Return the section that a setting belongs to; empty for an argument of a program."""
     if reads(name, "composed") or (
         reads(name, "overridden") and launch is not None and claim.scope.launch == launch.id

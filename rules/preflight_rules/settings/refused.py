@@ -63,9 +63,9 @@ def setting_value_refused(job: Job) -> Iterator[Verdict]:
         for place in given(job, name) if not reads(name, "object") else ():
             table, version = settings(name), pinned(job, name)
             for key, claim in place.keys.items():
-                setting = row_of(table, key) or _parsed(place, key, claim)
+                setting = row_of(table, key) or _parsed_setting(place, key, claim)
                 if claim.source == "arguments" and place.certain and _lacks_value(place, key, claim):
-                    yield _without_value(place, claim)
+                    yield _missing_value_verdict(place, claim)
                     continue
                 at = (claim.span.path, claim.span.line, claim.span.column)
                 if setting is None or not setting.kind or at in seen:
@@ -80,7 +80,7 @@ _PARSED = {"int": "whole", "float": "decimal", "bool": "strtobool"}
 _LEVELS = ("detail", "debug", "info", "warning", "error", "critical", "passive")
 
 
-def _parsed(place: Given, key: str, claim: Claim) -> Setting | None:
+def _parsed_setting(place: Given, key: str, claim: Claim) -> Setting | None:
     """Return the row that TrainingArguments' parser uses for an option; None for anything else."""
     row = _arguments().get(key) if place.framework == "transformers" and claim.source == "arguments" else None
     if row is None or not place.certain or row.takes not in ("1", "?"):
@@ -114,7 +114,7 @@ def _lacks_value(place: Given, key: str, claim: Claim) -> bool:
     return any(item.startswith("--") for item in following)
 
 
-def _without_value(place: Given, claim: Claim) -> Verdict:
+def _missing_value_verdict(place: Given, claim: Claim) -> Verdict:
     """Return the verdict on an option that lacks its required value."""
     fault = (
         "another option follows"
@@ -134,7 +134,7 @@ def _judged(place: Given, setting: Setting, claim: Claim, version: str) -> Verdi
     if unresolved is not None:
         return unknown(place.subject, f"{quoted(claim)} is unknown: {unresolved[1]}", at=claim)
     applies = in_range(version, setting.since, setting.until)
-    expected = [_refused(setting, item, version) for item in claim.alternatives if item != AUTO]
+    expected = [_expected_values(setting, item, version) for item in claim.alternatives if item != AUTO]
     if applies is False or not any(expected):
         return passed(place.subject)
     try:
@@ -156,7 +156,7 @@ def _judged(place: Given, setting: Setting, claim: Claim, version: str) -> Verdi
     )
 
 
-def _refused(setting: Setting, item: Plain, version: str) -> str:
+def _expected_values(setting: Setting, item: Plain, version: str) -> str:
     """Return the expected values in words; empty if the release accepts this one."""
     if isinstance(item, bool) and setting.bool_until:
         return "a whole number" if version and in_range(version, "", setting.bool_until) is False else ""
@@ -213,7 +213,7 @@ def settings_refused_together(job: Job) -> Iterator[Verdict]:
                     # Only a row that begins before the releases that were read is about such a release.
                     continue
                 applies = in_range(releases(row.package or name), row.since, row.until)
-                verdict = _together(place, row, certain=applies is True) if applies is not False else None
+                verdict = _condition_verdict(place, row, certain=applies is True) if applies is not False else None
                 if verdict is None:
                     continue
                 fine = False
@@ -230,7 +230,7 @@ def settings_refused_together(job: Job) -> Iterator[Verdict]:
                 yield passed(place.subject)
 
 
-def _together(place: Given, row: Refusal, *, certain: bool) -> Verdict | None:
+def _condition_verdict(place: Given, row: Refusal, *, certain: bool) -> Verdict | None:
     """Return the verdict of one condition; None if it does not hold or concerns keys that are not given."""
     claims = place.others(row.at[0], row.known) if row.known else []
     claims = claims or [claim for key in row.at if (claim := place.claim(key)) is not None]
@@ -393,7 +393,7 @@ class _Undecided(Exception):
     """A term depends on the unknown value in the exception's argument."""
 
 
-class _Met(NamedTuple):
+class _Match(NamedTuple):
     """A term that holds: the claims that show it, and the text that replaces `{}`."""
 
     claims: tuple[Claim, ...]
@@ -448,25 +448,25 @@ def _row_verdicts(
 ) -> Iterator[Verdict | None]:
     """Yield the verdicts of one row; None if its first term holds and another does not."""
     if row.all[0].startswith("package ") and not all(
-        _names(job, term.split(" ")[1]) for term in row.all if term.startswith("package ")
+        _names_distribution(job, term.split(" ")[1]) for term in row.all if term.startswith("package ")
     ):
         # Two releases exclude each other: a package that no file names is not there.
         return
     try:
-        firsts = list(_firsts(job, row.all[0], scope, launch))
+        firsts = list(_first_matches(job, row.all[0], scope, launch))
     except _Undecided as error:
         with contextlib.suppress(_Undecided):
-            if all(_met(job, term, scope, launch) for term in row.all[1:] if "{}" not in term):
+            if all(_match_term(job, term, scope, launch) for term in row.all[1:] if "{}" not in term):
                 for claim in job.setting(row.all[0].split(" ")[0], scope)[:1]:
                     yield unknown(subject, str(error), at=claim)
         return
     for first in firsts:
         try:
-            others = [_met(job, term.replace("{}", first.text), scope, launch) for term in row.all[1:]]
+            others = [_match_term(job, term.replace("{}", first.text), scope, launch) for term in row.all[1:]]
             if not all(others):
                 yield None
                 continue
-            if any(_met(job, term, scope, launch) for term in row.none):
+            if any(_match_term(job, term, scope, launch) for term in row.none):
                 yield None
                 continue
         except _Undecided as error:
@@ -475,11 +475,11 @@ def _row_verdicts(
         yield _failed(row, subject, first, [met for met in others if met is not None])
 
 
-def _firsts(job: Job, term: str, scope: Scope, launch: Launch | None) -> Iterator[_Met]:
+def _first_matches(job: Job, term: str, scope: Scope, launch: Launch | None) -> Iterator[_Match]:
     """Yield each way the first term of a row holds. Raises _Undecided if that is unknown."""
     kind, _, rest = term.partition(" ")
     if kind != "feature":
-        met = _met(job, term, scope, launch)
+        met = _match_term(job, term, scope, launch)
         if met is not None:
             yield met
         return
@@ -487,62 +487,62 @@ def _firsts(job: Job, term: str, scope: Scope, launch: Launch | None) -> Iterato
     for claim in job.about(_FEATURE, scope):
         for text in texts(claim.value):
             if text == rest or (joined and text.startswith(prefix)):
-                yield _Met((claim,), text.removeprefix(prefix) if joined else "", certain=not claim.condition)
+                yield _Match((claim,), text.removeprefix(prefix) if joined else "", certain=not claim.condition)
 
 
-def _met(job: Job, term: str, scope: Scope, launch: Launch | None) -> _Met | None:
+def _match_term(job: Job, term: str, scope: Scope, launch: Launch | None) -> _Match | None:
     """Return how a term holds; None if it does not. Raises _Undecided if that is unknown."""
     words = term.split(" ")
     if words[0] == "feature":
         feature = term.partition(" ")[2]
         found = [claim for claim in job.about(_FEATURE, scope) if feature in texts(claim.value)]
         certain = any(not claim.condition for claim in found)
-        return _Met(tuple(found[:1]), certain=certain) if found else None
+        return _Match(tuple(found[:1]), certain=certain) if found else None
     if term in ("several ranks", "certainly several ranks"):
-        met = _several_ranks(job, scope, launch)
+        met = _match_several_ranks(job, scope, launch)
         return met if met is not None and (met.certain or term == "several ranks") else None
     if term == "no default of accelerate":
         by_accelerate = launch is not None and launch.launcher == "accelerate"
-        return _Met((), certain=not by_accelerate or bool(job.setting("distributed_type", scope)))
+        return _Match((), certain=not by_accelerate or bool(job.setting("distributed_type", scope)))
     if term == "plain python":
         plain = [claim for claim in job.about("plain_program", scope) if not job.launches]
-        return _Met(tuple(plain[:1]), certain=not (plain and plain[0].condition)) if plain else None
+        return _Match(tuple(plain[:1]), certain=not (plain and plain[0].condition)) if plain else None
     if term == "visible devices beyond the request":
-        return _beyond_request(job, scope, launch)
+        return _match_beyond_request(job, scope, launch)
     if words[0] == "launched":
-        return _Met((), named=False) if launch is not None and launch.launcher in words[2].split("|") else None
+        return _Match((), named=False) if launch is not None and launch.launcher in words[2].split("|") else None
     if words[0] == "started":
         started = {text for claim in job.about("script", scope) for text in texts(claim.value)}
-        return _Met((), named=False) if term.partition(" ")[2] in started else None
+        return _Match((), named=False) if term.partition(" ")[2] in started else None
     if words[0] == "argument":
         given = [word or "" for word in launch.arguments] if launch is not None else []
-        return _Met((), named=False) if any(re.fullmatch(f"--({words[1]})(=.*)?", word) for word in given) else None
+        return _Match((), named=False) if any(re.fullmatch(f"--({words[1]})(=.*)?", word) for word in given) else None
     if words[0] == "written":
         found = [claim for claim in job.setting(words[1], scope) if re.search(words[2], claim.spelling)]
-        return _Met(tuple(found[:1])) if found else None
+        return _Match(tuple(found[:1])) if found else None
     if term == "several nodes":
         nodes, claims = nodes_spanned(job, launch) if launch is not None else (Unresolved("no launch"), ())
-        return _Met(claims[:1], named=False) if numbers(nodes) and min(numbers(nodes)) > 1 else None
+        return _Match(claims[:1], named=False) if numbers(nodes) and min(numbers(nodes)) > 1 else None
     if words[0] in ("perhaps", "pinned"):
         try:
             return _package(job, words[2], words[3], words[4])
         except _Undecided:
-            return _Met((), certain=False) if words[0] == "perhaps" else None
+            return _Match((), certain=False) if words[0] == "perhaps" else None
     if words[0] == "package":
         return _package(job, words[1], words[2], words[3])
     return _claimed(job, words[0], words[1], words[2], scope, launch)
 
 
-def _several_ranks(job: Job, scope: Scope, launch: Launch | None) -> _Met | None:
+def _match_several_ranks(job: Job, scope: Scope, launch: Launch | None) -> _Match | None:
     """Return whether the launch starts several ranks. If the number is unknown, the rule still reports."""
     value, claims = ranks_started(job, scope) if launch is not None else (Unresolved("no launch"), ())
     found = numbers(value)
     if found and max(found) <= 1:
         return None
-    return _Met(claims[:1] if found else (), certain=bool(found) and min(found) > 1, named=False)
+    return _Match(claims[:1] if found else (), certain=bool(found) and min(found) > 1, named=False)
 
 
-def _beyond_request(job: Job, scope: Scope, launch: Launch | None) -> _Met | None:
+def _match_beyond_request(job: Job, scope: Scope, launch: Launch | None) -> _Match | None:
     """Return the match for CUDA_VISIBLE_DEVICES with an index beyond the requested GPUs, which are numbered from 0."""
     visible = job.setting("env.CUDA_VISIBLE_DEVICES", scope)
     requested = [claim for claim in job.setting("gpus_per_node", scope) if claim.strength is Strength.SCHEDULER]
@@ -551,16 +551,16 @@ def _beyond_request(job: Job, scope: Scope, launch: Launch | None) -> _Met | Non
     count = max(numbers(requested[0].value), default=0)
     listed = [text.split(",") for text in texts(visible[0].value)]
     beyond = all(any(is_whole_number(part) and int(part) >= count for part in parts) for parts in listed)
-    return _Met((visible[0], requested[0])) if count and listed and beyond else None
+    return _Match((visible[0], requested[0])) if count and listed and beyond else None
 
 
-def _names(job: Job, name: str) -> bool:
+def _names_distribution(job: Job, name: str) -> bool:
     """Return whether the files name a distribution, in any release."""
     said = (text for claim in job.about("package") for text in (*texts(claim.value), claim.spelling.strip("\"'")))
     return any(re.match(rf"{name}(?![\w-])", text) is not None for text in said)
 
 
-def _package(job: Job, name: str, sign: str, wanted: str) -> _Met | None:
+def _package(job: Job, name: str, sign: str, wanted: str) -> _Match | None:
     version = pinned(job, "paddle" if name == "paddlepaddle" else name)
     if not version:
         raise _Undecided(f"the release of {name} is not pinned")
@@ -574,10 +574,10 @@ def _package(job: Job, name: str, sign: str, wanted: str) -> _Met | None:
     found = [
         c for c in job.about("package") if any(text.startswith(f"{n}==") for n in names for text in texts(c.value))
     ]
-    return _Met(tuple(found[:1]))
+    return _Match(tuple(found[:1]))
 
 
-def _claimed(job: Job, quantity: str, sign: str, wanted: str, scope: Scope, launch: Launch | None) -> _Met | None:
+def _claimed(job: Job, quantity: str, sign: str, wanted: str, scope: Scope, launch: Launch | None) -> _Match | None:
     claims = job.setting(quantity, scope)
     if not claims:
         return None
@@ -585,7 +585,7 @@ def _claimed(job: Job, quantity: str, sign: str, wanted: str, scope: Scope, laun
     if unresolved is not None:
         raise _Undecided(f"{quoted(unresolved[0])} is unknown: {unresolved[1]}")
     held = [all(_compared(item, sign, wanted) for item in claim.alternatives) for claim in claims]
-    return _Met(claims[:1]) if all(held) else None
+    return _Match(claims[:1]) if all(held) else None
 
 
 def _compared(item: Plain, sign: str, wanted: str) -> bool:
@@ -599,7 +599,7 @@ def _compared(item: Plain, sign: str, wanted: str) -> bool:
         return sign == "==" and str(item) == wanted
 
 
-def _failed(row: _Combination, subject: str, first: _Met, others: list[_Met]) -> Verdict:
+def _failed(row: _Combination, subject: str, first: _Match, others: list[_Match]) -> Verdict:
     at = first.claims[0]
     spans = {at.span}
     rest: list[Claim] = []

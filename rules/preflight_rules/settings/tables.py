@@ -66,7 +66,7 @@ def framework(name: str) -> Framework | None:
     """Return the row of a name; None if the table does not have it."""
     for row in table("frameworks")["framework"]:
         if any(fnmatchcase(name, pattern) for pattern in row["names"]):
-            return _read(name, row)
+            return _parse_framework(name, row)
     return None
 
 
@@ -95,7 +95,7 @@ def with_all_keys() -> tuple[str, ...]:
     return tuple(row["names"][0] for row in table("frameworks")["framework"] if "keys" in row)
 
 
-def _read(name: str, row: dict[str, Any]) -> Framework:
+def _parse_framework(name: str, row: dict[str, Any]) -> Framework:
     keys = row.get("keys")
     return Framework(
         name,
@@ -207,11 +207,11 @@ def refused(setting: Setting, value: Plain) -> str:
         return "" if chosen in (*setting.choices, *setting.former) else _named(setting)
     number = _number(setting.kind, value)
     if setting.kind in ("int", "float"):
-        if number is None or not _within(setting, number):
+        if number is None or not _is_within_bounds(setting, number):
             return _named(setting)
         return ""
     if isinstance(value, int | float | str) and setting.kind in ("whole", "number", "int_or_bool", "decimal"):
-        outside = _is_of_kind(setting.kind, value) and not _within(setting, float(value))
+        outside = _is_of_kind(setting.kind, value) and not _is_within_bounds(setting, float(value))
         if outside:
             return _named(setting)
     taken = _is_of_kind(setting.kind, value) or (bool(setting.also) and _is_of_kind(setting.also, value))
@@ -239,7 +239,7 @@ def _fits_schema(setting: Setting, value: Plain) -> bool:
         text = str(value)
         known = not setting.choices or text.lower() in (str(choice).lower() for choice in setting.choices)
         return known and (not setting.pattern or re.search(setting.pattern, text) is not None)
-    return "number" not in types or _within(setting, float(str(value)))
+    return "number" not in types or _is_within_bounds(setting, float(str(value)))
 
 
 #: Kinds of a command line, whose values are texts; argparse calls Python's own types.
@@ -270,7 +270,7 @@ def _number(kind: str, value: Plain) -> float | None:
     return number
 
 
-def _within(setting: Setting, number: float) -> bool:
+def _is_within_bounds(setting: Setting, number: float) -> bool:
     return (
         (setting.minimum is None or number >= setting.minimum)
         and (setting.above is None or number > setting.above)
@@ -414,7 +414,7 @@ class Refusal(NamedTuple):
 @functools.cache
 def refusals(name: str) -> tuple[Refusal, ...]:
     """Return the refusals of one framework."""
-    return tuple(_refusals(_files(name), name))
+    return tuple(_refusals(_refusal_files(name), name))
 
 
 def every_refusal() -> tuple[Refusal, ...]:
@@ -428,17 +428,17 @@ def _refusals(files: Iterable[dict[str, Any]], name: str) -> Iterator[Refusal]:
     for code in (each for file in files for each in file["code"]):
         of = code["of"] if isinstance(code["of"], list) else [code["of"]]
         if name in of or not name:
-            for row in (row for each in code["refuses"] for row in _expanded(each)):
+            for row in (row for each in code["refuses"] for row in _expand_row(each)):
                 lists = {"at": tuple(row["at"]), "known": tuple(row.get("known", ()))}
                 yield Refusal(**{**row, **lists, "of": name or of[0], "source": code["source"]})
 
 
-def _files(name: str) -> list[dict[str, Any]]:
+def _refusal_files(name: str) -> list[dict[str, Any]]:
     row = framework(name)
     return [table(f"refusals/{file}") for file in (row.refusals if row is not None else ())]
 
 
-def _expanded(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _expand_row(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Return the row itself, or one row for each of its `each` texts."""
     if "each" not in row:
         yield row
@@ -456,7 +456,7 @@ def _expanded(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
 @functools.cache
 def oldest(name: str) -> str:
     """Return the oldest release that a framework's refusals were read from; empty if they hold for all releases."""
-    return next((str(file["oldest"]) for file in _files(name) if "oldest" in file), "")
+    return next((str(file["oldest"]) for file in _refusal_files(name) if "oldest" in file), "")
 
 
 @functools.cache
@@ -464,7 +464,7 @@ def from_checkpoint(name: str) -> frozenset[str]:
     """Return the settings that a checkpoint may provide if nothing else does."""
     if not reads(name, "checkpoint"):
         return frozenset()
-    return frozenset(key for file in _files(name) for key in file.get("from_checkpoint", ()))
+    return frozenset(key for file in _refusal_files(name) for key in file.get("from_checkpoint", ()))
 
 
 @functools.cache

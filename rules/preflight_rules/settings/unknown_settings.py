@@ -173,7 +173,7 @@ def setting_unknown(job: Job) -> Iterator[Verdict]:
             parser = _PARSERS.get(name) or _CLASSES.get(str(place.keys[CLASS].alternatives[0]))
             if parser is None:
                 continue
-            if _takes_more(job, place, parser):
+            if _accepts_more_keys(job, place, parser):
                 yield unknown(place.subject, f"a variable or a key may make {parser.title} accept other keys")
                 continue
             verdicts = tuple(_unknown_keys(job, place, parser, names))
@@ -186,7 +186,7 @@ def setting_unknown(job: Job) -> Iterator[Verdict]:
                 yield passed(place.subject)
 
 
-def _takes_more(job: Job, place: Given, parser: Parser) -> bool:
+def _accepts_more_keys(job: Job, place: Given, parser: Parser) -> bool:
     """Return whether a variable is set, or may be set, that makes the parser accept other keys."""
     if parser.others & place.keys.keys():
         return True
@@ -218,7 +218,9 @@ def _judged_keys(
     if version and release(version) < release(own.versions[0]) and not found:
         reason = f"{quoted(claim)}: {own.distribution} {version} is older than the known releases"
         return unknown(place.subject, reason, at=claim)
-    nearest = parser.usual.get(key) or names.nearest(claim, parser.title, key, lambda: _names(parser, versions))
+    nearest = parser.usual.get(key) or names.nearest(
+        claim, parser.title, key, lambda: _accepted_names(parser, versions)
+    )
     is_known = all(
         versions[table.distribution] and release(versions[table.distribution]) <= release(table.newest)
         for table in (parser.tables[:1] if parser.fixes_others else parser.tables)
@@ -235,7 +237,7 @@ def _judged_keys(
     )
 
 
-def _names(parser: Parser, versions: dict[str, str]) -> Iterator[str]:
+def _accepted_names(parser: Parser, versions: dict[str, str]) -> Iterator[str]:
     """Return the names that a parser accepts in these releases."""
     for taken in parser.tables:
         for row in taken.rows:
@@ -273,10 +275,10 @@ def framework_setting_unknown(job: Job) -> Iterator[Verdict]:
     seen: set[tuple[str, int, int]] = set()
     names = NearestNames()
     for name in with_all_keys():
-        known, version = _keys_of(name), pinned(job, name)
+        known, version = _table_keys(name), pinned(job, name)
         for place in given(job, name):
             fine = True
-            extending = _extending(job, place, known)
+            extending = _extension_claim(job, place, known)
             if extending is not None:
                 yield unknown(place.subject, f"{quoted(extending)} may add keys to {known.title}", at=extending)
                 continue
@@ -295,13 +297,13 @@ def framework_setting_unknown(job: Job) -> Iterator[Verdict]:
                 yield passed(place.subject)
 
 
-def _keys_of(name: str) -> Keys:
+def _table_keys(name: str) -> Keys:
     row = framework(name)
     assert row is not None and row.keys is not None
     return row.keys
 
 
-def _extending(job: Job, place: Given, known: Keys) -> Claim | None:
+def _extension_claim(job: Job, place: Given, known: Keys) -> Claim | None:
     """Return the setting that names a module with further keys, in the file or on the program's command line.
 
     The place of the framework's own package in the tree counts as well.
@@ -327,7 +329,7 @@ def _judged_attributes(
         # The first part that is missing is at fault: `actor.fsdp.size` where there is no `actor.fsdp`.
         while "." in key and row_of(table, key.rpartition(".")[0]) is None:
             key = key.rpartition(".")[0]
-    section, name = _parts(known, key)
+    section, name = _split_key(known, key)
     above = row_of(table, section) if section else None
     if section and (above is None or not above.closed):
         return None
@@ -355,7 +357,7 @@ def _judged_attributes(
         return unknown(place.subject, reason, at=claim)
     owner = section or known.title
     nearest = known.usual.get(key) or names.nearest(
-        claim, owner, name, lambda: _siblings(place.framework, known, key, version)
+        claim, owner, name, lambda: _section_names(place.framework, known, key, version)
     )
     # A checkout from before the first release has the names of then.
     is_moved = key in known.usual and not version and "." in key
@@ -372,7 +374,7 @@ def _judged_attributes(
     )
 
 
-def _parts(known: Keys, key: str) -> tuple[str, str]:
+def _split_key(known: Keys, key: str) -> tuple[str, str]:
     """Return the section of a key, and its name in the section."""
     section, _, name = ("", "", key) if known.flat else key.rpartition(".")
     return section, name
@@ -385,10 +387,10 @@ def _is_set(place: Given, claim: Claim) -> bool:
     return default and claim.strength is Strength.FLAG and not word.startswith(("+", "~", "hydra")) and "@" not in word
 
 
-def _siblings(name: str, known: Keys, key: str, version: str) -> Iterator[str]:
+def _section_names(name: str, known: Keys, key: str, version: str) -> Iterator[str]:
     """Return the names in a key's section in a release."""
-    section = canonical(_parts(known, key)[0])
+    section = canonical(_split_key(known, key)[0])
     for other, row in settings(name).items():
-        above, last = _parts(known, other)
+        above, last = _split_key(known, other)
         if above == section and other != key and in_range(version, row.added, row.gone) is not False:
             yield last

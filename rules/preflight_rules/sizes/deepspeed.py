@@ -79,11 +79,11 @@ def deepspeed_batch_product_mismatch(job: Job) -> Iterator[Verdict]:
             yield not_applicable(subject, "elasticity computes the batch sizes")
             continue
         if uses_hugging_face(job, launch, scope):
-            claims = {q: _with_auto(job, q, found, scope) for q, found in claims.items()}
+            claims = {q: _auto_values(job, q, found, scope) for q, found in claims.items()}
         yield _product(job, subject, launch, scope, claims)
 
 
-def _with_auto(job: Job, quantity: str, found: tuple[Claim, ...], scope: Scope) -> tuple[Claim, ...]:
+def _auto_values(job: Job, quantity: str, found: tuple[Claim, ...], scope: Scope) -> tuple[Claim, ...]:
     """Return the value that Hugging Face's trainer fills in for "auto" from its own arguments."""
     if found and all(c.value == AUTO for c in found):
         return given_to_trainer(job, quantity, scope) or found
@@ -108,14 +108,14 @@ def _product(
         ranks, because = _divided(job, scope, job_value(processes), processes)
     sizes = numbers(ranks)
     if isinstance(ranks, Unresolved) or not sizes or min(sizes) < 1 or why_unresolved(because, launch) is not None:
-        return _without_ranks(subject, claims, total, micro, steps, ranks, because)
+        return _judge_without_ranks(subject, claims, total, micro, steps, ranks, because)
     combinations = list(itertools.product(total, micro or (0,), steps or (0,), sizes))
     if any(_sizes_agree(*combination) for combination in combinations):
         return passed(subject)
     first = combinations[0]
     return failed(
         subject,
-        _fault(*first, claims=claims) + (_ONE_NODE if alone else ""),
+        _product_fault(*first, claims=claims) + (_ONE_NODE if alone else ""),
         at=claims["train_batch_size"][0],
         also=(
             *((c, "micro batch of one rank") for c in claims["micro_batch_size_per_gpu"]),
@@ -150,7 +150,7 @@ def _sizes_agree(total: int, micro: int, steps: int, ranks: int) -> bool:
     return total % ((micro or 1) * (steps or 1) * ranks) == 0
 
 
-def _fault(total: int, micro: int, steps: int, ranks: int, *, claims: dict[str, tuple[Claim, ...]]) -> str:
+def _product_fault(total: int, micro: int, steps: int, ranks: int, *, claims: dict[str, tuple[Claim, ...]]) -> str:
     first = claims["train_batch_size"][0]
     if micro and steps:
         return (
@@ -179,7 +179,7 @@ def _batch_remedy(total: int, micro: int, steps: int, ranks: int) -> str:
     return f"Use a train_batch_size of {f'{below} or ' if below else ''}{below + unit}, or other factors."
 
 
-def _without_ranks(
+def _judge_without_ranks(
     subject: str,
     claims: dict[str, tuple[Claim, ...]],
     total: tuple[int, ...],
@@ -271,7 +271,7 @@ def deepspeed_batch_size_not_positive_integer(job: Job) -> Iterator[Verdict]:
                 f"{quoted(claim)} is not a positive whole number, as DeepSpeed requires of {key}.",
                 at=claim,
                 remedy=_number_remedy(key, claim),
-                fix=_as_number(claim),
+                fix=_number_fix(claim),
                 severity=Severity.WARNING if all(_may_pass(claim, value) for value in claim.alternatives) else None,
             )
 
@@ -288,7 +288,7 @@ def _is_count(value: Plain) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def _as_number(claim: Claim) -> Fix | None:
+def _number_fix(claim: Claim) -> Fix | None:
     """Return the fix that writes the whole number meant by a string such as "8" or a float such as 8.0."""
     read = numbers(claim.value)
     if len(read) != 1 or read[0] < 1:
@@ -382,7 +382,7 @@ def trainer_and_deepspeed_batch_differ(job: Job) -> Iterator[Verdict]:
         for quantity in ("micro_batch_size_per_gpu", "gradient_accumulation_steps"):
             ours, theirs = given_to_trainer(job, quantity, scope), configured(job, quantity, scope)
             if not ours and theirs and launch is not None:
-                verdict = _against_default(job, launch, quantity, theirs)
+                verdict = _default_verdict(job, launch, quantity, theirs)
                 if verdict is not None:
                     yield verdict
             if not ours or not theirs or _may_mean_something_else(job, ours[0], launch, scope):
@@ -397,7 +397,7 @@ def trainer_and_deepspeed_batch_differ(job: Job) -> Iterator[Verdict]:
                     also=((theirs[0], "DeepSpeed's value"),),
                     remedy=f'Write `"{KEYS[quantity]}": "auto"` in {theirs[0].span.path}, or make the two equal.',
                     severity=None if uses_hugging_face(job, launch, scope) else Severity.WARNING,
-                    fix=_as_auto(theirs[0], quantity) if uses_hugging_face(job, launch, scope) else None,
+                    fix=_auto_fix(theirs[0], quantity) if uses_hugging_face(job, launch, scope) else None,
                 )
             yield undecided_verdict or passed(subject)
 
@@ -408,7 +408,7 @@ def _may_mean_something_else(job: Job, claim: Claim, launch: Launch | None, scop
     return is_option and bool(job.about("declared_options", scope)) and not uses_hugging_face(job, launch, scope)
 
 
-def _as_auto(claim: Claim, quantity: str) -> Fix | None:
+def _auto_fix(claim: Claim, quantity: str) -> Fix | None:
     """Return an unsafe fix that writes "auto", because the intended value is a guess."""
     number = str(claim.alternatives[0]) if len(claim.alternatives) == 1 else ""
     return make_fix(f'write "{KEYS[quantity]}": "auto"', replace_text(claim, number, '"auto"'), safe=False)
@@ -422,7 +422,7 @@ _OPTIONS = {
 }
 
 
-def _against_default(job: Job, launch: Launch, quantity: str, theirs: tuple[Claim, ...]) -> Verdict | None:
+def _default_verdict(job: Job, launch: Launch, quantity: str, theirs: tuple[Claim, ...]) -> Verdict | None:
     """Compare a number in the configuration with the trainer's default, if the whole command line is known."""
     if None in launch.arguments or not uses_hugging_face(job, launch, launch.scope):
         return None
@@ -496,7 +496,7 @@ def _open_keys(job: Job) -> Iterator[Verdict]:
             yield unknown(job.name, f"the key {quoted(claim)} is unknown: {claim.value.why}", at=claim)
 
 
-def _names(table: Generated, section: str) -> frozenset[str]:
+def _section_keys(table: Generated, section: str) -> frozenset[str]:
     """Return every key that a section accepts in some release."""
     if section and section not in _STRICT:
         prefix = f"{section}."
@@ -509,7 +509,7 @@ def _names(table: Generated, section: str) -> frozenset[str]:
     return frozenset(names | {name for name in model if "." not in name} | (_SECTIONS if not section else frozenset()))
 
 
-def _nearest(key: str, names: frozenset[str]) -> str:
+def _nearest_key(key: str, names: frozenset[str]) -> str:
     """Return the known key that `key` probably misspells; empty when there is none."""
     most = 2 if len(key) >= 2 * _MIN_LENGTH else 1
     near = sorted(
@@ -551,11 +551,11 @@ def deepspeed_key_unknown(job: Job) -> Iterator[Verdict]:
         if (known is None and section and model is None) or (section, key) in _OLD:
             continue
         table = load_table(known or "deepspeed_keys")
-        names = _names(table, section)
+        names = _section_keys(table, section)
         if key in names or (not section and key in _SECTIONS) or key.startswith(("_", "//", "#")):
             yield passed(job.name)
             continue
-        near = _nearest(key, names) if len(key) >= _MIN_LENGTH or section else ""
+        near = _nearest_key(key, names) if len(key) >= _MIN_LENGTH or section else ""
         plain = key.replace("-", "_")
         if not section and (not near or plain in _SECTIONS or table.find(plain) is not None):
             # With hyphens it is a key of gpt-neox, which reads files like this one.

@@ -231,10 +231,10 @@ def fsdp_word_unknown_or_misread(job: Job) -> Iterator[Verdict]:
                 if quantity in _OF_FIRST and 2 in numbers(job_value(job.setting("fsdp_version", scope))):
                     yield passed(subject)
                     continue
-                yield _word(subject, launch, claim, words)
+                yield _word_verdict(subject, launch, claim, words)
 
 
-def _word(subject: str, launch: Launch | None, claim: Claim, words: tuple[str, ...]) -> Verdict:
+def _word_verdict(subject: str, launch: Launch | None, claim: Claim, words: tuple[str, ...]) -> Verdict:
     if undecided_verdict := undecided(subject, (claim,), launch):
         return undecided_verdict
     found = texts(job_value((claim,)))
@@ -317,7 +317,7 @@ def _names_own_layers(job: Job, scope: Scope) -> bool:
     fsdp_cpu_ram_efficient_loading works only with those models, so its presence proves it.
     """
     efficient = is_value(only_claim(job, "fsdp_cpu_ram_efficient_loading", scope), True)
-    return efficient or any(main_layer(family_of(text)) for text in _models(job, scope))
+    return efficient or any(main_layer(family_of(text)) for text in _known_models(job, scope))
 
 
 def _trusts_remote_code(job: Job, launch: Launch) -> bool:
@@ -326,7 +326,7 @@ def _trusts_remote_code(job: Job, launch: Launch) -> bool:
     return given or any(word is not None and "trust_remote_code" in word for word in launch.arguments)
 
 
-def _models(job: Job, scope: Scope) -> tuple[str, ...]:
+def _known_models(job: Job, scope: Scope) -> tuple[str, ...]:
     return tuple(text for claim in job.setting("model_name", scope) for text in texts(claim.value))
 
 
@@ -356,8 +356,8 @@ def fsdp_wrap_class_of_another_model(question: SubjectQuestion) -> Verdict | Non
     path with another name does not identify it.
     """
     classes, named = question.of
-    families = {family_of(text) for text in _models(question.of.job, question.of.scope)}
-    wanted = sorted({name for claim in classes for item in claim.alternatives for name in _members(item)})
+    families = {family_of(text) for text in _known_models(question.of.job, question.of.scope)}
+    wanted = sorted({name for claim in classes for item in claim.alternatives for name in _string_members(item)})
     foreign = [name for name in wanted if _is_foreign_class(name, families)]
     wrong = foreign[0] if foreign else ""
     # Accelerate looks for each name; of the classes that a script lists, one that fits is enough.
@@ -385,7 +385,7 @@ def _is_foreign_class(name: str, families: set[str]) -> bool:
     return any(name.lower() == layer.lower() for family in families for layer in layers_of(family))
 
 
-def _members(item: object) -> tuple[str, ...]:
+def _string_members(item: object) -> tuple[str, ...]:
     return tuple(str(name) for name in item) if isinstance(item, tuple) else (str(item),)
 
 

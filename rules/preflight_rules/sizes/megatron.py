@@ -225,12 +225,12 @@ def expert_ranks_impossible(question: LaunchQuestion) -> Verdict | None:
     if not counts or min(counts) < 2:
         return unknown(question.subject, f"{quoted(shared[0])} may be 1", at=shared[0])
     job, launch = question.of.job, question.of.launch
-    if (verdict := _without_experts(job, launch, shared[0])) is not None:
+    if (verdict := _missing_experts_verdict(job, launch, shared[0])) is not None:
         return verdict
     return _divided(job, launch, shared[0], counts)
 
 
-def _without_experts(job: Job, launch: Launch, shared: Claim) -> Verdict | None:
+def _missing_experts_verdict(job: Job, launch: Launch, shared: Claim) -> Verdict | None:
     """Return the verdict on a Megatron-LM program without `--num-experts`."""
     if shared.source != "arguments" or not is_megatron(launch) or job.about("num_experts", launch.scope):
         return None
@@ -283,13 +283,13 @@ def _expert_tensor_size(job: Job, launch: Launch) -> int | None:
     unknown.
     """
     if any((word or "").partition("=")[0] == _EXPERT_TENSOR for word in launch.arguments):
-        return _option(launch, _EXPERT_TENSOR)
+        return _option_number(launch, _EXPERT_TENSOR)
     sizes = job.setting("tensor_parallel_size", launch.scope)
     size = known_number(job_value(sizes)) if sizes else 1
     return size if size is not None and size > 0 else None
 
 
-def _option(launch: Launch, name: str) -> int | None:
+def _option_number(launch: Launch, name: str) -> int | None:
     """Return the whole number that an option of the program has; None if it is not given or unknown."""
     for index, word in enumerate(launch.arguments):
         option, equals, value = (word or "").partition("=")
@@ -429,7 +429,7 @@ def _are_of_framework(setup: Setup, claims: tuple[Claim, ...]) -> bool:
     return any(claim.source == setup.source for claim in claims)
 
 
-def _left_to_the_environment(run: Run, nodes: Claim) -> bool:
+def _reads_nnodes_variable(run: Run, nodes: Claim) -> bool:
     """Return whether Paddle's launcher reads the number of nodes from PADDLE_NNODES, or uses 1."""
     launch = run.setup.launch
     return launch is not None and launch.launcher.startswith("paddle") and nodes.strength is Strength.DEFAULT
@@ -470,7 +470,7 @@ def parallel_degrees_unlike_ranks(job: Job) -> Iterator[Verdict]:
         claims = tuple(c for c in run.claims if not (run.open and c.quantity == run.degrees.computed))
         nodes = job.requiring("nodes", run.setup.scope) or job.setting("nodes", run.setup.scope)
         single = bool(nodes) and certainly_one(job_value(nodes)) and product % count == 0
-        if single and _left_to_the_environment(run, nodes[0]):
+        if single and _reads_nnodes_variable(run, nodes[0]):
             why = f"the number of nodes comes from PADDLE_NNODES; the degrees need {product // count}"
             yield unknown(run.setup.subject, why, at=claims[0])
             continue
@@ -590,7 +590,7 @@ def sequence_not_divisible_by_its_parts(job: Job) -> Iterator[Verdict]:
                 yield passed(subject)
 
 
-def _world(setup: Setup) -> tuple[int | None, tuple[Claim, ...]]:
+def _trainer_world(setup: Setup) -> tuple[int | None, tuple[Claim, ...]]:
     """Return devices x nodes of a trainer, and the claims; None if unknown."""
     nodes = tuple(c for c in setup.job.requiring("nodes", setup.scope) if c.source == setup.source)
     devices = tuple(c for c in setup.job.requiring("processes_per_node", setup.scope) if c.source == setup.source)
@@ -604,7 +604,7 @@ def _trainers(job: Job) -> Iterator[tuple[Setup, int | None, tuple[Claim, ...], 
     for setup in setups(job):
         if setup.source != "lightning":
             continue
-        ranks, because = _world(setup)
+        ranks, because = _trainer_world(setup)
         parts = tuple(c for name in _PARALLEL for c in setup.claims(name))
         product = math.prod(setup.number(name) or 1 for name in _PARALLEL)
         if because and parts:

@@ -275,10 +275,10 @@ def offload_exceeds_host_memory(job: Job) -> Iterator[Verdict]:
         if undecided_verdict := undecided(subject, (named[1], *limits), launch):
             yield undecided_verdict
             continue
-        yield _on_host(job, subject, scope, launch, named, limits)
+        yield _host_memory_verdict(job, subject, scope, launch, named, limits)
 
 
-def _on_host(
+def _host_memory_verdict(
     job: Job,
     subject: str,
     scope: Scope,
@@ -399,7 +399,7 @@ def two_half_precisions_at_once(job: Job) -> Iterator[Verdict]:
                 _enabling_claims(job, "fp16_enabled", scope, "deepspeed"),
                 _enabling_claims(job, "bf16_enabled", scope, "deepspeed"),
             ),
-            (_stated_as(job, "fp16", scope), _stated_as(job, "bf16", scope)),
+            (_format_claims(job, "fp16", scope), _format_claims(job, "bf16", scope)),
         ):
             if not half and not brain:
                 continue
@@ -429,7 +429,7 @@ def _unknown_switches(job: Job, scope: Scope, half: tuple[Claim, ...], brain: tu
     )
 
 
-def _stated_as(job: Job, name: str, scope: Scope) -> tuple[Claim, ...]:
+def _format_claims(job: Job, name: str, scope: Scope) -> tuple[Claim, ...]:
     """Return the claims that request a format from a trainer: a flag, a key of a file, an argument in the script."""
     sources = ("arguments", "trainer", "python")
     return tuple(c for c in job.about("mixed_precision", scope) if c.source in sources and c.value == Known(name))
@@ -526,9 +526,9 @@ def _formats(job: Job, scope: Scope) -> list[tuple[Claim, str, float]]:
     return found
 
 
-def _fp16(stated: Stated[Launch | None]) -> tuple[Claim, ...]:
+def _fp16_claims(stated: Stated[Launch | None]) -> tuple[Claim, ...]:
     job, scope = stated.job, stated.scope
-    return tuple(_enabling_claims(job, "fp16_enabled", scope) or _stated_as(job, "fp16", scope))
+    return tuple(_enabling_claims(job, "fp16_enabled", scope) or _format_claims(job, "fp16", scope))
 
 
 @rule(
@@ -537,7 +537,7 @@ def _fp16(stated: Stated[Launch | None]) -> tuple[Claim, ...]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no loss scale is given for fp16",
-    each=subjects_with("fp16_loss_scale", where=lambda stated: bool(_fp16(stated))),
+    each=subjects_with("fp16_loss_scale", where=lambda stated: bool(_fp16_claims(stated))),
 )
 def fp16_without_loss_scaling(question: SubjectQuestion) -> Verdict | None:
     """fp16 is used without loss scaling.
@@ -552,7 +552,7 @@ def fp16_without_loss_scaling(question: SubjectQuestion) -> Verdict | None:
 
     Known limits: A model without small gradients trains anyway.
     """
-    scales, on = question.claims, _fp16(question.of)
+    scales, on = question.claims, _fp16_claims(question.of)
     if all(value in (1, 1.0) and not isinstance(value, bool) for c in scales for value in c.alternatives):
         return failed(
             question.subject,

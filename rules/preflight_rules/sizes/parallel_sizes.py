@@ -383,7 +383,8 @@ def pipeline_mostly_waits(job: Job) -> Iterator[Verdict]:
             first = found.claims[0]
             verdict = failed(
                 setup.subject,
-                f"{quoted(first)} with {found.micro_batches} micro-batches in a step ({_batches(found)}): each stage "
+                f"{quoted(first)} with {found.micro_batches} micro-batches in a step ({_batches_text(found)}): each "
+                f"stage "
                 f"is idle for {found.bubble:.0%} of the time.",
                 at=first,
                 also=tuple((claim, "determines the micro-batches") for claim in found.claims[1:]),
@@ -394,7 +395,7 @@ def pipeline_mostly_waits(job: Job) -> Iterator[Verdict]:
         yield verdict or passed(setup.subject)
 
 
-def _batches(pipeline: Pipeline) -> str:
+def _batches_text(pipeline: Pipeline) -> str:
     return " and ".join(placed(claim) for claim in pipeline.claims[1:3])
 
 
@@ -536,7 +537,7 @@ def _judged(job: Job, launch: Launch, row: _Program, given: dict[str, str | None
     except UnknownValue as error:
         return unknown(launch.id, f"{row.name}: {error} is unknown", at=launch)
     value, because = ranks_started(job, launch.scope)
-    written = next((w for w in launch.arguments if w and _bare(w.partition("=")[0]) == row.at), f"--{row.at}")
+    written = next((w for w in launch.arguments if w and _bare_name(w.partition("=")[0]) == row.at), f"--{row.at}")
     shown = f"`{written}`" if "=" in written else f"`{written} {value_of(row.at)}`"
     shown += "" if row.at in given else f" (the default of {row.name})"
     return failed(
@@ -558,11 +559,11 @@ def _options(launch: Launch) -> dict[str, str | None]:
             continue
         name, equals, value = word[2:].partition("=")
         following = words[index + 1] if index + 1 < len(words) else None
-        found[_bare(name)] = value if equals else following
+        found[_bare_name(name)] = value if equals else following
     return found
 
 
-def _bare(option: str) -> str:
+def _bare_name(option: str) -> str:
     return option.lstrip("-").replace("-", "_")
 
 
@@ -617,12 +618,12 @@ def rl_sizes_refused(job: Job) -> Iterator[Verdict]:
         for constraint in _constraints():
             if not names & set(constraint.frameworks):
                 continue
-            verdict = _judged_constraint(job, launch, constraint)
+            verdict = _judge_constraint(job, launch, constraint)
             if verdict is not None:
                 yield verdict
 
 
-def _judged_constraint(job: Job, launch: Launch, constraint: _Constraint) -> Verdict | None:
+def _judge_constraint(job: Job, launch: Launch, constraint: _Constraint) -> Verdict | None:
     """Return the verdict on one condition; None where it does not apply to the launch."""
     scope, subject = launch.scope, f"{launch.id} {constraint.name}"
     if any(claim.scope.role == "rollout" for claim in job.about("nodes") if claim.scope.launch == launch.id):

@@ -250,7 +250,7 @@ def total_batch_differs_from_its_factors(job: Job) -> Iterator[Verdict]:
         }
         if not micro and not steps and not own:
             continue
-        ranks, because = _ranks(job, launch, scope)
+        ranks, because = _data_parallel_ranks(job, launch, scope)
         if undecided_verdict := undecided(launch.id, (*total, *micro, *steps), launch):
             yield undecided_verdict
         elif len(ranks) != 1 or any(len(found) > 1 for found in factors.values()):
@@ -272,7 +272,7 @@ def _script_factors(launch: Launch) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _ranks(job: Job, launch: Launch, scope: Scope) -> tuple[tuple[int, ...], tuple[Claim, ...]]:
+def _data_parallel_ranks(job: Job, launch: Launch, scope: Scope) -> tuple[tuple[int, ...], tuple[Claim, ...]]:
     """Return the data-parallel ranks. deepspeed with a number of GPUs and no hosts runs on one node."""
     ranks, because = data_parallel_ranks(job, scope)
     if isinstance(ranks, Unresolved) and launch.launcher == "deepspeed" and not job.about("nodes", scope):
@@ -470,20 +470,20 @@ def best_model_needs_equal_strategies(job: Job) -> Iterator[Verdict]:
                 at=best[0],
                 also=tuple((claim, "its strategy") for claim in (*saving[:1], *evaluating[:1])),
                 remedy="Give save_strategy and eval_strategy the same value.",
-                severity=_severity(job, best[0], launch),
+                severity=_best_model_severity(job, best[0], launch),
             )
         else:
-            yield _steps(job, subject, scope, launch, best[0])
+            yield _steps_verdict(job, subject, scope, launch, best[0])
 
 
-def _severity(job: Job, best: Claim, launch: Launch | None) -> Severity | None:
+def _best_model_severity(job: Job, best: Claim, launch: Launch | None) -> Severity | None:
     if launch is None:
         return Severity.WARNING
     parsed = any(place.launch is launch and place.parser is not None for place in given(job, "transformers"))
     return Severity.WARNING if best.source == "arguments" and not parsed else None
 
 
-def _steps(job: Job, subject: str, scope: Scope, launch: Launch | None, best: Claim) -> Verdict:
+def _steps_verdict(job: Job, subject: str, scope: Scope, launch: Launch | None, best: Claim) -> Verdict:
     saved, checked = (trainer_claims(job, f"{name}_steps", scope) for name in ("save", "eval"))
     every, each = numbers_of(saved), numbers_of(checked)
     if undecided_verdict := undecided(subject, (*saved, *checked), launch):
@@ -499,7 +499,7 @@ def _steps(job: Job, subject: str, scope: Scope, launch: Launch | None, best: Cl
         at=saved[0],
         also=((checked[0], "evaluates"), (best, "needs both together")),
         remedy=f"Give save_steps a multiple of {each[0]:g}.",
-        severity=_severity(job, best, launch),
+        severity=_best_model_severity(job, best, launch),
     )
 
 
