@@ -28,7 +28,7 @@ _SYMPTOMS = tuple(
     )
 )
 
-#: What `preflight doctor` examines on the machine it runs on.
+#: The items that `preflight doctor` examines on its own machine.
 _DOCTOR = ("preflight_checks.doctor:frameworks", "preflight_checks.doctor:gpus", "preflight_checks.doctor:tools")
 
 #: Every function that makes charts of the measurements, in the order in which a report shows them.

@@ -86,7 +86,7 @@ def node_out_of_service(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
         return
     closed = {node.name: node.closed for node in cluster.nodes if node.closed}
     running = bool(fleet.records)
-    wanted = {node.name for node in fleet.nodes} if running else set(_named(fleet))
+    wanted = {node.name for node in fleet.nodes} if running else set(_named_nodes(fleet))
     broken = {name: closed[name] for name in sorted(wanted) if name in closed}
     if not broken:
         yield passed(job.name)
@@ -101,7 +101,7 @@ def node_out_of_service(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
         )
 
 
-def _named(fleet: Fleet) -> Iterator[str]:
+def _named_nodes(fleet: Fleet) -> Iterator[str]:
     """Yield the nodes that the job names, if Slurm gave none to the fleet."""
     if fleet.origin is not None:
         yield from fleet.origin.named

@@ -29,7 +29,7 @@ from preflight.plugins.questions import each_claim
 AGENT_LAUNCHERS = frozenset(
     {"torchrun", "accelerate", "llamafactory-cli", "paddle", "torch.distributed.launch", "composer", "fabric"}
 )
-#: What starts its command once on every node or task of an allocation.
+#: Commands that start their command once on every node or task of an allocation.
 SPREADING_WRAPPERS = frozenset({"srun", "mpirun", "mpiexec", "pdsh", "clush", "horovodrun"})
 #: Schedulers whose headers are read: the source of their claims, their name, and a command that runs on every node.
 SCHEDULERS = {

@@ -49,7 +49,7 @@ _OPEN = _Direction("ok")
 
 def links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Matrix]:
     """Yield the three matrices, as far as they were measured. A row is the node that connects, a column its peer."""
-    connected = _connected(facts)
+    connected = _direction_by_pair(facts)
     if connected:
         states = [direction.state for direction in connected.values()]
         note = (
@@ -58,14 +58,14 @@ def links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Matrix]:
             f"{states.count('ok')} are open, {states.count('bad')} are not, {states.count('unknown')} are unknown"
         )
         yield _matrix("links.reach", "Reachability", note, "", fleet, connected)
-    measured, missing = judged(facts), _unmeasured(facts)
+    measured, missing = judged(facts), _unmeasured_pairs(facts)
     if not measured:
         return
     trips = {item.pair: _direction(item, _LATENCY, _trip_us(item)) for item in measured}
-    note = f"Median round trips of small messages over TCP, {_covered(trips, fleet)}"
+    note = f"Median round trips of small messages over TCP, {_coverage_text(trips, fleet)}"
     yield _matrix("links.latency", "Round trips", note, "µs", fleet, {**missing, **trips})
     rates = {item.pair: _direction(item, _BANDWIDTH, _rate_gbps(item)) for item in measured}
-    note = f"Throughput of one and of several streams over TCP, {_covered(rates, fleet)}"
+    note = f"Throughput of one and of several streams over TCP, {_coverage_text(rates, fleet)}"
     yield _matrix("links.bandwidth", "Bandwidth", note, "Gbit/s", fleet, {**missing, **rates})
 
 
@@ -86,7 +86,7 @@ def _matrix(id: str, title: str, note: str, unit: str, fleet: Fleet, directions:
 # Reachability
 
 
-def _connected(facts: Facts) -> dict[Pair, _Direction]:
+def _direction_by_pair(facts: Facts) -> dict[Pair, _Direction]:
     """Return every dialled pair. A pair is bad if one of its ports fails."""
     known = reach(facts)
     by_pair = grouped((cell.pair, cell) for cell in known.every)
@@ -114,15 +114,15 @@ def _connection(cells: Sequence[Cell[Target]], inconclusive: Mapping[int, str]) 
         return _OPEN
     bad = [cell for cell in cells if cell.result.status != "ok" and id(cell) not in inconclusive]
     if bad:
-        return _Direction("bad", None, _counted(bad, cells, _status_text))
+        return _Direction("bad", None, _status_with_ports(bad, cells, _status_text))
     return _Direction(
         "unknown",
         None,
-        _counted([c for c in cells if id(c) in inconclusive], cells, lambda cell: inconclusive[id(cell)]),
+        _status_with_ports([c for c in cells if id(c) in inconclusive], cells, lambda cell: inconclusive[id(cell)]),
     )
 
 
-def _counted(
+def _status_with_ports(
     failing: Iterable[Cell[Target]], cells: Sequence[Cell[Target]], status_text: Callable[[Cell[Target]], str]
 ) -> str:
     """Return the status, such as `refused`, with the ports if others of the pair are open."""
@@ -163,7 +163,7 @@ def _direction(item: JudgedDirection, kinds: Sequence[str], value: float | None)
     return _Direction("ok", value) if value is not None else _Direction("unknown", None, "no transfer completed")
 
 
-def _unmeasured(facts: Facts) -> dict[Pair, _Direction]:
+def _unmeasured_pairs(facts: Facts) -> dict[Pair, _Direction]:
     """Return the pairs whose measurement produced no result."""
     return {
         (seen.node, peer): _Direction("unknown", None, brief(seen.fact.reason))
@@ -173,7 +173,7 @@ def _unmeasured(facts: Facts) -> dict[Pair, _Direction]:
     }
 
 
-def _covered(directions: Mapping[Pair, _Direction], fleet: Fleet) -> str:
+def _coverage_text(directions: Mapping[Pair, _Direction], fleet: Fleet) -> str:
     """Return how many of all pairs were measured."""
     pairs = len({frozenset(pair) for pair in directions})
     return f"measured between {pairs} of {len(fleet.nodes) * (len(fleet.nodes) - 1) // 2} pairs of nodes"

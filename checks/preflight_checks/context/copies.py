@@ -301,7 +301,7 @@ _MICRO = (
 _ACCUMULATION = ("gradient_accumulation_steps", "accumulate_grad_batches", "--gradient-accumulation-steps")
 
 
-#: So many nodes with one copy of a start file show that it holds nothing of its node.
+#: If this many nodes have the same copy of a start file, it contains nothing specific to a node.
 _MIN_AGREEING = 2
 
 
@@ -357,7 +357,7 @@ def _by_file(item: _Wanted, observed: Mapping[str, Copies]) -> dict[str, Copy]:
     return {node: copy for node, value in observed.items() for copy in value.copies if copy.name == item.name}
 
 
-def _not_comparable(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Iterator[Verdict]:
+def _incomparable_verdicts(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Iterator[Verdict]:
     """Yield the verdicts where there is nothing to compare; none where there is."""
     if len(fleet.nodes) < 2 or not _wanted(job) or nodes_share_machine(fleet):
         yield not_applicable(subject, "the job has one node, starts no ranks, or runs on one machine")
@@ -413,7 +413,7 @@ def sizes_differ_between_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator
     Known limits: numbers are compared by name; values that a program computes are not. Start scripts may differ in
     ranks and ports.
     """
-    yield from _not_comparable(job, fleet, facts, "sizes")
+    yield from _incomparable_verdicts(job, fleet, facts, "sizes")
     observed = _comparable(facts)
     odd = list(_odd_sizes(job, observed))
     for item, sizes in odd:
@@ -445,7 +445,7 @@ def _sizes_finding(job: Job, item: _Wanted, copies: Mapping[str, Copy], sizes: M
         f"{item.name} on {fold(nodes)}",
         f"{item.name} is not the same on every node: "
         + "; ".join(f"{name} is {who.description}" for name, who in list(sizes.items())[:4])
-        + _products(job, copies, nodes, who.agreeing),
+        + _products_text(job, copies, nodes, who.agreeing),
         at=Evidence(
             "the node's own copy", f"{name}: {value}", f"{name}: {who.common}", f"sha256sum {copies[node].path}", node
         ),
@@ -455,7 +455,7 @@ def _sizes_finding(job: Job, item: _Wanted, copies: Mapping[str, Copy], sizes: M
     )
 
 
-def _products(job: Job, copies: Mapping[str, Copy], odd: tuple[str, ...], agreeing: tuple[str, ...]) -> str:
+def _products_text(job: Job, copies: Mapping[str, Copy], odd: tuple[str, ...], agreeing: tuple[str, ...]) -> str:
     """Return the samples per step on either side, if micro batch, accumulation and world size are all known."""
     worlds = [value for scope in scopes(job) if (value := known_int(job, "world_size", scope)) is not None]
     sides = [(node, _product(copies[node].numbers)) for node in (odd[0], agreeing[0]) if node in copies]
@@ -495,7 +495,7 @@ def job_files_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     that differ. Start scripts and host files are compared with the linted ones on the first node; a shell file that
     differs on a few nodes, or is missing there, is a warning.
     """
-    yield from _not_comparable(job, fleet, facts, "the job's files")
+    yield from _incomparable_verdicts(job, fleet, facts, "the job's files")
     observed = _comparable(facts)
     wrong = False
     for item in _wanted(job):
@@ -542,13 +542,13 @@ def _stale_start_file(
     absent = {node: copy for node, copy in copies.items() if not copy.sha256}
     if absent:
         existing = {node: copies[node] for node in digests.agreeing}
-        yield _likely(_missing_file_finding(job, item, absent, existing))
+        yield _as_warning(_missing_file_finding(job, item, absent, existing))
     sizes = differing_settings(copies, starts_ranks=True)
     if digests.odd and not any(_SIZES.search(name.rpartition(".")[2]) for name in sizes):
-        yield _likely(_different(job, item, copies, digests))
+        yield _as_warning(_different(job, item, copies, digests))
 
 
-def _likely(finding: Verdict) -> Verdict:
+def _as_warning(finding: Verdict) -> Verdict:
     """Return the finding as a warning, because a difference in a start file may not matter."""
     return replace(finding, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 
@@ -610,7 +610,7 @@ def code_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: at most 1500 files; hidden folders, installed packages and program output are skipped. A home
     directory is not searched.
     """
-    yield from _not_comparable(job, fleet, facts, "code")
+    yield from _incomparable_verdicts(job, fleet, facts, "code")
     observed = _comparable(facts)
     if not observed:
         return

@@ -218,7 +218,7 @@ def launcher_tool_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
         missing = tuple(node for node, tool in held.items() if not tool.path)
         if missing:
             wrong = True
-            yield _lacking(name, by, missing, held, paths, certain=certain)
+            yield _missing_tools_verdict(name, by, missing, held, paths, certain=certain)
         late = {node: tool for node, tool in held.items() if tool.problem}
         for problem in dict.fromkeys(tool.problem for tool in late.values()):
             nodes = [node for node, tool in late.items() if tool.problem == problem]
@@ -239,7 +239,7 @@ def launcher_tool_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
         yield passed(f"launcher tools: {fold(sorted({name for name, _ in found}))}")
 
 
-def _lacking(
+def _missing_tools_verdict(
     name: str, by: str, nodes: tuple[str, ...], held: dict[str, Tool], paths: dict[str, str], *, certain: bool
 ) -> Verdict:
     everywhere = len(nodes) == len(held)

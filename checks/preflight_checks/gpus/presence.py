@@ -114,7 +114,7 @@ def differing(devices: Sequence[NodeGpu], value: Callable[[Gpu], T | None]) -> I
     """Yield each device whose value differs from that of more than half of its model, with its own and the common
     value.
     """
-    counts = _counted(devices, value)
+    counts = _counted_gpus(devices, value)
     usual = _majorities({model: counter for model, counter in counts.items() if len(counter) > 1})
     for item in devices if usual else ():
         current = value(item.gpu)
@@ -124,10 +124,10 @@ def differing(devices: Sequence[NodeGpu], value: Callable[[Gpu], T | None]) -> I
 
 def most_common_by_model(devices: Sequence[NodeGpu], value: Callable[[Gpu], T | None]) -> dict[str, T]:
     """For each model, the value that more than half of its devices share, if any."""
-    return _majorities(_counted(devices, value))
+    return _majorities(_counted_gpus(devices, value))
 
 
-def _counted(devices: Sequence[NodeGpu], value: Callable[[Gpu], T | None]) -> dict[str, dict[T, int]]:
+def _counted_gpus(devices: Sequence[NodeGpu], value: Callable[[Gpu], T | None]) -> dict[str, dict[T, int]]:
     counts: dict[str, dict[T, int]] = {}
     for (model, seen), count in Counter((item.gpu.name, value(item.gpu)) for item in devices).items():
         if seen is not None:

@@ -49,13 +49,13 @@ def _programs(job: Job) -> tuple[str, ...]:
     return tuple(dict.fromkeys(posixpath.basename(launch.program) for launch in job.launches if launch.program))
 
 
-def _search(job: Job) -> dict[str, Any]:
+def _search_params(job: Job) -> dict[str, Any]:
     """Return the search parameters of a node: the job's programs and the ports that it fixes."""
     ports = sorted({endpoint.port for endpoint in endpoints(job) if endpoint.port})
     return {"programs": _programs(job), "ports": ports}
 
 
-_plan = on_every_node(leftovers, params=_search, when=has_launches)
+_plan = on_every_node(leftovers, params=_search_params, when=has_launches)
 
 
 def _age(seconds: float) -> str:
@@ -102,7 +102,7 @@ def processes_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     reports ports in use.
     """
     yield from missing_facts(facts, leftovers, "processes of earlier runs")
-    observed = _of_machines(fleet, facts)
+    observed = _facts_by_machine(fleet, facts)
     running = ((node, process) for node, value in observed.items() for process in value.processes)
     found = grouped(((p.what, p.name), (node, p)) for node, p in running if _belongs_to_run(p))
     for (kind, name), processes in found.items():
@@ -111,7 +111,7 @@ def processes_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
         yield passed(f"processes on {len(observed)} nodes")
 
 
-def _of_machines(fleet: Fleet, facts: Facts) -> dict[str, Leftovers]:
+def _facts_by_machine(fleet: Fleet, facts: Facts) -> dict[str, Leftovers]:
     """Return the facts by node. Of several names of one machine only the first counts, because all see the same."""
     observed = dict(facts.observed(leftovers))
     if nodes_share_machine(fleet):
@@ -156,7 +156,7 @@ def processes_stuck(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: processes of other users are distinguished only as root.
     """
     yield from missing_facts(facts, leftovers, "states of processes")
-    observed = _of_machines(fleet, facts)
+    observed = _facts_by_machine(fleet, facts)
     running = ((node, process) for node, value in observed.items() for process in value.processes)
     found = grouped((p.state, (node, p)) for node, p in running if p.state in ("D", "T", "t"))
     for state, processes in found.items():
@@ -196,7 +196,7 @@ def shared_memory_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
     Known limits: without root, unused files of other users cannot be distinguished from used ones, and are ignored.
     """
     yield from missing_facts(facts, leftovers, "shared memory")
-    observed = _of_machines(fleet, facts)
+    observed = _facts_by_machine(fleet, facts)
     remaining = {node: value for node, value in observed.items() if _own_bytes(value) >= MIB}
     much = {node: value for node, value in remaining.items() if _is_large(value)}
     little = {node: value for node, value in remaining.items() if node not in much}
@@ -299,7 +299,7 @@ def node_shared_with_others(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
     Known limits: information only, because sharing may be intended.
     """
     yield from missing_facts(facts, leftovers, "other users")
-    observed = _of_machines(fleet, facts)
+    observed = _facts_by_machine(fleet, facts)
     shared = {node: value for node, value in observed.items() if value.strangers}
     if shared:
         node, value = next(iter(shared.items()))

@@ -352,7 +352,7 @@ def plan_neighbours(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
         yield Request(probe_name(neighbours), node, {"ask": requested}, deadline_s=3.0)
 
 
-#: Results that do not say that a connection failed: it worked, was slow, or was not tried.
+#: Results other than a failed connection: it worked, was slow, or was not tried.
 _NOT_FAILED = ("ok", "slow", "untried", "unbound")
 
 

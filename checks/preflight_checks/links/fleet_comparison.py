@@ -125,7 +125,7 @@ def plan_measurements(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]
     if len(fleet.reached) < 2 or nodes_share_machine(fleet):
         return
     addresses = addresses_of(job, fleet, facts)
-    closed = _closed(facts)
+    closed = _unconnected_pairs(facts)
     names = tuple(addresses)
     first = [
         (a, b) for pairs in rounds(names, PARTNERS) for a, b in pairs if (a, b) not in closed and (b, a) not in closed
@@ -159,7 +159,7 @@ def _request(source: str, peer: str, host: str, params: Mapping[str, object]) ->
     )
 
 
-def _closed(facts: Facts) -> set[Pair]:
+def _unconnected_pairs(facts: Facts) -> set[Pair]:
     """Return the pairs that cannot be measured: without a connection, or without large payloads."""
     return {
         (seen.node, target.peer)

@@ -270,15 +270,15 @@ def port_unreachable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     made by this user outside the container; UDP and RDMA are not tried.
     """
     grouped_results = reach(facts)
-    yield from _untried(facts, grouped_results)
+    yield from _untried_verdicts(facts, grouped_results)
     if grouped_results.other_machine:
         pairs = fold((f"{cell.source} to {cell.peer}" for cell in grouped_results.other_machine), 4)
         reason = "blocked by LNK007 or LNK010: another machine responds to this address"
-        yield unknown(f"links: {pairs}", reason, nodes=_ends(grouped_results.other_machine), required=True)
+        yield unknown(f"links: {pairs}", reason, nodes=_end_nodes(grouped_results.other_machine), required=True)
     if grouped_results.no_carrier:
         pairs = fold((f"{cell.source} to {cell.peer}" for cell in grouped_results.no_carrier), 4)
         reason = "blocked by NIC013: an interface lost its carrier meanwhile"
-        yield unknown(f"links: {pairs}", reason, nodes=_ends(grouped_results.no_carrier), required=True)
+        yield unknown(f"links: {pairs}", reason, nodes=_end_nodes(grouped_results.no_carrier), required=True)
     found = shapes(grouped_results.tried, lambda cell: cell.result.status in STATUS_TEXTS)
     for group in grouped(found):
         claims = claims_of(job, fleet, facts, {cell.label for shape in group for cell in shape.cells})
@@ -321,12 +321,12 @@ def grouped(shapes: Sequence[Shape[Target]]) -> list[list[Shape[Target]]]:
     return list(groups.values())
 
 
-def _ends(cells: Iterable[Cell[Target]]) -> tuple[str, ...]:
+def _end_nodes(cells: Iterable[Cell[Target]]) -> tuple[str, ...]:
     """Return the nodes at both ends of these dialled ports."""
     return tuple(dict.fromkeys(node for cell in cells for node in (cell.source, cell.peer)))
 
 
-def _untried(facts: Facts, grouped_results: DialEvidence) -> Iterator[Verdict]:
+def _untried_verdicts(facts: Facts, grouped_results: DialEvidence) -> Iterator[Verdict]:
     """Yield one `unknown` per reason for the pairs and ports that could not be tried."""
     for host in dict.fromkeys(cell.result.host for cell in grouped_results.other_address):
         nodes = tuple(dict.fromkeys(cell.source for cell in grouped_results.other_address if cell.result.host == host))

@@ -70,7 +70,7 @@ def link_loses_packets(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
     found = find(facts, ["lossy"], lambda item: "lossy" in item.kinds)
     yield from inconclusive(found, "lossy", "packet loss")
     for shape in found.shapes:
-        yield _lossy(shape)
+        yield _loss_finding(shape)
     if not found.shapes:
         without = sum(not item.measurements[0].direction.arrived for item in found.every)
         note = (
@@ -81,7 +81,7 @@ def link_loses_packets(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
         yield passed(f"packet loss: {covered(found, fleet)} tried{note}")
 
 
-def _lossy(shape: Shape[JudgedDirection]) -> Verdict:
+def _loss_finding(shape: Shape[JudgedDirection]) -> Verdict:
     looks = [look for cell in shape.cells for look in cell.result.measurements]
     sent, lost = sum(look.direction.sent for look in looks if look.direction.arrived), sum(look.lost for look in looks)
     pings = sum(look.quality.pings for look in looks)
@@ -194,7 +194,7 @@ def nodes_without_steady_carrier(facts: Facts) -> frozenset[str]:
     Interfaces that lead to no other machine do not count: those of containers come and go all the time.
     """
     later = facts.observed(carriers)
-    outward = _outward(facts)
+    outward = _outward_interfaces(facts)
     return frozenset(
         node
         for node, seen in facts.observed(nic_states).items()
@@ -206,7 +206,7 @@ def nodes_without_steady_carrier(facts: Facts) -> frozenset[str]:
     )
 
 
-def _outward(facts: Facts) -> dict[str, set[str]]:
+def _outward_interfaces(facts: Facts) -> dict[str, set[str]]:
     """Return the interfaces of each node that other nodes dialled, or that belong to a device."""
     dialled = {cell.result.address for cell in cells(facts)}
     return {
@@ -283,8 +283,8 @@ def carrier_lost(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield unknown("carriers", "no node was looked at a second time")
 
 
-#: Of what cards and one process carry, a fabric on which all links are alike reaches more than this share; between it
-#: and the second one links are not alike, and LNK003 compares them.
+#: A fabric whose links are alike reaches more than the first share of what cards and one process carry. Between the two
+#: shares links are not alike, and LNK003 compares them.
 FABRIC_SHARE, ALIKE_SHARE = 1 / 3, 0.4
 
 
@@ -605,7 +605,7 @@ def rdma_writes_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield not_applicable("RDMA writes", "no two nodes have RDMA ports that are active")
         return
     rails = _measured(job, facts)
-    for reason, labels in _open(rails, facts).items():
+    for reason, labels in _unmeasured_reasons(rails, facts).items():
         yield unknown(f"RDMA writes of {fold(labels, 4)}", reason)
     slow = [rail for rail in rails if rail.slow]
     good = [rail for rail in rails if rail.slow is False]
@@ -637,7 +637,7 @@ def _measured(job: Job, facts: Facts) -> list[Rail]:
     return rails
 
 
-def _open(rails: Sequence[Rail], facts: Facts) -> dict[str, list[str]]:
+def _unmeasured_reasons(rails: Sequence[Rail], facts: Facts) -> dict[str, list[str]]:
     """What could not be measured or judged, by reason."""
     found: dict[str, list[str]] = {}
     for row in facts.each(rdma_speed):

@@ -396,7 +396,7 @@ def _judge(endpoint: Endpoint, subject: str, seen: FactRow[PortState], state: Po
             nodes=(node,),
             required=True,
         )
-    holder = _holder(state)
+    holder = _holder_text(state)
     return failed(
         subject,
         f"{endpoint.what} {state.port} is in use on {node}{holder}, where the job must bind it",
@@ -414,7 +414,7 @@ def _as_written(endpoint: Endpoint) -> str:
     return ", ".join(dict.fromkeys(spelling for spelling in ports if spelling))
 
 
-def _holder(state: PortState) -> str:
+def _holder_text(state: PortState) -> str:
     for item in state.holders:
         if item.pid:
             return f" by process {item.pid} ({item.command or 'command not shown'}), bound to {item.local}"

@@ -35,11 +35,11 @@ from preflight_checks.requirements import (
 
 def _uses_own_name(job: Job, fleet: Fleet) -> bool:
     names, _claims = backends(job)
-    uses = not names or bool(names & {"gloo", "ps"}) or bool(_paddle(job))
+    uses = not names or bool(names & {"gloo", "ps"}) or bool(_paddle_launches(job))
     return len(fleet.nodes) > 1 and not nodes_share_machine(fleet) and uses
 
 
-def _paddle(job: Job) -> tuple[Launch, ...]:
+def _paddle_launches(job: Job) -> tuple[Launch, ...]:
     """Paddle's launches that find the address of their node by its own name, because they have no `--host`.
 
     paddle/distributed/launch/context/node.py: gethostbyname(getfqdn(gethostname())), regardless of Gloo's settings.
@@ -53,7 +53,7 @@ def _plan_own(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
         return
     names, claims = backends(job)
     for node in fleet.reached:
-        required = bool(names) or bool(_paddle(job))
+        required = bool(names) or bool(_paddle_launches(job))
         yield Request(probe_name(resolve), node.name, {"name": ""}, because=claims, required=required)
 
 
@@ -93,7 +93,7 @@ def hostname_loopback(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
         )
         yield not_applicable("own host names", reason)
         return
-    paddle = _paddle(job)
+    paddle = _paddle_launches(job)
     certain = bool(names) or bool(paddle)
     bad: dict[str, Lookup] = {}
     for seen in lookups(facts, own=True):
@@ -216,7 +216,7 @@ def _judge_master(endpoint: Endpoint, fleet: Fleet, facts: Facts) -> Iterator[Ve
             else:
                 to_self[seen.node] = found
         else:
-            holder = _holder(found.addresses[0], observed)
+            holder = _address_holder(found.addresses[0], observed)
             # Any node of the job may host a c10d rendezvous, not only that of rank 0.
             allowed = (listening.name, "?") if listening is not None else (holder,)
             if holder in allowed or (endpoint.kind == "rendezvous" and holder):
@@ -252,7 +252,7 @@ def _judge_master(endpoint: Endpoint, fleet: Fleet, facts: Facts) -> Iterator[Ve
         yield passed(f"{host}: resolves on {len(good)} nodes")
 
 
-def _holder(address: str, observed: dict[str, Interfaces]) -> str:
+def _address_holder(address: str, observed: dict[str, Interfaces]) -> str:
     """Return the node that has `address`; empty if none has, `?` if some node's interfaces are unknown."""
     for node, facts in observed.items():
         if any(address == a.address for item in facts.interfaces for a in item.addresses):
@@ -485,7 +485,7 @@ def two_names_of_one_machine(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
     is a warning, the same machine id (a cloned image) is information.
     """
     seen = yield from known_facts(facts, identity, "machines")
-    places = _shared({node: fact.place for node, fact in seen.items()})
+    places = _shared_values({node: fact.place for node, fact in seen.items()})
     for nodes in places.values():
         yield failed(
             f"machine of {fold(nodes, 3)}",
@@ -501,7 +501,7 @@ def two_names_of_one_machine(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
         ("host name", {node: fact.hostname for node, fact in rest.items()}),
         ("machine id", {n: f.machine_id for n, f in rest.items() if f.machine_id != "uninitialized"}),
     ):
-        for value, nodes in _shared(values).items():
+        for value, nodes in _shared_values(values).items():
             if len({rest[node].boot_id for node in nodes}) < len(nodes):
                 continue  # containers of one machine legitimately share it
             yield failed(
@@ -523,13 +523,13 @@ def two_names_of_one_machine(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
 _BOOT = "/proc/sys/kernel/random/boot_id"
 
 
-def _shared(values: Mapping[str, str]) -> dict[str, list[str]]:
+def _shared_values(values: Mapping[str, str]) -> dict[str, list[str]]:
     """Return the values that several nodes share, with these nodes."""
     holders = grouped((value, node) for node, value in values.items() if value)
     return {value: nodes for value, nodes in holders.items() if len(nodes) > 1}
 
 
-def _published(job: Job, fleet: Fleet, facts: Facts) -> tuple[str, Identity] | None:
+def _published_node(job: Job, fleet: Fleet, facts: Facts) -> tuple[str, Identity] | None:
     """Return the node whose name torchrun's c10d rendezvous will publish as the master's, if known.
 
     dynamic_rendezvous.py sorts the participants by the name each found for itself, and the first becomes rank 0.
@@ -551,7 +551,7 @@ def _uses_c10d(job: Job, fleet: Fleet) -> bool:
 
 
 def _plan_published(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    master = _published(job, fleet, facts)
+    master = _published_node(job, fleet, facts)
     if master is None or is_loopback(master[1].fqdn):
         return
     claims = tuple(claim for endpoint in store_endpoints(job) for claim in endpoint.claims)
@@ -586,7 +586,7 @@ def published_name(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: after a restart with other nodes another name may come first.
     """
     yield from missing_facts(facts, identity, "the published name")
-    master = _published(job, fleet, facts)
+    master = _published_node(job, fleet, facts)
     if master is None:
         if any(job.setting("local_addr", scope) for scope in scopes(job)):
             yield not_applicable("the published name", "--local-addr sets it")

@@ -628,7 +628,7 @@ def no_route_to_peer(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
                 lost[pair] = taken
             elif own is not None and _uses_other_interface(taken, own):
                 aside.setdefault((own.interface.name, taken.interface), {}).setdefault(node, taken)
-    yield from (_lost_finding(who, whom, lost, uses) for who, whom in _grouped(lost, requested))
+    yield from (_lost_finding(who, whom, lost, uses) for who, whom in _group_lost_routes(lost, requested))
     for (name, through), found in aside.items():
         node, route = next(iter(found.items()))
         yield failed(
@@ -655,7 +655,9 @@ def _uses_other_interface(route: Route, own: UsedInterface) -> bool:
     return not route.problem and bool(route.interface) and route.interface not in names | {"lo"}
 
 
-def _grouped(lost: Mapping[Pair, Route], requested: set[Pair]) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+def _group_lost_routes(
+    lost: Mapping[Pair, Route], requested: set[Pair]
+) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
     """Yield missing routes as (sources, destinations): first nodes that no other node has a route to, then node by
     node.
     """

@@ -182,12 +182,12 @@ def architectures(framework: str, folder: str, info: dict[str, Any]) -> list[str
         return None
     try:
         with open(os.path.join(folder, _TORCH_LIBRARY), "rb") as file:
-            return _listed_in(file)
+            return _architectures_in(file)
     except OSError:
         return None
 
 
-def _listed_in(file: BinaryIO) -> list[str] | None:
+def _architectures_in(file: BinaryIO) -> list[str] | None:
     """Return the first list of several architectures in a binary, else its only single one; None after `SEARCH_S`.
 
     The binary is read in pieces, because it has 30 MB, may be on a shared file system, and often has the list near the

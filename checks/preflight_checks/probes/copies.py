@@ -34,13 +34,13 @@ def named_values(path: str, text: str) -> dict[str, str]:
     """
     kind = os.path.splitext(path)[1].lower()
     if kind in (".json", ".jsonc"):
-        found = _of_json(text)
+        found = _json_values(text)
     elif kind in (".yaml", ".yml"):
-        found = _of_yaml(text)
+        found = _yaml_values(text)
     elif kind == ".py":
-        found = _of_python(text)
+        found = _python_values(text)
     else:
-        found = _of_shell(text)
+        found = _shell_values(text)
     kept: dict[str, list[str]] = {}
     for name, value in found:
         if is_secret(name.rpartition(".")[2]):
@@ -59,7 +59,7 @@ def _value_text(value: Any) -> str:
     return "auto" if value == "auto" else ""
 
 
-def _of_json(text: str) -> Iterator[tuple[str, str]]:
+def _json_values(text: str) -> Iterator[tuple[str, str]]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
@@ -76,7 +76,7 @@ def _of_json(text: str) -> Iterator[tuple[str, str]]:
             yield name, _value_text(value)
 
 
-def _of_yaml(text: str) -> Iterator[tuple[str, str]]:
+def _yaml_values(text: str) -> Iterator[tuple[str, str]]:
     """Blocks of `name: value` by their indentation; flow collections and anchors are left out."""
     above: list[tuple[int, str]] = []
     for line in text.splitlines():
@@ -94,7 +94,7 @@ def _of_yaml(text: str) -> Iterator[tuple[str, str]]:
             yield name, value.lower()
 
 
-def _of_python(text: str) -> Iterator[tuple[str, str]]:
+def _python_values(text: str) -> Iterator[tuple[str, str]]:
     import ast  # Few jobs' files are Python.
 
     try:
@@ -135,7 +135,7 @@ def _constant(node: ast.expr) -> str:
     return sign + value if value else ""
 
 
-def _of_shell(text: str) -> Iterator[tuple[str, str]]:
+def _shell_values(text: str) -> Iterator[tuple[str, str]]:
     for pattern in (_OPTION, _ASSIGNED, _HOST):
         for match in pattern.finditer(text):
             yield match.group("name"), match.group("value")

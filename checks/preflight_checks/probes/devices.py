@@ -261,8 +261,8 @@ def _bytes(path: str, max_bytes: int = 4096) -> bytes:
 
 #: Two snapshots at least this far apart distinguish current activity from past activity.
 INTERVAL_S = 0.3
-#: The agent's own snapshot, at its start, is the first of the two unless it is older: a process that began since, or
-#: has become idle, would be missed.
+#: The agent's own snapshot, at its start, is the first of the two unless it is older: an older one misses processes
+#: that have started, or become idle, since.
 MAX_SNAPSHOT_AGE_S = 2.0
 #: A process that uses less than this share of one core in that time is ignored.
 _HEAVY = 0.3

@@ -196,11 +196,11 @@ def _export_files(home: str | None) -> list[SettingsFile]:
     """
     name = os.environ.get("DS_ENV_FILE") or ".deepspeed_env"
     folders = [folder for folder in (home, _directory()) if folder]
-    found = [_names_of(os.path.join(folder, name)) for folder in dict.fromkeys(folders)]
+    found = [_exported_names(os.path.join(folder, name)) for folder in dict.fromkeys(folders)]
     return [file for file in found if file is not None]
 
 
-def _names_of(path: str) -> SettingsFile | None:
+def _exported_names(path: str) -> SettingsFile | None:
     """Return the names that a file exports. DeepSpeed's launcher crashes on a line without an equals sign."""
     try:
         if not os.path.isfile(path):

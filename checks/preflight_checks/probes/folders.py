@@ -54,7 +54,7 @@ def folder_state(params: dict[str, Any]) -> FolderState:
     """
     given = str(params["path"])
     resolved = os.path.abspath(os.path.expandvars(os.path.expanduser(given)))
-    nearest, status, found = _nearest(resolved)
+    nearest, status, found = _nearest_existing(resolved)
     if status is None:
         return FolderState(given, resolved, nearest=nearest, problem=found[0], detail=found[1])
     if not stat.S_ISDIR(status.st_mode):
@@ -86,7 +86,7 @@ def folder_state(params: dict[str, Any]) -> FolderState:
     )
 
 
-def _nearest(path: str) -> tuple[str, os.stat_result | None, tuple[str, str]]:
+def _nearest_existing(path: str) -> tuple[str, os.stat_result | None, tuple[str, str]]:
     """Return the path or its nearest existing ancestor, and what blocks the rest."""
     at = path
     while True:
@@ -124,7 +124,7 @@ def write_trial(params: dict[str, Any]) -> WriteResult:
     import time
 
     resolved = os.path.abspath(os.path.expandvars(os.path.expanduser(str(params["path"]))))
-    folder = _nearest(resolved)[0]
+    folder = _nearest_existing(resolved)[0]
     began = time.monotonic()
     name = ""
     try:
@@ -490,7 +490,7 @@ def digest_of(name: str, path: str) -> Sample:
 MAX_LISTED = 2000
 #: The walk ends here, so that a directory with millions of files costs seconds at most.
 MAX_WALKED = 50000
-#: And here, if a server takes milliseconds for each file. The files listed until then differ from node to node.
+#: The time limit, for servers that take milliseconds per file. The files listed until then differ from node to node.
 TIME_LIMIT_S = 2.0
 
 
@@ -544,7 +544,7 @@ def path_state(params: dict[str, Any]) -> PathState:
         status = os.stat(resolved)
     except OSError as error:
         return _missing_path(given, resolved, error)
-    state = _placed(PathState(given, resolved))
+    state = _with_mount(PathState(given, resolved))
     if stat.S_ISREG(status.st_mode):
         if is_list(resolved):
             names = listed(resolved)
@@ -559,7 +559,7 @@ def path_state(params: dict[str, Any]) -> PathState:
     return _collected(replace(state, kind="directory"), _walk(resolved), resolved)
 
 
-def _placed(state: PathState) -> PathState:
+def _with_mount(state: PathState) -> PathState:
     """Add the file system and its source; links are resolved to the actual location."""
     mount = mount_of(os.path.realpath(state.resolved), mounted())
     return replace(state, file_system=mount.kind, source=mount.source) if mount is not None else state
@@ -578,7 +578,7 @@ def _missing_path(given: str, resolved: str, error: OSError) -> PathState:
         names, kind = indexed(resolved), "indexed"
     if names:
         folder = os.path.dirname(os.path.commonprefix(names)) or "/"
-        return _collected(replace(_placed(PathState(given, folder)), resolved=resolved, kind=kind), names, folder)
+        return _collected(replace(_with_mount(PathState(given, folder)), resolved=resolved, kind=kind), names, folder)
     if isinstance(error, PermissionError):
         return PathState(given, resolved, "", "denied", error.strerror or "")
     if os.path.islink(resolved):

@@ -334,7 +334,7 @@ def _segments(alive: set[int]) -> list[Segment]:
     """Shared-memory files of dead creators, largest first."""
     found: list[Segment] = []
     segments = [(os.path.join(SHM, name), of) for name in list_folder(SHM) for of in [_library_of(name)] if of]
-    used = _mapped() if segments else set()
+    used = _mapped_segments() if segments else set()
     if used is None:
         return []
     for path, of in segments[:MAX_SEGMENTS]:
@@ -362,7 +362,7 @@ def _creator_pid(name: str) -> int:
     return int(match.group(1)) if match else -1
 
 
-def _mapped() -> set[str] | None:
+def _mapped_segments() -> set[str] | None:
     """Return names of segments that some process still has mapped, among those whose maps we may read; None if out of
     time.
     """
@@ -436,7 +436,7 @@ def kernel_log(params: dict[str, Any]) -> KernelLog:
     Raises ProbeUnavailable if neither may be read; an unprivileged user is often denied both.
     """
     reasons: list[ProbeUnavailable] = []
-    for read in (_journal, _buffer):
+    for read in (_journal, _ring_buffer_log):
         try:
             return read()
         except ProbeUnavailable as error:
@@ -472,7 +472,7 @@ def _read_journal(option: str) -> list[str]:
     return ran.output.splitlines()
 
 
-def _buffer() -> KernelLog:
+def _ring_buffer_log() -> KernelLog:
     """Return the kernel's ring buffer: `level,number,microseconds since boot,flags;text` a record."""
     try:
         fd = os.open(KMSG, os.O_RDONLY | os.O_NONBLOCK)

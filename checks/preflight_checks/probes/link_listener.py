@@ -47,7 +47,7 @@ MAX_CONNECTIONS, MAX_UNKNOWN = 4096, 256
 #: Upper bounds of a transfer, whatever is requested.
 MAX_SECONDS, MAX_BYTES, MAX_DATAGRAMS = 2.0, 256 << 20, 4000
 CHUNK = 1 << 18
-#: How long data still in transit is received after the sender has stopped, and a result is waited for.
+#: The time to receive data in transit after the sender has stopped, and the time to wait for a result.
 LATER_S, RESULT_S = 0.1, 0.5
 #: Room for a train that arrives while this process waits for a processor.
 RECEIVE_BUFFER = 4 << 20

@@ -186,11 +186,11 @@ CONNECT_S = 2.0
 #: A busy node answers late; the kernel has accepted the connection by then.
 GREET_S = 2.0
 BULK_S = 2.5
-#: This fits no Ethernet frame (jumbo frames end at 9216 bytes), so it is sent in several full ones, either way.
+#: This size exceeds every Ethernet frame (jumbo frames end at 9216 bytes), so several full frames go either way.
 BULK_BYTES = 1 << 16
 #: Message sizes in bytes for finding the limit: below the smallest usual MTU, at 1500, between, above 9000.
 STEPS = (64, 1200, 1400, 2000, 4000, 8000, 16000)
-#: A message of this size does not fit any frame, so it went in full ones.
+#: A message of this size exceeds every frame, so it was sent in full frames.
 MAX_FRAME_BYTES = 16000
 #: A transfer with no acknowledgement for this long counts as stalled rather than slow.
 STALL_S = 1.0
@@ -562,7 +562,7 @@ def _is_unanswered(address: str, path: str = "/proc/net/arp") -> bool:
     return any(entry[0] == address and entry[2] == "0x0" for entry in entries if len(entry) > 2)
 
 
-#: What the kernel makes of the codes of an ICMP "destination unreachable" (icmp_err_convert in net/ipv4/icmp.c).
+#: The kernel's error codes for an ICMP "destination unreachable" (icmp_err_convert in net/ipv4/icmp.c).
 _BY_MESSAGE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENOPROTOOPT)
 _STATUS = {
     errno.ECONNREFUSED: "refused",

@@ -22,7 +22,7 @@ PROC = "/proc"
 SYS = "/sys"
 ETC = "/etc"
 _MAX_CPUS = 4096
-#: Where the kernel describes processors other than x86.
+#: The keys under which the kernel describes processors other than x86.
 _MODEL_KEYS = ("model name", "cpu model", "Processor", "cpu")
 
 
@@ -172,7 +172,7 @@ def governors(sys: str) -> dict[str, int]:
     return dict(sorted(Counter(text for text in texts if text).items()))
 
 
-#: What systemd does to a user's processes and shared memory when their last session ends (logind.conf(5)).
+#: Settings for a user's processes and shared memory when the last session ends (logind.conf(5)).
 _LOGIND = ("KillUserProcesses", "RemoveIPC")
 
 

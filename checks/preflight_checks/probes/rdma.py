@@ -223,7 +223,7 @@ def _library() -> str:
     return ""
 
 
-#: Where NCCL looks for the peer-memory module (src/transport/net_ib/gdr.cc).
+#: The paths where NCCL looks for the peer-memory module (src/transport/net_ib/gdr.cc).
 PEER_MEMORY = (
     "/sys/kernel/mm/memory_peers/nv_mem/version",
     "/sys/kernel/mm/memory_peers/nv_mem_nc/version",
@@ -267,7 +267,7 @@ RUN_S, SERVE_S = 5.0, 7.0
 #: No further pair of ports is begun after this.
 BUDGET_S = 4.0
 CONNECT_S = 1.5
-#: How long the listener waits for its process to listen.
+#: The time that the listener waits for its process to listen.
 START_S = 1.5
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 #: Messages of perftest that say nothing about the link: the two processes could not talk over TCP.

@@ -443,7 +443,7 @@ def rdma_closed_to_ranks(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
         return
     faults: dict[str, list[str]] = {}
     for node, access in on.items():
-        fault = _fault(access, usable[node])
+        fault = _access_fault(access, usable[node])
         if fault:
             faults.setdefault(fault, []).append(node)
     fine = len(on) - sum(len(nodes) for nodes in faults.values())
@@ -469,7 +469,7 @@ def rdma_closed_to_ranks(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
 _COMMAND = "ls -l /dev/infiniband; ldconfig -p | grep ibverbs"
 
 
-def _fault(access: RdmaAccess, cards: int) -> str:
+def _access_fault(access: RdmaAccess, cards: int) -> str:
     """Return the obstacle of a rank as a predicate; empty if there is none."""
     if not access.nodes:
         return "has no device node in /dev/infiniband, though the node has active cards"

@@ -74,10 +74,10 @@ def paces_of(reports: Iterable[tuple[str, RankReport]]) -> Paces:
     timed = [(node, report) for node, report in reports if len(report.windows) >= 2]
     if len(timed) < MIN_RANKS:
         return Paces(tuple(timed), (), False, ())
-    busy = statistics.median(_waited(report) for _, report in timed) > BUSY_SHARE
+    busy = statistics.median(_waited_share(report) for _, report in timed) > BUSY_SHARE
     slow = _stragglers(timed, computing, "computes", lambda report: ON_GPU if "cuda" in report.device else ON_CPU)
     exchanging = _stragglers(timed, _exchanging, "exchanges", lambda report: EXCHANGING, least_s=EXCHANGE_S)
-    crowded = [] if busy else [Straggler(n, r.rank, 0.0, "waits") for n, r in timed if _waited(r) > CROWDED_SHARE]
+    crowded = [] if busy else [Straggler(n, r.rank, 0.0, "waits") for n, r in timed if _waited_share(r) > CROWDED_SHARE]
     known = {item.rank for item in slow}
     others = (item for item in (*crowded, *(() if busy else exchanging)) if item.rank not in known)
     return Paces(tuple(timed), (*slow, *others), busy, tuple(exchanging) if busy else ())
@@ -111,7 +111,7 @@ def straggler(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[V
         yield not_applicable("pace of the ranks", f"{len(reports)} ranks are too few for a comparison")
         return
     if paces.inconclusive:
-        waits = statistics.median(_waited(report) for _, report in reports)
+        waits = statistics.median(_waited_share(report) for _, report in reports)
         yield unknown(
             f"exchanges of {fold(item.node for item in paces.inconclusive)}",
             f"inconclusive: hosts busy (half of the ranks waited {waits:.0%} of the time or more for a processor)",
@@ -137,7 +137,7 @@ def _exchanging(window: Window) -> float | None:
     return statistics.median(window.exchange_s) if window.exchange_s else None
 
 
-def _waited(report: RankReport) -> float:
+def _waited_share(report: RankReport) -> float:
     """Return the share of time that the rank waited for a processor that others used; the smaller of its windows."""
     return min((w.waited or 0.0) - (w.held_back or 0.0) for w in report.windows)
 
@@ -182,7 +182,7 @@ def _straggler_finding(
     ranks = ("rank " if len(items) == 1 else "ranks ") + fold(str(item.rank) for item in items)
     report = by_rank[first.rank]
     held = min(window.held_back or 0.0 for window in report.windows)
-    waited = _waited(report)
+    waited = _waited_share(report)
     if first.cause == "waits":
         cause = f"waited for a processor for {waited:.0%} of the time in both windows, unlike most others"
     elif first.cause == "exchanges":
@@ -485,16 +485,16 @@ def _fabric(job: Job, facts: Facts, measured: Reports) -> Fabric:
     if any(item.sharing > 1 for item in gpus_of(job, facts)):
         return Fabric("a shared GPU", unknown="several ranks share a GPU")
     if len(nodes) == 1:
-        return _in_node(job, facts)
+        return _node_fabric(job, facts)
     sockets = {by_sockets(report) for _, report in measured}
     if sockets == {False}:
-        return _over_rdma(job, facts, measured, nodes)
+        return _rdma_fabric(job, facts, measured, nodes)
     if sockets == {True}:
-        return _over_sockets(facts, measured, nodes)
+        return _socket_fabric(facts, measured, nodes)
     return Fabric("an unknown network", unknown="neither NCCL nor a counter shows the network")
 
 
-def _in_node(job: Job, facts: Facts) -> Fabric:
+def _node_fabric(job: Job, facts: Facts) -> Fabric:
     """NVLink, by the links of the GPU with the fewest."""
     devices = gpus_of(job, facts)
     weakest, peak = "", 0.0
@@ -510,7 +510,7 @@ def _in_node(job: Job, facts: Facts) -> Fabric:
     return Fabric("NVSwitch", peak, expected_speeds().floors.all_reduce_in_node, weakest)
 
 
-def _over_rdma(job: Job, facts: Facts, measured: Reports, nodes: Sequence[str]) -> Fabric:
+def _rdma_fabric(job: Job, facts: Facts, measured: Reports, nodes: Sequence[str]) -> Fabric:
     """Return the ports in NCCL's log, by the rate that each reports; a rank uses one of them, so at most one for each
     rank.
     """
@@ -531,7 +531,7 @@ def _over_rdma(job: Job, facts: Facts, measured: Reports, nodes: Sequence[str]) 
     return Fabric(what, peak, expected_speeds().floors.all_reduce_between_nodes, node)
 
 
-def _over_sockets(facts: Facts, measured: Reports, nodes: Sequence[str]) -> Fabric:
+def _socket_fabric(facts: Facts, measured: Reports, nodes: Sequence[str]) -> Fabric:
     """Return the physical interfaces in NCCL's log, by the speed that each reports."""
     found: list[tuple[float, str, str]] = []
     for node in nodes:

@@ -52,7 +52,7 @@ from reference_trainer.collective.rank import rank as run_rank
 #: Seconds from a fault to its report, for a death and a stop, with margin for a busy machine. Faults in results are
 #: reported at the end of the run.
 LIMIT_S = {"kill": 3.0, "stop": 15.0}
-#: The same until a backup worker takes over: a worker that delays others gets 5 s, and all may wait for a barrier.
+#: The time until a backup worker takes over: a worker that delays others gets 5 s, and all may wait for a barrier.
 REPLACED_S = 15.0
 _FAULT_TEXTS = {
     "kill": "was killed",
@@ -124,7 +124,7 @@ def _judged(job: Job, fleet: Fleet, facts: Facts, run: GroupRun, found: AppliedF
     fault = found.fault
     began = f"injected fault: {found.title} {_FAULT_TEXTS[fault.kind]} at {at_s:.1f} s"
     if isinstance(run, ServerRun) and found.rank in run.replaced:
-        return _replaced(run, found, at_s, began)
+        return _replacement_verdict(run, found, at_s, began)
     if fault.kind in _CULPRIT_PROBLEMS:
         limit, named_s = LIMIT_S[fault.kind], decision_time(run.events, run.records)
         culprit = run.culprit
@@ -143,7 +143,7 @@ def _judged(job: Job, fleet: Fleet, facts: Facts, run: GroupRun, found: AppliedF
     return _missed(found, f"{began}, and no finding at the end of the run names it", "no process was named")
 
 
-def _replaced(run: ServerRun, found: AppliedFault, at_s: float, began: str) -> Verdict:
+def _replacement_verdict(run: ServerRun, found: AppliedFault, at_s: float, began: str) -> Verdict:
     """With a backup worker, a lost worker is not named during the run, which continues without it."""
     replacements = [
         e for e in run.events if e.data.get("event") == rank_events.REPLACED and e.data.get("worker") == found.rank
@@ -225,8 +225,8 @@ def _awaited_members(run: ServerRun, found: AppliedFault) -> str:
     return ""
 
 
-#: A trial meets, connects and sums, which takes a few seconds beyond the import of torch; one that hangs is known to
-#: after as much again. Where the run itself took longer until its hang was known, a trial gets that time and a margin.
+#: A trial meets, connects and sums, which takes a few seconds after torch is imported; it hangs if it takes twice as
+#: long. If the run itself took longer to be recognized as hung, a trial gets that time and a margin.
 TRIAL_S = 25.0
 _MARGIN_S = 10.0
 #: Steps of a trial for a run that hung before its first one.
@@ -357,14 +357,14 @@ def describe(found: Answer) -> str:
         parts += [f"{fold(found.sound)} completed one"] if found.sound else []
         text = f"{count}: {', '.join(parts)}" if parts else "no trial of a smaller group ended"
     notes = [
-        f"{what}: {fold([_together(group) for group in groups], 4)}"
+        f"{what}: {fold([_group_text(group) for group in groups], 4)}"
         for what, groups in (("not finished", found.unfinished), ("not tried", found.untried))
         if groups
     ]
     return "; ".join((text, *notes))
 
 
-def _together(group: Group) -> str:
+def _group_text(group: Group) -> str:
     """`node1 with node2`; a larger group as a range."""
     return " with ".join(group) if len(group) == 2 else fold(group)
 
@@ -422,8 +422,8 @@ def rank_did_not_finish(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     if differing:
         yield _blocked_by_difference(run, run.culprit, differing)
         return
-    yield _named(run, run.culprit, found)
-    undecided = _undecided(run, run.culprit, found)
+    yield _culprit_finding(run, run.culprit, found)
+    undecided = _undecided_nodes(run, run.culprit, found)
     if undecided:
         text = (
             "no group completed the smoke run with it" if len(undecided) == 1 else "no group completed with any of them"
@@ -453,7 +453,7 @@ def _blocked_by_difference(run: SmokeRun, culprit: Culprit, differing: Mapping[s
     )
 
 
-def _undecided(run: SmokeRun, culprit: Culprit, found: Answer | None) -> tuple[str, ...]:
+def _undecided_nodes(run: SmokeRun, culprit: Culprit, found: Answer | None) -> tuple[str, ...]:
     """Return the unnamed nodes of an unexplained hang that completed nothing."""
     if found is None or culprit.kind != "stuck" or found.kind in ("nodes", "between"):
         return ()
@@ -493,7 +493,7 @@ _REMEDIES = {
 _WAITS_AT = {"missing": "rendezvous", "stopped": "collective", "stuck": "collective", "lost-node": "collective"}
 
 
-def _named(run: SmokeRun, culprit: Culprit, found: Answer | None) -> Verdict:
+def _culprit_finding(run: SmokeRun, culprit: Culprit, found: Answer | None) -> Verdict:
     tried = f"; {describe(found)}" if found is not None else ""
     remedy = _REMEDIES.get(culprit.kind, "Check {node}.").format(node=culprit.node)
     if culprit.kind == "dead":

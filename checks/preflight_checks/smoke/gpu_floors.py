@@ -191,7 +191,8 @@ def _judge(
             else:
                 short.setdefault(gpu.model, []).extend(below)
         elif missing or not floors:
-            reason = "; ".join(f"{_named(what)}: {note}" for what, note in missing.items()) or "nothing was measured"
+            reason = "; ".join(f"{_product_name(what)}: {note}" for what, note in missing.items()) or "nothing was "
+            "measured"
             unknowns.setdefault(reason, []).append(item.label)
         else:
             good.append(item)
@@ -254,7 +255,8 @@ def _evidence(entry: Shortfall) -> Evidence:
     gpu = entry.at.gpu
     return Evidence(
         FACT,
-        f"{entry.at.label} ({gpu.state.uuid or gpu.model}): {_named(entry.speed.what)} {_figure(entry.speed)}, median "
+        f"{entry.at.label} ({gpu.state.uuid or gpu.model}): {_product_name(entry.speed.what)} {_figure(entry.speed)}, "
+        f"median "
         f"{entry.speed.median:.4g}, {entry.speed.runs} runs of size {entry.speed.size}; {_state(gpu.state)}",
         f">= {entry.floor.least:.4g} of {entry.floor.peak:.4g} {_unit(entry.speed.what)} ({entry.floor.source})",
         _COMMAND,
@@ -345,12 +347,12 @@ def _unit(what: str) -> str:
     return _UNITS.get(what, "TFLOP/s")
 
 
-def _named(what: str) -> str:
+def _product_name(what: str) -> str:
     return _NAMES.get(what, f"products in {what}")
 
 
 def _figure(speed: Speed) -> str:
-    return f"{speed.best:.4g} {_unit(speed.what)} in {_named(speed.what)}"
+    return f"{speed.best:.4g} {_unit(speed.what)} in {_product_name(speed.what)}"
 
 
 def _listed(speeds: Sequence[Speed]) -> str:
@@ -395,7 +397,7 @@ def gpu_wrong(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     for item in devices:
         exact = item.gpu.exact
         if exact.wrong:
-            yield _wrong(item, exact.wrong)
+            yield _wrong_product_finding(item, exact.wrong)
         elif exact.notes or not exact.turns:
             reason = "; ".join(f"{name}: {note}" for name, note in exact.notes.items())
             open_reasons.setdefault(reason or item.gpu.skipped or "nothing was computed", []).append(item.label)
@@ -408,7 +410,7 @@ def gpu_wrong(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield passed(f"exact products of {len(good)} {'GPU' if len(good) == 1 else 'GPUs'}: {count} elements compared")
 
 
-def _wrong(item: RankGpu, wrong: Sequence[WrongProduct]) -> Verdict:
+def _wrong_product_finding(item: RankGpu, wrong: Sequence[WrongProduct]) -> Verdict:
     first = wrong[0]
     turns = item.gpu.exact.turns.get(first.precision, 0)
     others = list(dict.fromkeys(entry.precision for entry in wrong if entry.precision != first.precision))

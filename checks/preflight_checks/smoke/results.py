@@ -66,7 +66,7 @@ def wrong_pipeline_result(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
 
     Known limits: a small linear model; eight microbatches at most. It does not run with Paddle.
     """
-    found = _staged(job, fleet, facts)
+    found = _stage_reports(job, fleet, facts)
     if isinstance(found, Verdict):
         yield found
         return
@@ -117,7 +117,7 @@ def pipeline_stage_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     Known limits: all stages have equal work here; an uneven split of the job's own layers is not detected. If ranks
     wait for a processor that others use, it is inconclusive. A bubble above the formula is only reported.
     """
-    found = _staged(job, fleet, facts)
+    found = _stage_reports(job, fleet, facts)
     if isinstance(found, Verdict):
         yield found
         return
@@ -163,7 +163,7 @@ def pipeline_stage_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     )
 
 
-def _staged(job: Job, fleet: Fleet, facts: Facts) -> list[StageReport] | Verdict:
+def _stage_reports(job: Job, fleet: Fleet, facts: Facts) -> list[StageReport] | Verdict:
     """Return the report of each stage, by rank; or why there is nothing to judge."""
     run = run_of(job, facts)
     planned = plan_of(job, fleet, facts).pipeline if fleet.nodes else None

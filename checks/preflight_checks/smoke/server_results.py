@@ -51,7 +51,7 @@ _REMEDIES = {
     "stuck": "Read the stack of {name} in the evidence: it shows what the process waits for.",
     "lost-node": "Check whether {node} is still running and reachable.",
 }
-#: What to do if all processes hang together, or several lost their connections, and none is named.
+#: The remedy if all processes hang together, or several lost their connections, and none is named.
 _REMEDY_FOR_NOBODY = "Check the path between the nodes; the link checks test each pair separately."
 
 
@@ -99,10 +99,10 @@ def server_or_worker_did_not_finish(job: Job, fleet: Fleet, facts: Facts) -> Ite
         yield unknown("parameter-server run", f"blocked by {blocker(run)}: {run.culprit.because}")
     else:
         remedy = _REMEDIES.get(run.culprit.kind, "Check {node}.") if run.culprit.title else _REMEDY_FOR_NOBODY
-        yield _named(run, run.culprit, "all processes complete", remedy)
+        yield _culprit_finding(run, run.culprit, "all processes complete", remedy)
 
 
-def _named(run: ServerRun, culprit: Culprit, expected: str, remedy: str) -> Verdict:
+def _culprit_finding(run: ServerRun, culprit: Culprit, expected: str, remedy: str) -> Verdict:
     waiting = [member for number in culprit.waiting if (member := run.member(number)) is not None]
     because = f"; {names_text(waiting)} could not continue because of it" if waiting and culprit.title else ""
     return failed(
@@ -160,7 +160,7 @@ def server_endpoint_unusable(job: Job, fleet: Fleet, facts: Facts, run: ServerRu
         "Check what holds or filters the port (`ss -ltnp` on {node}, firewall rules between the nodes), and what the "
         "endpoint's name resolves to on each worker."
     )
-    yield _named(run, culprit, "every worker opens every server's port", remedy)
+    yield _culprit_finding(run, culprit, "every worker opens every server's port", remedy)
 
 
 @server_check("SMK023", "servers-and-workers-told-differently", severity=Severity.ERROR)
@@ -184,7 +184,7 @@ def process_settings_differ(job: Job, fleet: Fleet, facts: Facts, run: ServerRun
     culprit = run.culprit
     if culprit is not None and blocker(run) == "SMK023":
         remedy = "Give every process the same lists and counts, and a unique index" + _sources(run, culprit)
-        yield _named(run, culprit, "equal lists and counts, and unique indexes", remedy)
+        yield _culprit_finding(run, culprit, "equal lists and counts, and unique indexes", remedy)
         return
     hellos = {e.request_key for e in run.events if e.data.get("phase") == rank_events.STARTED}
     if len(hellos) == len(run.records):
@@ -247,10 +247,10 @@ def worker_replaced(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         where = ", ".join(node for node, _ in run.unused_backups)
         yield passed(f"{subject} on {where}: not needed, all workers completed")
     for number in sorted(run.replaced):
-        yield _recovery(run, number)
+        yield _recovery_verdict(run, number)
 
 
-def _recovery(run: ServerRun, number: int) -> Verdict:
+def _recovery_verdict(run: ServerRun, number: int) -> Verdict:
     lost, backup = run.member(number), run.replaced[number]
     assert lost is not None
     found = [
@@ -667,7 +667,7 @@ def _late_servers(run: ServerRun) -> dict[int, tuple[str, float, float]]:
     return found
 
 
-#: A step is slow that takes this many times as long as the slowest link needs for the bytes of the busiest node.
+#: A step is slow if it takes this many times as long as the slowest link needs for the busiest node's bytes.
 SLOW_FACTOR = 4.0
 
 

@@ -39,7 +39,7 @@ from reference_trainer.ps.worker import worker as run_worker
 ROLES = {"PSERVER": SERVER, "TRAINER": WORKER}
 #: The default port of servers: that of the examples in Paddle's documentation.
 SERVER_PORT = 6170
-#: The same for PaddlePaddle 0.x (paddle/utils/Flags.cpp).
+#: The default port of PaddlePaddle 0.x (paddle/utils/Flags.cpp).
 OLD_SERVER_PORT = 20134
 #: Variables that Paddle's role makers read, newer names first.
 _ROLE = ("TRAINING_ROLE", "PADDLE_TRAINING_ROLE")
@@ -80,7 +80,7 @@ def processes(job: Job, fleet: Fleet, facts: Facts) -> tuple[Process, ...] | str
         return found
     found = sorted(found, key=lambda process: process.kind != SERVER)
     if is_single_machine(fleet):
-        found = _on_loopback(found, _named(job, facts), free_ports_of(job, fleet, facts))
+        found = _move_to_loopback(found, _port_name_test(job, facts), free_ports_of(job, fleet, facts))
     return tuple(found)
 
 
@@ -143,14 +143,14 @@ def _from_lists(job: Job, fleet: Fleet, facts: Facts) -> list[Process] | str:
     workers = len(trainers) or _count(job, "ps_workers") or _lines_of(lines, WORKER)
     if not servers or not workers:
         return f"nothing states how many {'workers' if servers else 'servers'} there are"
-    placed = _placed(job, fleet, facts, (*listed, *trainers))
-    on = [placed[host_of(entry)] for entry in listed] or [_nth(fleet.nodes, i, servers) for i in range(servers)]
+    placed = _nodes_by_host(job, fleet, facts, (*listed, *trainers))
+    on = [placed[host_of(entry)] for entry in listed] or [_block_node(fleet.nodes, i, servers) for i in range(servers)]
     # By address instead of node: nodes on one machine share their address.
     hosts = [address_of(job, node, facts) for node in on]
     endpoints = listed or tuple(f"{host}:{SERVER_PORT + hosts[:i].count(host)}" for i, host in enumerate(hosts))
     free = [node for node in fleet.nodes if node not in on]
     rest = free if len(free) >= workers else fleet.nodes
-    at = [placed[host_of(entry)] for entry in trainers] or [_nth(rest, i, workers) for i in range(workers)]
+    at = [placed[host_of(entry)] for entry in trainers] or [_block_node(rest, i, workers) for i in range(workers)]
     claims = _claims(job)
     found = [
         Process(SERVER, node, SERVER, index, servers, workers, endpoints, endpoints[index], "", claims)
@@ -186,7 +186,7 @@ def _with_ports(entries: Sequence[str], port: int) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _placed(job: Job, fleet: Fleet, facts: Facts, entries: Sequence[str]) -> dict[str, Node]:
+def _nodes_by_host(job: Job, fleet: Fleet, facts: Facts, entries: Sequence[str]) -> dict[str, Node]:
     """Return the node of each host. Hosts of no known node get the remaining nodes, in order."""
     by_name = {node.name: node for node in fleet.nodes}
     found = {e.host: by_name[name] for e, name in layout(job, fleet, facts).node_of.items() if name in by_name}
@@ -201,7 +201,7 @@ def _placed(job: Job, fleet: Fleet, facts: Facts, entries: Sequence[str]) -> dic
     return found
 
 
-def _nth(nodes: Sequence[Node], index: int, count: int) -> Node:
+def _block_node(nodes: Sequence[Node], index: int, count: int) -> Node:
     """Return the node of one of `count` processes that are distributed in equal blocks."""
     return nodes[index * len(nodes) // count]
 
@@ -303,7 +303,7 @@ def _count(job: Job, quantity: str) -> int | None:
 # If all nodes are one machine
 
 
-def _named(job: Job, facts: Facts) -> Callable[[str], bool]:
+def _port_name_test(job: Job, facts: Facts) -> Callable[[str], bool]:
     """Return whether the files, or a node's environment, name the port of an endpoint."""
     listed = {entry for scope in scopes(job) for entry in _list(job, "ps_server_endpoints", scope)}
     own = {known_text(job, "ps_current_endpoint", scope) for scope in scopes(job)}
@@ -322,7 +322,7 @@ def _named(job: Job, facts: Facts) -> Callable[[str], bool]:
     return lambda endpoint: endpoint in listed | own | values | hosts or host_of(endpoint) in old
 
 
-def _on_loopback(found: Sequence[Process], is_named: Callable[[str], bool], free: Sequence[int]) -> list[Process]:
+def _move_to_loopback(found: Sequence[Process], is_named: Callable[[str], bool], free: Sequence[int]) -> list[Process]:
     """Return the same processes on one machine: every endpoint moves to loopback, with a unique port.
 
     The first endpoint that names a port keeps it. All others get free ports, or consecutive ones if no free ones are
@@ -463,11 +463,11 @@ def complete_server_run(
     return None
 
 
-#: The model of a run takes at most this much: a step over 10 Gbit/s takes 30 ms then. A worker compares all of it with
-#: known values of every worker, which takes 0.2 s of processor time for each of them.
+#: The largest model of a run: a step over 10 Gbit/s then takes 30 ms. A worker compares the whole model with known
+#: values of every worker, which takes 0.2 s of processor time per worker.
 MAX_BYTES = 16 << 20
-#: Each process of a node may hold the model this often in the memory that is available there: weights, gradients, what
-#: is sent and what arrives make four, and as much again is left for others.
+#: Copies of the model that fit into the available memory for each process on a node: four for weights, gradients, and
+#: the data sent and received; as much again is left for others.
 COPIES = 8
 
 
@@ -498,7 +498,7 @@ def job_shape(job: Job, facts: Facts, process_nodes: Iterable[str]) -> JobShape 
     stated = parameters_of(job)
     if stated is None:
         return None
-    limit = min([MAX_BYTES, *(room // COPIES for room in _room(facts, process_nodes))])
+    limit = min([MAX_BYTES, *(room // COPIES for room in _memory_per_process(facts, process_nodes))])
     whole = sum(map(product, (*stated.dense, *stated.tables))) * FLOAT_BYTES
     divisor = max(1, -(-whole // max(1, limit)))
     return JobShape(
@@ -510,7 +510,7 @@ def job_shape(job: Job, facts: Facts, process_nodes: Iterable[str]) -> JobShape 
     )
 
 
-def _room(facts: Facts, process_nodes: Iterable[str]) -> list[int]:
+def _memory_per_process(facts: Facts, process_nodes: Iterable[str]) -> list[int]:
     """Return the available memory in bytes of each reporting node for one of its processes."""
     places = facts.observed(server_place)
     return [
@@ -524,12 +524,12 @@ def _room(facts: Facts, process_nodes: Iterable[str]) -> list[int]:
 PLAN_PROBES = (*RANK_PLAN_PROBES, environment, server_place)
 #: Steps of the exact phase and of training.
 STEPS = 20
-#: Far below those of a training, so that the small model is cut into slices, some of which are added while they
-#: arrive, and several of which are in each reply: all that happens to large parameters happens in each run.
+#: Far below the sizes of a training, so that the small model is cut into slices: some are added while they arrive, and
+#: each reply holds several, as with large parameters.
 SLICE_BYTES = STREAM_BYTES = 8192
 #: Steps of a run with the job's own sizes: enough for a median, and each moves the whole model twice.
 PROFILE_STEPS = 6
-#: How long such a process may compute without a word, for others to count it as stopped.
+#: The time that such a process may compute silently before others count it as stopped.
 PROFILE_LIMIT_S = 30.0
 #: Local steps between two exchanges if a geo job does not state them (Paddle's default, geo_sgd_need_push_nums
 #: of DistributeTranspilerConfig, Fluid 1.8).

@@ -31,8 +31,8 @@ from preflight_checks.smoke.ranks import framework_of, nodes_without_gpus, title
 from reference_trainer.collective.rank import RankReport
 from reference_trainer.common.used_transport import Transport
 
-#: A card carried the ranks' bytes if it received this part of what the node must have got at least, or sent that one:
-#: of all-gathers a node may send less than it gets.
+#: A card carried the ranks' bytes if it received the first share of the node's least input, or sent the second: in an
+#: all-gather a node may send less than it receives.
 RECEIVED, SENT = 0.5, 0.25
 #: An idle card is mentioned if it is this many times as fast as the one in use.
 FASTER_CARD = 2.0
@@ -332,7 +332,7 @@ def backend_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     early = missing_run(job, fleet, run)
     found = obstacles(run)
     if found:
-        yield _unusable(job, fleet, facts, found)
+        yield _unusable_finding(job, fleet, facts, found)
         return
     if early is not None:
         yield early if not early.required else unknown("backend", "blocked by SMK001: no rank ran")
@@ -374,7 +374,7 @@ def backend_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             yield unknown("the job's framework", untested)
 
 
-def _unusable(job: Job, fleet: Fleet, facts: Facts, found: dict[str, str]) -> Verdict:
+def _unusable_finding(job: Job, fleet: Fleet, facts: Facts, found: dict[str, str]) -> Verdict:
     backend = plan_of(job, fleet, facts).backend
     nodes = [node.name for node in fleet.nodes if node.name in {*found, *nodes_without_gpus(fleet, facts)}]
     node, why = next(iter(found.items()))

@@ -31,7 +31,7 @@ from preflight_checks.probes.environment import environment
 from preflight_checks.probes.packages import DISTRIBUTIONS, Importable, Installed, importable, installed
 from preflight_checks.requirements import fold, gpu_claims, known_text, scopes
 
-#: The text of a context in which the job's setup lines ran.
+#: The text of a context after the job's setup lines ran.
 _PRELUDE_RAN = "setup lines of the job"
 #: The text of one without the job's variables.
 _NO_VARIABLES = "no variables of the job"
@@ -91,7 +91,7 @@ def imported_framework_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator
             lacking.setdefault(nodes, []).append(name)
     for nodes, names in lacking.items():
         for name in names:
-            doubt = _doubt(job, wanted[name], provenance)
+            doubt = _doubt_reason(job, wanted[name], provenance)
             if doubt:
                 text = f"{name} is not found by {values[nodes[0]].executable} on {fold(nodes)}, but {doubt}"
                 yield unknown(name, text, nodes=nodes)
@@ -104,7 +104,7 @@ def imported_framework_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator
         yield passed(f"{fold(sorted(wanted), 8)} on {len(values)} nodes")
 
 
-def _doubt(job: Job, claims: list[Claim], provenance: str) -> str:
+def _doubt_reason(job: Job, claims: list[Claim], provenance: str) -> str:
     """Return why the ranks may find a package that the interpreter did not find; empty if they certainly do not."""
     conditions = [claim.condition for claim in claims]
     if all(conditions):

@@ -27,7 +27,7 @@ from preflight_checks.software.frameworks import build_of, observed_software, pl
 
 #: DeepSpeed's operator for an optimizer on the GPU, by the optimizer's name in its configuration.
 _FUSED = {"adam": "fused_adam", "adamw": "fused_adam", "lion": "fused_lion"}
-#: The same for an optimizer with offloaded states.
+#: The operators of an optimizer with offloaded states.
 _ON_CPU = {"adam": "cpu_adam", "adamw": "cpu_adam", "lion": "cpu_lion"}
 
 
@@ -358,7 +358,7 @@ def cudnn_mismatch(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         if build is None or found is None or not found.path:
             without += 1
             continue
-        wanted, sure = _built_for(build, "cudnn")
+        wanted, sure = _built_version(build, "cudnn")
         if not found.version or not wanted:
             reason = found.problem or f"unknown cuDNN for {build.framework} {build.version} was built"
             yield unknown(f"cuDNN on {node}", reason, nodes=(node,))
@@ -428,7 +428,7 @@ def nccl_library_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
                 f"NCCL's library on {node}", found.problem or f"{found.path} does not report its version", nodes=(node,)
             )
             continue
-        used[node] = (found, *_built_for(build, "nccl"))
+        used[node] = (found, *_built_version(build, "nccl"))
     divided = split({node: found.version for node, (found, _, _) in used.items()})
     if divided is None:
         if observed and not verdicts:
@@ -472,7 +472,7 @@ def _library(build: Build | None, short: str) -> LibraryLookup | None:
     return next((item for item in build.libraries if item.name.startswith(f"lib{short}.so")), None) if build else None
 
 
-def _built_for(build: Build, short: str) -> tuple[str, bool]:
+def _built_version(build: Build, short: str) -> tuple[str, bool]:
     """Return the version that the framework was built for, and whether it states it.
 
     Otherwise the table's value for its release counts, which may be another build (conda's, a vendor's) than the

@@ -258,13 +258,13 @@ def checkpoint_folder_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator
         faults: dict[str, list[str]] = {}
         tried, slow = _write_trials(facts, item.path)
         for node, state in observed.items():
-            fault = _fault(state) or tried.get(node, "")
+            fault = _folder_fault(state) or tried.get(node, "")
             if fault:
                 # The space left differs between nodes, but the fault is the same.
                 faults.setdefault(_NUMBERS.sub("", fault), []).append(node)
         for kind, nodes in faults.items():
             state = observed[nodes[0]]
-            fault = _fault(state) or tried[nodes[0]]
+            fault = _folder_fault(state) or tried[nodes[0]]
             certain = bool(item.sharded) or fleet.master is None or fleet.master.name in nodes
             yield failed(
                 f"{item.path}: {kind}",
@@ -302,7 +302,7 @@ def _write_trials(facts: Facts, path: str) -> tuple[dict[str, str], dict[str, fl
     return found, slow
 
 
-def _fault(state: FolderState) -> str:
+def _folder_fault(state: FolderState) -> str:
     """Return the reason why writing there fails, in words; empty if none is known."""
     if state.problem:
         return state.detail or state.problem
@@ -362,7 +362,7 @@ def checkpoint_does_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
             continue
         applies = True
         yield from unknown_states(item.path, missing)
-        usable = {node: state for node, state in observed.items() if not _fault(state)}
+        usable = {node: state for node, state in observed.items() if not _folder_fault(state)}
         short = list(_too_small_findings(item, needed, usable, fleet))
         yield from short
         if usable and not short and not lop:

@@ -106,7 +106,7 @@ def checkpoint_size(job: Job, scope: Scope) -> CheckpointSize | None:
         return None
     weights_only = _has_option(launch, _WEIGHTS_ONLY)
     each = parameters * (WEIGHT + (0 if weights_only else per_state))
-    kept, more = _kept(job, scope)
+    kept, more = _kept_checkpoints(job, scope)
     return CheckpointSize(each, kept, parameters, (*claims, *more), not weights_only)
 
 
@@ -128,7 +128,7 @@ def _has_option(launch: Launch | None, options: tuple[str, ...]) -> bool:
     return any(word is not None and word.partition("=")[0] in options for word in words)
 
 
-def _kept(job: Job, scope: Scope) -> tuple[int | None, tuple[Claim, ...]]:
+def _kept_checkpoints(job: Job, scope: Scope) -> tuple[int | None, tuple[Claim, ...]]:
     """Return the number of checkpoints that exist at once; a new one is written before the oldest is deleted."""
     kept = known_int(job, "checkpoints_kept", scope)
     if kept is not None and kept > 0:
@@ -199,7 +199,7 @@ def temporary_folder(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 def _temporary_fault(value: Scratch, *, compiles: bool) -> str:
-    fault = _fault(value)
+    fault = _folder_fault(value)
     state = value.folder
     if fault:
         return fault
@@ -210,7 +210,7 @@ def _temporary_fault(value: Scratch, *, compiles: bool) -> str:
     return ""
 
 
-def _fault(value: Scratch) -> str:
+def _folder_fault(value: Scratch) -> str:
     """Return the reason why writing there fails, in words; empty if there is none."""
     state = value.folder
     named = state.resolved + (f" (from {value.variable})" if value.variable else "")
@@ -264,7 +264,7 @@ def cache_folder(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     found = {what: facts_about(facts, scratch, what=what) for what in kinds}
     yield from missing_facts(facts, scratch, "caches") if any(missing for _, missing in found.values()) else ()
     for what, (observed, _) in found.items():
-        faults = grouped((fault, node) for node, value in observed.items() if (fault := _fault(value)))
+        faults = grouped((fault, node) for node, value in observed.items() if (fault := _folder_fault(value)))
         for fault, nodes in faults.items():
             yield failed(
                 f"{what}: {fault}",

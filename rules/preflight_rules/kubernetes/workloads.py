@@ -221,7 +221,7 @@ def _refused(subject: str, claim: Claim) -> Verdict:
 _ONE_PROGRAM = frozenset(("PyTorchJob", "PaddleJob", "XGBoostJob", "JAXJob"))
 #: Prefixes of variables of communication libraries, which must not differ between ranks.
 _COLLECTIVE = ("env.NCCL_", "env.RCCL_", "env.GLOO_", "env.UCX_", "env.FI_")
-#: Names that differ between nodes for a reason: interfaces, adapters, files.
+#: Names that may differ between nodes: interfaces, adapters, files.
 _PER_NODE_NAMES = ("SOCKET_IFNAME", "_HCA", "DEBUG", "TOPO_FILE", "NET_DEVICES", "CROSS_NIC", "GID_INDEX")
 
 

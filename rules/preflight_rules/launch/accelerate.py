@@ -424,7 +424,7 @@ def _files(job: Job, launch: Launch) -> list[str]:
 
 #: Read, converted and dropped before the keys are checked (config_args.py, process_config).
 _CONVERTED = frozenset({"fp16", "dynamo_backend"})
-#: What Accelerate puts before a key of a section that lacks it (launch.py, `_validate_launch_command`).
+#: The prefix that Accelerate adds to a key of a section (launch.py, `_validate_launch_command`).
 _PREFIXES = {"fsdp_config": "fsdp_", "fp8_config": "fp8_", "dynamo_config": "dynamo_"}
 _MAX_SLIPS = 2
 _MIN_LENGTH = 6

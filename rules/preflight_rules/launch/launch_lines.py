@@ -274,7 +274,7 @@ _BATCHES = {
     "train_batch_size": "the global batch size",
     "gradient_accumulation_steps": "the gradient accumulation",
 }
-#: What starts its command on another host.
+#: Commands that start their command on another host.
 _ELSEWHERE = frozenset({"sbatch", "qsub", "bsub", "ssh", "pdsh", "clush", "srun", "mpirun", "horovodrun", "kubectl"})
 
 

@@ -416,7 +416,7 @@ def _takes_slots_of_slurm(stated: Stated[Launch]) -> bool:
     return _is_mpirun(stated.launch) and has_header and not (chosen or changed or contained or is_mpich)
 
 
-#: Options of mpirun that take the slots from elsewhere, or start more ranks than there are.
+#: Options of mpirun that set slots elsewhere, or allow more ranks than slots.
 _CHOOSES_SLOTS = re.compile(r"oversubscribe|\bras\b|overload", re.IGNORECASE)
 
 
@@ -468,7 +468,7 @@ def mpi_ranks_beyond_slots_of_allocation(question: LaunchQuestion) -> Verdict | 
 
 #: horovod/runner/common/util/hosts.py, parse_hosts_and_slots.
 _HOST = re.compile(r"[\w.-]+:[0-9]+")
-#: The same, parse_host_files.
+#: A hostfile line (parse_host_files).
 _LINE = re.compile(r"\S+\s+slots=[0-9]+")
 
 

@@ -609,7 +609,7 @@ def _lower_bounds(needed: str) -> str:
     return ",".join(part for part in needed.split(",") if part.strip().startswith((">", "~")))
 
 
-#: Packages of which each release pins one of torch.
+#: Packages whose every release pins a release of torch.
 _RELEASED_WITH_TORCH = frozenset(("torchvision", "torchaudio", "torchtext", "torchrec"))
 
 

@@ -703,7 +703,7 @@ def _first_repeated(devices: list[str]) -> str:
     return next((device for device in devices if device and devices.count(device) > 1), "")
 
 
-#: What separates the alternatives of a constraint of Slurm. In brackets all nodes get the same one.
+#: The separator of alternatives in a Slurm constraint. In brackets, all nodes get the same alternative.
 _EITHER = "|"
 
 

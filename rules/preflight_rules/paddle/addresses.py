@@ -134,7 +134,7 @@ def fleet_variable_missing(job: Job) -> Iterator[Verdict]:
             )
 
 
-#: Variables of the role; a script may take it from its caller.
+#: Variables of the role; a script may get the role from its caller.
 _OF_ROLE = ("env.TRAINING_ROLE", "env.PADDLE_TRAINING_ROLE")
 #: Variables that people set for a job of fleet.
 _OF_CLUSTER = frozenset(("env.PADDLE_TRAINERS_NUM", "env.PADDLE_PSERVERS_IP_PORT_LIST", "env.PADDLE_TRAINER_ID"))

@@ -392,7 +392,7 @@ def fleet_degrees_differ_from_world(job: Job) -> Iterator[Verdict]:
         )
 
 
-#: What multiplies to the number of ranks (topology.py, _check_valid_topo).
+#: The factors of the number of ranks (topology.py, _check_valid_topo).
 _FACTORS = ("dp_degree", "mp_degree", "pp_degree", "sharding_degree", "sep_degree")
 
 

@@ -251,7 +251,7 @@ def _excluded(job: Job, subject: str, scope: Scope, transpiler: Claim, claim: Cl
     )
 
 
-#: What becomes of a startup program that transpile is not given, by its mode.
+#: The effect of a startup program that transpile does not get, by mode.
 _LOST = {
     "pserver": "the servers use a default program, which is empty",
     "nccl2": "the exchange of the communicator's id is added to the default startup program, which is not run",

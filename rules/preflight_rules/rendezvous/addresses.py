@@ -292,7 +292,7 @@ def _is_batch_job(job: Job) -> bool:
     return any(claim.source == "slurm" and not claim.scope.launch for claim in job.claims)
 
 
-#: What starts its command on every node.
+#: Commands that start their command on every node.
 _STARTERS = frozenset({"srun", "pdsh", "clush"})
 
 
@@ -439,7 +439,7 @@ def _node_rank_verdict(job: Job, launch: Launch, rank: Claim, stated: Claim, cou
 # Rendezvous addresses and ports: no host names, not the nodes' own names, or different between nodes at run time.
 
 
-#: What no host name or address contains, and what it shows.
+#: Characters that no host name or address contains, and the likely cause.
 _FAULTS = (
     (re.compile(r"[^@\s]+@[^@\s]+"), "carries a user name, as for ssh"),
     (re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+"), "is a URL"),
@@ -738,7 +738,7 @@ def _random_port(job: Job, launch: Launch) -> Claim | None:
     return None
 
 
-#: What draws a number or looks for a free port, as it is written; names of functions that do so.
+#: Expressions that draw a number or look for a free port, and names of such functions.
 _DRAWS = re.compile(
     r"\bS?RANDOM\b|\b(?:EPOCH)?SECONDS\b|\bshuf\b|\buuid(?:gen)?\b|\bdate\b|\bsocket\b|random|(?:free|find|get|open|unused)\w*port"
 )
@@ -753,7 +753,7 @@ def _is_drawn(claim: Claim) -> bool:
     return output and _DRAWS.search(claim.spelling) is not None
 
 
-#: What starts a command on each node or in each task, as it is written.
+#: Commands, as written, that start a command on each node or in each task.
 _SPREADS = re.compile(rf"\b(?:{'|'.join(sorted(SPREADING_WRAPPERS | {'ssh'}))})\b")
 
 

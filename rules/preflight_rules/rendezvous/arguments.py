@@ -34,7 +34,7 @@ _MAX_PORT = 65535
 _PLACEHOLDER = re.compile(r"<.*>|\[.*\]|\{.*\}|\w+_port|port_\w+|[xX]{2,}", re.IGNORECASE)
 #: `xxx.xxx.xxx.xxx:port`: a placeholder for a whole endpoint.
 _PLACEHOLDER_HOST = re.compile(r"[xX*]{1,4}(?:\.[xX*]{1,4}){3}:|<[^<>]*>:|\bip:", re.IGNORECASE)
-#: The script keeps the value that it is given.
+#: Lines that keep a value that is already set.
 _WITH_DEFAULT = re.compile(r"environ\.get|getenv")
 #: Ports below this can only be bound by root (net.ipv4.ip_unprivileged_port_start, Linux's default).
 _FIRST_UNPRIVILEGED = 1024
@@ -367,9 +367,9 @@ _SHARED = {
     "nodes": "the number of nodes",
 }
 
-#: What the nodes of a job of Paddle's launcher must have in common, also where they give no rank.
+#: Arguments that must be equal on all nodes of a job with Paddle's launcher, even if no node rank is given.
 _SHARED_BY_PEERS = {**_SHARED, "env.FLAGS_START_PORT": "the first port"}
-#: What processes that are one rank each must have in common.
+#: Arguments that must be equal for processes that are one rank each.
 _SHARED_BY_RANKS = {name: _SHARED[name] for name in ("master_addr", "master_port")}
 
 

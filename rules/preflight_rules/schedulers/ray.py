@@ -492,7 +492,7 @@ def _worker_bound(keys: dict[str, Claim], which: int) -> int | None:
     return None
 
 
-#: Stands behind an argument whose value a settings file has.
+#: Suffix of an argument whose value comes from a settings file.
 _IN_SETTINGS = ".in_settings"
 
 
@@ -502,7 +502,7 @@ class _Offer(NamedTuple):
     amount: float
     because: tuple[Claim, ...]
     certain: bool
-    #: What the largest node has alone, where that is known.
+    #: The amount on the largest node, if known.
     largest: float | None = None
 
 
@@ -601,7 +601,7 @@ def _pods_offer(job: Job, quantity: str) -> _Offer | None:
     return _Offer(total, tuple(because), certain=True, largest=largest) if because else None
 
 
-#: Machine types of AWS that have accelerators, of which Ray counts the GPUs itself where the file does not.
+#: AWS machine types with accelerators. Ray counts their GPUs itself if the file does not.
 _WITH_GPUS = re.compile(r"(?:p|g|gr|dl|trn|inf|vt)\d")
 #: Clusters with more nodes of a type are not counted.
 _MAX_NODES = 10_000
@@ -736,7 +736,7 @@ def _script_offer(job: Job, resource: str) -> _Offer | None:
     return _Offer(amount, tuple(own), certain=True) if amount is not None else None
 
 
-#: An image of the Ray project: the release, and the release of Python, which is the oldest one if it is left out.
+#: An image of the Ray project: the release of Ray, and that of Python (the oldest if left out).
 _IMAGE = re.compile(r"(?:\S+/)?rayproject/ray(?:-\w+)*:(?P<ray>\d+\.\d+\.\d+)(?:[.-]\S*?)?(?:-?py(?P<python>3\d+)\S*)?")
 
 

@@ -73,7 +73,7 @@ def directive_not_read(job: Job) -> Iterator[Verdict]:
         )
 
 
-#: Options whose loss leaves a job with other nodes, GPUs, memory, time, queue or account than it asked for.
+#: Options without which a job gets other nodes, GPUs, memory, time, queue or account than requested.
 _DECISIVE = re.compile(
     r"#SBATCH[ \t]+(?:--(?:nodes|ntasks(?:-per-(?:node|gpu))?|gres|gpus(?:-per-\w+)?|cpus-per-\w+|mem(?:-per-\w+)?|time"
     r"|account|partition|qos|constraint|nodelist|exclude|exclusive|reservation|array|dependency|licenses)(?![\w-])"
@@ -334,7 +334,7 @@ def granted_nodes_beyond_all_steps(job: Job) -> Iterator[Verdict]:
     )
 
 
-#: Names that are less alike are taken for options of a plugin of the site.
+#: Names that are less similar count as options of a site plugin.
 _SIMILARITY = 0.8
 #: Digits of a number of GPUs.
 _MAX_NUMBER_LENGTH = 6

@@ -104,7 +104,7 @@ def folder_made_by_every_rank(job: Job) -> Iterator[Verdict]:
         )
 
 
-#: What happens when ranks meet at a path, and what helps, by the kind of the claim.
+#: The effect and remedy of a race at a path, by kind of claim.
 _RACES = {
     "removed by every rank": (
         "is reached by every rank: one removes files while another lists them, which ends with FileNotFoundError",

@@ -316,7 +316,7 @@ def _loader_claim(job: Job, quantity: str, other: Claim) -> Claim | None:
     return next((claim for claim in job.about(quantity) if set(claim.because) & set(other.because)), None)
 
 
-#: What a batch sampler replaces, and the value that counts as left out.
+#: Arguments that a batch sampler replaces, and the value that counts as unset.
 _EXCLUDED = (("dataloader_batch_size", 1), ("dataloader_shuffle", False), ("dataloader_drop_last", False))
 
 
@@ -567,7 +567,7 @@ _ORDERS = {
     "unsorted": "has the order of the file system, which may differ between nodes",
     "set": "has the order of a set, which differs between processes unless PYTHONHASHSEED is set",
 }
-#: What to do about each.
+#: The remedy by kind of order.
 _ORDERED = {"unsorted": "Sort the list.", "set": "Sort the list: `sorted(set(...))`."}
 
 
@@ -607,7 +607,7 @@ def set_numbered_by_each_rank(job: Job) -> Iterator[Verdict]:
         )
 
 
-#: What divides data that are divided already.
+#: Calls that divide data that is already divided.
 _DIVIDED_TWICE = {
     "DataLoader": "has a sampler that gives each rank a part, and data that is already the rank's part",
     "prepare": "divides a loader whose sampler already divides its data",

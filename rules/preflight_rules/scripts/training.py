@@ -324,7 +324,7 @@ def _judge_prepared(job: Job, subject: str, optimizer: Claim) -> Iterator[Verdic
 # Training loops in which one rank diverges from the others, or the ranks do not exchange their gradients.
 
 
-#: What a rank does under the condition, by the kind of statement.
+#: What a rank does under the condition, by kind of statement.
 _HOW_LEFT = {
     "break": "leaves the loop",
     "while": "leaves the loop",
@@ -333,7 +333,7 @@ _HOW_LEFT = {
     "return": "leaves the function",
     "if": "reaches a collective or not",
 }
-#: What to do: about a layer that some ranks leave out, a loop that ends at different steps, and any other exit.
+#: Remedies for a layer that some ranks skip, a loop that ends at different steps, and any other exit.
 _REMEDIES = {
     "layer": "Wrap the model with find_unused_parameters=True, or use the layer in every step.",
     "for": "Let all ranks take as many steps as the one with the fewest data (all-reduce the minimum), or train within"
@@ -341,7 +341,7 @@ _REMEDIES = {
     "": "Let all ranks decide together: all-reduce or broadcast the condition before it is tested (Accelerate:"
     " set_trigger() and check_trigger()).",
 }
-#: What shows that a script is for several ranks.
+#: Quantities that show that a script is for several ranks.
 _OF_SEVERAL_RANKS = ("uses_ddp", "uses_fsdp", "training_framework", "backend")
 
 

@@ -28,29 +28,29 @@ from preflight_rules.settings.tables import (
     settings,
 )
 
-#: Filled in by a trainer, or left out by DeepSpeed.
+#: A value that a trainer fills in or DeepSpeed leaves out.
 AUTO = "auto"
 #: Names in parentheses stand for the place itself, not for a key.
 CALL, PARSER = "(call)", "(parser)"
 #: The class that a script calls to make the settings.
 CLASS = "config_class"
-#: In the table of refusals: the place as a whole is to blame, for what it lacks.
+#: In the table of refusals: blames the place as a whole, for a missing setting.
 ANY = "(any)"
-#: Before a quantity: what an option of the launch line says about it.
+#: Prefix of a quantity that an option of the launch line sets.
 ON_LINE = "line."
-#: Before a quantity, in a condition: any other claim of the job (`job.env.TRAINING_ROLE`).
+#: Prefix of a quantity in a condition: any other claim of the job (`job.env.TRAINING_ROLE`).
 OF_JOB = "job."
-#: Before an argument whose name has another meaning in a condition: `own.ranks` beside `ranks`.
+#: Prefix of an argument whose name has another meaning in a condition: `own.ranks` beside `ranks`.
 OWN = "own."
-#: The option of Megatron-LM that takes what other options leave out from a checkpoint.
+#: The option of Megatron-LM that takes unset options from a checkpoint.
 _CHECKPOINT = "use_checkpoint_args"
 #: The place of settings that are options of the launch line, which may take them from arrays of several scripts.
 _SCRIPTS = "(line)"
 #: The number of ranks of the launch, in a condition.
 RANKS = "ranks"
-#: How the ranks are started, in a condition: `python` for a plain line, empty without any.
+#: The launcher in a condition: `python` for a plain line; empty without a launch.
 LAUNCHER = "launcher"
-#: The branch in which the launch line is, in a condition; empty if it is in none.
+#: The branch of the launch line in a condition; empty outside any branch.
 BRANCH = "branch"
 
 
@@ -235,7 +235,7 @@ class Given:
         return found[0]
 
 
-#: What a program states that starts the processes of its ranks.
+#: Quantities of a program that starts the processes of its ranks.
 _STARTS_WORKERS = ("starts_processes", f"{SETTING_PREFIX}ray_trainer.{CALL}")
 #: Fewer settings that the table lacks are mistakes, or the program's own.
 _MANY = 5
@@ -324,7 +324,7 @@ def given(job: Job, name: str) -> Iterator[Given]:
             )
 
 
-#: In a condition: the object that a part belongs to, and the pod of a container.
+#: In a condition: the object of a part, and the pod of a container.
 _WHOLE, _POD = "whole", "pod"
 
 
@@ -339,7 +339,7 @@ def _objects(job: Job, framework: str) -> Iterator[Given]:
         yield replace(place, inner={name: others[mark] for name, mark in zip((_WHOLE, _POD), above[at], strict=False)})
 
 
-#: What tells a place from others.
+#: The identity of a place.
 _Mark = tuple[str, Span, str]
 
 
@@ -456,7 +456,7 @@ def _section_path(name: str, claim: Claim, launch: Launch | None) -> str:
     return claim.span.path
 
 
-#: The trainers of Paddle's, which read arguments of the names of transformers'.
+#: Paddle's trainers, whose arguments have the names of those of transformers.
 _OF_PADDLE = ("paddlenlp", "paddleformers")
 
 

@@ -76,7 +76,7 @@ def setting_value_refused(job: Job) -> Iterator[Verdict]:
 
 #: How the parser of TrainingArguments reads a word of the command line, by the type of the field.
 _PARSED = {"int": "whole", "float": "decimal", "bool": "strtobool"}
-#: What it takes for `log_level` and `log_level_replica`, which the class does not compare.
+#: Values of `log_level` and `log_level_replica`, which the class does not check.
 _LEVELS = ("detail", "debug", "info", "warning", "error", "critical", "passive")
 
 
@@ -91,8 +91,8 @@ def _parsed_setting(place: Given, key: str, claim: Claim) -> Setting | None:
     return Setting(key, kind) if kind != "given" or row.takes == "1" else None
 
 
-#: Switches without a default, of which Hugging Face's parser makes options with a value (hf_argparser.py, bool_kwargs;
-#: training_args.py of transformers 4.36 to 5.24).
+#: Switches without a default, which Hugging Face's parser turns into options with a value (hf_argparser.py,
+#: bool_kwargs; training_args.py of transformers 4.36 to 5.24).
 _VALUED_SWITCHES = frozenset(
     (
         *("tf32", "disable_tqdm", "greater_is_better", "ddp_find_unused_parameters", "ddp_broadcast_buffers"),
@@ -346,7 +346,7 @@ def _unknown_argument(place: Given, key: str, claim: Claim, version: str, names:
     )
 
 
-#: Arguments that have another name since transformers 5, or that another takes the place of.
+#: Arguments that transformers 5 renamed or replaced.
 _RENAMED = {
     "evaluation_strategy": "eval_strategy",
     "no_cuda": "use_cpu",

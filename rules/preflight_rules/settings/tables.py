@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from packaging.version import Version
 
 
-#: Stands for the variables of a launch, by their names.
+#: The pseudo-framework of a launch's variables, by name.
 ENVIRONMENT = "environment"
-#: Stands for the options of a batch header.
+#: The pseudo-framework of the options of a batch header.
 SBATCH = "sbatch"
 
 
@@ -126,7 +126,7 @@ def _keys(row: dict[str, Any]) -> Keys:
 
 _TRUE_OR_FALSE = frozenset(("0", "1", "off", "on", "f", "t", "false", "true", "n", "y", "no", "yes"))
 
-#: What Accelerate's own conversion takes, whose texts are in lower case when it sees them.
+#: Values of Accelerate's own conversion, which gets texts in lower case.
 _TRUTH = _TRUE_OR_FALSE
 
 
@@ -569,7 +569,7 @@ def index(name: str) -> Index:
     return found
 
 
-#: Images of projects, whose tags begin with a release, and the distribution that they are of.
+#: Images of projects whose tags begin with a release, and their distribution.
 _IN_IMAGES = {
     "rayproject/ray": "ray",
     "horovod/horovod": "horovod",

@@ -41,7 +41,7 @@ from preflight_rules.rendezvous.variables import distance
 from preflight_rules.settings.given import is_compared
 from preflight_rules.settings.tables import in_range, pinned, settings
 
-#: Added where the number of nodes is unknown: deepspeed without a hostfile starts on the node it is called on.
+#: Added if the number of nodes is unknown: deepspeed without a hostfile starts only on its own node.
 _ONE_NODE = " No hostfile is given, so one node is assumed."
 
 
@@ -445,13 +445,13 @@ def _default_verdict(job: Job, launch: Launch, quantity: str, theirs: tuple[Clai
 # DeepSpeed's configuration: unknown keys, offloading, and ZeRO with pipeline parallelism.
 
 
-#: The table of each section; these readers stop at an unknown key.
+#: The table of each section whose parser stops at an unknown key.
 _STRICT = {
     "zero_optimization": "deepspeed_zero",
     "zero_optimization.offload_optimizer": "deepspeed_offload_optimizer",
     "zero_optimization.offload_param": "deepspeed_offload_param",
 }
-#: Keys of releases older than the tables.
+#: Keys of releases that are older than the tables.
 _OLD = frozenset(
     (
         ("zero_optimization", "cpu_offload_params"),
@@ -459,7 +459,7 @@ _OLD = frozenset(
         ("zero_optimization.offload_optimizer", "buffer_size"),
     )
 )
-#: Sections at the top that have readers of their own, and so are in no table of keys.
+#: Top-level sections with their own parsers, which no table of keys includes.
 _SECTIONS = frozenset(("zero_optimization", "hybrid_engine"))
 _MIN_LENGTH = 6
 #: Deprecated keys and their replacements.

@@ -203,7 +203,7 @@ def activation_checkpointing_twice(job: Job) -> Iterator[Verdict]:
 _BARE_NUMBER = re.compile(r"[:=\s][\"']?[1-5][\"']?$")
 
 
-#: Settings that version 2 of FSDP passes over.
+#: Settings that FSDP version 2 ignores.
 _OF_FIRST = ("fsdp_sharding_strategy",)
 
 

@@ -186,10 +186,10 @@ def _global_batch(job: Job, launch: Launch, total: tuple[Claim, ...], micro: tup
     )
 
 
-#: Sizes that take ranks away from those that may share experts.
+#: Sizes that reduce the ranks that may share experts.
 _BESIDE = ("pipeline_parallel_size", "replicate_degree")
 _EXPERT_TENSOR = "--expert-tensor-parallel-size"
-#: Options that take the shape of the model from elsewhere.
+#: Options that read the model's shape from elsewhere.
 _SHAPE_ELSEWHERE = ("--use-checkpoint-args", "--yaml-cfg", "--use-mp-args-from-checkpoint-args")
 
 
@@ -373,7 +373,7 @@ _DEGREES = {
     ),
     "megatron-bridge": Degrees(("data_parallel_size", *_PARALLEL), "data_parallel_size"),
 }
-#: Frameworks that cut a global batch into micro batches for all replicas, and refuse a rest.
+#: Frameworks that divide a global batch into micro batches for all replicas and reject a remainder.
 _CUT_BATCHES = ("torchtitan", "megatron-bridge", "automodel", "veomni")
 
 

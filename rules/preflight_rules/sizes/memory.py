@@ -42,13 +42,13 @@ from preflight_rules.sizes.parallel_sizes import Pipeline, Setup, pipeline_of, s
 #: Bytes of a parameter in mixed precision with Adam: the 16-bit weight, its gradient, and 32-bit master, momentum and
 #: variance (Rajbhandari et al., ZeRO, arXiv 1910.02054, section 3.1).
 _WEIGHT, _GRADIENT, _STATES = 2, 2, 12
-#: Settings of DeepSpeed that keep states in 16 bits, and what is left of them then: momentum and variance.
+#: DeepSpeed settings that keep states in 16 bits, and the bytes that momentum and variance then need.
 _HALF_STATES = (
     *("bf16.bf16_master_weights_and_grads", "bf16.bf16_optimizer_states"),
     "fp16.fp16_master_weights_and_grads",
 )
 _STATES_IN_HALF = 4
-#: Sources that state completely how parameters and states are split; others leave part of it to other files.
+#: Sources that state the complete sharding of parameters and states; others leave part of it to other files.
 _SHARDING_SOURCES = ("arguments", "nanotron")
 _EVALUATES = ("--eval-only", "--skip-train", "--do_eval_only")
 _DEEPSPEED = ("--deepspeed", "--deepspeed_config", "--deepspeed-config")

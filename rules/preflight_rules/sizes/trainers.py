@@ -37,8 +37,9 @@ from preflight_rules.settings.given import given, is_compared
 from preflight_rules.sizes.deepspeed import configured, data_parallel_ranks, given_to_trainer, uses_hugging_face
 
 _TRAINER = ("arguments", "trainer", "python", "dataclass")
-#: What the trainer compares with DeepSpeed's configuration beside batch sizes (transformers/integrations/deepspeed.py,
-#: `trainer_config_process`, 5.23), the trainer's name and the configuration's.
+#: Values besides batch sizes that the trainer compares with DeepSpeed's configuration
+#: (transformers/integrations/deepspeed.py, `trainer_config_process`, 5.23), by the trainer's name and the
+#: configuration's.
 _COMPARED = {
     "learning_rate": ("learning_rate", "the learning rate of optimizer or scheduler"),
     "weight_decay": ("weight_decay", "optimizer.params.weight_decay"),
@@ -506,8 +507,9 @@ def _steps_verdict(job: Job, subject: str, scope: Scope, launch: Launch | None, 
 # Lightning: precisions and strategies that exclude each other.
 
 
-#: What each family of strategies takes (`_PRECISION_INPUT` in lightning/fabric/plugins/precision/{deepspeed,fsdp}.py,
-#: `mp_precision_supported` in fabric/connector.py), in lightning 2.6.6.
+#: Precisions that each family of strategies accepts (`_PRECISION_INPUT` in
+#: lightning/fabric/plugins/precision/{deepspeed,fsdp}.py, `mp_precision_supported` in fabric/connector.py), in
+#: lightning 2.6.6.
 _SUPPORTED_PRECISIONS = {
     "deepspeed": ("32-true", "16-true", "bf16-true", "16-mixed", "bf16-mixed"),
     "fsdp": ("32-true", "16-true", "bf16-true", "16-mixed", "bf16-mixed"),
@@ -515,7 +517,7 @@ _SUPPORTED_PRECISIONS = {
 }
 #: New in 2.1.0; 2.0.0 to 2.0.9 refuse them with DeepSpeed.
 _SINCE_2_1 = ("16-true", "bf16-true")
-#: Older spellings of the same (lightning/fabric/connector.py, `_convert_precision_to_unified_args`).
+#: Older spellings of precisions (lightning/fabric/connector.py, `_convert_precision_to_unified_args`).
 _OLD = {"16": "16-mixed", "bf16": "bf16-mixed", "32": "32-true", "64": "64-true", "None": "32-true"}
 _VERSION = re.compile(r"(?:lightning|pytorch-lightning)(?:==|>=|~=|>)(\d{1,9})\.(\d{1,9})")
 
@@ -677,7 +679,7 @@ def lightning_nodes_not_allocated(job: Job) -> Iterator[Verdict]:
             )
 
 
-#: Names of a job in which Lightning ignores Slurm (`SLURMEnvironment.detect` of lightning 2.6.6).
+#: Job names for which Lightning ignores Slurm (`SLURMEnvironment.detect` of lightning 2.6.6).
 _INTERACTIVE = frozenset(("job-name", name) for name in ("bash", "interactive"))
 
 
