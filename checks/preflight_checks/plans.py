@@ -1,4 +1,4 @@
-"""What most checks share: which facts they request from which nodes, and when they cannot or need not judge them."""
+"""Helpers of most checks: the facts requested from each node, and the cases where these are missing or irrelevant."""
 
 from __future__ import annotations
 
@@ -92,9 +92,12 @@ def on_every_node(
 ) -> Plan:
     """Return a plan that requests these probes from every reached node, node by node.
 
-    Args:     params: the probes' parameters; a function where they depend on the job.     when: requests nothing unless
-    this condition holds.     because: the claims that the requests cite.     needed_by: like `because`, but without
-    such claims nothing is requested.     context, required, deadline_s: as in `Request`.
+    Args:
+        params: the probes' parameters; a function where they depend on the job.
+        when: requests nothing unless this condition holds.
+        because: the claims that the requests cite.
+        needed_by: like `because`, but without such claims nothing is requested.
+        context, required, deadline_s: as in `Request`.
     """
     claims_of = needed_by or because
 
@@ -173,7 +176,7 @@ def missing_facts(facts: Facts, probe: Callable[..., object], subject: str) -> I
 
 
 def known_facts(facts: Facts, probe: Callable[..., T], subject: str) -> Generator[Verdict, None, dict[str, T]]:
-    """The values of `probe` by node; yields `missing_facts` for the other nodes."""
+    """Return the values of `probe` by node; yield `missing_facts` for the other nodes."""
     yield from missing_facts(facts, probe, subject)
     return facts.observed(probe)
 
@@ -288,7 +291,7 @@ def known(value: int | None) -> float:
 
 
 def size(value: float | None) -> str:
-    """`64 MiB`, `1.5 GiB`, `unlimited`."""
+    """Format bytes as `64 MiB`, `1.5 GiB` or `unlimited`."""
     if value is None or value == float("inf"):
         return "unlimited"
     if value >= GIB:
@@ -351,5 +354,5 @@ def minor_of(text: str) -> tuple[int, int]:
 
 
 def short_version(text: str) -> str:
-    """`2.4` of `2.4.1+cu124`."""
+    """Return `2.4` for `2.4.1+cu124`."""
     return ".".join(map(str, minor_of(text)))

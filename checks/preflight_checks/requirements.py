@@ -1,4 +1,4 @@
-"""What a job requires of its nodes, as its claims state it, and the nodes of a fleet by name and address."""
+"""A job's requirements for its nodes, as stated by its claims, and the nodes of a fleet by name and address."""
 
 from __future__ import annotations
 

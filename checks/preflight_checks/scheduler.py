@@ -532,7 +532,7 @@ def _too_large(subject: str, claim: Claim, bundle: Mapping[str, float], cluster:
 
 
 def _resources(claim: Claim) -> dict[str, float]:
-    """`CPU 2, GPU 1` as amounts; empty if unknown."""
+    """Parse `CPU 2, GPU 1` into amounts; empty if unknown."""
     if not isinstance(claim.value, Known):
         return {}
     value = claim.value.value

@@ -288,7 +288,7 @@ def _is_of_another_host(job: Job, launch: Launch) -> bool:
     return bool(hosts) and not on_bridge and all(is_address(host) and not host.startswith("172.") for host in hosts)
 
 
-#: An address that the container is given in a network of this host.
+#: An address for the container in a network of this host.
 _OWN_ADDRESS = re.compile(r"--ip[ =]")
 
 

@@ -308,7 +308,7 @@ def _cuda(value: Packages) -> CellValue:
 
 
 def _with_or_without(values: Mapping[str, CellValue]) -> dict[str, CellValue]:
-    """`none` for builds without the component where others have it; no column if no build has it."""
+    """Return values with `none` for builds without the component that others have; no column if no build has it."""
     if not any(summary.value for summary in values.values()):
         return {}
     return {node: CellValue("none") if summary.value == "" else summary for node, summary in values.items()}

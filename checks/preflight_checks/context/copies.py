@@ -423,7 +423,7 @@ def sizes_differ_between_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator
 
 
 def odd_sizes(job: Job, facts: Facts) -> Iterator[tuple[str, str, Split[str]]]:
-    """File, name and values of each size in which the nodes' own copies of the job's files differ."""
+    """Yield the file, name and values of each size in which the nodes' own copies of the job's files differ."""
     for item, sizes in _odd_sizes(job, _comparable(facts)):
         for name, who in sizes.items():
             yield item.name, name, who

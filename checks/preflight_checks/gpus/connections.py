@@ -1,4 +1,4 @@
-"""Checks of what connects GPUs (PCIe, NVLink, the fabric manager), and of the driver and the errors that it logged."""
+"""Checks of the connections of GPUs (PCIe, NVLink, fabric manager), the driver, and the errors that it logged."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def differing(devices: Sequence[NodeGpu], value: Callable[[Gpu], T | None]) -> I
 
 
 def most_common_by_model(devices: Sequence[NodeGpu], value: Callable[[Gpu], T | None]) -> dict[str, T]:
-    """For each model, the value that more than half of its devices share, if any."""
+    """Return, for each model, the value that more than half of its devices share, if any."""
     return _majorities(_counted_gpus(devices, value))
 
 
@@ -151,7 +151,7 @@ def judge_devices(
     needs: tuple[str, ...],
     find_faults: Callable[[list[NodeGpu]], Iterable[Fault]],
 ) -> Iterator[Verdict]:
-    """Findings of `find_faults`, `unknown` for devices that could not be examined, and `passed` for healthy ones.
+    """Yield findings of `find_faults`, `unknown` for devices that could not be examined, and `passed` for healthy ones.
 
     Args:
         subject: what is judged, such as "GPU memory".

@@ -1,4 +1,4 @@
-"""What the user requires of every node: values (`--expect`), or the properties of one node (`--golden`)."""
+"""The user's requirements for every node: values (`--expect`), or the properties of one node (`--golden`)."""
 
 from __future__ import annotations
 

@@ -343,7 +343,7 @@ _MAX_REQUESTED = 3
 
 
 def plan_neighbours(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    """After the nodes have dialled each other, request their tables of each other's hardware addresses."""
+    """Request the nodes' tables of each other's hardware addresses, after the nodes have dialled each other."""
     if nodes_share_machine(fleet) or not any(True for _ in facts.each(dial)):
         return
     addresses = addresses_of(job, fleet, facts)

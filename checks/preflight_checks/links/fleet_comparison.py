@@ -1,4 +1,5 @@
-"""Links compared with each other: which are far from the rest of the fleet, and the shape of one fault of several.
+"""Links compared with each other: links far from the rest of the fleet, and the shape that several faulty links have in
+common.
 
 Each node is measured with a few partners, in rounds, so that no node takes part in two measurements at once. Outliers
 are measured a second time, for longer and with little else running: a single odd number is not a finding, and a node
@@ -294,7 +295,7 @@ class Cards:
         return ceiling
 
     def describe(self, item: Measurement) -> str:
-        """`eth0 (25000 Mbit/s) to eth0`, for evidence; empty if the interfaces are unknown."""
+        """Return `eth0 (25000 Mbit/s) to eth0`, for evidence; empty if the interfaces are unknown."""
         names = [
             end.name + (f" ({end.speed_mbps} Mbit/s)" if end.speed_mbps else "") for end in item.ends if end is not None
         ]
@@ -417,7 +418,7 @@ PROBES = (measure, listen, interfaces)
 
 
 def some_measured(fleet: Fleet, facts: Facts, subject: str) -> Generator[Verdict, None, bool]:
-    """Whether a link was measured; otherwise yields why not."""
+    """Return whether a link was measured; if none was, yield why."""
     if len(fleet.nodes) < 2:
         yield not_applicable(subject, "the job has one node")
         return False
@@ -481,7 +482,7 @@ def _groups(
 
 
 def inconclusive(found: LinkFaults, kind: str, subject: str) -> Iterator[Verdict]:
-    """`unknown` for outliers on busy nodes, and for those that could not be measured again in time."""
+    """Yield `unknown` for outliers on busy nodes, and for those that could not be measured again in time."""
     busy = [item for item in found.every if kind in item.inconclusive]
     if busy:
         look = max((item.measurements[-1] for item in busy), key=lambda look: look.busy(kind))

@@ -570,7 +570,7 @@ class Rail:
 
     @property
     def slow(self) -> bool | None:
-        """Whether its writes are below the floor; None if that is unknown."""
+        """Return whether its writes are below the floor; None if unknown."""
         least, gbps = self.least_gbps, self.speed.gbps
         return None if least is None or gbps is None else gbps < least
 
@@ -638,7 +638,7 @@ def _measured(job: Job, facts: Facts) -> list[Rail]:
 
 
 def _unmeasured_reasons(rails: Sequence[Rail], facts: Facts) -> dict[str, list[str]]:
-    """What could not be measured or judged, by reason."""
+    """Return the pairs that could not be measured or judged, by reason."""
     found: dict[str, list[str]] = {}
     for row in facts.each(rdma_speed):
         if isinstance(row.fact, Unavailable):

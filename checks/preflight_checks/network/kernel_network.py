@@ -1,4 +1,4 @@
-"""Checks of ports, of the kernel's network settings (what is taken, reserved or too small for so many), and that no
+"""Checks of ports and of the kernel's network settings (ports taken or reserved, limits too small), and that no
 proxy captures traffic between the job's nodes.
 
 On the job's own nodes the default port is right, because nothing else may use it. On one machine, two such runs would

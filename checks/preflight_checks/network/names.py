@@ -40,7 +40,7 @@ def _uses_own_name(job: Job, fleet: Fleet) -> bool:
 
 
 def _paddle_launches(job: Job) -> tuple[Launch, ...]:
-    """Paddle's launches that find the address of their node by its own name, because they have no `--host`.
+    """Return Paddle's launches that find their node's address by its own name, because they have no `--host`.
 
     paddle/distributed/launch/context/node.py: gethostbyname(getfqdn(gethostname())), regardless of Gloo's settings.
     """

@@ -143,7 +143,7 @@ def _by_environment(
 
 @memoize
 def usable_interfaces(job: Job, facts: Facts) -> dict[str, UsedInterface]:
-    """`used_interfaces` without unusable ones, which other checks report."""
+    """Return `used_interfaces` without unusable ones, which other checks report."""
     uses = used_interfaces(job, facts)
     return {node: use for node, use in uses.items() if not unusable_reason(use.interface, several=True)}
 

@@ -1,4 +1,4 @@
-"""What frameworks record about their own build, and the distributions that an interpreter finds, without importing any.
+"""The frameworks' records of their builds, and the distributions that an interpreter finds, without importing any.
 
 The library's own function needs parsers of mail and archives, which take longer to import than everything that is read.
 """
@@ -128,7 +128,7 @@ def version_info(framework: str, folder: str) -> dict[str, Any]:
 
 
 def _nccl(number: Any) -> str:
-    """Paddle writes NCCL's version as one number, 21905 for 2.19.5."""
+    """Return NCCL's version; Paddle writes it as one number, 21905 for 2.19.5."""
     text = str(number or "")
     if not text.isdecimal() or int(text) < 2000:
         return "" if text.isdecimal() else text
@@ -136,7 +136,7 @@ def _nccl(number: Any) -> str:
 
 
 def nccl_text(number: int) -> str:
-    """NCCL's version number: major * 1000 + minor * 100 + patch before 2.9, major * 10000 from there on."""
+    """Format NCCL's version number: major * 1000 + minor * 100 + patch before 2.9, major * 10000 from there on."""
     unit = 10000 if number >= 10000 else 1000
     return f"{number // unit}.{number % unit // 100}.{number % 100}"
 
@@ -172,9 +172,7 @@ def distributions() -> dict[str, str]:
 
 
 def architectures(framework: str, folder: str, info: dict[str, Any]) -> list[str] | None:
-    """`sm_80`, `compute_90`, `gfx90a` ...: the architectures that the framework has code for; None if they are not
-    recorded.
-    """
+    """Return the architectures that the framework has code for, such as `sm_80`; None if they are not recorded."""
     listed = info.get("architectures")
     if isinstance(listed, (list, tuple)):
         return [str(item) for item in listed]

@@ -77,7 +77,7 @@ def _json_values(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _yaml_values(text: str) -> Iterator[tuple[str, str]]:
-    """Blocks of `name: value` by their indentation; flow collections and anchors are left out."""
+    """Yield blocks of `name: value` by their indentation; flow collections and anchors are left out."""
     above: list[tuple[int, str]] = []
     for line in text.splitlines():
         match = _YAML.match(line)
@@ -118,7 +118,7 @@ def _python_values(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _option(call: ast.Call) -> str:
-    """`--batch-size` for `parser.add_argument("-b", "--batch-size", ...)`."""
+    """Return `--batch-size` for `parser.add_argument("-b", "--batch-size", ...)`."""
     import ast
 
     names = [item.value for item in call.args if isinstance(item, ast.Constant) and isinstance(item.value, str)]

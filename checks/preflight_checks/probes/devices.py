@@ -153,7 +153,7 @@ DEVICES = "/sys/bus/pci/devices"
 CPUINFO = "/proc/cpuinfo"
 CMDLINE = "/proc/cmdline"
 _ACS = 0x000D
-#: Bits of the control register that send requests or completions between peers up to the root (PCIe, 7.7.7.3).
+#: Bits of the control register that redirect requests or completions between peers to the root (PCIe, 7.7.7.3).
 _REDIRECT = 0x04 | 0x08
 #: Display and 3D controllers, network and InfiniBand controllers, and others for processing (AMD's accelerators).
 _GPU = ("0x0300", "0x0302", "0x1200")

@@ -80,7 +80,7 @@ class Environment:
 
 @cheap("node", sends_requests=True)
 def environment(params: dict[str, Any]) -> Environment:
-    """The variables that match COLLECTED, hashes of those named in `params["hashed"]`, and settings files.
+    """Return variables that match COLLECTED, hashes of those named in `params["hashed"]`, and settings files.
 
     `params["run_key"]` is the key of this run; the head sets it when it sends the request.
     """
@@ -240,7 +240,7 @@ VERSION_WITHIN_S = 3.0
 #: Time limits of one login, and of all of them together.
 LOGIN_S, LOGINS_S = 3.0, 6.0
 _MAX_PARALLEL = 8
-#: How to get the version of these quickly; others are not run, because a launcher in Python imports its framework
+#: Tools whose version is quick to get, and how; others are not run, because a launcher in Python imports its framework
 #: first.
 _VERSION = {
     "pdsh": ("-V",),
@@ -378,7 +378,7 @@ def _login(target: str, options: list[str]) -> Login:
 
 
 MEMINFO = "/proc/meminfo"
-#: All lookups together take as long as one, because they are made at the same time.
+#: Time limit of all lookups, which run at the same time.
 LOOKUPS_WITHIN_S = 3.0
 MAX_HOSTS = 256
 

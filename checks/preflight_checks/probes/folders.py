@@ -234,8 +234,8 @@ def parse_lfs_df(text: str) -> list[Target]:
     return found
 
 
-#: Where each library looks, in its order: variables, with the suffix that it appends to their value, then a default.
-#: Sources: Python's tempfile; triton/knobs.py (3.4); torch/utils/cpp_extension.py and torch/_inductor/runtime/
+#: The places that each library searches, in order: variables, with the suffix that it appends to their value, then a
+#: default. Sources: Python's tempfile; triton/knobs.py (3.4); torch/utils/cpp_extension.py and torch/_inductor/runtime/
 #: cache_dir_utils.py (2.8); huggingface_hub/constants.py (0.34).
 PLACES: dict[str, tuple[list[tuple[str, str]], str]] = {
     "temporary": ([("TMPDIR", ""), ("TEMP", ""), ("TMP", "")], "/tmp"),

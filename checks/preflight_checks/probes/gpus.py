@@ -370,17 +370,17 @@ def driver_version() -> str:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """`name value` lines of a node of KFD's topology."""
+    """Parse the `name value` lines of a node of KFD's topology."""
     return dict(line.split(None, 1) for line in text.splitlines() if len(line.split(None, 1)) == 2)
 
 
 def architecture(version: int) -> str:
-    """KFD's number as LLVM's name: 90010 is gfx90a, 110000 is gfx1100."""
+    """Convert KFD's number to LLVM's name: 90010 is gfx90a, 110000 is gfx1100."""
     return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}" if version else ""
 
 
 def location(domain: int, place: int) -> str:
-    """KFD's location as a PCI address: bus in the upper byte, then five bits of device and three of function."""
+    """Convert KFD's location to a PCI address: bus in the upper byte, then five bits of device, three of function."""
     return f"{domain:04x}:{place >> 8 & 0xFF:02x}:{place >> 3 & 0x1F:02x}.{place & 7}"
 
 
@@ -395,7 +395,7 @@ DEVICE_S = 4.0
 #: Pairs are queried only if every device has answered.
 PAIRS_S = 1.0
 MAX_PAIRED_GPUS = 16
-#: For the request of all data.
+#: Deadline of the request for all data.
 DEADLINE_S = 8.5
 KERNEL_DRIVER = "/proc/driver/nvidia/version"
 PROC = "/proc"

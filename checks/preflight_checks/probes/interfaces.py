@@ -1,7 +1,7 @@
 """The network interfaces of this node, as communication libraries see them, and the route to a host.
 
 `getifaddrs` is used first, because NCCL, Gloo and TensorPipe all use its list, in its order. Facts from /sys are used
-only if /sys shows this network namespace, which in a container it may not."""
+only if /sys shows this network namespace; in a container it may show another."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Route:
 
 @cheap("node")
 def interfaces(params: dict[str, Any]) -> Interfaces:
-    """Every interface with its addresses. Raises ProbeUnavailable if no method of listing them works."""
+    """Return every interface with its addresses. Raises ProbeUnavailable if no method of listing them works."""
     rows, source = _rows()
     if rows is None:
         raise ProbeUnavailable("missing", "neither getifaddrs nor `ip -j addr` works on this node")
@@ -167,7 +167,7 @@ def _getifaddrs() -> list[tuple[str, int, Address | None]]:
 
 
 def _address(pointer: int | None, netmask: int | None) -> Address | None:
-    """The address a `sockaddr` holds; None for other families (packet sockets)."""
+    """Return the address in a `sockaddr`; None for other families (packet sockets)."""
     if not pointer:
         return None
     (family,) = struct.unpack("=H", ctypes.string_at(pointer, 2))
@@ -225,7 +225,7 @@ def _mtu(name: str) -> int | None:
 
 @cheap("node", sends_requests=True)
 def route(params: dict[str, Any]) -> Route:
-    """The kernel's route to `params["destination"]` (a name or an address). Sends nothing.
+    """Return the kernel's route to `params["destination"]` (a name or an address). Sends nothing.
 
     Connecting a datagram socket makes the kernel choose route and source without a packet; the interface comes from
     netlink, or is the one with the source address if netlink is not available.
@@ -369,7 +369,7 @@ class NicStates:
 
 @cheap("node")
 def nic_states(params: dict[str, Any]) -> NicStates:
-    """The state of every interface. Raises ProbeUnavailable if /sys does not show this network namespace."""
+    """Return the state of every interface. Raises ProbeUnavailable if /sys does not show this network namespace."""
     try:
         names = sorted(os.listdir(NET))
     except OSError as error:
@@ -385,14 +385,14 @@ def nic_states(params: dict[str, Any]) -> NicStates:
 
 @dataclass(frozen=True)
 class Carriers:
-    """How often each interface lost or found its carrier since it exists; each loss counts twice."""
+    """The number of times that each interface lost or found its carrier since its creation; each loss counts twice."""
 
     changes: dict[str, int] = field(default_factory=dict)
 
 
 @cheap("node")
 def carriers(params: dict[str, Any]) -> Carriers:
-    """The carrier changes so far. Raises ProbeUnavailable if /sys does not show this network namespace."""
+    """Return the carrier changes so far. Raises ProbeUnavailable if /sys does not show this network namespace."""
     return Carriers(
         {
             state.name: state.carrier_changes
@@ -558,7 +558,7 @@ class KernelNetwork:
 
 @cheap("node")
 def kernel_network(params: dict[str, Any]) -> KernelNetwork:
-    """These settings of this node. Raises ProbeUnavailable if /proc/sys/net cannot be read at all."""
+    """Return the kernel's network settings. Raises ProbeUnavailable if /proc/sys/net cannot be read at all."""
     if not os.path.isdir(SYSCTL):
         raise ProbeUnavailable("missing", f"{SYSCTL} does not exist")
     ports = _text("ipv4/ip_local_port_range").split()

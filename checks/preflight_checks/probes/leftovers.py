@@ -49,7 +49,7 @@ LAUNCHERS = {
     "hydra_pmi_proxy": "mpirun",
     "composer": "composer",
 }
-#: Shared memory that libraries leave when they are killed, by the beginning of the name.
+#: Shared memory that killed libraries leave behind, by prefix of the name.
 SHM_PREFIXES = {
     "torch_": "torch",
     "nccl-": "NCCL",
@@ -117,7 +117,7 @@ class Leftovers:
 
 @cheap("node")
 def leftovers(params: dict[str, Any]) -> Leftovers:
-    """Processes that run one of `params["programs"]` (names of scripts or modules) or a launcher, and shared memory.
+    """Find processes that run one of `params["programs"]` (scripts or modules) or a launcher, and shared memory.
 
     `params["ports"]` are the job's ports: a process that listens on one of them is reported with it.
     """
@@ -290,7 +290,7 @@ def _still_stuck(processes: list[Process]) -> list[Process]:
 
 
 def _relatives(table: dict[int, Entry], pid: int) -> set[int]:
-    """This process, its ancestors, and everything that those have started for this run."""
+    """Return this process, its ancestors, and all processes that they have started for this run."""
     above = {pid}
     at = pid
     while at in table and table[at].parent > 1:
@@ -331,7 +331,7 @@ def _listeners(ports: set[int]) -> dict[int, set[int]]:
 
 
 def _segments(alive: set[int]) -> list[Segment]:
-    """Shared-memory files of dead creators, largest first."""
+    """Return shared-memory files of dead creators, largest first."""
     found: list[Segment] = []
     segments = [(os.path.join(SHM, name), of) for name in list_folder(SHM) for of in [_library_of(name)] if of]
     used = _mapped_segments() if segments else set()
@@ -687,7 +687,7 @@ def cloud_events(params: dict[str, Any]) -> CloudEvents:
 
 
 def detect_cloud(dmi: str) -> str:
-    """`aws`, `azure`, `gcp`, or empty, from the firmware's identification."""
+    """Return `aws`, `azure`, `gcp`, or empty, from the firmware's identification."""
     words = " ".join(_read(f"{dmi}/{name}") or "" for name in ("sys_vendor", "board_vendor", "product_name"))
     if "Amazon EC2" in words:
         return "aws"

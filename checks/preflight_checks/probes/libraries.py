@@ -147,7 +147,7 @@ def locate(name: str, user: Dynamic | None) -> LibraryLookup:
 
 
 def with_version(found: LibraryLookup, distributions: dict[str, str], read: Callable[[Any], str]) -> LibraryLookup:
-    """`found` with its version: from its file's name, from its distribution, or from the library itself.
+    """Return `found` with its version: from its file's name, from its distribution, or from the library itself.
 
     `distributions` are versions by folder below `nvidia/` (`cudnn`, `nccl`); `read` calls the loaded library.
     """
@@ -180,7 +180,7 @@ def _library_version(path: str, read: Callable[[Any], str]) -> tuple[str, str]:
 
 
 def cudnn_version(library: Any) -> str:
-    """cuDNN's version number: major * 1000 (10000 from 9 on) + minor * 100 + patch."""
+    """Format cuDNN's version number: major * 1000 (10000 from 9 on) + minor * 100 + patch."""
     library.cudnnGetVersion.restype = ctypes.c_size_t
     number = int(library.cudnnGetVersion())
     major = number // 10000 if number >= 90000 else number // 1000

@@ -208,12 +208,12 @@ class Mount:
 
     @property
     def read_only(self) -> bool:
-        """Whether it is mounted read-only."""
+        """Return whether it is mounted read-only."""
         return "ro" in self.options.split(",")
 
     @property
     def no_programs(self) -> bool:
-        """Whether programs and libraries cannot be run from there."""
+        """Return whether programs and libraries cannot be run from there."""
         return "noexec" in self.options.split(",")
 
 
@@ -284,7 +284,7 @@ class Limits:
 
 @cheap("node")
 def limits(params: dict[str, Any]) -> Limits:
-    """The limits of this process. Run it in the job context, where they are those of the ranks."""
+    """Return the limits of this process. Run it in the job context, where they are those of the ranks."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)
     processes = _limit(resource.getrlimit(resource.RLIMIT_NPROC)[0])
     total: int | None = None

@@ -264,7 +264,7 @@ class _Server:
                 return
 
     def _execute(self, stream: socket.socket, words: dict[str, Any]) -> bool:
-        """Execute a command; False when the connection is no longer needed."""
+        """Execute a command; return False when the connection is no longer needed."""
         what = words.get("do")
         if what in ("sink", "source"):
             self._transfers[str(words["id"])] = transfer(stream, str(what), words)
@@ -330,7 +330,7 @@ class _Server:
 
 
 def count_overflow(datagrams: socket.socket) -> None:
-    """Have the kernel attach to each datagram how many the socket had no room for (SO_RXQ_OVFL of socket(7))."""
+    """Make the kernel count, in each datagram, those that the socket had no room for (SO_RXQ_OVFL of socket(7))."""
     try:
         datagrams.setsockopt(socket.SOL_SOCKET, _SO_RXQ_OVFL, 1)
     except OSError:
@@ -355,7 +355,7 @@ def dropped_by_kernel(path: str = "/proc/net/softnet_stat") -> int:
 
 
 def forbid_fragmentation(datagrams: socket.socket) -> None:
-    """Have every datagram sent whole (DF) and as large as the interface allows, ignoring the known path MTU."""
+    """Send every datagram whole (DF) and as large as the interface allows, ignoring the known path MTU."""
     for level, option in ((socket.IPPROTO_IP, 10), (socket.IPPROTO_IPV6, 23)):  # IP_MTU_DISCOVER, IPV6_MTU_DISCOVER
         try:
             datagrams.setsockopt(level, option, 3)  # IP_PMTUDISC_PROBE

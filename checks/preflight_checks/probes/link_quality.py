@@ -1,7 +1,7 @@
 """The quality of the path between two nodes, in both directions: round trips, loss, bandwidth, and frames of full size.
 
-Bounded in bytes and time, because other jobs use the same network. Which end had to wait for a processor is recorded
-with every number: on a busy node a slow transfer proves nothing about the network.
+Bytes and time are limited, because other jobs use the same network. Every number records which end had to wait for a
+processor: on a busy node a slow transfer proves nothing about the network.
 """
 
 from __future__ import annotations
@@ -228,9 +228,7 @@ class _Link:
         return found
 
     def _datagrams(self) -> tuple[Direction, Direction]:
-        """Trains and full frames in both directions; none if datagrams do not arrive, because many firewalls block
-        them.
-        """
+        """Measure trains and full frames in both directions; none if firewalls block datagrams, as many do."""
         port = int(self._listening.get("udp") or 0)
         if not port:
             return Direction(), Direction()

@@ -534,7 +534,7 @@ class _Attempt:
 
 
 def _connect(stream: socket.socket, address: str, port: int, timeout_s: float) -> tuple[str, str] | None:
-    """Connect; returns a failure as status and detail.
+    """Connect; return a failure as status and detail.
 
     An error that comes at once is this node's own (its routes). One that comes later was sent by another machine in an
     ICMP message, unless the kernel gave up asking for the hardware address.

@@ -73,7 +73,7 @@ class Machine:
 
 @cheap("node")
 def machine(params: dict[str, Any]) -> Machine:
-    """The machine as the agent sees it; no tool is run, and nothing needs root."""
+    """Return the machine as the agent sees it; no tool is run, and nothing needs root."""
     system = os.uname()
     cpuinfo = parse_cpuinfo(read_text(PROC + "/cpuinfo", 1 << 20))
     statistics = _pairs(read_text(PROC + "/vmstat"))
@@ -243,7 +243,7 @@ class Identity:
 
 @cheap("node", sends_requests=True)
 def identity(params: dict[str, Any]) -> Identity:
-    """The identity of this node."""
+    """Return the identity of this node."""
     limit_s = float(params.get("limit_s", FQDN_TIMEOUT_S))
     answer: dict[str, str] = {}
     began = time.monotonic()
@@ -275,7 +275,7 @@ def _namespace(kind: str) -> str:
 #: Daemons that adjust the clock, by the kernel's name for their process (cut after 15 characters).
 DAEMONS = ("chronyd", "ntpd", "systemd-timesyn", "ptp4l", "phc2sys", "ntpd-rs-daemon", "openntpd", "timemaster")
 _SHOWN = {"systemd-timesyn": "systemd-timesyncd"}
-#: <sys/timex.h>: the kernel has had no confirmation for a while that the clock is right.
+#: <sys/timex.h>: the kernel's clock has not been confirmed for a while.
 _STA_UNSYNC = 0x0040
 _TIMEX_BYTES = 208
 #: After `modes` and four longs.
@@ -299,7 +299,7 @@ class Clock:
 
 @cheap("node", sends_requests=True)
 def clock(params: dict[str, Any]) -> Clock:
-    """The state of the clock of this node."""
+    """Return the state of this node's clock."""
     daemons = tuple(running_daemons())
     status = ""
     if "chronyd" in daemons:

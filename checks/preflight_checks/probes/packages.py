@@ -58,7 +58,7 @@ class Packages:
 
 @cheap("packages")
 def packages(params: dict[str, Any]) -> Packages:
-    """Versions of the frameworks in this interpreter. Run it in the job context."""
+    """Return versions of the frameworks in this interpreter. Run it in the job context."""
     versions: dict[str, str] = {}
     installed: dict[str, str] = distributions.versions()
     for name, candidates in DISTRIBUTIONS.items():
@@ -181,7 +181,7 @@ class Installed:
 
 @cheap("packages")
 def installed(params: dict[str, Any]) -> Installed:
-    """The distributions of this interpreter. Run it in the job context.
+    """Return the distributions of this interpreter. Run it in the job context.
 
     With `params["only"]`, patterns of names, the others only enter the digest: with thousands of nodes full lists would
     be most of a recording.

@@ -35,7 +35,9 @@ class Holder:
 
 @dataclass(frozen=True)
 class PortState:
-    """Whether `port` could be bound. `problem` is empty, `in-use`, `not-local`, `denied` or `other`."""
+    """The state of one port. `problem` is empty if it could be bound; otherwise `in-use`, `not-local`, `denied` or
+    `other`.
+    """
 
     port: int
     host: str = ""
@@ -140,7 +142,7 @@ def parse_tcp_table(text: str) -> list[Row]:
 
 
 def _address(text: str) -> str:
-    """The kernel prints addresses as hexadecimal words of host byte order."""
+    """Parse an address that the kernel prints as hexadecimal words of host byte order."""
     words = [int(text[at : at + 8], 16) for at in range(0, len(text), 8)]
     packed = b"".join(struct.pack("=I", word) for word in words)
     return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
@@ -226,7 +228,7 @@ class FreePorts:
 
 @cheap("node")
 def free_ports(params: dict[str, Any]) -> FreePorts:
-    """`params["count"]` such ports, or fewer if not enough are found; each is bound briefly.
+    """Return `params["count"]` free ports, or fewer if not enough are found; each is bound briefly.
 
     Raises ProbeUnavailable if none is found.
     """
@@ -280,7 +282,7 @@ def proxies(params: dict[str, Any]) -> Proxies:
 
 
 def without_user(text: str) -> str:
-    """`http://proxy:3128` from `http://me:secret@proxy:3128/`: credentials of a proxy never leave the node."""
+    """Return `http://proxy:3128` for `http://me:secret@proxy:3128/`: credentials of a proxy never leave the node."""
     scheme, separator, rest = text.rpartition("://")
     # The text before the last @ may be a password with any characters.
     host = rest.rpartition("@")[2].split("/")[0].split("?")[0]

@@ -66,7 +66,7 @@ class RdmaPort:
 
     @property
     def active(self) -> bool:
-        """Whether the port can carry data."""
+        """Return whether the port can carry data."""
         return self.state == "ACTIVE"
 
 
@@ -110,7 +110,7 @@ def rdma(params: dict[str, Any]) -> RdmaDevices:
 
 
 def _by_number(name: str) -> Any:
-    """mlx5_2 before mlx5_10."""
+    """Sort key: mlx5_2 comes before mlx5_10."""
     head = name.rstrip("0123456789")
     return head, int(name[len(head) :] or -1), name
 
@@ -169,12 +169,12 @@ def _gids(folder: str) -> list[Gid]:
 
 
 def after_number(text: str) -> str:
-    """`ACTIVE` of `4: ACTIVE`."""
+    """Return `ACTIVE` for `4: ACTIVE`."""
     return text.split(":", 1)[-1].strip()
 
 
 def parse_rate(text: str) -> float | None:
-    """200.0 from `200 Gb/sec (4X HDR)`; None if it is not a rate."""
+    """Return 200.0 for `200 Gb/sec (4X HDR)`; None for anything other than a rate."""
     words = text.split()
     try:
         return float(words[0]) if len(words) > 1 and words[1].startswith("Gb/s") else None
@@ -203,7 +203,7 @@ class RdmaAccess:
 
 
 def rdma_access(params: dict[str, Any]) -> RdmaAccess:
-    """What this process may open. Run it in the job context: a container may lack devices of the node."""
+    """Return the devices that this process may open. Run it in the job context: a container may lack devices."""
     nodes = [name for name in list_folder(NODES) if name.startswith("uverbs")]
     refused: dict[str, str] = {}
     for name in nodes:

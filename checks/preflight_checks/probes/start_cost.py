@@ -18,7 +18,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class ReadCost:
-    """How long reading part of a package took. `cut`: the time was over before all of it was read.
+    """The time that reading part of a package took. `cut`: the time ran out before all of it was read.
 
     `load_per_core` is the load average of the last minute over the cores, None if unknown.
     """
@@ -90,7 +90,7 @@ def _files(folder: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class ImportCost:
-    """How long importing a package took, and where it came from."""
+    """The time that importing a package took, and the package's origin."""
 
     package: str
     took_s: float

@@ -54,7 +54,7 @@ def variable_value(job: Job, name: str, node: str = "") -> VariableValue | None:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """How the job may use RDMA.
+    """The job's possible use of RDMA.
 
     `requested_by` names what requests it, in words; empty if it is merely used when available. `strict`: the job does
     not start without it.
@@ -105,12 +105,12 @@ class HcaFilter:
 
     @property
     def excludes(self) -> bool:
-        """Whether it excludes ports instead of choosing them."""
+        """Return whether it excludes ports instead of choosing them."""
         return self.value.startswith("^")
 
     @property
     def exact(self) -> bool:
-        """Whether its names must match completely."""
+        """Return whether its names must match completely."""
         return self.variable == "UCX_NET_DEVICES" or self.value.lstrip("^").startswith("=")
 
     @property
@@ -182,7 +182,7 @@ class Port:
 
     @property
     def usable(self) -> bool:
-        """Whether NCCL uses it."""
+        """Return whether NCCL uses it."""
         return self.port.active and self.port.link_layer in ("InfiniBand", "Ethernet", "")
 
 

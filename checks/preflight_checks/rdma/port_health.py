@@ -293,7 +293,7 @@ class ChosenGid:
 
     @property
     def is_usable(self) -> bool:
-        """Whether other nodes can answer it over any network: version 2 and routable."""
+        """Return whether other nodes can answer it over any network: version 2 and routable."""
         return self.gid is not None and self.gid.version != 1 and family(self.gid) != "link-local"
 
     @property
@@ -308,7 +308,7 @@ class ChosenGid:
 
 
 def family(gid: Gid) -> str:
-    """`IPv4` (mapped), `link-local` or `IPv6`, as NCCL distinguishes them (net_ib/connect.cc)."""
+    """Return `IPv4` (mapped), `link-local` or `IPv6`, as NCCL distinguishes them (net_ib/connect.cc)."""
     try:
         found = ipaddress.IPv6Address(gid.gid)
     except ValueError:

@@ -401,7 +401,8 @@ MAX_SOCKET_GBPS = 40.0
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """What carried the collectives, its peak in bytes per second on the weakest node or GPU, and the share to reach.
+    """The fabric that carried the collectives: its peak in bytes per second on the weakest node or GPU, and the
+    required share.
 
     `unknown` is why there is no peak.
     """
@@ -495,7 +496,7 @@ def _fabric(job: Job, facts: Facts, measured: Reports) -> Fabric:
 
 
 def _node_fabric(job: Job, facts: Facts) -> Fabric:
-    """NVLink, by the links of the GPU with the fewest."""
+    """Return NVLink, by the links of the GPU with the fewest."""
     devices = gpus_of(job, facts)
     weakest, peak = "", 0.0
     for item in devices:

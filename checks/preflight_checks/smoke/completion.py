@@ -62,7 +62,7 @@ _FAULT_TEXTS = {
     "double": "counted an update twice",
     "flip": "flipped a bit",
 }
-#: This many delays together must show in the waiting times of others: half of those in the exact phase.
+#: The waiting times of others must show this many delays in total: half of those in the exact phase.
 _DELAYS = 10
 #: The problem that the culprit is reported with.
 _CULPRIT_PROBLEMS = {"kill": ("dead",), "stop": ("stopped", "stuck")}
@@ -225,8 +225,8 @@ def _awaited_members(run: ServerRun, found: AppliedFault) -> str:
     return ""
 
 
-#: A trial meets, connects and sums, which takes a few seconds after torch is imported; it hangs if it takes twice as
-#: long. If the run itself took longer to be recognized as hung, a trial gets that time and a margin.
+#: A trial meets, connects and sums, which takes a few seconds after torch is imported; a hanging trial is recognized
+#: after as long again. If the run itself took longer to be recognized as hung, a trial gets that time and a margin.
 TRIAL_S = 25.0
 _MARGIN_S = 10.0
 #: Steps of a trial for a run that hung before its first one.
@@ -312,7 +312,7 @@ def trials(job: Job, facts: Facts) -> dict[frozenset[str], bool | None]:
 
 
 def _failed_or_unknown(facts: Facts, group: str) -> bool | None:
-    """False for a trial that hung or failed; None for one that was cut off before anything showed that."""
+    """Return False for a trial that hung or failed; None for one that was cut off before that was clear."""
     culprit = group_run_of(facts, group).culprit
     return None if culprit is None or culprit.kind == UNFINISHED else False
 
@@ -365,7 +365,7 @@ def describe(found: Answer) -> str:
 
 
 def _group_text(group: Group) -> str:
-    """`node1 with node2`; a larger group as a range."""
+    """Return `node1 with node2`; a larger group as a range."""
     return " with ".join(group) if len(group) == 2 else fold(group)
 
 

@@ -166,7 +166,7 @@ def plan_of(job: Job, fleet: Fleet, facts: Facts) -> Plan:
 
 @requests_for(run_rank)
 def plan_smoke(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    """One request per rank, in one group, on every node of the job: a smaller world would be a different job."""
+    """Make one request per rank, in one group, on every node of the job: a smaller world would be a different job."""
     if not_planned(job, fleet):
         return
     plan = plan_of(job, fleet, facts)
@@ -395,7 +395,7 @@ class SmokeRun(GroupRun):
 
     @property
     def complete(self) -> bool:
-        """Whether every rank completed."""
+        """Return whether every rank completed."""
         return bool(self.seen) and len(self.reports) == len(self.seen)
 
 
@@ -451,7 +451,7 @@ def incomplete(job: Job, fleet: Fleet, run: SmokeRun) -> Verdict | None:
 
 
 def complete_run(job: Job, fleet: Fleet, facts: Facts) -> Generator[Verdict, None, SmokeRun | None]:
-    """The run of the job if ranks have results; otherwise yields why there are none, and returns None.
+    """Return the run of the job if ranks have results; otherwise yield why there are none, and return None.
 
     run = yield from complete_run(job, fleet, facts)
     if run is None:
@@ -466,10 +466,10 @@ def complete_run(job: Job, fleet: Fleet, facts: Facts) -> Generator[Verdict, Non
 
 
 def count(ranks: int) -> str:
-    """`1 rank` or `4 ranks`."""
+    """Return `1 rank` or `4 ranks`."""
     return "1 rank" if ranks == 1 else f"{ranks} ranks"
 
 
 def numbered(ranks: Sequence[int]) -> str:
-    """`rank 3` or `ranks 3, 4`."""
+    """Return `rank 3` or `ranks 3, 4`."""
     return ("rank " if len(ranks) == 1 else "ranks ") + fold([str(rank) for rank in ranks])

@@ -50,7 +50,8 @@ def with_injected_fault(
 ) -> Iterator[Request]:
     """Yield the requests of a run, with the fault injected into its target.
 
-    Args:     roles: the kind of process that each request starts.
+    Args:
+        roles: the kind of process that each request starts.
     """
     number = _target_index(fault, roles) if fault is not None else None
     for place, request in enumerate(requests):
@@ -233,7 +234,8 @@ class Backend:
 def backend_of(job: Job, fleet: Fleet, facts: Facts, ranks: int) -> Backend:
     """Return the backend of all ranks: the user's choice, else the job's, else the one that every node has GPUs for.
 
-    Args:     ranks: the number of ranks per node.
+    Args:
+        ranks: the number of ranks per node.
     """
     asked, claims = asked_backend(job)
     chosen = fleet.smoke_options.backend
@@ -281,20 +283,20 @@ def _are_known(facts: Facts, node: str) -> bool:
 
 
 def has(nodes: Sequence[str]) -> str:
-    """`has` or `have`."""
+    """Return `has` or `have`."""
     return "has" if len(nodes) == 1 else "have"
 
 
 def title(name: str) -> str:
-    """`NCCL` or `Gloo`."""
+    """Return `NCCL` or `Gloo`."""
     return {NCCL: "NCCL", GLOO: "Gloo"}.get(name, name)
 
 
 #: Launchers that start ranks of Paddle.
 _LAUNCHERS = ("paddle.distributed.launch", "fleetrun")
-#: Quantities that only scripts of Paddle state.
+#: Quantities that only Paddle scripts state.
 _OF_PADDLE = ("fleet_calls", "imports_fluid", "parallel_environment")
-#: Modes that the reference trainer has, and Paddle's servers have not.
+#: Modes of the reference trainer that Paddle's servers lack.
 _OWN_MODES = ("ssp",)
 
 

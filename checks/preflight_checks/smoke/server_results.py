@@ -273,7 +273,7 @@ def _recovery_verdict(run: ServerRun, number: int) -> Verdict:
 
 
 def _taken_s(run: ServerRun, number: int) -> float:
-    """When the first server reported that a backup worker took over this index."""
+    """Return when the first server reported that a backup worker took over this index."""
     replacements = (event for event in run.events if event.data.get("event") == rank_events.REPLACED)
     return min(event.at_s for event in replacements if event.data.get("worker") == number)
 

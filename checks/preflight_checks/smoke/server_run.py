@@ -374,7 +374,7 @@ class ServerRun(GroupRun):
 
     @property
     def complete(self) -> bool:
-        """Whether all processes completed, except workers that a backup worker replaced."""
+        """Return whether all processes completed, except workers that a backup worker replaced."""
         ended = len(self.servers) + len(self.workers) + len(self.unused_backups)
         remaining = [record for record in self.records if record.unavailable is not None]
         missing = {member.key for member in self.members if member.rank in self.replaced}
@@ -447,7 +447,7 @@ def uncounted(run: ServerRun) -> bool:
 def complete_server_run(
     job: Job, fleet: Fleet, facts: Facts, *, counted: str = ""
 ) -> Generator[Verdict, None, ServerRun | None]:
-    """The run of the job if every process has a result; otherwise yields why not, and returns None.
+    """Return the run of the job if every process has a result; otherwise yield why not, and return None.
 
     Args:
         counted: the subject of a check of bytes or pushes, which Paddle's own servers do not count.
@@ -693,7 +693,7 @@ def group_of(job: Job) -> str:
 
 
 def server_device(job: Job, fleet: Fleet, facts: Facts, node: str) -> str:
-    """Where a server on this node keeps its parameters: as the user chose, else as in the job.
+    """Return the device on which a server on this node keeps its parameters: the user's choice, else the job's.
 
     Servers of a GPU box hold them in GPU memory (Paddle's `gpubox`, distributed/fleet/runtime/the_one_ps.py); other
     servers, and those on nodes whose GPUs torch cannot use, hold them on the host.

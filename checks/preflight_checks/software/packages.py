@@ -334,7 +334,7 @@ def package_set_differs(job: Job, fleet: Fleet, facts: Facts, observed: Mapping[
 
 
 def _unlisted_finding(observed: Mapping[str, Installed], nodes: tuple[str, ...]) -> Verdict:
-    """Findings for differences that are not listed one by one, or that belong to another check."""
+    """Return the finding for differences that are not listed one by one, or that belong to another check."""
     executable = observed[nodes[0]].executable
     return failed(
         f"further packages on {fold(nodes)}",

@@ -235,7 +235,7 @@ def _comparable_file_system(state: PathState) -> tuple[str, str]:
 
 
 def _describe(state: PathState) -> str:
-    """`lustre (/scratch)`, `ext4`."""
+    """Return `lustre (/scratch)` or `ext4`."""
     export = _comparable_file_system(state)[1]
     return f"{state.file_system} ({export})" if export else state.file_system
 

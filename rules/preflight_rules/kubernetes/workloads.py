@@ -60,7 +60,7 @@ class Role:
 
     @property
     def trains(self) -> bool:
-        """Whether its pods hold ranks."""
+        """Return whether its pods hold ranks."""
         return all(claim.value == Known(True) for claim in self.in_force("pod_trains"))
 
     @property

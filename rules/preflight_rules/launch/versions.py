@@ -55,7 +55,7 @@ class _Package(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Whether the specifier has no upper bound, so that the installed release depends on the day."""
+        """Return whether the specifier has no upper bound, so that the installed release depends on the day."""
         return not re.search(r"==|~=|<", self.version)
 
 

@@ -568,7 +568,7 @@ _BACKGROUND = re.compile(r"(?<![&>])&(?![&>\d])")
 
 
 def _role(job: Job, launch: Launch) -> str:
-    """PSERVER, TRAINER, or empty if unknown."""
+    """Return PSERVER, TRAINER, or empty if unknown."""
     roles = {text for claim in job.setting("ps_role", launch.scope) for text in texts(claim.value)}
     return roles.pop() if len(roles) == 1 else ""
 

@@ -439,7 +439,7 @@ def _node_rank_verdict(job: Job, launch: Launch, rank: Claim, stated: Claim, cou
 # Rendezvous addresses and ports: no host names, not the nodes' own names, or different between nodes at run time.
 
 
-#: Characters that no host name or address contains, and the likely cause.
+#: Values that are no host name or address, and the fault in words.
 _FAULTS = (
     (re.compile(r"[^@\s]+@[^@\s]+"), "carries a user name, as for ssh"),
     (re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+"), "is a URL"),
@@ -758,7 +758,7 @@ _SPREADS = re.compile(rf"\b(?:{'|'.join(sorted(SPREADING_WRAPPERS | {'ssh'}))})\
 
 
 def _draw_span(job: Job, launch: Launch, claim: Claim) -> Span | None:
-    """Where a value is drawn: in the claim itself, or where a variable of it is set; None if that is not known."""
+    """Return where a value is drawn: in the claim, or where a variable in it is set; None if unknown."""
     if _DRAWS.search(claim.spelling) is not None:
         return claim.span
     names = re.findall(r"\$\{?([A-Za-z_]\w*)", claim.spelling)

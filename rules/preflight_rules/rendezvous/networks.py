@@ -327,7 +327,7 @@ class Filter(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """Whether the variable matches whole names only."""
+        """Return whether the variable matches whole names only."""
         return self.name in _EXACT
 
 

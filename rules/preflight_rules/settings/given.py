@@ -198,7 +198,7 @@ class Given:
 
     @property
     def is_named(self) -> bool:
-        """Whether a launch names the place, so that it is not a part of something larger."""
+        """Return whether a launch names the place, so that it is not a part of something larger."""
         whole = self.launch is None or reads(self.framework, "file") or reads(self.framework, "object")
         return whole or any(claim.scope.launch for claim in self.keys.values())
 
@@ -211,7 +211,7 @@ class Given:
 
     @property
     def _is_plain(self) -> bool:
-        """Whether plain python starts the program, and nothing else starts a process of the job."""
+        """Return whether plain python starts the program, and nothing else starts a process of the job."""
         programs = {claim.value for claim in self.job.about("plain_program")}
         return self.launch is None and len(programs) == 1 and not self.job.about("starts_processes")
 

@@ -1,4 +1,4 @@
-"""What frameworks accept and reject: the frameworks, the values of one key, and the tables of `data/settings/` and
+"""The settings that frameworks accept and reject: frameworks, values of a key, and the tables in `data/settings/` and
 `data/refusals/`.
 """
 
@@ -28,11 +28,14 @@ SBATCH = "sbatch"
 class Keys(NamedTuple):
     """The keys of a framework whose table lists all of them.
 
-    Args:     title: the owner of the keys, for messages.     extended: whether programs add their own options, so that
-    the job must pin the table's release.     extended_by: keys that name a module of the job, which adds keys.
-    flat: whether option names contain dots that do not separate sections.     stopped: the effect of an unknown key.
-    dashed: the options with an underscore, where all others have only dashes; None if unknown.     usual: the intended
-    keys for keys of earlier releases and other frameworks.
+    Args:
+        title: the owner of the keys, for messages.
+        extended: whether programs add their own options, so that the job must pin the table's release.
+        extended_by: keys that name a module of the job, which adds keys.
+        flat: whether option names contain dots that do not separate sections.
+        stopped: the effect of an unknown key.
+        dashed: the options with an underscore, where all others have only dashes; None if unknown.
+        usual: the intended keys for keys of earlier releases and other frameworks.
     """
 
     title: str
@@ -47,7 +50,9 @@ class Keys(NamedTuple):
 class Framework(NamedTuple):
     """One row of the table, whose head describes the fields.
 
-    Args:     name: the name that was looked up.     keys: its keys; None if the table does not list all of them.
+    Args:
+        name: the name that was looked up.
+        keys: its keys; None if the table does not list all of them.
     """
 
     name: str
@@ -540,8 +545,10 @@ def names_together(name: str) -> tuple[Refusal, ...]:
 class Index(NamedTuple):
     """The refusals of one framework, indexed by the keys that they blame.
 
-    Args:     rows: all of them.     by_key: the numbers of those that blame a key, or a key below `PREFIX.`.
-    others: those that blame the place itself, or other claims of the job.
+    Args:
+        rows: all of them.
+        by_key: the numbers of those that blame a key, or a key below `PREFIX.`.
+        others: those that blame the place itself, or other claims of the job.
     """
 
     rows: tuple[Refusal, ...]

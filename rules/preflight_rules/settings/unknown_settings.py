@@ -40,8 +40,9 @@ _MAX_COMPARED = 20
 class NearestNames:
     """The known names nearest to unknown ones. Only the first unknown names of each file are looked up.
 
-    Args:     found: the nearest names by file, section and name; empty if none is close.     compared: the number of
-    names looked up per file.
+    Args:
+        found: the nearest names by file, section and name; empty if none is close.
+        compared: the number of names looked up per file.
     """
 
     found: dict[tuple[str, str, str], str] = field(default_factory=dict)
@@ -50,8 +51,11 @@ class NearestNames:
     def nearest(self, claim: Claim, section: str, name: str, known: Callable[[], Iterable[str]]) -> str:
         """Return the nearest name; empty if none is close, or if the file has too many unknown names.
 
-        Args:     claim: the claim of the unknown name.     section: the owner of the names, for display.     name: the
-        unknown name.     known: returns the existing names.
+        Args:
+            claim: the claim of the unknown name.
+            section: the owner of the names, for display.
+            name: the unknown name.
+            known: returns the existing names.
         """
         path = claim.span.path
         if (path, section, name) not in self.found:
@@ -77,11 +81,16 @@ def unknown_name(
 ) -> Verdict:
     """Return the verdict on a name that its framework does not have.
 
-    Args:     place: the place of the name.     claim: the claim of the name.     name: the name, without its section.
-    owner: the owner of the known names: `TrainingArguments`.     release: the releases without the name: `trl 1.16.0`,
-    `any release up to 1.16.0`.     nearest: the probable name, empty if none is known.     sure: whether no other
-    release can have the name.     unless_sure: the severity if another release may have it; None for an unknown
-    verdict.     stopped: the effect of an unknown name: `SkyPilot refuses the task`.
+    Args:
+        place: the place of the name.
+        claim: the claim of the name.
+        name: the name, without its section.
+        owner: the owner of the known names: `TrainingArguments`.
+        release: the releases without the name: `trl 1.16.0`, `any release up to 1.16.0`.
+        nearest: the probable name, empty if none is known.
+        sure: whether no other release can have the name.
+        unless_sure: the severity if another release may have it; None for an unknown verdict.
+        stopped: the effect of an unknown name: `SkyPilot refuses the task`.
     """
     if claim.condition and (unresolved := why_unresolved((claim,), place.launch)) is not None:
         return unknown(place.subject, f"{quoted(claim)} is unknown: {unresolved[1]}", at=claim)
@@ -100,10 +109,13 @@ def unknown_name(
 class Parser(NamedTuple):
     """A parser that stops at unknown keys.
 
-    Args:     title: its name for display.     names: the names of its tables, its own first.     switches: variables
-    that make it accept other keys.     others: keys of another parser that such a variable selects; a file with one of
-    them is not judged.     usual: the intended keys for keys of other frameworks and for common mistakes.
-    fixes_others: whether a release of its distribution caps the releases of the other tables.
+    Args:
+        title: its name for display.
+        names: the names of its tables, its own first.
+        switches: variables that make it accept other keys.
+        others: keys of another parser that such a variable selects; a file with one of them is not judged.
+        usual: the intended keys for keys of other frameworks and for common mistakes.
+        fixes_others: whether a release of its distribution caps the releases of the other tables.
     """
 
     title: str

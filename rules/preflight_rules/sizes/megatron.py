@@ -347,7 +347,7 @@ def hugectr_batch_not_for_gpus(job: Job) -> Iterator[Verdict]:
 
 
 class Degrees(NamedTuple):
-    """How a framework divides its ranks.
+    """The division of a framework's ranks.
 
     `parts` are the quantities whose product is the number of ranks; a missing one counts as 1. `computed` is the one
     that the framework computes if it is missing; empty if all are required.

@@ -66,7 +66,7 @@ class Setup(NamedTuple):
 
     @property
     def is_configured(self) -> bool:
-        """Whether a configuration of this source sets any of the sizes."""
+        """Return whether a configuration of this source sets any of the sizes."""
         sizes = (*_SHAPE, "pipeline_parallel_size", "context_parallel_size", "micro_batch_size_per_gpu")
         own = "model" if self.source in _OF_MODELS else self.source
         return any(c.source == own for name in sizes for c in self.job.about(name, self.scope))
@@ -84,7 +84,7 @@ class Setup(NamedTuple):
 
     @property
     def may_have_more_options(self) -> bool:
-        """Whether an unresolved argument may hold further options."""
+        """Return whether an unresolved argument may hold further options."""
         words = self.launch.arguments if self.launch is not None else ()
         return any(
             word is None and (before is None or not before.startswith("--") or "=" in before)
