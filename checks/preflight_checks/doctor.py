@@ -98,7 +98,7 @@ class Interpreter:
 
 
 async def frameworks(surroundings: Surroundings) -> Iterable[DoctorItem]:
-    """Yield the frameworks of each Python that ranks might use."""
+    """Return the frameworks of each Python that ranks might use."""
     limiter = anyio.CapacityLimiter(_MAX_PARALLEL)
     found: dict[tuple[str, str], Mapping[str, Any]] = {}
 
@@ -117,13 +117,13 @@ async def frameworks(surroundings: Surroundings) -> Iterable[DoctorItem]:
 
 
 async def gpus(surroundings: Surroundings) -> Iterable[DoctorItem]:
-    """Yield the GPUs that NVML reports."""
+    """Return the GPUs that NVML reports."""
     observed = await _run_probe([sys.executable, "-c", _PROBE, "preflight_checks.probes.gpus:gpus"], surroundings)
     return [of_gpus(observed)]
 
 
 async def tools(surroundings: Surroundings) -> Iterable[DoctorItem]:
-    """Yield the tools of the probes that are installed, searched for on the probes' own paths."""
+    """Return the tools of the probes that are installed, searched for on the probes' own paths."""
     path = os.pathsep.join((surroundings.environment.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"))
     return [of_tools({name: shutil.which(name, path=path) or "" for name in TOOLS})]
 

@@ -40,7 +40,7 @@ class Plan:
     requests: PlanRequests
 
     def __call__(self, job: Job, fleet: Fleet, facts: Facts) -> Iterable[Request]:
-        """Yield the requests for this job and these nodes."""
+        """Return the requests for this job and these nodes."""
         return self.requests(job, fleet, facts)
 
 

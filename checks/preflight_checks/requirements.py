@@ -29,7 +29,7 @@ _NUMBERED = re.compile(r"[A-Za-z][A-Za-z0-9-]*[0-9]", re.ASCII)
 def named(fleet: Fleet, host: str) -> Node | None:
     """Return the node with this name, short name or address."""
     wanted = host.rstrip(".").lower()
-    whole, short = _by_name(fleet)
+    whole, short = _nodes_by_name(fleet)
     found = whole.get(wanted)
     if found is not None or is_literal(host):
         return found
@@ -38,7 +38,7 @@ def named(fleet: Fleet, host: str) -> Node | None:
 
 
 @memoize
-def _by_name(fleet: Fleet) -> tuple[dict[str, Node], dict[str, list[Node]]]:
+def _nodes_by_name(fleet: Fleet) -> tuple[dict[str, Node], dict[str, list[Node]]]:
     """Return the nodes by name and address, and by short name. Memoized, because callers look up every node."""
     whole: dict[str, Node] = {}
     short: dict[str, list[Node]] = {}

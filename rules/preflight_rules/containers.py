@@ -188,7 +188,7 @@ def _sharing_processes(job: Job, scope: Scope, launch: Launch | None) -> tuple[C
     """Return the claim that several processes share the container's memory, and their description; None without one."""
     if launch is not None:
         shares = not _is_without_nccl(job, scope, launch)
-        return (_several_ranks_claim(_several_ranks(job, launch)) if shares else None) or _workers(job, scope)
+        return (_several_ranks_claim(_several_ranks_evidence(job, launch)) if shares else None) or _workers(job, scope)
     command = _joined_text(job.setting("container_command", scope)).strip()
     if _TRAINING.search(command) and (found := _workers(job, scope)) is not None:
         return found
@@ -198,7 +198,7 @@ def _sharing_processes(job: Job, scope: Scope, launch: Launch | None) -> tuple[C
     path = scope.launch.rpartition(":")[0]
     for other in job.launches:
         if other.id not in inside and other.span.path == path and "srun" not in other.wrappers:
-            typed = _several_ranks_claim(_several_ranks(job, other))
+            typed = _several_ranks_claim(_several_ranks_evidence(job, other))
             if typed is not None:
                 return typed
     return None
@@ -225,7 +225,7 @@ def _workers(job: Job, scope: Scope) -> tuple[Claim, str] | None:
     return None
 
 
-def _several_ranks(job: Job, launch: Launch) -> Claim | None:
+def _several_ranks_evidence(job: Job, launch: Launch) -> Claim | None:
     nodes, _ = nodes_spanned(job, launch)
     for quantity in ("processes_per_node", "tasks_per_node", "tasks"):
         found = job.setting(quantity, launch.scope)

@@ -124,16 +124,16 @@ def ranks_started(job: Job, scope: Scope) -> tuple[Value, tuple[Claim, ...]]:
     """
     direct = job.setting("world_size", scope)
     if direct:
-        return _at_least_one(job_value(direct)), roots(direct)
+        return _positive_count(job_value(direct)), roots(direct)
     nodes = job.requiring("nodes", scope) or job.setting("nodes", scope)
     processes = job.setting("processes_per_node", scope)
     if not nodes or not processes:
         return Unresolved("the number of ranks is not given"), (*nodes, *processes)
     product = lift(lambda a, b: int(a) * int(b), as_int(job_value(nodes)), as_int(job_value(processes)))
-    return _at_least_one(product), (*nodes, *processes)
+    return _positive_count(product), (*nodes, *processes)
 
 
-def _at_least_one(count: Value) -> Value:
+def _positive_count(count: Value) -> Value:
     """Return the count, or an unresolved value if it may be zero or negative."""
     if any(isinstance(singular, int | float) and singular < 1 for singular in alternatives(count)):
         return Unresolved("the number of ranks is not positive")
@@ -173,7 +173,7 @@ def started_files(job: Job) -> frozenset[str]:
 
 
 def stated(job: Job, quantity: str) -> Iterator[tuple[str, Claim]]:
-    """Yield each claim about a quantity, once for each location, with its subject."""
+    """Return each claim about a quantity, once for each location, with its subject."""
     return ((subject, claim) for subject, _, _, claim in each_claim(job, quantity))
 
 

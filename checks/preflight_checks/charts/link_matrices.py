@@ -174,7 +174,7 @@ def _unmeasured_pairs(facts: Facts) -> dict[Pair, _Direction]:
 
 
 def _coverage_text(directions: Mapping[Pair, _Direction], fleet: Fleet) -> str:
-    """Return how many of all pairs were measured."""
+    """Return the number of measured pairs out of all pairs."""
     pairs = len({frozenset(pair) for pair in directions})
     return f"measured between {pairs} of {len(fleet.nodes) * (len(fleet.nodes) - 1) // 2} pairs of nodes"
 
@@ -202,9 +202,9 @@ def of_links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Measurements]:
         if (shares := [share for item in several if (share := _resent(item)) is not None])
     }
     for what, values in (("bandwidth", bandwidth), ("latency", latency), ("lost_datagrams", lost)):
-        yield from _of_pairs(f"link_{what}", values)
-        yield from _of_nodes(f"node_{what}", values)
-    yield from _of_nodes("node_retransmits", resent)
+        yield from _pair_measurements(f"link_{what}", values)
+        yield from _node_measurements(f"node_{what}", values)
+    yield from _node_measurements("node_retransmits", resent)
 
 
 def _resent(item: Measurement) -> float | None:
@@ -214,13 +214,13 @@ def _resent(item: Measurement) -> float | None:
     return direction.retransmitted / direction.segments
 
 
-def _of_pairs(name: str, values: Mapping[Pair, float]) -> Iterator[Measurements]:
+def _pair_measurements(name: str, values: Mapping[Pair, float]) -> Iterator[Measurements]:
     if values:
         pairs = sorted(values)
         nodes, peers = zip(*pairs, strict=True)
         yield Measurements(QUANTITIES[name], nodes, tuple(values[pair] for pair in pairs), peers)
 
 
-def _of_nodes(name: str, values: Mapping[Pair, float]) -> Iterator[Measurements]:
+def _node_measurements(name: str, values: Mapping[Pair, float]) -> Iterator[Measurements]:
     of_node = grouped((node, value) for pair, value in values.items() for node in pair)
     return of_each_node(name, {node: statistics.median(of_node[node]) for node in sorted(of_node)})

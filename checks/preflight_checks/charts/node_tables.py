@@ -373,11 +373,11 @@ def of_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Measurements]:
     yield from of_each_node("clock_offset", {node: abs(offset) for node, offset in offsets.items()})
     killed = {node: value.killed_for_memory for node, value in facts.observed(machine).items()}
     yield from of_each_node("processes_killed_for_memory", killed)
-    yield from _of_gpus(facts)
-    yield from _of_cards(job, facts)
+    yield from _gpu_measurements(facts)
+    yield from _nic_measurements(job, facts)
 
 
-def _of_gpus(facts: Facts) -> Iterator[Measurements]:
+def _gpu_measurements(facts: Facts) -> Iterator[Measurements]:
     # A GPU that does not answer says nothing: a sum without it would look like a counter that was reset.
     answered = {
         node: value.gpus
@@ -392,7 +392,7 @@ def _of_gpus(facts: Facts) -> Iterator[Measurements]:
         yield from of_each_node(name, {node: worst(values) for node, values in known.items()})
 
 
-def _of_cards(job: Job, facts: Facts) -> Iterator[Measurements]:
+def _nic_measurements(job: Job, facts: Facts) -> Iterator[Measurements]:
     states = {node: state for node, (_, state) in states_in_use(job, facts).items()}
     yield from of_each_node("nic_carrier_changes", {node: state.carrier_changes for node, state in states.items()})
     errors = {

@@ -117,12 +117,12 @@ def step_times(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Bars]:
     """Yield one bar per rank or worker: the time of a training step, including the wait for others."""
     group = group_of(job)
     ranks = [
-        (row.fact.value.rank, f"rank {row.fact.value.rank}", row.node, _of_rank(row.fact.value))
+        (row.fact.value.rank, f"rank {row.fact.value.rank}", row.node, _rank_step_s(row.fact.value))
         for row in facts.each(run_rank)
         if row.asked.group == group and isinstance(row.fact, Observed)
     ]
     workers = [
-        (row.fact.value.index, f"worker {row.fact.value.index}", row.node, _of_worker(row.fact.value))
+        (row.fact.value.index, f"worker {row.fact.value.index}", row.node, _worker_step_s(row.fact.value))
         for row in facts.each(run_worker)
         if row.asked.group == group and isinstance(row.fact, Observed)
     ]
@@ -137,12 +137,12 @@ def step_times(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Bars]:
     yield Bars("smoke.step_times", "Training steps", f"{note}.", "ms", kept)
 
 
-def _of_rank(report: RankReport) -> float | None:
+def _rank_step_s(report: RankReport) -> float | None:
     """Return the step times of a rank, without the first step, which builds the buckets."""
     return median(report.step_s[1:]) if len(report.step_s) > 1 else None
 
 
-def _of_worker(report: WorkerReport) -> float | None:
+def _worker_step_s(report: WorkerReport) -> float | None:
     """Return the step times of a worker: compute, push, and the wait for its pull."""
     parts = [part[1:] for part in (report.compute_s, report.push_s, report.pull_s) if len(part) > 1]
     return sum(map(median, parts)) if report.compute_s[1:] else None
@@ -156,7 +156,7 @@ def _paces(job: Job, facts: Facts) -> Paces:
 
 
 def of_ranks(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Measurements]:
-    """Yield the time that the slowest rank of each node takes for the same work without communication."""
+    """Return the time that the slowest rank of each node takes for the same work without communication."""
     slowest: dict[str, float] = {}
     for node, seconds in pace_of_ranks(job, facts):
         slowest[node] = max(seconds, slowest.get(node, 0.0))

@@ -321,7 +321,7 @@ class _Wanted:
     read_on_each: bool
 
 
-def _wanted(job: Job) -> tuple[_Wanted, ...]:
+def _wanted_files(job: Job) -> tuple[_Wanted, ...]:
     if not job.launches:
         return ()
     programs = {launch.program for launch in job.launches}
@@ -344,7 +344,7 @@ def _wanted(job: Job) -> tuple[_Wanted, ...]:
 
 @requests_for(copies)
 def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    wanted = _wanted(job)
+    wanted = _wanted_files(job)
     if wanted and len(fleet.nodes) > 1 and not nodes_share_machine(fleet):
         files = [(item.name, item.places) for item in wanted]
         # With thousands of nodes, lists of code files would dominate the recording.
@@ -353,13 +353,13 @@ def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
             yield Request(probe_name(copies), node.name, params, context=True)
 
 
-def _by_file(item: _Wanted, observed: Mapping[str, Copies]) -> dict[str, Copy]:
+def _copies_by_node(item: _Wanted, observed: Mapping[str, Copies]) -> dict[str, Copy]:
     return {node: copy for node, value in observed.items() for copy in value.copies if copy.name == item.name}
 
 
 def _incomparable_verdicts(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Iterator[Verdict]:
     """Yield the verdicts where there is nothing to compare; none where there is."""
-    if len(fleet.nodes) < 2 or not _wanted(job) or nodes_share_machine(fleet):
+    if len(fleet.nodes) < 2 or not _wanted_files(job) or nodes_share_machine(fleet):
         yield not_applicable(subject, "the job has one node, starts no ranks, or runs on one machine")
         return
     blind = tuple(missing_facts(facts, copies, subject))
@@ -417,7 +417,7 @@ def sizes_differ_between_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator
     observed = _comparable(facts)
     odd = list(_odd_sizes(job, observed))
     for item, sizes in odd:
-        yield _sizes_finding(job, item, _by_file(item, observed), sizes)
+        yield _sizes_finding(job, item, _copies_by_node(item, observed), sizes)
     if observed and not odd:
         yield passed(f"sizes on {len(observed)} nodes")
 
@@ -430,8 +430,8 @@ def odd_sizes(job: Job, facts: Facts) -> Iterator[tuple[str, str, Split[str]]]:
 
 
 def _odd_sizes(job: Job, observed: Mapping[str, Copies]) -> Iterator[tuple[_Wanted, dict[str, Split[str]]]]:
-    for item in _wanted(job):
-        settings = differing_settings(_by_file(item, observed), starts_ranks=item.starts_ranks)
+    for item in _wanted_files(job):
+        settings = differing_settings(_copies_by_node(item, observed), starts_ranks=item.starts_ranks)
         sizes = {name: who for name, who in settings.items() if _SIZES.search(name.rpartition(".")[2])}
         if sizes and item.read_on_each:
             yield item, sizes
@@ -498,8 +498,8 @@ def job_files_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     yield from _incomparable_verdicts(job, fleet, facts, "the job's files")
     observed = _comparable(facts)
     wrong = False
-    for item in _wanted(job):
-        for verdict in _judge_file(job, fleet, item, _by_file(item, observed)):
+    for item in _wanted_files(job):
+        for verdict in _judge_file(job, fleet, item, _copies_by_node(item, observed)):
             wrong = True
             yield verdict
     if observed and not wrong:
@@ -619,7 +619,7 @@ def code_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield unknown(f"code on {fold(node for node, why in cut.items() if why == reason)}", reason)
     walked = {node: value for node, value in observed.items() if value.code_hash}
     # CPY001 compares the files of the job itself.
-    named = {item.name for item in _wanted(job)}
+    named = {item.name for item in _wanted_files(job)}
     commits = split({node: value.commit[:12] for node, value in walked.items() if value.commit})
     same_code = len({value.code_hash for value in walked.values()}) < 2
     listed = {n: {k: v for k, v in c.code.items() if k not in named} for n, c in walked.items() if not same_code}

@@ -68,19 +68,19 @@ class ObservedEnvironments:
     includes_job_variables: bool
 
 
-def _stated(job: Job) -> tuple[Claim, ...]:
+def _environment_claims(job: Job) -> tuple[Claim, ...]:
     return tuple(dict.fromkeys(claim for scope in scopes(job) for claim in job.environment(scope)))
 
 
 def _params(job: Job) -> dict[str, object]:
-    hashed = sorted({claim.quantity.removeprefix("env.") for claim in _stated(job)})
+    hashed = sorted({claim.quantity.removeprefix("env.") for claim in _environment_claims(job)})
     deepspeed = any(launch.launcher == "deepspeed" for launch in job.launches)
     return {"run_key": "", "hashed": hashed, "export_files": deepspeed}
 
 
 #: Request the environment of every node as ranks have it, as a login without a terminal has it, and both.
-plan_ranks = on_every_node(environment, params=_params, because=_stated, context=True)
-plan_logins = on_every_node(environment, params=_params, because=_stated)
+plan_ranks = on_every_node(environment, params=_params, because=_environment_claims, context=True)
+plan_logins = on_every_node(environment, params=_params, because=_environment_claims)
 plan_both = combined(plan_ranks, plan_logins)
 
 
@@ -111,11 +111,11 @@ def observed_environments(facts: Facts) -> ObservedEnvironments | None:
 
 
 def _observed(facts: Facts, *, context: bool) -> dict[str, Environment]:
-    return _by_context(facts)[context]
+    return _environments_by_context(facts)[context]
 
 
 @memoize
-def _by_context(facts: Facts) -> dict[bool, dict[str, Environment]]:
+def _environments_by_context(facts: Facts) -> dict[bool, dict[str, Environment]]:
     found: dict[bool, dict[str, Environment]] = {True: {}, False: {}}
     for seen in facts.each(environment):
         if isinstance(seen.fact, Observed):
@@ -196,10 +196,10 @@ def is_relevant(name: str, group: Group, job: Job) -> bool:
     if group.job_kinds == "torch":
         return not any(job.value("ps_mode", scope) == Known(True) for scope in scopes(job))
     # The rendezvous of these launchers reads them; other launchers do so only if a file names them.
-    return group.job_kinds != "ranks" or name in _READ_BY_TORCH or _named_in(name, job)
+    return group.job_kinds != "ranks" or name in _READ_BY_TORCH or _mentions_variable(name, job)
 
 
-def _named_in(name: str, job: Job) -> bool:
+def _mentions_variable(name: str, job: Job) -> bool:
     """Return whether a file of the job names a variable, as `$NAME` or by reading it in a script."""
     word = re.compile(rf"\b{re.escape(name)}\b")
     return any(word.search(claim.spelling) or name in claim.alternatives for claim in job.claims)

@@ -30,7 +30,7 @@ from preflight_checks.requirements import fold, known_int, known_text, named, no
 #: At most this many logins are tried from the first node; in larger fleets they are spread evenly.
 MAX_LOGINS = 64
 #: Launchers that run on every node, each a program of that name.
-_ON_EACH_NODE = ("torchrun", "accelerate", "composer", "colossalai", "llamafactory-cli", "fleetrun")
+_PER_NODE_LAUNCHERS = ("torchrun", "accelerate", "composer", "colossalai", "llamafactory-cli", "fleetrun")
 
 
 def first_node(job: Job, fleet: Fleet, facts: Facts) -> tuple[Node | None, bool]:
@@ -165,7 +165,8 @@ def _wanted_tools(job: Job, fleet: Fleet, facts: Facts) -> Iterator[tuple[Node, 
         dict.fromkeys(
             launch.launcher
             for launch in job.launches
-            if launch.launcher in _ON_EACH_NODE and re.search(rf"(^|[\s\"'=]){launch.launcher}\b", launch.span.snippet)
+            if launch.launcher in _PER_NODE_LAUNCHERS
+            and re.search(rf"(^|[\s\"'=]){launch.launcher}\b", launch.span.snippet)
         )
     )
     for node in fleet.reached if each else ():

@@ -262,12 +262,12 @@ def gpu_busy(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
                 yield from (fault for fault in faults if fault.at.used)
             elif wanted is None or counts[node] - len(faults) < wanted[0]:
                 # Too few are left, so none is spare.
-                yield from (_needed(fault) for fault in faults)
+                yield from (_as_needed_gpu(fault) for fault in faults)
 
     yield from judge_devices(job, facts, "free GPUs", ("processes", "memory_used_bytes"), find_busy)
 
 
-def _needed(fault: Fault) -> Fault:
+def _as_needed_gpu(fault: Fault) -> Fault:
     return replace(fault, at=NodeGpu(fault.at.node, fault.at.gpu))
 
 
@@ -478,13 +478,13 @@ def expected_speeds() -> ExpectedSpeeds:
 
 
 @functools.cache
-def _by_name() -> dict[str, GpuModel]:
+def _models_by_name() -> dict[str, GpuModel]:
     return {name: row for row in expected_speeds().gpu for name in row.names}
 
 
 def model_of(name: str) -> GpuModel | None:
     """Return the row of the card that NVML calls `name`; None if it is not listed, or is a MIG slice."""
-    return _by_name().get(name.strip().removeprefix("NVIDIA "))
+    return _models_by_name().get(name.strip().removeprefix("NVIDIA "))
 
 
 @dataclass(frozen=True, slots=True)

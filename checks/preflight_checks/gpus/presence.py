@@ -284,7 +284,7 @@ def gpu_count(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """
     needed = gpu_claims(job)
     if runs_without_gpus(job, facts):
-        yield not_applicable("GPUs", "no node has any, and the job falls back to another backend")
+        yield not_applicable("GPUs", "no node has a GPU, and the job falls back to another backend")
         return
     wanted = expected_gpus(job)
     broken: dict[str, dict[str, Gpus]] = {}

@@ -33,7 +33,7 @@ def properties(record: NodeRecord, facts: Facts) -> dict[str, str]:
     return {name: text for name, text in found.items() if text}
 
 
-def _of_machine(value: Machine) -> dict[str, str]:
+def _machine_properties(value: Machine) -> dict[str, str]:
     total = value.memory.total_bytes
     return {
         "os": value.system,
@@ -44,7 +44,7 @@ def _of_machine(value: Machine) -> dict[str, str]:
     }
 
 
-def _of_gpus(value: Gpus) -> dict[str, str]:
+def _gpu_properties(value: Gpus) -> dict[str, str]:
     if value.problem in ("no-library", "no-driver") and not value.device_files and not value.kernel_driver:
         return {"gpus": "0", "gpu": NONE, "gpu-memory": "0", "driver": NONE, "cuda": NONE}
     if value.problem:
@@ -66,7 +66,7 @@ def _models(value: Gpus) -> str:
     return "" if not all(names) else ", ".join(dict.fromkeys(names)) or NONE
 
 
-def _of_rdma(value: RdmaDevices) -> dict[str, str]:
+def _rdma_properties(value: RdmaDevices) -> dict[str, str]:
     if any(device.problem for device in value.devices):
         return {}
     ports = [port for device in value.devices for port in device.ports if port.active]
@@ -76,9 +76,9 @@ def _of_rdma(value: RdmaDevices) -> dict[str, str]:
 
 
 _READERS: tuple[tuple[Callable[..., object], Callable[..., Mapping[str, str]]], ...] = (
-    (machine, _of_machine),
-    (gpus, _of_gpus),
-    (rdma, _of_rdma),
+    (machine, _machine_properties),
+    (gpus, _gpu_properties),
+    (rdma, _rdma_properties),
 )
 
 

@@ -528,7 +528,9 @@ def hardware_address_twice(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
         yield failed(
             f"hardware address {hardware}",
             f"{fold(f'{name} ({item.name})' for name, item in holders.items())} have one hardware address, {hardware}",
-            at=Evidence("hardware address", hardware, "another one on each node", f"ip link show {card.name}", node),
+            at=Evidence(
+                "hardware address", hardware, "a different one on each node", f"ip link show {card.name}", node
+            ),
             nodes=tuple(holders),
             remedy=f"Give all of {fold(holders)} but one another hardware address: `ip link set {card.name} address`.",
             certain=certain,

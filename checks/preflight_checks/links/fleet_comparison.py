@@ -511,7 +511,7 @@ def load_of(look: Measurement) -> str:
 
 
 def covered(found: LinkFaults, fleet: Fleet) -> str:
-    """Return how many of all pairs were measured."""
+    """Return the number of measured pairs out of all pairs."""
     pairs = len({frozenset(item.pair) for item in found.every})
     # A node that was lost afterwards was measured all the same.
     nodes = {node.name for node in fleet.reached} | {name for item in found.every for name in item.pair}

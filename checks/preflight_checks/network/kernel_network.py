@@ -392,7 +392,7 @@ def _judge(endpoint: Endpoint, subject: str, seen: FactRow[PortState], state: Po
     if any(item.command == OTHER_RUN for item in state.holders):
         return unknown(
             subject,
-            f"{OTHER_RUN} holds {endpoint.what} {state.port} on {node}; wait for its end and run this one again",
+            f"{OTHER_RUN} holds {endpoint.what} {state.port} on {node}; wait until it ends, then run this one again",
             nodes=(node,),
             required=True,
         )

@@ -185,7 +185,7 @@ def master_name(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """
     stores = named_endpoints(job, fleet)
     if not stores:
-        yield not_applicable("the rendezvous host", "no host is named, or all nodes are one machine")
+        yield not_applicable("the rendezvous host", "no host is given, or all nodes are one machine")
     for endpoint in stores:
         yield from _judge_master(endpoint, fleet, facts)
 
@@ -308,7 +308,7 @@ def master_of_another_family(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
     """
     stores = named_endpoints(job, fleet)
     if not stores:
-        yield not_applicable("address families", "no host is named, or all nodes are one machine")
+        yield not_applicable("address families", "no host is given, or all nodes are one machine")
     observed = {node: _families(found) for node, found in facts.observed(interfaces).items()}
     for endpoint in stores:
         bad: dict[str, str] = {}
@@ -369,7 +369,7 @@ def _names_as_written(job: Job) -> dict[str, tuple[Claim, ...]]:
     }
 
 
-def _wanted(job: Job, fleet: Fleet) -> list[str]:
+def _names_to_resolve(job: Job, fleet: Fleet) -> list[str]:
     nodes = [node.name for node in fleet.nodes if not is_literal(node.name)]
     # NAM002 checks the rendezvous host.
     stores = {endpoint.host for endpoint in store_endpoints(job)}
@@ -377,7 +377,7 @@ def _wanted(job: Job, fleet: Fleet) -> list[str]:
 
 
 def _plan_names(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    names = _wanted(job, fleet) if is_multi_node(fleet) else []
+    names = _names_to_resolve(job, fleet) if is_multi_node(fleet) else []
     each = SOME_NAMES if len(names) <= MANY else FEW_NAMES
     spelled = _names_as_written(job)
     claims = tuple(dict.fromkeys(claim for found in spelled.values() for claim in found))

@@ -118,14 +118,14 @@ def used_interfaces(job: Job, facts: Facts) -> dict[str, UsedInterface]:
     around = environment_filters(job, facts)
     found: dict[str, UsedInterface] = {}
     for node, fact in facts.observed(interfaces).items():
-        use = _by_environment(job, node, fact.interfaces, around.get(node, ()))
+        use = _interface_of_filter(job, node, fact.interfaces, around.get(node, ()))
         use = use or used(job, node, fact.interfaces, own.get(node, ()))
         if use is not None:
             found[node] = use
     return found
 
 
-def _by_environment(
+def _interface_of_filter(
     job: Job, node: str, observed: Sequence[Interface], around: Sequence[Filter]
 ) -> UsedInterface | None:
     """Return the choice of a filter in the node's own environment, if the job's files have none."""
@@ -158,7 +158,7 @@ def used(job: Job, node: str, observed: Sequence[Interface], own: Sequence[str] 
         return None
     names, _claims = backends(job)
     if "nccl" in names:
-        return _by_comm_id(job, observed) or by_nccl(job, node, observed)
+        return _interface_of_comm_id(job, observed) or by_nccl(job, node, observed)
     for text in own:
         for item in observed:
             for address in item.addresses:
@@ -175,7 +175,7 @@ def by_nccl(job: Job, node: str, observed: Sequence[Interface]) -> UsedInterface
     return UsedInterface(remaining[0], address, remaining, "NCCL uses it by default") if address is not None else None
 
 
-def _by_comm_id(job: Job, observed: Sequence[Interface]) -> UsedInterface | None:
+def _interface_of_comm_id(job: Job, observed: Sequence[Interface]) -> UsedInterface | None:
     for scope in scopes(job):
         value = job.value("env.NCCL_COMM_ID", scope)
         reason = str(value.value) if isinstance(value, Known) else ""
@@ -184,12 +184,12 @@ def _by_comm_id(job: Job, observed: Sequence[Interface]) -> UsedInterface | None
             continue
         for item in observed:
             for address in item.addresses:
-                if _in_network(host[0], address):
+                if _is_in_network(host[0], address):
                     return UsedInterface(item, address, (item,), f"it is in the network of NCCL_COMM_ID={reason}")
     return None
 
 
-def _in_network(text: str, address: Address) -> bool:
+def _is_in_network(text: str, address: Address) -> bool:
     try:
         return ipaddress.ip_address(text) in ipaddress.ip_network(subnet(address))
     except ValueError:
@@ -628,7 +628,7 @@ def no_route_to_peer(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
                 lost[pair] = taken
             elif own is not None and _uses_other_interface(taken, own):
                 aside.setdefault((own.interface.name, taken.interface), {}).setdefault(node, taken)
-    yield from (_lost_finding(who, whom, lost, uses) for who, whom in _group_lost_routes(lost, requested))
+    yield from (_missing_route_finding(who, whom, lost, uses) for who, whom in _group_lost_routes(lost, requested))
     for (name, through), found in aside.items():
         node, route = next(iter(found.items()))
         yield failed(
@@ -679,7 +679,7 @@ def _group_lost_routes(
         yield (who,), tuple(whoms)
 
 
-def _lost_finding(
+def _missing_route_finding(
     sources: tuple[str, ...],
     destinations: tuple[str, ...],
     lost: Mapping[Pair, Route],

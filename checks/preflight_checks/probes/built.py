@@ -17,7 +17,7 @@ _FOLDER = re.compile(r"^(?P<name>[^-]+(?:-(?=\D)[^-]+)*?)-(?P<version>\d[^-]*)(?
 
 
 def parse_folder(entry: str) -> tuple[str, str] | None:
-    """Return normalised name and version of a metadata folder; None for any other folder."""
+    """Return the normalised name and version of a metadata folder; None for any other folder."""
     match = _FOLDER.match(entry)
     if match is None:
         return None

@@ -233,7 +233,7 @@ def _copy(name: str, places: Sequence[str]) -> Copy:
 
 
 def _code(directory: str) -> tuple[dict[str, str], str]:
-    """Return short hashes by relative name, and why the walk was cut off."""
+    """Return the short hashes by relative name, and the reason if the walk was cut off."""
     until = time.monotonic() + CODE_WITHIN_S
     listed: dict[str, str] = {}
     read = 0

@@ -215,7 +215,7 @@ def _exported_names(path: str) -> SettingsFile | None:
 
 
 def _account() -> tuple[str, str]:
-    """Return name and home directory of the user, from the user database."""
+    """Return the name and home directory of the user, from the user database."""
     try:
         import pwd
 

@@ -116,7 +116,7 @@ class WriteResult:
 
 
 def write_trial(params: dict[str, Any]) -> WriteResult:
-    """Return write a file of 4 KiB into the folder `params["path"]` (or the nearest above it), fsync and remove it.
+    """Write a file of 4 KiB into the folder `params["path"]` (or the nearest above it), fsync and remove it.
 
     The only probe that writes anything outside memory; it runs only with the user's consent.
     """
@@ -147,7 +147,7 @@ def write_trial(params: dict[str, Any]) -> WriteResult:
 
 _TOOL_S = 1.5
 #: The file systems that `quota` supports; for others it prints nothing, and running it would only take time.
-_WITH_QUOTA = frozenset(("ext2", "ext3", "ext4", "xfs", "nfs", "nfs4", "reiserfs", "jfs"))
+_QUOTA_FILE_SYSTEMS = frozenset(("ext2", "ext3", "ext4", "xfs", "nfs", "nfs4", "reiserfs", "jfs"))
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def quotas_of(mount: Mount) -> list[Quota]:
         if mount.kind == "lustre":
             ran = run(["lfs", "quota", "-q", "-u", str(os.getuid()), mount.point], deadline_s=_TOOL_S)
             return parse_lfs_quota(ran.output)
-        if mount.kind in _WITH_QUOTA:
+        if mount.kind in _QUOTA_FILE_SYSTEMS:
             # It exits with 1 if a limit is exceeded, and prints nothing if there is none.
             return parse_quota(run(["quota", "-w", "-p", "-u"], deadline_s=_TOOL_S).output, mount.source)
     except ProbeUnavailable:
@@ -707,7 +707,7 @@ def checkpoint_state(params: dict[str, Any]) -> CheckpointState:
         return CheckpointState(given, resolved, problem.get(error.errno or 0, "other"), error.strerror or str(error))
     if not pieces:
         return CheckpointState(given, resolved, "empty", "it contains no files", tag)
-    return _read(CheckpointState(given, resolved, tag=tag), pieces)
+    return _with_ranks(CheckpointState(given, resolved, tag=tag), pieces)
 
 
 def _newest(folder: str) -> str:
@@ -737,7 +737,7 @@ def _pieces(folder: str) -> list[tuple[str, int, bool]]:
     return sorted(found)
 
 
-def _read(state: CheckpointState, pieces: list[tuple[str, int, bool]]) -> CheckpointState:
+def _with_ranks(state: CheckpointState, pieces: list[tuple[str, int, bool]]) -> CheckpointState:
     ranks: dict[str, set[int]] = {}
     universal = index = False
     for name, _size, is_folder in pieces:

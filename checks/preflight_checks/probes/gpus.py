@@ -33,7 +33,7 @@ _SLOWDOWN = 1
 _INVALID_ARGUMENT, _NOT_SUPPORTED, _NO_PERMISSION = 2, 3, 4
 _FUNCTION_NOT_FOUND, _VERSION_MISMATCH = 13, 25
 #: GPU_IS_LOST and RESET_REQUIRED: no further call will succeed.
-_LOST = (15, 16)
+_LOST_CODES = (15, 16)
 _CLOCK_LOOKS = 3
 
 
@@ -67,7 +67,7 @@ class _Reader:
     def note(self, field: str, error: Any) -> None:
         """Record why `field` could not be read. Raises _Lost when nothing more can be."""
         code = getattr(error, "value", None)
-        if code in _LOST:
+        if code in _LOST_CODES:
             raise _Lost(str(error))
         # A driver reports fields that are newer than itself as invalid.
         missing = (_NOT_SUPPORTED, _FUNCTION_NOT_FOUND, _VERSION_MISMATCH)
@@ -91,7 +91,7 @@ def look(nvml: Any, index: int, send: Send) -> None:
         reader.get("processes", lambda: _processes(reader, handle))
     except (nvml.NVMLError, _Lost) as error:
         code = getattr(error, "value", None)
-        lost = isinstance(error, _Lost) or code in _LOST
+        lost = isinstance(error, _Lost) or code in _LOST_CODES
         kind = "lost" if lost else "denied" if code == _NO_PERMISSION else "other"
         send({"problem": str(error), "problem_kind": kind})
 
@@ -296,7 +296,7 @@ def _processes(reader: _Reader, handle: Any) -> list[dict[str, Any]]:
 
 
 def _process_owner(pid: int) -> tuple[str, str]:
-    """Return command and user of a process; empty if it is not visible from here."""
+    """Return the command and user of a process; empty if it is not visible from here."""
     folder = os.path.join(PROC, str(pid))
     try:
         owner = os.stat(folder).st_uid

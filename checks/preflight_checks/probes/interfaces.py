@@ -123,10 +123,10 @@ def _rows() -> tuple[list[tuple[str, int, Address | None]] | None, str]:
     try:
         return _getifaddrs(), "getifaddrs"
     except (OSError, AttributeError):
-        return _from_command(), "ip -j addr"
+        return _addresses_from_ip(), "ip -j addr"
 
 
-def _from_command() -> list[tuple[str, int, Address | None]] | None:
+def _addresses_from_ip() -> list[tuple[str, int, Address | None]] | None:
     try:
         return parse_ip_addr(run(["ip", "-j", "addr"], deadline_s=3.0).output)
     except (ProbeUnavailable, ValueError):
@@ -256,7 +256,7 @@ def _holder_of(source: str) -> str:
 
 
 def _route_by_netlink(address: str) -> str:
-    """Return name of the outgoing interface; empty if netlink does not report it."""
+    """Return the name of the outgoing interface; empty if netlink does not report it."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     packed = socket.inet_pton(family, address.partition("%")[0])
     attribute = struct.pack("=HH", 4 + len(packed), 1) + packed
@@ -273,7 +273,7 @@ def _route_by_netlink(address: str) -> str:
 
 
 def parse_route_answer(data: bytes) -> int | None:
-    """Return index of the outgoing interface in one netlink answer to a route request; None if it has none."""
+    """Return the index of the outgoing interface in one netlink answer to a route request; None if it has none."""
     if len(data) < 28:
         return None
     length, kind = struct.unpack_from("=IH", data)
@@ -449,7 +449,7 @@ def _bond(folder: str) -> tuple[str, list[Member]]:
 
 
 def driver_of(name: str) -> tuple[str, str]:
-    """Return driver and firmware version, as `ethtool -i` shows them; empty if the interface has none."""
+    """Return the driver and firmware version, as `ethtool -i` shows them; empty if the interface has none."""
     answer = array.array("B", struct.pack("=I192x", _GDRVINFO))
     address, _length = answer.buffer_info()
     try:

@@ -152,8 +152,9 @@ def leftovers(params: dict[str, Any]) -> Leftovers:
 
 
 def locks(params: dict[str, Any]) -> list[Lock]:
-    """Return locks of torch's extension folders. They are a separate request, in the job context, because the folder
-    may be on a dead mount.
+    """Return the locks of torch's extension folders.
+
+    They are a separate request, in the job context, because the folder may be on a dead mount.
 
     A lock is a plain file that torch makes and removes (torch/utils/file_baton.py before 2.14): one that a killed
     process left makes all others wait forever (pytorch/pytorch#189245).
@@ -363,9 +364,7 @@ def _creator_pid(name: str) -> int:
 
 
 def _mapped_segments() -> set[str] | None:
-    """Return names of segments that some process still has mapped, among those whose maps we may read; None if out of
-    time.
-    """
+    """Return the names of segments that a process with readable maps still has mapped; None if out of time."""
     found: set[str] = set()
     prefix = SHM + "/"
     until = time.monotonic() + MAPS_DEADLINE_S
@@ -458,7 +457,7 @@ def _journal() -> KernelLog:
 
 
 def _read_journal(option: str) -> list[str]:
-    """Return lines of the kernel's messages since boot. Raises ProbeUnavailable if this user may not see them."""
+    """Return the lines of the kernel's messages since boot. Raises ProbeUnavailable if this user may not see them."""
     words = ["journalctl", "--dmesg", "--boot", "--quiet", "--no-pager", "--output=short-unix", option]
     ran = command.run(words, deadline_s=TOOL_S)
     if _HINT in ran.error or "insufficient permissions" in ran.error.lower():
@@ -505,7 +504,7 @@ def _ring_buffer_log() -> KernelLog:
 
 
 def sum_up(lines: Iterable[Line]) -> list[DriverMessage]:
-    """Return messages counted by kind, code and device, each with the latest text."""
+    """Count messages by kind, code and device, each with the latest text."""
     found: dict[tuple[str, int, str], DriverMessage] = {}
     for age, line in lines:
         match = _SXID.search(line) if "SXid" in line else _XID.search(line)
@@ -555,10 +554,10 @@ class ShutdownSigns:
 @cheap("node")
 def signs(params: dict[str, Any]) -> ShutdownSigns:
     """Read the files that systemd and the distribution leave in /run and /etc; no daemon is queried."""
-    planned = parse_scheduled(_read(RUN + "/systemd/shutdown/scheduled") or "")
-    refusal = _read(RUN + "/nologin")
+    planned = parse_scheduled(_read_text(RUN + "/systemd/shutdown/scheduled") or "")
+    refusal = _read_text(RUN + "/nologin")
     if refusal is None:
-        refusal = _read(ETC + "/nologin")
+        refusal = _read_text(ETC + "/nologin")
     return ShutdownSigns(
         planned[0],
         planned[1] - time.time() if planned[1] is not None else None,
@@ -688,13 +687,13 @@ def cloud_events(params: dict[str, Any]) -> CloudEvents:
 
 def detect_cloud(dmi: str) -> str:
     """Return `aws`, `azure`, `gcp`, or empty, from the firmware's identification."""
-    words = " ".join(_read(f"{dmi}/{name}") or "" for name in ("sys_vendor", "board_vendor", "product_name"))
+    words = " ".join(_read_text(f"{dmi}/{name}") or "" for name in ("sys_vendor", "board_vendor", "product_name"))
     if "Amazon EC2" in words:
         return "aws"
     if "Google" in words:
         return "gcp"
     # Hyper-V elsewhere has the same vendor; only Azure has the tag.
-    tag = (_read(dmi + "/chassis_asset_tag") or "").strip()
+    tag = (_read_text(dmi + "/chassis_asset_tag") or "").strip()
     return "azure" if tag == "7783-7084-3265-9085-8269-3286-77" else ""
 
 
@@ -751,7 +750,7 @@ def _get(path: str, headers: dict[str, str], method: str = "GET") -> str | None:
         raise
 
 
-def _read(path: str) -> str | None:
+def _read_text(path: str) -> str | None:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read(1 << 16)

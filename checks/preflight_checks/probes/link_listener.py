@@ -346,7 +346,7 @@ def overflown(extra: list[tuple[int, int, bytes]], known: int) -> int:
 
 
 def dropped_by_kernel(path: str = "/proc/net/softnet_stat") -> int:
-    """Return packets that this machine received and dropped because it was too busy: the sum of the second column."""
+    """Return the number of packets that were received and dropped because the machine was too busy (second column)."""
     try:
         with open(path) as file:
             return sum(int(line.split()[1], 16) for line in file)

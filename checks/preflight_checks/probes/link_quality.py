@@ -282,7 +282,7 @@ class _Link:
         for streams, direction in ((1, "source"), (1, "sink"), (STREAMS, "source"), (STREAMS, "sink")):
             found.append(self._transfers(streams, direction))
         single_out, single_back, several_out, several_back = found
-        return _with_rates(out, single_out, several_out), _with_rates(back, single_back, several_back)
+        return _add_rates(out, single_out, several_out), _add_rates(back, single_back, several_back)
 
     def _transfers(self, streams: int, direction: str) -> dict[str, Any]:
         """Run several transfers at once; `direction` is this node's role in them."""
@@ -367,7 +367,7 @@ class _Counting:
         self._thread.join(1.0)
 
 
-def _with_rates(direction: Direction, single: dict[str, Any], several: dict[str, Any]) -> Direction:
+def _add_rates(direction: Direction, single: dict[str, Any], several: dict[str, Any]) -> Direction:
     return Direction(
         single["mbps"],
         several["mbps"],

@@ -546,7 +546,7 @@ def _connect(stream: socket.socket, address: str, port: int, timeout_s: float) -
         if not writable:
             return "filtered", f"no answer within {timeout_s:.1f} s"
         code = stream.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if code in _BY_MESSAGE and ":" not in address and not _is_unanswered(address):
+        if code in _ICMP_ERRORS and ":" not in address and not _is_unanswered(address):
             return "prohibited", f"an ICMP message came back: {os.strerror(code)}"
     return (_STATUS.get(code, "no-route"), os.strerror(code)) if code else None
 
@@ -563,7 +563,7 @@ def _is_unanswered(address: str, path: str = "/proc/net/arp") -> bool:
 
 
 #: The kernel's error codes for an ICMP "destination unreachable" (icmp_err_convert in net/ipv4/icmp.c).
-_BY_MESSAGE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENOPROTOOPT)
+_ICMP_ERRORS = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENOPROTOOPT)
 _STATUS = {
     errno.ECONNREFUSED: "refused",
     errno.ECONNRESET: "reset",

@@ -136,7 +136,7 @@ def parse_meminfo(text: str) -> Memory:
 
 
 def parse_os_release(text: str) -> str:
-    """Return name and version of the distribution: `ubuntu 22.04`."""
+    """Return the name and version of the distribution: `ubuntu 22.04`."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         name, equals, value = line.partition("=")
@@ -274,7 +274,7 @@ def _namespace(kind: str) -> str:
 
 #: Daemons that adjust the clock, by the kernel's name for their process (cut after 15 characters).
 DAEMONS = ("chronyd", "ntpd", "systemd-timesyn", "ptp4l", "phc2sys", "ntpd-rs-daemon", "openntpd", "timemaster")
-_SHOWN = {"systemd-timesyn": "systemd-timesyncd"}
+_FULL_NAMES = {"systemd-timesyn": "systemd-timesyncd"}
 #: <sys/timex.h>: the kernel's clock has not been confirmed for a while.
 _STA_UNSYNC = 0x0040
 _TIMEX_BYTES = 208
@@ -346,4 +346,4 @@ def leap_status(text: str) -> str:
 def running_daemons() -> list[str]:
     """Return the time daemons among the visible processes; in a container that is seldom all of them."""
     commands = {command_in(line) for line in stat_lines(RECENT_S).values()}
-    return sorted(_SHOWN.get(name, name) for name in DAEMONS if name.encode("ascii") in commands)
+    return sorted(_FULL_NAMES.get(name, name) for name in DAEMONS if name.encode("ascii") in commands)

@@ -177,7 +177,7 @@ def holders_of(port: int) -> Iterator[Holder]:
 
 
 def _owners(inodes: set[int]) -> dict[int, tuple[int, str]]:
-    """Return process id and command by socket inode, for processes whose descriptors we may read."""
+    """Return the process id and command by socket inode, for processes with readable descriptors."""
     wanted = {f"socket:[{inode}]": inode for inode in inodes}
     found: dict[int, tuple[int, str]] = {}
     if not wanted:

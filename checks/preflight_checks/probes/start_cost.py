@@ -40,11 +40,11 @@ def read_cost(params: dict[str, Any]) -> ReadCost:
     for name in params["packages"]:
         folder = built.package(str(name))
         if folder:
-            return _read(str(name), folder)
+            return _read_package(str(name), folder)
     raise ProbeUnavailable("missing", "none of {} is installed".format(", ".join(map(str, params["packages"]))))
 
 
-def _read(package: str, folder: str) -> ReadCost:
+def _read_package(package: str, folder: str) -> ReadCost:
     began = time.monotonic()
     files = total = 0
     cut = False

@@ -233,8 +233,8 @@ def hca_far(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             yield unknown(f"distance of RDMA cards on {node}", "the firmware names no memory node for its GPUs")
             continue
         judged += 1
-        chosen = _on_memory_nodes(chosen_ports(job, node, devices.devices), fact)
-        every = _on_memory_nodes([Port(d, p) for d in devices.devices for p in d.ports], fact)
+        chosen = _devices_by_memory_node(chosen_ports(job, node, devices.devices), fact)
+        every = _devices_by_memory_node([Port(d, p) for d in devices.devices for p in d.ports], fact)
         for place in sorted(near):
             if chosen and place not in chosen and every.get(place):
                 far = [gpu for gpu in fact.gpus if fact.numa.get(gpu) == place]
@@ -262,7 +262,7 @@ def hca_far(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield not_applicable("distance of RDMA cards", "the job filters no devices, or no node shows GPUs")
 
 
-def _on_memory_nodes(ports: Sequence[Port], fact: Pci) -> Mapping[int, list[str]]:
+def _devices_by_memory_node(ports: Sequence[Port], fact: Pci) -> Mapping[int, list[str]]:
     """Return the usable devices by memory node."""
     found: dict[int, list[str]] = {}
     for port in ports:

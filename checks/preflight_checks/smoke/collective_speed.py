@@ -209,7 +209,7 @@ def _straggler_finding(
 
 
 #: Sizes that determine the work of one rank in a step.
-_OF_A_STEP = re.compile(r"batch|accumulat|seq.*len", re.IGNORECASE)
+_STEP_SIZES = re.compile(r"batch|accumulat|seq.*len", re.IGNORECASE)
 _QUANTITIES = ("micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
 
@@ -237,7 +237,7 @@ def _unequal_claims(job: Job, fleet: Fleet) -> Iterator[str]:
 
 def _unequal_copies(job: Job, facts: Facts) -> Iterator[str]:
     for file, name, who in odd_sizes(job, facts):
-        if _OF_A_STEP.search(name.rpartition(".")[2]):
+        if _STEP_SIZES.search(name.rpartition(".")[2]):
             yield f"{name} in the nodes' own copies of {file} is {who.description} (BAT030)"
 
 

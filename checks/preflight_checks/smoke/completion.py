@@ -67,7 +67,7 @@ _DELAYS = 10
 #: The problem that the culprit is reported with.
 _CULPRIT_PROBLEMS = {"kill": ("dead",), "stop": ("stopped", "stuck")}
 #: The checks of results.
-_BY_RESULT = (wrong_collective_result, wrong_server_result, updates_lost_doubled_or_stale, servers_trained_nothing)
+_RESULT_CHECKS = (wrong_collective_result, wrong_server_result, updates_lost_doubled_or_stale, servers_trained_nothing)
 
 
 def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
@@ -171,7 +171,7 @@ def _result_finding(job: Job, fleet: Fleet, facts: Facts, found: AppliedFault) -
     name = f"{found.role} {found.index}"
     # With the injected fault, the checks would note in each message that the finding is expected.
     as_usual = replace(fleet, smoke_options=replace(fleet.smoke_options, injected_fault=None))
-    for result in _BY_RESULT:
+    for result in _RESULT_CHECKS:
         for verdict in result.judge(job, as_usual, facts):
             if verdict.status is Status.FAIL and (found.node in verdict.nodes or name in verdict.processes):
                 return verdict.message
@@ -448,7 +448,7 @@ def _blocked_by_difference(run: SmokeRun, culprit: Culprit, differing: Mapping[s
         at=Evidence(FACT, observed(culprit), "every rank completes", node=culprit.node, at_s=culprit.since_s),
         also=(*details(run, culprit, FACT), *run.claims),
         nodes=nodes,
-        remedy=f"Give {names} the same value on every node first, and run it again.",
+        remedy=f"Give {names} the same value on every node, then run again.",
         waits_at=_WAITS_AT.get(culprit.kind, ""),
     )
 

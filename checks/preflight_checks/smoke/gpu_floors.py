@@ -191,8 +191,8 @@ def _judge(
             else:
                 short.setdefault(gpu.model, []).extend(below)
         elif missing or not floors:
-            reason = "; ".join(f"{_product_name(what)}: {note}" for what, note in missing.items()) or "nothing was "
-            "measured"
+            notes = [f"{_product_name(what)}: {note}" for what, note in missing.items()]
+            reason = "; ".join(notes) or "nothing was measured"
             unknowns.setdefault(reason, []).append(item.label)
         else:
             good.append(item)

@@ -149,10 +149,10 @@ def ranks_per_node(job: Job, fleet: Fleet, facts: Facts) -> tuple[int, str, tupl
         return wanted, f"{wanted} ranks per node, as the job starts them" if least else "one rank per node", claims
     if backends(job)[0] != {"gloo"}:
         return 1, "one rank per node, because at least one node has no usable GPU", claims
-    return _on_processors(fleet, facts, wanted, claims)
+    return _ranks_on_processors(fleet, facts, wanted, claims)
 
 
-def _on_processors(
+def _ranks_on_processors(
     fleet: Fleet, facts: Facts, wanted: int, claims: tuple[Claim, ...]
 ) -> tuple[int, str, tuple[Claim, ...]]:
     cores = _min_cores(fleet, facts)
@@ -295,9 +295,9 @@ def title(name: str) -> str:
 #: Launchers that start ranks of Paddle.
 _LAUNCHERS = ("paddle.distributed.launch", "fleetrun")
 #: Quantities that only Paddle scripts state.
-_OF_PADDLE = ("fleet_calls", "imports_fluid", "parallel_environment")
+_PADDLE_QUANTITIES = ("fleet_calls", "imports_fluid", "parallel_environment")
 #: Modes of the reference trainer that Paddle's servers lack.
-_OWN_MODES = ("ssp",)
+_REFERENCE_ONLY_MODES = ("ssp",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,8 +321,8 @@ def framework_of(job: Job, fleet: Fleet, facts: Facts) -> Framework:
     options = fleet.smoke_options
     if not trains_with_paddle(job):
         return Framework()
-    if options.mode in _OWN_MODES or options.backup:
-        chosen = f"--mode {options.mode}" if options.mode in _OWN_MODES else "--backup"
+    if options.mode in _REFERENCE_ONLY_MODES or options.backup:
+        chosen = f"--mode {options.mode}" if options.mode in _REFERENCE_ONLY_MODES else "--backup"
         return Framework(
             "torch", f"the job trains with Paddle, which has no {chosen}: preflight's own servers ran in torch"
         )
@@ -343,7 +343,7 @@ def trains_with_paddle(job: Job) -> bool:
 
 
 def _paddle_claims(job: Job) -> Iterator[Claim]:
-    for quantity in _OF_PADDLE:
+    for quantity in _PADDLE_QUANTITIES:
         yield from job.about(quantity)
     yield from (claim for claim in job.about("imported_framework") if "paddle" in claim.alternatives)
     yield from (claim for claim in job.about("ps_mode") if claim.source == "paddle")

@@ -75,7 +75,7 @@ def processes(job: Job, fleet: Fleet, facts: Facts) -> tuple[Process, ...] | str
     """Return all servers and workers, servers first; a text with the reason if they are unknown."""
     if not fleet.nodes:
         return "the job has no known nodes"
-    found = _from_node_environments(job, fleet, facts) or _from_lists(job, fleet, facts)
+    found = _environment_processes(job, fleet, facts) or _listed_processes(job, fleet, facts)
     if isinstance(found, str):
         return found
     found = sorted(found, key=lambda process: process.kind != SERVER)
@@ -87,7 +87,7 @@ def processes(job: Job, fleet: Fleet, facts: Facts) -> tuple[Process, ...] | str
 # From the environment of each node
 
 
-def _from_node_environments(job: Job, fleet: Fleet, facts: Facts) -> list[Process]:
+def _environment_processes(job: Job, fleet: Fleet, facts: Facts) -> list[Process]:
     """Return one process for each node whose own environment sets a role, as in pods."""
     own = set_by_job(job)
     seen = {node: environment.variables for node, environment in bare(facts).items()}
@@ -100,13 +100,13 @@ def _from_node_environments(job: Job, fleet: Fleet, facts: Facts) -> list[Proces
     mode = _claims(job)
     common = {name: str(claims[0].value.value) for name, claims in own.items() if isinstance(claims[0].value, Known)}
     return [
-        _from_node_environment(node, {**common, **mine[node.name]}, job, mode)
+        _environment_process(node, {**common, **mine[node.name]}, job, mode)
         for node in fleet.nodes
         if _first_value(mine[node.name], _ROLE)
     ]
 
 
-def _from_node_environment(node: Node, variables: Mapping[str, str], job: Job, claims: tuple[Claim, ...]) -> Process:
+def _environment_process(node: Node, variables: Mapping[str, str], job: Job, claims: tuple[Claim, ...]) -> Process:
     spelled = _first_value(variables, _ROLE) or ""
     listed = _first_value(variables, _SERVERS)
     endpoints = _split_list(listed) if listed is not None else _first_list(job, "ps_server_endpoints")
@@ -135,7 +135,7 @@ def _number(text: str) -> int | str:
 # From the job's lists, numbers and launch lines
 
 
-def _from_lists(job: Job, fleet: Fleet, facts: Facts) -> list[Process] | str:
+def _listed_processes(job: Job, fleet: Fleet, facts: Facts) -> list[Process] | str:
     """Return one process per list entry, or as many as the numbers state, with its launch line's settings if any."""
     lines = list(_lines(job))
     listed, trainers = _servers_of(job), _first_list(job, "ps_worker_endpoints") or _hosts_of_old(job)
@@ -160,16 +160,16 @@ def _from_lists(job: Job, fleet: Fleet, facts: Facts) -> list[Process] | str:
         Process(WORKER, node, WORKER, index, servers, workers, endpoints, "", "", claims)
         for index, node in enumerate(at)
     ]
-    return _with_launch_lines(job, found, lines)
+    return _add_launch_lines(job, found, lines)
 
 
 def _servers_of(job: Job) -> tuple[str, ...]:
     """Return the endpoints of all servers that the files list; missing ports are numbered consecutively."""
     listed = _first_list(job, "ps_server_endpoints")
     if listed:
-        return _with_ports(listed, SERVER_PORT)
+        return _add_ports(listed, SERVER_PORT)
     port = _count(job, "pserver_port") or OLD_SERVER_PORT
-    return _with_ports(_first_list(job, "pserver_hosts") or _hosts_of_old(job), port)
+    return _add_ports(_first_list(job, "pserver_hosts") or _hosts_of_old(job), port)
 
 
 def _hosts_of_old(job: Job) -> tuple[str, ...]:
@@ -177,7 +177,7 @@ def _hosts_of_old(job: Job) -> tuple[str, ...]:
     return _first_list(job, "hosts") if job.about("cluster_hosts") else ()
 
 
-def _with_ports(entries: Sequence[str], port: int) -> tuple[str, ...]:
+def _add_ports(entries: Sequence[str], port: int) -> tuple[str, ...]:
     found: list[str] = []
     for entry in entries:
         parts = split_endpoint(entry)
@@ -229,7 +229,7 @@ def _lines_of(lines: Sequence[_Line], kind: str) -> int:
     return sum(ROLES.get(line.role) == kind for line in lines)
 
 
-def _with_launch_lines(job: Job, found: Sequence[Process], lines: Sequence[_Line]) -> list[Process]:
+def _add_launch_lines(job: Job, found: Sequence[Process], lines: Sequence[_Line]) -> list[Process]:
     """Return the processes with their launch lines' settings; a line without a matching process adds one."""
     result = list(found)
     used: set[int] = set()
@@ -241,7 +241,7 @@ def _with_launch_lines(job: Job, found: Sequence[Process], lines: Sequence[_Line
             result.append(replace(next(p for p in result if p.kind == kind), node=node))
             slot = len(result) - 1
         used.add(slot)
-        result[slot] = _with_settings(job, result[slot], line)
+        result[slot] = _add_settings(job, result[slot], line)
     return result
 
 
@@ -254,8 +254,8 @@ def _matching_process(found: Sequence[Process], taken: set[int], line: _Line) ->
     return next(iter((*by_endpoint, *by_index, *remaining)), None)
 
 
-def _with_settings(job: Job, process: Process, line: _Line) -> Process:
-    endpoints = _with_ports(_list(job, "ps_server_endpoints", line.scope), SERVER_PORT) or process.server_endpoints
+def _add_settings(job: Job, process: Process, line: _Line) -> Process:
+    endpoints = _add_ports(_list(job, "ps_server_endpoints", line.scope), SERVER_PORT) or process.server_endpoints
     own = line.endpoint if line.endpoint and process.kind == SERVER else process.endpoint
     return replace(
         process,

@@ -111,7 +111,7 @@ def sockets_instead_of_rdma(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun)
     blind = [node for node, report in run.reports if by_sockets(report) is None]
     for node in dict.fromkeys(node for node, _ in odd):
         active = [port.name for port in ports[node] if port.usable]
-        yield _by_sockets(node, [report for name, report in odd if name == node], active, demand.claims)
+        yield _sockets_finding(node, [report for name, report in odd if name == node], active, demand.claims)
     if odd:
         return
     if len(blind) == len(run.reports):
@@ -173,7 +173,7 @@ def _despite_request(odd: Sequence[tuple[str, RankReport]], without: Sequence[st
     )
 
 
-def _by_sockets(node: str, reports: list[RankReport], active: list[str], claims: Sequence[Claim]) -> Verdict:
+def _sockets_finding(node: str, reports: list[RankReport], active: list[str], claims: Sequence[Claim]) -> Verdict:
     nccl = reports[0].transport.nccl
     received, _ = carriers(reports[0].transport)
     which = fold(nccl.devices or sorted(received.interfaces)) or "unknown interfaces"

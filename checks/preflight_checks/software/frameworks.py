@@ -36,7 +36,7 @@ from preflight_checks.probes.stack import Build, Stack, stack
 from preflight_checks.requirements import fold, gpu_claims, known_text, scopes
 
 #: Launchers that start only one framework.
-_OF_LAUNCHER = {
+_FRAMEWORK_BY_LAUNCHER = {
     "torchrun": "torch",
     "torch.distributed.launch": "torch",
     "deepspeed": "torch",
@@ -56,7 +56,7 @@ def build_of(job: Job, software: Stack) -> Build | None:
     """Return the framework that the job trains with, else the first installed one."""
     installed = {build.framework: build for build in software.builds}
     for launch in job.launches:
-        wanted = _OF_LAUNCHER.get(launch.launcher, "")
+        wanted = _FRAMEWORK_BY_LAUNCHER.get(launch.launcher, "")
         if wanted in installed:
             return installed[wanted]
     return software.builds[0] if software.builds else None
@@ -300,13 +300,13 @@ def _skew_finding(name: str, observed: dict[str, Packages]) -> Verdict | None:
 
 
 #: Packages whose CUDA builds have a version suffix, which also names their package index.
-_BY_INDEX = ("torch", "torchvision", "torchaudio")
+_INDEXED_PACKAGES = ("torch", "torchvision", "torchaudio")
 
 
 def _installing(name: str, version: str, executables: Mapping[str, str]) -> list[Command]:
     """Return the commands that install this version with each node's interpreter; empty if pip cannot install it."""
     _, _, build = version.partition("+")
-    if name == "python" or not version[:1].isdecimal() or (build and name not in _BY_INDEX):
+    if name == "python" or not version[:1].isdecimal() or (build and name not in _INDEXED_PACKAGES):
         return []
     index = ("-i", f"https://download.pytorch.org/whl/{build}") if build else ()
     by_executable = grouped((executable, node) for node, executable in executables.items())

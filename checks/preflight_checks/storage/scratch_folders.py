@@ -142,7 +142,7 @@ def _kept_checkpoints(job: Job, scope: Scope) -> tuple[int | None, tuple[Claim, 
 #: Temporary files of compilers, logs and sockets need more free space than this.
 MIN_FREE_BYTES = 100 * MIB
 #: `meta-llama/Llama-2-7b-hf`, and neither a path nor an address.
-_ON_THE_HUB = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}$")
+_HUB_MODEL = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}$")
 _WORDS = {
     "home": "the home directory",
     "triton": "Triton's cache",
@@ -304,7 +304,7 @@ def _variable(kind: str) -> str:
 
 def _models(job: Job) -> dict[str, tuple[Claim, ...]]:
     named = ((name, claim) for claim in job.about("model_name") for name in claim.alternatives)
-    found = grouped((name, claim) for name, claim in named if isinstance(name, str) and _ON_THE_HUB.match(name))
+    found = grouped((name, claim) for name, claim in named if isinstance(name, str) and _HUB_MODEL.match(name))
     return {name: tuple(claims) for name, claims in found.items()}
 
 

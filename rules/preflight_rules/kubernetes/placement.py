@@ -459,7 +459,7 @@ def mesh_proxy_may_join_pods(job: Job) -> Iterator[Verdict]:
         yield failed(
             workload.id,
             f"{quoted(workload.head)} starts {max(pods)} pods in {placed(namespaces[0])} and"
-            f' {_named(open_roles)} no `sidecar.istio.io/inject: "false"`: with injection, as in every profile of'
+            f' {_roles_have(open_roles)} no `sidecar.istio.io/inject: "false"`: with injection, as in every profile of'
             " Kubeflow, each pod gets a mesh proxy, which blocks the ranks' first connections.",
             at=namespaces[0],
             also=tuple((role.count, role.name) for role in open_roles[:4]),
@@ -476,7 +476,7 @@ def _disables_injection(workload: Workload, role: Role) -> bool:
     return any(text.lower() in _OFF for claim in stated for text in texts(claim.value))
 
 
-def _named(roles: list[Role]) -> str:
+def _roles_have(roles: list[Role]) -> str:
     names = ", ".join(f"`{role.name}`" for role in roles)
     return f"{names} has" if len(roles) == 1 else f"{names} have"
 

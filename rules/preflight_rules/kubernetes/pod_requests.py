@@ -137,7 +137,7 @@ def _shm(workload: Workload, role: Role, reason: str, *, also: tuple[tuple[Claim
             f"{quoted(known[0])} leaves {joined(numbers(known[0].value))} MiB in /dev/shm for {reason}.",
             at=known[0],
             also=also,
-            remedy="Give it several GiB, or remove sizeLimit: the pod's memory limit bounds it anyway.",
+            remedy="Raise sizeLimit to several GiB, or remove it: the pod's memory limit bounds the volume anyway.",
         )
     if not known and "placeholder" in str(getattr(sizes[0].value, "why", "")):
         return unknown(workload.id, f"{quoted(sizes[0])} is unknown: {getattr(sizes[0].value, 'why', '')}", at=sizes[0])
@@ -161,7 +161,7 @@ def cpu_limit_below_ranks(job: Job) -> Iterator[Verdict]:
 
     Example: `limits: {nvidia.com/gpu: 8, cpu: 4}`.
 
-    Fix: Give it several cores per GPU, or no CPU limit (a request is enough for scheduling).
+    Fix: Give the pod several cores per GPU, or no CPU limit (a request is enough for scheduling).
 
     Known limits: Two to four cores per GPU are the usual advice; only fewer than one is reported.
     """
@@ -179,7 +179,7 @@ def cpu_limit_below_ranks(job: Job) -> Iterator[Verdict]:
                     " GPU's rank, its loader workers and NCCL's threads.",
                     at=cores[0],
                     also=((gpus[0], "GPUs"),),
-                    remedy=f"Give it {4 * min(role.gpus)} cores or more, or remove the CPU limit.",
+                    remedy=f"Raise the limit to {4 * min(role.gpus)} cores or more, or remove it.",
                 )
             yield verdict or passed(workload.id)
 
@@ -351,7 +351,7 @@ def ray_announces_more_gpus_than_pod(job: Job) -> Iterator[Verdict]:
 
     Example: `num-gpus: "8"` and `limits: {nvidia.com/gpu: 4}`.
 
-    Fix: Remove num-gpus: KubeRay takes it from the limits.
+    Fix: Remove num-gpus: KubeRay uses the limits.
 
     Known limits: Fewer than the limit is allowed: some GPUs may be kept for something else. Without any limit it is a
     hint, because a test may pretend to have GPUs.
@@ -370,7 +370,7 @@ def ray_announces_more_gpus_than_pod(job: Job) -> Iterator[Verdict]:
                     f"{quoted(announced[0])} announces {min(wanted)} GPUs for {role.name}, and {workers}.",
                     at=announced[0],
                     also=((gpus[0], "the limit"),) if gpus else (),
-                    remedy="Remove num-gpus: KubeRay takes it from the limits.",
+                    remedy="Remove num-gpus: KubeRay uses the limits.",
                     severity=None if gpus else Severity.INFO,
                 )
             yield verdict or passed(workload.id)

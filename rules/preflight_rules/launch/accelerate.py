@@ -429,7 +429,7 @@ _PREFIXES = {"fsdp_config": "fsdp_", "fp8_config": "fp8_", "dynamo_config": "dyn
 _MAX_SLIPS = 2
 _MIN_LENGTH = 6
 #: Keys beside deepspeed_config_file that stop the launch (utils/dataclasses.py, `_deepspeed_config_checks`, 1.15).
-_BESIDE_FILE = frozenset(
+_KEYS_FORBIDDEN_WITH_FILE = frozenset(
     [
         *("gradient_accumulation_steps", "gradient_clipping", "zero_stage", "offload_optimizer_device"),
         *("offload_param_device", "offload_param_nvme_path", "offload_optimizer_nvme_path", "zero3_save_16bit_model"),
@@ -558,7 +558,9 @@ def accelerate_keys_beside_deepspeed_file(job: Job) -> Iterator[Verdict]:
         if setup.text("distributed_type") != "DEEPSPEED":
             yield passed(setup.subject)
             continue
-        refused = [claim for name, claim in keys.items() if name.removeprefix("deepspeed_config.") in _BESIDE_FILE]
+        refused = [
+            claim for name, claim in keys.items() if name.removeprefix("deepspeed_config.") in _KEYS_FORBIDDEN_WITH_FILE
+        ]
         precision = keys.get("mixed_precision")
         is_flag = any(claim.strength >= Strength.FLAG for claim in setup.claims("mixed_precision"))
         if precision is not None and not is_flag and setup.claims("mixed_precision"):
@@ -578,7 +580,7 @@ def _keys_beside_finding(setup: Setup, file: Claim, refused: list[Claim], *, onl
         f"{names} together with `{file.spelling}` ({where(file)}): Accelerate stops, because these settings must be"
         " in the DeepSpeed file only.",
         at=refused[0],
-        also=((file, "the DeepSpeed file is named here"), *((claim, "too") for claim in refused[1:8])),
+        also=((file, "names the DeepSpeed file"), *((claim, "too") for claim in refused[1:8])),
         remedy=f"Remove {names} and set it in the DeepSpeed file{extra}.",
         severity=Severity.WARNING if only_precision and setup.launch is None else None,
     )

@@ -100,7 +100,7 @@ _GPUS = ("gpus_per_node", "gpus_per_task")
     "LCH004",
     "task-rank-expanded-too-early",
     severity=Severity.ERROR,
-    otherwise="no program started as several tasks is given a rank",
+    otherwise="no program that runs as several tasks gets a rank",
 )
 def task_rank_expanded_too_early(job: Job) -> Iterator[Verdict]:
     """The batch script expands a rank variable itself, so all tasks get the same rank.

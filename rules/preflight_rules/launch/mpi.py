@@ -65,7 +65,7 @@ def _implementation(job: Job, launch: Launch) -> tuple[str, ...]:
     "mpi-hosts-without-slots",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="mpirun is given no list of hosts",
+    otherwise="mpirun has no list of hosts",
     each=launches_with("tasks", _all_hosts, where=_chooses_hosts_itself),
 )
 def mpi_hosts_without_slots(question: LaunchQuestion) -> Verdict | None:
@@ -124,7 +124,7 @@ def _missing_slots_finding(launch: Launch, tasks: Claim, hosts: Claim, requested
     "mpi-interface-left-open",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="mpirun is given no list of hosts",
+    otherwise="mpirun has no list of hosts",
     each=launches_with("hosts", also=("nodes",), where=_chooses_hosts_itself),
 )
 def mpi_interface_left_open(question: LaunchQuestion) -> Verdict | None:
@@ -192,7 +192,7 @@ def _no_network_finding(job: Job, launch: Launch, hosts: Claim) -> Verdict:
     "mpi-variable-stays-behind",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="Open MPI's mpirun is given no list of hosts",
+    otherwise="Open MPI's mpirun has no list of hosts",
 )
 def mpi_variable_stays_behind(job: Job) -> Iterator[Verdict]:
     """A variable is exported for the ranks, but mpirun does not pass it on to other hosts.
@@ -486,7 +486,7 @@ def _horovod_launches(job: Job) -> Iterator[Launch]:
             yield launch
 
 
-@rule("HVD001", "horovod-hosts-without-slots", severity=Severity.ERROR, otherwise="horovodrun is given no hosts")
+@rule("HVD001", "horovod-hosts-without-slots", severity=Severity.ERROR, otherwise="horovodrun has no hosts")
 def horovod_hosts_without_slots(job: Job) -> Iterator[Verdict]:
     """horovodrun is given a host without its number of slots.
 

@@ -38,12 +38,16 @@ _PROTOCOL_FRAMEWORKS = frozenset(
 _IMAGE = re.compile(
     r"\b(?P<name>pytorch/pytorch|paddlepaddle/paddle|tensorflow/tensorflow):v?(?P<version>\d+\.\d+(?:\.\d+)?)(?=-|$)"
 )
-_OF_IMAGE = {"pytorch/pytorch": "torch", "paddlepaddle/paddle": "paddlepaddle", "tensorflow/tensorflow": "tensorflow"}
+_PACKAGE_BY_IMAGE = {
+    "pytorch/pytorch": "torch",
+    "paddlepaddle/paddle": "paddlepaddle",
+    "tensorflow/tensorflow": "tensorflow",
+}
 _IMAGE_CUDA = re.compile(r"(?:nvidia/cuda:|-cuda)(?P<cuda>\d{1,2}\.\d)")
 #: Packages that compile against the installed CUDA toolkit and require the release that torch was built for.
 _COMPILING = frozenset({"deepspeed", "flash-attn", "apex", "transformer-engine", "xformers"})
 #: The release of torch in the name of a wheel: `+cu12torch2.8cxx11abiTRUE` of flash-attn, `+pt25cu124`.
-_FOR_TORCH = re.compile(r"\+[\w.]*?(?:torch(?P<dotted>\d+\.\d+)|(?<![a-z])pt(?P<major>\d)(?P<minor>\d+))")
+_TORCH_IN_WHEEL = re.compile(r"\+[\w.]*?(?:torch(?P<dotted>\d+\.\d+)|(?<![a-z])pt(?P<major>\d)(?P<minor>\d+))")
 
 
 class _Package(NamedTuple):
@@ -71,7 +75,7 @@ def _packages(job: Job) -> tuple[_Package, ...]:
 
 def _image_frameworks(job: Job) -> tuple[_Package, ...]:
     return tuple(
-        _Package(_OF_IMAGE[match["name"]], f"=={match['version']}", claim)
+        _Package(_PACKAGE_BY_IMAGE[match["name"]], f"=={match['version']}", claim)
         for claim in job.about("container")
         for text in texts(claim.value)
         if (match := _IMAGE.search(text))
@@ -336,7 +340,7 @@ def torch_companion_built_for_another_torch(job: Job) -> Iterator[Verdict]:
         beside = next((p for p in packages if p.name in companions() and _is_same_source(p.claim, claim)), None)
         if beside is not None:
             yield unknown(job.name, f"the version of {quoted(claim)} is known only at run time", at=claim)
-    others = [(p, _FOR_TORCH.search(p.version)) for p in packages if p.name in companions() or "+" in p.version]
+    others = [(p, _TORCH_IN_WHEEL.search(p.version)) for p in packages if p.name in companions() or "+" in p.version]
     for torch in packages:
         mine = _minor_release(torch.version) if torch.name == "torch" else ""
         for other, named in others if mine else ():
@@ -503,7 +507,7 @@ def _is_open(name: str) -> bool:
 
 
 _PATCH = re.compile(r"==(\d+\.\d+)(?:\.\d+)+")
-_NAMED = re.compile(r"(?P<name>[a-z0-9][a-z0-9-]*)(?P<specifier>[=<>~!].*)")
+_NAME_AND_SPECIFIER = re.compile(r"(?P<name>[a-z0-9][a-z0-9-]*)(?P<specifier>[=<>~!].*)")
 
 
 class _NamedPackage(NamedTuple):
@@ -530,7 +534,7 @@ class _NamedPackage(NamedTuple):
     "VLK006",
     "named-releases-refuse-each-other",
     severity=Severity.ERROR,
-    otherwise="no release is named of a package whose requirements are known",
+    otherwise="no release is given for a package whose requirements are known",
 )
 def named_releases_refuse_each_other(job: Job) -> Iterator[Verdict]:
     """A named package release requires another release of a second named package.
@@ -587,7 +591,9 @@ def named_releases_refuse_each_other(job: Job) -> Iterator[Verdict]:
             )
         if conflicts:
             continue
-        open_claims = [c for c in unresolved if (m := _NAMED.match(c.spelling)) is not None and m["name"] in needs]
+        open_claims = [
+            c for c in unresolved if (m := _NAME_AND_SPECIFIER.match(c.spelling)) is not None and m["name"] in needs
+        ]
         if open_claims:
             yield unknown(f"{package.name} {release}", f"{quoted(open_claims[0])} is unknown", at=open_claims[0])
         else:
@@ -654,7 +660,7 @@ def _named_packages(claim: Claim) -> Iterator[_NamedPackage]:
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
     for text in texts(claim.value):
-        match = _NAMED.fullmatch(text)
+        match = _NAME_AND_SPECIFIER.fullmatch(text)
         if match is not None:
             try:
                 yield _NamedPackage(match["name"], SpecifierSet(match["specifier"]), claim)

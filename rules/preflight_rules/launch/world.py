@@ -461,7 +461,7 @@ def processes_differ_between_nodes(job: Job) -> Iterator[Verdict]:
                 f"{quoted(first)} here and {quoted(other)} in {where(other)} start different numbers of ranks on the"
                 " nodes of one job.",
                 at=first,
-                also=((other, "another number"),),
+                also=((other, "a different number"),),
                 remedy="Start the same number on every node, or leave out the smaller node.",
             )
     for launch in job.launches:
@@ -483,7 +483,7 @@ def _judge_slots(launch: Launch, slots: Sequence[Claim]) -> Verdict:
         f" {joined(other.alternatives)}: hierarchical collectives and model parallelism need equal nodes, and mixed"
         " machines run at the speed of the slowest.",
         at=slots[0],
-        also=((other, "another number"),),
+        also=((other, "a different number"),),
         remedy="Give every host the same number of slots, or leave out the smaller one.",
         severity=Severity.INFO,
     )
@@ -704,7 +704,7 @@ def _first_repeated(devices: list[str]) -> str:
 
 
 #: The separator of alternatives in a Slurm constraint. In brackets, all nodes get the same alternative.
-_EITHER = "|"
+_ALTERNATIVE_SEPARATOR = "|"
 
 
 @rule(
@@ -750,7 +750,7 @@ def _judge_constraints(job: Job) -> Iterator[Verdict]:
                 continue
             seen.add(claim)
             found = {model for text in texts(claim.value) if "[" not in text for model in _models_in(text)}
-            open_text = any(_EITHER in text for text in texts(claim.value))
+            open_text = any(_ALTERNATIVE_SEPARATOR in text for text in texts(claim.value))
             if len(found) < 2 or not open_text:
                 yield passed(launch.id)
             elif isinstance(nodes, Unresolved):
@@ -818,7 +818,7 @@ def _named_models(claim: Claim) -> set[str]:
 
 
 def _models_in(text: str) -> Iterator[str]:
-    for part in text.strip("[]\"'").split(_EITHER):
+    for part in text.strip("[]\"'").split(_ALTERNATIVE_SEPARATOR):
         gpu = named_gpu(part)
         if gpu is not None:
             yield gpu.name

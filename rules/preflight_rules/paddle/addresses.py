@@ -18,7 +18,7 @@ from preflight_rules.rendezvous.variables import variables
 
 _MAX_PORT = 65535
 #: Variables that fleet's role maker reads for each role; one name of each entry is enough.
-_NEEDED = {
+_ROLE_VARIABLES_NEEDED = {
     "PSERVER": (
         ("PADDLE_PSERVERS_IP_PORT_LIST", "PADDLE_PSERVERS", "PADDLE_PSERVER_ENDPOINTS"),
         ("PADDLE_TRAINERS_NUM",),
@@ -32,7 +32,7 @@ _NEEDED = {
     ),
 }
 #: With fewer of them set in the script, the cluster may set the others.
-_BY_HAND = 2
+_MIN_SET_BY_SCRIPT = 2
 
 
 @rule(
@@ -97,11 +97,11 @@ def fleet_variable_missing(job: Job) -> Iterator[Verdict]:
     """
     for launch in job.launches:
         roles = {text for claim in job.setting("ps_role", launch.scope) for text in texts(claim.value)}
-        needed = _NEEDED.get(next(iter(roles)), ()) if len(roles) == 1 else ()
+        needed = _ROLE_VARIABLES_NEEDED.get(next(iter(roles)), ()) if len(roles) == 1 else ()
         requests = [c for c in job.about("role_from_environment", launch.scope) if True in c.alternatives]
         if launch.launcher == "python" and requests and not roles and not _is_collective(job, launch.scope):
-            given = [claim for claim in job.environment(launch.scope) if claim.quantity in _OF_CLUSTER]
-            stated = [claim for claim in job.environment(launch.scope) if claim.quantity in _OF_ROLE]
+            given = [claim for claim in job.environment(launch.scope) if claim.quantity in _FLEET_VARIABLES]
+            stated = [claim for claim in job.environment(launch.scope) if claim.quantity in _ROLE_VARIABLES]
             if given and stated:
                 yield unknown(launch.id, f"{quoted(stated[0])} is known only to the caller", at=stated[0])
             elif given and not requests[0].condition:
@@ -121,7 +121,7 @@ def fleet_variable_missing(job: Job) -> Iterator[Verdict]:
         missing = next((entry[0] for entry in needed if not names & set(entry)), None)
         if missing is None:
             yield passed(launch.id)
-        elif matches < _BY_HAND or requests[0].condition:
+        elif matches < _MIN_SET_BY_SCRIPT or requests[0].condition:
             yield unknown(launch.id, f"the cluster may set {missing}", at=requests[0])
         else:
             yield failed(
@@ -135,9 +135,9 @@ def fleet_variable_missing(job: Job) -> Iterator[Verdict]:
 
 
 #: Variables of the role; a script may get the role from its caller.
-_OF_ROLE = ("env.TRAINING_ROLE", "env.PADDLE_TRAINING_ROLE")
+_ROLE_VARIABLES = ("env.TRAINING_ROLE", "env.PADDLE_TRAINING_ROLE")
 #: Variables that people set for a job of fleet.
-_OF_CLUSTER = frozenset(("env.PADDLE_TRAINERS_NUM", "env.PADDLE_PSERVERS_IP_PORT_LIST", "env.PADDLE_TRAINER_ID"))
+_FLEET_VARIABLES = frozenset(("env.PADDLE_TRAINERS_NUM", "env.PADDLE_PSERVERS_IP_PORT_LIST", "env.PADDLE_TRAINER_ID"))
 
 
 def _is_collective(job: Job, scope: Scope) -> bool:
@@ -437,7 +437,7 @@ def rpc_deadline_too_short(job: Job) -> Iterator[Verdict]:
                 f"{quoted(claim)} makes requests time out after {deadline / 1000:g} s: the unit is milliseconds, and"
                 " the default is 180000.",
                 at=claim,
-                remedy=f"Write {int(deadline * 1000)}, if {deadline:g} seconds are intended."
+                remedy=f"Write {int(deadline * 1000)} if {deadline:g} seconds are intended."
                 if deadline
                 else "Leave it out.",
             )

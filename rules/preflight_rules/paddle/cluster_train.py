@@ -49,7 +49,7 @@ def _range(job: Job, scope: Scope) -> tuple[tuple[Claim, ...], tuple[int, int] |
     "server-ports-out-of-range",
     severity=Severity.ERROR,
     applies_to="paddlepaddle < 0.12",
-    otherwise="no server of PaddlePaddle 0.x names its ports",
+    otherwise="no PaddlePaddle 0.x server sets its ports",
 )
 def server_ports_out_of_range(job: Job) -> Iterator[Verdict]:
     """The ports of a server run past port 65535, or into those of another server on the same host.

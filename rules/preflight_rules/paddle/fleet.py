@@ -16,7 +16,7 @@ from preflight_rules.launches import ranks_started, started_files
 
 
 def distinct_claims(job: Job, quantity: str) -> Iterator[tuple[str, Scope, Claim]]:
-    """Yield every claim about a quantity with a launch that it applies to, once for each location."""
+    """Return every claim about a quantity with a launch that it applies to, once for each location."""
     return ((subject, scope, claim) for subject, scope, _, claim in each_claim(job, quantity))
 
 

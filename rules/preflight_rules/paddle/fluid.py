@@ -252,7 +252,7 @@ def _excluded(job: Job, subject: str, scope: Scope, transpiler: Claim, claim: Cl
 
 
 #: The effect of a startup program that transpile does not get, by mode.
-_LOST = {
+_EFFECT_BY_MODE = {
     "pserver": "the servers use a default program, which is empty",
     "nccl2": "the exchange of the communicator's id is added to the default startup program, which is not run",
 }
@@ -287,13 +287,13 @@ def own_startup_program_not_passed(job: Job) -> Iterator[Verdict]:
                 built = given.because[-1]
                 if given.alternatives == (True,):
                     yield passed(subject)
-                elif mode not in _LOST:
+                elif mode not in _EFFECT_BY_MODE:
                     yield unknown(subject, f"{quoted(transpiler)}: its mode is known only at run time", at=transpiler)
                 else:
                     yield failed(
                         subject,
                         f"{quoted(given)} does not get `{texts(built.value)[0]}`, which {placed(built)} builds:"
-                        f" {_LOST[mode]}.",
+                        f" {_EFFECT_BY_MODE[mode]}.",
                         at=given,
                         also=((built, "built here"),),
                         remedy=f"Pass it: `{texts(built.value)[0]}`.",

@@ -392,7 +392,7 @@ def server_lists_differ(job: Job) -> Iterator[Verdict]:
         if undecided_verdict := undecided(launch.id, ours, first) or undecided(launch.id, claims, launch):
             yield undecided_verdict
         elif one and other and one != other and (set(one) & set(other) or _is_served_by(job, launch, first, lists)):
-            kind = "another order of servers" if sorted(one) == sorted(other) else "other servers"
+            kind = "a different order of servers" if sorted(one) == sorted(other) else "other servers"
             reported.append(other)
             yield _list_difference_finding(launch, claims[0], first, ours[0], kind)
         elif not one or not other:

@@ -251,7 +251,7 @@ def gpu_launch_with_cpu_wheel(job: Job) -> Iterator[Verdict]:
             yield failed(
                 launch.id,
                 f"{quoted(claim)} is Paddle without CUDA: the launcher finds no GPU, treats the job as a "
-                f"parameter-server job and stops, because no server is named.",
+                f"parameter-server job and stops, because no server is given.",
                 at=claim,
                 also=((launch, "started here"),),
                 remedy="Install paddlepaddle-gpu of this release.",
@@ -303,7 +303,7 @@ def _starts_servers(job: Job, launch: Launch) -> bool:
     "test-program-cloned-after-minimize",
     severity=Severity.WARNING,
     confidence=Confidence.LOW,
-    otherwise="no program is cloned for a test and minimized in one function",
+    otherwise="no function both clones a program for a test and minimizes it",
 )
 def test_program_cloned_after_minimize(job: Job) -> Iterator[Verdict]:
     """The program for evaluation is cloned after the optimizer has been added to it.

@@ -175,7 +175,7 @@ def _rendezvous_verdict(launch: Launch, addresses: tuple[Claim, ...], because: t
     missing = option[1] if option else "address"
     stated = _text_with_host(claim, hosts[0])
     if default:
-        stated = f"{launch.launcher} is given no {missing} and falls back to {hosts[0]}"
+        stated = f"{launch.launcher} has no {missing} and falls back to {hosts[0]}"
     if is_unspecified(hosts[0]):
         meaning = "is not an address that can be dialled"
     else:
@@ -742,7 +742,7 @@ def _random_port(job: Job, launch: Launch) -> Claim | None:
 _DRAWS = re.compile(
     r"\bS?RANDOM\b|\b(?:EPOCH)?SECONDS\b|\bshuf\b|\buuid(?:gen)?\b|\bdate\b|\bsocket\b|random|(?:free|find|get|open|unused)\w*port"
 )
-_BY_NAME = re.compile(r"the output of `\w+`")
+_FUNCTION_OUTPUT = re.compile(r"the output of `\w+`")
 
 
 def _is_drawn(claim: Claim) -> bool:
@@ -788,7 +788,7 @@ def _task_verdicts(job: Job, launch: Launch, random_port: Claim) -> Iterator[Ver
     """Yield the verdict on tasks that are ranks: `srun bash wrapper.sh`, or `ssh $host bash rank.sh` in a loop."""
     ranks, because = ranks_started(job, launch.scope)
     alike = sum(other.span == launch.span for other in job.launches)
-    if not SPREADING_WRAPPERS.intersection((launch.launcher, *launch.wrappers)) and alike < _SEVERAL:
+    if not SPREADING_WRAPPERS.intersection((launch.launcher, *launch.wrappers)) and alike < _MIN_TASKS:
         return
     if not _is_drawn_inside(job, launch, random_port):
         yield passed(launch.id)
@@ -796,10 +796,10 @@ def _task_verdicts(job: Job, launch: Launch, random_port: Claim) -> Iterator[Ver
     if random_port.condition:
         yield unknown(launch.id, f"whether each task reaches {quoted(random_port)} is unknown", at=random_port)
         return
-    verdict = undecided(launch.id, because, launch, quantity="ranks") if alike < _SEVERAL else None
-    if verdict is None and (certainly_several(ranks) or alike >= _SEVERAL):
+    verdict = undecided(launch.id, because, launch, quantity="ranks") if alike < _MIN_TASKS else None
+    if verdict is None and (certainly_several(ranks) or alike >= _MIN_TASKS):
         numbered = any(job.about(f"env.{name}", launch.scope) for name in ("RANK", "WORLD_SIZE"))
-        by_name = isinstance(random_port.value, Unresolved) and _BY_NAME.match(random_port.value.why)
+        by_name = isinstance(random_port.value, Unresolved) and _FUNCTION_OUTPUT.match(random_port.value.why)
         count = f"the {joined(numbers(ranks))} tasks" if certainly_several(ranks) else "the tasks"
         verdict = failed(
             launch.id,
@@ -814,7 +814,7 @@ def _task_verdicts(job: Job, launch: Launch, random_port: Claim) -> Iterator[Ver
 
 
 #: Launches of one line that are several tasks.
-_SEVERAL = 2
+_MIN_TASKS = 2
 
 
 def _port_on_each_node_verdict(job: Job, launch: Launch, random_port: Claim, count: str) -> Verdict:

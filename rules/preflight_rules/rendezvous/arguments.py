@@ -568,7 +568,8 @@ def _host_order_verdict(job: Job, group: Sequence[Launch]) -> Verdict | None:
         return None
     return failed(
         join_some([launch.id for launch in group], 1),
-        f"{quoted(odd)} lists the nodes of {placed(first)} in another order, and each node derives its ranks from its "
+        f"{quoted(odd)} lists the nodes of {placed(first)} in a different order, and each node derives its ranks from "
+        f"its "
         f"position in its own list.",
         at=odd,
         also=((first, "the other order"),),
@@ -644,7 +645,7 @@ def first_difference(
     return *stated[odd], *stated[common]
 
 
-@rule("RDV005", "node-rank-twice-or-missing", severity=Severity.ERROR, otherwise="no launch line carries a node rank")
+@rule("RDV005", "node-rank-twice-or-missing", severity=Severity.ERROR, otherwise="no launch line sets a node rank")
 def node_rank_twice_or_missing(job: Job) -> Iterator[Verdict]:
     """The node ranks of a job's launch lines are not 0 to n-1, each once.
 

@@ -493,7 +493,7 @@ def _worker_bound(keys: dict[str, Claim], which: int) -> int | None:
 
 
 #: Suffix of an argument whose value comes from a settings file.
-_IN_SETTINGS = ".in_settings"
+_SETTINGS_SUFFIX = ".in_settings"
 
 
 class _Offer(NamedTuple):
@@ -532,7 +532,9 @@ def workers_larger_than_cluster(job: Job) -> Iterator[Verdict]:
     calls = distinct(job.about("ray_scaling"))
     for resource, quantity in (("GPU", "pod_gpus"), ("CPU", "pod_cpus")) if len(calls) == 1 else ():
         keys = {claim.quantity.removeprefix(_PREFIX): claim for claim in calls[0].because}
-        found = {key.removesuffix(_IN_SETTINGS): claim for key, claim in keys.items() if key.endswith(_IN_SETTINGS)}
+        found = {
+            key.removesuffix(_SETTINGS_SUFFIX): claim for key, claim in keys.items() if key.endswith(_SETTINGS_SUFFIX)
+        }
         keys |= found
         offer = (
             _pods_offer(job, quantity)
@@ -602,7 +604,7 @@ def _pods_offer(job: Job, quantity: str) -> _Offer | None:
 
 
 #: AWS machine types with accelerators. Ray counts their GPUs itself if the file does not.
-_WITH_GPUS = re.compile(r"(?:p|g|gr|dl|trn|inf|vt)\d")
+_GPU_MACHINE_TYPES = re.compile(r"(?:p|g|gr|dl|trn|inf|vt)\d")
 #: Clusters with more nodes of a type are not counted.
 _MAX_NODES = 10_000
 
@@ -624,7 +626,7 @@ def _node_types_offer(job: Job, resource: str) -> _Offer | None:
             settings.get(f"{prefix}{name}.{key}") for key in ("node_config.InstanceType", f"resources.{resource}")
         )
         machines = texts(machine.value) if machine is not None else ()
-        counted_by_ray = resource != "GPU" or not machines or any(map(_WITH_GPUS.match, machines))
+        counted_by_ray = resource != "GPU" or not machines or any(map(_GPU_MACHINE_TYPES.match, machines))
         is_head = any(texts(claim.value) == (name,) for key, claim in settings.items() if key == "head_node_type")
         each = number(f"resources.{resource}", None if counted_by_ray else 0)
         count = number("max_workers", 0 if is_head else None)

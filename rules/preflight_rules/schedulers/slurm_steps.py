@@ -27,9 +27,9 @@ from preflight.plugins.questions import LaunchQuestion, Stated, launches_with
 from preflight_rules.launches import certainly_one, certainly_several
 
 #: Values of --gpu-bind that give each task one GPU.
-_ONE_EACH = re.compile(r"(?:verbose,)?(?:single:1|per_task:1|closest)$")
+_ONE_GPU_PER_TASK = re.compile(r"(?:verbose,)?(?:single:1|per_task:1|closest)$")
 #: Frameworks that use the local rank as device index.
-_BY_LOCAL_RANK = ("--deepspeed", "--deepspeed_config", "--local_rank", "--local-rank")
+_LOCAL_RANK_FRAMEWORKS = ("--deepspeed", "--deepspeed_config", "--local_rank", "--local-rank")
 
 
 @rule(
@@ -103,7 +103,7 @@ def _binding_claims(job: Job, scope: Scope) -> tuple[Claim, ...]:
     if binding:
         found = texts(job_value(binding))
         undecided_verdict = any(isinstance(claim.value, Unresolved) for claim in binding)
-        return binding if undecided_verdict or (found and all(_ONE_EACH.match(text) for text in found)) else ()
+        return binding if undecided_verdict or (found and all(_ONE_GPU_PER_TASK.match(text) for text in found)) else ()
     each = job.setting("gpus_per_task", scope)
     return each if each and (certainly_one(job_value(each)) or not numbers(job_value(each))) else ()
 
@@ -193,7 +193,7 @@ def _lightning_devices(job: Job, scope: Scope) -> Claim | None:
 def _local_rank_user(job: Job, arguments: tuple[str | None, ...], scope: Scope) -> str:
     """Return the program that uses its local rank as device index, for display; empty if none is known."""
     for word in arguments:
-        if word is not None and word.partition("=")[0] in _BY_LOCAL_RANK:
+        if word is not None and word.partition("=")[0] in _LOCAL_RANK_FRAMEWORKS:
             return f"a program with `{word.partition('=')[0]}`"
     # A job that sets local ranks uses them as device indices.
     given = job.setting("env.LOCAL_RANK", scope)
@@ -249,12 +249,12 @@ class Step(NamedTuple):
 
 
 def steps(job: Job) -> Iterator[Step]:
-    """Yield the steps other than short utility commands (`CHORES`), in file order."""
+    """Return the steps other than short utility commands (`CHORES`), in file order."""
     return (step for step in _all_steps(job) if not _is_chore(step))
 
 
 def chores(job: Job) -> Iterator[Step]:
-    """Yield the steps that are short utility commands, in file order."""
+    """Return the steps that are short utility commands, in file order."""
     return filter(_is_chore, _all_steps(job))
 
 

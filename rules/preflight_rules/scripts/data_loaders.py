@@ -340,9 +340,9 @@ _FAULTS = {
 }
 _REMEDY = {
     "stream": "Divide in __iter__ by rank and by get_worker_info(), into parts of the same size.",
-    "loader": "Give it sampler=DistributedSampler(dataset) and call sampler.set_epoch(epoch).",
-    "paddle_loader": "Give it batch_sampler=paddle.io.DistributedBatchSampler(dataset, batch_size, shuffle=True).",
-    "webdataset": "Give nodesplitter=wds.split_by_node, or resampled=True with with_epoch(n).",
+    "loader": "Pass sampler=DistributedSampler(dataset) and call sampler.set_epoch(epoch).",
+    "paddle_loader": "Pass batch_sampler=paddle.io.DistributedBatchSampler(dataset, batch_size, shuffle=True).",
+    "webdataset": "Pass nodesplitter=wds.split_by_node, or resampled=True with with_epoch(n).",
     "hub": "Divide it by datasets.distributed.split_dataset_by_node(data, rank, world_size).",
 }
 
@@ -482,11 +482,11 @@ def _has_servers(job: Job, share: Claim) -> bool:
 
 
 #: Names of lists of files, and of the functions that divide them.
-_OF_FILES = re.compile(r"file|path|shard|part|data", re.IGNORECASE)
+_FILE_LIST_NAMES = re.compile(r"file|path|shard|part|data", re.IGNORECASE)
 
 
 def _is_of_files(claim: Claim) -> bool:
-    return _OF_FILES.search(claim.spelling.partition("[")[0]) is not None
+    return _FILE_LIST_NAMES.search(claim.spelling.partition("[")[0]) is not None
 
 
 @rule(
@@ -562,8 +562,8 @@ def batch_size_by_rank(job: Job) -> Iterator[Verdict]:
 
 
 _ORDERS = {
-    "no seed": "shuffles without a seed, so that each rank has another order",
-    "seed of each rank": "is shuffled with a seed that depends on the rank, so that each rank has another order",
+    "no seed": "shuffles without a seed, so that each rank has a different order",
+    "seed of each rank": "is shuffled with a seed that depends on the rank, so that each rank has a different order",
     "unsorted": "has the order of the file system, which may differ between nodes",
     "set": "has the order of a set, which differs between processes unless PYTHONHASHSEED is set",
 }

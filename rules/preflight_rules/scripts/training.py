@@ -325,7 +325,7 @@ def _judge_prepared(job: Job, subject: str, optimizer: Claim) -> Iterator[Verdic
 
 
 #: What a rank does under the condition, by kind of statement.
-_HOW_LEFT = {
+_EFFECT_BY_STATEMENT = {
     "break": "leaves the loop",
     "while": "leaves the loop",
     "for": "loops over its own data",
@@ -342,7 +342,7 @@ _REMEDIES = {
     " set_trigger() and check_trigger()).",
 }
 #: Quantities that show that a script is for several ranks.
-_OF_SEVERAL_RANKS = ("uses_ddp", "uses_fsdp", "training_framework", "backend")
+_MULTI_RANK_QUANTITIES = ("uses_ddp", "uses_fsdp", "training_framework", "backend")
 
 
 @rule(
@@ -387,7 +387,7 @@ def rank_local_exit_from_loop(job: Job) -> Iterator[Verdict]:
             yield unknown(subject, f"{quoted(joined_by[0])} may let the ranks end together", at=joined_by[0])
             continue
         is_layer = "layer" in texts(step.value)
-        what = "leaves out a layer" if is_layer else _HOW_LEFT.get(kind, "leaves the loop")
+        what = "leaves out a layer" if is_layer else _EFFECT_BY_STATEMENT.get(kind, "leaves the loop")
         what += "" if kind == "for" else " depending on its own value"
         waiting = "the exchange of gradients waits for the parameters of" if is_layer else "the others wait for it in"
         under = quoted(leaving) if kind in ("while", "for", "if") else f"`{kind}` under {quoted(leaving)}"
@@ -408,7 +408,7 @@ def rank_local_exit_from_loop(job: Job) -> Iterator[Verdict]:
     "collective-under-rank-condition",
     severity=Severity.ERROR,
     otherwise="no collective is under a condition on the rank",
-    passes_with=_OF_SEVERAL_RANKS,
+    passes_with=_MULTI_RANK_QUANTITIES,
 )
 def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
     """A collective is in a branch that only some ranks take.
@@ -468,8 +468,8 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
     for subject, call in stated(job, "collective_in_rank_loop"):
         yield not_on_several_ranks(job, subject, call) or failed(
             subject,
-            f"{quoted(call)} waits for every rank, but is in a loop over {quoted(call.because[0])}, which has"
-            " another number of steps on every rank: the longer loops wait for ranks that are done.",
+            f"{quoted(call)} waits for every rank, but is in a loop over {quoted(call.because[0])}, which has a "
+            f"different number of steps on each rank: the longer loops wait for ranks that are done.",
             at=call,
             also=((call.because[0], "depends on the rank"),),
             remedy="Give every rank the same number of steps.",
@@ -538,7 +538,7 @@ def _starts_several(job: Job, launch: Launch) -> bool:
     "collectives-ordered-by-rank",
     severity=Severity.ERROR,
     otherwise="no collective is under a condition on the rank",
-    passes_with=_OF_SEVERAL_RANKS,
+    passes_with=_MULTI_RANK_QUANTITIES,
 )
 def collectives_ordered_by_rank(job: Job) -> Iterator[Verdict]:
     """The two branches of a condition on the rank call different collectives, or the same ones in another order.
@@ -577,7 +577,7 @@ def collectives_ordered_by_rank(job: Job) -> Iterator[Verdict]:
     "group-destroyed-after-failure",
     severity=Severity.WARNING,
     otherwise="no group is destroyed after a failure",
-    passes_with=_OF_SEVERAL_RANKS,
+    passes_with=_MULTI_RANK_QUANTITIES,
     confidence=Confidence.MEDIUM,
 )
 def group_destroyed_after_failure(job: Job) -> Iterator[Verdict]:
@@ -627,7 +627,7 @@ def group_destroyed_after_failure(job: Job) -> Iterator[Verdict]:
     "step-failure-swallowed",
     severity=Severity.WARNING,
     otherwise="no loop continues after a failed step",
-    passes_with=_OF_SEVERAL_RANKS,
+    passes_with=_MULTI_RANK_QUANTITIES,
     confidence=Confidence.MEDIUM,
 )
 def step_failure_swallowed(job: Job) -> Iterator[Verdict]:
@@ -828,7 +828,7 @@ def every_step_profiled(job: Job) -> Iterator[Verdict]:
             subject,
             f"{joined(profiler.alternatives)} is on for every step of the training loop.",
             at=profiler,
-            remedy="Give it a schedule of some steps, or remove it from real runs.",
+            remedy="Give the profiler a schedule of some steps, or remove it from real runs.",
         )
 
 

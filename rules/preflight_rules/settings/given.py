@@ -138,7 +138,7 @@ class Given:
             if not self.complete or (self.keys.get(_CHECKPOINT) is not None and key in from_checkpoint(self.framework)):
                 raise UnknownValue(f"{key} may be given elsewhere")
             if _are_of_another_release(self.framework, tuple(self.keys)):
-                raise UnknownValue(f"{key} may have another name in the release that is used")
+                raise UnknownValue(f"{key} may have a different name in the release used")
             return None
         value = self._common_value((claim,))
         filled = any(each.startswith(f"{key}.") for each in self.keys)
@@ -238,7 +238,7 @@ class Given:
 #: Quantities of a program that starts the processes of its ranks.
 _STARTS_WORKERS = ("starts_processes", f"{SETTING_PREFIX}ray_trainer.{CALL}")
 #: Fewer settings that the table lacks are mistakes, or the program's own.
-_MANY = 5
+_MANY_UNKNOWN = 5
 
 
 @functools.lru_cache(maxsize=256)
@@ -249,7 +249,7 @@ def _are_of_another_release(name: str, keys: tuple[str, ...]) -> bool:
         return False
     stated = [key for key in keys if key not in (CALL, PARSER)]
     lacking = [key for key in stated if row_of(settings(name), key) is None]
-    return len(lacking) >= _MANY and 2 * len(lacking) > len(stated)
+    return len(lacking) >= _MANY_UNKNOWN and 2 * len(lacking) > len(stated)
 
 
 def with_settings(job: Job) -> list[str]:
@@ -400,7 +400,7 @@ def _is_complete(framework: str, keys: dict[str, Claim]) -> bool:
 
 
 def _variables(job: Job, scope: Scope) -> Iterator[tuple[str, Claim]]:
-    """Yield the variables with a single value, by name, except those that only a controller sets."""
+    """Return the variables with a single value, by name, except those that only a controller sets."""
     found: dict[str, list[Claim]] = {}
     for claim in job.environment(scope):
         name = claim.quantity.removeprefix(ENVIRONMENT_PREFIX)
@@ -457,7 +457,7 @@ def _section_path(name: str, claim: Claim, launch: Launch | None) -> str:
 
 
 #: Paddle's trainers, whose arguments have the names of those of transformers.
-_OF_PADDLE = ("paddlenlp", "paddleformers")
+_PADDLE_TRAINERS = ("paddlenlp", "paddleformers")
 
 
 def _is_program_of(name: str, launch: Launch | None) -> bool:
@@ -485,9 +485,9 @@ def _may_read_paddle(job: Job, keys: dict[str, Claim], launch: Launch | None) ->
 
 def _is_of_paddle(job: Job, scope: Scope, launch: Launch | None) -> bool:
     """Return whether a trainer other than that of transformers reads arguments of the same names."""
-    if any(_is_program_of(name, launch) for name in _OF_PADDLE):
+    if any(_is_program_of(name, launch) for name in _PADDLE_TRAINERS):
         return True
-    return any(job.about(f"{SETTING_PREFIX}{name}.{PARSER}", scope) for name in _OF_PADDLE)
+    return any(job.about(f"{SETTING_PREFIX}{name}.{PARSER}", scope) for name in _PADDLE_TRAINERS)
 
 
 def _takes_files(launch: Launch | None) -> bool:

@@ -190,37 +190,37 @@ class Setting(NamedTuple):
 def refused(setting: Setting, value: Plain) -> str:
     """Return a description of the expected value; empty if the framework accepts this one."""
     if value is None:
-        return "" if setting.nullable or not setting.kind else _named(setting)
+        return "" if setting.nullable or not setting.kind else _allowed_values_text(setting)
     if value in setting.words:
         return ""
     if setting.kind == "json":
-        return "" if _fits_schema(setting, value) else _named(setting)
+        return "" if _fits_schema(setting, value) else _allowed_values_text(setting)
     if setting.kind == "words":
         words = value.split() if isinstance(value, str) else value if isinstance(value, tuple) else (value,)
         known = isinstance(value, bool) or all(word in (*setting.choices, *setting.former) for word in words)
-        return "" if known or value == SECTION else _named(setting)
+        return "" if known or value == SECTION else _allowed_values_text(setting)
     if setting.kind == "names":
-        return "" if not isinstance(value, str) or value in setting.choices else _named(setting)
+        return "" if not isinstance(value, str) or value in setting.choices else _allowed_values_text(setting)
     if setting.kind == "lower":
         taken = value is False or (isinstance(value, str) and value.lower() in setting.choices)
-        return "" if taken else _named(setting)
+        return "" if taken else _allowed_values_text(setting)
     if setting.choices and setting.kind == "given":
-        return "" if str(value) in setting.choices and value is not True else _named(setting)
+        return "" if str(value) in setting.choices and value is not True else _allowed_values_text(setting)
     if setting.choices:
         # Whole numbers are converted before they are looked up.
         chosen = _number("int", value) if setting.kind == "int" else value
-        return "" if chosen in (*setting.choices, *setting.former) else _named(setting)
+        return "" if chosen in (*setting.choices, *setting.former) else _allowed_values_text(setting)
     number = _number(setting.kind, value)
     if setting.kind in ("int", "float"):
         if number is None or not _is_within_bounds(setting, number):
-            return _named(setting)
+            return _allowed_values_text(setting)
         return ""
     if isinstance(value, int | float | str) and setting.kind in ("whole", "number", "int_or_bool", "decimal"):
         outside = _is_of_kind(setting.kind, value) and not _is_within_bounds(setting, float(value))
         if outside:
-            return _named(setting)
+            return _allowed_values_text(setting)
     taken = _is_of_kind(setting.kind, value) or (bool(setting.also) and _is_of_kind(setting.also, value))
-    return "" if taken else _named(setting)
+    return "" if taken else _allowed_values_text(setting)
 
 
 def _json_types(value: Plain) -> tuple[str, ...]:
@@ -351,7 +351,7 @@ _NAMES_OF_TYPES = {
 }
 
 
-def _named(setting: Setting) -> str:
+def _allowed_values_text(setting: Setting) -> str:
     if setting.choices:
         return f"one of {', '.join(map(str, setting.choices))}"
     bounds = [
@@ -429,7 +429,7 @@ def every_refusal() -> tuple[Refusal, ...]:
 
 
 def _refusals(files: Iterable[dict[str, Any]], name: str) -> Iterator[Refusal]:
-    """Return the refusals of one framework in these files; for an empty name all, each under its first name."""
+    """Yield the refusals of one framework in these files; for an empty name all, each under its first name."""
     for code in (each for file in files for each in file["code"]):
         of = code["of"] if isinstance(code["of"], list) else [code["of"]]
         if name in of or not name:
@@ -444,7 +444,7 @@ def _refusal_files(name: str) -> list[dict[str, Any]]:
 
 
 def _expand_row(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Return the row itself, or one row for each of its `each` texts."""
+    """Yield the row itself, or one row for each of its `each` texts."""
     if "each" not in row:
         yield row
         return
@@ -577,14 +577,14 @@ def index(name: str) -> Index:
 
 
 #: Images of projects whose tags begin with a release, and their distribution.
-_IN_IMAGES = {
+_DISTRIBUTION_BY_IMAGE = {
     "rayproject/ray": "ray",
     "horovod/horovod": "horovod",
     "paddlepaddle/paddle": "paddlepaddle",
     "pytorch/pytorch": "torch",
     "tensorflow/tensorflow": "tensorflow",
 }
-_IMAGE = re.compile(rf"(?:\S+/)?({'|'.join(_IN_IMAGES)}):v?(\d+(?:\.\d+)+)(?![\w.])")
+_IMAGE = re.compile(rf"(?:\S+/)?({'|'.join(_DISTRIBUTION_BY_IMAGE)}):v?(\d+(?:\.\d+)+)(?![\w.])")
 
 
 def pinned(job: Job, name: str) -> str:
@@ -598,7 +598,7 @@ def pinned(job: Job, name: str) -> str:
         for quantity in ("container", "image_base", "pod_image")
         for claim in job.about(quantity)
         for text in texts(claim.value)
-        if (match := _IMAGE.match(text)) is not None and _IN_IMAGES[match[1]] in names
+        if (match := _IMAGE.match(text)) is not None and _DISTRIBUTION_BY_IMAGE[match[1]] in names
     }
     found = {
         match[2]

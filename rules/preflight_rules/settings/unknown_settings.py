@@ -250,7 +250,7 @@ def _judged_keys(
 
 
 def _accepted_names(parser: Parser, versions: dict[str, str]) -> Iterator[str]:
-    """Return the names that a parser accepts in these releases."""
+    """Yield the names that a parser accepts in these releases."""
     for taken in parser.tables:
         for row in taken.rows:
             if may_have(taken, row, versions[taken.distribution]):
@@ -400,7 +400,7 @@ def _is_set(place: Given, claim: Claim) -> bool:
 
 
 def _section_names(name: str, known: Keys, key: str, version: str) -> Iterator[str]:
-    """Return the names in a key's section in a release."""
+    """Yield the names in a key's section in a release."""
     section = canonical(_split_key(known, key)[0])
     for other, row in settings(name).items():
         above, last = _split_key(known, other)

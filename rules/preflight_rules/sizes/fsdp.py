@@ -204,7 +204,7 @@ _BARE_NUMBER = re.compile(r"[:=\s][\"']?[1-5][\"']?$")
 
 
 #: Settings that FSDP version 2 ignores.
-_OF_FIRST = ("fsdp_sharding_strategy",)
+_VERSION_1_SETTINGS = ("fsdp_sharding_strategy",)
 
 
 @rule("FSD006", "fsdp-word-unknown-or-misread", severity=Severity.ERROR, otherwise="there is no FSDP setting")
@@ -228,7 +228,7 @@ def fsdp_word_unknown_or_misread(job: Job) -> Iterator[Verdict]:
             for claim in job.setting(quantity, scope):
                 if not has_fsdp(job, scope) or (quantity == "fsdp_sharding_strategy" and claim.source == "trainer"):
                     continue
-                if quantity in _OF_FIRST and 2 in numbers(job_value(job.setting("fsdp_version", scope))):
+                if quantity in _VERSION_1_SETTINGS and 2 in numbers(job_value(job.setting("fsdp_version", scope))):
                     yield passed(subject)
                     continue
                 yield _word_verdict(subject, launch, claim, words)
@@ -257,7 +257,7 @@ def _word_verdict(subject: str, launch: Launch | None, claim: Claim, words: tupl
     return passed(subject) if found else unknown(subject, f"{quoted(claim)} in {where(claim)} is not text", at=claim)
 
 
-_BY_CLASS = "TRANSFORMER_BASED_WRAP"
+_CLASS_POLICY = "TRANSFORMER_BASED_WRAP"
 
 
 def _uses_fsdp(stated: Stated[Launch | None]) -> bool:
@@ -293,7 +293,11 @@ def fsdp_wrap_class_missing(question: SubjectQuestion) -> Verdict | None:
     """
     policies = question.claims
     job, scope, launch = question.of.job, question.of.scope, question.of.launch
-    if not is_value(policies[0], _BY_CLASS) or job.about("fsdp_layer_classes", scope) or _names_own_layers(job, scope):
+    if (
+        not is_value(policies[0], _CLASS_POLICY)
+        or job.about("fsdp_layer_classes", scope)
+        or _names_own_layers(job, scope)
+    ):
         return None
     if is_value(only_claim(job, "fsdp_version", scope), 2):
         return None

@@ -42,7 +42,7 @@ def _may_hide_options(arguments: tuple[str | None, ...]) -> bool:
     )
 
 
-def _stated(job: Job, launch: Launch, quantity: str) -> tuple[Claim, ...]:
+def _argument_claims(job: Job, launch: Launch, quantity: str) -> tuple[Claim, ...]:
     return strongest(c for c in job.about(quantity, launch.scope) if c.source == "arguments")
 
 
@@ -51,7 +51,7 @@ def _model_ranks(job: Job, launch: Launch) -> tuple[list[int], tuple[Claim, ...]
     claims: tuple[Claim, ...] = ()
     products = [1]
     for quantity in _PARALLEL:
-        found = _stated(job, launch, quantity)
+        found = _argument_claims(job, launch, quantity)
         if not found:
             if _may_hide_options(launch.arguments):
                 return [], claims, f"whether an unresolved argument gives the {quantity.replace('_', ' ')}"
@@ -145,7 +145,10 @@ def global_batch_not_divisible(job: Job) -> Iterator[Verdict]:
     is reported.
     """
     for launch in job.launches:
-        total, micro = _stated(job, launch, "train_batch_size"), _stated(job, launch, "micro_batch_size_per_gpu")
+        total, micro = (
+            _argument_claims(job, launch, "train_batch_size"),
+            _argument_claims(job, launch, "micro_batch_size_per_gpu"),
+        )
         if not _is_megatron(launch) or not total or not micro:
             continue
         if {"--decrease-batch-size-if-needed", "--rampup-batch-size"}.intersection(launch.arguments):
@@ -187,7 +190,7 @@ def _global_batch(job: Job, launch: Launch, total: tuple[Claim, ...], micro: tup
 
 
 #: Sizes that reduce the ranks that may share experts.
-_BESIDE = ("pipeline_parallel_size", "replicate_degree")
+_SIZES_BESIDE_EXPERTS = ("pipeline_parallel_size", "replicate_degree")
 _EXPERT_TENSOR = "--expert-tensor-parallel-size"
 #: Options that read the model's shape from elsewhere.
 _SHAPE_ELSEWHERE = ("--use-checkpoint-args", "--yaml-cfg", "--use-mp-args-from-checkpoint-args")
@@ -257,7 +260,7 @@ def _divided(job: Job, launch: Launch, shared: Claim, counts: tuple[int, ...]) -
         return unknown(launch.id, "the expert tensor parallel size is unknown", at=shared)
     group = ranks[0]
     beside: list[Claim] = []
-    for quantity in _BESIDE:
+    for quantity in _SIZES_BESIDE_EXPERTS:
         found = job.setting(quantity, launch.scope)
         sizes = numbers(job_value(found)) if found else (1,)
         if len(sizes) != 1 or sizes[0] < 1 or group % sizes[0]:

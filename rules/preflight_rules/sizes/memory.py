@@ -610,7 +610,7 @@ def gradients_travel_in_full_precision(job: Job) -> Iterator[Verdict]:
                 " the bytes.",
                 at=kinds[0],
                 also=((half[0], "16 bits"),),
-                remedy="Remove it, if the loss stays the same without it.",
+                remedy="Remove it if the loss stays the same without it.",
             )
         yield verdict or passed(subject)
 

@@ -26,7 +26,7 @@ _SOURCES = ("arguments", "gpt-neox", "lightning", "nanotron", "megatron-bridge",
 #: Sources of jobs that Megatron-LM itself runs.
 _MEGATRON = ("arguments", "lightning", "megatron-bridge")
 #: Trainers that load a model with its own configuration.
-_OF_MODELS = ("trainer",)
+_MODEL_TRAINERS = ("trainer",)
 #: Options that divide the layers unevenly.
 _UNEVEN = (
     "--decoder-first-pipeline-num-layers",
@@ -61,14 +61,14 @@ class Setup(NamedTuple):
 
     def claims(self, quantity: str) -> tuple[Claim, ...]:
         """Return this source's claims about a quantity. The command line also counts for its configuration."""
-        own = (self.source, "arguments", "model") if self.source in _OF_MODELS else (self.source, "arguments")
+        own = (self.source, "arguments", "model") if self.source in _MODEL_TRAINERS else (self.source, "arguments")
         return tuple(c for c in self.job.setting(quantity, self.scope) if c.source in own)
 
     @property
     def is_configured(self) -> bool:
         """Return whether a configuration of this source sets any of the sizes."""
         sizes = (*_SHAPE, "pipeline_parallel_size", "context_parallel_size", "micro_batch_size_per_gpu")
-        own = "model" if self.source in _OF_MODELS else self.source
+        own = "model" if self.source in _MODEL_TRAINERS else self.source
         return any(c.source == own for name in sizes for c in self.job.about(name, self.scope))
 
     def number(self, quantity: str) -> int | None:
@@ -176,7 +176,7 @@ def model_not_divisible_by_parallel_size(job: Job) -> Iterator[Verdict]:
             whole, part = setup.claims(demand.whole), setup.claims(demand.part)
             if not whole or not part or not demand.applies(setup):
                 continue
-            if setup.source in _OF_MODELS and not demand.of_models:
+            if setup.source in _MODEL_TRAINERS and not demand.of_models:
                 continue
             verdict = undecided(setup.subject, (*whole, *part), setup.launch)
             wholes, parts = numbers(job_value(whole)), numbers(job_value(part))
@@ -285,7 +285,7 @@ def connections_not_limited_to_one(job: Job) -> Iterator[Verdict]:
         if max(numbers(job_value(tensor)) or (1,)) <= 1 or (values and set(values) == {1}):
             yield passed(setup.subject)
             continue
-        shown = f"{quoted(connections[0])} sets another value" if connections else "the job does not set it"
+        shown = f"{quoted(connections[0])} sets a different value" if connections else "the job does not set it"
         yield failed(
             setup.subject,
             f"{quoted(tensor[0])} with {quoted(split[0])} needs CUDA_DEVICE_MAX_CONNECTIONS=1, and {shown}.",
@@ -444,8 +444,9 @@ def interleaved_pipeline_not_divisible(job: Job) -> Iterator[Verdict]:
             )
             milder = False
         elif isinstance(found, Pipeline) and found.micro_batches % many:
-            message = f"{found.micro_batches} micro-batches are not a multiple of the {many} stages"
-            f" ({placed(stages[0])})"
+            message = (
+                f"{found.micro_batches} micro-batches are not a multiple of the {many} stages ({placed(stages[0])})"
+            )
             milder = True
         else:
             yield passed(setup.subject)

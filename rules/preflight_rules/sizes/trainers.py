@@ -201,7 +201,7 @@ def deepspeed_and_fsdp_together(question: SubjectQuestion) -> Verdict | None:
 
 
 #: Usual names of scripts' own options: samples of one rank, and accumulated steps.
-_OF_ONE_RANK = re.compile(
+_RANK_OPTION_NAMES = re.compile(
     r"--(?:per[-_](?:device|gpu|replica|rank|card)[-_](?:train[-_])?batch[-_]?size"
     r"|(?:train[-_]|micro[-_])*batch[-_]?size[-_]per[-_](?:device|gpu|replica|rank|card))"
 )
@@ -267,7 +267,7 @@ def _script_factors(launch: Launch) -> dict[str, tuple[int, ...]]:
     for word, following in itertools.pairwise(words):
         name, equals, value = (word or "").partition("=")
         text = value if equals else (following or "")
-        for kind, pattern in (("micro", _OF_ONE_RANK), ("steps", _ADDED_UP)):
+        for kind, pattern in (("micro", _RANK_OPTION_NAMES), ("steps", _ADDED_UP)):
             if pattern.fullmatch(name) and is_whole_number(text):
                 found[kind] = (int(text),)
     return found
