@@ -46,9 +46,9 @@ _CHARTS = (
 
 #: Every function that reads what a run measured, for comparison with other runs.
 _MEASUREMENTS = (
-    "preflight_checks.charts.node_tables:of_nodes",
-    "preflight_checks.charts.link_matrices:of_links",
-    "preflight_checks.charts.rank_timelines:of_ranks",
+    "preflight_checks.charts.node_tables:measure_nodes",
+    "preflight_checks.charts.link_matrices:measure_links",
+    "preflight_checks.charts.rank_timelines:measure_ranks",
 )
 
 PACK = Pack(

@@ -119,13 +119,13 @@ async def frameworks(surroundings: Surroundings) -> Iterable[DoctorItem]:
 async def gpus(surroundings: Surroundings) -> Iterable[DoctorItem]:
     """Return the GPUs that NVML reports."""
     observed = await _run_probe([sys.executable, "-c", _PROBE, "preflight_checks.probes.gpus:gpus"], surroundings)
-    return [of_gpus(observed)]
+    return [gpu_item(observed)]
 
 
 async def tools(surroundings: Surroundings) -> Iterable[DoctorItem]:
     """Return the tools of the probes that are installed, searched for on the probes' own paths."""
     path = os.pathsep.join((surroundings.environment.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"))
-    return [of_tools({name: shutil.which(name, path=path) or "" for name in TOOLS})]
+    return [tools_item({name: shutil.which(name, path=path) or "" for name in TOOLS})]
 
 
 async def _run_probe(command: list[str], surroundings: Surroundings) -> Mapping[str, Any]:
@@ -183,7 +183,7 @@ def _describe(item: Framework) -> str:
     return f"{item.name} {item.version} ({cuda}; {', '.join(item.backends) or 'no backend'})"
 
 
-def of_gpus(observed: Mapping[str, Any]) -> DoctorItem:
+def gpu_item(observed: Mapping[str, Any]) -> DoctorItem:
     """Return the item for the result of the GPU probe."""
     lost = "the GPUs of this machine were not examined"
     if "value" not in observed:
@@ -230,7 +230,7 @@ def of_gpus(observed: Mapping[str, Any]) -> DoctorItem:
     )
 
 
-def of_tools(paths: Mapping[str, str]) -> DoctorItem:
+def tools_item(paths: Mapping[str, str]) -> DoctorItem:
     """Return the item for the installed tools, which shows the probes that would fail on this machine."""
     missing = [name for name, path in paths.items() if not path]
     installed = [name for name, path in paths.items() if path]

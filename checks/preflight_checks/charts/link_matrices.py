@@ -18,7 +18,7 @@ from preflight.model.job import Job
 from preflight.model.measurements import Measurements
 from preflight.model.recording import Facts, Fleet, Unavailable
 from preflight.plugins.claim_text import counted
-from preflight_checks.charts.node_tables import QUANTITIES, brief, of_each_node, sample_of, short
+from preflight_checks.charts.node_tables import QUANTITIES, brief, node_measurements, sample_of, short
 from preflight_checks.links.dial_requests import FREE, SPREAD
 from preflight_checks.links.fleet_comparison import JudgedDirection, Measurement, judged, measurements_of
 from preflight_checks.links.reachability import NOT_TRIED, DialEvidence, nodes_without_dial, reach
@@ -179,7 +179,7 @@ def _coverage_text(directions: Mapping[Pair, _Direction], fleet: Fleet) -> str:
     return f"measured between {pairs} of {len(fleet.nodes) * (len(fleet.nodes) - 1) // 2} pairs of nodes"
 
 
-def of_links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Measurements]:
+def measure_links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Measurements]:
     """Yield the measurements of each direction, and the median over the links of each node.
 
     Of two measurements of a link the better one counts, because the worse one was delayed by something else.
@@ -203,8 +203,8 @@ def of_links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Measurements]:
     }
     for what, values in (("bandwidth", bandwidth), ("latency", latency), ("lost_datagrams", lost)):
         yield from _pair_measurements(f"link_{what}", values)
-        yield from _node_measurements(f"node_{what}", values)
-    yield from _node_measurements("node_retransmits", resent)
+        yield from _node_medians(f"node_{what}", values)
+    yield from _node_medians("node_retransmits", resent)
 
 
 def _resent(item: Measurement) -> float | None:
@@ -221,6 +221,6 @@ def _pair_measurements(name: str, values: Mapping[Pair, float]) -> Iterator[Meas
         yield Measurements(QUANTITIES[name], nodes, tuple(values[pair] for pair in pairs), peers)
 
 
-def _node_measurements(name: str, values: Mapping[Pair, float]) -> Iterator[Measurements]:
+def _node_medians(name: str, values: Mapping[Pair, float]) -> Iterator[Measurements]:
     of_node = grouped((node, value) for pair, value in values.items() for node in pair)
-    return of_each_node(name, {node: statistics.median(of_node[node]) for node in sorted(of_node)})
+    return node_measurements(name, {node: statistics.median(of_node[node]) for node in sorted(of_node)})

@@ -253,8 +253,8 @@ def versions(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Table]:
 def _note(nodes: int, observed: Mapping[str, Installed], equal_count: int, more: int) -> str:
     if not observed:
         return f"Versions on {counted(nodes, 'node')}; versions that differ from most nodes are marked."
-    of_nodes = f"{len(observed)} of {counted(nodes, 'node')}"
-    summary = f"{counted(equal_count, 'further package')} of {of_nodes} are the same everywhere"
+    reporting = f"{len(observed)} of {counted(nodes, 'node')}"
+    summary = f"{counted(equal_count, 'further package')} of {reporting} are the same everywhere"
     if more > 0:
         summary += f", {more} more differ and are not listed"
     elif len({value.digest for value in observed.values()}) > 1 and not _lists_all(observed):
@@ -365,14 +365,14 @@ _RDMA_COUNTERS = {
 }
 
 
-def of_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Measurements]:
+def measure_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Measurements]:
     """Yield the measurements of each node alone. A quantity that no node reports is left out."""
     records = [record for record in fleet.records if not record.problem]
-    yield from of_each_node("agent_round_trip", {record.node.name: record.round_trip_s for record in records})
+    yield from node_measurements("agent_round_trip", {record.node.name: record.round_trip_s for record in records})
     offsets = {record.node.name: record.clock_offset_s for record in records if record.clock_offset_s is not None}
-    yield from of_each_node("clock_offset", {node: abs(offset) for node, offset in offsets.items()})
+    yield from node_measurements("clock_offset", {node: abs(offset) for node, offset in offsets.items()})
     killed = {node: value.killed_for_memory for node, value in facts.observed(machine).items()}
-    yield from of_each_node("processes_killed_for_memory", killed)
+    yield from node_measurements("processes_killed_for_memory", killed)
     yield from _gpu_measurements(facts)
     yield from _nic_measurements(job, facts)
 
@@ -385,22 +385,24 @@ def _gpu_measurements(facts: Facts) -> Iterator[Measurements]:
         if value.gpus and not value.problem and not any(gpu.problem for gpu in value.gpus)
     }
     for name, read in _GPU_COUNTERS.items():
-        yield from of_each_node(name, {node: _sum([read(gpu) for gpu in cards]) for node, cards in answered.items()})
+        yield from node_measurements(
+            name, {node: _sum([read(gpu) for gpu in cards]) for node, cards in answered.items()}
+        )
     for name, (value_of, worst) in _GPU_GAUGES.items():
         found = {node: [value_of(gpu) for gpu in cards] for node, cards in answered.items()}
         known = {node: [v for v in values if v is not None] for node, values in found.items() if None not in values}
-        yield from of_each_node(name, {node: worst(values) for node, values in known.items()})
+        yield from node_measurements(name, {node: worst(values) for node, values in known.items()})
 
 
 def _nic_measurements(job: Job, facts: Facts) -> Iterator[Measurements]:
     states = {node: state for node, (_, state) in states_in_use(job, facts).items()}
-    yield from of_each_node("nic_carrier_changes", {node: state.carrier_changes for node, state in states.items()})
+    yield from node_measurements("nic_carrier_changes", {node: state.carrier_changes for node, state in states.items()})
     errors = {
         node: sum(count for name, count in state.counters.items() if name.endswith("_errors"))
         for node, state in states.items()
         if any(name.endswith("_errors") for name in state.counters)
     }
-    yield from of_each_node("nic_errors", errors)
+    yield from node_measurements("nic_errors", errors)
     devices = {
         node: value.devices
         for node, value in facts.observed(rdma).items()
@@ -411,7 +413,7 @@ def _nic_measurements(job: Job, facts: Facts) -> Iterator[Measurements]:
             node: [port.counters[counter] for device in found for port in device.ports if counter in port.counters]
             for node, found in devices.items()
         }
-        yield from of_each_node(name, {node: sum(values) for node, values in counts.items() if values})
+        yield from node_measurements(name, {node: sum(values) for node, values in counts.items() if values})
 
 
 def _sum(values: list[int | None]) -> int | None:
@@ -419,7 +421,7 @@ def _sum(values: list[int | None]) -> int | None:
     return sum(known) if len(known) == len(values) else None
 
 
-def of_each_node(name: str, values: Mapping[str, float | None]) -> Iterator[Measurements]:
+def node_measurements(name: str, values: Mapping[str, float | None]) -> Iterator[Measurements]:
     """Yield the known values of a quantity of nodes, if there are any."""
     found = {node: float(value) for node, value in values.items() if value is not None}
     if found:

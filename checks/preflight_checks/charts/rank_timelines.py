@@ -11,7 +11,7 @@ from preflight.model.charts import Bar, Bars, Lane, Span, Timeline
 from preflight.model.job import Job
 from preflight.model.measurements import Measurements
 from preflight.model.recording import FactRecord, Facts, Fleet, Observed
-from preflight_checks.charts.node_tables import of_each_node, sample_of, short
+from preflight_checks.charts.node_tables import node_measurements, sample_of, short
 from preflight_checks.smoke.collective_speed import MIN_RANKS, Paces, Straggler, computing, paces_of
 from preflight_checks.smoke.server_run import group_of
 from reference_trainer.collective.rank import RankReport
@@ -155,9 +155,9 @@ def _paces(job: Job, facts: Facts) -> Paces:
     return paces_of((row.node, row.fact.value) for row in seen if isinstance(row.fact, Observed))
 
 
-def of_ranks(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Measurements]:
+def measure_ranks(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Measurements]:
     """Return the time that the slowest rank of each node takes for the same work without communication."""
     slowest: dict[str, float] = {}
     for node, seconds in pace_of_ranks(job, facts):
         slowest[node] = max(seconds, slowest.get(node, 0.0))
-    return of_each_node("rank_pace", dict(sorted(slowest.items())))
+    return node_measurements("rank_pace", dict(sorted(slowest.items())))

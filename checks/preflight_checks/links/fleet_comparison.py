@@ -222,7 +222,7 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
 
 def suspects(seen: Mapping[Pair, Sequence[Measurement]], facts: Facts) -> dict[Pair, tuple[str, ...]]:
     """Return the outliers of the first measurement, by direction."""
-    common, cards = of_fleet(facts)
+    common, cards = values_and_cards(facts)
     found: dict[Pair, tuple[str, ...]] = {}
     for pair, several in seen.items():
         if several[0].number == 1:
@@ -303,7 +303,7 @@ class Cards:
 
 
 @memoize
-def of_fleet(facts: Facts) -> tuple[FleetValues, Cards]:
+def values_and_cards(facts: Facts) -> tuple[FleetValues, Cards]:
     """Return the fleet's usual values and its network cards."""
     seen = measurements_of(facts)
     cards = Cards(seen)
@@ -328,7 +328,7 @@ class JudgedDirection:
 def judged(facts: Facts) -> tuple[JudgedDirection, ...]:
     """Return the judgement of every measured direction, without faults that a second measurement did not confirm."""
     seen = measurements_of(facts)
-    common, cards = of_fleet(facts)
+    common, cards = values_and_cards(facts)
     found: list[JudgedDirection] = []
     for pair, several in sorted(seen.items()):
         held = [set(faults_in(item, common, cards)) for item in several]
@@ -452,7 +452,7 @@ def find(
 
     Inconclusive links count neither for nor against a node.
     """
-    every, (common, cards) = judged(facts), of_fleet(facts)
+    every, (common, cards) = judged(facts), values_and_cards(facts)
     decided = [item for item in every if not {*kinds} & {*item.inconclusive, *item.unconfirmed}]
     bad = [item for item in decided if is_bad(item)]
     if not bad:

@@ -30,10 +30,10 @@ from preflight_checks.links.fleet_comparison import (
     link_check,
     load_of,
     measurements_of,
-    of_fleet,
     some_measured,
     subject,
     times,
+    values_and_cards,
 )
 from preflight_checks.network.nic_health import states_in_use
 from preflight_checks.plans import missing_facts, multi_node, no_requests, only_if, warning_check
@@ -458,7 +458,7 @@ def fabric_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     subject_text = "bandwidth of the fabric"
     if not (yield from some_measured(fleet, facts, subject_text)):
         return
-    cards = of_fleet(facts)[1]
+    cards = values_and_cards(facts)[1]
     first = [several[0] for several in measurements_of(facts).values()]
     stated = [(look, rate, card) for look in first if (rate := look.rate_mbps) and (card := cards.expected_mbps(look))]
     idle = [item for item in stated if item[0].busy("slow") <= BUSY]

@@ -19,10 +19,10 @@ from preflight_rules.launches import ranks_started
 from preflight_rules.settings.tables import (
     ENVIRONMENT,
     SBATCH,
+    alias_names,
     framework,
     from_checkpoint,
     full_name,
-    named_as,
     reads,
     row_of,
     settings,
@@ -259,7 +259,7 @@ def with_settings(job: Job) -> list[str]:
         there.add(ENVIRONMENT)
     if job.about("batch_directive"):
         there.add(SBATCH)
-    there.update([other for name in there for other in named_as(name)])
+    there.update([other for name in there for other in alias_names(name)])
     return sorted(name for name in there if framework(name) is not None)
 
 

@@ -88,7 +88,7 @@ def distributions(name: str) -> tuple[str, ...]:
 
 
 @functools.cache
-def named_as(name: str) -> tuple[str, ...]:
+def alias_names(name: str) -> tuple[str, ...]:
     """Return the frameworks whose settings are those of another one."""
     rows = table("frameworks")["framework"]
     return tuple(each for row in rows if row.get("named") == name for each in row["names"])

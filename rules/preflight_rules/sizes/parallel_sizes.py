@@ -583,7 +583,7 @@ class _Constraint:
     excludes: Mapping[str, Plain] = field(default_factory=dict)
     computed: Mapping[str, str] = field(default_factory=dict)
 
-    def with_computed(self, numbers_of: dict[str, int]) -> dict[str, int]:
+    def sizes_with_computed(self, numbers_of: dict[str, int]) -> dict[str, int]:
         """Return the given numbers and those computed from them."""
         known = dict(numbers_of)
         for name, expression in self.computed.items():
@@ -647,7 +647,7 @@ def _judge_constraint(job: Job, launch: Launch, constraint: _Constraint) -> Verd
         if not sizes or min(sizes) < 1:
             return unknown(subject, f"{quantity} is not a positive number", at=every[0])
         combinations.append([(quantity, size) for size in sizes])
-    tried = [constraint.with_computed(dict(each)) for each in itertools.product(*combinations)]
+    tried = [constraint.sizes_with_computed(dict(each)) for each in itertools.product(*combinations)]
     if any(holds(constraint.holds, each.__getitem__) for each in tried):
         return passed(subject)
     first = claims[constraint.quantities[0]][0]
