@@ -28,7 +28,7 @@ _SYMPTOMS = tuple(
     )
 )
 
-#: What `preflight doctor` examines on the machine it runs on.
+#: The items that `preflight doctor` examines on its own machine.
 _DOCTOR = ("preflight_checks.doctor:frameworks", "preflight_checks.doctor:gpus", "preflight_checks.doctor:tools")
 
 #: Every function that makes charts of the measurements, in the order in which a report shows them.
@@ -46,9 +46,9 @@ _CHARTS = (
 
 #: Every function that reads what a run measured, for comparison with other runs.
 _MEASUREMENTS = (
-    "preflight_checks.charts.node_tables:of_nodes",
-    "preflight_checks.charts.link_matrices:of_links",
-    "preflight_checks.charts.rank_timelines:of_ranks",
+    "preflight_checks.charts.node_tables:measure_nodes",
+    "preflight_checks.charts.link_matrices:measure_links",
+    "preflight_checks.charts.rank_timelines:measure_ranks",
 )
 
 PACK = Pack(

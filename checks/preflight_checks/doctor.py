@@ -98,7 +98,7 @@ class Interpreter:
 
 
 async def frameworks(surroundings: Surroundings) -> Iterable[DoctorItem]:
-    """The frameworks of each Python that ranks might use."""
+    """Return the frameworks of each Python that ranks might use."""
     limiter = anyio.CapacityLimiter(_MAX_PARALLEL)
     found: dict[tuple[str, str], Mapping[str, Any]] = {}
 
@@ -117,19 +117,19 @@ async def frameworks(surroundings: Surroundings) -> Iterable[DoctorItem]:
 
 
 async def gpus(surroundings: Surroundings) -> Iterable[DoctorItem]:
-    """The GPUs that NVML reports."""
+    """Return the GPUs that NVML reports."""
     observed = await _run_probe([sys.executable, "-c", _PROBE, "preflight_checks.probes.gpus:gpus"], surroundings)
-    return [of_gpus(observed)]
+    return [gpu_item(observed)]
 
 
 async def tools(surroundings: Surroundings) -> Iterable[DoctorItem]:
-    """Which tools of the probes are installed, searched for on the probes' own paths."""
+    """Return the tools of the probes that are installed, searched for on the probes' own paths."""
     path = os.pathsep.join((surroundings.environment.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"))
-    return [of_tools({name: shutil.which(name, path=path) or "" for name in TOOLS})]
+    return [tools_item({name: shutil.which(name, path=path) or "" for name in TOOLS})]
 
 
 async def _run_probe(command: list[str], surroundings: Surroundings) -> Mapping[str, Any]:
-    """The JSON that a process printed last, or why there is none, as `problem`."""
+    """Return the JSON that a process printed last, or the failure as `problem`."""
     try:
         ran = await run_tool(command, deadline_s=surroundings.deadline_s, environment=surroundings.environment)
     except ExecutorError as error:
@@ -154,7 +154,7 @@ def interpreter(path: str, observed: Mapping[str, Mapping[str, Any]]) -> Interpr
 
 
 def training_item(interpreter: Interpreter) -> DoctorItem:
-    """The item that shows whether the smoke run could train with this interpreter."""
+    """Return the item that shows whether the smoke run could train with this interpreter."""
     installed = [item for item in interpreter.frameworks if item.version]
     observed = "; ".join(
         (f"Python {interpreter.python or 'of unknown version'}", *map(_describe, interpreter.frameworks))
@@ -183,8 +183,8 @@ def _describe(item: Framework) -> str:
     return f"{item.name} {item.version} ({cuda}; {', '.join(item.backends) or 'no backend'})"
 
 
-def of_gpus(observed: Mapping[str, Any]) -> DoctorItem:
-    """The item for the result of the GPU probe."""
+def gpu_item(observed: Mapping[str, Any]) -> DoctorItem:
+    """Return the item for the result of the GPU probe."""
     lost = "the GPUs of this machine were not examined"
     if "value" not in observed:
         late = bool(observed.get("late"))
@@ -230,8 +230,8 @@ def of_gpus(observed: Mapping[str, Any]) -> DoctorItem:
     )
 
 
-def of_tools(paths: Mapping[str, str]) -> DoctorItem:
-    """The item for the installed tools. They show what a check of this machine would miss."""
+def tools_item(paths: Mapping[str, str]) -> DoctorItem:
+    """Return the item for the installed tools, which shows the probes that would fail on this machine."""
     missing = [name for name, path in paths.items() if not path]
     installed = [name for name, path in paths.items() if path]
     observed = f"{', '.join(installed) or 'none'}; missing: {', '.join(missing) or 'none'}"

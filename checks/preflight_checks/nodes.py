@@ -79,7 +79,7 @@ def _node_text(record: NodeRecord) -> str:
     return f"{node.name} (at {node.address})" if node.address not in ("", node.name) else node.name
 
 
-#: What the agent, or Python in a probe, reports on a node that cannot start processes or threads.
+#: The report of the agent, or of Python in a probe, on a node that cannot start processes or threads.
 _NO_PROCESS = re.compile(r"cannot start a process|can't start new thread|Resource temporarily unavailable")
 #: Kinds of missing facts that are not an answer of the node. The others say that something is not there, not permitted,
 #: or depends on something else.
@@ -142,7 +142,7 @@ def node_not_examined(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
                     name,
                 ),
                 remedy=f"Look at pids.max of the session's control group, `ulimit -u -n` and "
-                f"/proc/sys/kernel/threads-max on {name}, and end what fills them.",
+                f"/proc/sys/kernel/threads-max on {name}, and end the processes that use them up.",
             )
         else:
             reason = f"{share} were not answered: {missing[0].reason}"

@@ -1,4 +1,4 @@
-"""What most checks share: which facts they request from which nodes, and when they cannot or need not judge them."""
+"""Helpers of most checks: the facts requested from each node, and the cases where these are missing or irrelevant."""
 
 from __future__ import annotations
 
@@ -34,49 +34,49 @@ warning_check = functools.partial(check, severity=Severity.WARNING, confidence=C
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A plan that knows its probes, so that a check need not name them again."""
+    """A plan that knows its probes, so that a check does not name them again."""
 
     probes: tuple[Callable[..., object], ...]
     requests: PlanRequests
 
     def __call__(self, job: Job, fleet: Fleet, facts: Facts) -> Iterable[Request]:
-        """The requests for this job and these nodes."""
+        """Return the requests for this job and these nodes."""
         return self.requests(job, fleet, facts)
 
 
 def requests_for(*probes: Callable[..., object]) -> Callable[[PlanRequests], Plan]:
-    """Decorator of a plan: the probes that its requests name."""
+    """Decorate a plan with the probes that its requests use."""
     return lambda requests: Plan(probes, requests)
 
 
 def multi_node(job: Job, fleet: Fleet) -> bool:
-    """The condition that the job runs on several machines."""
+    """Return the condition that the job runs on several machines."""
     return is_multi_node(fleet)
 
 
 def several_nodes(job: Job, fleet: Fleet) -> bool:
-    """The condition that the job has several nodes, even if all of them are one machine."""
+    """Return the condition that the job has several nodes, even if all of them are one machine."""
     return len(fleet.nodes) > 1
 
 
 def has_launches(job: Job, fleet: Fleet) -> bool:
-    """The condition that the job's files start ranks."""
+    """Return the condition that the job's files start ranks."""
     return bool(job.launches)
 
 
 def requests_gpus(job: Job, fleet: Fleet) -> bool:
-    """The condition that the job needs GPUs."""
+    """Return the condition that the job needs GPUs."""
     return bool(gpu_claims(job))
 
 
 def all_of(*conditions: Condition) -> Condition:
-    """The condition that all of these hold."""
+    """Return the condition that all of these hold."""
     return lambda job, fleet: all(condition(job, fleet) for condition in conditions)
 
 
 @requests_for()
 def no_requests(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    """The plan of a check that needs no facts from the nodes."""
+    """Yield the plan of a check that needs no facts from the nodes."""
     yield from ()
 
 
@@ -90,13 +90,13 @@ def on_every_node(
     required: bool = False,
     deadline_s: float = 5.0,
 ) -> Plan:
-    """A plan that requests these probes from every node that was reached, node by node.
+    """Return a plan that requests these probes from every reached node, node by node.
 
     Args:
-        params: what the probes are called with; a function where it depends on the job.
+        params: the probes' parameters; a function where they depend on the job.
         when: requests nothing unless this condition holds.
         because: the claims that the requests cite.
-        needed_by: the same, and nothing is requested when there are no such claims.
+        needed_by: like `because`, but without such claims nothing is requested.
         context, required, deadline_s: as in `Request`.
     """
     claims_of = needed_by or because
@@ -124,7 +124,7 @@ def on_every_node(
 
 
 def combined(*plans: Plan, when: Condition | None = None) -> Plan:
-    """A plan that makes the requests of all these plans, in this order, if `when` holds."""
+    """Return a plan that makes the requests of all these plans, in this order, if `when` holds."""
 
     def plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
         if when is None or when(job, fleet):
@@ -135,9 +135,9 @@ def combined(*plans: Plan, when: Condition | None = None) -> Plan:
 
 
 def given(gate: Gate[T]) -> Callable[[JudgeGiven[T]], JudgeFacts]:
-    """Decorator of a judgement that gets what `gate` returns as its last argument.
+    """Decorate a judgement with `gate`, whose result becomes the last argument.
 
-    Without it, the verdicts of the gate are all.
+    Without a result, only the gate's verdicts are yielded.
     """
 
     def decorate(judge: JudgeGiven[T]) -> JudgeFacts:
@@ -153,7 +153,7 @@ def given(gate: Gate[T]) -> Callable[[JudgeGiven[T]], JudgeFacts]:
 
 
 def only_if(condition: Condition, subject: str, otherwise: str) -> Callable[[JudgeFacts], JudgeFacts]:
-    """Decorator of a judgement that applies if this condition holds; `otherwise` says why it does not."""
+    """Decorate a judgement that applies only if this condition holds; `otherwise` explains why it does not."""
 
     def decorate(judge: JudgeFacts) -> JudgeFacts:
         @functools.wraps(judge)
@@ -169,20 +169,20 @@ def only_if(condition: Condition, subject: str, otherwise: str) -> Callable[[Jud
 
 
 def missing_facts(facts: Facts, probe: Callable[..., object], subject: str) -> Iterator[Verdict]:
-    """One `unknown` for each reason why `probe` has no fact about some nodes, with the names of those nodes."""
+    """Yield one `unknown` per reason why `probe` has no fact about some nodes, with their names."""
     missing = grouped((why.reason, node) for node, why in facts.missing(probe))
     for reason, nodes in missing.items():
         yield unknown(f"{subject} on {fold(nodes)}", reason, nodes=nodes)
 
 
 def known_facts(facts: Facts, probe: Callable[..., T], subject: str) -> Generator[Verdict, None, dict[str, T]]:
-    """The values of `probe` by node; yields `missing_facts` for the other nodes."""
+    """Return the values of `probe` by node; yield `missing_facts` for the other nodes."""
     yield from missing_facts(facts, probe, subject)
     return facts.observed(probe)
 
 
 def facts_about(facts: Facts, probe: Callable[..., T], **params: object) -> tuple[dict[str, T], dict[str, Unavailable]]:
-    """The values of `probe` by node for the requests with these parameters, and the reasons where there is none."""
+    """Return the values of `probe` by node for the requests with these parameters, and the reasons for missing ones."""
     observed: dict[str, T] = {}
     missing: dict[str, Unavailable] = {}
     for seen in facts.each(probe):
@@ -199,7 +199,7 @@ def facts_about(facts: Facts, probe: Callable[..., T], **params: object) -> tupl
 
 
 def table(name: str) -> dict[str, Any]:
-    """The parsed contents of `data/NAME.toml`."""
+    """Return the parsed contents of `data/NAME.toml`."""
     return toml.beside(__file__, f"data/{name}.toml")
 
 
@@ -224,7 +224,7 @@ class Group:
 
 @functools.cache
 def group_of(name: str, values: frozenset[str] = frozenset()) -> Group | None:
-    """The first group with a pattern that matches `name`, and that holds one of its values; None if there is none."""
+    """Return the first group with a pattern that matches `name` and one of its values; None if there is none."""
     for group in groups():
         if group.values and group.values.isdisjoint(value.upper() for value in values):
             continue
@@ -234,14 +234,14 @@ def group_of(name: str, values: frozenset[str] = frozenset()) -> Group | None:
 
 
 def default_of(name: str) -> str | None:
-    """The value that the reader of `name` uses if it is not set, or None if unknown."""
+    """Return the value that the reader of `name` uses if it is not set, or None if unknown."""
     found = table("environment")["defaults"].get(name)
     return None if found is None else str(found)
 
 
 @functools.cache
 def groups() -> tuple[Group, ...]:
-    """All groups, in order of precedence."""
+    """Return all groups, in order of precedence."""
     return tuple(
         Group(
             row["kind"],
@@ -260,24 +260,24 @@ MIB, GIB, TIB = 2**20, 2**30, 2**40
 
 
 def ranks_of_node(job: Job) -> tuple[int, tuple[Claim, ...]]:
-    """The number of ranks on each node, with the claims that state it; 1 if none does."""
+    """Return the number of ranks on each node, with the claims that state it; 1 if none does."""
     return largest(job, "processes_per_node") or largest(job, "tasks_per_node") or (1, ())
 
 
 def workers_of_rank(job: Job) -> tuple[int, tuple[Claim, ...]]:
-    """The number of data loader workers of each rank, with the claims that state it."""
+    """Return the number of data loader workers of each rank, with the claims that state it."""
     return largest(job, "dataloader_workers") or (0, ())
 
 
 def processes_of_node(job: Job) -> tuple[int, tuple[Claim, ...]]:
-    """The number of ranks of a node plus their loader workers, with the claims that state it."""
+    """Return the number of ranks of a node plus their loader workers, with the claims that state it."""
     ranks, claims = ranks_of_node(job)
     workers, more = workers_of_rank(job)
     return ranks * (1 + workers), (*claims, *more)
 
 
 def world_of(job: Job, fleet: Fleet) -> tuple[int, tuple[Claim, ...]]:
-    """The number of ranks of the job: as stated, else ranks per node times nodes."""
+    """Return the number of ranks of the job: as stated, else ranks per node times nodes."""
     stated = largest(job, "world_size")
     if stated is not None:
         return stated
@@ -286,12 +286,12 @@ def world_of(job: Job, fleet: Fleet) -> tuple[int, tuple[Claim, ...]]:
 
 
 def known(value: int | None) -> float:
-    """A limit as a number that compares; None means unlimited."""
+    """Return a limit as a comparable number; None means unlimited."""
     return float("inf") if value is None else value
 
 
 def size(value: float | None) -> str:
-    """`64 MiB`, `1.5 GiB`, `unlimited`."""
+    """Format bytes as `64 MiB`, `1.5 GiB` or `unlimited`."""
     if value is None or value == float("inf"):
         return "unlimited"
     if value >= GIB:
@@ -301,7 +301,7 @@ def size(value: float | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Split(Generic[T]):
-    """The most common value, the nodes with another, and whether more than half of the nodes have the common one."""
+    """The most common value, the nodes with other values, and whether more than half of the nodes share the first."""
 
     common: T
     agreeing: tuple[str, ...]
@@ -321,7 +321,9 @@ class Split(Generic[T]):
 
 
 def split(values: Mapping[str, T]) -> Split[T] | None:
-    """The values divided into common and odd ones; None without values. In a tie, the first node's value is common."""
+    """Return the values divided into common and odd ones; None without values. In a tie, the first node's value is
+    common.
+    """
     if not values:
         return None
     counts = Counter(values.values())
@@ -337,7 +339,7 @@ _LEADING = re.compile(r"\d{1,9}(?:\.\d{1,9}){0,9}")
 
 @functools.lru_cache(maxsize=1024)
 def version_of(text: str) -> Version:
-    """The version; for a text that is not a version the numbers at its start, or 0 if it has none."""
+    """Return the version. For other texts, return the numbers at their start, or 0 without one."""
     try:
         return Version(text)
     except InvalidVersion:
@@ -346,11 +348,11 @@ def version_of(text: str) -> Version:
 
 
 def minor_of(text: str) -> tuple[int, int]:
-    """The major and minor number."""
+    """Return the major and minor number."""
     version = version_of(text)
     return version.major, version.minor
 
 
 def short_version(text: str) -> str:
-    """`2.4` of `2.4.1+cu124`."""
+    """Return `2.4` for `2.4.1+cu124`."""
     return ".".join(map(str, minor_of(text)))

@@ -1,4 +1,4 @@
-"""What a job requires of its nodes, as its claims state it, and the nodes of a fleet by name and address."""
+"""A job's requirements for its nodes, as stated by its claims, and the nodes of a fleet by name and address."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _NUMBERED = re.compile(r"[A-Za-z][A-Za-z0-9-]*[0-9]", re.ASCII)
 
 
 def named(fleet: Fleet, host: str) -> Node | None:
-    """The node with this name, short name or address."""
+    """Return the node with this name, short name or address."""
     wanted = host.rstrip(".").lower()
-    whole, short = _by_name(fleet)
+    whole, short = _nodes_by_name(fleet)
     found = whole.get(wanted)
     if found is not None or is_literal(host):
         return found
@@ -38,8 +38,8 @@ def named(fleet: Fleet, host: str) -> Node | None:
 
 
 @memoize
-def _by_name(fleet: Fleet) -> tuple[dict[str, Node], dict[str, list[Node]]]:
-    """The nodes by name and address, and by short name. Memoized: callers look up every node of a large fleet."""
+def _nodes_by_name(fleet: Fleet) -> tuple[dict[str, Node], dict[str, list[Node]]]:
+    """Return the nodes by name and address, and by short name. Memoized, because callers look up every node."""
     whole: dict[str, Node] = {}
     short: dict[str, list[Node]] = {}
     for node in fleet.nodes:
@@ -50,31 +50,31 @@ def _by_name(fleet: Fleet) -> tuple[dict[str, Node], dict[str, list[Node]]]:
 
 
 def unreached(fleet: Fleet) -> tuple[str, ...]:
-    """The nodes without an agent, which NOD001 reports."""
+    """Return the nodes without an agent, which NOD001 reports."""
     return tuple(record.node.name for record in fleet.records if record.problem)
 
 
 def is_single_machine(fleet: Fleet) -> bool:
-    """Whether all nodes are processes of this machine."""
+    """Return whether all nodes are processes of this machine."""
     return bool(fleet.nodes) and all(is_loopback(node.address or "-") for node in fleet.nodes)
 
 
 def nodes_share_machine(fleet: Fleet) -> bool:
-    """Whether several "nodes" are processes of one machine, as with `--on local`.
+    """Return whether several "nodes" are processes of one machine, as with `--on local`.
 
-    The names of the job's nodes and of this machine then mean nothing.
+    The job's node names and this machine's name then mean nothing.
     """
     return len(fleet.nodes) > 1 and is_single_machine(fleet)
 
 
 def is_multi_node(fleet: Fleet) -> bool:
-    """Whether the job runs on several machines, as far as known."""
+    """Return whether the job runs on several machines, as far as known."""
     return len(fleet.nodes) > 1 and not nodes_share_machine(fleet)
 
 
 @functools.lru_cache(_ADDRESSES)
 def literal(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The address in `host`, or None for a name."""
+    """Return the address in `host`, or None for a name."""
     try:
         return ipaddress.ip_address(host)
     except ValueError:
@@ -82,12 +82,14 @@ def literal(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def is_literal(host: str) -> bool:
-    """Whether `host` is an address, not a name."""
+    """Return whether `host` is an address, not a name."""
     return literal(host) is not None
 
 
 def fold(names: Iterable[str], limit: int = 8) -> str:
-    """Names for display: all of a few, a range such as `node[1-9]`, or the first ones and the number of the rest."""
+    """Return names for display: all of a few, a range such as `node[1-9]`, or the first ones and the number of the
+    rest.
+    """
     listed = list(dict.fromkeys(names))
     if _LISTED < len(listed) <= _MAX_FOLDED and all(_NUMBERED.fullmatch(name) for name in listed):
         text = folded(listed)
@@ -130,7 +132,7 @@ class Endpoint:
 
 @memoize
 def store_endpoints(job: Job) -> tuple[Endpoint, ...]:
-    """The endpoints where the ranks of each launch meet, without duplicates.
+    """Return the endpoints where the ranks of each launch meet, without duplicates.
 
     torchrun ignores `--master_addr` once `--rdzv_endpoint` is given, so that one is read first. Etcd endpoints are
     outside the job's nodes and are left out, as is `--standalone`.
@@ -169,13 +171,13 @@ def _store_endpoint(job: Job, scope: Scope) -> Endpoint | None:
 
 
 def store_claims(job: Job) -> tuple[Claim, ...]:
-    """The claims that name the endpoints where the ranks meet."""
+    """Return the claims that name the endpoints where the ranks meet."""
     return tuple(claim for endpoint in store_endpoints(job) for claim in endpoint.claims)
 
 
 @memoize
 def server_endpoints(job: Job) -> tuple[Endpoint, ...]:
-    """Every parameter server and trainer endpoint that the files list."""
+    """Return every parameter server and trainer endpoint that the files list."""
     found: dict[tuple[str, str, int], Endpoint] = {}
     for scope in scopes(job):
         for kind, quantity in (("server", "ps_server_endpoints"), ("trainer", "ps_worker_endpoints")):
@@ -190,23 +192,23 @@ def server_endpoints(job: Job) -> tuple[Endpoint, ...]:
 
 
 def is_ps(job: Job) -> bool:
-    """Whether the job has parameter servers."""
+    """Return whether the job has parameter servers."""
     return any(job.value("ps_mode", scope) == Known(True) for scope in scopes(job)) or bool(server_endpoints(job))
 
 
 def endpoints(job: Job) -> tuple[Endpoint, ...]:
-    """Every endpoint that one node binds and others connect to."""
+    """Return every endpoint that one node binds and others connect to."""
     return (*store_endpoints(job), *server_endpoints(job))
 
 
 def endpoints_on(job: Job, fleet: Fleet) -> tuple[Endpoint, ...]:
-    """The endpoints that these nodes must provide; no default port is needed if they are one machine."""
+    """Return the endpoints that these nodes must provide; no default port is needed if they are one machine."""
     played = nodes_share_machine(fleet)
     return tuple(endpoint for endpoint in endpoints(job) if endpoint.named or not played)
 
 
 def owner(fleet: Fleet, endpoint: Endpoint) -> Node | None:
-    """The node that will bind `endpoint`, judged by names without a look-up; None if unknown.
+    """Return the node that will bind `endpoint`, judged by names without a look-up; None if unknown.
 
     The node of rank 0 binds a store without a host, or with a loopback host.
     """
@@ -217,28 +219,28 @@ def owner(fleet: Fleet, endpoint: Endpoint) -> Node | None:
 
 @memoize
 def scopes(job: Job) -> tuple[Scope, ...]:
-    """The scopes to read the job in: one per launch, or the whole job when no launch was found."""
+    """Return the scopes to read the job in: one per launch, or the whole job when no launch was found."""
     return tuple(launch.scope for launch in job.launches) or (WHOLE_JOB,)
 
 
 def known_int(job: Job, quantity: str, scope: Scope = WHOLE_JOB) -> int | None:
-    """The value of `quantity` in `scope` if it is one known whole number, else None."""
+    """Return the value of `quantity` in `scope` if it is one known whole number, else None."""
     return known_number(job.value(quantity, scope))
 
 
 def known_text(job: Job, quantity: str, scope: Scope = WHOLE_JOB) -> str | None:
-    """The value of `quantity` in `scope` if it is one known text, else None."""
+    """Return the value of `quantity` in `scope` if it is one known text, else None."""
     return text_of(job.value(quantity, scope))
 
 
 def names_value(claim: Claim) -> bool:
-    """Whether the files state the value of a claim, so that it is not merely its launcher's default."""
+    """Return whether the files state the value of a claim, so that it is not merely its launcher's default."""
     return claim.strength > Strength.DEFAULT or any(str(value) in claim.spelling for value in claim.alternatives)
 
 
 @memoize
 def largest(job: Job, quantity: str) -> tuple[int, tuple[Claim, ...]] | None:
-    """The largest known value of `quantity` in any launch, with the claims that state it."""
+    """Return the largest known value of `quantity` in any launch, with the claims that state it."""
     best: tuple[int, tuple[Claim, ...]] | None = None
     for scope in scopes(job):
         value = known_int(job, quantity, scope)
@@ -249,7 +251,8 @@ def largest(job: Job, quantity: str) -> tuple[int, tuple[Claim, ...]] | None:
 
 @memoize
 def backends(job: Job) -> tuple[frozenset[str], tuple[Claim, ...]]:
-    """The process-group backends that the job may use (`gloo`, `nccl`, `ps` ...), with the claims that state them.
+    """Return the process-group backends that the job may use (`gloo`, `nccl`, `ps` ...), with the claims that state
+    them.
 
     Empty if nothing states one: torch then uses gloo for tensors on the CPU and nccl for those on GPUs.
     """
@@ -263,19 +266,19 @@ def backends(job: Job) -> tuple[frozenset[str], tuple[Claim, ...]]:
 
 
 def backend_claims(job: Job) -> tuple[Claim, ...]:
-    """The claims that name the process-group backends."""
+    """Return the claims that name the process-group backends."""
     return backends(job)[1]
 
 
 @memoize
 def asked_backend(job: Job) -> tuple[str, tuple[Claim, ...]]:
-    """The backend that the job certainly uses (`nccl`, `gloo`, or empty), with the claims that state it."""
+    """Return the backend that the job certainly uses (`nccl`, `gloo`, or empty), with the claims that state it."""
     return model_size.asked_backend(job, scopes(job))
 
 
 @memoize
 def gpu_claims(job: Job) -> tuple[Claim, ...]:
-    """The claims that make GPUs necessary; empty if the job can run without them."""
+    """Return the claims that make GPUs necessary; empty if the job can run without them."""
     names, claims = backends(job)
     found = (claim for claim in claims if "nccl" in names and claim.quantity == "backend")
     return tuple(dict.fromkeys((*found, *model_size.gpu_requests(job, scopes(job)))))
@@ -302,7 +305,7 @@ FILTER_VARIABLES = (
 
 
 def filters(job: Job, node: str = "") -> tuple[Filter, ...]:
-    """The interface filters in force on `node`, each variable and value once."""
+    """Return the interface filters in force on `node`, each variable and value once."""
     return _filters(job, node if node in job.named_nodes else "")
 
 
@@ -320,14 +323,14 @@ def _filters(job: Job, node: str) -> tuple[Filter, ...]:
 
 
 def filter_of(job: Job, variable: str, node: str = "") -> Filter | None:
-    """The filter of `variable` on `node`; None if it has no value or several."""
+    """Return the filter of `variable` on `node`; None if it has no value or several."""
     found = [item for item in filters(job, node) if item.variable == variable]
     return found[0] if len(found) == 1 else None
 
 
 @memoize
 def filter_unresolved(job: Job, variable: str) -> bool:
-    """Whether the files set `variable` to a value that is only known at run time."""
+    """Return whether the files set `variable` to a value that is only known at run time."""
     return any(
         isinstance(claim.value, Unresolved) for scope in scopes(job) for claim in job.setting(f"env.{variable}", scope)
     )

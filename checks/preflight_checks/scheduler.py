@@ -32,7 +32,7 @@ class RequestedOption:
 
 
 def requested_options(job: Job) -> dict[str, RequestedOption]:
-    """The request of the header, by the long name of the option; unresolved values are left out."""
+    """Return the request of the header, by the long name of the option; unresolved values are left out."""
     found: dict[str, RequestedOption] = {}
     for claim in job.about("batch_option"):
         if isinstance(claim.value, Known):
@@ -46,7 +46,7 @@ def slurm_of(fleet: Fleet) -> Cluster | None:
 
 
 def partitions_of(cluster: Cluster, requested: dict[str, RequestedOption]) -> tuple[Partition, ...]:
-    """The partitions that the job may run in; Slurm starts it in the first available one."""
+    """Return the partitions that the job may run in; Slurm starts it in the first available one."""
     if "--partition" in requested:
         names = requested["--partition"].value.split(",")
         return tuple(item for item in cluster.partitions if item.name in names)
@@ -86,7 +86,7 @@ def node_out_of_service(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
         return
     closed = {node.name: node.closed for node in cluster.nodes if node.closed}
     running = bool(fleet.records)
-    wanted = {node.name for node in fleet.nodes} if running else set(_named(fleet))
+    wanted = {node.name for node in fleet.nodes} if running else set(_named_nodes(fleet))
     broken = {name: closed[name] for name in sorted(wanted) if name in closed}
     if not broken:
         yield passed(job.name)
@@ -101,8 +101,8 @@ def node_out_of_service(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
         )
 
 
-def _named(fleet: Fleet) -> Iterator[str]:
-    """The nodes that the job names, if the fleet is empty because Slurm gave no nodes."""
+def _named_nodes(fleet: Fleet) -> Iterator[str]:
+    """Yield the nodes that the job names, if Slurm gave none to the fleet."""
     if fleet.origin is not None:
         yield from fleet.origin.named
 
@@ -169,7 +169,7 @@ def too_few_fitting_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
 
 
 def _needs(requested: dict[str, RequestedOption]) -> Iterator[tuple[str, float]]:
-    """The numeric requests of the header for each node."""
+    """Yield the numeric requests of the header for each node."""
     gpus = 0
     for option in ("--gres", "--gpus-per-node"):
         if option in requested:
@@ -192,7 +192,7 @@ def _whole_number(requested: dict[str, RequestedOption], option: str) -> int | N
 
 
 def _gpus(text: str, *, bare: bool) -> int:
-    """The GPUs of `gpu:a100:8,nvme:1` or, `bare`, of `a100:8`."""
+    """Return the GPUs of `gpu:a100:8,nvme:1` or, `bare`, of `a100:8`."""
     total = 0
     for part in text.split(","):
         pieces = part.split(":")
@@ -330,7 +330,7 @@ def beyond_partition_limits(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
 
 
 def _exceeded_limit(item: Partition, requested: dict[str, RequestedOption]) -> Iterator[tuple[str, str, str]]:
-    """The option that exceeds a limit of this partition, a message, and the limit."""
+    """Yield the option that exceeds a limit of this partition, a message, and the limit."""
     count = min_nodes(requested)
     if count is not None:
         for bound, limit_name in ((item.max_nodes, "MaxNodes"), (item.total_nodes, "TotalNodes")):
@@ -421,7 +421,7 @@ def _ray_claims(job: Job) -> tuple[Claim, ...]:
 
 
 def _compares_versions(job: Job, fleet: Fleet) -> bool:
-    """Whether the nodes of a Ray job are reached by an executor other than Ray, which compares versions itself."""
+    """Return whether an executor other than Ray, which compares versions itself, reaches a Ray job's nodes."""
     return bool(_ray_claims(job)) and len(fleet.nodes) > 1 and fleet.executor != "ray"
 
 
@@ -488,8 +488,8 @@ def bundle_fits_no_node(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     What it checks: the largest bundle of each placement group, and the GPUs of each worker of a Ray trainer, compared
     with the total resources of each node of the running cluster.
 
-    Why it matters: a bundle is never split over nodes. If no node has all of it, the group stays pending; only Ray's
-    log shows it, and the job waits forever while it holds other resources.
+    Why it matters: a bundle is never split over nodes. If no node has all its resources, the group stays pending; only
+    Ray's log shows it, and the job waits forever while it holds other resources.
 
     Example: `placement_group([{"GPU": 8, "CPU": 96}])` on nodes that announce 8 GPUs and 64 CPUs.
 
@@ -532,7 +532,7 @@ def _too_large(subject: str, claim: Claim, bundle: Mapping[str, float], cluster:
 
 
 def _resources(claim: Claim) -> dict[str, float]:
-    """`CPU 2, GPU 1` as amounts; empty if unknown."""
+    """Parse `CPU 2, GPU 1` into amounts; empty if unknown."""
     if not isinstance(claim.value, Known):
         return {}
     value = claim.value.value
@@ -583,26 +583,26 @@ class PodNeed:
         return ", ".join(parts) or "no resources"
 
     def matches(self, node: ClusterNode) -> bool:
-        """Whether the node has the labels that the pods select; one of several alternatives is enough."""
+        """Return whether the node has the labels that the pods select; one of several alternatives is enough."""
         return all(
             any(node.labels.get(key) == value for key, _, value in (item.partition("=") for item in alternatives))
             for alternatives in self.labels
         )
 
     def fits(self, amounts: Mapping[str, float]) -> int:
-        """The number of pods that fit into these amounts."""
+        """Return the number of pods that fit into these amounts."""
         wanted = ((self.gpus, gpus_of(amounts)), (self.cpus, amounts.get("cpu")), (self.memory, amounts.get("memory")))
         rooms = [math.floor(observed / need) for need, observed in wanted if need and observed is not None]
         return min(rooms, default=self.count)
 
 
 def gpus_of(amounts: Mapping[str, float]) -> float:
-    """All accelerators among the resources of a node."""
+    """Return all accelerators among the resources of a node."""
     return sum(value for key, value in amounts.items() if _GPU.fullmatch(key))
 
 
 def needs(job: Job) -> tuple[PodNeed, ...]:
-    """The requests of the pods of each role in the job's Kubernetes objects, if their number is known."""
+    """Return the requests of the pods of each role in the job's Kubernetes objects, if their number is known."""
     found = []
     for claim in job.about("pod_replicas"):
         scope = claim.scope
@@ -699,14 +699,12 @@ def gang_does_not_fit(job: Job, fleet: Fleet, facts: Facts, cluster: Cluster) ->
 
 
 def _shortage_message(need: PodNeed, nodes: list[ClusterNode], room: Mapping[str, int], closed: list[str]) -> str:
-    pods = "1 pod asks" if need.count == 1 else f"{need.count} pods ask"
+    pods = "1 pod requests" if need.count == 1 else f"{need.count} pods request"
     where = f"the nodes with {' and '.join('|'.join(item) for item in need.labels)}" if need.labels else "its nodes"
     if not nodes:
-        return f"{pods} for {need.description} (each) on {where}, and no node of the cluster has these labels"
+        return f"{pods} {need.description} (each) on {where}, and no node of the cluster has these labels"
     most = max(room.values(), default=0)
-    message = (
-        f"{pods} for {need.description} each, and {where} ({len(nodes)}) have room for {sum(room.values())} of them"
-    )
+    message = f"{pods} {need.description} each, and {where} ({len(nodes)}) have room for {sum(room.values())} of them"
     if not most and room:
         message += "; the largest has " + _largest(nodes)
     return message + (f"; not counted: {fold(closed)}" if closed else "")

@@ -54,12 +54,12 @@ class Layout:
         return tuple(endpoint for endpoint in (*self.servers, *self.trainers) if endpoint not in self.node_of)
 
     def by_node(self, endpoints: Sequence[Endpoint]) -> dict[str, list[Endpoint]]:
-        """Endpoints grouped by node."""
+        """Return endpoints grouped by node."""
         return grouped((self.node_of[endpoint], endpoint) for endpoint in endpoints if endpoint in self.node_of)
 
 
 def endpoints_of(job: Job, facts: Facts) -> tuple[tuple[Endpoint, ...], bool]:
-    """Servers and trainers that the files list, else those that all nodes' environments agree on."""
+    """Return servers and trainers that the files list, else those that all nodes' environments agree on."""
     stated = server_endpoints(job)
     if stated or not is_ps(job):
         return stated, True
@@ -77,7 +77,7 @@ def endpoints_of(job: Job, facts: Facts) -> tuple[tuple[Endpoint, ...], bool]:
 
 
 def layout(job: Job, fleet: Fleet, facts: Facts) -> Layout:
-    """The placement of servers and trainers, by the nodes' own addresses, or by name if those are unknown."""
+    """Return the placement of servers and trainers, by the nodes' own addresses, or by name if those are unknown."""
     endpoints, stated = endpoints_of(job, facts)
     seen = {node: {host.host: host for host in place.hosts} for node, place in facts.observed(server_place).items()}
     node_of: dict[Endpoint, str] = {}
@@ -93,7 +93,7 @@ def layout(job: Job, fleet: Fleet, facts: Facts) -> Layout:
 
 
 def speed_mbps(place: ServerPlace, endpoint: Endpoint) -> int | None:
-    """The speed of the interface with the endpoint's address."""
+    """Return the speed of the interface with the endpoint's address."""
     found: ResolvedHost | None = next((host for host in place.hosts if host.host == endpoint.host), None)
     return found.speed_mbps if found is not None else None
 
@@ -121,7 +121,7 @@ class Parameters:
 
 
 def parameters_of(job: Job) -> Parameters | None:
-    """The parameters that the files state, or None if they do not state the size of each.
+    """Return the parameters that the files state, or None if they do not state the size of each.
 
     Tables that grow while training start empty and are left out.
     """
@@ -148,11 +148,11 @@ def parameters_of(job: Job) -> Parameters | None:
 
 
 def shares(job: Job, servers: int) -> Shares | None:
-    """What the servers hold, if the files state the sizes of parameters, else None.
+    """Return the bytes that the servers hold, if the files state the sizes of parameters, else None.
 
     Dense parameters are partitioned as the job configures (Paddle's slice_var_up, min_block_size, split_method); tables
-    with sparse gradients are divided by row. What a step exchanges is the dense part: of a table only the rows of a
-    batch travel, and their number is not known.
+    with sparse gradients are divided by row. A step exchanges the dense part: of a table only a batch's rows travel,
+    and their number is unknown.
     """
     stated = parameters_of(job)
     if servers < 1 or stated is None:
@@ -166,13 +166,13 @@ def shares(job: Job, servers: int) -> Shares | None:
 
 
 def assignment_policy(job: Job) -> tuple[str, int | None]:
-    """The policy that assigns blocks to servers, and the smallest block (None if parameters are not split)."""
+    """Return the policy that assigns blocks to servers, and the smallest block (None if parameters are not split)."""
     policy = {"RoundRobin": "round-robin", "HashName": "hash"}.get(_text(job, "split_method"), "round-robin")
     return policy, _smallest_block(job)
 
 
 def _smallest_block(job: Job) -> int | None:
-    """The smallest block, or None if parameters are not split."""
+    """Return the smallest block, or None if parameters are not split."""
     if any(False in claim.alternatives for claim in job.about("slice_var_up")):
         return None
     return next((value for scope in scopes(job) if (value := known_int(job, "min_block_size", scope))), MIN_BLOCK)
@@ -183,7 +183,7 @@ def _text(job: Job, quantity: str) -> str:
 
 
 def _shape(claim: Claim) -> tuple[int, ...] | None:
-    """The shape of a parameter; None if it is not positive or larger than any machine."""
+    """Return the shape of a parameter; None if it is not positive or larger than any machine."""
     for value in claim.alternatives:
         if isinstance(value, tuple) and all(is_whole_number(str(item)) for item in value):
             shape = tuple(int(str(item)) for item in value)
@@ -192,7 +192,7 @@ def _shape(claim: Claim) -> tuple[int, ...] | None:
 
 
 def layout_claims(layout: Layout) -> tuple[Claim, ...]:
-    """The claims that name the servers."""
+    """Return the claims that name the servers."""
     return tuple(dict.fromkeys(claim for endpoint in layout.servers for claim in endpoint.claims))
 
 
@@ -216,7 +216,7 @@ plan_placement = combined(
 
 
 def known_layout(subject: str) -> Gate[Layout]:
-    """The layout, or the verdicts if there is none to judge."""
+    """Return the layout, or the verdicts if there is none to judge."""
 
     def gate(job: Job, fleet: Fleet, facts: Facts) -> Generator[Verdict, None, Layout | None]:
         if not _applies(job, fleet):
@@ -354,7 +354,7 @@ def server_port_ephemeral(job: Job, fleet: Fleet, facts: Facts, found: Layout) -
 
     Fix: choose ports below the range, or reserve them with net.ipv4.ip_local_reserved_ports.
 
-    Known limits: how likely it is depends on what else runs on the node.
+    Known limits: the likelihood depends on the other programs on the node.
     """
     within: dict[tuple[int, int], dict[str, list[Endpoint]]] = {}
     has_finding = False
@@ -454,7 +454,7 @@ def _memory(found: Layout, wanted: Shares, nodes: dict[str, tuple[int, int]], *,
 @placement_check("PLC004", "server-cores-too-few", severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 @given(known_layout("cores of servers"))
 def server_cores_too_few(job: Job, fleet: Fleet, facts: Facts, found: Layout) -> Iterator[Verdict]:
-    """Each server and trainer of a node has its own core.
+    """Each server and trainer on a node has its own core.
 
     What it checks: cores that a process may use on the node (affinity and quota) compared with servers and trainers
     there.
@@ -538,7 +538,7 @@ def server_network_too_slow(job: Job, fleet: Fleet, facts: Facts, found: Layout)
 
 
 def _seconds_each_way(share_bytes: int, trainers: int, speed_mbps: int) -> float:
-    """Seconds for one direction: gradients arrive while values are sent."""
+    """Return the seconds for one direction: gradients arrive while values are sent."""
     return share_bytes * trainers * 8 / (speed_mbps * 1e6)
 
 

@@ -42,13 +42,13 @@ _WORKERS = re.compile(r"--(?:num[-_]|data[-_]?loader[-_])?(?:data[-_])?workers[ 
 
 
 def _containers(job: Job) -> Iterator[tuple[Claim, Scope, Launch | None]]:
-    """Every container with its scope, and the launch that it runs."""
+    """Yield every container with its scope, and the launch that it runs."""
     launches = {launch.id: launch for launch in job.launches}
     for claim in job.about("container_run"):
         yield claim, claim.scope, launches.get(claim.scope.launch)
 
 
-def _text(claims: tuple[Claim, ...]) -> str:
+def _joined_text(claims: tuple[Claim, ...]) -> str:
     return " ".join(text for claim in claims for text in texts(claim.value))
 
 
@@ -77,7 +77,7 @@ def container_started_without_gpus(job: Job) -> Iterator[Verdict]:
     hence medium confidence. A training command whose image and options name no accelerator is left alone.
     """
     for claim, scope, launch in _containers(job):
-        sign = _wants_gpus(job, claim, scope, launch)
+        sign = _gpu_sign(job, claim, scope, launch)
         if not sign:
             continue
         given = job.setting("container_gpus", scope)
@@ -86,7 +86,7 @@ def container_started_without_gpus(job: Job) -> Iterator[Verdict]:
         elif given:
             yield passed(scope.launch)
         elif claim.spelling.startswith(("apptainer", "singularity")) and not _NVIDIA.search(
-            f"{sign} {_text((claim,))}".lower()
+            f"{sign} {_joined_text((claim,))}".lower()
         ):
             yield unknown(
                 scope.launch, f"whether the image of {quoted(claim)} is for NVIDIA's GPUs is unknown", at=claim
@@ -101,7 +101,7 @@ def container_started_without_gpus(job: Job) -> Iterator[Verdict]:
 
 
 def _remedy(claim: Claim, option: str, key: str, *, apptainer: str = "") -> str:
-    """The option to add, for the program that starts the container."""
+    """Return the option to add, for the program that starts the container."""
     if claim.source == "compose":
         return f"Add `{key}` to the service."
     if apptainer and claim.spelling.startswith(("apptainer", "singularity")):
@@ -109,12 +109,12 @@ def _remedy(claim: Claim, option: str, key: str, *, apptainer: str = "") -> str:
     return f"Add `{option}` in front of the image."
 
 
-def _wants_gpus(job: Job, claim: Claim, scope: Scope, launch: Launch | None) -> str:
-    """The sign that a container trains on GPUs; empty without one."""
-    command = _text(job.setting("container_command", scope))
+def _gpu_sign(job: Job, claim: Claim, scope: Scope, launch: Launch | None) -> str:
+    """Return the sign that a container trains on GPUs; empty without one."""
+    command = _joined_text(job.setting("container_command", scope))
     if _OTHER_WORK.search(command) or not (launch is not None or _TRAINING.search(command)):
         return ""
-    image = _text((claim,)).lower()
+    image = _joined_text((claim,)).lower()
     if _NO_ACCELERATOR.search(image):
         return ""
     if _ACCELERATED.search(image):
@@ -140,7 +140,7 @@ def container_shared_memory_default(job: Job) -> Iterator[Verdict]:
 
     What it checks: A container that runs several ranks, or a training program with several loader workers, has
     `--shm-size`, `--ipc=host` or a volume at /dev/shm. A container with GPUs that only opens a shell counts where the
-    same files start several ranks outside of any container: that is where those lines are meant to be typed.
+    same files start several ranks outside of any container: users type these launch lines inside the container.
 
     Why it matters: NCCL stops with "Call to posix_fallocate failed: No space left on device", and loader workers die of
     "Bus error".
@@ -185,11 +185,11 @@ def _too_small(sizes: tuple[Claim, ...]) -> bool:
 
 
 def _sharing_processes(job: Job, scope: Scope, launch: Launch | None) -> tuple[Claim, str] | None:
-    """The claim that several processes share the container's memory, and their description; None without one."""
+    """Return the claim that several processes share the container's memory, and their description; None without one."""
     if launch is not None:
         shares = not _is_without_nccl(job, scope, launch)
-        return (_ranks(_several_ranks(job, launch)) if shares else None) or _workers(job, scope)
-    command = _text(job.setting("container_command", scope)).strip()
+        return (_several_ranks_claim(_several_ranks_evidence(job, launch)) if shares else None) or _workers(job, scope)
+    command = _joined_text(job.setting("container_command", scope)).strip()
     if _TRAINING.search(command) and (found := _workers(job, scope)) is not None:
         return found
     if (command and not _SHELLS.match(command)) or not job.setting("container_gpus", scope):
@@ -198,35 +198,34 @@ def _sharing_processes(job: Job, scope: Scope, launch: Launch | None) -> tuple[C
     path = scope.launch.rpartition(":")[0]
     for other in job.launches:
         if other.id not in inside and other.span.path == path and "srun" not in other.wrappers:
-            typed = _ranks(_several_ranks(job, other))
+            typed = _several_ranks_claim(_several_ranks_evidence(job, other))
             if typed is not None:
                 return typed
     return None
 
 
 def _is_without_nccl(job: Job, scope: Scope, launch: Launch) -> bool:
-    """Whether ranks meet over something else than NCCL's shared memory: no GPUs, and another backend or a CPU image."""
+    """Return whether ranks communicate without NCCL's shared memory: no GPUs, and another backend or a CPU image."""
     if job.setting("container_gpus", scope):
         return False
     backends = {text for claim in job.about("backend", launch.scope) for text in texts(claim.value)}
-    image = _text(job.setting("container_run", scope))
+    image = _joined_text(job.setting("container_run", scope))
     return bool(backends and backends <= _WITHOUT_NCCL) or _CPU_IMAGE.search(image) is not None
 
 
-def _ranks(claim: Claim | None) -> tuple[Claim, str] | None:
+def _several_ranks_claim(claim: Claim | None) -> tuple[Claim, str] | None:
     return None if claim is None else (claim, f"{joined(numbers(claim.value))} ranks")
 
 
 def _workers(job: Job, scope: Scope) -> tuple[Claim, str] | None:
-    """Loader workers that the command line requests."""
     for claim in job.setting("container_command", scope):
-        counts = [int(number) for number in _WORKERS.findall(_text((claim,)))]
+        counts = [int(number) for number in _WORKERS.findall(_joined_text((claim,)))]
         if counts and counts[-1] > 1:
             return claim, f"{counts[-1]} loader workers"
     return None
 
 
-def _several_ranks(job: Job, launch: Launch) -> Claim | None:
+def _several_ranks_evidence(job: Job, launch: Launch) -> Claim | None:
     nodes, _ = nodes_spanned(job, launch)
     for quantity in ("processes_per_node", "tasks_per_node", "tasks"):
         found = job.setting(quantity, launch.scope)
@@ -283,13 +282,13 @@ def container_network_hides_ranks(job: Job) -> Iterator[Verdict]:
 
 
 def _is_of_another_host(job: Job, launch: Launch) -> bool:
-    """Whether the ranks meet at an address outside the networks that Docker makes on one host."""
+    """Return whether the rendezvous address is outside the networks that Docker creates on one host."""
     hosts = [host_of(text) for claim in address_in_force(job, launch) for text in texts(claim.value)]
     on_bridge = _OWN_ADDRESS.search(launch.span.snippet) is not None or "podman" in launch.wrappers
     return bool(hosts) and not on_bridge and all(is_address(host) and not host.startswith("172.") for host in hosts)
 
 
-#: An address that the container is given in a network of this host.
+#: An address for the container in a network of this host.
 _OWN_ADDRESS = re.compile(r"--ip[ =]")
 
 
@@ -316,11 +315,11 @@ def rdma_devices_without_locked_memory(job: Job) -> Iterator[Verdict]:
     Known limits: A daemon that raises the limit for all containers (default-ulimits) is not seen.
     """
     for claim, scope, _ in _containers(job):
-        devices = [each for each in job.setting("host_path", scope) if "/dev/infiniband" in _text((each,))]
+        devices = [each for each in job.setting("host_path", scope) if "/dev/infiniband" in _joined_text((each,))]
         if not devices:
             continue
         locked = job.setting("container_memlock", scope)
-        capable = [each for each in job.about("pod_capability", scope) if _locks(each)]
+        capable = [each for each in job.about("pod_capability", scope) if _raises_memlock(each)]
         if any(isinstance(each.value, Unresolved) for each in (*locked, *job.about("pod_capability", scope))):
             yield unknown(scope.launch, "the limit of locked memory is known only at run time", at=devices[0])
         elif locked or capable:
@@ -343,13 +342,13 @@ def rdma_devices_without_locked_memory(job: Job) -> Iterator[Verdict]:
     otherwise="no launch in a container asks for InfiniBand",
 )
 def container_without_rdma_devices(job: Job) -> Iterator[Verdict]:
-    """A launch over several nodes names InfiniBand adapters, and its container gets none of their devices.
+    """A launch over several nodes names InfiniBand adapters, but its container does not get their devices.
 
-    What it checks: Where NCCL_IB_HCA names adapters, or NCCL_IB_DISABLE=0 asks for them, a `docker run` around a launch
+    What it checks: Where NCCL_IB_HCA names adapters, or NCCL_IB_DISABLE=0 requests them, a `docker run` around a launch
     over several nodes passes `/dev/infiniband` to the container, or is `--privileged`.
 
-    Why it matters: A container sees no device that it is not given. NCCL says "NET/IB : No device found" and sends
-    everything over sockets, several times slower, or stops where no socket interface fits.
+    Why it matters: A container sees only the devices that it is given. NCCL logs "NET/IB : No device found" and sends
+    everything over sockets, several times slower, or stops if no socket interface fits.
 
     Example: `docker run --gpus all --network=host -e NCCL_IB_HCA=mlx5 image torchrun --nnodes=2 ...`.
 
@@ -366,9 +365,9 @@ def container_without_rdma_devices(job: Job) -> Iterator[Verdict]:
         disabled = any(texts(each.value) == ("1",) for each in job.setting("env.NCCL_IB_DISABLE", scope))
         if launch is None or not wanted or disabled or not re.match(r"docker|podman|nerdctl", claim.spelling):
             continue
-        devices = [each for each in job.about("host_path", scope) if "/dev/infiniband" in _text((each,))]
+        devices = [each for each in job.about("host_path", scope) if "/dev/infiniband" in _joined_text((each,))]
         unread = [each for each in job.about("host_path", scope) if isinstance(each.value, Unresolved)]
-        capable = [each for each in job.about("pod_capability", scope) if "PRIVILEGED" in _text((each,)).upper()]
+        capable = [each for each in job.about("pod_capability", scope) if "PRIVILEGED" in _joined_text((each,)).upper()]
         spanned, _ = nodes_spanned(job, launch)
         if devices or capable:
             yield passed(scope.launch)
@@ -390,5 +389,5 @@ def container_without_rdma_devices(job: Job) -> Iterator[Verdict]:
 _LOCKING = ("IPC_LOCK", "ALL", "SYS_RESOURCE", "PRIVILEGED")
 
 
-def _locks(claim: Claim) -> bool:
+def _raises_memlock(claim: Claim) -> bool:
     return any(text.upper().removeprefix("CAP_") in _LOCKING for text in texts(claim.value))

@@ -53,7 +53,7 @@ class SchedulerVariables(NamedTuple):
 
 @functools.cache
 def instance_gpus(name: str) -> int | None:
-    """The accelerators of a cloud machine type; None for a type that is not in the table."""
+    """Return the accelerators of a cloud machine type; None for a type that is not in the table."""
     plain = name.strip().lower().removeprefix("ml.")
     for row in table("instances")["instance"]:
         if re.fullmatch(row["pattern"], plain):
@@ -63,13 +63,13 @@ def instance_gpus(name: str) -> int | None:
 
 @functools.cache
 def known_variables() -> frozenset[str]:
-    """The names of all variables that a known library reads."""
+    """Return the names of all variables that a known library reads."""
     return frozenset(name for group in table("variables")["group"] for name in group["names"])
 
 
 @functools.cache
 def accepted_values() -> dict[str, Accepted]:
-    """The accepted values of well-known variables, by name."""
+    """Return the accepted values of well-known variables, by name."""
     return {
         name: Accepted(tuple(row.get("choices", ())), row["effect"], row["remedy"])
         for row in table("values")["rule"]
@@ -79,14 +79,14 @@ def accepted_values() -> dict[str, Accepted]:
 
 @functools.cache
 def leftovers() -> tuple[Leftover, ...]:
-    """The debugging settings of the table."""
+    """Return the debugging settings of the table."""
     rows = table("values")["leftover"]
     return tuple(Leftover(row["name"], tuple(row["values"]), row["severity"], row["why"]) for row in rows)
 
 
 @functools.cache
 def contradictions(kind: str) -> tuple[Contradiction, ...]:
-    """Pairs of settings that exclude each other, of the kind `void` or `provider`."""
+    """Return pairs of settings that exclude each other, of the kind `void` or `provider`."""
     keys = ("name", "values", "others", "why", "remedy", "severity")
     return tuple(
         Contradiction(**{key: row[key] for key in keys}, names=tuple(row["names"]))
@@ -97,7 +97,7 @@ def contradictions(kind: str) -> tuple[Contradiction, ...]:
 
 @functools.cache
 def scheduler_variables() -> tuple[SchedulerVariables, ...]:
-    """The variables that schedulers and MPI launchers set for a job, a step or a rank."""
+    """Return the variables that schedulers and MPI launchers set for a job, a step or a rank."""
     return tuple(
         SchedulerVariables(
             row["of"], row["prefix"], frozenset((*row["names"], *row.get("sites", ()))), dict(row.get("mistaken", {}))
@@ -109,17 +109,17 @@ def scheduler_variables() -> tuple[SchedulerVariables, ...]:
 @functools.cache
 @functools.cache
 def companions() -> frozenset[str]:
-    """The packages of which each release is built for one release of torch."""
+    """Return the packages whose releases are each built for one release of torch."""
     return frozenset(name for name, row in table("companions").items() if isinstance(row, dict))
 
 
 def built_for(name: str) -> dict[str, str]:
-    """For each release of torch (major.minor), the release of the companion `name` that is built for it."""
+    """Return the release of the companion `name` for each release of torch (major.minor)."""
     return dict(table("companions")[name]["pairs"])
 
 
 def models() -> tuple[tuple[str, str], ...]:
-    """Patterns of published model names and the model family of each; the first match wins."""
+    """Return patterns of published model names and the model family of each; the first match wins."""
     return tuple((row["pattern"], row["family"]) for row in table("models")["model"])
 
 
@@ -134,13 +134,13 @@ class GpuRow(NamedTuple):
 
 @functools.cache
 def gpu_rows() -> tuple[GpuRow, ...]:
-    """All GPU models that can be identified by name."""
+    """Return all GPU models that can be identified by name."""
     return tuple(GpuRow(**row) for row in table("gpus")["gpu"])
 
 
 @functools.cache
 def table(name: str) -> dict[str, Any]:
-    """The table of a name, as its file has it. It is read once; callers do not change it."""
+    """Return the table `data/NAME.toml`. It is read once; callers must not change it."""
     generated = _FOLDER / f"{name}.json"
     if generated.exists():
         found: dict[str, Any] = json.loads(generated.read_text(encoding="utf-8"))

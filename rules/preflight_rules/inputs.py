@@ -61,12 +61,12 @@ def input_unreadable(job: Job) -> Iterator[Verdict]:
 def input_malformed(job: Job) -> Iterator[Verdict]:
     """A file of the job breaks the grammar that its reader expects.
 
-    What it checks: Every JSON configuration and hostfile that a launch uses, and every script, parses as what it is. No
-    line that starts ranks ends in a carriage return, as in a shell script saved with Windows line ends.
+    What it checks: Every JSON configuration and hostfile that a launch uses, and every script, parses in its own
+    format. No line that starts ranks ends in a carriage return, as in a shell script saved with Windows line ends.
 
     Why it matters: DeepSpeed and the launchers read these files when the job has already been queued and started, and
-    stop at the first character they cannot read. A shell keeps the carriage return as part of the last word, so that
-    the program's name or its last argument is wrong, and a backslash before it continues no line.
+    stop at the first character they cannot read. A shell keeps the carriage return as part of the last word, so the
+    program's name or its last argument is wrong, and a backslash before the carriage return does not continue the line.
 
     Example: A `ds_config.json` with a missing comma, or a hostfile line `worker-1 slots=eight`.
 
@@ -180,10 +180,10 @@ def hydra_configuration_refused(job: Job) -> Iterator[Verdict]:
 def hydra_interpolation_leads_nowhere(job: Job) -> Iterator[Verdict]:
     """A value of a Hydra configuration refers to a key that the composed configuration does not have.
 
-    What it checks: Every `${key}` of the composed configuration leads to a value: the key exists, or the program sets
-    it, and it does not lead back to itself.
+    What it checks: Every `${key}` of the composed configuration resolves to a value: the key exists, or the program
+    sets it, and the reference is not circular.
 
-    Why it matters: Hydra composes such a configuration without a complaint. The program stops with
+    Why it matters: Hydra composes such a configuration without an error. The program stops with
     InterpolationKeyError when it first reads the value, on every rank, after the model was built.
 
     Example: `lr: ${trainer.learning_rate}` where `trainer` has no `learning_rate`.
@@ -196,7 +196,7 @@ def hydra_interpolation_leads_nowhere(job: Job) -> Iterator[Verdict]:
     dangling = distinct(job.about("config_unresolvable"))
     for claim in dangling:
         stated = next(iter(claim.alternatives), ())
-        name, why = stated if isinstance(stated, tuple) and len(stated) == 2 else ("the value", "it leads nowhere")
+        name, why = stated if isinstance(stated, tuple) and len(stated) == 2 else ("the value", "it does not resolve")
         yield failed(
             claim.scope.launch or claim.span.path,
             f"{why}: the program stops when it reads `{name}`.",

@@ -29,7 +29,7 @@ from preflight.plugins.questions import each_claim
 AGENT_LAUNCHERS = frozenset(
     {"torchrun", "accelerate", "llamafactory-cli", "paddle", "torch.distributed.launch", "composer", "fabric"}
 )
-#: What starts its command once on every node or task of an allocation.
+#: Commands that start their command once on every node or task of an allocation.
 SPREADING_WRAPPERS = frozenset({"srun", "mpirun", "mpiexec", "pdsh", "clush", "horovodrun"})
 #: Schedulers whose headers are read: the source of their claims, their name, and a command that runs on every node.
 SCHEDULERS = {
@@ -47,32 +47,32 @@ _PLACEHOLDER = re.compile(r"<.*|\{.*\}|\[.*\]|[A-Z][A-Z0-9_]*|[a-z]+(?:_[a-z]+)+
 
 
 def is_placeholder(word: str) -> bool:
-    """Whether a word is a placeholder for a number: `<n>`, `{rank}`, `N`, `NUM_NODES`, `your_nodes`, `xx`."""
+    """Return whether a word stands for a number: `<n>`, `{rank}`, `N`, `NUM_NODES`, `your_nodes`, `xx`."""
     return _PLACEHOLDER.fullmatch(word) is not None
 
 
 def starting_file(launch: Launch) -> str:
-    """The script that the user starts, which may start the one that holds the launch line."""
+    """Return the script that the user starts, which may start the one with the launch line."""
     return place_started(launch).path
 
 
 def is_same_line_again(first: Launch, second: Launch) -> bool:
-    """Whether two launches are one line with an `&` of its own, in a script that is started twice.
+    """Return whether two launches are one background line of a script that is started twice.
 
-    Nothing says that the two starts of the script overlap: the line runs in the background of each.
+    The line runs in the background of each start, so the two starts of the script need not overlap.
     """
     return first.span == second.span and first.span.snippet.rstrip().endswith("&")
 
 
 def place_started(launch: Launch) -> Span:
-    """Where the user starts a launch: the call of its script or function, else the launch line."""
+    """Return the span where the user starts a launch: the call of its script or function, else the launch line."""
     return launch.started_at[0] if launch.started_at else launch.span
 
 
 def waited_between(job: Job, first: Launch, second: Launch) -> bool:
-    """Whether the script that starts two launches in the background waits for the first before it starts the second.
+    """Return whether the script waits for the first of two background launches before it starts the second.
 
-    A loop's rounds are unrolled: a `wait` at the depth of a start in a loop is one of each round.
+    A loop is unrolled: a `wait` at the depth of a start in a loop belongs to each round.
     """
     one, other = place_started(first), place_started(second)
     waits = [
@@ -87,10 +87,10 @@ def waited_between(job: Job, first: Launch, second: Launch) -> bool:
 
 
 def nodes_spanned(job: Job, launch: Launch) -> tuple[Value, tuple[Claim, ...]]:
-    """The number of nodes in the rank group of one launch, and the claims that give it.
+    """Return the number of nodes in the rank group of one launch, and the claims that give it.
 
-    The launcher's own number (`--nnodes`) wins over what the scheduler grants, because a group never spans more nodes.
-    A plain `python` line runs on one node, however many are granted.
+    The launcher's own number (`--nnodes`) wins over the scheduler's grant, because a group never spans more nodes. A
+    plain `python` line runs on one node, whatever the grant.
     """
     stated = job.requiring("nodes", launch.scope)
     if stated:
@@ -106,42 +106,42 @@ def nodes_spanned(job: Job, launch: Launch) -> tuple[Value, tuple[Claim, ...]]:
 
 
 def certainly_several(value: Value) -> bool:
-    """Whether every alternative is more than one."""
+    """Return whether every alternative is more than one."""
     found = numbers(value)
     return bool(found) and all(number > 1 for number in found)
 
 
 def certainly_one(value: Value) -> bool:
-    """Whether every alternative is one."""
+    """Return whether every alternative is one."""
     found = numbers(value)
     return bool(found) and all(number == 1 for number in found)
 
 
 def ranks_started(job: Job, scope: Scope) -> tuple[Value, tuple[Claim, ...]]:
-    """The number of ranks of the whole launch, and the claims that it is computed from.
+    """Return the number of ranks of the whole launch, and the claims that it is computed from.
 
     The world size if it is set, otherwise nodes x processes per node.
     """
     direct = job.setting("world_size", scope)
     if direct:
-        return _at_least_one(job_value(direct)), roots(direct)
+        return _positive_count(job_value(direct)), roots(direct)
     nodes = job.requiring("nodes", scope) or job.setting("nodes", scope)
     processes = job.setting("processes_per_node", scope)
     if not nodes or not processes:
         return Unresolved("the number of ranks is not given"), (*nodes, *processes)
     product = lift(lambda a, b: int(a) * int(b), as_int(job_value(nodes)), as_int(job_value(processes)))
-    return _at_least_one(product), (*nodes, *processes)
+    return _positive_count(product), (*nodes, *processes)
 
 
-def _at_least_one(count: Value) -> Value:
-    """The same count, unresolved where it may be zero or negative."""
+def _positive_count(count: Value) -> Value:
+    """Return the count, or an unresolved value if it may be zero or negative."""
     if any(isinstance(singular, int | float) and singular < 1 for singular in alternatives(count)):
         return Unresolved("the number of ranks is not positive")
     return count
 
 
 def roots(claims: Iterable[Claim]) -> tuple[Claim, ...]:
-    """The claims that are written in files: a derived claim is replaced by the claims that it is derived from."""
+    """Return the claims that are written in files. A derived claim is replaced by its sources."""
     found: list[Claim] = []
     for claim in claims:
         follows = claim.because and claim.source in ("derived", "slurm")
@@ -150,7 +150,7 @@ def roots(claims: Iterable[Claim]) -> tuple[Claim, ...]:
 
 
 def on_first_node_only(claim: Claim, launch: Launch) -> bool:
-    """Whether a claim shows that the batch script runs this launch directly, so on the first node alone."""
+    """Return whether a claim shows that the batch script runs this launch directly, on the first node alone."""
     return claim.source in SCHEDULERS and claim.scope.launch == launch.id and "srun" not in launch.wrappers
 
 
@@ -158,7 +158,7 @@ def on_first_node_only(claim: Claim, launch: Launch) -> bool:
 
 
 def runs_program(job: Job) -> bool:
-    """Whether the job runs something: a launch, or a script with a main program.
+    """Return whether the job runs a launch, or a script with a main program.
 
     A library module is judged through the scripts that use it, not by itself.
     """
@@ -166,26 +166,26 @@ def runs_program(job: Job) -> bool:
 
 
 def started_files(job: Job) -> frozenset[str]:
-    """The scripts that launches start, without the modules that they import."""
+    """Return the scripts that launches start, without the modules that they import."""
     return frozenset(
         (*(launch.program for launch in job.launches), *(claim.span.path for claim in job.about("entry_point")))
     )
 
 
 def stated(job: Job, quantity: str) -> Iterator[tuple[str, Claim]]:
-    """Each claim about a quantity, once for each location, with its subject."""
+    """Return each claim about a quantity, once for each location, with its subject."""
     return ((subject, claim) for subject, _, _, claim in each_claim(job, quantity))
 
 
 def launches_of(job: Job, claim: Claim) -> Iterator[Launch]:
-    """The launches in which a claim holds."""
+    """Yield the launches in which a claim holds."""
     for launch in job.launches:
         if claim.scope.covers(launch.scope):
             yield launch
 
 
 def nodes_of(job: Job, launch: Launch) -> Value:
-    """The number of nodes of a launch; a plain `python` line runs on one."""
+    """Return the number of nodes of a launch; a plain `python` line runs on one."""
     value, because = nodes_spanned(job, launch)
     if because or launch.wrappers:
         return value
@@ -193,27 +193,28 @@ def nodes_of(job: Job, launch: Launch) -> Value:
 
 
 def definitely_on_one_node(job: Job, claim: Claim) -> bool:
-    """Whether every launch of a script stays on one node."""
+    """Return whether every launch of a script stays on one node."""
     found = [nodes_of(job, launch) for launch in launches_of(job, claim)]
     return bool(found) and all(certainly_one(value) for value in found)
 
 
 def on_several_nodes(job: Job, claim: Claim) -> int:
-    """The number of nodes on which a launch certainly runs the script, if more than one; otherwise 0."""
+    """Return the number of nodes on which a launch certainly runs the script, if more than one; otherwise 0."""
     counts = [nodes_of(job, launch) for launch in launches_of(job, claim)]
     several = [min(numbers(value)) for value in counts if certainly_several(value)]
     return max(several, default=0)
 
 
 def definitely_one_rank(job: Job, claim: Claim) -> bool:
-    """Whether every launch of a script starts one rank."""
+    """Return whether every launch of a script starts one rank."""
     scopes = [launch.scope for launch in launches_of(job, claim)] or [WHOLE_JOB]
     return all(certainly_one(ranks_started(job, scope)[0]) for scope in scopes)
 
 
 def not_on_several_ranks(job: Job, subject: str, claim: Claim, reason: str = "no launch runs this") -> Verdict | None:
-    """The verdict on what harms several ranks only, where there are none: passed on one rank, and unknown for `reason`
-    if nothing runs the script. None if several ranks may run it.
+    """Return the verdict on a fault that needs several ranks: passed on one rank, unknown if nothing runs the script.
+
+    `reason` explains the unknown verdict. None if several ranks may run the script.
     """
     if definitely_one_rank(job, claim):
         return passed(subject)

@@ -242,7 +242,7 @@ def smoked(cluster: Cluster, folder: Path, script: str, *options: str, python: s
 def test_nccl_without_gpus_is_an_error_that_names_the_nodes(cluster: Cluster, warm: str, tmp_path: Path) -> None:
     checked = smoked(cluster, tmp_path, NCCL_SCRIPT, python=warm)
     finding = checked.only("SMK008")
-    assert finding["message"].startswith("the job asks for NCCL, and torch 2.")
+    assert finding["message"].startswith("the job requests NCCL, and torch 2.")
     assert finding["message"].endswith("finds no GPU on node1, node2, node3, node4")
     assert finding["nodes"] == ["node1", "node2", "node3", "node4"]
     assert any(place["path"].endswith("train.py") for place in finding["locations"])

@@ -18,7 +18,7 @@ from preflight.model.job import Job
 from preflight.model.measurements import Measurements
 from preflight.model.recording import Facts, Fleet, Unavailable
 from preflight.plugins.claim_text import counted
-from preflight_checks.charts.node_tables import QUANTITIES, brief, of_each_node, sample_of, short
+from preflight_checks.charts.node_tables import QUANTITIES, brief, node_measurements, sample_of, short
 from preflight_checks.links.dial_requests import FREE, SPREAD
 from preflight_checks.links.fleet_comparison import JudgedDirection, Measurement, judged, measurements_of
 from preflight_checks.links.reachability import NOT_TRIED, DialEvidence, nodes_without_dial, reach
@@ -39,8 +39,6 @@ _LATENCY, _BANDWIDTH = ("late", "unsteady"), ("slow", "lossy", "narrow")
 
 @dataclass(frozen=True, slots=True)
 class _Direction:
-    """The mark for one direction between two nodes."""
-
     state: State
     value: float | None = None
     why: str = ""
@@ -50,8 +48,8 @@ _OPEN = _Direction("ok")
 
 
 def links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Matrix]:
-    """The three matrices, as far as they were measured. A row is the node that connects, a column its peer."""
-    connected = _connected(facts)
+    """Yield the three matrices, as far as they were measured. A row is the node that connects, a column its peer."""
+    connected = _direction_by_pair(facts)
     if connected:
         states = [direction.state for direction in connected.values()]
         note = (
@@ -60,14 +58,14 @@ def links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Matrix]:
             f"{states.count('ok')} are open, {states.count('bad')} are not, {states.count('unknown')} are unknown"
         )
         yield _matrix("links.reach", "Reachability", note, "", fleet, connected)
-    measured, missing = judged(facts), _unmeasured(facts)
+    measured, missing = judged(facts), _unmeasured_pairs(facts)
     if not measured:
         return
     trips = {item.pair: _direction(item, _LATENCY, _trip_us(item)) for item in measured}
-    note = f"Median round trips of small messages over TCP, {_covered(trips, fleet)}"
+    note = f"Median round trips of small messages over TCP, {_coverage_text(trips, fleet)}"
     yield _matrix("links.latency", "Round trips", note, "µs", fleet, {**missing, **trips})
     rates = {item.pair: _direction(item, _BANDWIDTH, _rate_gbps(item)) for item in measured}
-    note = f"Throughput of one and of several streams over TCP, {_covered(rates, fleet)}"
+    note = f"Throughput of one and of several streams over TCP, {_coverage_text(rates, fleet)}"
     yield _matrix("links.bandwidth", "Bandwidth", note, "Gbit/s", fleet, {**missing, **rates})
 
 
@@ -88,8 +86,8 @@ def _matrix(id: str, title: str, note: str, unit: str, fleet: Fleet, directions:
 # Reachability
 
 
-def _connected(facts: Facts) -> dict[Pair, _Direction]:
-    """Every pair that was dialled: bad where one of its ports is."""
+def _direction_by_pair(facts: Facts) -> dict[Pair, _Direction]:
+    """Return every dialled pair. A pair is bad if one of its ports fails."""
     known = reach(facts)
     by_pair = grouped((cell.pair, cell) for cell in known.every)
     found = {
@@ -102,7 +100,7 @@ def _connected(facts: Facts) -> dict[Pair, _Direction]:
 
 
 def _inconclusive(known: DialEvidence) -> dict[int, str]:
-    """The results that prove nothing about a link, by identity, each with the reason."""
+    """Return the results that prove nothing about a link, by identity, each with its reason."""
     return {
         **{id(cell): _OTHER_ADDRESS for cell in known.other_address},
         **{id(cell): _OTHER_MACHINE for cell in known.other_machine},
@@ -116,18 +114,18 @@ def _connection(cells: Sequence[Cell[Target]], inconclusive: Mapping[int, str]) 
         return _OPEN
     bad = [cell for cell in cells if cell.result.status != "ok" and id(cell) not in inconclusive]
     if bad:
-        return _Direction("bad", None, _counted(bad, cells, _status_text))
+        return _Direction("bad", None, _status_with_ports(bad, cells, _status_text))
     return _Direction(
         "unknown",
         None,
-        _counted([c for c in cells if id(c) in inconclusive], cells, lambda cell: inconclusive[id(cell)]),
+        _status_with_ports([c for c in cells if id(c) in inconclusive], cells, lambda cell: inconclusive[id(cell)]),
     )
 
 
-def _counted(
+def _status_with_ports(
     failing: Iterable[Cell[Target]], cells: Sequence[Cell[Target]], status_text: Callable[[Cell[Target]], str]
 ) -> str:
-    """The status, such as `refused`, with the ports if others of the pair are open."""
+    """Return the status, such as `refused`, with the ports if others of the pair are open."""
     ports = grouped((status_text(cell), cell.label) for cell in failing)
     alone = all(cell.label in (FREE, SPREAD) for cell in cells)
     whole = len(ports) == 1 and len(next(iter(ports.values()))) == len(cells)
@@ -154,7 +152,7 @@ def _rate_gbps(item: JudgedDirection) -> float | None:
 
 
 def _direction(item: JudgedDirection, kinds: Sequence[str], value: float | None) -> _Direction:
-    """One direction for these `kinds` of measurements, as the link checks judge it."""
+    """Return one direction as the link checks judge these `kinds` of measurements."""
     wrong = [kind for kind in kinds if kind in item.kinds]
     if wrong:
         return _Direction("bad", value, ", ".join(wrong))
@@ -165,8 +163,8 @@ def _direction(item: JudgedDirection, kinds: Sequence[str], value: float | None)
     return _Direction("ok", value) if value is not None else _Direction("unknown", None, "no transfer completed")
 
 
-def _unmeasured(facts: Facts) -> dict[Pair, _Direction]:
-    """The pairs whose measurement produced no result."""
+def _unmeasured_pairs(facts: Facts) -> dict[Pair, _Direction]:
+    """Return the pairs whose measurement produced no result."""
     return {
         (seen.node, peer): _Direction("unknown", None, brief(seen.fact.reason))
         for seen in facts.each(measure)
@@ -175,16 +173,16 @@ def _unmeasured(facts: Facts) -> dict[Pair, _Direction]:
     }
 
 
-def _covered(directions: Mapping[Pair, _Direction], fleet: Fleet) -> str:
-    """How many pairs were measured, and out of how many."""
+def _coverage_text(directions: Mapping[Pair, _Direction], fleet: Fleet) -> str:
+    """Return the number of measured pairs out of all pairs."""
     pairs = len({frozenset(pair) for pair in directions})
     return f"measured between {pairs} of {len(fleet.nodes) * (len(fleet.nodes) - 1) // 2} pairs of nodes"
 
 
-def of_links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Measurements]:
-    """The measurements of each direction, and the median over the links of each node.
+def measure_links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Measurements]:
+    """Yield the measurements of each direction, and the median over the links of each node.
 
-    Of two measurements of a link the better one counts: the worse one had something else to wait for.
+    Of two measurements of a link the better one counts, because the worse one was delayed by something else.
     """
     measured = measurements_of(facts)
     bandwidth = {
@@ -204,9 +202,9 @@ def of_links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Measurements]:
         if (shares := [share for item in several if (share := _resent(item)) is not None])
     }
     for what, values in (("bandwidth", bandwidth), ("latency", latency), ("lost_datagrams", lost)):
-        yield from _of_pairs(f"link_{what}", values)
-        yield from _of_nodes(f"node_{what}", values)
-    yield from _of_nodes("node_retransmits", resent)
+        yield from _pair_measurements(f"link_{what}", values)
+        yield from _node_medians(f"node_{what}", values)
+    yield from _node_medians("node_retransmits", resent)
 
 
 def _resent(item: Measurement) -> float | None:
@@ -216,13 +214,13 @@ def _resent(item: Measurement) -> float | None:
     return direction.retransmitted / direction.segments
 
 
-def _of_pairs(name: str, values: Mapping[Pair, float]) -> Iterator[Measurements]:
+def _pair_measurements(name: str, values: Mapping[Pair, float]) -> Iterator[Measurements]:
     if values:
         pairs = sorted(values)
         nodes, peers = zip(*pairs, strict=True)
         yield Measurements(QUANTITIES[name], nodes, tuple(values[pair] for pair in pairs), peers)
 
 
-def _of_nodes(name: str, values: Mapping[Pair, float]) -> Iterator[Measurements]:
+def _node_medians(name: str, values: Mapping[Pair, float]) -> Iterator[Measurements]:
     of_node = grouped((node, value) for pair, value in values.items() for node in pair)
-    return of_each_node(name, {node: statistics.median(of_node[node]) for node in sorted(of_node)})
+    return node_measurements(name, {node: statistics.median(of_node[node]) for node in sorted(of_node)})

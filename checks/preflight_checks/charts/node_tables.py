@@ -49,14 +49,14 @@ class CellValue:
 
 
 def equal(first: Value, second: Value) -> bool:
-    """Whether two values are the same."""
+    """Return whether two values are the same."""
     return first == second
 
 
 def cells_of(
     fleet: Fleet, values: Mapping[str, CellValue], *, is_equal: Callable[[Any, Any], bool] = equal
 ) -> tuple[Cell, ...] | None:
-    """One cell per node; values that are not `is_equal` the most common one are marked. None if no value is known.
+    """Return one cell per node, with values that differ from the most common one marked; None if no value is known.
 
     Among equally common values, the first node's counts, as in the checks.
     """
@@ -80,7 +80,7 @@ def _value(values: Mapping[str, CellValue], node: str) -> Value | None:
 
 
 def values_by_node(facts: Facts, probe: Callable[..., T], read: Callable[[T], CellValue]) -> dict[str, CellValue]:
-    """The result of `read` for each node's fact, or why there is none; nodes without a request are left out."""
+    """Return `read` applied to each node's fact, or why there is none. Nodes without a request are left out."""
     found: dict[str, CellValue] = {}
     for seen in facts.each(probe):
         value = read(seen.fact.value) if isinstance(seen.fact, Observed) else CellValue(None, seen.fact.reason)
@@ -90,19 +90,19 @@ def values_by_node(facts: Facts, probe: Callable[..., T], read: Callable[[T], Ce
 
 
 def brief(text: str) -> str:
-    """The first line of a text, cut to the width of a cell."""
+    """Return the first line of a text, cut to the width of a cell."""
     line = text.strip().split("\n", 1)[0]
     return line if len(line) <= _MAX_LENGTH else line[: _MAX_LENGTH - 3].rstrip() + "..."
 
 
 def table(id: str, title: str, note: str, fleet: Fleet, columns: Sequence[tuple[Column, Sequence[Cell]]]) -> Table:
-    """One row per node, in rank order, built from columns with one cell per node."""
+    """Return one row per node, in rank order, built from columns with one cell per node."""
     rows = (Row(node.name, tuple(cells[number] for _, cells in columns)) for number, node in enumerate(fleet.nodes))
     return Table(id, title, note, tuple(column for column, _ in columns), tuple(rows))
 
 
 def sample_of(items: Sequence[T], limit: int, keep: Callable[[T], bool]) -> tuple[T, ...]:
-    """At most `limit` of the items, in their order: those to `keep` first, then an evenly spread sample of the rest."""
+    """Return at most `limit` of the items in order: those to `keep` first, then an even sample of the rest."""
     if len(items) <= limit:
         return tuple(items)
     kept = [index for index, item in enumerate(items) if keep(item)]
@@ -118,7 +118,7 @@ def _evenly_spaced(indices: Sequence[int], limit: int) -> Iterable[int]:
 
 
 def short(value: float, digits: int = 4) -> float | None:
-    """A measured number rounded to its significant digits; None for anything that is not a number."""
+    """Return a measured number rounded to its significant digits; None for anything that is not a number."""
     return float(f"{value:.{digits}g}") if math.isfinite(value) else None
 
 
@@ -127,7 +127,7 @@ _ANSWERED, _SILENT, _FAILED = "answered", "silent", "failed"
 
 
 def nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Table]:
-    """One row per node: agent, kernel, cores, memory, GPUs, driver and network card, as far as they are known."""
+    """Yield one row per node: agent, kernel, cores, memory, GPUs, driver and network card, as far as they are known."""
     columns = [(Column("agent"), tuple(map(_agent, fleet.records)))]
     for quantity in _QUANTITIES:
         cells = cells_of(fleet, quantity.values(job, facts), is_equal=quantity.is_equal)
@@ -167,12 +167,12 @@ def _memory(value: Machine) -> CellValue:
 
 
 def _equal_memory(first: float, second: float) -> bool:
-    """Whether two sizes are too close for a missing memory module, by the same margin as the memory check."""
+    """Return whether two sizes are too close for a missing memory module, by the same margin as the memory check."""
     return min(first, second) >= MIN_MEMORY_SHARE * max(first, second)
 
 
 def _cores(job: Job, facts: Facts) -> Mapping[str, CellValue]:
-    """The cores that ranks may use, or those that are online if the ranks' context was not examined."""
+    """Return the cores that ranks may use, or those that are online if the ranks' context was not examined."""
 
     def usable(value: Limits) -> CellValue:
         cores = usable_cores(value)
@@ -201,7 +201,7 @@ def _driver(value: Gpus) -> CellValue:
 
 
 def _card(job: Job, facts: Facts) -> Mapping[str, CellValue]:
-    """The interface that the node's processes use, and its speed."""
+    """Return the interface that the node's processes use, and its speed."""
     uses = used_interfaces(job, facts)
     values = values_by_node(facts, interfaces, lambda _: CellValue(None, "which interface is used is unknown"))
     describe = {
@@ -232,7 +232,7 @@ _NOT_REPORTED = "not reported"
 
 
 def versions(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Table]:
-    """One row per node: Python, frameworks, CUDA, cuDNN, NCCL, driver, and packages that differ between nodes."""
+    """Yield one row per node: Python, frameworks, CUDA, cuDNN, NCCL, driver, and packages that differ between nodes."""
     columns: list[tuple[Column, Sequence[Cell]]] = []
     for name, values in _components(job, facts):
         cells = cells_of(fleet, values)
@@ -253,8 +253,8 @@ def versions(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Table]:
 def _note(nodes: int, observed: Mapping[str, Installed], equal_count: int, more: int) -> str:
     if not observed:
         return f"Versions on {counted(nodes, 'node')}; versions that differ from most nodes are marked."
-    of_nodes = f"{len(observed)} of {counted(nodes, 'node')}"
-    summary = f"{counted(equal_count, 'further package')} of {of_nodes} are the same everywhere"
+    reporting = f"{len(observed)} of {counted(nodes, 'node')}"
+    summary = f"{counted(equal_count, 'further package')} of {reporting} are the same everywhere"
     if more > 0:
         summary += f", {more} more differ and are not listed"
     elif len({value.digest for value in observed.values()}) > 1 and not _lists_all(observed):
@@ -263,13 +263,13 @@ def _note(nodes: int, observed: Mapping[str, Installed], equal_count: int, more:
 
 
 def _lists_all(observed: Mapping[str, Installed]) -> bool:
-    """Whether the listed packages explain why the digests of all packages differ."""
+    """Return whether the listed packages explain why the digests of all packages differ."""
     lists = {tuple(sorted(value.distributions.items())) for value in observed.values()}
     return len(lists) == len({value.digest for value in observed.values()})
 
 
 def _components(job: Job, facts: Facts) -> Iterator[tuple[str, Mapping[str, CellValue]]]:
-    """The components that are listed even if they are the same everywhere."""
+    """Yield the components that are listed even if they are the same everywhere."""
     own = values_by_node(facts, installed, lambda value: CellValue(value.python))
     yield "python", {**own, **values_by_node(facts, packages, lambda value: CellValue(value.python))}
     listed = facts.observed(packages)
@@ -291,7 +291,9 @@ def _components(job: Job, facts: Facts) -> Iterator[tuple[str, Mapping[str, Cell
 
 
 def _build_versions(job: Job, facts: Facts, part: str) -> dict[str, CellValue]:
-    """A version from the build of the framework that the job trains with; empty if the build lacks the component."""
+    """Return a version from the build of the framework that the job trains with; empty if the build lacks the
+    component.
+    """
 
     def read(value: Stack) -> CellValue:
         build: Build | None = build_of(job, value)
@@ -306,14 +308,14 @@ def _cuda(value: Packages) -> CellValue:
 
 
 def _with_or_without(values: Mapping[str, CellValue]) -> dict[str, CellValue]:
-    """`none` for builds without the component where others have it; no column if no build has it."""
+    """Return values with `none` for builds without the component that others have; no column if no build has it."""
     if not any(summary.value for summary in values.values()):
         return {}
     return {node: CellValue("none") if summary.value == "" else summary for node, summary in values.items()}
 
 
 def _known_version(values: Mapping[str, CellValue]) -> dict[str, CellValue]:
-    """The values, with empty ones as unknown."""
+    """Return the values, with empty ones as unknown."""
     return {
         node: CellValue(None, _NOT_REPORTED) if summary.value == "" else summary for node, summary in values.items()
     }
@@ -328,9 +330,10 @@ def _framework(name: str, value: Packages) -> CellValue:
 
 
 def _differing_packages(observed: Mapping[str, Installed]) -> tuple[list[str], int]:
-    """The packages that differ between nodes, those used in lockstep computation first, and the number of equal ones.
+    """Return the packages that differ between nodes, those used in lockstep computation first, and the number of equal
+    ones.
 
-    Frameworks have separate columns.
+    Frameworks have their own columns.
     """
     sets = {value.digest: value.distributions for value in observed.values()}.values()
     named = {name for names in DISTRIBUTIONS.values() for name in names}
@@ -362,19 +365,19 @@ _RDMA_COUNTERS = {
 }
 
 
-def of_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Measurements]:
-    """The measurements of each node alone. A quantity that no node reports is left out."""
+def measure_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Measurements]:
+    """Yield the measurements of each node alone. A quantity that no node reports is left out."""
     records = [record for record in fleet.records if not record.problem]
-    yield from of_each_node("agent_round_trip", {record.node.name: record.round_trip_s for record in records})
+    yield from node_measurements("agent_round_trip", {record.node.name: record.round_trip_s for record in records})
     offsets = {record.node.name: record.clock_offset_s for record in records if record.clock_offset_s is not None}
-    yield from of_each_node("clock_offset", {node: abs(offset) for node, offset in offsets.items()})
+    yield from node_measurements("clock_offset", {node: abs(offset) for node, offset in offsets.items()})
     killed = {node: value.killed_for_memory for node, value in facts.observed(machine).items()}
-    yield from of_each_node("processes_killed_for_memory", killed)
-    yield from _of_gpus(facts)
-    yield from _of_cards(job, facts)
+    yield from node_measurements("processes_killed_for_memory", killed)
+    yield from _gpu_measurements(facts)
+    yield from _nic_measurements(job, facts)
 
 
-def _of_gpus(facts: Facts) -> Iterator[Measurements]:
+def _gpu_measurements(facts: Facts) -> Iterator[Measurements]:
     # A GPU that does not answer says nothing: a sum without it would look like a counter that was reset.
     answered = {
         node: value.gpus
@@ -382,22 +385,24 @@ def _of_gpus(facts: Facts) -> Iterator[Measurements]:
         if value.gpus and not value.problem and not any(gpu.problem for gpu in value.gpus)
     }
     for name, read in _GPU_COUNTERS.items():
-        yield from of_each_node(name, {node: _sum([read(gpu) for gpu in cards]) for node, cards in answered.items()})
+        yield from node_measurements(
+            name, {node: _sum([read(gpu) for gpu in cards]) for node, cards in answered.items()}
+        )
     for name, (value_of, worst) in _GPU_GAUGES.items():
         found = {node: [value_of(gpu) for gpu in cards] for node, cards in answered.items()}
         known = {node: [v for v in values if v is not None] for node, values in found.items() if None not in values}
-        yield from of_each_node(name, {node: worst(values) for node, values in known.items()})
+        yield from node_measurements(name, {node: worst(values) for node, values in known.items()})
 
 
-def _of_cards(job: Job, facts: Facts) -> Iterator[Measurements]:
+def _nic_measurements(job: Job, facts: Facts) -> Iterator[Measurements]:
     states = {node: state for node, (_, state) in states_in_use(job, facts).items()}
-    yield from of_each_node("nic_carrier_changes", {node: state.carrier_changes for node, state in states.items()})
+    yield from node_measurements("nic_carrier_changes", {node: state.carrier_changes for node, state in states.items()})
     errors = {
         node: sum(count for name, count in state.counters.items() if name.endswith("_errors"))
         for node, state in states.items()
         if any(name.endswith("_errors") for name in state.counters)
     }
-    yield from of_each_node("nic_errors", errors)
+    yield from node_measurements("nic_errors", errors)
     devices = {
         node: value.devices
         for node, value in facts.observed(rdma).items()
@@ -408,7 +413,7 @@ def _of_cards(job: Job, facts: Facts) -> Iterator[Measurements]:
             node: [port.counters[counter] for device in found for port in device.ports if counter in port.counters]
             for node, found in devices.items()
         }
-        yield from of_each_node(name, {node: sum(values) for node, values in counts.items() if values})
+        yield from node_measurements(name, {node: sum(values) for node, values in counts.items() if values})
 
 
 def _sum(values: list[int | None]) -> int | None:
@@ -416,8 +421,8 @@ def _sum(values: list[int | None]) -> int | None:
     return sum(known) if len(known) == len(values) else None
 
 
-def of_each_node(name: str, values: Mapping[str, float | None]) -> Iterator[Measurements]:
-    """The known values of a quantity of nodes, if there are any."""
+def node_measurements(name: str, values: Mapping[str, float | None]) -> Iterator[Measurements]:
+    """Yield the known values of a quantity of nodes, if there are any."""
     found = {node: float(value) for node, value in values.items() if value is not None}
     if found:
         yield Measurements(QUANTITIES[name], tuple(found), tuple(found.values()))

@@ -11,7 +11,7 @@ from preflight.model.charts import Bar, Bars, Lane, Span, Timeline
 from preflight.model.job import Job
 from preflight.model.measurements import Measurements
 from preflight.model.recording import FactRecord, Facts, Fleet, Observed
-from preflight_checks.charts.node_tables import of_each_node, sample_of, short
+from preflight_checks.charts.node_tables import node_measurements, sample_of, short
 from preflight_checks.smoke.collective_speed import MIN_RANKS, Paces, Straggler, computing, paces_of
 from preflight_checks.smoke.server_run import group_of
 from reference_trainer.collective.rank import RankReport
@@ -26,7 +26,7 @@ _STARTUP = "starting Python"
 
 
 def steps(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Timeline]:
-    """One lane per rank, server or worker of the run, with its phases."""
+    """Yield one lane per rank, server or worker of the run, with its phases."""
     records = {record.request.key: record for record in facts.records_of(group=group_of(job))}
     members = sorted(members_of([record.request for record in records.values()]), key=lambda member: member.rank)
     lanes = [lane for member in members if (lane := _lane(member, records[member.key], facts)).spans]
@@ -44,7 +44,7 @@ def steps(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Timeline]:
 
 
 def _lane(member: Member, record: FactRecord, facts: Facts) -> Lane:
-    """The lane of one process: a phase lasts until the next one is reported, the last one until the last event."""
+    """Return the lane of one process. A phase lasts until the next one begins, the last one until the last event."""
     events = [event for event in facts.events(member.key) if event.origin == "child"]
     reached = [
         (event.at_s, str(event.data.get("phase", "")))
@@ -67,7 +67,7 @@ def _since(began_s: float, lane: Lane) -> Lane:
 
 
 def stragglers(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Bars]:
-    """One bar per rank: the time of a fixed piece of work that needs no other rank."""
+    """Yield one bar per rank: the time of a fixed piece of work that needs no other rank."""
     paces = _paces(job, facts)
     stragglers = {item.rank: item for item in paces.named}
     bars = [
@@ -93,7 +93,7 @@ def stragglers(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Bars]:
 
 
 def pace_of_ranks(job: Job, facts: Facts) -> Iterator[tuple[str, float]]:
-    """The node and the pace in seconds of each rank that was timed: the best of its measurement windows."""
+    """Yield the node and the pace in seconds of each rank that was timed: the best of its measurement windows."""
     for node, report in _paces(job, facts).reports:
         times = [time for window in report.windows if (time := computing(window)) is not None]
         if times:
@@ -101,7 +101,7 @@ def pace_of_ranks(job: Job, facts: Facts) -> Iterator[tuple[str, float]]:
 
 
 def _pace_ms(times_s: list[float]) -> float | None:
-    """The best of its measurement windows: a true straggler is slow in all of them."""
+    """Return the rank's best measurement window in ms: a true straggler is slow in all of them."""
     return short(min(times_s) * 1e3)
 
 
@@ -114,15 +114,15 @@ def _straggler_note(stragglers: Straggler | None) -> str:
 
 
 def step_times(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Bars]:
-    """One bar per rank or worker: the time of a training step, including the wait for others."""
+    """Yield one bar per rank or worker: the time of a training step, including the wait for others."""
     group = group_of(job)
     ranks = [
-        (row.fact.value.rank, f"rank {row.fact.value.rank}", row.node, _of_rank(row.fact.value))
+        (row.fact.value.rank, f"rank {row.fact.value.rank}", row.node, _rank_step_s(row.fact.value))
         for row in facts.each(run_rank)
         if row.asked.group == group and isinstance(row.fact, Observed)
     ]
     workers = [
-        (row.fact.value.index, f"worker {row.fact.value.index}", row.node, _of_worker(row.fact.value))
+        (row.fact.value.index, f"worker {row.fact.value.index}", row.node, _worker_step_s(row.fact.value))
         for row in facts.each(run_worker)
         if row.asked.group == group and isinstance(row.fact, Observed)
     ]
@@ -137,27 +137,27 @@ def step_times(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Bars]:
     yield Bars("smoke.step_times", "Training steps", f"{note}.", "ms", kept)
 
 
-def _of_rank(report: RankReport) -> float | None:
-    """The step times of a rank, without the first step, which builds the buckets."""
+def _rank_step_s(report: RankReport) -> float | None:
+    """Return the step times of a rank, without the first step, which builds the buckets."""
     return median(report.step_s[1:]) if len(report.step_s) > 1 else None
 
 
-def _of_worker(report: WorkerReport) -> float | None:
-    """The step times of a worker: compute, push, and the wait for its pull."""
+def _worker_step_s(report: WorkerReport) -> float | None:
+    """Return the step times of a worker: compute, push, and the wait for its pull."""
     parts = [part[1:] for part in (report.compute_s, report.push_s, report.pull_s) if len(part) > 1]
     return sum(map(median, parts)) if report.compute_s[1:] else None
 
 
 def _paces(job: Job, facts: Facts) -> Paces:
-    """The pace of each rank, as the straggler check computes it."""
+    """Return the pace of each rank, as the straggler check computes it."""
     group = group_of(job)
     seen = (row for row in facts.each(run_rank) if row.asked.group == group)
     return paces_of((row.node, row.fact.value) for row in seen if isinstance(row.fact, Observed))
 
 
-def of_ranks(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Measurements]:
-    """The time that the slowest rank of each node takes for the same work without communication."""
+def measure_ranks(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Measurements]:
+    """Return the time that the slowest rank of each node takes for the same work without communication."""
     slowest: dict[str, float] = {}
     for node, seconds in pace_of_ranks(job, facts):
         slowest[node] = max(seconds, slowest.get(node, 0.0))
-    return of_each_node("rank_pace", dict(sorted(slowest.items())))
+    return node_measurements("rank_pace", dict(sorted(slowest.items())))

@@ -29,7 +29,7 @@ class _Part:
 
 
 def placement(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Layout]:
-    """The servers and workers of each node, and the bytes that each server will hold."""
+    """Yield the servers and workers of each node, and the bytes that each server will hold."""
     parts, source = _parts(job, fleet, facts)
     if not parts:
         return
@@ -51,7 +51,7 @@ def placement(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Layout]:
 
 
 def _parts(job: Job, fleet: Fleet, facts: Facts) -> tuple[Sequence[_Part], str]:
-    """All processes, servers first, and the origin of the list: the nodes' endpoints, or the plan of a training run."""
+    """Return all processes, servers first, and the list's source: the nodes' endpoints, or a training run's plan."""
     if not is_ps(job) or not fleet.nodes:
         return (), ""
     # Importing the training run takes long, here and below, and most jobs have no servers.
@@ -77,7 +77,7 @@ def _parts(job: Job, fleet: Fleet, facts: Facts) -> tuple[Sequence[_Part], str]:
 
 
 def _held_bytes(job: Job, facts: Facts, servers: int) -> tuple[Sequence[int], str]:
-    """The bytes that each server holds, in server order, and their origin; empty if unknown."""
+    """Return the bytes that each server holds, in server order, and their source; empty if unknown."""
     expected = shares(job, servers)
     if expected is not None:
         kept = f", with {counted(expected.slots, 'optimizer value')} for each parameter" if expected.slots else ""
@@ -95,7 +95,7 @@ def _held_bytes(job: Job, facts: Facts, servers: int) -> tuple[Sequence[int], st
 
 
 def holdings(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Bars]:
-    """One bar per server: the bytes that it will hold as the job partitions its parameters, or held in the run."""
+    """Yield one bar per server: the bytes that it will hold by the job's partitioning, or that it held in the run."""
     servers = [part for part in _parts(job, fleet, facts)[0] if part.kind == SERVER]
     held, stated = _held_bytes(job, facts, len(servers)) if servers else ((), "")
     if not held:
@@ -110,7 +110,7 @@ def holdings(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Bars]:
 
 
 def traffic(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Bars]:
-    """One bar per server of the training run: the bytes that it received and sent."""
+    """Yield one bar per server of the training run: the bytes that it received and sent."""
     if not is_ps(job):
         return
     from preflight_checks.smoke.server_results import loads_of

@@ -1,1 +1,1 @@
-"""Where ranks actually run: interpreter, environment, copies of files, and how they get there."""
+"""The context of ranks: interpreter, environment, copies of files, and remote start."""

@@ -56,7 +56,7 @@ SHARED_PACKAGES = (*IN_STEP, "torch", "paddlepaddle*", "deepspeed", "accelerate"
 
 
 def computed_in_step(name: str) -> bool:
-    """Whether ranks exchange data with this package, or compute with it in lockstep."""
+    """Return whether ranks exchange data with this package, or compute with it in lockstep."""
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in IN_STEP)
 
 
@@ -73,10 +73,9 @@ def plan_installed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 def ranks_cannot_start(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The ranks' interpreter can be started on every node, in their directory and after their setup lines.
 
-    What it checks: on each node the interpreter, working directory and setup lines of the job are entered, the way a
-    rank is started.
+    What it checks: each node enters the job's interpreter, working directory and setup lines, the way a rank starts.
 
-    Why it matters: the node where it fails logs the error only locally and ends; all others wait for it.
+    Why it matters: the failing node logs the error only locally and exits; all others wait for that node.
 
     Example: /opt/conda is mounted on three nodes of four; python3 is 3.6 on an old one.
 
@@ -84,7 +83,7 @@ def ranks_cannot_start(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
 
     Known limits: nothing is tried if the ranks' interpreter is unknown (no --python, no --trust-job). A container is
     not entered: the verdict is then incomplete, or with --python the host is examined, which is stated.
-    What fails on every node alike after setup lines or in a container may still work when the scheduler starts it.
+    A failure on all nodes, after setup lines or in a container, may not occur when the scheduler starts the job.
     """
     everywhere = list(facts.each(installed))
     silent = unreached(fleet)
@@ -177,8 +176,8 @@ def framework_comes_slowly(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
     What it checks: the time to read 120 modules and libraries of torch or paddle on each node, compared with the
     fleet's median and with 2.5 seconds.
 
-    Why it matters: ranks import thousands of files at once. From a slow shared file system that takes minutes, and
-    differs from node to node; the first ones run into the timeout of the rendezvous.
+    Why it matters: ranks import thousands of files at once. On a slow shared file system this takes minutes and differs
+    between nodes; the first ranks reach the rendezvous timeout.
 
     Example: a conda environment in a home directory on NFS.
 
@@ -225,7 +224,7 @@ def framework_comes_slowly(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
 
 
 def _slow_nodes(observed: Mapping[str, ReadCost]) -> dict[str, ReadCost]:
-    """The nodes that did not finish, and those far behind the median."""
+    """Return the nodes that did not finish, and those far behind the median."""
     middle = statistics.median(value.took_s for value in observed.values())
     return {
         node: value
@@ -302,7 +301,7 @@ _MICRO = (
 _ACCUMULATION = ("gradient_accumulation_steps", "accumulate_grad_batches", "--gradient-accumulation-steps")
 
 
-#: So many nodes with one copy of a start file show that it holds nothing of its node.
+#: If this many nodes have the same copy of a start file, it contains nothing specific to a node.
 _MIN_AGREEING = 2
 
 
@@ -310,8 +309,8 @@ _MIN_AGREEING = 2
 class _Wanted:
     """A file of the job.
 
-    `on_all_nodes`: every node needs it, not only the launcher's. `starts_ranks`: it starts ranks and may contain the
-    name of its node. `read_on_each`: each node reads its own copy.
+    `on_all_nodes`: every node needs it, not only the launcher's. `starts_ranks`: it starts ranks and may contain its
+    node's name. `read_on_each`: each node reads its own copy.
     """
 
     name: str
@@ -322,7 +321,7 @@ class _Wanted:
     read_on_each: bool
 
 
-def _wanted(job: Job) -> tuple[_Wanted, ...]:
+def _wanted_files(job: Job) -> tuple[_Wanted, ...]:
     if not job.launches:
         return ()
     programs = {launch.program for launch in job.launches}
@@ -345,7 +344,7 @@ def _wanted(job: Job) -> tuple[_Wanted, ...]:
 
 @requests_for(copies)
 def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    wanted = _wanted(job)
+    wanted = _wanted_files(job)
     if wanted and len(fleet.nodes) > 1 and not nodes_share_machine(fleet):
         files = [(item.name, item.places) for item in wanted]
         # With thousands of nodes, lists of code files would dominate the recording.
@@ -354,13 +353,13 @@ def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
             yield Request(probe_name(copies), node.name, params, context=True)
 
 
-def _by_file(item: _Wanted, observed: Mapping[str, Copies]) -> dict[str, Copy]:
+def _copies_by_node(item: _Wanted, observed: Mapping[str, Copies]) -> dict[str, Copy]:
     return {node: copy for node, value in observed.items() for copy in value.copies if copy.name == item.name}
 
 
-def _not_comparable(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Iterator[Verdict]:
-    """The verdicts where there is nothing to compare; none where there is."""
-    if len(fleet.nodes) < 2 or not _wanted(job) or nodes_share_machine(fleet):
+def _incomparable_verdicts(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Iterator[Verdict]:
+    """Yield the verdicts where there is nothing to compare; none where there is."""
+    if len(fleet.nodes) < 2 or not _wanted_files(job) or nodes_share_machine(fleet):
         yield not_applicable(subject, "the job has one node, starts no ranks, or runs on one machine")
         return
     blind = tuple(missing_facts(facts, copies, subject))
@@ -383,7 +382,7 @@ def _comparable(facts: Facts) -> dict[str, Copies]:
 
 
 def differing_settings(item: Mapping[str, Copy], *, starts_ranks: bool) -> dict[str, Split[str]]:
-    """The named values that differ between copies, each with its nodes."""
+    """Return the named values that differ between copies, each with its nodes."""
     readable = {node: copy for node, copy in item.items() if copy.sha256}
     if len({copy.sha256 for copy in readable.values()}) < 2:
         return {}
@@ -414,25 +413,25 @@ def sizes_differ_between_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator
     Known limits: numbers are compared by name; values that a program computes are not. Start scripts may differ in
     ranks and ports.
     """
-    yield from _not_comparable(job, fleet, facts, "sizes")
+    yield from _incomparable_verdicts(job, fleet, facts, "sizes")
     observed = _comparable(facts)
     odd = list(_odd_sizes(job, observed))
     for item, sizes in odd:
-        yield _sizes_finding(job, item, _by_file(item, observed), sizes)
+        yield _sizes_finding(job, item, _copies_by_node(item, observed), sizes)
     if observed and not odd:
         yield passed(f"sizes on {len(observed)} nodes")
 
 
 def odd_sizes(job: Job, facts: Facts) -> Iterator[tuple[str, str, Split[str]]]:
-    """File, name and values of each size in which the nodes' own copies of the job's files differ."""
+    """Yield the file, name and values of each size in which the nodes' own copies of the job's files differ."""
     for item, sizes in _odd_sizes(job, _comparable(facts)):
         for name, who in sizes.items():
             yield item.name, name, who
 
 
 def _odd_sizes(job: Job, observed: Mapping[str, Copies]) -> Iterator[tuple[_Wanted, dict[str, Split[str]]]]:
-    for item in _wanted(job):
-        settings = differing_settings(_by_file(item, observed), starts_ranks=item.starts_ranks)
+    for item in _wanted_files(job):
+        settings = differing_settings(_copies_by_node(item, observed), starts_ranks=item.starts_ranks)
         sizes = {name: who for name, who in settings.items() if _SIZES.search(name.rpartition(".")[2])}
         if sizes and item.read_on_each:
             yield item, sizes
@@ -446,7 +445,7 @@ def _sizes_finding(job: Job, item: _Wanted, copies: Mapping[str, Copy], sizes: M
         f"{item.name} on {fold(nodes)}",
         f"{item.name} is not the same on every node: "
         + "; ".join(f"{name} is {who.description}" for name, who in list(sizes.items())[:4])
-        + _products(job, copies, nodes, who.agreeing),
+        + _products_text(job, copies, nodes, who.agreeing),
         at=Evidence(
             "the node's own copy", f"{name}: {value}", f"{name}: {who.common}", f"sha256sum {copies[node].path}", node
         ),
@@ -456,8 +455,8 @@ def _sizes_finding(job: Job, item: _Wanted, copies: Mapping[str, Copy], sizes: M
     )
 
 
-def _products(job: Job, copies: Mapping[str, Copy], odd: tuple[str, ...], agreeing: tuple[str, ...]) -> str:
-    """The samples per step on either side, if micro batch, accumulation and world size are all known."""
+def _products_text(job: Job, copies: Mapping[str, Copy], odd: tuple[str, ...], agreeing: tuple[str, ...]) -> str:
+    """Return the samples per step on either side, if micro batch, accumulation and world size are all known."""
     worlds = [value for scope in scopes(job) if (value := known_int(job, "world_size", scope)) is not None]
     sides = [(node, _product(copies[node].numbers)) for node in (odd[0], agreeing[0]) if node in copies]
     if not worlds or len(sides) < 2 or sides[0][1] is None or sides[1][1] is None:
@@ -492,15 +491,15 @@ def job_files_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Fix: copy the files again, or keep them on a shared file system.
 
-    Known limits: the working directory has to be known (--directory, or the job with --trust-job). BAT030 reports sizes
-    that differ. Start scripts and host files are compared with what was linted on the first node; a shell file that
+    Known limits: the working directory must be known (--directory, or the job with --trust-job). BAT030 reports sizes
+    that differ. Start scripts and host files are compared with the linted ones on the first node; a shell file that
     differs on a few nodes, or is missing there, is a warning.
     """
-    yield from _not_comparable(job, fleet, facts, "the job's files")
+    yield from _incomparable_verdicts(job, fleet, facts, "the job's files")
     observed = _comparable(facts)
     wrong = False
-    for item in _wanted(job):
-        for verdict in _judge_file(job, fleet, item, _by_file(item, observed)):
+    for item in _wanted_files(job):
+        for verdict in _judge_file(job, fleet, item, _copies_by_node(item, observed)):
             wrong = True
             yield verdict
     if observed and not wrong:
@@ -531,9 +530,9 @@ def _judge_file(job: Job, fleet: Fleet, item: _Wanted, copies: Mapping[str, Copy
 def _stale_start_file(
     job: Job, fleet: Fleet, item: _Wanted, copies: Mapping[str, Copy], digests: Split[str]
 ) -> Iterator[Verdict]:
-    """A shell file that each node runs, is the same on most of them, and differs on or is missing from the others.
+    """Yield a finding for a shell file that each node runs and that is missing or different on a few of them.
 
-    A file with the name or rank of its node would differ on all. The first node may have one of its own.
+    A file with its node's name or rank would differ on all nodes. The first node may have its own copy.
     """
     first = fleet.nodes[0].name
     if not item.starts_ranks or not item.read_on_each or item.file.kind != "shell" or first not in digests.agreeing:
@@ -543,14 +542,14 @@ def _stale_start_file(
     absent = {node: copy for node, copy in copies.items() if not copy.sha256}
     if absent:
         existing = {node: copies[node] for node in digests.agreeing}
-        yield _likely(_missing_file_finding(job, item, absent, existing))
+        yield _as_warning(_missing_file_finding(job, item, absent, existing))
     sizes = differing_settings(copies, starts_ranks=True)
     if digests.odd and not any(_SIZES.search(name.rpartition(".")[2]) for name in sizes):
-        yield _likely(_different(job, item, copies, digests))
+        yield _as_warning(_different(job, item, copies, digests))
 
 
-def _likely(finding: Verdict) -> Verdict:
-    """The finding as a warning: what differs in a start file may not matter."""
+def _as_warning(finding: Verdict) -> Verdict:
+    """Return the finding as a warning, because a difference in a start file may not matter."""
     return replace(finding, severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 
 
@@ -611,7 +610,7 @@ def code_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: at most 1500 files; hidden folders, installed packages and program output are skipped. A home
     directory is not searched.
     """
-    yield from _not_comparable(job, fleet, facts, "code")
+    yield from _incomparable_verdicts(job, fleet, facts, "code")
     observed = _comparable(facts)
     if not observed:
         return
@@ -620,7 +619,7 @@ def code_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield unknown(f"code on {fold(node for node, why in cut.items() if why == reason)}", reason)
     walked = {node: value for node, value in observed.items() if value.code_hash}
     # CPY001 compares the files of the job itself.
-    named = {item.name for item in _wanted(job)}
+    named = {item.name for item in _wanted_files(job)}
     commits = split({node: value.commit[:12] for node, value in walked.items() if value.commit})
     same_code = len({value.code_hash for value in walked.values()}) < 2
     listed = {n: {k: v for k, v in c.code.items() if k not in named} for n, c in walked.items() if not same_code}

@@ -68,26 +68,24 @@ class ObservedEnvironments:
     includes_job_variables: bool
 
 
-def _stated(job: Job) -> tuple[Claim, ...]:
-    """The claims that set variables."""
+def _environment_claims(job: Job) -> tuple[Claim, ...]:
     return tuple(dict.fromkeys(claim for scope in scopes(job) for claim in job.environment(scope)))
 
 
 def _params(job: Job) -> dict[str, object]:
-    """The parameters of the probe, the same for all checks."""
-    hashed = sorted({claim.quantity.removeprefix("env.") for claim in _stated(job)})
+    hashed = sorted({claim.quantity.removeprefix("env.") for claim in _environment_claims(job)})
     deepspeed = any(launch.launcher == "deepspeed" for launch in job.launches)
     return {"run_key": "", "hashed": hashed, "export_files": deepspeed}
 
 
 #: Request the environment of every node as ranks have it, as a login without a terminal has it, and both.
-plan_ranks = on_every_node(environment, params=_params, because=_stated, context=True)
-plan_logins = on_every_node(environment, params=_params, because=_stated)
+plan_ranks = on_every_node(environment, params=_params, because=_environment_claims, context=True)
+plan_logins = on_every_node(environment, params=_params, because=_environment_claims)
 plan_both = combined(plan_ranks, plan_logins)
 
 
 def unseen_bare(facts: Facts, subject: str) -> Iterator[Verdict]:
-    """One `unknown` for each reason why the bare environment of some nodes is missing, with their names."""
+    """Yield one `unknown` for each reason why the bare environment of some nodes is missing, with their names."""
     bare_facts = ((seen.node, seen.fact) for seen in facts.each(environment) if not seen.asked.context)
     reasons = grouped((fact.reason, node) for node, fact in bare_facts if isinstance(fact, Unavailable))
     for reason, nodes in reasons.items():
@@ -95,12 +93,12 @@ def unseen_bare(facts: Facts, subject: str) -> Iterator[Verdict]:
 
 
 def bare(facts: Facts) -> dict[str, Environment]:
-    """The bare environment of each node."""
+    """Return the bare environment of each node."""
     return _observed(facts, context=False)
 
 
 def observed_environments(facts: Facts) -> ObservedEnvironments | None:
-    """The environments of the ranks, or the bare ones if fewer than two of those are known."""
+    """Return the environments of the ranks, or the bare ones if fewer than two of those are known."""
     inside = _observed(facts, context=True)
     if len(inside) > 1:
         return ObservedEnvironments(inside, "where the ranks run", includes_job_variables=True)
@@ -113,11 +111,11 @@ def observed_environments(facts: Facts) -> ObservedEnvironments | None:
 
 
 def _observed(facts: Facts, *, context: bool) -> dict[str, Environment]:
-    return _by_context(facts)[context]
+    return _environments_by_context(facts)[context]
 
 
 @memoize
-def _by_context(facts: Facts) -> dict[bool, dict[str, Environment]]:
+def _environments_by_context(facts: Facts) -> dict[bool, dict[str, Environment]]:
     found: dict[bool, dict[str, Environment]] = {True: {}, False: {}}
     for seen in facts.each(environment):
         if isinstance(seen.fact, Observed):
@@ -126,9 +124,9 @@ def _by_context(facts: Facts) -> dict[bool, dict[str, Environment]]:
 
 
 def set_by_job(job: Job, *, known: bool = True) -> dict[str, tuple[Claim, ...]]:
-    """The variables that the job's files set for its ranks, with the claims.
+    """Return the variables that the job's files set for its ranks, with the claims.
 
-    With `known`, without those whose value is only known at run time: `X=$X` leaves it to the node.
+    With `known`, variables whose value is known only at run time are left out: `X=$X` leaves the value to the node.
     """
     found: dict[str, tuple[Claim, ...]] = {}
     for scope in scopes(job):
@@ -141,7 +139,7 @@ def set_by_job(job: Job, *, known: bool = True) -> dict[str, tuple[Claim, ...]]:
 
 
 def settings(environment: Environment) -> dict[str, Setting]:
-    """Every variable as its reader finds it: the environment comes first, then NCCL's files in order."""
+    """Return every variable as its reader finds it: the environment comes first, then NCCL's files in order."""
     found = {name: Setting(_key(name, value), value or "empty") for name, value in environment.variables.items()}
     found.update({name: Setting(f"#{digest}", _HIDDEN) for name, digest in environment.digests.items()})
     for file in environment.nccl_files:
@@ -152,14 +150,14 @@ def settings(environment: Environment) -> dict[str, Setting]:
 
 @dataclass(frozen=True, slots=True)
 class NodeGroup:
-    """Nodes with identical settings. In a large fleet most are, so that each set is examined once."""
+    """Nodes with identical settings, so that each set of a large fleet is examined once."""
 
     settings: Mapping[str, Setting]
     nodes: tuple[str, ...]
 
 
 def groups_of(by_node: Mapping[str, Environment]) -> tuple[NodeGroup, ...]:
-    """The nodes grouped by their settings, in the order of their first nodes."""
+    """Return the nodes grouped by their settings, in the order of their first nodes."""
     groups: dict[tuple[object, ...], list[str]] = {}
     for node, seen in by_node.items():
         files = tuple((file.path, *file.settings.items()) for file in seen.nccl_files)
@@ -168,7 +166,7 @@ def groups_of(by_node: Mapping[str, Environment]) -> tuple[NodeGroup, ...]:
 
 
 def setting(seen: Mapping[str, Setting], name: str) -> Setting:
-    """The setting of `name`; a variable set to its reader's default counts as not set."""
+    """Return the setting of `name`; a variable set to its reader's default counts as not set."""
     found = seen.get(name, UNSET)
     default = default_of(name)
     return Setting("", found.shown, found.file) if default is not None and found.key == f"={default}" else found
@@ -187,7 +185,7 @@ _plan = combined(plan_both, when=all_of(several_nodes, has_launches))
 
 
 def is_relevant(name: str, group: Group, job: Job) -> bool:
-    """Whether a job of this kind reads the variables of a group: unread ones may stay in a profile."""
+    """Return whether this kind of job reads a group's variables. Unread ones may stay in a profile."""
     if group.job_kinds == "nccl":
         names, _ = backends(job)
         return "nccl" in names or bool(gpu_claims(job))
@@ -198,17 +196,17 @@ def is_relevant(name: str, group: Group, job: Job) -> bool:
     if group.job_kinds == "torch":
         return not any(job.value("ps_mode", scope) == Known(True) for scope in scopes(job))
     # The rendezvous of these launchers reads them; other launchers do so only if a file names them.
-    return group.job_kinds != "ranks" or name in _READ_BY_TORCH or _named_in(name, job)
+    return group.job_kinds != "ranks" or name in _READ_BY_TORCH or _mentions_variable(name, job)
 
 
-def _named_in(name: str, job: Job) -> bool:
-    """Whether a file of the job names a variable, as `$NAME` or by reading it in a script."""
+def _mentions_variable(name: str, job: Job) -> bool:
+    """Return whether a file of the job names a variable, as `$NAME` or by reading it in a script."""
     word = re.compile(rf"\b{re.escape(name)}\b")
     return any(word.search(claim.spelling) or name in claim.alternatives for claim in job.claims)
 
 
 def stated(name: str, job: Job) -> tuple[Claim, ...]:
-    """The claims of the job's files that override the variable `name`; empty if there are none."""
+    """Return the claims of the job's files that override the variable `name`; empty if there are none."""
     return tuple(
         claim
         for quantity in table("environment")["replaced_by"].get(name, ())
@@ -220,8 +218,6 @@ def stated(name: str, job: Job) -> tuple[Claim, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Difference:
-    """One variable that differs between nodes."""
-
     name: str
     group: Group
     severity: Severity
@@ -276,7 +272,7 @@ def _differences(job: Job, seen: ObservedEnvironments) -> list[_Difference]:
 
 
 def protocol_differences(job: Job, facts: Facts) -> dict[str, tuple[str, ...]]:
-    """The variables whose difference keeps ranks from communicating, each with the nodes that differ."""
+    """Return the variables whose difference keeps ranks from communicating, each with the nodes that differ."""
     seen = observed_environments(facts)
     if seen is None or not job.launches:
         return {}
@@ -392,7 +388,7 @@ _SERVERS, _TRAINERS = "PADDLE_PSERVERS_IP_PORT_LIST", "PADDLE_TRAINER_ENDPOINTS"
 
 
 def _applies(job: Job, fleet: Fleet, variable: str) -> bool:
-    """Whether `variable` matters to this job and can come from the nodes' own environment."""
+    """Return whether `variable` matters to this job and can come from the nodes' own environment."""
     several = len(fleet.nodes) > 1 and bool(job.launches) and not nodes_share_machine(fleet)
     # A variable that nothing in the job reads may stay in an image.
     read = is_ps(job) if variable == "TRAINING_ROLE" else not job.about("backend") and not job.about("uses_ddp")
@@ -543,7 +539,7 @@ def _trainers(roles: Mapping[str, str], observed: Mapping[str, Mapping[str, str]
 def _servers_without_node(
     roles: Mapping[str, str], observed: Mapping[str, Mapping[str, str]], fleet: Fleet
 ) -> Iterator[_Fault]:
-    """Servers of the list without a node; only if every node has a role and knows its own address."""
+    """Yield servers of the list without a node; only if every node has a role and knows its own address."""
     servers = [node for node, role in roles.items() if role == "PSERVER"]
     lists = split({node: observed[node][_SERVERS] for node in roles if _SERVERS in observed[node]})
     whole = len(roles) == len(fleet.nodes) and all("POD_IP" in observed[node] for node in roles)

@@ -30,11 +30,11 @@ from preflight_checks.requirements import fold, known_int, known_text, named, no
 #: At most this many logins are tried from the first node; in larger fleets they are spread evenly.
 MAX_LOGINS = 64
 #: Launchers that run on every node, each a program of that name.
-_ON_EACH_NODE = ("torchrun", "accelerate", "composer", "colossalai", "llamafactory-cli", "fleetrun")
+_PER_NODE_LAUNCHERS = ("torchrun", "accelerate", "composer", "colossalai", "llamafactory-cli", "fleetrun")
 
 
 def first_node(job: Job, fleet: Fleet, facts: Facts) -> tuple[Node | None, bool]:
-    """The node where the launcher runs, and whether that is certain (a batch script runs on the first node)."""
+    """Return the launcher's node, and whether that is certain (a batch script runs on the first node)."""
     master = fleet.master
     if master is None:
         return None, False
@@ -47,7 +47,7 @@ def applying_links(job: Job, fleet: Fleet) -> tuple[RemoteLaunch, ...]:
 
 
 def _targets(job: Job, fleet: Fleet, first: Node) -> dict[str, str]:
-    """The other nodes by the launcher's names for them; an even sample if there are very many."""
+    """Return the other nodes by the launcher's names for them; an even sample if there are very many."""
     spelled: dict[str, str] = {}
     for claim in job.about("hosts"):
         for value in claim.alternatives:
@@ -113,7 +113,7 @@ def launcher_cannot_log_in(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
 
 
 def _login_problem(login: Login) -> str:
-    """The error of ssh without the host's name, so that one fault of many hosts is one finding."""
+    """Return ssh's error without the host name, so that one fault on many hosts is one finding."""
     lines = [line for line in login.said.splitlines() if line.strip()]
     if login.exit_code is None:
         return lines[-1] if lines else "no answer in time"
@@ -154,7 +154,7 @@ def _login_finding(
 
 
 def _wanted_tools(job: Job, fleet: Fleet, facts: Facts) -> Iterator[tuple[Node, tuple[str, ...], bool, str]]:
-    """The tools that each node needs, whether in the ranks' context, and what needs them."""
+    """Yield the tools that each node needs, whether in the ranks' context, and their user."""
     first, _ = first_node(job, fleet, facts)
     for link in applying_links(job, fleet):
         for node in fleet.reached:
@@ -165,7 +165,8 @@ def _wanted_tools(job: Job, fleet: Fleet, facts: Facts) -> Iterator[tuple[Node, 
         dict.fromkeys(
             launch.launcher
             for launch in job.launches
-            if launch.launcher in _ON_EACH_NODE and re.search(rf"(^|[\s\"'=]){launch.launcher}\b", launch.span.snippet)
+            if launch.launcher in _PER_NODE_LAUNCHERS
+            and re.search(rf"(^|[\s\"'=]){launch.launcher}\b", launch.span.snippet)
         )
     )
     for node in fleet.reached if each else ():
@@ -218,7 +219,7 @@ def launcher_tool_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
         missing = tuple(node for node, tool in held.items() if not tool.path)
         if missing:
             wrong = True
-            yield _lacking(name, by, missing, held, paths, certain=certain)
+            yield _missing_tools_verdict(name, by, missing, held, paths, certain=certain)
         late = {node: tool for node, tool in held.items() if tool.problem}
         for problem in dict.fromkeys(tool.problem for tool in late.values()):
             nodes = [node for node, tool in late.items() if tool.problem == problem]
@@ -239,7 +240,7 @@ def launcher_tool_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
         yield passed(f"launcher tools: {fold(sorted({name for name, _ in found}))}")
 
 
-def _lacking(
+def _missing_tools_verdict(
     name: str, by: str, nodes: tuple[str, ...], held: dict[str, Tool], paths: dict[str, str], *, certain: bool
 ) -> Verdict:
     everywhere = len(nodes) == len(held)
@@ -290,12 +291,12 @@ class RemoteLaunch:
 
 
 def in_batch(job: Job) -> bool:
-    """Whether a batch system runs the start script, on the first node."""
+    """Return whether a batch system runs the start script, on the first node."""
     return any(claim.source in _SCHEDULERS and not claim.scope.launch for claim in job.claims)
 
 
 def remote_launches(job: Job) -> Iterator[RemoteLaunch]:
-    """Every launch of the job that starts ranks on other nodes."""
+    """Yield every launch of the job that starts ranks on other nodes."""
     for launch in job.launches:
         found_launch = _remote_launch(job, launch)
         if found_launch is not None and (known_int(job, "nodes", launch.scope) or 2) > 1:
@@ -351,7 +352,7 @@ def _deepspeed(job: Job, launch: Launch, by: str) -> RemoteLaunch | None:
 
 
 def _selected_launcher(job: Job, launch: Launch) -> str:
-    """The launcher that the job chooses for DeepSpeed; empty if it chooses none."""
+    """Return the launcher that the job chooses for DeepSpeed; empty if it chooses none."""
     stated = job.value("multinode_launcher", launch.scope)
     return str(stated.value).lower() if isinstance(stated, Known) else ""
 
@@ -367,7 +368,7 @@ def _passed_variables(job: Job, launch: Launch) -> tuple[str, ...]:
 
 
 def claims_of(job: Job, found_launch: RemoteLaunch) -> tuple[Claim, ...]:
-    """The claims that the launch has several nodes."""
+    """Return the claims that the launch has several nodes."""
     scope = found_launch.launch.scope
     return tuple(dict.fromkeys((*job.setting("hosts", scope), *job.setting("nodes", scope))))
 
@@ -396,7 +397,7 @@ def variables_not_handed_on(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
     Fix: write the variable into .deepspeed_env, give mpirun `-x NAME`, or set it in ~/.bashrc of every node.
 
     Known limits: variables that the program sets itself are not seen. If the files give mpirun its hosts, MPI003
-    reports this without any node.
+    reports this from the files alone.
     """
     applying = [link for link in applying_links(job, fleet) if link.exports is not None]
     first, _ = first_node(job, fleet, facts)

@@ -1,4 +1,4 @@
-"""Checks of what connects GPUs (PCIe, NVLink, the fabric manager), and of the driver and the errors that it logged."""
+"""Checks of the connections of GPUs (PCIe, NVLink, fabric manager), the driver, and the errors that it logged."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _find_down_nvlinks(devices: list[NodeGpu]) -> Iterable[Fault]:
 
 
 def fold_numbers(numbers: list[int]) -> str:
-    """A few numbers, or how many there are."""
+    """Return a few numbers, or how many there are."""
     return ", ".join(map(str, numbers)) if len(numbers) <= 6 else f"{len(numbers)} links"
 
 
@@ -341,7 +341,7 @@ RECENT_S = 24 * 3600.0
 
 @functools.cache
 def classes() -> dict[int, str]:
-    """The class of each Xid code, from data/xid.toml."""
+    """Return the class of each Xid code, from data/xid.toml."""
     return {code: row["class"] for row in table("xid")["xid"] for code in row["codes"]}
 
 
@@ -407,7 +407,7 @@ def gpu_xid_logged(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 def severity_of(message: DriverMessage) -> Severity:
-    """The severity of a message of this class and age."""
+    """Return the severity of a message of this class and age."""
     recent = message.last_age_s is None or message.last_age_s < RECENT_S
     if message.kind == "sxid":
         fatal = message.text.lower().startswith("fatal")

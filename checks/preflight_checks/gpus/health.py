@@ -201,7 +201,7 @@ def gpu_mig_enabled(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 @gpu_check("GPU019", "gpu-compute-mode", severity=Severity.ERROR)
 def gpu_compute_mode(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """Every GPU accepts as many compute processes as the job starts on it.
+    """Every GPU accepts as many compute processes as the job starts on that GPU.
 
     What it checks: the compute mode: never `prohibited`, and not `exclusive` where there are more ranks than GPUs on
     a node.
@@ -262,12 +262,12 @@ def gpu_busy(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
                 yield from (fault for fault in faults if fault.at.used)
             elif wanted is None or counts[node] - len(faults) < wanted[0]:
                 # Too few are left, so none is spare.
-                yield from (_needed(fault) for fault in faults)
+                yield from (_as_needed_gpu(fault) for fault in faults)
 
     yield from judge_devices(job, facts, "free GPUs", ("processes", "memory_used_bytes"), find_busy)
 
 
-def _needed(fault: Fault) -> Fault:
+def _as_needed_gpu(fault: Fault) -> Fault:
     return replace(fault, at=NodeGpu(fault.at.node, fault.at.gpu))
 
 
@@ -335,7 +335,7 @@ def gpu_settings_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
 
 
 def _setting(field: str, gpu: Gpu) -> str | None:
-    """A setting of a GPU as text; None if it is not known."""
+    """Return a setting of a GPU as text; None if it is not known."""
     value = getattr(gpu, field)
     if isinstance(value, bool):
         return "on" if value else "off"
@@ -343,7 +343,7 @@ def _setting(field: str, gpu: Gpu) -> str | None:
 
 
 def _fix(words: str, index: int, common: str) -> Command | None:
-    """The command that gives a GPU the common setting; None if no single command does."""
+    """Return the command that gives a GPU the common setting; None if no single command does."""
     arguments = words.format(common=common, switch=int(common == "on")).split()
     return root_command("nvidia-smi", "-i", str(index), *arguments) if arguments else None
 
@@ -442,7 +442,7 @@ class ExpectedSpeeds:
                 raise ValueError(f"{row.names[0]}: the floor of products is too near to what was achieved")
 
     def share(self, row: GpuModel, kind: str) -> float:
-        """The share of the peak of this kind (`products`, `memory`, `host`, `peer`) that is the floor of this model."""
+        """Return the floor of this model as a share of the peak of this kind (`products`, `memory`, `host`, `peer`)."""
         own = getattr(row.floors, kind) if row.floors is not None else None
         return float(own if own is not None else getattr(self.floors, kind))
 
@@ -453,7 +453,7 @@ def _require_share(name: str, value: float | None) -> None:
 
 
 def read_table(data: Mapping[str, Any]) -> ExpectedSpeeds:
-    """The validated table. Raises ValueError or TypeError for an unknown, missing or impossible entry."""
+    """Return the validated table. Raises ValueError or TypeError for an unknown, missing or impossible entry."""
     known = {"schema", "floors", "sources", "gpu"}
     if set(data) != known or data["schema"] != 1:
         raise ValueError(f"expected the keys {sorted(known)} and schema 1")
@@ -473,23 +473,23 @@ def _read_model(row: dict[str, Any]) -> GpuModel:
 
 @functools.cache
 def expected_speeds() -> ExpectedSpeeds:
-    """The validated table."""
+    """Return the validated table."""
     return read_table(table("expected_speed"))
 
 
 @functools.cache
-def _by_name() -> dict[str, GpuModel]:
+def _models_by_name() -> dict[str, GpuModel]:
     return {name: row for row in expected_speeds().gpu for name in row.names}
 
 
 def model_of(name: str) -> GpuModel | None:
-    """The row of the card that NVML calls `name`; None if it is not listed. Parts of a card (MIG) are not listed."""
-    return _by_name().get(name.strip().removeprefix("NVIDIA "))
+    """Return the row of the card that NVML calls `name`; None if it is not listed, or is a MIG slice."""
+    return _models_by_name().get(name.strip().removeprefix("NVIDIA "))
 
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """The least that a healthy device reaches, the peak that it is a share of, and where the peak comes from."""
+    """The least value that a healthy device reaches, the peak it is a share of, and the peak's source."""
 
     least: float
     peak: float
@@ -502,18 +502,18 @@ class Floor:
 
 
 def product_floor(row: GpuModel, precision: str) -> Floor | None:
-    """TFLOP/s of products in this precision; None if the card does not have it."""
+    """Return TFLOP/s of products in this precision; None if the card does not have it."""
     peak = row.tflops.get(precision)
     return _floor(row, "products", peak) if peak is not None else None
 
 
 def memory_floor(row: GpuModel) -> Floor:
-    """GB/s of a copy within the card's memory, bytes read and written."""
+    """Return GB/s of a copy within the card's memory, bytes read and written."""
     return _floor(row, "memory", row.memory)
 
 
 def host_floor(row: GpuModel, generation: int | None, lanes: int | None) -> Floor:
-    """GB/s of copies to or from the host.
+    """Return GB/s of copies to or from the host.
 
     Args:
         generation, lanes: the most that card and slot support together, as NVML reports; None if unknown.
@@ -528,12 +528,12 @@ def host_floor(row: GpuModel, generation: int | None, lanes: int | None) -> Floo
 
 
 def peer_floor(row: GpuModel, links: int) -> Floor | None:
-    """GB/s of copies to a peer over this many NVLinks; None without links, because PCIe's topology decides then."""
+    """Return GB/s of copies to a peer over this many NVLinks; None without links, where PCIe's topology decides."""
     return _floor(row, "peer", row.nvlink * links) if row.nvlink is not None and links else None
 
 
 def pcie_gbps(generation: int, lanes: int) -> float:
-    """GB/s each way of a PCIe link; of the newest known generation if it is newer."""
+    """Return GB/s each way over a PCIe link. A newer generation counts as the newest known one."""
     return PCIE_LANE_GBPS[min(max(1, generation), max(PCIE_LANE_GBPS))] * lanes
 
 

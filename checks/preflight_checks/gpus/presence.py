@@ -55,7 +55,7 @@ class Fault:
 
 
 def known_fault(kind: str, at: NodeGpu, observed: str, *, remedy: str = "", **values: object) -> Fault:
-    """A fault of a kind that `data/gpu_faults.toml` describes.
+    """Return a fault of a kind that `data/gpu_faults.toml` describes.
 
     Args:
         remedy: what to do, where that depends on the device.
@@ -77,14 +77,14 @@ def known_fault(kind: str, at: NodeGpu, observed: str, *, remedy: str = "", **va
 
 
 def expected_gpus(job: Job) -> tuple[int, tuple[Claim, ...]] | None:
-    """The number of GPUs that each node must have: as the job states, else one per rank on the node."""
+    """Return the number of GPUs that each node must have: as the job states, else one per rank on the node."""
     held, ranks = largest(job, "gpus_per_node"), largest(job, "processes_per_node")
     return held if held is not None and held[0] > 0 else ranks
 
 
 @memoize
 def all_devices(job: Job, facts: Facts) -> list[NodeGpu]:
-    """Every NVIDIA device that was found on any node, with or without a problem.
+    """Return every NVIDIA device that was found on any node, with or without a problem.
 
     Memoized: a dozen checks use these devices, and a large fleet has a hundred thousand.
     """
@@ -104,15 +104,17 @@ def _used(gpu: Gpu, device_count: int, wanted: int | None, named: tuple[str, ...
 
 
 def visible(job: Job) -> tuple[str, ...]:
-    """The devices that the job names in CUDA_VISIBLE_DEVICES, by index or id; empty if none, or if launches differ."""
+    """Return the devices in the job's CUDA_VISIBLE_DEVICES, by index or id; empty if none, or if launches differ."""
     visible = {known_text(job, "env.CUDA_VISIBLE_DEVICES", scope) or "" for scope in scopes(job)}
     names = [name.strip() for name in visible.pop().split(",")] if len(visible) == 1 else []
     return tuple(names) if names and all(name.isdecimal() or name.startswith("GPU-") for name in names) else ()
 
 
 def differing(devices: Sequence[NodeGpu], value: Callable[[Gpu], T | None]) -> Iterator[tuple[NodeGpu, T, T]]:
-    """Each device whose value differs from that of more than half of its model, with its own and the common value."""
-    counts = _counted(devices, value)
+    """Yield each device whose value differs from that of more than half of its model, with its own and the common
+    value.
+    """
+    counts = _counted_gpus(devices, value)
     usual = _majorities({model: counter for model, counter in counts.items() if len(counter) > 1})
     for item in devices if usual else ():
         current = value(item.gpu)
@@ -121,11 +123,11 @@ def differing(devices: Sequence[NodeGpu], value: Callable[[Gpu], T | None]) -> I
 
 
 def most_common_by_model(devices: Sequence[NodeGpu], value: Callable[[Gpu], T | None]) -> dict[str, T]:
-    """For each model, the value that more than half of its devices share, if any."""
-    return _majorities(_counted(devices, value))
+    """Return, for each model, the value that more than half of its devices share, if any."""
+    return _majorities(_counted_gpus(devices, value))
 
 
-def _counted(devices: Sequence[NodeGpu], value: Callable[[Gpu], T | None]) -> dict[str, dict[T, int]]:
+def _counted_gpus(devices: Sequence[NodeGpu], value: Callable[[Gpu], T | None]) -> dict[str, dict[T, int]]:
     counts: dict[str, dict[T, int]] = {}
     for (model, seen), count in Counter((item.gpu.name, value(item.gpu)) for item in devices).items():
         if seen is not None:
@@ -149,7 +151,7 @@ def judge_devices(
     needs: tuple[str, ...],
     find_faults: Callable[[list[NodeGpu]], Iterable[Fault]],
 ) -> Iterator[Verdict]:
-    """Findings of `find_faults`, `unknown` for devices that could not be examined, and `passed` for healthy ones.
+    """Yield findings of `find_faults`, `unknown` for devices that could not be examined, and `passed` for healthy ones.
 
     Args:
         subject: what is judged, such as "GPU memory".
@@ -177,7 +179,7 @@ def judge_devices(
 
 
 def findings(job: Job, faults: Iterable[Fault]) -> Iterator[Verdict]:
-    """One finding per kind; it is at most a warning if all its devices may be unused by the job."""
+    """Yield one finding per kind; it is at most a warning if all its devices may be unused by the job."""
     groups = grouped(((fault.kind, fault.at.used), fault) for fault in faults)
     for (kind, used), found in groups.items():
         first = found[0]
@@ -199,7 +201,7 @@ def findings(job: Job, faults: Iterable[Fault]) -> Iterator[Verdict]:
 
 
 def _commands(faults: Iterable[Fault]) -> list[Command]:
-    """The commands for these faults; equal lines are listed once for all nodes."""
+    """Return the commands for these faults; equal lines are listed once for all nodes."""
     nodes: dict[str, dict[str, None]] = {}
     for fault in faults:
         if fault.run is not None:
@@ -240,8 +242,10 @@ plan_gpus = on_every_node(gpus, needed_by=gpu_claims, required=True, deadline_s=
 
 
 def runs_without_gpus(job: Job, facts: Facts) -> bool:
-    """Whether the job only takes GPUs where it finds them (`nccl if torch.cuda.is_available() else gloo`), and every
-    node was seen to have neither GPU nor driver.
+    """Return whether the job uses GPUs only if present (`nccl if torch.cuda.is_available() else gloo`), and no node has
+    any.
+
+    Every node must be known to have neither GPU nor driver.
     """
     asked, claims = asked_backend(job)
     if asked == "nccl" or any(claim.quantity != "backend" for claim in (*claims, *gpu_claims(job))):
@@ -280,7 +284,7 @@ def gpu_count(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """
     needed = gpu_claims(job)
     if runs_without_gpus(job, facts):
-        yield not_applicable("GPUs", "no node has any, and the job falls back to another backend")
+        yield not_applicable("GPUs", "no node has a GPU, and the job falls back to another backend")
         return
     wanted = expected_gpus(job)
     broken: dict[str, dict[str, Gpus]] = {}
@@ -382,7 +386,7 @@ def _model(name: str, memory_bytes: int | None) -> str:
 @gpu_check("GPU027", "gpu-peers-differ", severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 @only_if(requests_gpus, "peer access", "nothing in the job requests GPUs")
 def gpu_peers_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """The GPUs of all nodes are connected in the same way.
+    """The GPUs are connected in the same way on all nodes.
 
     What it checks: for each pair of GPUs of a node, whether one may read the other's memory, and the path between
     them, compared with the same pair on most nodes with the same GPUs.

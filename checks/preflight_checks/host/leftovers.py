@@ -49,13 +49,13 @@ def _programs(job: Job) -> tuple[str, ...]:
     return tuple(dict.fromkeys(posixpath.basename(launch.program) for launch in job.launches if launch.program))
 
 
-def _search(job: Job) -> dict[str, Any]:
-    """What to look for on a node: the programs of the job and the ports that it fixes."""
+def _search_params(job: Job) -> dict[str, Any]:
+    """Return the search parameters of a node: the job's programs and the ports that it fixes."""
     ports = sorted({endpoint.port for endpoint in endpoints(job) if endpoint.port})
     return {"programs": _programs(job), "ports": ports}
 
 
-_plan = on_every_node(leftovers, params=_search, when=has_launches)
+_plan = on_every_node(leftovers, params=_search_params, when=has_launches)
 
 
 def _age(seconds: float) -> str:
@@ -77,7 +77,9 @@ def _describe(process: Process) -> str:
 
 
 def _belongs_to_run(process: Process) -> bool:
-    """Whether a process belongs to the job's user and to a run; a single worker counts only if its parent is gone."""
+    """Return whether a process belongs to the job's user and to a run; a single worker counts only if its parent is
+    gone.
+    """
     return process.own and process.state != "Z" and (process.what != "worker" or process.orphan)
 
 
@@ -100,7 +102,7 @@ def processes_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     reports ports in use.
     """
     yield from missing_facts(facts, leftovers, "processes of earlier runs")
-    observed = _of_machines(fleet, facts)
+    observed = _facts_by_machine(fleet, facts)
     running = ((node, process) for node, value in observed.items() for process in value.processes)
     found = grouped(((p.what, p.name), (node, p)) for node, p in running if _belongs_to_run(p))
     for (kind, name), processes in found.items():
@@ -109,8 +111,8 @@ def processes_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
         yield passed(f"processes on {len(observed)} nodes")
 
 
-def _of_machines(fleet: Fleet, facts: Facts) -> dict[str, Leftovers]:
-    """What was observed, by node; on one machine under several names, of the first only: all of them see the same."""
+def _facts_by_machine(fleet: Fleet, facts: Facts) -> dict[str, Leftovers]:
+    """Return the facts by node. Of several names of one machine only the first counts, because all see the same."""
     observed = dict(facts.observed(leftovers))
     if nodes_share_machine(fleet):
         observed = dict([*observed.items()][:1])
@@ -154,7 +156,7 @@ def processes_stuck(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: processes of other users are distinguished only as root.
     """
     yield from missing_facts(facts, leftovers, "states of processes")
-    observed = _of_machines(fleet, facts)
+    observed = _facts_by_machine(fleet, facts)
     running = ((node, process) for node, value in observed.items() for process in value.processes)
     found = grouped((p.state, (node, p)) for node, p in running if p.state in ("D", "T", "t"))
     for state, processes in found.items():
@@ -194,7 +196,7 @@ def shared_memory_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
     Known limits: without root, unused files of other users cannot be distinguished from used ones, and are ignored.
     """
     yield from missing_facts(facts, leftovers, "shared memory")
-    observed = _of_machines(fleet, facts)
+    observed = _facts_by_machine(fleet, facts)
     remaining = {node: value for node, value in observed.items() if _own_bytes(value) >= MIB}
     much = {node: value for node, value in remaining.items() if _is_large(value)}
     little = {node: value for node, value in remaining.items() if node not in much}
@@ -227,7 +229,7 @@ def _is_large(value: Leftovers) -> bool:
 
 
 def _compiles(job: Job) -> bool:
-    """Whether the job may compile extensions of torch: DeepSpeed does on first use, other jobs on GPUs may."""
+    """Return whether the job may compile extensions of torch: DeepSpeed does on first use, other jobs on GPUs may."""
     deepspeed = any(launch.launcher == "deepspeed" for launch in job.launches) or bool(job.about("deepspeed_key"))
     return deepspeed or bool(gpu_claims(job))
 
@@ -297,7 +299,7 @@ def node_shared_with_others(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
     Known limits: information only, because sharing may be intended.
     """
     yield from missing_facts(facts, leftovers, "other users")
-    observed = _of_machines(fleet, facts)
+    observed = _facts_by_machine(fleet, facts)
     shared = {node: value for node, value in observed.items() if value.strangers}
     if shared:
         node, value = next(iter(shared.items()))
@@ -341,7 +343,7 @@ def node_will_go_away(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     (information); where a node has scontrol, its state and reservations for maintenance that begin before the job's
     time limit (a day where the files give none); with `--allow metadata` events of AWS, Azure or Google Cloud.
 
-    Why it matters: the job ends with the node, and what was computed since the last checkpoint is lost; launchers that
+    Why it matters: the job ends with the node, and the work since the last checkpoint is lost; launchers that
     use ssh cannot log in if logins are disabled.
 
     Example: `shutdown -r +600` was given on node3, for a new kernel.

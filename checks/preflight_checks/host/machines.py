@@ -108,7 +108,7 @@ def clock_spread(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 def _uncertainty(record: NodeRecord) -> float:
-    """Half the round trip, because the two directions may take unequal times."""
+    """Return half the round trip, because the two directions may take unequal times."""
     return (record.round_trip_s or 0.0) / 2
 
 
@@ -196,7 +196,7 @@ def system_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         ("C library", lambda m: m.c_library, "ldd --version", None),
         ("kernel", lambda m: m.kernel, "uname -r", Severity.INFO),
         ("processor", lambda m: m.processor, "lscpu", Severity.INFO),
-        ("features of the processors", partial(_lacking, _features(observed)), "lscpu", Severity.INFO),
+        ("features of the processors", partial(_lacking_features, _features(observed)), "lscpu", Severity.INFO),
     ):
         found = _split(observed, read)
         if found is not None and found.odd:
@@ -207,14 +207,14 @@ def system_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 def _features(observed: Mapping[str, Machine]) -> frozenset[str]:
-    """All features of the nodes' processors, if they are of one model."""
+    """Return all features of the nodes' processors, if they are of one model."""
     if len({value.processor for value in observed.values()}) > 1:
         return frozenset()
     return frozenset(name for value in observed.values() for name in value.features)
 
 
-def _lacking(known: frozenset[str], value: Machine) -> str:
-    """The known features that a node lacks; empty if its features are unknown."""
+def _lacking_features(known: frozenset[str], value: Machine) -> str:
+    """Return the known features that a node lacks; empty if its features are unknown."""
     missing = sorted(known.difference(value.features))
     if not known or not value.features:
         return ""
@@ -288,7 +288,7 @@ def slow_processor_setting(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
 
 
 def _governor(value: Machine) -> str:
-    """The governor of most CPUs."""
+    """Return the governor of most CPUs."""
     return max(value.governors, key=lambda name: value.governors[name]) if value.governors else ""
 
 
@@ -392,8 +392,8 @@ def node_busy(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield failed(
             "other processes",
             f"other processes use cores of {fold(busy)} ({node}: {value.heavy_cores:g} of {value.cores} cores, "
-            f"{_named(value.heavy)})",
-            at=Evidence("processes", _named(value.heavy), "none", f"top -p {pid}", node),
+            f"{_processes_text(value.heavy)})",
+            at=Evidence("processes", _processes_text(value.heavy), "none", f"top -p {pid}", node),
             nodes=tuple(busy),
             remedy=f"End these processes (on {node}: `ps -fp {pid}`), wait for them, or exclude {fold(busy)}.",
             severity=None if odd else Severity.INFO,
@@ -403,8 +403,10 @@ def node_busy(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         node, value = next(iter(stuck.items()))
         yield failed(
             "stuck processes",
-            f"processes are stuck in the kernel (state D) on {fold(stuck)} ({node}: {_named(value.stuck)})",
-            at=Evidence("processes", _named(value.stuck), "none", "ps -eo pid,stat,wchan:32,comm | grep ' D'", node),
+            f"processes are stuck in the kernel (state D) on {fold(stuck)} ({node}: {_processes_text(value.stuck)})",
+            at=Evidence(
+                "processes", _processes_text(value.stuck), "none", "ps -eo pid,stat,wchan:32,comm | grep ' D'", node
+            ),
             nodes=tuple(stuck),
             remedy=f"Check what they wait for: `cat /proc/{value.stuck[0].pid}/stack`, `dmesg | grep -i "
             "'blocked for'`.",
@@ -438,11 +440,11 @@ def node_busy(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 def _foreign_share(value: Activity) -> float:
-    """The share of a node's cores that foreign processes use; less than one core counts as none."""
+    """Return the share of a node's cores that foreign processes use; less than one core counts as none."""
     return value.heavy_cores / value.cores if value.cores and value.heavy_cores >= 0.9 else 0.0
 
 
-def _named(processes: list[Busy]) -> str:
+def _processes_text(processes: list[Busy]) -> str:
     return fold((f"{p.command} ({p.pid}{f', {p.cores:g} cores' if p.cores else ''})" for p in processes), 3)
 
 

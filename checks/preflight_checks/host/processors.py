@@ -89,7 +89,7 @@ def processes_allowed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
         yield failed(
             f"processes: {'certain' if certain else 'estimate'}",
             f"on {fold(group)} the job may start {max(0, remaining)} more processes and threads"
-            f" ({what} is {limit}); it has {needs}",
+            f" ({what} is {limit}); it starts {needs}",
             at=Evidence(what, f"{limit}, {limit - remaining} in use", f"{needs}", command, node),
             also=claims,
             nodes=tuple(group),
@@ -100,7 +100,9 @@ def processes_allowed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
 
 
 def _remaining(value: Limits) -> tuple[int, int, str, str] | None:
-    """How many more processes may start, the limit, its name and the command that shows it; None if unlimited."""
+    """Return the number of processes that may still start, the limit, its name and a command to show it; None if
+    unlimited.
+    """
     found: list[tuple[int, int, str, str]] = []
     if value.processes_soft is not None and not value.processes_exempt:
         used = value.threads_of_user or 0
@@ -208,14 +210,14 @@ MIN_SHARE = 0.9
 
 
 def usable_cores(value: Limits) -> float | None:
-    """The number of cores that a process may use at once, by affinity mask and quota; None if neither is known."""
+    """Return the number of cores that a process may use, by affinity mask and quota; None if neither is known."""
     counts = [float(len(value.usable_cpus) or value.online_cpus or 0), value.cgroup.cpu_quota_cores]
     known = [count for count in counts if count]
     return min(known) if known else None
 
 
 def restriction(value: Limits) -> str:
-    """What restricts a process to part of the machine, in words; empty if nothing does."""
+    """Return, in words, the limit that confines a process to part of the machine; empty if there is none."""
     cores, online = usable_cores(value), value.online_cpus
     if cores is None or not online or cores >= online:
         return ""
@@ -230,7 +232,7 @@ _plan = on_every_node(limits, when=has_launches, because=lambda job: ranks_of_no
 @warning_check("CPU001", "too-few-usable-cores", plan=_plan)
 @only_if(has_launches, "usable cores", "the files start nothing on the nodes")
 def too_few_cores(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """The ranks of a node may use enough cores for themselves and their loader workers.
+    """The ranks on a node may use enough cores for themselves and their loader workers.
 
     What it checks: the smaller of the affinity mask and the tightest CPU quota of all control groups around a rank,
     compared with one core for each rank (two with a GPU) and half a core for each loader worker. Too many workers for
@@ -360,7 +362,7 @@ FILES_BASE = 256
 
 
 def _shm_users(job: Job) -> tuple[int, tuple[Claim, ...]]:
-    """The number of processes on one node that share memory (ranks and loader workers); 0 for a single rank."""
+    """Return the number of processes on one node that share memory (ranks and loader workers); 0 for a single rank."""
     users, claims = processes_of_node(job)
     # Gloo uses only sockets; other backends may use shared memory.
     sockets_only = backends(job)[0] == {"gloo"} and not workers_of_rank(job)[0]
@@ -561,7 +563,7 @@ class _Need:
 
 
 def _needs(job: Job, nodes: int) -> Iterator[_Need]:
-    """The least memory that the job needs on each node, and the memory that it requests from its scheduler."""
+    """Yield the least memory that the job needs on each node, and the memory that it requests from its scheduler."""
     for launch, scope in ((launch, launch.scope) for launch in job.launches):
         named = model_parameters(job, scope)
         if named is None or uses_less_memory(launch) or known_text(job, "offload_optimizer_device", scope) != "cpu":
@@ -586,8 +588,8 @@ def host_memory_short(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     """Each node has the memory that the job needs, and some of it is free.
 
     What it checks: the memory of the machine, or the tightest limit of the control groups around a rank where that is
-    less, compared with what an optimizer offloaded to the CPU takes (16 bytes of each parameter, shared by the nodes),
-    what the job asks its scheduler for, and one GiB that must be free before anything starts.
+    less, compared with the size of an optimizer offloaded to the CPU (16 bytes per parameter, shared by the nodes), the
+    job's memory request, and one GiB that must be free before anything starts.
 
     Why it matters: the kernel silently kills a rank (exit code -9), and the others wait for it.
 
@@ -637,7 +639,7 @@ def host_memory_short(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
 
 @warning_check("MEM012", "host-memory-differs", plan=plan_machines)
 def host_memory_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """No node has less memory than most, or less of it on one of its own memory nodes.
+    """No node has less memory than most nodes, or less memory on one of its own memory nodes.
 
     What it checks: the memory of each machine compared with the upper median of all, and its memory nodes with each
     other if the other machines have even ones.
@@ -687,7 +689,7 @@ def host_memory_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
 
 
 def _smallest_node_text(nodes: Sequence[NumaNode]) -> str:
-    """The memory node with less than nine tenths of the largest, among those with any memory."""
+    """Return the memory node with less than nine tenths of the largest, among those with any memory."""
     sizes = {node.number: node.memory_bytes for node in nodes if node.memory_bytes}
     poor = [number for number, amount in sizes.items() if amount < 0.9 * max(sizes.values())]
     return ", ".join(f"node {n} has {size(sizes[n])}, the largest has {size(max(sizes.values()))}" for n in poor)

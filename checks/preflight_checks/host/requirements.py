@@ -1,4 +1,4 @@
-"""What the user requires of every node: values (`--expect`), or the properties of one node (`--golden`)."""
+"""The user's requirements for every node: values (`--expect`), or the properties of one node (`--golden`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SIZES = ("memory", "gpu-memory")
 
 
 def properties(record: NodeRecord, facts: Facts) -> dict[str, str]:
-    """The properties of a node by their names in `PROPERTIES`; one that is not known is absent."""
+    """Return the properties of a node by their names in `PROPERTIES`; one that is not known is absent."""
     node = record.node.name
     found = {"python": record.python}
     for probe, read in _READERS:
@@ -33,7 +33,7 @@ def properties(record: NodeRecord, facts: Facts) -> dict[str, str]:
     return {name: text for name, text in found.items() if text}
 
 
-def _of_machine(value: Machine) -> dict[str, str]:
+def _machine_properties(value: Machine) -> dict[str, str]:
     total = value.memory.total_bytes
     return {
         "os": value.system,
@@ -44,7 +44,7 @@ def _of_machine(value: Machine) -> dict[str, str]:
     }
 
 
-def _of_gpus(value: Gpus) -> dict[str, str]:
+def _gpu_properties(value: Gpus) -> dict[str, str]:
     if value.problem in ("no-library", "no-driver") and not value.device_files and not value.kernel_driver:
         return {"gpus": "0", "gpu": NONE, "gpu-memory": "0", "driver": NONE, "cuda": NONE}
     if value.problem:
@@ -61,12 +61,12 @@ def _of_gpus(value: Gpus) -> dict[str, str]:
 
 
 def _models(value: Gpus) -> str:
-    """The models of the GPUs, separated by commas; empty if one is unknown."""
+    """Return the models of the GPUs, separated by commas; empty if one is unknown."""
     names = [card.name for card in value.gpus]
     return "" if not all(names) else ", ".join(dict.fromkeys(names)) or NONE
 
 
-def _of_rdma(value: RdmaDevices) -> dict[str, str]:
+def _rdma_properties(value: RdmaDevices) -> dict[str, str]:
     if any(device.problem for device in value.devices):
         return {}
     ports = [port for device in value.devices for port in device.ports if port.active]
@@ -76,14 +76,14 @@ def _of_rdma(value: RdmaDevices) -> dict[str, str]:
 
 
 _READERS: tuple[tuple[Callable[..., object], Callable[..., Mapping[str, str]]], ...] = (
-    (machine, _of_machine),
-    (gpus, _of_gpus),
-    (rdma, _of_rdma),
+    (machine, _machine_properties),
+    (gpus, _gpu_properties),
+    (rdma, _rdma_properties),
 )
 
 
 def _is_examination(job: Job, fleet: Fleet) -> bool:
-    """Whether nodes are examined without a job: the recording may serve as an example for other nodes."""
+    """Return whether nodes are examined without a job, so that the recording may serve as an example."""
     return bool(job.about("examines_nodes"))
 
 
@@ -128,7 +128,7 @@ def node_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 def _golden(
     claim: Claim, known: Mapping[str, Mapping[str, str]], wanted: list[tuple[Requirement, Claim]]
 ) -> Iterator[Verdict]:
-    """Add the properties of the golden node to what is wanted."""
+    """Add the golden node's properties to the wanted ones."""
     name = str(claim.value.value) if isinstance(claim.value, Known) else ""
     if name not in known:
         yield unknown(f"golden node {name}", f"the golden node {name} was not examined", required=True)
@@ -161,7 +161,7 @@ def _judged(requirement: Requirement, claim: Claim, node: str, value: str) -> Ve
 
 
 def is_met(requirement: Requirement, value: str) -> bool:
-    """Whether a node with this value has what is required."""
+    """Return whether a node with this value meets the requirement."""
     if requirement.name in NUMBERS:
         wanted, found = float(requirement.value), float(value)
         slack = MIN_MEMORY_SHARE if requirement.name in _SIZES else 1.0

@@ -56,7 +56,7 @@ _AT_ONCE, _STAGGER_S = 64, 0.05
 
 @memoize
 def bound_by(job: Job, fleet: Fleet, facts: Facts) -> dict[str, list[Endpoint]]:
-    """The endpoints with a port that each node binds, by node name."""
+    """Return the endpoints with a port that each node binds, by node name."""
     found: dict[str, list[Endpoint]] = {}
     for endpoint in _endpoints(job, fleet, facts):
         node = _binder(job, fleet, facts, endpoint)
@@ -66,15 +66,15 @@ def bound_by(job: Job, fleet: Fleet, facts: Facts) -> dict[str, list[Endpoint]]:
 
 
 def _endpoints(job: Job, fleet: Fleet, facts: Facts) -> tuple[Endpoint, ...]:
-    """The endpoints in the job's files, and servers and trainers that only the nodes' environment lists."""
+    """Return the endpoints in the job's files, and servers and trainers that only the nodes' environment lists."""
     listed, stated = endpoints_of(job, facts)
     return (*endpoints_on(job, fleet), *(() if stated else listed))
 
 
 def undialled(job: Job, fleet: Fleet, facts: Facts) -> Iterator[tuple[Endpoint, str]]:
-    """The endpoints that no node dialled, each with the reason.
+    """Yield the endpoints that no node dialled, each with the reason.
 
-    There are none if the nodes are one machine: the hosts in the job then mean nothing.
+    There are none if all nodes are one machine, because the job's host names then mean nothing.
     """
     labels = {cell.label for cell in cells(facts)}
     reached = {node.name for node in fleet.reached}
@@ -91,7 +91,7 @@ def undialled(job: Job, fleet: Fleet, facts: Facts) -> Iterator[tuple[Endpoint, 
 
 
 def _binder(job: Job, fleet: Fleet, facts: Facts, endpoint: Endpoint) -> str | None:
-    """The node that binds `endpoint`: by its name, else by the addresses that the nodes have themselves."""
+    """Return the node that binds `endpoint`: by its name, else by the addresses that the nodes have themselves."""
     node = owner(fleet, endpoint)
     if node is None and endpoint.kind in ("store", "rendezvous"):
         node = fleet.master
@@ -110,7 +110,7 @@ def _binder(job: Job, fleet: Fleet, facts: Facts, endpoint: Endpoint) -> str | N
 
 @memoize
 def _holders(facts: Facts) -> dict[IPv4Address | IPv6Address | None, list[str]]:
-    """The nodes that have each address on an interface that is not loopback."""
+    """Return the nodes that have each address on an interface that is not loopback."""
     found: dict[IPv4Address | IPv6Address | None, list[str]] = {}
     for node, fact in facts.observed(interfaces).items():
         for item in fact.interfaces:
@@ -122,12 +122,12 @@ def _holders(facts: Facts) -> dict[IPv4Address | IPv6Address | None, list[str]]:
 
 
 def label_of(endpoint: Endpoint) -> str:
-    """The name of an endpoint in params and messages."""
+    """Return the name of an endpoint in params and messages."""
     return f"{endpoint.what} {endpoint.port}"
 
 
 def partners(fleet: Fleet) -> dict[str, list[str]]:
-    """The peers that each reached node dials, in the order of the rounds."""
+    """Return the peers that each reached node dials, in the order of the rounds."""
     found: dict[str, list[str]] = {node.name: [] for node in fleet.reached}
     for pairs in schedule(tuple(found)).rounds:
         for a, b in pairs:
@@ -206,13 +206,13 @@ def plan_second_try(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 
 
 def knock_id(source: str, peer: str) -> str:
-    """The id by which `peer` recognizes datagrams of `source`."""
+    """Return the id by which `peer` recognizes datagrams of `source`."""
     return hashlib.sha256(f"{source} {peer}".encode()).hexdigest()[:16]
 
 
 @memoize
 def received_ids(facts: Facts) -> frozenset[str]:
-    """The ids of all datagrams that arrived."""
+    """Return the ids of all datagrams that arrived."""
     return frozenset(str(event.data["heard"]) for event in facts.events() if "heard" in event.data)
 
 
@@ -233,10 +233,10 @@ def _dialling(source: str, peers: tuple[str, ...], params: dict[str, object], cl
 
 @memoize
 def addresses_of(job: Job, fleet: Fleet, facts: Facts) -> dict[str, str]:
-    """The address at which the job's processes will be dialled, for each node name.
+    """Return the address at which the job's processes will be dialled, by node name.
 
-    It is the address of the interface that a filter chooses; for Gloo, the address of the node's own name; else that
-    of NCCL's default interface; or the node's name if nothing else is known.
+    The interface that a filter chooses comes first; then, for Gloo, the address of the node's own name; then NCCL's
+    default interface; then the node's name.
     """
     observed = {node: fact.interfaces for node, fact in facts.observed(interfaces).items()}
     by_name = "nccl" not in backends(job)[0]
@@ -249,7 +249,7 @@ def addresses_of(job: Job, fleet: Fleet, facts: Facts) -> dict[str, str]:
 
 
 def address_of(job: Job, node: Node, facts: Facts) -> str:
-    """The address of one node, as `addresses_of` chooses it."""
+    """Return the address of one node, as `addresses_of` chooses it."""
     return addresses_of(job, Fleet((NodeRecord(node),)), facts)[node.name]
 
 
@@ -269,7 +269,7 @@ def _address(job: Job, node: Node, observed: Sequence[Interface], own: Sequence[
 
 @memoize
 def cells(facts: Facts) -> tuple[Cell[Target], ...]:
-    """The latest result for every dialled port of every pair."""
+    """Return the latest result for every dialled port of every pair."""
     results = grouped(
         (seen.node, (seen, seen.fact.value)) for seen in facts.each(dial) if isinstance(seen.fact, Observed)
     )
@@ -292,7 +292,7 @@ def cells(facts: Facts) -> tuple[Cell[Target], ...]:
 
 @memoize
 def failed_at_first(facts: Facts) -> list[Cell[Target]]:
-    """The results that failed on the first try and worked on the second."""
+    """Return the results that failed on the first try and worked on the second."""
     failed = [
         Cell(seen.node, target.peer, target.label, target, seen.finished_s)
         for seen in facts.each(dial)
@@ -307,13 +307,13 @@ def failed_at_first(facts: Facts) -> list[Cell[Target]]:
 
 
 def claims_of(job: Job, fleet: Fleet, facts: Facts, labels: set[str]) -> tuple[Claim, ...]:
-    """The claims that state the ports of these labels."""
+    """Return the claims that state the ports of these labels."""
     found = [item for items in bound_by(job, fleet, facts).values() for item in items if label_of(item) in labels]
     return tuple(dict.fromkeys(claim for item in found for claim in item.claims))
 
 
 def coverage(fleet: Fleet, facts: Facts) -> str:
-    """The note of a passing check: which pairs and ports were tried, also on nodes that were lost afterwards."""
+    """Return the note of a passing check: which pairs and ports were tried, also on nodes that were lost afterwards."""
     dialled_from = {seen.node for seen in facts.each(dial) if isinstance(seen.fact, Observed)}
     names = [record.node.name for record in fleet.records if not record.problem or record.node.name in dialled_from]
     plan = schedule(names)
@@ -325,7 +325,7 @@ def coverage(fleet: Fleet, facts: Facts) -> str:
 
 
 def _spread_note(facts: Facts) -> str:
-    """Which part of the ephemeral range was dialled."""
+    """Return the part of the ephemeral range that was dialled, in words."""
     ports: dict[str, set[int]] = {}
     for cell in cells(facts):
         if cell.label == SPREAD:
@@ -343,7 +343,7 @@ _MAX_REQUESTED = 3
 
 
 def plan_neighbours(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    """After the nodes have dialled each other, request their tables of each other's hardware addresses."""
+    """Request the nodes' tables of each other's hardware addresses, after the nodes have dialled each other."""
     if nodes_share_machine(fleet) or not any(True for _ in facts.each(dial)):
         return
     addresses = addresses_of(job, fleet, facts)
@@ -352,7 +352,7 @@ def plan_neighbours(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
         yield Request(probe_name(neighbours), node, {"ask": requested}, deadline_s=3.0)
 
 
-#: Results that do not say that a connection failed: it worked, was slow, or was not tried.
+#: Results other than a failed connection: it worked, was slow, or was not tried.
 _NOT_FAILED = ("ok", "slow", "untried", "unbound")
 
 
@@ -372,11 +372,11 @@ class ArpConflict:
 
 
 def arp_conflicts(facts: Facts) -> tuple[ArpConflict, ...]:
-    """Addresses of nodes for which another machine answers.
+    """Return the nodes' addresses that another machine answers for.
 
-    A hardware address that answers for several addresses belongs to a router or cloud (proxy ARP) and is ignored. The
-    only known hardware address of an IP address counts only if connections to it fail: a bond, a virtual function or a
-    container bridge may answer with another hardware address than the interface's own.
+    A hardware address that answers for several addresses belongs to a router or cloud (proxy ARP) and is ignored. If an
+    IP address has only one known hardware address, it counts only if connections fail: a bond, a virtual function or a
+    container bridge may answer with an address other than the interface's own.
     """
     observed = facts.observed(neighbours)
     twins = set(shared_hardware(facts))
@@ -406,7 +406,7 @@ def arp_conflicts(facts: Facts) -> tuple[ArpConflict, ...]:
 
 
 def shared_hardware(facts: Facts) -> dict[str, dict[str, Card]]:
-    """Hardware addresses of several nodes' cards at which these nodes are dialled: for each, card by node."""
+    """Return the hardware addresses that several nodes' dialled cards share, each with its cards by node."""
     dialled = {cell.result.address for cell in cells(facts)}
     found: dict[str, dict[str, Card]] = {}
     for node, seen in facts.observed(neighbours).items():
@@ -425,7 +425,7 @@ def _answers(seen: Neighbours) -> Iterator[tuple[str, str]]:
 
 
 def disputed_pairs(facts: Facts) -> set[frozenset[str]]:
-    """Pairs of nodes whose connections may have gone to another machine, which LNK007 reports."""
+    """Return the pairs of nodes whose connections may have reached another machine, which LNK007 reports."""
     everyone = facts.observed(neighbours)
     contested = {item.node for item in arp_conflicts(facts)}.union(*shared_hardware(facts).values())
     return {frozenset((node, other)) for node in contested for other in everyone if other != node}
@@ -528,7 +528,9 @@ def hardware_address_twice(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
         yield failed(
             f"hardware address {hardware}",
             f"{fold(f'{name} ({item.name})' for name, item in holders.items())} have one hardware address, {hardware}",
-            at=Evidence("hardware address", hardware, "another one on each node", f"ip link show {card.name}", node),
+            at=Evidence(
+                "hardware address", hardware, "a different one on each node", f"ip link show {card.name}", node
+            ),
             nodes=tuple(holders),
             remedy=f"Give all of {fold(holders)} but one another hardware address: `ip link set {card.name} address`.",
             certain=certain,

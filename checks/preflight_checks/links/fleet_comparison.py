@@ -1,4 +1,5 @@
-"""Links compared with each other: which are far from the rest of the fleet, and the shape of one fault of several.
+"""Links compared with each other: links far from the rest of the fleet, and the shape that several faulty links have in
+common.
 
 Each node is measured with a few partners, in rounds, so that no node takes part in two measurements at once. Outliers
 are measured a second time, for longer and with little else running: a single odd number is not a finding, and a node
@@ -90,7 +91,7 @@ class Measurement:
         return self.quality.lost_pings or 0
 
     def busy(self, kind: str) -> float:
-        """The share of the measurement during which a process waited for a processor.
+        """Return the share of the measurement during which a process waited for a processor.
 
         Lost datagrams and frames do not depend on it; those that found no buffer space are not counted as lost.
         """
@@ -104,9 +105,9 @@ def _lost_datagrams(direction: Direction) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FleetValues:
-    """What the fleet reaches, from the first measurement of every pair; None if nothing could be measured.
+    """The fleet's usual values, from the first measurement of every pair; None if nothing could be measured.
 
-    Rates count only up to `Cards.ceiling_mbps`: above that they depend on processors, not on the network.
+    Rates count only up to `Cards.ceiling_mbps`: above it they depend on processors, not on the network.
     """
 
     rate_mbps: float | None
@@ -125,7 +126,7 @@ def plan_measurements(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]
     if len(fleet.reached) < 2 or nodes_share_machine(fleet):
         return
     addresses = addresses_of(job, fleet, facts)
-    closed = _closed(facts)
+    closed = _unconnected_pairs(facts)
     names = tuple(addresses)
     first = [
         (a, b) for pairs in rounds(names, PARTNERS) for a, b in pairs if (a, b) not in closed and (b, a) not in closed
@@ -159,8 +160,8 @@ def _request(source: str, peer: str, host: str, params: Mapping[str, object]) ->
     )
 
 
-def _closed(facts: Facts) -> set[Pair]:
-    """Pairs without a connection, or without large payloads: there is nothing to measure."""
+def _unconnected_pairs(facts: Facts) -> set[Pair]:
+    """Return the pairs that cannot be measured: without a connection, or without large payloads."""
     return {
         (seen.node, target.peer)
         for seen in facts.each(dial)
@@ -172,7 +173,7 @@ def _closed(facts: Facts) -> set[Pair]:
 
 @memoize
 def measurements_of(facts: Facts) -> dict[Pair, list[Measurement]]:
-    """Every measured direction, the first measurement first."""
+    """Return every measured direction, the first measurement first."""
     found: dict[Pair, list[Measurement]] = {}
     at = {
         (node, address.address): item
@@ -201,7 +202,7 @@ def measurements_of(facts: Facts) -> dict[Pair, list[Measurement]]:
 
 
 def fleet_values(seen: Mapping[Pair, Sequence[Measurement]], cards: Cards) -> FleetValues:
-    """What most links of the fleet reach in their first measurement."""
+    """Return the values that most links of the fleet reach in their first measurement."""
     first = [several[0] for several in seen.values() if several[0].number == 1]
     nodes = len({name for item in first for name in item.pair})
     share = 0.5 if nodes >= MIN_NODES_FOR_MEDIAN else 0.25
@@ -220,8 +221,8 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def suspects(seen: Mapping[Pair, Sequence[Measurement]], facts: Facts) -> dict[Pair, tuple[str, ...]]:
-    """The outliers of the first measurement, by direction."""
-    common, cards = of_fleet(facts)
+    """Return the outliers of the first measurement, by direction."""
+    common, cards = values_and_cards(facts)
     found: dict[Pair, tuple[str, ...]] = {}
     for pair, several in seen.items():
         if several[0].number == 1:
@@ -232,7 +233,7 @@ def suspects(seen: Mapping[Pair, Sequence[Measurement]], facts: Facts) -> dict[P
 
 
 def faults_in(item: Measurement, common: FleetValues, cards: Cards) -> tuple[str, ...]:
-    """The `KINDS` of faults in this one measurement."""
+    """Return the `KINDS` of faults in this one measurement."""
     quality = item.quality
     late = quality.least_s > max(LATE * common.least_s, common.least_s + LATE_S)
     unsteady = quality.spread_s > max(UNSTEADY * common.spread_s, UNSTEADY_S)
@@ -272,12 +273,14 @@ class Cards:
                     self._carried[key] = max(self._carried.get(key, 0.0), item.rate_mbps)
 
     def expected_mbps(self, item: Measurement) -> float | None:
-        """The rate of the slower of two physical cards, up to what one process fills; None without physical cards."""
+        """Return the rate of the slower of two physical cards, up to what one process fills; None without physical
+        cards.
+        """
         speeds = [end.speed_mbps for end in item.ends if end is not None and end.kind == "physical" and end.speed_mbps]
         return min(MAX_EXPECTED_MBPS, *speeds) if len(speeds) == 2 else None
 
     def ceiling_mbps(self, item: Measurement) -> float:
-        """The highest rate expected of any link: what one process fills, or the stated speed of the slower card.
+        """Return the highest rate expected of any link: what one process fills, or the slower card's stated speed.
 
         Virtual cards count, too, unless they carried more than they state.
         """
@@ -292,7 +295,7 @@ class Cards:
         return ceiling
 
     def describe(self, item: Measurement) -> str:
-        """`eth0 (25000 Mbit/s) to eth0`, for evidence; empty if the interfaces are unknown."""
+        """Return `eth0 (25000 Mbit/s) to eth0`, for evidence; empty if the interfaces are unknown."""
         names = [
             end.name + (f" ({end.speed_mbps} Mbit/s)" if end.speed_mbps else "") for end in item.ends if end is not None
         ]
@@ -300,8 +303,8 @@ class Cards:
 
 
 @memoize
-def of_fleet(facts: Facts) -> tuple[FleetValues, Cards]:
-    """What the fleet reaches, and its network cards."""
+def values_and_cards(facts: Facts) -> tuple[FleetValues, Cards]:
+    """Return the fleet's usual values and its network cards."""
     seen = measurements_of(facts)
     cards = Cards(seen)
     return fleet_values(seen, cards), cards
@@ -323,9 +326,9 @@ class JudgedDirection:
 
 @memoize
 def judged(facts: Facts) -> tuple[JudgedDirection, ...]:
-    """The judgement of every measured direction. Faults that a second measurement did not confirm are dropped."""
+    """Return the judgement of every measured direction, without faults that a second measurement did not confirm."""
     seen = measurements_of(facts)
-    common, cards = of_fleet(facts)
+    common, cards = values_and_cards(facts)
     found: list[JudgedDirection] = []
     for pair, several in sorted(seen.items()):
         held = [set(faults_in(item, common, cards)) for item in several]
@@ -343,7 +346,7 @@ def judged(facts: Facts) -> tuple[JudgedDirection, ...]:
 
 
 def _is_explained_by_load(item: Measurement, kind: str, common: FleetValues, cards: Cards) -> bool:
-    """Whether a busy node explains the measurement.
+    """Return whether a busy node explains the measurement.
 
     Data waits for either end in turn, so both together delay it by at most twice the larger share. Anything slower has
     another cause.
@@ -356,7 +359,7 @@ def _is_explained_by_load(item: Measurement, kind: str, common: FleetValues, car
 
 
 def slowest_direction(facts: Facts, nodes: set[str]) -> tuple[float, Pair] | None:
-    """The latest single-stream rate, in Mbit/s, of the slowest link between two of the nodes; None without any."""
+    """Return the latest single-stream rate in Mbit/s of the slowest link between two of the nodes; None without any."""
     rates = [
         (rate, pair)
         for pair, several in measurements_of(facts).items()
@@ -373,33 +376,33 @@ def _loses_packets(several: Iterable[Measurement]) -> bool:
 
 
 def format_rate(mbps: float | None) -> str:
-    """A rate for display."""
+    """Return a rate for display."""
     if mbps is None:
         return "nothing"
     return f"{mbps / 1000:.3g} Gbit/s" if mbps >= 1000 else f"{mbps:.3g} Mbit/s"
 
 
 def format_time(seconds: float) -> str:
-    """A time for display: `1.9 s`, `61.2 ms`, `50 us`."""
+    """Return a time for display: `1.9 s`, `61.2 ms`, `50 us`."""
     if seconds >= 1.0:
         return f"{seconds:.3g} s"
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
 
 
 def subject(shape: Shape[T]) -> str:
-    """The subject of a verdict about this shape."""
+    """Return the subject of a verdict about this shape."""
     if shape.kind == "pair":
         return f"{shape.node} {'and' if shape.mutual else 'to'} {shape.other}"
     return f"{shape.kind} {shape.node}".strip()
 
 
 def pair_list(shape: Shape[T]) -> str:
-    """The pairs of a shape; the first four by name."""
+    """Return the pairs of a shape; the first four by name."""
     return fold((f"{source} to {peer}" for source, peer in sorted({cell.pair for cell in shape.cells})), 4)
 
 
 def direction(shape: Shape[T]) -> str:
-    """The direction of a shape, in words."""
+    """Return the direction of a shape, in words."""
     if shape.kind == "everybody":
         return f"between any two nodes ({fold(shape.nodes)})"
     if shape.kind == "pair":
@@ -415,7 +418,7 @@ PROBES = (measure, listen, interfaces)
 
 
 def some_measured(fleet: Fleet, facts: Facts, subject: str) -> Generator[Verdict, None, bool]:
-    """Whether a link was measured; otherwise yields why not."""
+    """Return whether a link was measured; if none was, yield why."""
     if len(fleet.nodes) < 2:
         yield not_applicable(subject, "the job has one node")
         return False
@@ -445,11 +448,11 @@ def find(
     is_bad: Callable[[JudgedDirection], bool],
     size: Callable[[JudgedDirection], float] | None = None,
 ) -> LinkFaults:
-    """The faults of these `kinds`, separated by order of magnitude of `size`, because that points to another cause.
+    """Return the faults of these `kinds`, separated by order of magnitude of `size`, which points to different causes.
 
     Inconclusive links count neither for nor against a node.
     """
-    every, (common, cards) = judged(facts), of_fleet(facts)
+    every, (common, cards) = judged(facts), values_and_cards(facts)
     decided = [item for item in every if not {*kinds} & {*item.inconclusive, *item.unconfirmed}]
     bad = [item for item in decided if is_bad(item)]
     if not bad:
@@ -465,7 +468,7 @@ def find(
 def _groups(
     bad: Sequence[JudgedDirection], size: Callable[[JudgedDirection], float] | None
 ) -> Iterator[list[JudgedDirection]]:
-    """Groups of items whose sizes are separated by a factor of `MAGNITUDE_GAP` or more."""
+    """Yield groups of items whose sizes are separated by a factor of `MAGNITUDE_GAP` or more."""
     if size is None:
         yield list(bad)
         return
@@ -479,7 +482,7 @@ def _groups(
 
 
 def inconclusive(found: LinkFaults, kind: str, subject: str) -> Iterator[Verdict]:
-    """`unknown` for outliers on busy nodes, and for those that could not be measured again in time."""
+    """Yield `unknown` for outliers on busy nodes, and for those that could not be measured again in time."""
     busy = [item for item in found.every if kind in item.inconclusive]
     if busy:
         look = max((item.measurements[-1] for item in busy), key=lambda look: look.busy(kind))
@@ -508,7 +511,7 @@ def load_of(look: Measurement) -> str:
 
 
 def covered(found: LinkFaults, fleet: Fleet) -> str:
-    """How many pairs were measured, and out of how many."""
+    """Return the number of measured pairs out of all pairs."""
     pairs = len({frozenset(item.pair) for item in found.every})
     # A node that was lost afterwards was measured all the same.
     nodes = {node.name for node in fleet.reached} | {name for item in found.every for name in item.pair}

@@ -118,7 +118,7 @@ def _payload_evidence(cell: Cell[Target]) -> Evidence:
 
 
 def _mtus(shape: Shape[Target], facts: Facts) -> str:
-    """The MTUs of the interfaces on the network of the connection, as far as they are known."""
+    """Return the MTUs of the interfaces on the network of the connection, as far as they are known."""
     observed = facts.observed(interfaces)
     found: dict[str, int] = {}
     for cell in shape.cells:
@@ -133,7 +133,7 @@ def _mtus(shape: Shape[Target], facts: Facts) -> str:
 
 
 def _networks(observed: Mapping[str, Interfaces], node: str, address: str) -> set[str]:
-    """The network of `address` on `node`; empty if unknown."""
+    """Return the network of `address` on `node`; empty if unknown."""
     if node not in observed:
         return set()
     return {subnet(a) for item in observed[node].interfaces for a in item.addresses if a.address == address}
@@ -200,7 +200,7 @@ Addresses = dict[str, dict[str, Interface]]
 
 
 def _takes_another_path(cell: Cell[Target], dialled: dict[str, list[Interface]], observed: Addresses) -> bool:
-    """Whether the connection left through an interface and network at which no peer dials its node."""
+    """Return whether the connection left through an interface and network where no peer dials its node."""
     used = observed.get(cell.source, {}).get(cell.result.source)
     usual = dialled.get(cell.source, [])
     if used is None or used.loopback or not usual or used in usual:
@@ -270,15 +270,15 @@ def port_unreachable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     made by this user outside the container; UDP and RDMA are not tried.
     """
     grouped_results = reach(facts)
-    yield from _untried(facts, grouped_results)
+    yield from _untried_verdicts(facts, grouped_results)
     if grouped_results.other_machine:
         pairs = fold((f"{cell.source} to {cell.peer}" for cell in grouped_results.other_machine), 4)
         reason = "blocked by LNK007 or LNK010: another machine responds to this address"
-        yield unknown(f"links: {pairs}", reason, nodes=_ends(grouped_results.other_machine), required=True)
+        yield unknown(f"links: {pairs}", reason, nodes=_end_nodes(grouped_results.other_machine), required=True)
     if grouped_results.no_carrier:
         pairs = fold((f"{cell.source} to {cell.peer}" for cell in grouped_results.no_carrier), 4)
         reason = "blocked by NIC013: an interface lost its carrier meanwhile"
-        yield unknown(f"links: {pairs}", reason, nodes=_ends(grouped_results.no_carrier), required=True)
+        yield unknown(f"links: {pairs}", reason, nodes=_end_nodes(grouped_results.no_carrier), required=True)
     found = shapes(grouped_results.tried, lambda cell: cell.result.status in STATUS_TEXTS)
     for group in grouped(found):
         claims = claims_of(job, fleet, facts, {cell.label for shape in group for cell in shape.cells})
@@ -308,7 +308,7 @@ _MAX_PAIRS = 4
 
 
 def grouped(shapes: Sequence[Shape[Target]]) -> list[list[Shape[Target]]]:
-    """Groups shapes of one kind that fail in the same way on the same ports: one fault on several nodes."""
+    """Return groups shapes of one kind that fail in the same way on the same ports: one fault on several nodes."""
     groups: dict[tuple[object, ...], list[Shape[Target]]] = {}
     pairs = sum(shape.kind == "pair" for shape in shapes)
     for index, shape in enumerate(shapes):
@@ -321,13 +321,13 @@ def grouped(shapes: Sequence[Shape[Target]]) -> list[list[Shape[Target]]]:
     return list(groups.values())
 
 
-def _ends(cells: Iterable[Cell[Target]]) -> tuple[str, ...]:
-    """The nodes at both ends of these dialled ports."""
+def _end_nodes(cells: Iterable[Cell[Target]]) -> tuple[str, ...]:
+    """Return the nodes at both ends of these dialled ports."""
     return tuple(dict.fromkeys(node for cell in cells for node in (cell.source, cell.peer)))
 
 
-def _untried(facts: Facts, grouped_results: DialEvidence) -> Iterator[Verdict]:
-    """`unknown` for pairs and ports that could not be tried, once per reason."""
+def _untried_verdicts(facts: Facts, grouped_results: DialEvidence) -> Iterator[Verdict]:
+    """Yield one `unknown` per reason for the pairs and ports that could not be tried."""
     for host in dict.fromkeys(cell.result.host for cell in grouped_results.other_address):
         nodes = tuple(dict.fromkeys(cell.source for cell in grouped_results.other_address if cell.result.host == host))
         reason = f"blocked by NAM002: {host} resolves to another address there"
@@ -353,7 +353,7 @@ def _untried(facts: Facts, grouped_results: DialEvidence) -> Iterator[Verdict]:
 
 
 def _open_direction(group: Sequence[Shape[Target]], arrived: frozenset[str]) -> str:
-    """The direction that is open between two nodes that cannot connect either way; empty if unknown."""
+    """Return the direction that is open between two nodes that cannot connect either way; empty if unknown."""
     shape = group[0]
     if len(group) > 1 or shape.kind != "pair" or not shape.mutual:
         return ""
@@ -412,7 +412,7 @@ def _sentence(group: Sequence[Shape[Target]]) -> str:
 
 
 def _ports(cells: Sequence[Cell[Target]]) -> str:
-    """The ports that fail, by number; ports that the kernel picked have their number only in the evidence."""
+    """Return the ports that fail, by number; ports that the kernel picked have their number only in the evidence."""
     labels = sorted({cell.label for cell in cells} - set(_EPHEMERAL))
     if any(cell.label in _EPHEMERAL for cell in cells):
         labels.append("ports the kernel picks (ephemeral)")
@@ -430,7 +430,7 @@ def _detail(cells: Sequence[Cell[Target]]) -> str:
 
 
 def _closed_part(cells: Sequence[Cell[Target]]) -> str:
-    """The closed ports, if only a part of those across the ephemeral range is closed."""
+    """Return the closed ports, if only a part of those across the ephemeral range is closed."""
     across = [cell.result for cell in cells if cell.label == SPREAD]
     closed = sorted({port for result in across for port in result.closed_ports})
     open_ports = sorted({port for result in across for port in result.ports} - set(closed))
@@ -470,7 +470,7 @@ def _remedy(group: Sequence[Shape[Target]], statuses: Sequence[str], ports: str)
 
 
 def _firewall_commands(group: Sequence[Shape[Target]], statuses: Sequence[str]) -> list[Command]:
-    """Commands that show the firewall rules of both nodes, and commands that open the job's own ports."""
+    """Return commands that show the firewall rules of both nodes, and commands that open the job's own ports."""
     if not {"filtered", "refused", "prohibited"}.intersection(statuses):
         return []
     nodes = list(dict.fromkeys(name for item in group for name in item.nodes))
@@ -539,7 +539,7 @@ class DialEvidence:
 
 @memoize
 def reach(facts: Facts) -> DialEvidence:
-    """The results of all dialled ports, sorted."""
+    """Return the results of all dialled ports, sorted."""
     every = cells(facts)
     # A large fleet dials a hundred thousand ports, and nearly all of them answer.
     failing = [c for c in every if c.result.status != "ok"]
@@ -559,7 +559,7 @@ def reach(facts: Facts) -> DialEvidence:
 
 
 def nodes_without_dial(facts: Facts) -> Iterator[tuple[FactRow[Dialled], Unavailable]]:
-    """The nodes that could not dial any peer, each with the reason."""
+    """Yield the nodes that could not dial any peer, each with the reason."""
     for seen in facts.each(dial):
         if isinstance(seen.fact, Unavailable) and not seen.params.get("look"):
             yield seen, seen.fact

@@ -30,10 +30,10 @@ from preflight_checks.links.fleet_comparison import (
     link_check,
     load_of,
     measurements_of,
-    of_fleet,
     some_measured,
     subject,
     times,
+    values_and_cards,
 )
 from preflight_checks.network.nic_health import states_in_use
 from preflight_checks.plans import missing_facts, multi_node, no_requests, only_if, warning_check
@@ -70,7 +70,7 @@ def link_loses_packets(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
     found = find(facts, ["lossy"], lambda item: "lossy" in item.kinds)
     yield from inconclusive(found, "lossy", "packet loss")
     for shape in found.shapes:
-        yield _lossy(shape)
+        yield _loss_finding(shape)
     if not found.shapes:
         without = sum(not item.measurements[0].direction.arrived for item in found.every)
         note = (
@@ -81,7 +81,7 @@ def link_loses_packets(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
         yield passed(f"packet loss: {covered(found, fleet)} tried{note}")
 
 
-def _lossy(shape: Shape[JudgedDirection]) -> Verdict:
+def _loss_finding(shape: Shape[JudgedDirection]) -> Verdict:
     looks = [look for cell in shape.cells for look in cell.result.measurements]
     sent, lost = sum(look.direction.sent for look in looks if look.direction.arrived), sum(look.lost for look in looks)
     pings = sum(look.quality.pings for look in looks)
@@ -181,7 +181,7 @@ _REPEATED_CHANGES = 3
 
 
 def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    """Read the counters again when the links have been tried."""
+    """Read the counters again after the links have been tried."""
     if multi_node(job, fleet) and any(True for _ in facts.each(dial)):
         for node in fleet.reached:
             yield Request(probe_name(carriers), node.name)
@@ -189,12 +189,12 @@ def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 
 @memoize
 def nodes_without_steady_carrier(facts: Facts) -> frozenset[str]:
-    """The nodes with an interface whose carrier changed between the two looks.
+    """Return the nodes with an interface whose carrier changed between the two looks.
 
     Interfaces that lead to no other machine do not count: those of containers come and go all the time.
     """
     later = facts.observed(carriers)
-    outward = _outward(facts)
+    outward = _outward_interfaces(facts)
     return frozenset(
         node
         for node, seen in facts.observed(nic_states).items()
@@ -206,8 +206,8 @@ def nodes_without_steady_carrier(facts: Facts) -> frozenset[str]:
     )
 
 
-def _outward(facts: Facts) -> dict[str, set[str]]:
-    """The interfaces of each node that other nodes dialled, or that belong to a device."""
+def _outward_interfaces(facts: Facts) -> dict[str, set[str]]:
+    """Return the interfaces of each node that other nodes dialled, or that belong to a device."""
     dialled = {cell.result.address for cell in cells(facts)}
     return {
         node: {
@@ -283,8 +283,8 @@ def carrier_lost(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield unknown("carriers", "no node was looked at a second time")
 
 
-#: Of what cards and one process carry, a fabric on which all links are alike reaches more than this share; between it
-#: and the second one links are not alike, and LNK003 compares them.
+#: A fabric whose links are alike reaches more than the first share of what cards and one process carry. Between the two
+#: shares links are not alike, and LNK003 compares them.
 FABRIC_SHARE, ALIKE_SHARE = 1 / 3, 0.4
 
 
@@ -458,7 +458,7 @@ def fabric_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     subject_text = "bandwidth of the fabric"
     if not (yield from some_measured(fleet, facts, subject_text)):
         return
-    cards = of_fleet(facts)[1]
+    cards = values_and_cards(facts)[1]
     first = [several[0] for several in measurements_of(facts).values()]
     stated = [(look, rate, card) for look in first if (rate := look.rate_mbps) and (card := cards.expected_mbps(look))]
     idle = [item for item in stated if item[0].busy("slow") <= BUSY]
@@ -531,7 +531,7 @@ def plan_rdma_speed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 
 
 def _rails(here: Sequence[Port], there: Sequence[Port]) -> list[list[object]]:
-    """Pairs of ports, by name if both nodes use the same names, else by order."""
+    """Return pairs of ports, by name if both nodes use the same names, else by order."""
     by_name = {port.name: port for port in there}
     same = [(port, by_name[port.name]) for port in here if port.name in by_name]
     pairs = same or list(zip(here, there, strict=False))
@@ -570,7 +570,7 @@ class Rail:
 
     @property
     def slow(self) -> bool | None:
-        """Whether its writes are below the floor; None if that is unknown."""
+        """Return whether its writes are below the floor; None if unknown."""
         least, gbps = self.least_gbps, self.speed.gbps
         return None if least is None or gbps is None else gbps < least
 
@@ -605,7 +605,7 @@ def rdma_writes_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield not_applicable("RDMA writes", "no two nodes have RDMA ports that are active")
         return
     rails = _measured(job, facts)
-    for reason, labels in _open(rails, facts).items():
+    for reason, labels in _unmeasured_reasons(rails, facts).items():
         yield unknown(f"RDMA writes of {fold(labels, 4)}", reason)
     slow = [rail for rail in rails if rail.slow]
     good = [rail for rail in rails if rail.slow is False]
@@ -637,8 +637,8 @@ def _measured(job: Job, facts: Facts) -> list[Rail]:
     return rails
 
 
-def _open(rails: Sequence[Rail], facts: Facts) -> dict[str, list[str]]:
-    """What could not be measured or judged, by reason."""
+def _unmeasured_reasons(rails: Sequence[Rail], facts: Facts) -> dict[str, list[str]]:
+    """Return the pairs that could not be measured or judged, by reason."""
     found: dict[str, list[str]] = {}
     for row in facts.each(rdma_speed):
         if isinstance(row.fact, Unavailable):
@@ -700,7 +700,7 @@ def _evidence(rail: Rail, job: Job, facts: Facts) -> Evidence:
 
 
 def _culprits(slow: Sequence[Rail], good: Sequence[Rail]) -> list[tuple[str, str]]:
-    """Ports that are slow with two partners or more and never fast, whose partners' ports are fast with others."""
+    """Return the ports that are slow with all of two partners or more, whose partners' ports are fast with others."""
     fast = {end for rail in good for end in rail.ends}
     partners: dict[tuple[str, str], set[tuple[str, str]]] = {}
     for rail in slow:

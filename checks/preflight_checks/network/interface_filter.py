@@ -50,7 +50,7 @@ class Choice:
 
 
 def select(variable: str, value: str, interfaces: Sequence[Interface], family: str = "") -> Choice:
-    """The interfaces of a node that `variable=value` selects; `family` is the value of NCCL_SOCKET_FAMILY."""
+    """Return the interfaces of a node that `variable=value` selects; `family` is the value of NCCL_SOCKET_FAMILY."""
     if variable == "NCCL_SOCKET_IFNAME":
         return _nccl(value, interfaces, family)
     if variable.startswith("OMPI_MCA_"):
@@ -85,7 +85,7 @@ def _nccl(value: str, interfaces: Sequence[Interface], family: str = "") -> Choi
 
 
 def nccl_default(interfaces: Sequence[Interface], family: str = "") -> Choice:
-    """The interfaces that NCCL considers without a filter: `ib*`, else all but docker, lo, virbr, else these."""
+    """Return the interfaces that NCCL considers without a filter: `ib*`, else all but docker, lo, virbr, else those."""
     for value in ("ib", "^docker,lo,virbr", "docker", "lo", "virbr"):
         choice = _nccl(value, interfaces, family)
         if choice.interfaces:
@@ -127,7 +127,7 @@ def _exact(names: Sequence[str], interfaces: Sequence[Interface]) -> Choice:
 
 
 def published_address(item: Interface, family: str = "") -> Address | None:
-    """The address of `item` that NCCL publishes: its first of `family`, link-local or not, but never ::1."""
+    """Return the address of `item` that NCCL publishes: its first of `family`, link-local or not, but never ::1."""
     for address in item.addresses:
         version = 6 if ":" in address.address else 4
         if family in ("AF_INET", "AF_INET6") and (version == 6) != (family == "AF_INET6"):
@@ -138,7 +138,7 @@ def published_address(item: Interface, family: str = "") -> Address | None:
 
 
 def socket_family(job: Job, node: str = "") -> str:
-    """The value of NCCL_SOCKET_FAMILY, if the job sets exactly one."""
+    """Return the value of NCCL_SOCKET_FAMILY, if the job sets exactly one."""
     return _socket_family(job, node if node in job.named_nodes else "")
 
 
@@ -154,18 +154,18 @@ def _socket_family(job: Job, node: str) -> str:
 
 
 def dialled_address(item: Interface) -> Address | None:
-    """The address of `item` that others can dial: its first, IPv4 before global IPv6 as the system lists them."""
+    """Return the address of `item` that others can dial: its first one, IPv4 before global IPv6."""
     usable = [address for address in item.addresses if not is_link_local(address)]
     return usable[0] if usable else None
 
 
 def is_link_local(address: Address) -> bool:
-    """Whether `address` is valid only on its own link (169.254/16, fe80::/10)."""
+    """Return whether `address` is valid only on its own link (169.254/16, fe80::/10)."""
     return _is_link_local(address.address)
 
 
 def subnet(address: Address) -> str:
-    """The network that contains `address`."""
+    """Return the network that contains `address`."""
     return _network(address.address, address.prefix)
 
 
@@ -190,7 +190,7 @@ def _network(address: str, prefix: int) -> str:
 
 
 def is_container_interface(item: Interface) -> bool:
-    """Whether `item` only connects containers of one machine."""
+    """Return whether `item` only connects containers of one machine."""
     return item.kind == "bridge" or item.name.startswith(CONTAINER_PREFIXES)
 
 
@@ -198,7 +198,7 @@ DOWN, NO_CARRIER = "is down", "has no carrier"
 
 
 def unusable_reason(item: Interface, *, several: bool) -> str:
-    """Why `item` reaches no other node, as a predicate; empty if nothing is known against it."""
+    """Return why `item` reaches no other node, as a predicate; empty if nothing is known against it."""
     if not item.up:
         return DOWN
     if item.loopback:
@@ -213,12 +213,12 @@ def unusable_reason(item: Interface, *, several: bool) -> str:
 
 
 def is_tunnel(item: Interface) -> bool:
-    """Whether `item` is a tunnel by its name."""
+    """Return whether `item` is a tunnel by its name."""
     return item.name.startswith(TUNNEL_PREFIXES)
 
 
 def nearest(name: str, interfaces: Sequence[Interface]) -> str:
-    """The interface with an address whose name is most similar to `name`; empty if none is similar."""
+    """Return the interface with an address whose name is most similar to `name`; empty if none is similar."""
     names = [item.name for item in interfaces if item.addresses and not item.loopback]
     close = difflib.get_close_matches(name.lstrip("^="), names, 1, 0.5)
     return close[0] if close else ""
@@ -226,7 +226,7 @@ def nearest(name: str, interfaces: Sequence[Interface]) -> str:
 
 @memoize
 def is_read_by_job(job: Job, variable: str) -> bool:
-    """Whether the job reads `variable`, certainly or possibly."""
+    """Return whether the job reads `variable`, certainly or possibly."""
     names, _claims = backends(job)
     if variable == "OMPI_MCA_oob_tcp_if_include":
         return True  # read by mpirun itself
@@ -253,7 +253,7 @@ class Chosen:
 
 @memoize
 def chosen(job: Job, node: str, interfaces: Sequence[Interface]) -> Chosen | None:
-    """What a filter of the job chooses on `node`; None without a filter or if it leaves nothing."""
+    """Return the choice of the job's filter on `node`; None without a filter or if it leaves nothing."""
     found = [f for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if (f := filter_of(job, name, node))]
     found.sort(key=lambda item: not is_read_by_job(job, item.variable))
     for item in found:
@@ -266,12 +266,12 @@ def chosen(job: Job, node: str, interfaces: Sequence[Interface]) -> Chosen | Non
 
 
 def has_filter(job: Job) -> bool:
-    """Whether the job's files set any interface filter."""
+    """Return whether the job's files set any interface filter."""
     return bool(filters(job))
 
 
 def filter_findings(job: Job, spelled: str, on: dict[str, Filter], facts: Facts, *, several: bool) -> Iterator[Verdict]:
-    """The verdicts about one value of one variable that applies on the nodes of `on`."""
+    """Yield the verdicts about one value of one variable on the nodes of `on`."""
     some = next(iter(on.values()))
     nothing: dict[str, tuple[Interface, ...]] = {}
     absent: dict[str, tuple[str, ...]] = {}
@@ -385,7 +385,7 @@ def filter_findings(job: Job, spelled: str, on: dict[str, Filter], facts: Facts,
 
 
 def _interface_in(observed: tuple[Interface, ...], networks: set[str]) -> str:
-    """The interface in a network that the filter chose on other nodes; empty if there is none."""
+    """Return the interface in a network that the filter chose on other nodes; empty if there is none."""
     for item in observed:
         if not item.loopback and any(subnet(address) in networks for address in item.addresses):
             return item.name
@@ -418,7 +418,7 @@ _VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 @memoize
 def environment_filters(job: Job, facts: Facts) -> dict[str, tuple[Filter, ...]]:
-    """The filters that each node sets itself, for variables that the job's files do not set.
+    """Return the filters that each node sets itself, for variables that the job's files do not set.
 
     They are certain if they were read in the ranks' context or from NCCL's files.
     """
@@ -441,7 +441,7 @@ def environment_filters(job: Job, facts: Facts) -> dict[str, tuple[Filter, ...]]
 
 
 def _value(seen: Environment, variable: str) -> tuple[str, str] | None:
-    """The value as its reader finds it, and its file: the environment comes first, then NCCL's files."""
+    """Return the value as its reader finds it, and its file: the environment comes first, then NCCL's files."""
     if variable in seen.variables:
         return seen.variables[variable], ""
     if variable in seen.digests:

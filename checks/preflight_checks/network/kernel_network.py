@@ -1,4 +1,4 @@
-"""Checks of ports, of the kernel's network settings (what is taken, reserved or too small for so many), and that no
+"""Checks of ports and of the kernel's network settings (ports taken or reserved, limits too small), and that no
 proxy captures traffic between the job's nodes.
 
 On the job's own nodes the default port is right, because nothing else may use it. On one machine, two such runs would
@@ -58,10 +58,10 @@ _plan = on_every_node(kernel_network, when=multi_node, because=lambda job: ranks
 @check("NET001", "ephemeral-ports-few", plan=_plan, severity=Severity.ERROR)
 @only_if(multi_node, "local ports", "the job runs on one machine")
 def ephemeral_ports_few(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """The range of local ports is large enough for the connections of all ranks of a node.
+    """The range of local ports is large enough for the connections of all ranks on a node.
 
-    What it checks: ip_local_port_range without ip_local_reserved_ports, compared with an estimate: 64 ports for each
-    rank of the node, plus one for every rank of the world.
+    What it checks: ip_local_port_range without ip_local_reserved_ports, compared with an estimate: 64 ports per rank on
+    the node, plus one per rank of the job.
 
     Why it matters: connections then fail with "Cannot assign requested address", on the fullest node first.
 
@@ -170,7 +170,7 @@ def connection_tracking_full(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
 
     Example: 262144 of 262144 entries on node2, left by a busy service.
 
-    Fix: `sysctl -w net.netfilter.nf_conntrack_max=1048576`, or find what opens so many connections.
+    Fix: `sysctl -w net.netfilter.nf_conntrack_max=1048576`, or find the source of the connections.
 
     Known limits: the count is that of this moment; from nine tenths on it is a warning.
     """
@@ -298,7 +298,7 @@ def listen_backlog_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
 
 
 def _bound_endpoints(job: Job, fleet: Fleet) -> Iterator[tuple[Endpoint, Node, dict[str, object]]]:
-    """Each endpoint with the node that binds it, and the probe's parameters.
+    """Yield each endpoint with the node that binds it, and the probe's parameters.
 
     A parameter server whose address belongs to no known node is tried on every node; the node with the address counts.
     """
@@ -392,11 +392,11 @@ def _judge(endpoint: Endpoint, subject: str, seen: FactRow[PortState], state: Po
     if any(item.command == OTHER_RUN for item in state.holders):
         return unknown(
             subject,
-            f"{OTHER_RUN} holds {endpoint.what} {state.port} on {node}; wait for its end and run this one again",
+            f"{OTHER_RUN} holds {endpoint.what} {state.port} on {node}; wait until it ends, then run this one again",
             nodes=(node,),
             required=True,
         )
-    holder = _holder(state)
+    holder = _holder_text(state)
     return failed(
         subject,
         f"{endpoint.what} {state.port} is in use on {node}{holder}, where the job must bind it",
@@ -409,12 +409,12 @@ def _judge(endpoint: Endpoint, subject: str, seen: FactRow[PortState], state: Po
 
 
 def _as_written(endpoint: Endpoint) -> str:
-    """The place where the job states the port, as the user wrote it."""
+    """Return the port's claim as the user wrote it."""
     ports = [claim.spelling for claim in endpoint.claims if not claim.quantity.endswith("addr")]
     return ", ".join(dict.fromkeys(spelling for spelling in ports if spelling))
 
 
-def _holder(state: PortState) -> str:
+def _holder_text(state: PortState) -> str:
     for item in state.holders:
         if item.pid:
             return f" by process {item.pid} ({item.command or 'command not shown'}), bound to {item.local}"
@@ -450,7 +450,7 @@ def plan_free_ports(job: Job, fleet: Fleet) -> Iterator[Request]:
 
 
 def free_ports_of(job: Job, fleet: Fleet, facts: Facts) -> tuple[int, ...]:
-    """The ports that this job's smoke run may use freely; none if nodes are separate machines."""
+    """Return the ports that this job's smoke run may use freely; none if nodes are separate machines."""
     if not is_single_machine(fleet):
         return ()
     return tuple(
@@ -570,7 +570,7 @@ def _exclusions(fact: Proxies) -> list[str]:
 
 
 def _is_excluded(host: Sequence[str], exceptions: Iterable[str]) -> bool:
-    """Whether any reader of no_proxy would connect directly to a host with these names and addresses."""
+    """Return whether any reader of no_proxy would bypass the proxy for a host with these names and addresses."""
     return any(_excludes(text.rstrip(".").lower(), entry) for entry in exceptions for text in host)
 
 
@@ -592,6 +592,6 @@ def _excludes(host: str, entry: str) -> bool:
 
 
 def _export_line(fleet: Fleet) -> Command:
-    """The line for the job script that excludes the nodes from the proxy, in addition to existing exclusions."""
+    """Return the line for the job script that excludes the nodes from the proxy, in addition to existing exclusions."""
     names = ",".join(node.name for node in fleet.nodes)
     return Command(f'export no_proxy="${{no_proxy:+$no_proxy,}}localhost,127.0.0.1,{names}"')

@@ -35,12 +35,12 @@ from preflight_checks.requirements import (
 
 def _uses_own_name(job: Job, fleet: Fleet) -> bool:
     names, _claims = backends(job)
-    uses = not names or bool(names & {"gloo", "ps"}) or bool(_paddle(job))
+    uses = not names or bool(names & {"gloo", "ps"}) or bool(_paddle_launches(job))
     return len(fleet.nodes) > 1 and not nodes_share_machine(fleet) and uses
 
 
-def _paddle(job: Job) -> tuple[Launch, ...]:
-    """Paddle's launches that find the address of their node by its own name, because they have no `--host`.
+def _paddle_launches(job: Job) -> tuple[Launch, ...]:
+    """Return Paddle's launches that find their node's address by its own name, because they have no `--host`.
 
     paddle/distributed/launch/context/node.py: gethostbyname(getfqdn(gethostname())), regardless of Gloo's settings.
     """
@@ -53,12 +53,12 @@ def _plan_own(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
         return
     names, claims = backends(job)
     for node in fleet.reached:
-        required = bool(names) or bool(_paddle(job))
+        required = bool(names) or bool(_paddle_launches(job))
         yield Request(probe_name(resolve), node.name, {"name": ""}, because=claims, required=required)
 
 
 def lookups(facts: Facts, *, own: bool) -> Iterator[FactRow[Lookup]]:
-    """The look-ups of the nodes' own names, or of other names."""
+    """Yield the look-ups of the nodes' own names, or of other names."""
     for seen in facts.each(resolve):
         if (not seen.params.get("name")) == own:
             yield seen
@@ -93,7 +93,7 @@ def hostname_loopback(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
         )
         yield not_applicable("own host names", reason)
         return
-    paddle = _paddle(job)
+    paddle = _paddle_launches(job)
     certain = bool(names) or bool(paddle)
     bad: dict[str, Lookup] = {}
     for seen in lookups(facts, own=True):
@@ -112,7 +112,7 @@ def hostname_loopback(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
 
 
 def _publishes_loopback(lookup: Lookup) -> bool:
-    """Whether Gloo would publish loopback: the first address it can bind is loopback, or it can bind none.
+    """Return whether Gloo would publish loopback: the first address it can bind is loopback, or it can bind none.
 
     torch (ProcessGroupGloo::createDefaultDevice) and Paddle fall back to loopback if no address of the own name
     belongs to the node; Gloo skips addresses that it cannot bind (transport/tcp/device.cc).
@@ -185,7 +185,7 @@ def master_name(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """
     stores = named_endpoints(job, fleet)
     if not stores:
-        yield not_applicable("the rendezvous host", "no host is named, or all nodes are one machine")
+        yield not_applicable("the rendezvous host", "no host is given, or all nodes are one machine")
     for endpoint in stores:
         yield from _judge_master(endpoint, fleet, facts)
 
@@ -216,7 +216,7 @@ def _judge_master(endpoint: Endpoint, fleet: Fleet, facts: Facts) -> Iterator[Ve
             else:
                 to_self[seen.node] = found
         else:
-            holder = _holder(found.addresses[0], observed)
+            holder = _address_holder(found.addresses[0], observed)
             # Any node of the job may host a c10d rendezvous, not only that of rank 0.
             allowed = (listening.name, "?") if listening is not None else (holder,)
             if holder in allowed or (endpoint.kind == "rendezvous" and holder):
@@ -252,8 +252,8 @@ def _judge_master(endpoint: Endpoint, fleet: Fleet, facts: Facts) -> Iterator[Ve
         yield passed(f"{host}: resolves on {len(good)} nodes")
 
 
-def _holder(address: str, observed: dict[str, Interfaces]) -> str:
-    """The node that has `address`; empty if none has, `?` if some node's interfaces are unknown."""
+def _address_holder(address: str, observed: dict[str, Interfaces]) -> str:
+    """Return the node that has `address`; empty if none has, `?` if some node's interfaces are unknown."""
     for node, facts in observed.items():
         if any(address == a.address for item in facts.interfaces for a in item.addresses):
             return node
@@ -276,7 +276,7 @@ def _other_listener(endpoint: Endpoint, nodes: dict[str, Lookup], holder: str, l
 
 
 def misresolved(facts: Facts) -> set[tuple[str, str]]:
-    """Pairs (node, host) where the host does not resolve, or resolves to the node itself, as NAM002 reports."""
+    """Return pairs (node, host) where the host does not resolve, or resolves to the node itself, as NAM002 reports."""
     return {
         (seen.node, seen.fact.value.name)
         for seen in lookups(facts, own=False)
@@ -308,7 +308,7 @@ def master_of_another_family(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
     """
     stores = named_endpoints(job, fleet)
     if not stores:
-        yield not_applicable("address families", "no host is named, or all nodes are one machine")
+        yield not_applicable("address families", "no host is given, or all nodes are one machine")
     observed = {node: _families(found) for node, found in facts.observed(interfaces).items()}
     for endpoint in stores:
         bad: dict[str, str] = {}
@@ -361,7 +361,7 @@ SOME_NAMES, FEW_NAMES, MANY = 16, 4, 1024
 
 
 def _names_as_written(job: Job) -> dict[str, tuple[Claim, ...]]:
-    """The host names that the job's files give for parameter servers and trainers, with their claims."""
+    """Return the host names that the job's files give for parameter servers and trainers, with their claims."""
     return {
         endpoint.host: endpoint.claims
         for endpoint in server_endpoints(job)
@@ -369,7 +369,7 @@ def _names_as_written(job: Job) -> dict[str, tuple[Claim, ...]]:
     }
 
 
-def _wanted(job: Job, fleet: Fleet) -> list[str]:
+def _names_to_resolve(job: Job, fleet: Fleet) -> list[str]:
     nodes = [node.name for node in fleet.nodes if not is_literal(node.name)]
     # NAM002 checks the rendezvous host.
     stores = {endpoint.host for endpoint in store_endpoints(job)}
@@ -377,7 +377,7 @@ def _wanted(job: Job, fleet: Fleet) -> list[str]:
 
 
 def _plan_names(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    names = _wanted(job, fleet) if is_multi_node(fleet) else []
+    names = _names_to_resolve(job, fleet) if is_multi_node(fleet) else []
     each = SOME_NAMES if len(names) <= MANY else FEW_NAMES
     spelled = _names_as_written(job)
     claims = tuple(dict.fromkeys(claim for found in spelled.values() for claim in found))
@@ -441,7 +441,7 @@ def name_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 def _odd_nodes(on: Mapping[str, Lookup], *, owner: Node | None, certain: bool) -> dict[str, str]:
-    """The nodes on which a name means something else than on most nodes, with its meaning there."""
+    """Return the nodes where a name resolves differently from most nodes, with its meaning there."""
     found: dict[str, str] = {}
     good = {n: tuple(sorted(v.addresses)) for n, v in on.items() if v.addresses and not is_loopback(v.addresses[0])}
     for node, answer in on.items():
@@ -485,7 +485,7 @@ def two_names_of_one_machine(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
     is a warning, the same machine id (a cloned image) is information.
     """
     seen = yield from known_facts(facts, identity, "machines")
-    places = _shared({node: fact.place for node, fact in seen.items()})
+    places = _shared_values({node: fact.place for node, fact in seen.items()})
     for nodes in places.values():
         yield failed(
             f"machine of {fold(nodes, 3)}",
@@ -501,7 +501,7 @@ def two_names_of_one_machine(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
         ("host name", {node: fact.hostname for node, fact in rest.items()}),
         ("machine id", {n: f.machine_id for n, f in rest.items() if f.machine_id != "uninitialized"}),
     ):
-        for value, nodes in _shared(values).items():
+        for value, nodes in _shared_values(values).items():
             if len({rest[node].boot_id for node in nodes}) < len(nodes):
                 continue  # containers of one machine legitimately share it
             yield failed(
@@ -523,14 +523,14 @@ def two_names_of_one_machine(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
 _BOOT = "/proc/sys/kernel/random/boot_id"
 
 
-def _shared(values: Mapping[str, str]) -> dict[str, list[str]]:
-    """The values that several nodes share, with these nodes."""
+def _shared_values(values: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the values that several nodes share, with these nodes."""
     holders = grouped((value, node) for node, value in values.items() if value)
     return {value: nodes for value, nodes in holders.items() if len(nodes) > 1}
 
 
-def _published(job: Job, fleet: Fleet, facts: Facts) -> tuple[str, Identity] | None:
-    """The node whose name torchrun's c10d rendezvous will publish as the master's, if known.
+def _published_node(job: Job, fleet: Fleet, facts: Facts) -> tuple[str, Identity] | None:
+    """Return the node whose name torchrun's c10d rendezvous will publish as the master's, if known.
 
     dynamic_rendezvous.py sorts the participants by the name each found for itself, and the first becomes rank 0.
     """
@@ -551,7 +551,7 @@ def _uses_c10d(job: Job, fleet: Fleet) -> bool:
 
 
 def _plan_published(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    master = _published(job, fleet, facts)
+    master = _published_node(job, fleet, facts)
     if master is None or is_loopback(master[1].fqdn):
         return
     claims = tuple(claim for endpoint in store_endpoints(job) for claim in endpoint.claims)
@@ -586,7 +586,7 @@ def published_name(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: after a restart with other nodes another name may come first.
     """
     yield from missing_facts(facts, identity, "the published name")
-    master = _published(job, fleet, facts)
+    master = _published_node(job, fleet, facts)
     if master is None:
         if any(job.setting("local_addr", scope) for scope in scopes(job)):
             yield not_applicable("the published name", "--local-addr sets it")

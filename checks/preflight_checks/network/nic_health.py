@@ -16,8 +16,8 @@ from preflight_checks.plans import given, known_facts, multi_node, on_every_node
 from preflight_checks.probes.interfaces import NicState, NicStates, interfaces, nic_states
 from preflight_checks.requirements import backend_claims, fold
 
-#: Below this share of all packets, errors are normal for long cables; above it TCP visibly slows down
-#: (pytorch runs measured at 1 % loss go on, at 5 % they take five times as long).
+#: Below this share of all packets, errors are normal for long cables; above it TCP visibly slows down (measured PyTorch
+#: runs continue at 1 % loss, and take five times as long at 5 %).
 ERROR_SHARE = 1e-4
 #: Fewer errors than this are ignored, whatever their share.
 MIN_ERRORS = 100
@@ -33,7 +33,7 @@ InUse = dict[str, tuple[UsedInterface, NicState]]
 
 
 def states_in_use(job: Job, facts: Facts) -> InUse:
-    """The interface in use and its state, for each node where both are known."""
+    """Return the interface in use and its state, for each node where both are known."""
     seen = facts.observed(nic_states)
     return {
         node: (use, state)
@@ -43,8 +43,8 @@ def states_in_use(job: Job, facts: Facts) -> InUse:
     }
 
 
-def _known(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Generator[Verdict, None, InUse | None]:
-    """Gate: what `states_in_use` finds, if that is anything."""
+def _known_states(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Generator[Verdict, None, InUse | None]:
+    """Return the interfaces in use and their states, or yield why there are none."""
     seen = yield from known_facts(facts, nic_states, subject)
     found = states_in_use(job, facts)
     if seen and not found:
@@ -54,7 +54,7 @@ def _known(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Generator[Verd
 
 @warning_check("NIC008", "interface-speed-differs", plan=_plan)
 @only_if(multi_node, "speed", "the job runs on one machine")
-@given(partial(_known, subject="speed"))
+@given(partial(_known_states, subject="speed"))
 def interface_speed(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterator[Verdict]:
     """The interfaces in use run at one speed, in full duplex.
 
@@ -110,7 +110,7 @@ def _speed_text(mbps: int) -> str:
 
 @check("NIC009", "bond-degraded", plan=_plan, severity=Severity.WARNING)
 @only_if(multi_node, "bonds", "the job runs on one machine")
-@given(partial(_known, subject="bonds"))
+@given(partial(_known_states, subject="bonds"))
 def bond_degraded(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterator[Verdict]:
     """Every member of a bond in use has a link, and bonds have one mode on all nodes.
 
@@ -160,7 +160,7 @@ def bond_degraded(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterato
 
 @warning_check("NIC010", "interface-errors", plan=_plan)
 @only_if(multi_node, "errors", "the job runs on one machine")
-@given(partial(_known, subject="errors"))
+@given(partial(_known_states, subject="errors"))
 def interface_errors(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterator[Verdict]:
     """The interface in use has not lost its link, or packets, far more often than those of the other nodes.
 
@@ -221,7 +221,7 @@ def _error_share(state: NicState) -> float:
 
 
 def _outliers_above(values: Mapping[str, float], is_far: Callable[[float, float], bool]) -> list[str]:
-    """The nodes whose value is far above the median; none with fewer than three nodes."""
+    """Return the nodes whose value is far above the median; none with fewer than three nodes."""
     if len(values) < 3:
         return []
     usual = median(values.values())
@@ -230,7 +230,7 @@ def _outliers_above(values: Mapping[str, float], is_far: Callable[[float, float]
 
 @warning_check("NIC011", "nic-driver-differs", plan=_plan)
 @only_if(multi_node, "drivers", "the job runs on one machine")
-@given(partial(_known, subject="drivers"))
+@given(partial(_known_states, subject="drivers"))
 def nic_driver(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterator[Verdict]:
     """The network cards in use have one driver and one firmware version.
 
@@ -274,7 +274,7 @@ def nic_driver(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterator[V
 
 @warning_check("NIC012", "two-interfaces-in-one-network", plan=_plan)
 @only_if(multi_node, "interfaces of one network", "the job runs on one machine")
-@given(partial(_known, subject="interfaces of one network"))
+@given(partial(_known_states, subject="interfaces of one network"))
 def two_interfaces_in_one_network(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterator[Verdict]:
     """No second interface is in the network of the one in use, unless kernel rules separate them.
 

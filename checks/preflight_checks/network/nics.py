@@ -109,7 +109,7 @@ class UsedInterface:
 
 @memoize
 def used_interfaces(job: Job, facts: Facts) -> dict[str, UsedInterface]:
-    """The interface in use of each node where it is known."""
+    """Return the interface in use of each node where it is known."""
     own: dict[str, list[str]] = {
         seen.node: [text for text in seen.fact.value.addresses if not is_loopback(text)]
         for seen in lookups(facts, own=True)
@@ -118,17 +118,17 @@ def used_interfaces(job: Job, facts: Facts) -> dict[str, UsedInterface]:
     around = environment_filters(job, facts)
     found: dict[str, UsedInterface] = {}
     for node, fact in facts.observed(interfaces).items():
-        use = _by_environment(job, node, fact.interfaces, around.get(node, ()))
+        use = _interface_of_filter(job, node, fact.interfaces, around.get(node, ()))
         use = use or used(job, node, fact.interfaces, own.get(node, ()))
         if use is not None:
             found[node] = use
     return found
 
 
-def _by_environment(
+def _interface_of_filter(
     job: Job, node: str, observed: Sequence[Interface], around: Sequence[Filter]
 ) -> UsedInterface | None:
-    """The choice of a filter in the node's own environment, if the job's files have none."""
+    """Return the choice of a filter in the node's own environment, if the job's files have none."""
     if not around or chosen(job, node, observed) is not None:
         return None
     for item in around:
@@ -143,13 +143,13 @@ def _by_environment(
 
 @memoize
 def usable_interfaces(job: Job, facts: Facts) -> dict[str, UsedInterface]:
-    """`used_interfaces` without unusable ones, which other checks report."""
+    """Return `used_interfaces` without unusable ones, which other checks report."""
     uses = used_interfaces(job, facts)
     return {node: use for node, use in uses.items() if not unusable_reason(use.interface, several=True)}
 
 
 def used(job: Job, node: str, observed: Sequence[Interface], own: Sequence[str] = ()) -> UsedInterface | None:
-    """The interface in use of one node; `own` are the addresses of the node's own name. None if unknown."""
+    """Return the interface in use of one node; `own` are the addresses of the node's own name. None if unknown."""
     choice = chosen(job, node, observed)
     if choice is not None:
         reason = f"{choice.filter.variable}={choice.filter.value} chooses it"
@@ -158,7 +158,7 @@ def used(job: Job, node: str, observed: Sequence[Interface], own: Sequence[str] 
         return None
     names, _claims = backends(job)
     if "nccl" in names:
-        return _by_comm_id(job, observed) or by_nccl(job, node, observed)
+        return _interface_of_comm_id(job, observed) or by_nccl(job, node, observed)
     for text in own:
         for item in observed:
             for address in item.addresses:
@@ -168,14 +168,14 @@ def used(job: Job, node: str, observed: Sequence[Interface], own: Sequence[str] 
 
 
 def by_nccl(job: Job, node: str, observed: Sequence[Interface]) -> UsedInterface | None:
-    """The interface that NCCL takes by default."""
+    """Return the interface that NCCL takes by default."""
     family = socket_family(job, node)
     remaining = nccl_default(observed, family).interfaces
     address = published_address(remaining[0], family) if remaining else None
     return UsedInterface(remaining[0], address, remaining, "NCCL uses it by default") if address is not None else None
 
 
-def _by_comm_id(job: Job, observed: Sequence[Interface]) -> UsedInterface | None:
+def _interface_of_comm_id(job: Job, observed: Sequence[Interface]) -> UsedInterface | None:
     for scope in scopes(job):
         value = job.value("env.NCCL_COMM_ID", scope)
         reason = str(value.value) if isinstance(value, Known) else ""
@@ -184,12 +184,12 @@ def _by_comm_id(job: Job, observed: Sequence[Interface]) -> UsedInterface | None
             continue
         for item in observed:
             for address in item.addresses:
-                if _in_network(host[0], address):
+                if _is_in_network(host[0], address):
                     return UsedInterface(item, address, (item,), f"it is in the network of NCCL_COMM_ID={reason}")
     return None
 
 
-def _in_network(text: str, address: Address) -> bool:
+def _is_in_network(text: str, address: Address) -> bool:
     try:
         return ipaddress.ip_address(text) in ipaddress.ip_network(subnet(address))
     except ValueError:
@@ -251,7 +251,7 @@ def interface_filter(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 def _master_host(job: Job, fleet: Fleet) -> str:
-    """The host at which other nodes reach rank 0, as written in the job, or the node's name."""
+    """Return the host at which other nodes reach rank 0, as written in the job, else the node's name."""
     for endpoint in store_endpoints(job):
         if endpoint.host and not is_loopback(endpoint.host):
             return endpoint.host
@@ -259,7 +259,7 @@ def _master_host(job: Job, fleet: Fleet) -> str:
 
 
 def _listeners(job: Job, fleet: Fleet) -> set[str]:
-    """The nodes on which others connect; their route to themselves is loopback and proves nothing."""
+    """Return the nodes that others connect to; their route to themselves is loopback and proves nothing."""
     found = {node.name for endpoint in store_endpoints(job) if (node := owner(fleet, endpoint)) is not None}
     return found or ({fleet.master.name} if fleet.master else set())
 
@@ -396,7 +396,7 @@ def _chooses_by_default(job: Job, fleet: Fleet) -> bool:
 
 
 def _nodes_with_own_filter(job: Job, facts: Facts) -> set[str]:
-    """The nodes whose own environment sets an NCCL filter."""
+    """Return the nodes whose own environment sets an NCCL filter."""
     found = environment_filters(job, facts)
     return {node for node, items in found.items() if any(item.variable == "NCCL_SOCKET_IFNAME" for item in items)}
 
@@ -628,7 +628,7 @@ def no_route_to_peer(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
                 lost[pair] = taken
             elif own is not None and _uses_other_interface(taken, own):
                 aside.setdefault((own.interface.name, taken.interface), {}).setdefault(node, taken)
-    yield from (_lost_finding(who, whom, lost, uses) for who, whom in _grouped(lost, requested))
+    yield from (_missing_route_finding(who, whom, lost, uses) for who, whom in _group_lost_routes(lost, requested))
     for (name, through), found in aside.items():
         node, route = next(iter(found.items()))
         yield failed(
@@ -650,13 +650,17 @@ def _reach(count: int) -> int:
 
 
 def _uses_other_interface(route: Route, own: UsedInterface) -> bool:
-    """Whether a route leaves through an interface that is not in use."""
+    """Return whether a route leaves through an interface that is not in use."""
     names = {item.name for item in own.candidates}
     return not route.problem and bool(route.interface) and route.interface not in names | {"lo"}
 
 
-def _grouped(lost: Mapping[Pair, Route], requested: set[Pair]) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Missing routes as (sources, destinations): first nodes that no other node has a route to, then node by node."""
+def _group_lost_routes(
+    lost: Mapping[Pair, Route], requested: set[Pair]
+) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Yield missing routes as (sources, destinations): first nodes that no other node has a route to, then node by
+    node.
+    """
     remaining = set(lost)
     columns: dict[str, set[Pair]] = {}
     of_node: dict[str, set[Pair]] = {}
@@ -675,7 +679,7 @@ def _grouped(lost: Mapping[Pair, Route], requested: set[Pair]) -> Iterator[tuple
         yield (who,), tuple(whoms)
 
 
-def _lost_finding(
+def _missing_route_finding(
     sources: tuple[str, ...],
     destinations: tuple[str, ...],
     lost: Mapping[Pair, Route],

@@ -1,4 +1,4 @@
-"""What frameworks record about their own build, and the distributions that an interpreter finds, without importing any.
+"""The frameworks' records of their builds, and the distributions that an interpreter finds, without importing any.
 
 The library's own function needs parsers of mail and archives, which take longer to import than everything that is read.
 """
@@ -17,7 +17,7 @@ _FOLDER = re.compile(r"^(?P<name>[^-]+(?:-(?=\D)[^-]+)*?)-(?P<version>\d[^-]*)(?
 
 
 def parse_folder(entry: str) -> tuple[str, str] | None:
-    """Normalised name and version of a metadata folder; None for any other folder."""
+    """Return the normalised name and version of a metadata folder; None for any other folder."""
     match = _FOLDER.match(entry)
     if match is None:
         return None
@@ -25,17 +25,17 @@ def parse_folder(entry: str) -> tuple[str, str] | None:
 
 
 def version_of(*names: str) -> str:
-    """The version of the first of these distributions that is installed; empty if none is."""
+    """Return the version of the first of these distributions that is installed; empty if none is."""
     return first_of(names, versions())
 
 
 def first_of(names: Sequence[str], versions: dict[str, str]) -> str:
-    """The version of the first of these in `versions()`; empty if there is none."""
+    """Return the version of the first of these in `versions()`; empty if there is none."""
     return next((versions[name] for name in names if name in versions), "")
 
 
 def versions() -> dict[str, str]:
-    """Every distribution with its version. As in the import system, the first folder of sys.path counts."""
+    """Return every distribution with its version. As in the import system, the first folder of sys.path counts."""
     found: dict[str, str] = {}
     for folder in dict.fromkeys(os.path.abspath(place or ".") for place in sys.path):
         try:
@@ -66,7 +66,7 @@ _PIN = re.compile(r"nvidia-(cudnn|nccl)-cu\d+ *\(?==? *([0-9][^;, )]*)")
 
 
 def package(name: str) -> str:
-    """The folder of an importable package; empty if there is none."""
+    """Return the folder of an importable package; empty if there is none."""
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
@@ -76,7 +76,7 @@ def package(name: str) -> str:
 
 
 def constants(path: str) -> dict[str, Any]:
-    """The top-level assignments of a Python file whose values are literals; empty if it cannot be read."""
+    """Return the top-level assignments of a Python file whose values are literals; empty if it cannot be read."""
     import ast
 
     try:
@@ -105,7 +105,7 @@ def constants(path: str) -> dict[str, Any]:
 
 
 def version_info(framework: str, folder: str) -> dict[str, Any]:
-    """Version, CUDA, ROCm's HIP, cuDNN and NCCL from the framework's version file, under common names."""
+    """Return version, CUDA, ROCm's HIP, cuDNN and NCCL from the framework's version file, under common names."""
     values = constants(os.path.join(folder, _FILES[framework]))
     if framework == "tensorflow":
         info = values.get("build_info")
@@ -128,7 +128,7 @@ def version_info(framework: str, folder: str) -> dict[str, Any]:
 
 
 def _nccl(number: Any) -> str:
-    """Paddle writes NCCL's version as one number, 21905 for 2.19.5."""
+    """Return NCCL's version; Paddle writes it as one number, 21905 for 2.19.5."""
     text = str(number or "")
     if not text.isdecimal() or int(text) < 2000:
         return "" if text.isdecimal() else text
@@ -136,13 +136,13 @@ def _nccl(number: Any) -> str:
 
 
 def nccl_text(number: int) -> str:
-    """NCCL's version number: major * 1000 + minor * 100 + patch before 2.9, major * 10000 from there on."""
+    """Format NCCL's version number: major * 1000 + minor * 100 + patch before 2.9, major * 10000 from there on."""
     unit = 10000 if number >= 10000 else 1000
     return f"{number // unit}.{number % unit // 100}.{number % 100}"
 
 
 def required(framework: str) -> dict[str, str]:
-    """The versions of cuDNN and NCCL that the framework's distribution pins."""
+    """Return the versions of cuDNN and NCCL that the framework's distribution pins."""
     from importlib import metadata  # Takes longer to import than most probes run.
 
     for name in NAMES[framework]:
@@ -162,7 +162,7 @@ def required(framework: str) -> dict[str, str]:
 
 
 def distributions() -> dict[str, str]:
-    """Versions of NVIDIA's own distributions, by their folder below `nvidia/`."""
+    """Return versions of NVIDIA's own distributions, by their folder below `nvidia/`."""
     found: dict[str, str] = {}
     for folder in ("cudnn", "nccl"):
         version = version_of(*(f"nvidia-{folder}{suffix}" for suffix in ("-cu13", "-cu12", "-cu11", "")))
@@ -172,9 +172,7 @@ def distributions() -> dict[str, str]:
 
 
 def architectures(framework: str, folder: str, info: dict[str, Any]) -> list[str] | None:
-    """`sm_80`, `compute_90`, `gfx90a` ...: the architectures that the framework has code for; None if they are not
-    recorded.
-    """
+    """Return the architectures that the framework has code for, such as `sm_80`; None if they are not recorded."""
     listed = info.get("architectures")
     if isinstance(listed, (list, tuple)):
         return [str(item) for item in listed]
@@ -182,15 +180,16 @@ def architectures(framework: str, folder: str, info: dict[str, Any]) -> list[str
         return None
     try:
         with open(os.path.join(folder, _TORCH_LIBRARY), "rb") as file:
-            return _listed_in(file)
+            return _architectures_in(file)
     except OSError:
         return None
 
 
-def _listed_in(file: BinaryIO) -> list[str] | None:
-    """The first list of several architectures in a binary, or the only single one; None after `SEARCH_S`.
+def _architectures_in(file: BinaryIO) -> list[str] | None:
+    """Return the first list of several architectures in a binary, else its only single one; None after `SEARCH_S`.
 
-    It is read in pieces: it has 30 MB, may be on a shared file system, and the list is often near the beginning.
+    The binary is read in pieces, because it has 30 MB, may be on a shared file system, and often has the list near the
+    beginning.
     """
     until = time.monotonic() + SEARCH_S
     single: set[str] = set()

@@ -27,20 +27,20 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?")
 
 
 def named_values(path: str, text: str) -> dict[str, str]:
-    """Numbers, true and false, and `auto`, by their names; repeated values are joined.
+    """Return numbers, true and false, and `auto`, by their names; repeated values are joined.
 
     JSON and YAML by their keys, dotted; Python by assignments, keyword arguments and defaults of options; all other
     text by options and shell assignments, and by slots of hosts.
     """
     kind = os.path.splitext(path)[1].lower()
     if kind in (".json", ".jsonc"):
-        found = _of_json(text)
+        found = _json_values(text)
     elif kind in (".yaml", ".yml"):
-        found = _of_yaml(text)
+        found = _yaml_values(text)
     elif kind == ".py":
-        found = _of_python(text)
+        found = _python_values(text)
     else:
-        found = _of_shell(text)
+        found = _shell_values(text)
     kept: dict[str, list[str]] = {}
     for name, value in found:
         if is_secret(name.rpartition(".")[2]):
@@ -51,7 +51,7 @@ def named_values(path: str, text: str) -> dict[str, str]:
 
 
 def _value_text(value: Any) -> str:
-    """The value as text, or nothing if it is neither a number nor a switch."""
+    """Return the value as text, or nothing if it is neither a number nor a switch."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, float)):
@@ -59,7 +59,7 @@ def _value_text(value: Any) -> str:
     return "auto" if value == "auto" else ""
 
 
-def _of_json(text: str) -> Iterator[tuple[str, str]]:
+def _json_values(text: str) -> Iterator[tuple[str, str]]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
@@ -76,8 +76,8 @@ def _of_json(text: str) -> Iterator[tuple[str, str]]:
             yield name, _value_text(value)
 
 
-def _of_yaml(text: str) -> Iterator[tuple[str, str]]:
-    """Blocks of `name: value` by their indentation; flow collections and anchors are left out."""
+def _yaml_values(text: str) -> Iterator[tuple[str, str]]:
+    """Yield blocks of `name: value` by their indentation; flow collections and anchors are left out."""
     above: list[tuple[int, str]] = []
     for line in text.splitlines():
         match = _YAML.match(line)
@@ -94,7 +94,7 @@ def _of_yaml(text: str) -> Iterator[tuple[str, str]]:
             yield name, value.lower()
 
 
-def _of_python(text: str) -> Iterator[tuple[str, str]]:
+def _python_values(text: str) -> Iterator[tuple[str, str]]:
     import ast  # Few jobs' files are Python.
 
     try:
@@ -118,7 +118,7 @@ def _of_python(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _option(call: ast.Call) -> str:
-    """`--batch-size` for `parser.add_argument("-b", "--batch-size", ...)`."""
+    """Return `--batch-size` for `parser.add_argument("-b", "--batch-size", ...)`."""
     import ast
 
     names = [item.value for item in call.args if isinstance(item, ast.Constant) and isinstance(item.value, str)]
@@ -135,7 +135,7 @@ def _constant(node: ast.expr) -> str:
     return sign + value if value else ""
 
 
-def _of_shell(text: str) -> Iterator[tuple[str, str]]:
+def _shell_values(text: str) -> Iterator[tuple[str, str]]:
     for pattern in (_OPTION, _ASSIGNED, _HOST):
         for match in pattern.finditer(text):
             yield match.group("name"), match.group("value")
@@ -233,7 +233,7 @@ def _copy(name: str, places: Sequence[str]) -> Copy:
 
 
 def _code(directory: str) -> tuple[dict[str, str], str]:
-    """Short hashes by relative name, and why the walk was cut off."""
+    """Return the short hashes by relative name, and the reason if the walk was cut off."""
     until = time.monotonic() + CODE_WITHIN_S
     listed: dict[str, str] = {}
     read = 0

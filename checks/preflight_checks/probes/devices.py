@@ -83,7 +83,7 @@ def _containerd() -> tuple[str, str]:
 
 
 def _version(tool: str, pattern: str) -> str:
-    """The version in the output of `tool --version`; empty if it is not known."""
+    """Return the version in the output of `tool --version`; empty if it is not known."""
     try:
         ran = command.run([tool, "--version"], deadline_s=_TOOL_S)
     except ProbeUnavailable:
@@ -153,7 +153,7 @@ DEVICES = "/sys/bus/pci/devices"
 CPUINFO = "/proc/cpuinfo"
 CMDLINE = "/proc/cmdline"
 _ACS = 0x000D
-#: Bits of the control register that send requests or completions between peers up to the root (PCIe, 7.7.7.3).
+#: Bits of the control register that redirect requests or completions between peers to the root (PCIe, 7.7.7.3).
 _REDIRECT = 0x04 | 0x08
 #: Display and 3D controllers, network and InfiniBand controllers, and others for processing (AMD's accelerators).
 _GPU = ("0x0300", "0x0302", "0x1200")
@@ -187,7 +187,9 @@ class Pci:
 
 
 def pci(params: dict[str, Any]) -> Pci:
-    """The PCI bridges between this node's GPUs and RDMA cards. Raises ProbeUnavailable without a PCI bus in /sys."""
+    """Return the PCI bridges between this node's GPUs and RDMA cards. Raises ProbeUnavailable without a PCI bus in
+    /sys.
+    """
     try:
         names = sorted(os.listdir(DEVICES))
     except OSError as error:
@@ -215,7 +217,7 @@ def pci(params: dict[str, Any]) -> Pci:
 
 
 def acs_control(config: bytes) -> int | None:
-    """The ACS control register in a device's configuration space; 0 if it has none, None if it is cut off."""
+    """Return the ACS control register in a device's configuration space; 0 if it has none, None if it is cut off."""
     if len(config) <= 256:
         return None
     at = 0x100
@@ -232,7 +234,7 @@ def acs_control(config: bytes) -> int | None:
 
 
 def _virtual() -> bool | None:
-    """Whether the processor reports a hypervisor; None if unknown."""
+    """Return whether the processor reports a hypervisor; None if unknown."""
     text = read_text(CPUINFO)
     flags = [line for line in text.splitlines() if line.startswith("flags")]
     return "hypervisor" in flags[0].split() if flags else None
@@ -259,8 +261,8 @@ def _bytes(path: str, max_bytes: int = 4096) -> bytes:
 
 #: Two snapshots at least this far apart distinguish current activity from past activity.
 INTERVAL_S = 0.3
-#: The agent's own snapshot, at its start, is the first of the two unless it is older: a process that began since, or
-#: has become idle, would be missed.
+#: The agent's own snapshot, at its start, is the first of the two unless it is older: an older one misses processes
+#: that have started, or become idle, since.
 MAX_SNAPSHOT_AGE_S = 2.0
 #: A process that uses less than this share of one core in that time is ignored.
 _HEAVY = 0.3
@@ -343,7 +345,7 @@ def _state(line: bytes) -> bytes:
 
 
 def belongs_to_check(pid: int, parent_of: Callable[[int], int], own_pid: int, agent: int) -> bool:
-    """Whether a process is this one, its agent, a child of either, or an ancestor of the agent."""
+    """Return whether a process is this one, its agent, a child of either, or an ancestor of the agent."""
     for start, wanted in ((pid, (own_pid, agent)), (agent, (pid,))):
         at, steps = start, 0
         while at > 1 and steps < _MAX_DEPTH:

@@ -80,7 +80,7 @@ class Environment:
 
 @cheap("node", sends_requests=True)
 def environment(params: dict[str, Any]) -> Environment:
-    """The variables that match COLLECTED, hashes of those named in `params["hashed"]`, and settings files.
+    """Return variables that match COLLECTED, hashes of those named in `params["hashed"]`, and settings files.
 
     `params["run_key"]` is the key of this run; the head sets it when it sends the request.
     """
@@ -108,7 +108,7 @@ def environment(params: dict[str, Any]) -> Environment:
 
 
 def split_secrets(environ: Mapping[str, str], wanted: set[str], key: str) -> tuple[dict[str, str], dict[str, str]]:
-    """The values that may be shown, and the hashes of those that may not, by name."""
+    """Return the values that may be shown, and the hashes of those that may not, by name."""
     shown: dict[str, str] = {}
     hidden: dict[str, str] = {}
     for name in sorted(environ):
@@ -121,7 +121,7 @@ def split_secrets(environ: Mapping[str, str], wanted: set[str], key: str) -> tup
 
 
 def keyed_hash(key: str, value: str) -> str:
-    """A hash of `value` that is meaningless without the key."""
+    """Return a hash of `value` that is meaningless without the key."""
     import hmac  # It loads all of OpenSSL, and few nodes have anything to hash.
 
     text = value.encode("utf-8", "surrogateescape")
@@ -140,7 +140,7 @@ def _showable(name: str, value: str) -> bool:
 
 
 def nccl_files(environ: Mapping[str, str], home: str | None) -> list[SettingsFile]:
-    """The files NCCL reads, in its own order: a value set earlier, or in the environment, is not replaced.
+    """Return the files NCCL reads, in its own order: a value set earlier, or in the environment, is not replaced.
 
     As initEnv does it (NVIDIA/nccl, src/misc/param.cc): $NCCL_CONF_FILE, else .nccl.conf in the home directory of the
     account, then /etc/nccl.conf.
@@ -151,7 +151,7 @@ def nccl_files(environ: Mapping[str, str], home: str | None) -> list[SettingsFil
 
 
 def read_settings(path: str) -> SettingsFile | None:
-    """The settings in one file; None if it does not exist."""
+    """Return the settings in one file; None if it does not exist."""
     try:
         if not os.path.isfile(path):
             return None
@@ -191,15 +191,17 @@ def parse_settings(text: str) -> tuple[dict[str, str], list[str]]:
 
 
 def _export_files(home: str | None) -> list[SettingsFile]:
-    """The exports of DeepSpeed's launcher beside its own list, from home and working directory; the later one wins."""
+    """Return the exports of DeepSpeed's launcher beside its own list, from home and working directory; the later one
+    wins.
+    """
     name = os.environ.get("DS_ENV_FILE") or ".deepspeed_env"
     folders = [folder for folder in (home, _directory()) if folder]
-    found = [_names_of(os.path.join(folder, name)) for folder in dict.fromkeys(folders)]
+    found = [_exported_names(os.path.join(folder, name)) for folder in dict.fromkeys(folders)]
     return [file for file in found if file is not None]
 
 
-def _names_of(path: str) -> SettingsFile | None:
-    """The names that a file exports. A line without an equals sign ends DeepSpeed's launcher with a traceback."""
+def _exported_names(path: str) -> SettingsFile | None:
+    """Return the names that a file exports. DeepSpeed's launcher crashes on a line without an equals sign."""
     try:
         if not os.path.isfile(path):
             return None
@@ -213,7 +215,7 @@ def _names_of(path: str) -> SettingsFile | None:
 
 
 def _account() -> tuple[str, str]:
-    """Name and home directory of the user, from the user database."""
+    """Return the name and home directory of the user, from the user database."""
     try:
         import pwd
 
@@ -238,7 +240,7 @@ VERSION_WITHIN_S = 3.0
 #: Time limits of one login, and of all of them together.
 LOGIN_S, LOGINS_S = 3.0, 6.0
 _MAX_PARALLEL = 8
-#: How to get the version of these quickly; others are not run, because a launcher in Python imports its framework
+#: Tools whose version is quick to get, and how; others are not run, because a launcher in Python imports its framework
 #: first.
 _VERSION = {
     "pdsh": ("-V",),
@@ -376,7 +378,7 @@ def _login(target: str, options: list[str]) -> Login:
 
 
 MEMINFO = "/proc/meminfo"
-#: All lookups together take as long as one, because they are made at the same time.
+#: Time limit of all lookups, which run at the same time.
 LOOKUPS_WITHIN_S = 3.0
 MAX_HOSTS = 256
 
@@ -436,7 +438,7 @@ def _resolved_hosts(hosts: list[str]) -> list[ResolvedHost]:
 
 
 def is_own(address: str) -> bool:
-    """Whether this node can bind `address`; loopback belongs to no node in particular."""
+    """Return whether this node can bind `address`; loopback belongs to no node in particular."""
     try:
         parsed = ipaddress.ip_address(address.split("%")[0])
     except ValueError:
@@ -453,7 +455,7 @@ def is_own(address: str) -> bool:
 
 
 def _speeds() -> dict[str, int | None]:
-    """The speed of the interface of each address, if the driver reports one."""
+    """Return the speed of the interface of each address, if the driver reports one."""
     try:
         listed = interfaces({}).interfaces
     except ProbeUnavailable:

@@ -54,7 +54,7 @@ def folder_state(params: dict[str, Any]) -> FolderState:
     """
     given = str(params["path"])
     resolved = os.path.abspath(os.path.expandvars(os.path.expanduser(given)))
-    nearest, status, found = _nearest(resolved)
+    nearest, status, found = _nearest_existing(resolved)
     if status is None:
         return FolderState(given, resolved, nearest=nearest, problem=found[0], detail=found[1])
     if not stat.S_ISDIR(status.st_mode):
@@ -86,8 +86,8 @@ def folder_state(params: dict[str, Any]) -> FolderState:
     )
 
 
-def _nearest(path: str) -> tuple[str, os.stat_result | None, tuple[str, str]]:
-    """The path or its nearest existing ancestor, and what blocks the rest."""
+def _nearest_existing(path: str) -> tuple[str, os.stat_result | None, tuple[str, str]]:
+    """Return the path or its nearest existing ancestor, and what blocks the rest."""
     at = path
     while True:
         try:
@@ -124,7 +124,7 @@ def write_trial(params: dict[str, Any]) -> WriteResult:
     import time
 
     resolved = os.path.abspath(os.path.expandvars(os.path.expanduser(str(params["path"]))))
-    folder = _nearest(resolved)[0]
+    folder = _nearest_existing(resolved)[0]
     began = time.monotonic()
     name = ""
     try:
@@ -147,7 +147,7 @@ def write_trial(params: dict[str, Any]) -> WriteResult:
 
 _TOOL_S = 1.5
 #: The file systems that `quota` supports; for others it prints nothing, and running it would only take time.
-_WITH_QUOTA = frozenset(("ext2", "ext3", "ext4", "xfs", "nfs", "nfs4", "reiserfs", "jfs"))
+_QUOTA_FILE_SYSTEMS = frozenset(("ext2", "ext3", "ext4", "xfs", "nfs", "nfs4", "reiserfs", "jfs"))
 
 
 @dataclass(frozen=True)
@@ -171,12 +171,12 @@ class Target:
 
 
 def quotas_of(mount: Mount) -> list[Quota]:
-    """The quotas of this user on a mount; empty if there are none, or they are unknown."""
+    """Return the quotas of this user on a mount; empty if there are none, or they are unknown."""
     try:
         if mount.kind == "lustre":
             ran = run(["lfs", "quota", "-q", "-u", str(os.getuid()), mount.point], deadline_s=_TOOL_S)
             return parse_lfs_quota(ran.output)
-        if mount.kind in _WITH_QUOTA:
+        if mount.kind in _QUOTA_FILE_SYSTEMS:
             # It exits with 1 if a limit is exceeded, and prints nothing if there is none.
             return parse_quota(run(["quota", "-w", "-p", "-u"], deadline_s=_TOOL_S).output, mount.source)
     except ProbeUnavailable:
@@ -185,7 +185,7 @@ def quotas_of(mount: Mount) -> list[Quota]:
 
 
 def targets_of(mount: Mount) -> list[Target]:
-    """The targets of a Lustre mount; empty for any other, or if they are unknown."""
+    """Return the targets of a Lustre mount; empty for any other, or if they are unknown."""
     if mount.kind != "lustre":
         return []
     try:
@@ -211,7 +211,9 @@ def parse_lfs_quota(text: str) -> list[Quota]:
 
 
 def _quota(words: list[str]) -> Quota:
-    """The quota of the user in these columns: used, soft and hard limit, grace; the same of files without the grace."""
+    """Return the quota of the user in these columns: used, soft and hard limit, grace; the same of files without the
+    grace.
+    """
     used, soft, hard, _, files, soft_files, hard_files = map(_number, words)
     limit = hard or soft
     return Quota("user", (used or 0) * 1024, limit * 1024 if limit else None, files, hard_files or soft_files or None)
@@ -232,8 +234,8 @@ def parse_lfs_df(text: str) -> list[Target]:
     return found
 
 
-#: Where each library looks, in its order: variables, with the suffix that it appends to their value, then a default.
-#: Sources: Python's tempfile; triton/knobs.py (3.4); torch/utils/cpp_extension.py and torch/_inductor/runtime/
+#: The places that each library searches, in order: variables, with the suffix that it appends to their value, then a
+#: default. Sources: Python's tempfile; triton/knobs.py (3.4); torch/utils/cpp_extension.py and torch/_inductor/runtime/
 #: cache_dir_utils.py (2.8); huggingface_hub/constants.py (0.34).
 PLACES: dict[str, tuple[list[tuple[str, str]], str]] = {
     "temporary": ([("TMPDIR", ""), ("TEMP", ""), ("TMP", "")], "/tmp"),
@@ -272,7 +274,7 @@ class Scratch:
 
 
 def scratch(params: dict[str, Any]) -> Scratch:
-    """The folder of this kind (`params["what"]`, a key of PLACES) for a process of the job."""
+    """Return the folder of this kind (`params["what"]`, a key of PLACES) for a process of the job."""
     what = str(params["what"])
     variable, path = chosen(what, dict(os.environ))
     state = folder_state({"path": path or "/nonexistent"})
@@ -284,7 +286,7 @@ def scratch(params: dict[str, Any]) -> Scratch:
 
 
 def chosen(what: str, environment: dict[str, str]) -> tuple[str, str]:
-    """The variable that decides, and the folder."""
+    """Return the variable that decides, and the folder."""
     variables, default = PLACES[what]
     for name, rest in variables:
         value = environment.get(name, "")
@@ -294,7 +296,7 @@ def chosen(what: str, environment: dict[str, str]) -> tuple[str, str]:
 
 
 def usable(state: FolderState) -> bool:
-    """Whether a temporary file can be made there; the folder must exist, because nothing creates it."""
+    """Return whether a temporary file can be made there; the folder must exist, because nothing creates it."""
     if not state.exists or state.problem or not state.writable or state.read_only or state.inodes_free == 0:
         return False
     return not state.total_bytes or (state.free_bytes or 0) >= MIN_FREE_BYTES
@@ -350,12 +352,12 @@ _MAX_LIST_BYTES = 4 << 20
 
 
 def has_braces(text: str) -> bool:
-    """Whether the text contains brace expansions, as in webdataset and the shell."""
+    """Return whether the text contains brace expansions, as in webdataset and the shell."""
     return any(_alternatives(found) is not None for found in _BRACES.findall(text))
 
 
 def expanded(text: str) -> list[str]:
-    """All expansions of a text with braces, at most MAX_NAMES; a text without braces expands to itself."""
+    """Return all expansions of a text with braces, at most MAX_NAMES; a text without braces expands to itself."""
     found: list[str] = []
     for name in _expand(text):
         if len(found) >= MAX_NAMES:
@@ -395,20 +397,21 @@ def _alternatives(inside: str) -> list[str] | None:
 
 
 def indexed(prefix: str) -> list[str]:
-    """The two files of an indexed data set that is named by its prefix (Megatron-LM's --data-path); empty if it is not
-    one.
+    """Return the two files of an indexed data set that is named by its prefix (Megatron-LM's --data-path); empty if it
+    is not one.
     """
     files = [prefix + ".bin", prefix + ".idx"]
     return files if any(os.path.exists(name) for name in files) else []
 
 
 def is_list(path: str) -> bool:
-    """Whether a file lists others, by its name (Paddle's train.list)."""
+    """Return whether a file lists others, by its name (Paddle's train.list)."""
     return path.endswith((".list", ".filelist", "file_list.txt", "filelist.txt"))
 
 
 def listed(path: str) -> list[str] | None:
-    """The files that a list names, one a line, first word; relative ones as the reader finds them. None: unreadable.
+    """Return the files that a list names, one a line, first word; relative ones as the reader finds them. None:
+    unreadable.
 
     Readers resolve a name from the working directory; lists are often written for their own folder, so that is tried if
     the first location does not exist.
@@ -449,12 +452,12 @@ class Sample:
 
 
 def paths_chosen(names: Iterable[str]) -> list[str]:
-    """The names to read, selected by their hashes: practically random, and the same ones on every node."""
+    """Return the names to read, selected by their hashes: practically random, and the same ones on every node."""
     return sorted(names, key=lambda name: hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest())[:MAX_FILES]
 
 
 def sampled(files: dict[str, str]) -> tuple[list[Sample], str]:
-    """Digests of some of the files (name -> path), and why there are fewer than planned."""
+    """Return digests of some of the files (name -> path), and why there are fewer than planned."""
     found: list[Sample] = []
     began = time.monotonic()
     for name in paths_chosen(files):
@@ -468,7 +471,7 @@ def sampled(files: dict[str, str]) -> tuple[list[Sample], str]:
 
 
 def digest_of(name: str, path: str) -> Sample:
-    """The digest of one regular file. Raises OSError."""
+    """Return the digest of one regular file. Raises OSError."""
     # A name may have become a pipe meanwhile, and opening that would wait for a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb", buffering=0) as file:
@@ -487,7 +490,7 @@ def digest_of(name: str, path: str) -> Sample:
 MAX_LISTED = 2000
 #: The walk ends here, so that a directory with millions of files costs seconds at most.
 MAX_WALKED = 50000
-#: And here, if a server takes milliseconds for each file. The files listed until then differ from node to node.
+#: The time limit, for servers that take milliseconds per file. The files listed until then differ from node to node.
 TIME_LIMIT_S = 2.0
 
 
@@ -541,7 +544,7 @@ def path_state(params: dict[str, Any]) -> PathState:
         status = os.stat(resolved)
     except OSError as error:
         return _missing_path(given, resolved, error)
-    state = _placed(PathState(given, resolved))
+    state = _with_mount(PathState(given, resolved))
     if stat.S_ISREG(status.st_mode):
         if is_list(resolved):
             names = listed(resolved)
@@ -556,7 +559,7 @@ def path_state(params: dict[str, Any]) -> PathState:
     return _collected(replace(state, kind="directory"), _walk(resolved), resolved)
 
 
-def _placed(state: PathState) -> PathState:
+def _with_mount(state: PathState) -> PathState:
     """Add the file system and its source; links are resolved to the actual location."""
     mount = mount_of(os.path.realpath(state.resolved), mounted())
     return replace(state, file_system=mount.kind, source=mount.source) if mount is not None else state
@@ -575,7 +578,7 @@ def _missing_path(given: str, resolved: str, error: OSError) -> PathState:
         names, kind = indexed(resolved), "indexed"
     if names:
         folder = os.path.dirname(os.path.commonprefix(names)) or "/"
-        return _collected(replace(_placed(PathState(given, folder)), resolved=resolved, kind=kind), names, folder)
+        return _collected(replace(_with_mount(PathState(given, folder)), resolved=resolved, kind=kind), names, folder)
     if isinstance(error, PermissionError):
         return PathState(given, resolved, "", "denied", error.strerror or "")
     if os.path.islink(resolved):
@@ -704,11 +707,11 @@ def checkpoint_state(params: dict[str, Any]) -> CheckpointState:
         return CheckpointState(given, resolved, problem.get(error.errno or 0, "other"), error.strerror or str(error))
     if not pieces:
         return CheckpointState(given, resolved, "empty", "it contains no files", tag)
-    return _read(CheckpointState(given, resolved, tag=tag), pieces)
+    return _with_ranks(CheckpointState(given, resolved, tag=tag), pieces)
 
 
 def _newest(folder: str) -> str:
-    """The folder of the newest checkpoint below `folder`, empty if `folder` is one itself. Raises OSError."""
+    """Return the folder of the newest checkpoint below `folder`, empty if `folder` is one itself. Raises OSError."""
     text = _first_word(os.path.join(folder, "latest_checkpointed_iteration.txt"))
     if text:
         return text if text == "release" else f"iter_{int(text):07}" if text.isdecimal() else text
@@ -722,7 +725,7 @@ def _first_word(path: str) -> str:
 
 
 def _pieces(folder: str) -> list[tuple[str, int, bool]]:
-    """Name, size and whether it is a folder. Raises OSError."""
+    """Return name, size and whether it is a folder. Raises OSError."""
     found: list[tuple[str, int, bool]] = []
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -734,7 +737,7 @@ def _pieces(folder: str) -> list[tuple[str, int, bool]]:
     return sorted(found)
 
 
-def _read(state: CheckpointState, pieces: list[tuple[str, int, bool]]) -> CheckpointState:
+def _with_ranks(state: CheckpointState, pieces: list[tuple[str, int, bool]]) -> CheckpointState:
     ranks: dict[str, set[int]] = {}
     universal = index = False
     for name, _size, is_folder in pieces:

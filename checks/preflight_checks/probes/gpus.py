@@ -33,7 +33,7 @@ _SLOWDOWN = 1
 _INVALID_ARGUMENT, _NOT_SUPPORTED, _NO_PERMISSION = 2, 3, 4
 _FUNCTION_NOT_FOUND, _VERSION_MISMATCH = 13, 25
 #: GPU_IS_LOST and RESET_REQUIRED: no further call will succeed.
-_LOST = (15, 16)
+_LOST_CODES = (15, 16)
 _CLOCK_LOOKS = 3
 
 
@@ -67,7 +67,7 @@ class _Reader:
     def note(self, field: str, error: Any) -> None:
         """Record why `field` could not be read. Raises _Lost when nothing more can be."""
         code = getattr(error, "value", None)
-        if code in _LOST:
+        if code in _LOST_CODES:
             raise _Lost(str(error))
         # A driver reports fields that are newer than itself as invalid.
         missing = (_NOT_SUPPORTED, _FUNCTION_NOT_FOUND, _VERSION_MISMATCH)
@@ -91,7 +91,7 @@ def look(nvml: Any, index: int, send: Send) -> None:
         reader.get("processes", lambda: _processes(reader, handle))
     except (nvml.NVMLError, _Lost) as error:
         code = getattr(error, "value", None)
-        lost = isinstance(error, _Lost) or code in _LOST
+        lost = isinstance(error, _Lost) or code in _LOST_CODES
         kind = "lost" if lost else "denied" if code == _NO_PERMISSION else "other"
         send({"problem": str(error), "problem_kind": kind})
 
@@ -141,7 +141,7 @@ def _memory(reader: _Reader, handle: Any) -> None:
 
 
 def _ecc_errors(reader: _Reader, handle: Any, kind: int, since: int) -> int:
-    """Errors of one kind (0 corrected, 1 not), since the driver was loaded (0) or in total (1)."""
+    """Return errors of one kind (0 corrected, 1 not), since the driver was loaded (0) or in total (1)."""
     return int(reader.call("nvmlDeviceGetTotalEccErrors", handle, kind, since))
 
 
@@ -160,8 +160,9 @@ def _clocks_and_power(reader: _Reader, handle: Any) -> None:
 
 
 def _clock_reasons(reader: _Reader, handle: Any) -> int:
-    """The reasons that hold in several samples: according to nvml.h a slowdown may appear for a moment at any
-    change."""
+    """Return the reasons that hold in several samples: according to nvml.h a slowdown may appear for a moment at any
+    change.
+    """
     held = ~0
     for turn in range(_CLOCK_LOOKS):
         if turn:
@@ -192,7 +193,7 @@ def _links(reader: _Reader, handle: Any) -> None:
 
 
 def _nvlinks(reader: _Reader, handle: Any) -> list[bool] | None:
-    """The links that are up; None for a device without any."""
+    """Return the links that are up; None for a device without any."""
     found: list[bool] = []
     for link in range(MAX_NVLINKS):
         try:
@@ -205,7 +206,7 @@ def _nvlinks(reader: _Reader, handle: Any) -> list[bool] | None:
 
 
 def _nvlink_errors(reader: _Reader, handle: Any, links: list[bool]) -> dict[str, int]:
-    """Sums over the links that are up, by counter; counters that this generation of links lacks are left out."""
+    """Return sums over the links that are up, by counter; counters that this generation of links lacks are left out."""
     sums: dict[str, int] = {}
     for number, counter in enumerate(NVLINK_COUNTERS):
         for link, up in enumerate(links):
@@ -295,7 +296,7 @@ def _processes(reader: _Reader, handle: Any) -> list[dict[str, Any]]:
 
 
 def _process_owner(pid: int) -> tuple[str, str]:
-    """Command and user of a process; empty if it is not visible from here."""
+    """Return the command and user of a process; empty if it is not visible from here."""
     folder = os.path.join(PROC, str(pid))
     try:
         owner = os.stat(folder).st_uid
@@ -343,7 +344,7 @@ class Device:
 
 
 def devices() -> list[Device]:
-    """Every GPU that compute programs can use, in KFD's order; empty without the driver."""
+    """Return every GPU that compute programs can use, in KFD's order; empty without the driver."""
     found = []
     for folder in sorted(glob.glob(os.path.join(KFD, "*")), key=_number):
         values = parse_properties(read_text(os.path.join(folder, "properties")))
@@ -364,22 +365,22 @@ def devices() -> list[Device]:
 
 
 def driver_version() -> str:
-    """The version of AMD's packaged module; empty for the kernel's own."""
+    """Return the version of AMD's packaged module; empty for the kernel's own."""
     return read_text(os.path.join(MODULE, "version"))
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """`name value` lines of a node of KFD's topology."""
+    """Parse the `name value` lines of a node of KFD's topology."""
     return dict(line.split(None, 1) for line in text.splitlines() if len(line.split(None, 1)) == 2)
 
 
 def architecture(version: int) -> str:
-    """KFD's number as LLVM's name: 90010 is gfx90a, 110000 is gfx1100."""
+    """Convert KFD's number to LLVM's name: 90010 is gfx90a, 110000 is gfx1100."""
     return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}" if version else ""
 
 
 def location(domain: int, place: int) -> str:
-    """KFD's location as a PCI address: bus in the upper byte, then five bits of device and three of function."""
+    """Convert KFD's location to a PCI address: bus in the upper byte, then five bits of device, three of function."""
     return f"{domain:04x}:{place >> 8 & 0xFF:02x}:{place >> 3 & 0x1F:02x}.{place & 7}"
 
 
@@ -394,7 +395,7 @@ DEVICE_S = 4.0
 #: Pairs are queried only if every device has answered.
 PAIRS_S = 1.0
 MAX_PAIRED_GPUS = 16
-#: For the request of all data.
+#: Deadline of the request for all data.
 DEADLINE_S = 8.5
 KERNEL_DRIVER = "/proc/driver/nvidia/version"
 PROC = "/proc"
@@ -497,7 +498,7 @@ class Gpus:
 
 
 def gpus(params: dict[str, Any]) -> Gpus:
-    """Every GPU of this node. A driver that does not work is a fact; a missing pynvml is not.
+    """Return every GPU of this node. A driver that does not work is a fact; a missing pynvml is not.
 
     Raises ProbeUnavailable if pynvml was not sent along, or if this user may not query it.
     """
@@ -568,7 +569,7 @@ def _problem(pynvml: Any, error: Any) -> str:
 
 
 def _gpu(index: int, answers: TaskResult) -> Gpu:
-    """The device, as far as its process got."""
+    """Return the device, as far as its process got."""
     values = dict(answers.values)
     unread = values.pop("unread", {})
     known = {item.name for item in fields(Gpu)} - {"index", "processes", "unread", "took_s"}
@@ -584,7 +585,7 @@ def _gpu(index: int, answers: TaskResult) -> Gpu:
 
 
 def _busy() -> str:
-    """An explanation for a slow query on an overloaded machine."""
+    """Return an explanation for a slow query on an overloaded machine."""
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
     return f" (the node is busy: load {load:.0f} on {cores} cores)" if load > 4 * cores else ""
 

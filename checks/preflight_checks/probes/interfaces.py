@@ -1,7 +1,7 @@
 """The network interfaces of this node, as communication libraries see them, and the route to a host.
 
 `getifaddrs` is used first, because NCCL, Gloo and TensorPipe all use its list, in its order. Facts from /sys are used
-only if /sys shows this network namespace, which in a container it may not."""
+only if /sys shows this network namespace; in a container it may show another."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Route:
 
 @cheap("node")
 def interfaces(params: dict[str, Any]) -> Interfaces:
-    """Every interface with its addresses. Raises ProbeUnavailable if no method of listing them works."""
+    """Return every interface with its addresses. Raises ProbeUnavailable if no method of listing them works."""
     rows, source = _rows()
     if rows is None:
         raise ProbeUnavailable("missing", "neither getifaddrs nor `ip -j addr` works on this node")
@@ -87,7 +87,7 @@ def interfaces(params: dict[str, Any]) -> Interfaces:
 
 
 def grouped(rows: list[tuple[str, int, Address | None]]) -> list[tuple[str, int, list[Address]]]:
-    """Rows of `getifaddrs` (one per address) grouped by interface, in first-seen order."""
+    """Return rows of `getifaddrs` (one per address) grouped by interface, in first-seen order."""
     order: list[str] = []
     flags: dict[str, int] = {}
     found: dict[str, list[Address]] = {}
@@ -123,10 +123,10 @@ def _rows() -> tuple[list[tuple[str, int, Address | None]] | None, str]:
     try:
         return _getifaddrs(), "getifaddrs"
     except (OSError, AttributeError):
-        return _from_command(), "ip -j addr"
+        return _addresses_from_ip(), "ip -j addr"
 
 
-def _from_command() -> list[tuple[str, int, Address | None]] | None:
+def _addresses_from_ip() -> list[tuple[str, int, Address | None]] | None:
     try:
         return parse_ip_addr(run(["ip", "-j", "addr"], deadline_s=3.0).output)
     except (ProbeUnavailable, ValueError):
@@ -167,7 +167,7 @@ def _getifaddrs() -> list[tuple[str, int, Address | None]]:
 
 
 def _address(pointer: int | None, netmask: int | None) -> Address | None:
-    """The address a `sockaddr` holds; None for other families (packet sockets)."""
+    """Return the address in a `sockaddr`; None for other families (packet sockets)."""
     if not pointer:
         return None
     (family,) = struct.unpack("=H", ctypes.string_at(pointer, 2))
@@ -225,7 +225,7 @@ def _mtu(name: str) -> int | None:
 
 @cheap("node", sends_requests=True)
 def route(params: dict[str, Any]) -> Route:
-    """The kernel's route to `params["destination"]` (a name or an address). Sends nothing.
+    """Return the kernel's route to `params["destination"]` (a name or an address). Sends nothing.
 
     Connecting a datagram socket makes the kernel choose route and source without a packet; the interface comes from
     netlink, or is the one with the source address if netlink is not available.
@@ -256,7 +256,7 @@ def _holder_of(source: str) -> str:
 
 
 def _route_by_netlink(address: str) -> str:
-    """Name of the outgoing interface; empty if netlink does not report it."""
+    """Return the name of the outgoing interface; empty if netlink does not report it."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     packed = socket.inet_pton(family, address.partition("%")[0])
     attribute = struct.pack("=HH", 4 + len(packed), 1) + packed
@@ -273,7 +273,7 @@ def _route_by_netlink(address: str) -> str:
 
 
 def parse_route_answer(data: bytes) -> int | None:
-    """Index of the outgoing interface in one netlink answer to a route request; None if it has none."""
+    """Return the index of the outgoing interface in one netlink answer to a route request; None if it has none."""
     if len(data) < 28:
         return None
     length, kind = struct.unpack_from("=IH", data)
@@ -302,7 +302,7 @@ class Routes:
 
 
 def routes(params: dict[str, Any]) -> Routes:
-    """The routes to `params["addresses"]`, which are literal addresses."""
+    """Return the routes to `params["addresses"]`, which are literal addresses."""
     wanted = [str(text) for text in params["addresses"]][:MAX_ADDRESSES]
     for text in wanted:
         try:
@@ -369,7 +369,7 @@ class NicStates:
 
 @cheap("node")
 def nic_states(params: dict[str, Any]) -> NicStates:
-    """The state of every interface. Raises ProbeUnavailable if /sys does not show this network namespace."""
+    """Return the state of every interface. Raises ProbeUnavailable if /sys does not show this network namespace."""
     try:
         names = sorted(os.listdir(NET))
     except OSError as error:
@@ -385,14 +385,14 @@ def nic_states(params: dict[str, Any]) -> NicStates:
 
 @dataclass(frozen=True)
 class Carriers:
-    """How often each interface lost or found its carrier since it exists; each loss counts twice."""
+    """The number of times that each interface lost or found its carrier since its creation; each loss counts twice."""
 
     changes: dict[str, int] = field(default_factory=dict)
 
 
 @cheap("node")
 def carriers(params: dict[str, Any]) -> Carriers:
-    """The carrier changes so far. Raises ProbeUnavailable if /sys does not show this network namespace."""
+    """Return the carrier changes so far. Raises ProbeUnavailable if /sys does not show this network namespace."""
     return Carriers(
         {
             state.name: state.carrier_changes
@@ -403,7 +403,7 @@ def carriers(params: dict[str, Any]) -> Carriers:
 
 
 def is_own_interface(name: str) -> bool:
-    """Whether /sys shows our interface of this name, and not that of another network namespace."""
+    """Return whether /sys shows our interface of this name, and not that of another network namespace."""
     return _exists(name) is True and read_number(os.path.join(NET, name, "ifindex")) == socket.if_nametoindex(name)
 
 
@@ -438,7 +438,7 @@ def _state(name: str) -> NicState:
 
 
 def _bond(folder: str) -> tuple[str, list[Member]]:
-    """The mode of a bond (`802.3ad`) and its members; empty for anything else."""
+    """Return the mode of a bond (`802.3ad`) and its members; empty for anything else."""
     mode = read_text(os.path.join(folder, "bonding", "mode")).split(" ")[0]
     members: list[Member] = []
     for name in read_text(os.path.join(folder, "bonding", "slaves")).split():
@@ -449,7 +449,7 @@ def _bond(folder: str) -> tuple[str, list[Member]]:
 
 
 def driver_of(name: str) -> tuple[str, str]:
-    """Driver and firmware version, as `ethtool -i` shows them; empty if the interface has none."""
+    """Return the driver and firmware version, as `ethtool -i` shows them; empty if the interface has none."""
     answer = array.array("B", struct.pack("=I192x", _GDRVINFO))
     address, _length = answer.buffer_info()
     try:
@@ -471,7 +471,7 @@ def parse_driver(data: bytes) -> tuple[str, str]:
 
 
 def _effective(name: str, setting: str) -> int | None:
-    """The larger of the interface's own value and that of `all`, which is the kernel's rule."""
+    """Return the larger of the interface's own value and that of `all`, which is the kernel's rule."""
     found = [read_number(os.path.join(CONF, which, setting)) for which in ("all", name)]
     known = [value for value in found if value is not None]
     return max(known) if len(known) == 2 else None
@@ -483,7 +483,7 @@ def _speed(folder: str) -> int | None:
 
 
 def _policy_rules() -> int | None:
-    """Routing rules for IPv4 beyond local, main and default; None if netlink does not report them."""
+    """Return routing rules for IPv4 beyond local, main and default; None if netlink does not report them."""
     body = struct.pack("=BBBBBBBBI", socket.AF_INET, 0, 0, 0, 0, 0, 0, 0, 0)
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as netlink:
@@ -500,7 +500,7 @@ def _policy_rules() -> int | None:
 
 
 def parse_rules(data: bytes) -> tuple[int, bool]:
-    """The number of rules in one netlink answer, and whether more answers follow. Raises OSError for a refusal."""
+    """Return the number of rules in one netlink answer, and whether more follow. Raises OSError for a refusal."""
     at = count = 0
     while at + 16 <= len(data):
         length, kind = struct.unpack_from("=IH", data, at)
@@ -550,7 +550,7 @@ class KernelNetwork:
         return max(0, self.last_port - self.first_port + 1 - inside)
 
     def may_assign(self, port: int) -> bool:
-        """Whether the kernel may assign this port to a connection that requests any."""
+        """Return whether the kernel may assign this port to a connection that requests any."""
         if self.first_port is None or self.last_port is None:
             return False
         return self.first_port <= port <= self.last_port and port not in reserved(self.reserved_ports)
@@ -558,7 +558,7 @@ class KernelNetwork:
 
 @cheap("node")
 def kernel_network(params: dict[str, Any]) -> KernelNetwork:
-    """These settings of this node. Raises ProbeUnavailable if /proc/sys/net cannot be read at all."""
+    """Return the kernel's network settings. Raises ProbeUnavailable if /proc/sys/net cannot be read at all."""
     if not os.path.isdir(SYSCTL):
         raise ProbeUnavailable("missing", f"{SYSCTL} does not exist")
     ports = _text("ipv4/ip_local_port_range").split()
@@ -574,7 +574,7 @@ def kernel_network(params: dict[str, Any]) -> KernelNetwork:
 
 
 def visible_network() -> KernelNetwork:
-    """The same settings; all of them unknown if /proc/sys/net cannot be read."""
+    """Return the same settings; all of them unknown if /proc/sys/net cannot be read."""
     try:
         return kernel_network({})
     except ProbeUnavailable:

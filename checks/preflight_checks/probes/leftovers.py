@@ -49,7 +49,7 @@ LAUNCHERS = {
     "hydra_pmi_proxy": "mpirun",
     "composer": "composer",
 }
-#: Shared memory that libraries leave when they are killed, by the beginning of the name.
+#: Shared memory that killed libraries leave behind, by prefix of the name.
 SHM_PREFIXES = {
     "torch_": "torch",
     "nccl-": "NCCL",
@@ -117,7 +117,7 @@ class Leftovers:
 
 @cheap("node")
 def leftovers(params: dict[str, Any]) -> Leftovers:
-    """Processes that run one of `params["programs"]` (names of scripts or modules) or a launcher, and shared memory.
+    """Find processes that run one of `params["programs"]` (scripts or modules) or a launcher, and shared memory.
 
     `params["ports"]` are the job's ports: a process that listens on one of them is reported with it.
     """
@@ -152,8 +152,9 @@ def leftovers(params: dict[str, Any]) -> Leftovers:
 
 
 def locks(params: dict[str, Any]) -> list[Lock]:
-    """Locks of torch's extension folders. They are a separate request, in the job context, because the folder may be on
-    a dead mount.
+    """Return the locks of torch's extension folders.
+
+    They are a separate request, in the job context, because the folder may be on a dead mount.
 
     A lock is a plain file that torch makes and removes (torch/utils/file_baton.py before 2.14): one that a killed
     process left makes all others wait forever (pytorch/pytorch#189245).
@@ -184,7 +185,7 @@ class Entry:
 
 
 def _table() -> tuple[dict[int, Entry], int]:
-    """Every process with a command line, and the number of hidden ones."""
+    """Return every process with a command line, and the number of hidden ones."""
     table: dict[int, Entry] = {}
     hidden = 0
     uid, ticks = os.getuid(), float(os.sysconf("SC_CLK_TCK"))
@@ -214,7 +215,7 @@ def _table() -> tuple[dict[int, Entry], int]:
 
 
 def _role(name: str) -> str:
-    """The role in the environment of a process of our own; the environment of others may not be read."""
+    """Return the role in the environment of a process of our own; the environment of others may not be read."""
     for entry in text(name + "/environ").split("\0"):
         if entry.startswith(("TRAINING_ROLE=", "PADDLE_TRAINING_ROLE=", "DMLC_ROLE=")):
             return entry.partition("=")[2]
@@ -244,7 +245,7 @@ def classify(words: Sequence[str], programs: Sequence[str], role: str = "") -> t
 
 
 def python_target(words: Sequence[str]) -> str | None:
-    """The script or module that a Python command line runs, or the code after `-c`."""
+    """Return the script or module that a Python command line runs, or the code after `-c`."""
     at = 1
     while at < len(words):
         word = words[at]
@@ -290,7 +291,7 @@ def _still_stuck(processes: list[Process]) -> list[Process]:
 
 
 def _relatives(table: dict[int, Entry], pid: int) -> set[int]:
-    """This process, its ancestors, and everything that those have started for this run."""
+    """Return this process, its ancestors, and all processes that they have started for this run."""
     above = {pid}
     at = pid
     while at in table and table[at].parent > 1:
@@ -316,7 +317,7 @@ def _is_head(words: Sequence[str]) -> bool:
 
 
 def _listeners(ports: set[int]) -> dict[int, set[int]]:
-    """The processes that listen on these ports, among those whose descriptors we may read."""
+    """Return the processes that listen on these ports, among those whose descriptors we may read."""
     from preflight_checks.probes.ports import holders_of, vacant
 
     found: dict[int, set[int]] = {}
@@ -331,10 +332,10 @@ def _listeners(ports: set[int]) -> dict[int, set[int]]:
 
 
 def _segments(alive: set[int]) -> list[Segment]:
-    """Shared-memory files of dead creators, largest first."""
+    """Return shared-memory files of dead creators, largest first."""
     found: list[Segment] = []
     segments = [(os.path.join(SHM, name), of) for name in list_folder(SHM) for of in [_library_of(name)] if of]
-    used = _mapped() if segments else set()
+    used = _mapped_segments() if segments else set()
     if used is None:
         return []
     for path, of in segments[:MAX_SEGMENTS]:
@@ -352,18 +353,18 @@ def _segments(alive: set[int]) -> list[Segment]:
 
 
 def _library_of(name: str) -> str:
-    """The library that uses this name for shared memory; empty if unknown."""
+    """Return the library that uses this name for shared memory; empty if unknown."""
     return next((of for begins, of in SHM_PREFIXES.items() if name.startswith(begins)), "")
 
 
 def _creator_pid(name: str) -> int:
-    """The process id in the name of a segment: torch writes `torch_PID_...`."""
+    """Return the process id in the name of a segment: torch writes `torch_PID_...`."""
     match = re.match(r"^torch_(\d+)_", name)
     return int(match.group(1)) if match else -1
 
 
-def _mapped() -> set[str] | None:
-    """Names of segments that some process still has mapped, among those whose maps we may read; None if out of time."""
+def _mapped_segments() -> set[str] | None:
+    """Return the names of segments that a process with readable maps still has mapped; None if out of time."""
     found: set[str] = set()
     prefix = SHM + "/"
     until = time.monotonic() + MAPS_DEADLINE_S
@@ -429,12 +430,12 @@ Line = Tuple[Optional[float], str]
 
 
 def kernel_log(params: dict[str, Any]) -> KernelLog:
-    """Messages since boot, from the journal, else from the kernel's own buffer.
+    """Return messages since boot, from the journal, else from the kernel's own buffer.
 
     Raises ProbeUnavailable if neither may be read; an unprivileged user is often denied both.
     """
     reasons: list[ProbeUnavailable] = []
-    for read in (_journal, _buffer):
+    for read in (_journal, _ring_buffer_log):
         try:
             return read()
         except ProbeUnavailable as error:
@@ -456,7 +457,7 @@ def _journal() -> KernelLog:
 
 
 def _read_journal(option: str) -> list[str]:
-    """Lines of the kernel's messages since boot. Raises ProbeUnavailable if this user may not see them."""
+    """Return the lines of the kernel's messages since boot. Raises ProbeUnavailable if this user may not see them."""
     words = ["journalctl", "--dmesg", "--boot", "--quiet", "--no-pager", "--output=short-unix", option]
     ran = command.run(words, deadline_s=TOOL_S)
     if _HINT in ran.error or "insufficient permissions" in ran.error.lower():
@@ -470,8 +471,8 @@ def _read_journal(option: str) -> list[str]:
     return ran.output.splitlines()
 
 
-def _buffer() -> KernelLog:
-    """The kernel's ring buffer: `level,number,microseconds since boot,flags;text` a record."""
+def _ring_buffer_log() -> KernelLog:
+    """Return the kernel's ring buffer: `level,number,microseconds since boot,flags;text` a record."""
     try:
         fd = os.open(KMSG, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -503,7 +504,7 @@ def _buffer() -> KernelLog:
 
 
 def sum_up(lines: Iterable[Line]) -> list[DriverMessage]:
-    """Messages counted by kind, code and device, each with the latest text."""
+    """Count messages by kind, code and device, each with the latest text."""
     found: dict[tuple[str, int, str], DriverMessage] = {}
     for age, line in lines:
         match = _SXID.search(line) if "SXid" in line else _XID.search(line)
@@ -553,10 +554,10 @@ class ShutdownSigns:
 @cheap("node")
 def signs(params: dict[str, Any]) -> ShutdownSigns:
     """Read the files that systemd and the distribution leave in /run and /etc; no daemon is queried."""
-    planned = parse_scheduled(_read(RUN + "/systemd/shutdown/scheduled") or "")
-    refusal = _read(RUN + "/nologin")
+    planned = parse_scheduled(_read_text(RUN + "/systemd/shutdown/scheduled") or "")
+    refusal = _read_text(RUN + "/nologin")
     if refusal is None:
-        refusal = _read(ETC + "/nologin")
+        refusal = _read_text(ETC + "/nologin")
     return ShutdownSigns(
         planned[0],
         planned[1] - time.time() if planned[1] is not None else None,
@@ -685,14 +686,14 @@ def cloud_events(params: dict[str, Any]) -> CloudEvents:
 
 
 def detect_cloud(dmi: str) -> str:
-    """`aws`, `azure`, `gcp`, or empty, from the firmware's identification."""
-    words = " ".join(_read(f"{dmi}/{name}") or "" for name in ("sys_vendor", "board_vendor", "product_name"))
+    """Return `aws`, `azure`, `gcp`, or empty, from the firmware's identification."""
+    words = " ".join(_read_text(f"{dmi}/{name}") or "" for name in ("sys_vendor", "board_vendor", "product_name"))
     if "Amazon EC2" in words:
         return "aws"
     if "Google" in words:
         return "gcp"
     # Hyper-V elsewhere has the same vendor; only Azure has the tag.
-    tag = (_read(dmi + "/chassis_asset_tag") or "").strip()
+    tag = (_read_text(dmi + "/chassis_asset_tag") or "").strip()
     return "azure" if tag == "7783-7084-3265-9085-8269-3286-77" else ""
 
 
@@ -705,7 +706,7 @@ def _aws() -> list[str]:
 
 
 def parse_aws(text: str) -> list[str]:
-    """One line for each active event of EC2's list."""
+    """Return one line for each active event of EC2's list."""
     return [
         "{}: {} to {}".format(event.get("Code", "?"), event.get("NotBefore", "?"), event.get("NotAfter", "?"))
         for event in _dictionaries(text, "")
@@ -714,7 +715,7 @@ def parse_aws(text: str) -> list[str]:
 
 
 def parse_azure(text: str) -> list[str]:
-    """One line for each of Azure's scheduled events."""
+    """Return one line for each of Azure's scheduled events."""
     return [
         "{}: {}".format(event.get("EventType", "?"), event.get("NotBefore") or "now")
         for event in _dictionaries(text, "Events")
@@ -732,7 +733,7 @@ def _dictionaries(text: str, key: str) -> list[dict[str, Any]]:
 
 
 def _get(path: str, headers: dict[str, str], method: str = "GET") -> str | None:
-    """The answer to one request; None if the service has no such resource. Raises OSError without an answer."""
+    """Return the answer to one request; None if the service has no such resource. Raises OSError without an answer."""
     # Slow to import, and only needed if the user allowed it.
     import urllib.error
     import urllib.request
@@ -749,7 +750,7 @@ def _get(path: str, headers: dict[str, str], method: str = "GET") -> str | None:
         raise
 
 
-def _read(path: str) -> str | None:
+def _read_text(path: str) -> str | None:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read(1 << 16)

@@ -38,7 +38,7 @@ class Dynamic:
 
 
 def dynamic(path: str) -> Dynamic | None:
-    """The dynamic section of the library at `path`; None if there is none that can be read."""
+    """Return the dynamic section of the library at `path`; None if there is none that can be read."""
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _parse(data, os.path.dirname(os.path.realpath(path)))
@@ -109,7 +109,7 @@ class LibraryLookup:
 
 @functools.lru_cache(maxsize=1)
 def cached() -> dict[str, str]:
-    """The loader's cache: the first path for each name. Empty if ldconfig cannot be run."""
+    """Return the loader's cache: the first path for each name. Empty if ldconfig cannot be run."""
     try:
         text = command.run(["ldconfig", "-p"], deadline_s=2.0, max_output_bytes=4 << 20).output
     except ProbeUnavailable:
@@ -123,8 +123,8 @@ def cached() -> dict[str, str]:
 
 
 def locate(name: str, user: Dynamic | None) -> LibraryLookup:
-    """The file that the loader uses for `name` when a library with this dynamic section needs it, or a program opens it
-    by name (None).
+    """Return the file that the loader uses for `name` when a library with this dynamic section needs it, or a program
+    opens it by name (None).
     """
     steps: list[tuple[str, list[str]]] = []
     if user is not None and user.rpath and not user.runpath:
@@ -147,7 +147,7 @@ def locate(name: str, user: Dynamic | None) -> LibraryLookup:
 
 
 def with_version(found: LibraryLookup, distributions: dict[str, str], read: Callable[[Any], str]) -> LibraryLookup:
-    """`found` with its version: from its file's name, from its distribution, or from the library itself.
+    """Return `found` with its version: from its file's name, from its distribution, or from the library itself.
 
     `distributions` are versions by folder below `nvidia/` (`cudnn`, `nccl`); `read` calls the loaded library.
     """
@@ -163,7 +163,7 @@ def with_version(found: LibraryLookup, distributions: dict[str, str], read: Call
 
 
 def version_in_name(path: str) -> str:
-    """The version at the end of the file's real name: `libnccl.so.2.21.5`."""
+    """Return the version at the end of the file's real name: `libnccl.so.2.21.5`."""
     match = _VERSION_IN_NAME.search(os.path.realpath(path))
     return match.group(1) if match else ""
 
@@ -180,7 +180,7 @@ def _library_version(path: str, read: Callable[[Any], str]) -> tuple[str, str]:
 
 
 def cudnn_version(library: Any) -> str:
-    """cuDNN's version number: major * 1000 (10000 from 9 on) + minor * 100 + patch."""
+    """Format cuDNN's version number: major * 1000 (10000 from 9 on) + minor * 100 + patch."""
     library.cudnnGetVersion.restype = ctypes.c_size_t
     number = int(library.cudnnGetVersion())
     major = number // 10000 if number >= 90000 else number // 1000
@@ -189,7 +189,7 @@ def cudnn_version(library: Any) -> str:
 
 
 def nccl_version(library: Any) -> str:
-    """The version of a loaded NCCL."""
+    """Return the version of a loaded NCCL."""
     number = ctypes.c_int()
     library.ncclGetVersion(ctypes.byref(number))
     return nccl_text(number.value)
@@ -214,8 +214,9 @@ DRIVER = "libcuda.so.1"
 
 
 def driver_version(path: str) -> str:
-    """The driver's version in the name of one of its libraries; empty for names with another count (`.so.1.1`, which
-    WSL and Jetson have)."""
+    """Return the driver's version in the name of one of its libraries; empty for names with another count (`.so.1.1`,
+    which WSL and Jetson have).
+    """
     version = version_in_name(path)
     return version if version and int(version.split(".")[0]) >= 100 else ""
 

@@ -56,7 +56,7 @@ class MountedHierarchy:
 
 
 def cgroups(proc: str = "/proc", base: str = "") -> Cgroups:
-    """The limits of this process. Tests override `proc` and `base` (the prefix of mount points)."""
+    """Return the limits of this process. Tests override `proc` and `base` (the prefix of mount points)."""
     membership = parse_membership(read_text(proc + "/self/cgroup"))
     mounts = parse_mounts(read_text(proc + "/self/mountinfo", 1 << 20))
     folders = {name: list(_ancestor_folders(name, membership, mounts, base)) for name in ("cpu", "memory", "pids", "")}
@@ -117,7 +117,7 @@ def unescaped(text: str) -> str:
 def _ancestor_folders(
     controller: str, membership: dict[str, str], mounts: list[MountedHierarchy], base: str
 ) -> Iterator[str]:
-    """The folders of the process's group and its ancestors, as far as they are mounted."""
+    """Yield the folders of the process's group and its ancestors, as far as they are mounted."""
     group = membership.get(controller)
     if group is None:
         return
@@ -208,12 +208,12 @@ class Mount:
 
     @property
     def read_only(self) -> bool:
-        """Whether it is mounted read-only."""
+        """Return whether it is mounted read-only."""
         return "ro" in self.options.split(",")
 
     @property
     def no_programs(self) -> bool:
-        """Whether programs and libraries cannot be run from there."""
+        """Return whether programs and libraries cannot be run from there."""
         return "noexec" in self.options.split(",")
 
 
@@ -228,7 +228,7 @@ def mounts(text: str) -> list[Mount]:
 
 
 def mount_of(path: str, table: list[Mount]) -> Mount | None:
-    """The mount of an absolute path without links; if several are mounted there, the last one hides the others."""
+    """Return the mount of an absolute path without links; the last of several mounts hides the others."""
     best: Mount | None = None
     for mount in table:
         inside = path == mount.point or path.startswith(mount.point.rstrip("/") + "/")
@@ -238,7 +238,7 @@ def mount_of(path: str, table: list[Mount]) -> Mount | None:
 
 
 def mounted() -> list[Mount]:
-    """The mounts of this process; empty if the system's mount table cannot be read."""
+    """Return the mounts of this process; empty if the system's mount table cannot be read."""
     return mounts(read_text(TABLE, 1 << 24))
 
 
@@ -284,7 +284,7 @@ class Limits:
 
 @cheap("node")
 def limits(params: dict[str, Any]) -> Limits:
-    """The limits of this process. Run it in the job context, where they are those of the ranks."""
+    """Return the limits of this process. Run it in the job context, where they are those of the ranks."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)
     processes = _limit(resource.getrlimit(resource.RLIMIT_NPROC)[0])
     total: int | None = None
@@ -337,7 +337,7 @@ def _affinity() -> list[int]:
 
 
 def _exempt() -> bool:
-    """Whether the kernel lets this user start processes beyond the limit: root, or with the capability."""
+    """Return whether the kernel lets this user start processes beyond the limit: root, or with the capability."""
     if os.getuid() == 0:
         return True
     for line in read_text(PROC + "/self/status").splitlines():
@@ -348,7 +348,7 @@ def _exempt() -> bool:
 
 
 def threads_of(user: int) -> int | None:
-    """The number of threads of a (real) user; None if processes of others are hidden."""
+    """Return the number of threads of a (real) user; None if processes of others are hidden."""
     count = 0
     for name in pids():
         uid, threads = -1, 0
@@ -410,7 +410,7 @@ def kernel_settings(params: dict[str, Any]) -> KernelSettings:
 
 
 def read(root: str) -> tuple[dict[str, str], int]:
-    """Every setting below a folder, and the number of unreadable ones."""
+    """Return every setting below a folder, and the number of unreadable ones."""
     values: dict[str, str] = {}
     unread = 0
     folders: list[tuple[str, str]] = [(root, "")]
@@ -437,7 +437,7 @@ def read(root: str) -> tuple[dict[str, str], int]:
 
 
 def read_modules(root: str) -> tuple[dict[str, str], int]:
-    """Every parameter of every module below a folder by `module.parameter`, and the number of unreadable ones."""
+    """Return every module parameter below a folder by `module.parameter`, and the number of unreadable ones."""
     values: dict[str, str] = {}
     unread = 0
     with Folder(root) as modules:
@@ -475,7 +475,7 @@ class Folder:
             os.close(self._fd)
 
     def entries(self) -> list[tuple[str, bool]]:
-        """The names in it, in order, and whether each is a folder."""
+        """Return the names in it, in order, and whether each is a folder."""
         if self._fd < 0:
             return []
         try:
@@ -485,7 +485,9 @@ class Folder:
             return []
 
     def setting(self, name: str) -> str | None:
-        """The content of a file, words separated by one blank; None if it is write-only: writing starts an action."""
+        """Return the content of a file, words separated by one blank; None if it is write-only: writing starts an
+        action.
+        """
         try:
             fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK, dir_fd=self._fd)
         except OSError:

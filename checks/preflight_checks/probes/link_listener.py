@@ -47,7 +47,7 @@ MAX_CONNECTIONS, MAX_UNKNOWN = 4096, 256
 #: Upper bounds of a transfer, whatever is requested.
 MAX_SECONDS, MAX_BYTES, MAX_DATAGRAMS = 2.0, 256 << 20, 4000
 CHUNK = 1 << 18
-#: How long data still in transit is received after the sender has stopped, and a result is waited for.
+#: The time to receive data in transit after the sender has stopped, and the time to wait for a result.
 LATER_S, RESULT_S = 0.1, 0.5
 #: Room for a train that arrives while this process waits for a processor.
 RECEIVE_BUFFER = 4 << 20
@@ -112,7 +112,7 @@ def listen(params: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> Li
 
 
 def _spread(ephemeral: list[int], count: int, reserved_ports: AbstractSet[int] = frozenset()) -> list[socket.socket]:
-    """Listeners on about `count` ports of the range, one near the upper end of each of as many equal parts.
+    """Return listeners on about `count` ports of the range, one near the upper end of each of as many equal parts.
 
     A part without a free port near its end has none. No job is given a reserved port, so none is tried.
     """
@@ -153,7 +153,7 @@ def _listener(port: int, timeout_s: float = 0.4) -> socket.socket:
 
 
 def _datagrams() -> socket.socket | None:
-    """A socket for datagrams of both families; None if this node has none."""
+    """Return a socket for datagrams of both families; None if this node has none."""
     for family, anywhere in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
         try:
             found = socket.socket(family, socket.SOCK_DGRAM)
@@ -264,7 +264,7 @@ class _Server:
                 return
 
     def _execute(self, stream: socket.socket, words: dict[str, Any]) -> bool:
-        """Execute a command; False when the connection is no longer needed."""
+        """Execute a command; return False when the connection is no longer needed."""
         what = words.get("do")
         if what in ("sink", "source"):
             self._transfers[str(words["id"])] = transfer(stream, str(what), words)
@@ -291,7 +291,7 @@ class _Server:
         return True
 
     def _result(self, id: str) -> dict[str, Any]:
-        """The result of a transfer, once its thread has finished."""
+        """Return the result of a transfer, once its thread has finished."""
         until = time.monotonic() + RESULT_S
         while id not in self._transfers and time.monotonic() < until:
             time.sleep(0.005)
@@ -330,7 +330,7 @@ class _Server:
 
 
 def count_overflow(datagrams: socket.socket) -> None:
-    """Have the kernel attach to each datagram how many the socket had no room for (SO_RXQ_OVFL of socket(7))."""
+    """Make the kernel count, in each datagram, those that the socket had no room for (SO_RXQ_OVFL of socket(7))."""
     try:
         datagrams.setsockopt(socket.SOL_SOCKET, _SO_RXQ_OVFL, 1)
     except OSError:
@@ -338,7 +338,7 @@ def count_overflow(datagrams: socket.socket) -> None:
 
 
 def overflown(extra: list[tuple[int, int, bytes]], known: int) -> int:
-    """The overflow count in a datagram; `known` if it has none."""
+    """Return the overflow count in a datagram; `known` if it has none."""
     for level, kind, data in extra:
         if level == socket.SOL_SOCKET and kind == _SO_RXQ_OVFL and len(data) >= 4:
             return int(struct.unpack_from("=I", data)[0])
@@ -346,7 +346,7 @@ def overflown(extra: list[tuple[int, int, bytes]], known: int) -> int:
 
 
 def dropped_by_kernel(path: str = "/proc/net/softnet_stat") -> int:
-    """Packets that this machine received and dropped because it was too busy: the sum of the second column."""
+    """Return the number of packets that were received and dropped because the machine was too busy (second column)."""
     try:
         with open(path) as file:
             return sum(int(line.split()[1], 16) for line in file)
@@ -355,7 +355,7 @@ def dropped_by_kernel(path: str = "/proc/net/softnet_stat") -> int:
 
 
 def forbid_fragmentation(datagrams: socket.socket) -> None:
-    """Have every datagram sent whole (DF) and as large as the interface allows, ignoring the known path MTU."""
+    """Send every datagram whole (DF) and as large as the interface allows, ignoring the known path MTU."""
     for level, option in ((socket.IPPROTO_IP, 10), (socket.IPPROTO_IPV6, 23)):  # IP_MTU_DISCOVER, IPV6_MTU_DISCOVER
         try:
             datagrams.setsockopt(level, option, 3)  # IP_PMTUDISC_PROBE
@@ -364,7 +364,7 @@ def forbid_fragmentation(datagrams: socket.socket) -> None:
 
 
 def largest_datagram(connected: socket.socket, address: str) -> int:
-    """The largest datagram to the connected end that fits into one frame; 0 if the kernel does not report it.
+    """Return the largest datagram to the connected end that fits into one frame; 0 if the kernel does not report it.
 
     IP_MTU and IPV6_MTU (ip(7), ipv6(7)) give the MTU of the route, less the headers of IP and UDP.
     """

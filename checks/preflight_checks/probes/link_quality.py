@@ -1,7 +1,7 @@
 """The quality of the path between two nodes, in both directions: round trips, loss, bandwidth, and frames of full size.
 
-Bounded in bytes and time, because other jobs use the same network. Which end had to wait for a processor is recorded
-with every number: on a busy node a slow transfer proves nothing about the network.
+Bytes and time are limited, because other jobs use the same network. Every number records which end had to wait for a
+processor: on a busy node a slow transfer proves nothing about the network.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ class _Link:
         )
 
     def _pings(self) -> list[float]:
-        """Round trips of small messages, in seconds."""
+        """Return round trips of small messages, in seconds."""
         data = FRAME.pack(PAYLOAD, 16) + b"\0" * 16
         found: list[float] = []
         began = time.monotonic()
@@ -228,9 +228,7 @@ class _Link:
         return found
 
     def _datagrams(self) -> tuple[Direction, Direction]:
-        """Trains and full frames in both directions; none if datagrams do not arrive, because many firewalls block
-        them.
-        """
+        """Measure trains and full frames in both directions; none if firewalls block datagrams, as many do."""
         port = int(self._listening.get("udp") or 0)
         if not port:
             return Direction(), Direction()
@@ -266,7 +264,7 @@ class _Link:
         )
 
     def _request_arrivals(self, id: bytes, sent: int) -> dict[str, Any]:
-        """The peer's count, once it is complete or has stopped growing: the peer may be busy."""
+        """Return the peer's count, once it is complete or has stopped growing: the peer may be busy."""
         answer: dict[str, Any] = {}
         best, grown = -1, time.monotonic()
         while time.monotonic() - grown < _SETTLE_S:
@@ -279,12 +277,12 @@ class _Link:
         return answer
 
     def _bulk(self, out: Direction, back: Direction) -> tuple[Direction, Direction]:
-        """One stream each way, then several at once each way."""
+        """Return one stream each way, then several at once each way."""
         found: list[dict[str, Any]] = []
         for streams, direction in ((1, "source"), (1, "sink"), (STREAMS, "source"), (STREAMS, "sink")):
             found.append(self._transfers(streams, direction))
         single_out, single_back, several_out, several_back = found
-        return _with_rates(out, single_out, several_out), _with_rates(back, single_back, several_back)
+        return _add_rates(out, single_out, several_out), _add_rates(back, single_back, several_back)
 
     def _transfers(self, streams: int, direction: str) -> dict[str, Any]:
         """Run several transfers at once; `direction` is this node's role in them."""
@@ -355,7 +353,7 @@ class _Counting:
                 return
 
     def final_count(self, expected: int) -> int:
-        """The count, once it is complete, or has not grown for a while."""
+        """Return the count, once it is complete, or has not grown for a while."""
         best, grown = -1, time.monotonic()
         while self._count < expected and time.monotonic() - grown < _SETTLE_S:
             if self._count > best:
@@ -369,7 +367,7 @@ class _Counting:
         self._thread.join(1.0)
 
 
-def _with_rates(direction: Direction, single: dict[str, Any], several: dict[str, Any]) -> Direction:
+def _add_rates(direction: Direction, single: dict[str, Any], several: dict[str, Any]) -> Direction:
     return Direction(
         single["mbps"],
         several["mbps"],

@@ -66,17 +66,17 @@ def receive(stream: socket.socket, size: int, ends: float | None = None) -> byte
 
 
 def hello(token: str) -> bytes:
-    """The client's first message."""
+    """Return the client's first message."""
     return MAGIC + token.encode("ascii", "replace")
 
 
 def welcome(token: bytes, seen: str) -> bytes:
-    """The listener's answer to the hello."""
+    """Return the listener's answer to the hello."""
     return MAGIC + token + plain_address(seen).encode().ljust(SEEN_BYTES)
 
 
 def plain_address(text: str) -> str:
-    """An address in its usual form: an IPv4 address from an IPv6 socket without its prefix."""
+    """Return an address in its usual form: an IPv4 address from an IPv6 socket without its prefix."""
     return text[7:] if text.startswith("::ffff:") and "." in text else text.partition("%")[0]
 
 
@@ -105,7 +105,7 @@ def receive_words(stream: socket.socket) -> dict[str, Any]:
 
 
 def words_of(body: bytes) -> dict[str, Any]:
-    """The JSON of a command or an answer. Raises ValueError for any other frame."""
+    """Return the JSON of a command or an answer. Raises ValueError for any other frame."""
     words = wire.parse(body, max_bytes=_MAX_COMMAND_BYTES)
     if not isinstance(words, dict):
         raise ValueError("expected an object")
@@ -119,12 +119,12 @@ def send_words(stream: socket.socket, **words: Any) -> None:
 
 
 def family_of(address: str) -> int:
-    """The address family of an address in text."""
+    """Return the address family of an address in text."""
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
 def unacknowledged(stream: socket.socket) -> int:
-    """Bytes in the send queue that the other side's kernel has not acknowledged."""
+    """Return bytes in the send queue that the other side's kernel has not acknowledged."""
     try:
         return int(struct.unpack("=i", fcntl.ioctl(stream.fileno(), _TIOCOUTQ, b"\0\0\0\0"))[0])
     except OSError:
@@ -132,7 +132,7 @@ def unacknowledged(stream: socket.socket) -> int:
 
 
 def tcp_info(stream: socket.socket) -> dict[str, int]:
-    """The kernel's data about a connection; fields that this kernel lacks are left out. Times in us."""
+    """Return the kernel's data about a connection; fields that this kernel lacks are left out. Times in us."""
     try:
         data = stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 232)
     except OSError:
@@ -141,7 +141,7 @@ def tcp_info(stream: socket.socket) -> dict[str, int]:
 
 
 def congestion_control(stream: socket.socket) -> str:
-    """The algorithm that paces this connection (`cubic`, `bbr`); empty if the kernel does not report it."""
+    """Return the algorithm that paces this connection (`cubic`, `bbr`); empty if the kernel does not report it."""
     try:
         name = stream.getsockopt(socket.IPPROTO_TCP, getattr(socket, "TCP_CONGESTION", 13), 16)
     except OSError:
@@ -158,7 +158,7 @@ class Load:
 
 
 def load() -> Load:
-    """The current load of this node."""
+    """Return the current load of this node."""
     try:
         average: float | None = os.getloadavg()[0]
     except OSError:
@@ -171,7 +171,7 @@ def load() -> Load:
 
 
 def waited_s() -> float | None:
-    """How long this thread was ready to run and had no processor; None if the kernel does not count it.
+    """Return how long this thread was ready to run and had no processor; None if the kernel does not count it.
 
     The second number of schedstat (Documentation/scheduler/sched-stats), in nanoseconds.
     """
@@ -186,11 +186,11 @@ CONNECT_S = 2.0
 #: A busy node answers late; the kernel has accepted the connection by then.
 GREET_S = 2.0
 BULK_S = 2.5
-#: This fits no Ethernet frame (jumbo frames end at 9216 bytes), so it is sent in several full ones, either way.
+#: This size exceeds every Ethernet frame (jumbo frames end at 9216 bytes), so several full frames go either way.
 BULK_BYTES = 1 << 16
 #: Message sizes in bytes for finding the limit: below the smallest usual MTU, at 1500, between, above 9000.
 STEPS = (64, 1200, 1400, 2000, 4000, 8000, 16000)
-#: A message of this size does not fit any frame, so it went in full ones.
+#: A message of this size exceeds every frame, so it was sent in full frames.
 MAX_FRAME_BYTES = 16000
 #: A transfer with no acknowledgement for this long counts as stalled rather than slow.
 STALL_S = 1.0
@@ -390,7 +390,9 @@ class _Dialling:
         return call.ended("stalled", detail=detail, arrived=arrived, lost=lost)
 
     def _limit(self, call: _Attempt, port: int, token: str) -> tuple[int, int]:
-        """The largest acknowledged message, and the first lost one; 0 if none is lost because of its size."""
+        """Return the sizes of the largest acknowledged message and of the first lost one; 0 if none is lost by its
+        size.
+        """
         arrived, lost = self._find_size_limit(call, port, token, STEPS)
         if not lost:
             return arrived, 0
@@ -399,7 +401,7 @@ class _Dialling:
         return (again, 0) if again == lost else (arrived, lost)
 
     def _find_size_limit(self, call: _Attempt, port: int, token: str, steps: tuple[int, ...]) -> tuple[int, int]:
-        """Messages of growing size on one connection: the largest that is acknowledged, the first that is not."""
+        """Send messages of growing size; return the largest acknowledged size and the first lost one."""
         arrived = 0
         stream = call.connect([call.address], port, min(self._until, time.monotonic() + self._connect_s))
         if stream is None:
@@ -418,7 +420,7 @@ class _Dialling:
         return arrived, 0
 
     def _look_up(self, host: str, until: float) -> Lookup:
-        """The addresses of the host's name, resolved once for all targets."""
+        """Return the addresses of the host's name, resolved once for all targets."""
         try:
             return Lookup(host, [str(ipaddress.ip_address(host))])
         except ValueError:
@@ -458,7 +460,7 @@ class _Attempt:
         self.closed_ports: list[int] = []
 
     def ended(self, status: str, *, detail: str = "", arrived: int = 0, lost: int = 0) -> Target:
-        """The result of the target so far."""
+        """Return the result of the target so far."""
         took_s = round(time.monotonic() - self.began, 3)
         return Target(
             self.peer,
@@ -481,7 +483,9 @@ class _Attempt:
         )
 
     def connect(self, addresses: list[str], port: int, until: float) -> socket.socket | None:
-        """A connection to the first address that accepts one; None if none does, with the most informative failure."""
+        """Return a connection to the first address that accepts one; None if none does, with the most informative
+        failure.
+        """
         failures: list[tuple[str, str, str]] = []
         for index, address in enumerate(addresses):
             share = max(0.05, (until - time.monotonic()) / (len(addresses) - index))
@@ -530,7 +534,7 @@ class _Attempt:
 
 
 def _connect(stream: socket.socket, address: str, port: int, timeout_s: float) -> tuple[str, str] | None:
-    """Connect; returns a failure as status and detail.
+    """Connect; return a failure as status and detail.
 
     An error that comes at once is this node's own (its routes). One that comes later was sent by another machine in an
     ICMP message, unless the kernel gave up asking for the hardware address.
@@ -542,13 +546,13 @@ def _connect(stream: socket.socket, address: str, port: int, timeout_s: float) -
         if not writable:
             return "filtered", f"no answer within {timeout_s:.1f} s"
         code = stream.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if code in _BY_MESSAGE and ":" not in address and not _is_unanswered(address):
+        if code in _ICMP_ERRORS and ":" not in address and not _is_unanswered(address):
             return "prohibited", f"an ICMP message came back: {os.strerror(code)}"
     return (_STATUS.get(code, "no-route"), os.strerror(code)) if code else None
 
 
 def _is_unanswered(address: str, path: str = "/proc/net/arp") -> bool:
-    """Whether the kernel asks for the hardware address of this IPv4 address, and has no answer; True if unknown."""
+    """Return whether the kernel has no answer to its ARP requests for this IPv4 address; True if unknown."""
     try:
         with open(path) as file:
             entries = [line.split() for line in file]
@@ -558,8 +562,8 @@ def _is_unanswered(address: str, path: str = "/proc/net/arp") -> bool:
     return any(entry[0] == address and entry[2] == "0x0" for entry in entries if len(entry) > 2)
 
 
-#: What the kernel makes of the codes of an ICMP "destination unreachable" (icmp_err_convert in net/ipv4/icmp.c).
-_BY_MESSAGE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENOPROTOOPT)
+#: The kernel's error codes for an ICMP "destination unreachable" (icmp_err_convert in net/ipv4/icmp.c).
+_ICMP_ERRORS = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENOPROTOOPT)
 _STATUS = {
     errno.ECONNREFUSED: "refused",
     errno.ECONNRESET: "reset",

@@ -22,7 +22,7 @@ PROC = "/proc"
 SYS = "/sys"
 ETC = "/etc"
 _MAX_CPUS = 4096
-#: Where the kernel describes processors other than x86.
+#: The keys under which the kernel describes processors other than x86.
 _MODEL_KEYS = ("model name", "cpu model", "Processor", "cpu")
 
 
@@ -73,7 +73,7 @@ class Machine:
 
 @cheap("node")
 def machine(params: dict[str, Any]) -> Machine:
-    """The machine as the agent sees it; no tool is run, and nothing needs root."""
+    """Return the machine as the agent sees it; no tool is run, and nothing needs root."""
     system = os.uname()
     cpuinfo = parse_cpuinfo(read_text(PROC + "/cpuinfo", 1 << 20))
     statistics = _pairs(read_text(PROC + "/vmstat"))
@@ -136,7 +136,7 @@ def parse_meminfo(text: str) -> Memory:
 
 
 def parse_os_release(text: str) -> str:
-    """Name and version of the distribution: `ubuntu 22.04`."""
+    """Return the name and version of the distribution: `ubuntu 22.04`."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         name, equals, value = line.partition("=")
@@ -146,7 +146,7 @@ def parse_os_release(text: str) -> str:
 
 
 def numa_nodes(sys: str) -> list[NumaNode]:
-    """The memory nodes, by number."""
+    """Return the memory nodes, by number."""
     folder = sys + "/devices/system/node"
     found: list[NumaNode] = []
     for name in list_folder(folder):
@@ -163,19 +163,21 @@ def numa_nodes(sys: str) -> list[NumaNode]:
 
 
 def governors(sys: str) -> dict[str, int]:
-    """The number of CPUs under each governor of clock frequencies; empty if the system does not control frequencies."""
+    """Return the number of CPUs under each governor of clock frequencies; empty if the system does not control
+    frequencies.
+    """
     folder = sys + "/devices/system/cpu"
     names = [name for name in list_folder(folder) if name.startswith("cpu") and name[3:].isdecimal()][:_MAX_CPUS]
     texts = (read_text(f"{folder}/{name}/cpufreq/scaling_governor") for name in names)
     return dict(sorted(Counter(text for text in texts if text).items()))
 
 
-#: What systemd does to a user's processes and shared memory when their last session ends (logind.conf(5)).
+#: Settings for a user's processes and shared memory when the last session ends (logind.conf(5)).
 _LOGIND = ("KillUserProcesses", "RemoveIPC")
 
 
 def logind_settings(etc: str) -> dict[str, str]:
-    """The two settings of systemd-logind if they are configured; otherwise its defaults apply."""
+    """Return the two settings of systemd-logind if they are configured; otherwise its defaults apply."""
     found: dict[str, str] = {}
     drop_ins = [f"{etc}/systemd/logind.conf.d/{name}" for name in list_folder(etc + "/systemd/logind.conf.d")]
     for path in [etc + "/systemd/logind.conf", *sorted(drop_ins)]:
@@ -241,7 +243,7 @@ class Identity:
 
 @cheap("node", sends_requests=True)
 def identity(params: dict[str, Any]) -> Identity:
-    """The identity of this node."""
+    """Return the identity of this node."""
     limit_s = float(params.get("limit_s", FQDN_TIMEOUT_S))
     answer: dict[str, str] = {}
     began = time.monotonic()
@@ -272,8 +274,8 @@ def _namespace(kind: str) -> str:
 
 #: Daemons that adjust the clock, by the kernel's name for their process (cut after 15 characters).
 DAEMONS = ("chronyd", "ntpd", "systemd-timesyn", "ptp4l", "phc2sys", "ntpd-rs-daemon", "openntpd", "timemaster")
-_SHOWN = {"systemd-timesyn": "systemd-timesyncd"}
-#: <sys/timex.h>: the kernel has had no confirmation for a while that the clock is right.
+_FULL_NAMES = {"systemd-timesyn": "systemd-timesyncd"}
+#: <sys/timex.h>: the kernel's clock has not been confirmed for a while.
 _STA_UNSYNC = 0x0040
 _TIMEX_BYTES = 208
 #: After `modes` and four longs.
@@ -297,7 +299,7 @@ class Clock:
 
 @cheap("node", sends_requests=True)
 def clock(params: dict[str, Any]) -> Clock:
-    """The state of the clock of this node."""
+    """Return the state of this node's clock."""
     daemons = tuple(running_daemons())
     status = ""
     if "chronyd" in daemons:
@@ -312,7 +314,7 @@ def clock(params: dict[str, Any]) -> Clock:
 
 
 def is_synchronised() -> bool:
-    """Whether the kernel considers the clock synchronised, from adjtimex(2).
+    """Return whether the kernel considers the clock synchronised, from adjtimex(2).
 
     Raises OSError if the kernel may not be queried (as in containers), or has another layout.
     """
@@ -342,6 +344,6 @@ def leap_status(text: str) -> str:
 
 
 def running_daemons() -> list[str]:
-    """The time daemons among the visible processes; in a container that is seldom all of them."""
+    """Return the time daemons among the visible processes; in a container that is seldom all of them."""
     commands = {command_in(line) for line in stat_lines(RECENT_S).values()}
-    return sorted(_SHOWN.get(name, name) for name in DAEMONS if name.encode("ascii") in commands)
+    return sorted(_FULL_NAMES.get(name, name) for name in DAEMONS if name.encode("ascii") in commands)

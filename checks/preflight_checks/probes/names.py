@@ -65,7 +65,7 @@ def resolve(params: dict[str, Any]) -> Lookup:
 
 
 def first_bindable(addresses: list[str]) -> str:
-    """The first of these addresses that this node can bind; empty if it can bind none."""
+    """Return the first of these addresses that this node can bind; empty if it can bind none."""
     for text in addresses:
         family = socket.AF_INET6 if ":" in text else socket.AF_INET
         try:
@@ -86,7 +86,7 @@ def resolve_many(params: dict[str, Any]) -> Lookups:
 
 
 def lookup_all(names: list[str], limit_s: float) -> list[Lookup]:
-    """The addresses of each of these names, in this order, all at the same time and within `limit_s` seconds."""
+    """Return the addresses of each of these names, in this order, all at the same time and within `limit_s` seconds."""
     ends = time.monotonic() + limit_s + 0.5
     found: dict[str, Lookup] = {}
     remaining = list(reversed(names))
@@ -120,7 +120,7 @@ def lookup_all(names: list[str], limit_s: float) -> list[Lookup]:
 
 
 def parse_hosts(text: str, names: list[str]) -> dict[str, list[str]]:
-    """The addresses that /etc/hosts gives these names, in file order."""
+    """Return the addresses that /etc/hosts gives these names, in file order."""
     wanted = {name.lower(): name for name in names}
     found: dict[str, list[str]] = {}
     for line in text.splitlines():
@@ -133,7 +133,7 @@ def parse_hosts(text: str, names: list[str]) -> dict[str, list[str]]:
 
 
 def within(limit_s: float, read: Callable[[], T], otherwise: T) -> T:
-    """The result of `read`, or `otherwise` if it is late; it continues in a thread that is not awaited."""
+    """Return the result of `read`, or `otherwise` if it is late; it continues in a thread that is not awaited."""
     found: list[T] = []
     thread = threading.Thread(target=lambda: found.append(read()), daemon=True)
     thread.start()
@@ -142,13 +142,13 @@ def within(limit_s: float, read: Callable[[], T], otherwise: T) -> T:
 
 
 def lookup(name: str, limit_s: float, own: bool = False) -> Lookup:
-    """The addresses of `name`, waiting at most `limit_s` seconds."""
+    """Return the addresses of `name`, waiting at most `limit_s` seconds."""
     late = Lookup(name, [], "timeout", f"no answer from the resolver within {limit_s:.1f} s", limit_s, own)
     return within(limit_s, lambda: _timed_lookup(name, own), late)
 
 
 def _timed_lookup(name: str, own: bool = False) -> Lookup:
-    """The addresses of `name`, without a time limit."""
+    """Return the addresses of `name`, without a time limit."""
     # As text it would pass the codec of international names, which takes longer to import than the lookup.
     host = name.encode() if name.isascii() else name
     began = time.monotonic()

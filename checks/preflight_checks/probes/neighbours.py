@@ -58,7 +58,7 @@ class Neighbours:
 
 
 def neighbours(params: dict[str, Any]) -> Neighbours:
-    """The table and, if permitted, the responders for each of `params["ask"]` (IPv4 addresses).
+    """Return the table and, if permitted, the responders for each of `params["ask"]` (IPv4 addresses).
 
     Raises ProbeUnavailable if the kernel provides no table.
     """
@@ -96,7 +96,7 @@ def format_hardware(hardware: bytes) -> str:
 
 
 def _table() -> list[Neighbour]:
-    """All entries of both families, from netlink."""
+    """Return all entries of both families, from netlink."""
     found: list[Neighbour] = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as netlink:
         netlink.settimeout(1.0)
@@ -163,7 +163,7 @@ def _request_all(wanted: list[str], table: list[Neighbour], cards: list[Card]) -
 
 
 def _request(name: str, hardware: str, own: str, wanted: list[str]) -> dict[str, list[str]]:
-    """The responders for these addresses on one interface: an ARP request each, and all the answers to it."""
+    """Return the responders for these addresses on one interface: an ARP request each, and all the answers to it."""
     found: dict[str, list[str]] = {address: [] for address in wanted}
     me, sender = bytes(int(part, 16) for part in hardware.split(":")), socket.inet_aton(own)
     with socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(_ETH_P_ARP)) as raw:

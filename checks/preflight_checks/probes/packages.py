@@ -58,7 +58,7 @@ class Packages:
 
 @cheap("packages")
 def packages(params: dict[str, Any]) -> Packages:
-    """Versions of the frameworks in this interpreter. Run it in the job context."""
+    """Return versions of the frameworks in this interpreter. Run it in the job context."""
     versions: dict[str, str] = {}
     installed: dict[str, str] = distributions.versions()
     for name, candidates in DISTRIBUTIONS.items():
@@ -69,7 +69,7 @@ def packages(params: dict[str, Any]) -> Packages:
 
 
 def _framework(name: str) -> Framework | None:
-    """The content of the framework's version file; None if it is not installed, or has no such file."""
+    """Return the content of the framework's version file; None if it is not installed, or has no such file."""
     folder = built.package(name)
     info = built.version_info(name, folder) if folder else {}
     if not info:
@@ -122,14 +122,14 @@ def importable(params: dict[str, Any]) -> Importable:
 
 
 def _is_found(name: str, beside: list[str]) -> bool:
-    """Whether the import system finds `name`. Raises whatever its finders raise."""
+    """Return whether the import system finds `name`. Raises whatever its finders raise."""
     if importlib.util.find_spec(name) is not None:
         return True
     return machinery.PathFinder.find_spec(name, [os.getcwd(), *beside]) is not None
 
 
 def _provided() -> dict[str, str]:
-    """The distribution that its metadata names as the provider of each top-level package."""
+    """Return the distribution that its metadata names as the provider of each top-level package."""
     from importlib import metadata  # Takes longer to import than most probes run.
 
     listing = getattr(metadata, "packages_distributions", None)
@@ -181,7 +181,7 @@ class Installed:
 
 @cheap("packages")
 def installed(params: dict[str, Any]) -> Installed:
-    """The distributions of this interpreter. Run it in the job context.
+    """Return the distributions of this interpreter. Run it in the job context.
 
     With `params["only"]`, patterns of names, the others only enter the digest: with thousands of nodes full lists would
     be most of a recording.
@@ -257,7 +257,9 @@ def _source(folder: str) -> Source | None:
 
 
 def commit_of(folder: str) -> str:
-    """The commit that is checked out in `folder` or above it, read from .git without running git; empty without one."""
+    """Return the commit that is checked out in `folder` or above it, read from .git without running git; empty without
+    one.
+    """
     here = os.path.abspath(folder)
     while True:
         git = os.path.join(here, ".git")

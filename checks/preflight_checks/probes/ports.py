@@ -35,7 +35,9 @@ class Holder:
 
 @dataclass(frozen=True)
 class PortState:
-    """Whether `port` could be bound. `problem` is empty, `in-use`, `not-local`, `denied` or `other`."""
+    """The state of one port. `problem` is empty if it could be bound; otherwise `in-use`, `not-local`, `denied` or
+    `other`.
+    """
 
     port: int
     host: str = ""
@@ -80,7 +82,7 @@ def bind(host: str, port: int) -> None:
 
 
 def vacant(port: int) -> bool:
-    """Whether certainly nothing listens on the port, at any address.
+    """Return whether certainly nothing listens on the port, at any address.
 
     It is bound and released without listening, so that a concurrent attempt of another process does not fail.
     """
@@ -99,7 +101,7 @@ def vacant(port: int) -> bool:
 
 
 def bound(family: int, address: tuple[Any, ...], both: bool = False) -> socket.socket:
-    """A listening socket on `address`; with `both` an IPv6 one that also takes IPv4. Raises OSError."""
+    """Return a listening socket on `address`; with `both` an IPv6 one that also takes IPv4. Raises OSError."""
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -140,14 +142,14 @@ def parse_tcp_table(text: str) -> list[Row]:
 
 
 def _address(text: str) -> str:
-    """The kernel prints addresses as hexadecimal words of host byte order."""
+    """Parse an address that the kernel prints as hexadecimal words of host byte order."""
     words = [int(text[at : at + 8], 16) for at in range(0, len(text), 8)]
     packed = b"".join(struct.pack("=I", word) for word in words)
     return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
 
 
 def listens(port: int) -> bool:
-    """Whether a socket of this network namespace listens on the port; asking does not connect to it."""
+    """Return whether a socket of this network namespace listens on the port; asking does not connect to it."""
     return any(row.state == _LISTEN for row in _rows_of(port))
 
 
@@ -163,7 +165,7 @@ def _rows_of(port: int) -> list[Row]:
 
 
 def holders_of(port: int) -> Iterator[Holder]:
-    """The sockets with this local port, listening ones first, with their processes if visible."""
+    """Yield the sockets with this local port, listening ones first, with their processes if visible."""
     rows = _rows_of(port)
     listening = [row for row in rows if row.state == _LISTEN]
     rows = (listening or rows)[:4]
@@ -175,7 +177,7 @@ def holders_of(port: int) -> Iterator[Holder]:
 
 
 def _owners(inodes: set[int]) -> dict[int, tuple[int, str]]:
-    """Process id and command by socket inode, for processes whose descriptors we may read."""
+    """Return the process id and command by socket inode, for processes with readable descriptors."""
     wanted = {f"socket:[{inode}]": inode for inode in inodes}
     found: dict[int, tuple[int, str]] = {}
     if not wanted:
@@ -195,7 +197,7 @@ def _owners(inodes: set[int]) -> dict[int, tuple[int, str]]:
 
 
 def _command(pid: str) -> str:
-    """The program and its first argument; the rest may contain secrets and is left out."""
+    """Return the program and its first argument; the rest may contain secrets and is left out."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             parts = [part.decode("utf-8", "replace") for part in file.read(4096).split(b"\0") if part]
@@ -226,7 +228,7 @@ class FreePorts:
 
 @cheap("node")
 def free_ports(params: dict[str, Any]) -> FreePorts:
-    """`params["count"]` such ports, or fewer if not enough are found; each is bound briefly.
+    """Return `params["count"]` free ports, or fewer if not enough are found; each is bound briefly.
 
     Raises ProbeUnavailable if none is found.
     """
@@ -247,7 +249,7 @@ def free_ports(params: dict[str, Any]) -> FreePorts:
 
 
 def candidates(network: KernelNetwork) -> list[int]:
-    """Ports below the ephemeral range; if these are few, all outside it, else all; without reserved ones."""
+    """Return ports below the ephemeral range; if these are few, all outside it, else all; without reserved ones."""
     kept = set(reserved(network.reserved_ports))
     every = [port for port in range(FIRST, LAST + 1) if port not in kept]
     first, last = network.first_port or LAST + 1, network.last_port or LAST + 1
@@ -272,7 +274,7 @@ class Proxies:
 
 
 def proxies(params: dict[str, Any]) -> Proxies:
-    """The proxy variables of this process. Run it in the job context, where they are those of the ranks."""
+    """Return the proxy variables of this process. Run it in the job context, where they are those of the ranks."""
     return Proxies(
         {name: without_user(os.environ[name]) for name in PROXIES if os.environ.get(name)},
         {name: entries(os.environ[name]) for name in EXCEPTIONS if os.environ.get(name)},
@@ -280,7 +282,7 @@ def proxies(params: dict[str, Any]) -> Proxies:
 
 
 def without_user(text: str) -> str:
-    """`http://proxy:3128` from `http://me:secret@proxy:3128/`: credentials of a proxy never leave the node."""
+    """Return `http://proxy:3128` for `http://me:secret@proxy:3128/`: credentials of a proxy never leave the node."""
     scheme, separator, rest = text.rpartition("://")
     # The text before the last @ may be a password with any characters.
     host = rest.rpartition("@")[2].split("/")[0].split("?")[0]
@@ -289,5 +291,5 @@ def without_user(text: str) -> str:
 
 
 def entries(text: str) -> list[str]:
-    """The entries of a list of exceptions, separated by commas or blanks."""
+    """Return the entries of a list of exceptions, separated by commas or blanks."""
     return [part for part in re.split(r"[,\s]+", text) if part]

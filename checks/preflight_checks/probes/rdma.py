@@ -66,7 +66,7 @@ class RdmaPort:
 
     @property
     def active(self) -> bool:
-        """Whether the port can carry data."""
+        """Return whether the port can carry data."""
         return self.state == "ACTIVE"
 
 
@@ -91,7 +91,7 @@ class RdmaDevices:
 
 
 def rdma(params: dict[str, Any]) -> RdmaDevices:
-    """The RDMA devices of this node. Raises ProbeUnavailable if the folder may not be read."""
+    """Return the RDMA devices of this node. Raises ProbeUnavailable if the folder may not be read."""
     try:
         names = sorted(os.listdir(INFINIBAND), key=_by_number)
     except FileNotFoundError:
@@ -110,7 +110,7 @@ def rdma(params: dict[str, Any]) -> RdmaDevices:
 
 
 def _by_number(name: str) -> Any:
-    """mlx5_2 before mlx5_10."""
+    """Sort key: mlx5_2 comes before mlx5_10."""
     head = name.rstrip("0123456789")
     return head, int(name[len(head) :] or -1), name
 
@@ -136,7 +136,7 @@ def _device(name: str) -> RdmaDevice:
 
 
 def _link_target(link: str) -> str:
-    """The name of a link's target; empty if there is none."""
+    """Return the name of a link's target; empty if there is none."""
     return os.path.basename(os.path.realpath(link)) if os.path.exists(link) else ""
 
 
@@ -169,12 +169,12 @@ def _gids(folder: str) -> list[Gid]:
 
 
 def after_number(text: str) -> str:
-    """`ACTIVE` of `4: ACTIVE`."""
+    """Return `ACTIVE` for `4: ACTIVE`."""
     return text.split(":", 1)[-1].strip()
 
 
 def parse_rate(text: str) -> float | None:
-    """200.0 from `200 Gb/sec (4X HDR)`; None if it is not a rate."""
+    """Return 200.0 for `200 Gb/sec (4X HDR)`; None for anything other than a rate."""
     words = text.split()
     try:
         return float(words[0]) if len(words) > 1 and words[1].startswith("Gb/s") else None
@@ -203,7 +203,7 @@ class RdmaAccess:
 
 
 def rdma_access(params: dict[str, Any]) -> RdmaAccess:
-    """What this process may open. Run it in the job context: a container may lack devices of the node."""
+    """Return the devices that this process may open. Run it in the job context: a container may lack devices."""
     nodes = [name for name in list_folder(NODES) if name.startswith("uverbs")]
     refused: dict[str, str] = {}
     for name in nodes:
@@ -223,7 +223,7 @@ def _library() -> str:
     return ""
 
 
-#: Where NCCL looks for the peer-memory module (src/transport/net_ib/gdr.cc).
+#: The paths where NCCL looks for the peer-memory module (src/transport/net_ib/gdr.cc).
 PEER_MEMORY = (
     "/sys/kernel/mm/memory_peers/nv_mem/version",
     "/sys/kernel/mm/memory_peers/nv_mem_nc/version",
@@ -246,7 +246,7 @@ class GpuDirect:
 
 
 def gpudirect(params: dict[str, Any]) -> GpuDirect:
-    """The parts of GPUDirect RDMA on this node."""
+    """Return the parts of GPUDirect RDMA on this node."""
     text = read_text(DRIVER)
     found = [path for path in PEER_MEMORY if os.path.exists(path)]
     return GpuDirect(kernel_driver(text), "Open Kernel Module" in text, found[0] if found else "", os.uname().release)
@@ -267,7 +267,7 @@ RUN_S, SERVE_S = 5.0, 7.0
 #: No further pair of ports is begun after this.
 BUDGET_S = 4.0
 CONNECT_S = 1.5
-#: How long the listener waits for its process to listen.
+#: The time that the listener waits for its process to listen.
 START_S = 1.5
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 #: Messages of perftest that say nothing about the link: the two processes could not talk over TCP.
@@ -358,7 +358,7 @@ def _run(
     there: tuple[str, int, int],
     parse: Callable[[str], float | None],
 ) -> tuple[float | None, str]:
-    """One run of one tool: its figure, or the problem."""
+    """Return one run of one tool: its figure, or the problem."""
     answer = command(stream, do="perftest", tool=name, device=there[0], port=there[1], gid=there[2])
     if answer.get("error"):
         return None, "the peer: {}".format(answer["error"])
@@ -414,7 +414,7 @@ def serve(words: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_bandwidth(output: str) -> float | None:
-    """The average in Gbit/s in the table that `ib_write_bw` prints; None without one."""
+    """Return the average in Gbit/s in the table that `ib_write_bw` prints; None without one."""
     heading, values = _table(output)
     for index, title in enumerate(heading):
         if title.startswith("BW average") and index < len(values):
@@ -425,7 +425,7 @@ def parse_bandwidth(output: str) -> float | None:
 
 
 def parse_latency(output: str) -> float | None:
-    """The typical latency in microseconds in the table that `ib_write_lat` prints; None without one."""
+    """Return the typical latency in microseconds in the table that `ib_write_lat` prints; None without one."""
     heading, values = _table(output)
     for index, title in enumerate(heading):
         if title.startswith("t_typical") and index < len(values):
@@ -437,7 +437,7 @@ _HEADING = re.compile(r"BW \w+ ?\[[^\]]+\]|\d[\d.]*% percentile\[[^\]]+\]|\S+")
 
 
 def _table(output: str) -> tuple[list[str], list[float]]:
-    """The last heading that begins with `#bytes`, and the numbers of the line that follows it."""
+    """Return the last heading that begins with `#bytes`, and the numbers of the line that follows it."""
     heading: list[str] = []
     values: list[float] = []
     lines = output.splitlines()

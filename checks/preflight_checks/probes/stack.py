@@ -121,7 +121,7 @@ def _build(framework: str, folder: str, shared: dict[str, str]) -> Build:
 
 
 def _loaded_library(framework: str, folder: str, short: str, shared: dict[str, str]) -> LibraryLookup | None:
-    """The file that the framework uses for cuDNN or NCCL; None if it does not load one, or that is unknown."""
+    """Return the file that the framework uses for cuDNN or NCCL; None if it does not load one, or that is unknown."""
     for place in _USERS.get(framework, ()):
         path = os.path.join(folder, place)
         if not os.path.isfile(path):
@@ -141,7 +141,7 @@ def _loaded_library(framework: str, folder: str, short: str, shared: dict[str, s
 
 
 def _cudnn_part(cudnn: LibraryLookup, shared: dict[str, str]) -> list[LibraryLookup]:
-    """The first of the libraries that cuDNN opens by name, if it is in another folder than cuDNN itself."""
+    """Return the first of the libraries that cuDNN opens by name, if it is in another folder than cuDNN itself."""
     match = re.match(r"libcudnn\.so\.(\d+)$", cudnn.name)
     if not match or not cudnn.path:
         return []
@@ -158,7 +158,7 @@ def _cudnn_part(cudnn: LibraryLookup, shared: dict[str, str]) -> list[LibraryLoo
 
 
 def _toolkit() -> Toolkit | None:
-    """In the order of torch.utils.cpp_extension: CUDA_HOME, CUDA_PATH, nvcc on PATH, /usr/local/cuda."""
+    """Search in the order of torch.utils.cpp_extension: CUDA_HOME, CUDA_PATH, nvcc on PATH, /usr/local/cuda."""
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or ""
     if not home:
         nvcc = shutil.which("nvcc")
@@ -209,7 +209,7 @@ def _horovod() -> HorovodBuild | None:
 
 
 def marks(path: str, wanted: dict[bytes, str]) -> list[str]:
-    """The names of those byte strings that a file contains."""
+    """Return the names of those byte strings that a file contains."""
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return sorted(name for mark, name in wanted.items() if data.find(mark) >= 0)

@@ -18,7 +18,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class ReadCost:
-    """How long reading part of a package took. `cut`: the time was over before all of it was read.
+    """The time that reading part of a package took. `cut`: the time ran out before all of it was read.
 
     `load_per_core` is the load average of the last minute over the cores, None if unknown.
     """
@@ -40,11 +40,11 @@ def read_cost(params: dict[str, Any]) -> ReadCost:
     for name in params["packages"]:
         folder = built.package(str(name))
         if folder:
-            return _read(str(name), folder)
+            return _read_package(str(name), folder)
     raise ProbeUnavailable("missing", "none of {} is installed".format(", ".join(map(str, params["packages"]))))
 
 
-def _read(package: str, folder: str) -> ReadCost:
+def _read_package(package: str, folder: str) -> ReadCost:
     began = time.monotonic()
     files = total = 0
     cut = False
@@ -71,7 +71,7 @@ def _load() -> float | None:
 
 
 def _files(folder: str) -> Iterator[str]:
-    """Modules near the top of the package, which every import reads, and libraries."""
+    """Yield modules near the top of the package, which every import reads, and libraries."""
     waiting: list[str] = [folder]
     seen = 0
     while waiting and seen < 200:
@@ -90,7 +90,7 @@ def _files(folder: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class ImportCost:
-    """How long importing a package took, and where it came from."""
+    """The time that importing a package took, and the package's origin."""
 
     package: str
     took_s: float

@@ -39,7 +39,7 @@ class VariableValue:
 
 
 def variable_value(job: Job, name: str, node: str = "") -> VariableValue | None:
-    """The value that the job's files give a variable; None if there is none or it depends."""
+    """Return the value that the job's files give a variable; None if there is none or it depends."""
     found: dict[str, list[Claim]] = {}
     for scope in scopes(job):
         for claim in job.setting(f"env.{name}", replace(scope, node=node)):
@@ -54,7 +54,7 @@ def variable_value(job: Job, name: str, node: str = "") -> VariableValue | None:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """How the job may use RDMA.
+    """The job's possible use of RDMA.
 
     `requested_by` names what requests it, in words; empty if it is merely used when available. `strict`: the job does
     not start without it.
@@ -66,7 +66,7 @@ class Demand:
 
 
 def demand(job: Job) -> Demand | None:
-    """The job's demand for RDMA; None if it certainly uses none."""
+    """Return the job's demand for RDMA; None if it certainly uses none."""
     names, claims = backends(job)
     nccl = tuple(claim for claim in claims if "nccl" in names and claim.quantity == "backend")
     off = variable_value(job, "NCCL_IB_DISABLE")
@@ -105,12 +105,12 @@ class HcaFilter:
 
     @property
     def excludes(self) -> bool:
-        """Whether it excludes ports instead of choosing them."""
+        """Return whether it excludes ports instead of choosing them."""
         return self.value.startswith("^")
 
     @property
     def exact(self) -> bool:
-        """Whether its names must match completely."""
+        """Return whether its names must match completely."""
         return self.variable == "UCX_NET_DEVICES" or self.value.lstrip("^").startswith("=")
 
     @property
@@ -124,7 +124,7 @@ class HcaFilter:
         return tuple(found)
 
     def selects(self, device: str, port: int) -> bool:
-        """Whether it selects this port of this device."""
+        """Return whether it selects this port of this device."""
         parts = self.parts
         if not parts or parts == (("all", 0),):
             return True
@@ -132,11 +132,11 @@ class HcaFilter:
         return matched != self.excludes
 
     def names(self, device: str) -> bool:
-        """Whether it names this device."""
+        """Return whether it names this device."""
         return not self.excludes and any(self._names_device(part, device) for part, _ in self.parts)
 
     def absent(self, devices: Sequence[str], interfaces: Sequence[str] = ()) -> tuple[str, ...]:
-        """The names in it that match no device."""
+        """Return the names in it that match no device."""
         if self.excludes:
             return ()
         names = (*devices, *(interfaces if self.variable == "UCX_NET_DEVICES" else ()), "all")
@@ -147,7 +147,7 @@ class HcaFilter:
 
 
 def _expanded(text: str) -> Iterator[str]:
-    """The names of a comma list; `mlx5_[0-3]:1` expands to four."""
+    """Yield the names of a comma list; `mlx5_[0-3]:1` expands to four."""
     for part in re.split(r",(?![^\[]*\])", text):
         found = re.fullmatch(r"(.*)\[(\d{1,9})-(\d{1,9})\](.*)", part)
         if found is None:
@@ -159,7 +159,7 @@ def _expanded(text: str) -> Iterator[str]:
 
 
 def hca_filter(job: Job, node: str = "") -> HcaFilter | None:
-    """The filter of devices in force on `node`."""
+    """Return the filter of devices in force on `node`."""
     names, _claims = backends(job)
     for variable in ("NCCL_IB_HCA", "UCX_NET_DEVICES"):
         found = variable_value(job, variable, node)
@@ -182,12 +182,12 @@ class Port:
 
     @property
     def usable(self) -> bool:
-        """Whether NCCL uses it."""
+        """Return whether NCCL uses it."""
         return self.port.active and self.port.link_layer in ("InfiniBand", "Ethernet", "")
 
 
 def chosen_ports(job: Job, node: str, devices: Sequence[RdmaDevice]) -> tuple[Port, ...]:
-    """The ports that the job's filter selects on a node, in any state."""
+    """Return the ports that the job's filter selects on a node, in any state."""
     wanted = hca_filter(job, node)
     return tuple(
         Port(device, port)
@@ -199,18 +199,18 @@ def chosen_ports(job: Job, node: str, devices: Sequence[RdmaDevice]) -> tuple[Po
 
 @memoize
 def ports_by_node(job: Job, facts: Facts) -> dict[str, tuple[Port, ...]]:
-    """The chosen ports of every node whose devices could be listed."""
+    """Return the chosen ports of every node whose devices could be listed."""
     return {node: chosen_ports(job, node, seen.devices) for node, seen in facts.observed(rdma).items()}
 
 
 def demand_claims(job: Job) -> tuple[Claim, ...]:
-    """The claims that make the job demand RDMA."""
+    """Return the claims that make the job demand RDMA."""
     wanted = demand(job)
     return wanted.claims if wanted is not None else ()
 
 
 def applies(job: Job, fleet: Fleet) -> Demand | None:
-    """The job's demand for RDMA, if it runs on several machines."""
+    """Return the job's demand for RDMA, if it runs on several machines."""
     return demand(job) if is_multi_node(fleet) else None
 
 
@@ -224,7 +224,7 @@ def plan_rdma(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 
 
 def blind(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Iterator[Verdict]:
-    """The verdicts if nothing can be judged; empty if the check applies."""
+    """Yield the verdicts if nothing can be judged; empty if the check applies."""
     if applies(job, fleet) is None:
         yield not_applicable(subject, "the job uses no RDMA, or one machine")
         return
@@ -308,7 +308,7 @@ def rdma_device_absent(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
 
 
 def _is_required_kind(wanted: Demand, device: RdmaDevice) -> bool:
-    """Whether a device is of the required kind; libfabric's efa provider supports only EFA."""
+    """Return whether a device is of the required kind; libfabric's efa provider supports only EFA."""
     return wanted.requested_by != "FI_PROVIDER=efa" or device.driver in ("efa", "")
 
 
@@ -443,7 +443,7 @@ def rdma_closed_to_ranks(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
         return
     faults: dict[str, list[str]] = {}
     for node, access in on.items():
-        fault = _fault(access, usable[node])
+        fault = _access_fault(access, usable[node])
         if fault:
             faults.setdefault(fault, []).append(node)
     fine = len(on) - sum(len(nodes) for nodes in faults.values())
@@ -469,8 +469,8 @@ def rdma_closed_to_ranks(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
 _COMMAND = "ls -l /dev/infiniband; ldconfig -p | grep ibverbs"
 
 
-def _fault(access: RdmaAccess, cards: int) -> str:
-    """What blocks a rank, as a predicate; empty if nothing does."""
+def _access_fault(access: RdmaAccess, cards: int) -> str:
+    """Return the obstacle of a rank as a predicate; empty if there is none."""
     if not access.nodes:
         return "has no device node in /dev/infiniband, though the node has active cards"
     if len(access.refused) == len(access.nodes):

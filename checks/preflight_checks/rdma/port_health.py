@@ -185,7 +185,7 @@ def iommu_translates(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 def _has_peers(fact: Pci) -> bool:
-    """Whether there are two devices that could communicate directly."""
+    """Return whether there are two devices that could communicate directly."""
     return bool(fact.gpus) and len(fact.gpus) + len(fact.cards) > 1
 
 
@@ -233,8 +233,8 @@ def hca_far(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             yield unknown(f"distance of RDMA cards on {node}", "the firmware names no memory node for its GPUs")
             continue
         judged += 1
-        chosen = _on_memory_nodes(chosen_ports(job, node, devices.devices), fact)
-        every = _on_memory_nodes([Port(d, p) for d in devices.devices for p in d.ports], fact)
+        chosen = _devices_by_memory_node(chosen_ports(job, node, devices.devices), fact)
+        every = _devices_by_memory_node([Port(d, p) for d in devices.devices for p in d.ports], fact)
         for place in sorted(near):
             if chosen and place not in chosen and every.get(place):
                 far = [gpu for gpu in fact.gpus if fact.numa.get(gpu) == place]
@@ -262,8 +262,8 @@ def hca_far(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield not_applicable("distance of RDMA cards", "the job filters no devices, or no node shows GPUs")
 
 
-def _on_memory_nodes(ports: Sequence[Port], fact: Pci) -> Mapping[int, list[str]]:
-    """The usable devices by memory node."""
+def _devices_by_memory_node(ports: Sequence[Port], fact: Pci) -> Mapping[int, list[str]]:
+    """Return the usable devices by memory node."""
     found: dict[int, list[str]] = {}
     for port in ports:
         place = fact.numa.get(port.device.pci, -1)
@@ -285,7 +285,7 @@ class ChosenGid:
 
     @property
     def kind(self) -> str:
-        """`a RoCE v2 IPv4 address`, `a RoCE v1 link-local address`, `an empty entry`."""
+        """A description such as `a RoCE v2 IPv4 address`, `a RoCE v1 link-local address` or `an empty entry`."""
         if self.gid is None:
             return EMPTY
         version = f"RoCE v{self.gid.version}" if self.gid.version else "RoCE"
@@ -293,7 +293,7 @@ class ChosenGid:
 
     @property
     def is_usable(self) -> bool:
-        """Whether other nodes can answer it over any network: version 2 and routable."""
+        """Return whether other nodes can answer it over any network: version 2 and routable."""
         return self.gid is not None and self.gid.version != 1 and family(self.gid) != "link-local"
 
     @property
@@ -308,7 +308,7 @@ class ChosenGid:
 
 
 def family(gid: Gid) -> str:
-    """`IPv4` (mapped), `link-local` or `IPv6`, as NCCL distinguishes them (net_ib/connect.cc)."""
+    """Return `IPv4` (mapped), `link-local` or `IPv6`, as NCCL distinguishes them (net_ib/connect.cc)."""
     try:
         found = ipaddress.IPv6Address(gid.gid)
     except ValueError:
@@ -319,7 +319,7 @@ def family(gid: Gid) -> str:
 
 
 def address(gid: Gid) -> str:
-    """The address in a GID, in its usual notation."""
+    """Return the address in a GID, in its usual notation."""
     try:
         found = ipaddress.IPv6Address(gid.gid)
     except ValueError:
@@ -328,7 +328,7 @@ def address(gid: Gid) -> str:
 
 
 def automatic(gids: Sequence[Gid], wanted_family: str = "IPv4", version: int = 2) -> Gid | None:
-    """The GID that NCCL 2.21 and later choose: a valid one of the family, preferably of the version.
+    """Return the GID that NCCL 2.21 and later choose: a valid one of the family, preferably of the version.
 
     The search starts at index 0 and moves on to later entries that fit better (ncclIbGetGidIndex).
     """
@@ -340,7 +340,7 @@ def automatic(gids: Sequence[Gid], wanted_family: str = "IPv4", version: int = 2
 
 
 def _setting(job: Job, node: str = "") -> tuple[str, int | None, tuple[Claim, ...]]:
-    """The variable that names the index, the index (None: automatic), and the claims."""
+    """Return the variable that names the index, the index (None: automatic), and the claims."""
     names, _claims = backends(job)
     variable = "NCCL_IB_GID_INDEX" if "nccl" in names else "UCX_IB_GID_INDEX"
     found = variable_value(job, variable, node)
@@ -351,7 +351,7 @@ def _setting(job: Job, node: str = "") -> tuple[str, int | None, tuple[Claim, ..
 
 @memoize
 def chosen_gids(job: Job, facts: Facts) -> dict[str, list[ChosenGid]]:
-    """The GID of every active RoCE port in use, by node."""
+    """Return the GID of every active RoCE port in use, by node."""
     found: dict[str, list[ChosenGid]] = {}
     six = variable_value(job, "NCCL_IB_ADDR_FAMILY")
     wanted = "IPv6" if six is not None and six.value == "AF_INET6" else "IPv4"

@@ -48,7 +48,7 @@ THROTTLED_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Straggler:
-    """A rank that is slower than the others in both windows: by which minimum factor, and in what."""
+    """A rank that is slower than the others in both windows: its minimum factor, and the slow operation."""
 
     node: str
     rank: int
@@ -70,14 +70,14 @@ class Paces:
 
 
 def paces_of(reports: Iterable[tuple[str, RankReport]]) -> Paces:
-    """The pace of these ranks, each with its node; none is slow if there is no majority."""
+    """Return the pace of these ranks, each with its node; none is slow if there is no majority."""
     timed = [(node, report) for node, report in reports if len(report.windows) >= 2]
     if len(timed) < MIN_RANKS:
         return Paces(tuple(timed), (), False, ())
-    busy = statistics.median(_waited(report) for _, report in timed) > BUSY_SHARE
+    busy = statistics.median(_waited_share(report) for _, report in timed) > BUSY_SHARE
     slow = _stragglers(timed, computing, "computes", lambda report: ON_GPU if "cuda" in report.device else ON_CPU)
     exchanging = _stragglers(timed, _exchanging, "exchanges", lambda report: EXCHANGING, least_s=EXCHANGE_S)
-    crowded = [] if busy else [Straggler(n, r.rank, 0.0, "waits") for n, r in timed if _waited(r) > CROWDED_SHARE]
+    crowded = [] if busy else [Straggler(n, r.rank, 0.0, "waits") for n, r in timed if _waited_share(r) > CROWDED_SHARE]
     known = {item.rank for item in slow}
     others = (item for item in (*crowded, *(() if busy else exchanging)) if item.rank not in known)
     return Paces(tuple(timed), (*slow, *others), busy, tuple(exchanging) if busy else ())
@@ -111,7 +111,7 @@ def straggler(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[V
         yield not_applicable("pace of the ranks", f"{len(reports)} ranks are too few for a comparison")
         return
     if paces.inconclusive:
-        waits = statistics.median(_waited(report) for _, report in reports)
+        waits = statistics.median(_waited_share(report) for _, report in reports)
         yield unknown(
             f"exchanges of {fold(item.node for item in paces.inconclusive)}",
             f"inconclusive: hosts busy (half of the ranks waited {waits:.0%} of the time or more for a processor)",
@@ -129,7 +129,7 @@ def straggler(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[V
 
 
 def computing(window: Window) -> float | None:
-    """The median time, in seconds, of one piece of local work in this window."""
+    """Return the median time, in seconds, of one piece of local work in this window."""
     return statistics.median(window.compute_s) if window.compute_s else None
 
 
@@ -137,8 +137,8 @@ def _exchanging(window: Window) -> float | None:
     return statistics.median(window.exchange_s) if window.exchange_s else None
 
 
-def _waited(report: RankReport) -> float:
-    """The share of time that the rank waited for a processor that others used; the smaller of its windows."""
+def _waited_share(report: RankReport) -> float:
+    """Return the share of time that the rank waited for a processor that others used; the smaller of its windows."""
     return min((w.waited or 0.0) - (w.held_back or 0.0) for w in report.windows)
 
 
@@ -150,7 +150,7 @@ def _stragglers(
     *,
     least_s: float = 0.0,
 ) -> list[Straggler]:
-    """The ranks whose pace is an outlier in every window."""
+    """Return the ranks whose pace is an outlier in every window."""
     times: dict[int, list[float]] = {}
     odd: dict[int, int] = {}
     windows = min(len(report.windows) for _, report in reports)
@@ -182,7 +182,7 @@ def _straggler_finding(
     ranks = ("rank " if len(items) == 1 else "ranks ") + fold(str(item.rank) for item in items)
     report = by_rank[first.rank]
     held = min(window.held_back or 0.0 for window in report.windows)
-    waited = _waited(report)
+    waited = _waited_share(report)
     if first.cause == "waits":
         cause = f"waited for a processor for {waited:.0%} of the time in both windows, unlike most others"
     elif first.cause == "exchanges":
@@ -209,19 +209,19 @@ def _straggler_finding(
 
 
 #: Sizes that determine the work of one rank in a step.
-_OF_A_STEP = re.compile(r"batch|accumulat|seq.*len", re.IGNORECASE)
+_STEP_SIZES = re.compile(r"batch|accumulat|seq.*len", re.IGNORECASE)
 _QUANTITIES = ("micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
 
 def unequal_work(job: Job, fleet: Fleet, facts: Facts) -> tuple[str, ...]:
-    """One sentence (without a full stop) per cause of unequal work."""
+    """Return one sentence (without a full stop) per cause of unequal work."""
     return tuple(
         dict.fromkeys((*_unequal_claims(job, fleet), *_unequal_copies(job, facts), *_unequal_data(job, fleet, facts)))
     )
 
 
 def _unequal_claims(job: Job, fleet: Fleet) -> Iterator[str]:
-    """Sizes of a step that the linted files set differently for different nodes."""
+    """Yield sizes of a step that the linted files set differently for different nodes."""
     for quantity in _QUANTITIES:
         for scope in scopes(job):
             stated = {
@@ -237,7 +237,7 @@ def _unequal_claims(job: Job, fleet: Fleet) -> Iterator[str]:
 
 def _unequal_copies(job: Job, facts: Facts) -> Iterator[str]:
     for file, name, who in odd_sizes(job, facts):
-        if _OF_A_STEP.search(name.rpartition(".")[2]):
+        if _STEP_SIZES.search(name.rpartition(".")[2]):
             yield f"{name} in the nodes' own copies of {file} is {who.description} (BAT030)"
 
 
@@ -327,7 +327,7 @@ def collectives_slow(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Ite
 
 
 def speeds_of(reports: Reports) -> tuple[CollectiveSpeed, ...]:
-    """Each collective at each size, from the slowest rank, which the others wait for."""
+    """Return each collective at each size, from the slowest rank, which the others wait for."""
     found: dict[tuple[str, int], CollectiveSpeed] = {}
     for _, report in reports:
         for timed in report.sweep.timed:
@@ -340,7 +340,6 @@ def speeds_of(reports: Reports) -> tuple[CollectiveSpeed, ...]:
 
 
 def _summary(speeds: Sequence[CollectiveSpeed], reports: Reports) -> str:
-    """All measurements, in one line."""
     sizes = sorted({speed.message_bytes for speed in speeds})
     parts = []
     if len(sizes) > 1:
@@ -363,7 +362,7 @@ def _missing_reason(reports: Reports) -> str:
 
 
 def _inconclusive(reports: Reports, facts: Facts) -> str:
-    """Why times do not reflect the network; empty if they do."""
+    """Return why times do not reflect the network; empty if they do."""
     if reports[0][1].backend != "gloo":
         return ""
     cores = {node: _cores(node, report, facts) for node, report in reports}
@@ -381,7 +380,7 @@ def _inconclusive(reports: Reports, facts: Facts) -> str:
 
 
 def _cores(node: str, report: RankReport, facts: Facts) -> float:
-    """The cores that the ranks of a node may use, by affinity mask and CPU quota."""
+    """Return the cores that the ranks of a node may use, by affinity mask and CPU quota."""
     seen = facts.of(limits, node)
     allowed = usable_cores(seen.value) if isinstance(seen, Observed) else None
     return min(report.sweep.cores, allowed) if allowed else report.sweep.cores
@@ -402,7 +401,8 @@ MAX_SOCKET_GBPS = 40.0
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """What carried the collectives, its peak in bytes per second on the weakest node or GPU, and the share to reach.
+    """The fabric that carried the collectives: its peak in bytes per second on the weakest node or GPU, and the
+    required share.
 
     `unknown` is why there is no peak.
     """
@@ -486,17 +486,17 @@ def _fabric(job: Job, facts: Facts, measured: Reports) -> Fabric:
     if any(item.sharing > 1 for item in gpus_of(job, facts)):
         return Fabric("a shared GPU", unknown="several ranks share a GPU")
     if len(nodes) == 1:
-        return _in_node(job, facts)
+        return _node_fabric(job, facts)
     sockets = {by_sockets(report) for _, report in measured}
     if sockets == {False}:
-        return _over_rdma(job, facts, measured, nodes)
+        return _rdma_fabric(job, facts, measured, nodes)
     if sockets == {True}:
-        return _over_sockets(facts, measured, nodes)
+        return _socket_fabric(facts, measured, nodes)
     return Fabric("an unknown network", unknown="neither NCCL nor a counter shows the network")
 
 
-def _in_node(job: Job, facts: Facts) -> Fabric:
-    """NVLink, by the links of the GPU with the fewest."""
+def _node_fabric(job: Job, facts: Facts) -> Fabric:
+    """Return NVLink, by the links of the GPU with the fewest."""
     devices = gpus_of(job, facts)
     weakest, peak = "", 0.0
     for item in devices:
@@ -511,8 +511,10 @@ def _in_node(job: Job, facts: Facts) -> Fabric:
     return Fabric("NVSwitch", peak, expected_speeds().floors.all_reduce_in_node, weakest)
 
 
-def _over_rdma(job: Job, facts: Facts, measured: Reports, nodes: Sequence[str]) -> Fabric:
-    """The ports in NCCL's log, by the rate that each reports; a rank uses one of them, so at most one for each rank."""
+def _rdma_fabric(job: Job, facts: Facts, measured: Reports, nodes: Sequence[str]) -> Fabric:
+    """Return the ports in NCCL's log, by the rate that each reports; a rank uses one of them, so at most one for each
+    rank.
+    """
     ports = ports_by_node(job, facts)
     found: list[tuple[float, str, str]] = []
     for node in nodes:
@@ -530,8 +532,8 @@ def _over_rdma(job: Job, facts: Facts, measured: Reports, nodes: Sequence[str]) 
     return Fabric(what, peak, expected_speeds().floors.all_reduce_between_nodes, node)
 
 
-def _over_sockets(facts: Facts, measured: Reports, nodes: Sequence[str]) -> Fabric:
-    """The physical interfaces in NCCL's log, by the speed that each reports."""
+def _socket_fabric(facts: Facts, measured: Reports, nodes: Sequence[str]) -> Fabric:
+    """Return the physical interfaces in NCCL's log, by the speed that each reports."""
     found: list[tuple[float, str, str]] = []
     for node in nodes:
         used = set().union(*(report.transport.nccl.devices for name, report in measured if name == node))

@@ -52,7 +52,7 @@ from reference_trainer.collective.rank import rank as run_rank
 #: Seconds from a fault to its report, for a death and a stop, with margin for a busy machine. Faults in results are
 #: reported at the end of the run.
 LIMIT_S = {"kill": 3.0, "stop": 15.0}
-#: The same until a backup worker takes over: a worker that delays others gets 5 s, and all may wait for a barrier.
+#: The time until a backup worker takes over: a worker that delays others gets 5 s, and all may wait for a barrier.
 REPLACED_S = 15.0
 _FAULT_TEXTS = {
     "kill": "was killed",
@@ -62,12 +62,12 @@ _FAULT_TEXTS = {
     "double": "counted an update twice",
     "flip": "flipped a bit",
 }
-#: This many delays together must show in the waiting times of others: half of those in the exact phase.
+#: The waiting times of others must show this many delays in total: half of those in the exact phase.
 _DELAYS = 10
 #: The problem that the culprit is reported with.
 _CULPRIT_PROBLEMS = {"kill": ("dead",), "stop": ("stopped", "stuck")}
 #: The checks of results.
-_BY_RESULT = (wrong_collective_result, wrong_server_result, updates_lost_doubled_or_stale, servers_trained_nothing)
+_RESULT_CHECKS = (wrong_collective_result, wrong_server_result, updates_lost_doubled_or_stale, servers_trained_nothing)
 
 
 def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
@@ -89,7 +89,7 @@ def injected_fault_not_named(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
 
     Example: `--inject-fault stop:rank2`: rank 2 on node-c was stopped at 4.1 s, and rank 0 on node-a was named.
 
-    Fix: inspect what was named instead, and the load of the machine that preflight runs on.
+    Fix: inspect the process that was named instead, and the load of the machine that preflight runs on.
 
     Known limits: a run with an injected fault is not a verdict about the nodes. Delays are visible only if others wait
     for the slow process, which asynchronous modes do not do.
@@ -124,7 +124,7 @@ def _judged(job: Job, fleet: Fleet, facts: Facts, run: GroupRun, found: AppliedF
     fault = found.fault
     began = f"injected fault: {found.title} {_FAULT_TEXTS[fault.kind]} at {at_s:.1f} s"
     if isinstance(run, ServerRun) and found.rank in run.replaced:
-        return _replaced(run, found, at_s, began)
+        return _replacement_verdict(run, found, at_s, began)
     if fault.kind in _CULPRIT_PROBLEMS:
         limit, named_s = LIMIT_S[fault.kind], decision_time(run.events, run.records)
         culprit = run.culprit
@@ -143,7 +143,7 @@ def _judged(job: Job, fleet: Fleet, facts: Facts, run: GroupRun, found: AppliedF
     return _missed(found, f"{began}, and no finding at the end of the run names it", "no process was named")
 
 
-def _replaced(run: ServerRun, found: AppliedFault, at_s: float, began: str) -> Verdict:
+def _replacement_verdict(run: ServerRun, found: AppliedFault, at_s: float, began: str) -> Verdict:
     """With a backup worker, a lost worker is not named during the run, which continues without it."""
     replacements = [
         e for e in run.events if e.data.get("event") == rank_events.REPLACED and e.data.get("worker") == found.rank
@@ -167,11 +167,11 @@ def _missed(found: AppliedFault, message: str, seen: str) -> Verdict:
 
 
 def _result_finding(job: Job, fleet: Fleet, facts: Facts, found: AppliedFault) -> str:
-    """The finding of a result check about the fault; empty if none names its target."""
+    """Return the finding of a result check about the fault; empty if none names its target."""
     name = f"{found.role} {found.index}"
     # With the injected fault, the checks would note in each message that the finding is expected.
     as_usual = replace(fleet, smoke_options=replace(fleet.smoke_options, injected_fault=None))
-    for result in _BY_RESULT:
+    for result in _RESULT_CHECKS:
         for verdict in result.judge(job, as_usual, facts):
             if verdict.status is Status.FAIL and (found.node in verdict.nodes or name in verdict.processes):
                 return verdict.message
@@ -179,7 +179,7 @@ def _result_finding(job: Job, fleet: Fleet, facts: Facts, found: AppliedFault) -
 
 
 def _delay_evidence(run: GroupRun, found: AppliedFault) -> str:
-    """The waiting times that show the delay; empty if they do not point at its target."""
+    """Return the waiting times that show the delay; empty if they do not point at its target."""
     if isinstance(run, ServerRun):
         return _awaited_members(run, found)
     late = _last_to_enter(run, DELAY_S[found.role] / 2)
@@ -189,7 +189,7 @@ def _delay_evidence(run: GroupRun, found: AppliedFault) -> str:
 
 
 def _last_to_enter(run: GroupRun, least_s: float) -> Counter[str]:
-    """How often each rank entered a collective last, at least this many seconds after the one before it."""
+    """Return how often each rank entered a collective last, at least this many seconds after the one before it."""
     entered: dict[int, dict[str, float]] = {}
     for event in run.events:
         number = event.data.get("collective")
@@ -204,7 +204,7 @@ def _last_to_enter(run: GroupRun, least_s: float) -> Counter[str]:
 
 
 def _awaited_members(run: ServerRun, found: AppliedFault) -> str:
-    """The delay according to the waiting times of servers and workers."""
+    """Return the delay according to the waiting times of servers and workers."""
     if found.role == "worker":
         waited: dict[int, float] = {}
         for _, server in run.servers:
@@ -225,8 +225,8 @@ def _awaited_members(run: ServerRun, found: AppliedFault) -> str:
     return ""
 
 
-#: A trial meets, connects and sums, which takes a few seconds beyond the import of torch; one that hangs is known to
-#: after as much again. Where the run itself took longer until its hang was known, a trial gets that time and a margin.
+#: A trial meets, connects and sums, which takes a few seconds after torch is imported; a hanging trial is recognized
+#: after as long again. If the run itself took longer to be recognized as hung, a trial gets that time and a margin.
 TRIAL_S = 25.0
 _MARGIN_S = 10.0
 #: Steps of a trial for a run that hung before its first one.
@@ -242,7 +242,7 @@ def _group_name(job: Job, nodes: Group) -> str:
 
 
 def suspects_of(run: SmokeRun) -> tuple[str, ...] | None:
-    """The nodes of uncertain culprits (empty if there are none), or None if no trial is needed.
+    """Return the nodes of uncertain culprits (empty if there are none), or None if no trial is needed.
 
     A rank that died, was stopped or never started is certain; one that waits may wait because of its link to another.
     """
@@ -256,7 +256,7 @@ def suspects_of(run: SmokeRun) -> tuple[str, ...] | None:
 
 
 def plan_trials(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    """The next groups to try after a hang that the ranks do not explain."""
+    """Yield the next groups to try after a hang that the ranks do not explain."""
     run = run_of(job, facts)
     suspects = suspects_of(run)
     if suspects is None or nodes_share_machine(fleet):
@@ -283,12 +283,12 @@ def plan_trials(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 
 
 def _lasted_s(run: SmokeRun) -> float:
-    """How long the run lasted until its hang was known, in seconds."""
+    """Return how long the run lasted until its hang was known, in seconds."""
     return decision_time(run.events, run.records) - min(record.started_s for record in run.records)
 
 
 def _extent(run: SmokeRun) -> dict[str, object]:
-    """How far a trial goes: beyond the phase in which the run hung, since a shorter one shows nothing about that."""
+    """Return how far a trial goes: beyond the phase of the hang, because a shorter trial shows nothing about it."""
     phase = run.culprit.phase if run.culprit is not None else ""
     if rank_events.position(phase) >= rank_events.position(rank_events.EXACT):
         return {"steps": run.records[0].request.params.get("steps", STEPS)}
@@ -297,7 +297,7 @@ def _extent(run: SmokeRun) -> dict[str, object]:
 
 
 def trials(job: Job, facts: Facts) -> dict[frozenset[str], bool | None]:
-    """The result of each tried group: passed, hung, or unknown if it did not start or did not end."""
+    """Return the result of each tried group: passed, hung, or unknown if it did not start or did not end."""
     groups: dict[str, tuple[set[str], list[bool | None]]] = {}
     for seen in facts.each(run_rank):
         if seen.asked.group.startswith(_prefix(job)):
@@ -312,13 +312,13 @@ def trials(job: Job, facts: Facts) -> dict[frozenset[str], bool | None]:
 
 
 def _failed_or_unknown(facts: Facts, group: str) -> bool | None:
-    """False for a trial that hung or failed; None for one that was cut off before anything showed that."""
+    """Return False for a trial that hung or failed; None for one that was cut off before that was clear."""
     culprit = group_run_of(facts, group).culprit
     return None if culprit is None or culprit.kind == UNFINISHED else False
 
 
 def answer_of(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Answer | None:
-    """The conclusion of the trials; None if none were needed."""
+    """Return the conclusion of the trials; None if none were needed."""
     suspects = suspects_of(run)
     if suspects is None:
         return None
@@ -334,7 +334,7 @@ def answer_of(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Answer | N
 
 
 def describe(found: Answer) -> str:
-    """The conclusion as the end of a sentence about the run."""
+    """Return the conclusion as the end of a sentence about the run."""
     names = " and ".join(found.nodes) if len(found.nodes) == 2 else fold(found.nodes)
     count = f"{found.trials} smaller {'group' if found.trials == 1 else 'groups'} tried"
     if found.kind == "nodes":
@@ -357,15 +357,15 @@ def describe(found: Answer) -> str:
         parts += [f"{fold(found.sound)} completed one"] if found.sound else []
         text = f"{count}: {', '.join(parts)}" if parts else "no trial of a smaller group ended"
     notes = [
-        f"{what}: {fold([_together(group) for group in groups], 4)}"
+        f"{what}: {fold([_group_text(group) for group in groups], 4)}"
         for what, groups in (("not finished", found.unfinished), ("not tried", found.untried))
         if groups
     ]
     return "; ".join((text, *notes))
 
 
-def _together(group: Group) -> str:
-    """`node1 with node2`; a larger group as a range."""
+def _group_text(group: Group) -> str:
+    """Return `node1 with node2`; a larger group as a range."""
     return " with ".join(group) if len(group) == 2 else fold(group)
 
 
@@ -422,8 +422,8 @@ def rank_did_not_finish(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     if differing:
         yield _blocked_by_difference(run, run.culprit, differing)
         return
-    yield _named(run, run.culprit, found)
-    undecided = _undecided(run, run.culprit, found)
+    yield _culprit_finding(run, run.culprit, found)
+    undecided = _undecided_nodes(run, run.culprit, found)
     if undecided:
         text = (
             "no group completed the smoke run with it" if len(undecided) == 1 else "no group completed with any of them"
@@ -432,12 +432,12 @@ def rank_did_not_finish(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
 
 
 def _is_cleared(run: SmokeRun, culprit: Culprit, found: Answer) -> bool:
-    """Whether the named nodes completed trials, nothing hung again, and time ran out before more was tried."""
+    """Return whether the named nodes completed trials, nothing hung again, and time ran out before further trials."""
     return found.kind == "open" and culprit.rank is not None and not found.hanging and set(run.nodes) <= {*found.sound}
 
 
 def _blocked_by_difference(run: SmokeRun, culprit: Culprit, differing: Mapping[str, Sequence[str]]) -> Verdict:
-    """Ranks that speak different protocols: the one that hangs or crashes first is not the one with the fault."""
+    """Return the verdict on ranks that use different protocols: the first to hang or crash need not have the fault."""
     names, nodes = fold(differing), tuple(dict.fromkeys(node for found in differing.values() for node in found))
     where = (
         f"on {fold(nodes)}" if len(nodes) < len({record.request.node for record in run.records}) else "between nodes"
@@ -448,13 +448,13 @@ def _blocked_by_difference(run: SmokeRun, culprit: Culprit, differing: Mapping[s
         at=Evidence(FACT, observed(culprit), "every rank completes", node=culprit.node, at_s=culprit.since_s),
         also=(*details(run, culprit, FACT), *run.claims),
         nodes=nodes,
-        remedy=f"Give {names} the same value on every node first, and run it again.",
+        remedy=f"Give {names} the same value on every node, then run again.",
         waits_at=_WAITS_AT.get(culprit.kind, ""),
     )
 
 
-def _undecided(run: SmokeRun, culprit: Culprit, found: Answer | None) -> tuple[str, ...]:
-    """The nodes of a hang that is not explained, beside those named, that completed nothing."""
+def _undecided_nodes(run: SmokeRun, culprit: Culprit, found: Answer | None) -> tuple[str, ...]:
+    """Return the unnamed nodes of an unexplained hang that completed nothing."""
     if found is None or culprit.kind != "stuck" or found.kind in ("nodes", "between"):
         return ()
     every = dict.fromkeys(record.request.node for record in run.records)
@@ -462,7 +462,7 @@ def _undecided(run: SmokeRun, culprit: Culprit, found: Answer | None) -> tuple[s
 
 
 def _nodes(run: SmokeRun, found: Answer | None) -> tuple[str, ...]:
-    """The nodes to name: those that the trials lead to, else those that the run does."""
+    """Return the nodes to name: those found by the trials, else those found by the run."""
     if found is not None and found.kind in ("nodes", "between", "group", "whole"):
         return found.nodes
     if found is None or found.kind != "open":
@@ -493,7 +493,7 @@ _REMEDIES = {
 _WAITS_AT = {"missing": "rendezvous", "stopped": "collective", "stuck": "collective", "lost-node": "collective"}
 
 
-def _named(run: SmokeRun, culprit: Culprit, found: Answer | None) -> Verdict:
+def _culprit_finding(run: SmokeRun, culprit: Culprit, found: Answer | None) -> Verdict:
     tried = f"; {describe(found)}" if found is not None else ""
     remedy = _REMEDIES.get(culprit.kind, "Check {node}.").format(node=culprit.node)
     if culprit.kind == "dead":

@@ -91,7 +91,7 @@ def gpu_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Example: GPU 3 of node-b reaches 310 TFLOP/s in bf16, and an H100 at least 494; its power is capped at 350 W of 700.
 
-    Fix: compare clocks, power limit and cooling with the message, and reset what differs from the card's own.
+    Fix: compare clocks, power limit and cooling with the message, and reset settings that differ from the card's own.
 
     Known limits: a test of a second, and floors far below the peak: ten per cent less is found by comparison with other
     ranks (SMK005). An unlisted card, and one that others used meanwhile, is unknown.
@@ -121,7 +121,7 @@ def gpu_copies_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 def gpus_of(job: Job, facts: Facts) -> list[RankGpu]:
-    """The measured GPUs of all ranks; none in recordings of older versions, with paddle, and on processors."""
+    """Return the measured GPUs of all ranks; none in recordings of older versions, with paddle, and on processors."""
     measured = [
         (node, report, report.gpu)
         for node, report in run_of(job, facts).reports
@@ -137,7 +137,7 @@ def gpus_of(job: Job, facts: Facts) -> list[RankGpu]:
 
 
 def _card(node: str, gpu: GpuReport) -> str:
-    """The card, by its unique name, else by its address on the node; empty if both are unknown."""
+    """Return the card, by its unique name, else by its address on the node; empty if both are unknown."""
     return gpu.state.uuid or (f"{node} {gpu.pci}" if gpu.pci else "")
 
 
@@ -191,7 +191,8 @@ def _judge(
             else:
                 short.setdefault(gpu.model, []).extend(below)
         elif missing or not floors:
-            reason = "; ".join(f"{_named(what)}: {note}" for what, note in missing.items()) or "nothing was measured"
+            notes = [f"{_product_name(what)}: {note}" for what, note in missing.items()]
+            reason = "; ".join(notes) or "nothing was measured"
             unknowns.setdefault(reason, []).append(item.label)
         else:
             good.append(item)
@@ -204,7 +205,7 @@ def _judge(
 
 
 def _excuse(item: RankGpu, below: Sequence[Shortfall]) -> str:
-    """Why figures below the floor say nothing about the card; empty if they do."""
+    """Return why figures below the floor do not blame the card; empty if they do."""
     gpu = item.gpu
     figures = _listed([entry.speed for entry in below])
     if item.sharing > 1:
@@ -254,7 +255,8 @@ def _evidence(entry: Shortfall) -> Evidence:
     gpu = entry.at.gpu
     return Evidence(
         FACT,
-        f"{entry.at.label} ({gpu.state.uuid or gpu.model}): {_named(entry.speed.what)} {_figure(entry.speed)}, median "
+        f"{entry.at.label} ({gpu.state.uuid or gpu.model}): {_product_name(entry.speed.what)} {_figure(entry.speed)}, "
+        f"median "
         f"{entry.speed.median:.4g}, {entry.speed.runs} runs of size {entry.speed.size}; {_state(gpu.state)}",
         f">= {entry.floor.least:.4g} of {entry.floor.peak:.4g} {_unit(entry.speed.what)} ({entry.floor.source})",
         _COMMAND,
@@ -263,7 +265,7 @@ def _evidence(entry: Shortfall) -> Evidence:
 
 
 def _cause(entry: Shortfall) -> tuple[str, str]:
-    """What explains the figure, by NVML's values during the measurement, and what to do."""
+    """Return the explanation of the figure from NVML's values during the measurement, and the remedy."""
     node, state = entry.at.node, entry.at.gpu.state
     if entry.speed.what in (TO_DEVICE, TO_HOST):
         return _link_cause(node, state)
@@ -345,12 +347,12 @@ def _unit(what: str) -> str:
     return _UNITS.get(what, "TFLOP/s")
 
 
-def _named(what: str) -> str:
+def _product_name(what: str) -> str:
     return _NAMES.get(what, f"products in {what}")
 
 
 def _figure(speed: Speed) -> str:
-    return f"{speed.best:.4g} {_unit(speed.what)} in {_named(speed.what)}"
+    return f"{speed.best:.4g} {_unit(speed.what)} in {_product_name(speed.what)}"
 
 
 def _listed(speeds: Sequence[Speed]) -> str:
@@ -358,7 +360,7 @@ def _listed(speeds: Sequence[Speed]) -> str:
 
 
 def _ranges(devices: Sequence[RankGpu], kinds: Sequence[str]) -> str:
-    """The lowest and the highest figure of each kind."""
+    """Return the lowest and the highest figure of each kind."""
     parts = []
     for what in kinds:
         seen = [speed.best for item in devices for speed in item.gpu.speeds if speed.what == what]
@@ -395,7 +397,7 @@ def gpu_wrong(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     for item in devices:
         exact = item.gpu.exact
         if exact.wrong:
-            yield _wrong(item, exact.wrong)
+            yield _wrong_product_finding(item, exact.wrong)
         elif exact.notes or not exact.turns:
             reason = "; ".join(f"{name}: {note}" for name, note in exact.notes.items())
             open_reasons.setdefault(reason or item.gpu.skipped or "nothing was computed", []).append(item.label)
@@ -408,7 +410,7 @@ def gpu_wrong(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield passed(f"exact products of {len(good)} {'GPU' if len(good) == 1 else 'GPUs'}: {count} elements compared")
 
 
-def _wrong(item: RankGpu, wrong: Sequence[WrongProduct]) -> Verdict:
+def _wrong_product_finding(item: RankGpu, wrong: Sequence[WrongProduct]) -> Verdict:
     first = wrong[0]
     turns = item.gpu.exact.turns.get(first.precision, 0)
     others = list(dict.fromkeys(entry.precision for entry in wrong if entry.precision != first.precision))

@@ -75,7 +75,7 @@ class PipelinePlan:
 
 
 def pipeline_plan(job: Job, world_size: int) -> PipelinePlan:
-    """The pipeline of the launch with the most stages, if the ranks divide into that many stages."""
+    """Return the pipeline of the launch with the most stages, if the ranks divide into that many stages."""
     stages, at = max(((known_int(job, "pipeline_parallel_size", s) or 1, -i) for i, s in enumerate(scopes(job))))
     if stages < 2:
         return PipelinePlan(reason="the job has no pipeline of known size")
@@ -139,12 +139,12 @@ class Plan:
 
 
 def is_parameter_server(job: Job) -> bool:
-    """Whether any launch of the job starts parameter servers."""
+    """Return whether any launch of the job starts parameter servers."""
     return any(job.value("ps_mode", scope) == Known(True) for scope in scopes(job))
 
 
 def not_planned(job: Job, fleet: Fleet) -> str:
-    """Why no collective smoke run is possible for this job; empty if one is."""
+    """Return why no collective smoke run is possible for this job; empty if one is."""
     if is_parameter_server(job):
         return "the job runs parameter servers, which have a separate run"
     if not fleet.nodes:
@@ -153,7 +153,7 @@ def not_planned(job: Job, fleet: Fleet) -> str:
 
 
 def plan_of(job: Job, fleet: Fleet, facts: Facts) -> Plan:
-    """The number of ranks on each node, their rendezvous, and the claims for both."""
+    """Return the number of ranks on each node, their rendezvous, and the claims for both."""
     ranks, reason, claims = ranks_per_node(job, fleet, facts)
     meeting = _meeting_point(job, fleet, facts)
     sharding = sharding_claims(job)
@@ -166,7 +166,7 @@ def plan_of(job: Job, fleet: Fleet, facts: Facts) -> Plan:
 
 @requests_for(run_rank)
 def plan_smoke(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    """One request per rank, in one group, on every node of the job: a smaller world would be a different job."""
+    """Make one request per rank, in one group, on every node of the job: a smaller world would be a different job."""
     if not_planned(job, fleet):
         return
     plan = plan_of(job, fleet, facts)
@@ -190,7 +190,7 @@ def ranks_of(
     more: Mapping[str, object],
     deadline_s: float = DEADLINE_S,
 ) -> Iterator[Request]:
-    """The requests for the ranks of one group on these nodes."""
+    """Yield the requests for the ranks of one group on these nodes."""
     world_size = plan.ranks_per_node * len(nodes)
     framework = framework_of(job, fleet, facts).name
     together = nodes_share_machine(fleet)
@@ -230,7 +230,7 @@ def ranks_of(
 
 
 def _meeting_point(job: Job, fleet: Fleet, facts: Facts) -> MeetingPoint:
-    """The job's own endpoint if its files name it; else the node of rank 0 and the default port."""
+    """Return the job's own endpoint if its files name it; else the node of rank 0 and the default port."""
     master = fleet.nodes[0]
     endpoint = _endpoint(job)
     claims = endpoint.claims if endpoint is not None else ()
@@ -253,7 +253,7 @@ def _meeting_point(job: Job, fleet: Fleet, facts: Facts) -> MeetingPoint:
 
 
 def _port(job: Job, fleet: Fleet, facts: Facts, endpoint: Endpoint | None) -> tuple[int, str, bool]:
-    """The port that the files name; else a free one if all nodes are one machine; else the default."""
+    """Return the port that the files name; else a free one if all nodes are one machine; else the default."""
     given = endpoint.port if endpoint is not None else 0
     named = endpoint is not None and endpoint.named
     free = free_ports_of(job, fleet, facts) if not (given and named) else ()
@@ -268,8 +268,8 @@ def _endpoint(job: Job) -> Endpoint | None:
 
 
 def _interface(job: Job, node: Node, facts: Facts, backend: Backend) -> tuple[str, bool]:
-    """The interface for a rank on `node` if the job's filters do not apply to the smoke run's backend, and whether a
-    filter of the job selects it.
+    """Return the interface for a rank on `node` if the job's filters do not apply to the smoke run's backend, and
+    whether a filter of the job selects it.
 
     The filters of an NCCL job do not apply to Gloo where that replaces it. A job without a filter gets none for its own
     backend, and NCCL is never given one that no filter selects, so that their real behaviour is tested.
@@ -315,7 +315,7 @@ class GroupRun:
 
 
 def group_run_of(facts: Facts, group: str) -> GroupRun:
-    """The recorded run of this group, and its culprit if it failed."""
+    """Return the recorded run of this group, and its culprit if it failed."""
     records = tuple(facts.records_of(group=group))
     keys = {record.request.key for record in records}
     events = tuple(event for event in facts.events() if event.request_key in keys)
@@ -332,13 +332,13 @@ def group_run_of(facts: Facts, group: str) -> GroupRun:
 
 
 def observed(culprit: Culprit) -> str:
-    """The observed state of the culprit, in a few words."""
+    """Return the observed state of the culprit, in a few words."""
     phase = f"after phase {culprit.phase}" if culprit.phase else "before its first phase"
     return f"{culprit.kind} {phase}, during {culprit.doing}" if culprit.doing else f"{culprit.kind} {phase}"
 
 
 def details(run: GroupRun, culprit: Culprit, fact: str) -> Iterator[Evidence]:
-    """The stack of the culprit, else its last output; without a culprit, the stack of the first member."""
+    """Yield the culprit's stack, else its last output. Without a culprit, yield the first member's stack."""
     wanted = culprit.rank if culprit.rank is not None else min(member.rank for member in run.members)
     view = build_views(run.members, run.events, run.records, began_s=0.0)[wanted]
     if view.stacks.strip():
@@ -357,7 +357,7 @@ _KILLED = (-9, 137)
 
 
 def remedy_for_dead(run: GroupRun, culprit: Culprit) -> str:
-    """What to do about a process that ended by itself; only SIGKILL points to a lack of memory."""
+    """Return the remedy for a process that ended by itself; only SIGKILL points to a lack of memory."""
     ended = next((record.unavailable for record in run.records if record.request.key == culprit.key), None)
     if ended is not None and ended.exit_code in _KILLED:
         return (
@@ -372,7 +372,7 @@ def remedy_for_dead(run: GroupRun, culprit: Culprit) -> str:
 
 
 def stack_of(text: str) -> str:
-    """The innermost frames of the member's own thread, innermost first, from faulthandler's dump of all threads."""
+    """Return the innermost frames of the member's own thread, innermost first, from faulthandler's dump."""
     frames = frames_of(text)
     if not frames:
         return " | ".join(line.strip() for line in text.splitlines()[:_LAST_LINES] if line.strip())
@@ -395,12 +395,12 @@ class SmokeRun(GroupRun):
 
     @property
     def complete(self) -> bool:
-        """Whether every rank completed."""
+        """Return whether every rank completed."""
         return bool(self.seen) and len(self.reports) == len(self.seen)
 
 
 def run_of(job: Job, facts: Facts) -> SmokeRun:
-    """The smoke run of `job`, and its culprit if it failed."""
+    """Return the smoke run of `job`, and its culprit if it failed."""
     group = f"smoke {job.name}"
     seen = tuple(s for s in facts.each(run_rank) if s.asked.group == group)
     run = group_run_of(facts, group)
@@ -408,7 +408,7 @@ def run_of(job: Job, facts: Facts) -> SmokeRun:
 
 
 def missing_run(job: Job, fleet: Fleet, run: SmokeRun) -> Verdict | None:
-    """The verdict if there was no smoke run, else None."""
+    """Return the verdict if there was no smoke run, else None."""
     reason = not_planned(job, fleet)
     if reason:
         return not_applicable("smoke run", reason)
@@ -420,7 +420,7 @@ def missing_run(job: Job, fleet: Fleet, run: SmokeRun) -> Verdict | None:
 
 
 def none_started(subject: str, kind: str, run: GroupRun) -> Verdict | None:
-    """The verdict if no process of a run could start, else None; `kind` is `rank` or `process`."""
+    """Return the verdict if no process of a run could start, else None; `kind` is `rank` or `process`."""
     kinds = {r.unavailable.kind if r.unavailable is not None else "" for r in run.records}
     if not kinds <= {"context", "missing"}:
         return None
@@ -431,7 +431,7 @@ def none_started(subject: str, kind: str, run: GroupRun) -> Verdict | None:
 
 
 def obstacles(run: GroupRun) -> dict[str, str]:
-    """The nodes on which a rank cannot use the requested backend, with its reason."""
+    """Return the nodes on which a rank cannot use the requested backend, with its reason."""
     nodes = {record.request.key: record.request.node for record in run.records}
     return {
         nodes[event.request_key]: str(event.data.get("error", ""))
@@ -441,7 +441,7 @@ def obstacles(run: GroupRun) -> dict[str, str]:
 
 
 def incomplete(job: Job, fleet: Fleet, run: SmokeRun) -> Verdict | None:
-    """The verdict of result checks if some ranks have no result, else None."""
+    """Return the verdict of result checks if some ranks have no result, else None."""
     early = missing_run(job, fleet, run)
     if early is not None and not early.required:
         return early
@@ -451,7 +451,7 @@ def incomplete(job: Job, fleet: Fleet, run: SmokeRun) -> Verdict | None:
 
 
 def complete_run(job: Job, fleet: Fleet, facts: Facts) -> Generator[Verdict, None, SmokeRun | None]:
-    """The run of the job if ranks have results; otherwise yields why there are none, and returns None.
+    """Return the run of the job if ranks have results; otherwise yield why there are none, and return None.
 
     run = yield from complete_run(job, fleet, facts)
     if run is None:
@@ -466,10 +466,10 @@ def complete_run(job: Job, fleet: Fleet, facts: Facts) -> Generator[Verdict, Non
 
 
 def count(ranks: int) -> str:
-    """`1 rank` or `4 ranks`."""
+    """Return `1 rank` or `4 ranks`."""
     return "1 rank" if ranks == 1 else f"{ranks} ranks"
 
 
 def numbered(ranks: Sequence[int]) -> str:
-    """`rank 3` or `ranks 3, 4`."""
+    """Return `rank 3` or `ranks 3, 4`."""
     return ("rank " if len(ranks) == 1 else "ranks ") + fold([str(rank) for rank in ranks])

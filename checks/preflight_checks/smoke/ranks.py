@@ -48,7 +48,7 @@ class AppliedFault:
 def with_injected_fault(
     requests: Sequence[Request], fault: InjectedFault | None, roles: Sequence[str]
 ) -> Iterator[Request]:
-    """The requests of a run, with the fault injected into the one that it targets.
+    """Yield the requests of a run, with the fault injected into its target.
 
     Args:
         roles: the kind of process that each request starts.
@@ -68,7 +68,7 @@ def with_injected_fault(
 
 
 def _target_index(fault: InjectedFault, roles: Sequence[str]) -> int | None:
-    """The index of the request that the fault targets; None if there is none."""
+    """Return the index of the request that the fault targets; None if there is none."""
     role = fault.role or next((role for role in _DEFAULT_TARGETS if role in roles), "")
     places = [place for place, here in enumerate(roles) if here == role]
     index = len(places) - 1 if fault.index is None else fault.index
@@ -76,7 +76,7 @@ def _target_index(fault: InjectedFault, roles: Sequence[str]) -> int | None:
 
 
 def applied_fault(fleet: Fleet, facts: Facts) -> AppliedFault | None:
-    """The injected fault as recorded; None if there was none, or no target."""
+    """Return the injected fault as recorded; None if there was none, or no target."""
     fault = fleet.smoke_options.injected_fault
     if fault is None:
         return None
@@ -96,9 +96,9 @@ def _reports(event: EventRecord, key: str) -> bool:
 
 
 def may_fail_by_injection(*kinds: str) -> Callable[[Judge], Judge]:
-    """Decorator of a check: findings that an injected fault of these kinds causes are expected, and become information.
+    """Decorate a check so that findings caused by an injected fault of these kinds become information.
 
-    With `kill`, `stop` and `delay`, only findings about the target's node.
+    With `kill`, `stop` and `delay`, only findings about the target's node do.
     """
 
     def decorate(judge: Judge) -> Judge:
@@ -132,7 +132,7 @@ _SHARDING_STAGE = 3
 
 
 def ranks_per_node(job: Job, fleet: Fleet, facts: Facts) -> tuple[int, str, tuple[Claim, ...]]:
-    """The number of ranks that the job starts, limited by the GPUs of every node (for Gloo jobs, by the cores).
+    """Return the number of ranks that the job starts, limited by the GPUs of every node (for Gloo jobs, by the cores).
 
     Returns the number, the reason, and the claims that state it. Without GPUs, a GPU job trains with one rank per
     node: more would only take turns.
@@ -149,10 +149,10 @@ def ranks_per_node(job: Job, fleet: Fleet, facts: Facts) -> tuple[int, str, tupl
         return wanted, f"{wanted} ranks per node, as the job starts them" if least else "one rank per node", claims
     if backends(job)[0] != {"gloo"}:
         return 1, "one rank per node, because at least one node has no usable GPU", claims
-    return _on_processors(fleet, facts, wanted, claims)
+    return _ranks_on_processors(fleet, facts, wanted, claims)
 
 
-def _on_processors(
+def _ranks_on_processors(
     fleet: Fleet, facts: Facts, wanted: int, claims: tuple[Claim, ...]
 ) -> tuple[int, str, tuple[Claim, ...]]:
     cores = _min_cores(fleet, facts)
@@ -166,7 +166,7 @@ def _on_processors(
 
 
 def _min_cores(fleet: Fleet, facts: Facts) -> int | None:
-    """The usable cores of the node with the fewest; nodes on one machine share its cores."""
+    """Return the usable cores of the node with the fewest; nodes on one machine share its cores."""
     seen = [facts.of(limits, node.name) for node in fleet.nodes]
     known = [usable_cores(fact.value) for fact in seen if isinstance(fact, Observed)]
     cores = [int(count) for count in known if count]
@@ -176,8 +176,10 @@ def _min_cores(fleet: Fleet, facts: Facts) -> int | None:
 
 
 def gpus_on(facts: Facts, node: str) -> int:
-    """GPUs that the ranks' framework can use on `node`: working ones, if torch, or paddle without torch, was built for
-    them: with CUDA for NVIDIA's, with ROCm for AMD's.
+    """Return the number of GPUs on `node` that the ranks' framework can use.
+
+    These are working GPUs, if torch, or paddle without torch, was built for them: with CUDA for NVIDIA's, with ROCm for
+    AMD's.
     """
     seen, installed = facts.of(gpus, node), facts.of(packages, node)
     if not isinstance(seen, Observed) or not isinstance(installed, Observed):
@@ -189,7 +191,7 @@ def gpus_on(facts: Facts, node: str) -> int:
 
 
 def sharding_claims(job: Job) -> tuple[Claim, ...]:
-    """The claims that shard the parameters over ranks (FSDP, ZeRO-3); empty if there are none."""
+    """Return the claims that shard the parameters over ranks (FSDP, ZeRO-3); empty if there are none."""
     found: list[Claim] = []
     for scope in scopes(job):
         stage = known_int(job, "zero_stage", scope)
@@ -217,8 +219,8 @@ class Backend:
     Args:
         name: `nccl`, `gloo`, or `auto`: the ranks agree on one, because the facts about their GPUs are missing.
         why: the reason, for display.
-        claims: the claims that ask for a backend or for GPUs; empty if nothing does.
-        untested: why this backend is not the one that the job asks for; empty if it is.
+        claims: the claims that request a backend or GPUs; empty if there are none.
+        untested: why this backend is not the one that the job requests; empty if it is.
         by_option: whether the user chose it, by `--smoke-backend`.
     """
 
@@ -230,15 +232,15 @@ class Backend:
 
 
 def backend_of(job: Job, fleet: Fleet, facts: Facts, ranks: int) -> Backend:
-    """The backend of all ranks: as set by the user, else as the job asks, else what every node has GPUs for.
+    """Return the backend of all ranks: the user's choice, else the job's, else the one that every node has GPUs for.
 
     Args:
-        ranks: the number of ranks on each node.
+        ranks: the number of ranks per node.
     """
     asked, claims = asked_backend(job)
     chosen = fleet.smoke_options.backend
     if chosen:
-        untested = f"the job asks for {title(asked)}, which was not tested" if asked and asked != chosen else ""
+        untested = f"the job requests {title(asked)}, which was not tested" if asked and asked != chosen else ""
         return Backend(chosen, f"{title(chosen)} as set by --smoke-backend", claims, untested, by_option=True)
     unknown = [node.name for node in fleet.nodes if not _are_known(facts, node.name)]
     usable = {node.name: gpus_on(facts, node.name) for node in fleet.nodes}
@@ -246,12 +248,12 @@ def backend_of(job: Job, fleet: Fleet, facts: Facts, ranks: int) -> Backend:
         ranks *= len(fleet.nodes)
     if asked == NCCL and nodes_share_machine(fleet) and 0 < min(usable.values(), default=0) < ranks:
         untested = (
-            "the job asks for NCCL, which was not tested: all nodes are this machine, which has "
+            "the job requests NCCL, which was not tested: all nodes are this machine, which has "
             f"{min(usable.values())} usable GPUs for {ranks} ranks"
         )
         return Backend(GLOO, "Gloo, because all nodes are this machine", claims, untested)
     if asked:
-        return Backend(asked, f"{title(asked)} as the job asks", claims)
+        return Backend(asked, f"{title(asked)} as the job requests", claims)
     if unknown:
         return Backend(AUTO, f"NCCL if every rank has a GPU, which is not known of {fold(unknown)}", claims)
     short = [node for node, count in usable.items() if count < ranks]
@@ -270,7 +272,7 @@ def backend_of(job: Job, fleet: Fleet, facts: Facts, ranks: int) -> Backend:
 
 
 def nodes_without_gpus(fleet: Fleet, facts: Facts) -> Iterator[str]:
-    """The nodes on which facts show that the ranks' framework can use no GPU."""
+    """Yield the nodes on which facts show that the ranks' framework can use no GPU."""
     for node in fleet.nodes:
         if _are_known(facts, node.name) and not gpus_on(facts, node.name):
             yield node.name
@@ -281,21 +283,21 @@ def _are_known(facts: Facts, node: str) -> bool:
 
 
 def has(nodes: Sequence[str]) -> str:
-    """`has` or `have`."""
+    """Return `has` or `have`."""
     return "has" if len(nodes) == 1 else "have"
 
 
 def title(name: str) -> str:
-    """`NCCL` or `Gloo`."""
+    """Return `NCCL` or `Gloo`."""
     return {NCCL: "NCCL", GLOO: "Gloo"}.get(name, name)
 
 
 #: Launchers that start ranks of Paddle.
 _LAUNCHERS = ("paddle.distributed.launch", "fleetrun")
-#: Quantities that only scripts of Paddle state.
-_OF_PADDLE = ("fleet_calls", "imports_fluid", "parallel_environment")
-#: Modes that the reference trainer has, and Paddle's servers have not.
-_OWN_MODES = ("ssp",)
+#: Quantities that only Paddle scripts state.
+_PADDLE_QUANTITIES = ("fleet_calls", "imports_fluid", "parallel_environment")
+#: Modes of the reference trainer that Paddle's servers lack.
+_REFERENCE_ONLY_MODES = ("ssp",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,15 +314,15 @@ class Framework:
 
 
 def framework_of(job: Job, fleet: Fleet, facts: Facts) -> Framework:
-    """The framework of all processes: paddle if the job trains with it and any node has it.
+    """Return the framework of all processes: paddle if the job trains with it and any node has it.
 
     On a node without it the process then fails by name, as in the job.
     """
     options = fleet.smoke_options
     if not trains_with_paddle(job):
         return Framework()
-    if options.mode in _OWN_MODES or options.backup:
-        chosen = f"--mode {options.mode}" if options.mode in _OWN_MODES else "--backup"
+    if options.mode in _REFERENCE_ONLY_MODES or options.backup:
+        chosen = f"--mode {options.mode}" if options.mode in _REFERENCE_ONLY_MODES else "--backup"
         return Framework(
             "torch", f"the job trains with Paddle, which has no {chosen}: preflight's own servers ran in torch"
         )
@@ -336,12 +338,12 @@ def framework_of(job: Job, fleet: Fleet, facts: Facts) -> Framework:
 
 
 def trains_with_paddle(job: Job) -> bool:
-    """Whether a launcher, or the script, is Paddle's."""
+    """Return whether a launcher, or the script, is Paddle's."""
     return any(launch.launcher in _LAUNCHERS for launch in job.launches) or any(True for _ in _paddle_claims(job))
 
 
 def _paddle_claims(job: Job) -> Iterator[Claim]:
-    for quantity in _OF_PADDLE:
+    for quantity in _PADDLE_QUANTITIES:
         yield from job.about(quantity)
     yield from (claim for claim in job.about("imported_framework") if "paddle" in claim.alternatives)
     yield from (claim for claim in job.about("ps_mode") if claim.source == "paddle")

@@ -43,7 +43,7 @@ StageReport = tuple[str, int, str, PipelineReport]
 
 @requests_for(run_rank)
 def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    """The requests of the smoke run, if its ranks become stages."""
+    """Yield the requests of the smoke run, if its ranks become stages."""
     if fleet.nodes and not plan_of(job, fleet, facts).pipeline.reason:
         yield from plan_smoke(job, fleet, facts)
 
@@ -66,7 +66,7 @@ def wrong_pipeline_result(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
 
     Known limits: a small linear model; eight microbatches at most. It does not run with Paddle.
     """
-    found = _staged(job, fleet, facts)
+    found = _stage_reports(job, fleet, facts)
     if isinstance(found, Verdict):
         yield found
         return
@@ -117,7 +117,7 @@ def pipeline_stage_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     Known limits: all stages have equal work here; an uneven split of the job's own layers is not detected. If ranks
     wait for a processor that others use, it is inconclusive. A bubble above the formula is only reported.
     """
-    found = _staged(job, fleet, facts)
+    found = _stage_reports(job, fleet, facts)
     if isinstance(found, Verdict):
         yield found
         return
@@ -163,8 +163,8 @@ def pipeline_stage_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     )
 
 
-def _staged(job: Job, fleet: Fleet, facts: Facts) -> list[StageReport] | Verdict:
-    """The report of each stage, by rank; or why there is nothing to judge."""
+def _stage_reports(job: Job, fleet: Fleet, facts: Facts) -> list[StageReport] | Verdict:
+    """Return the report of each stage, by rank; or why there is nothing to judge."""
     run = run_of(job, facts)
     planned = plan_of(job, fleet, facts).pipeline if fleet.nodes else None
     if planned is None or planned.reason:
@@ -181,7 +181,7 @@ def _staged(job: Job, fleet: Fleet, facts: Facts) -> list[StageReport] | Verdict
 
 
 def _slowest(stages: list[StageReport]) -> tuple[int, float] | None:
-    """The slow stage and the median of the others; None if no stage is slow."""
+    """Return the slow stage and the median of the others; None if no stage is slow."""
     times = stages[0][3].stage_s
     stage = times.index(max(times))
     others = statistics.median(time for index, time in enumerate(times) if index != stage)
@@ -198,7 +198,7 @@ def _sender_text(fault: StageFault, nodes: dict[int, str]) -> str:
 
 
 def _path(node: str, fault: StageFault, nodes: dict[int, str]) -> tuple[str, ...]:
-    """The nodes on which, or between which, a fault is."""
+    """Return the nodes on which, or between which, a fault is."""
     return (nodes[fault.sender], node) if fault.sender in nodes else (node,)
 
 
@@ -264,7 +264,7 @@ def wrong_collective_result(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun)
 
 
 def _suspects(wrong: Sequence[tuple[str, Mismatch]], nodes: dict[int, str]) -> tuple[tuple[str, ...], str]:
-    """The nodes to blame, and what shows it; none if all nodes see the fault and nothing shows where it comes from.
+    """Return the nodes to blame and the reason; none if all nodes see the fault and nothing shows its origin.
 
     The node with the wrong contribution if all mismatches agree on one, then the sender of the wrong parts where ranks
     send to each other directly, else the nodes that see the fault.
@@ -284,11 +284,11 @@ def _suspects(wrong: Sequence[tuple[str, Mismatch]], nodes: dict[int, str]) -> t
         return (nodes[receivers[0]],), f"; the wrong parts of all_to_all all arrived at {numbered(receivers)}"
     if len(seeing) < len(set(nodes.values())) or len(seeing) == 1:
         return seeing, ""
-    return (), "; every node sees wrong results, so that they do not show which node they come from"
+    return (), "; every node sees wrong results, so their origin is unknown"
 
 
 def _sender(mismatch: Mismatch, ranks: int) -> int | None:
-    """The rank that sent the first wrong element; None where the elements of several are combined or passed on."""
+    """Return the rank that sent the first wrong element; None if several ranks' elements are combined or passed on."""
     if not mismatch.operation.startswith("all_to_all") or mismatch.elements % ranks:
         return None
     sender = mismatch.index * ranks // mismatch.elements if mismatch.elements else -1
@@ -296,7 +296,7 @@ def _sender(mismatch: Mismatch, ranks: int) -> int | None:
 
 
 def _contributors(wrong: Sequence[tuple[str, Mismatch]]) -> tuple[int, ...]:
-    """The ranks whose contribution is lost or counted twice."""
+    """Return the ranks whose contribution is lost or counted twice."""
     # At most ten digits, because the report of a rank is not trusted.
     found = (int(rank) for _, mismatch in wrong for rank in mismatch.contributions if _RANK.fullmatch(rank))
     return tuple(dict.fromkeys(found))
@@ -338,7 +338,7 @@ def ranks_disagree(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Itera
 
 
 def _digests(run: SmokeRun) -> dict[int, str]:
-    """The digest of each rank's weights: its own report, or that of a peer if it has none."""
+    """Return the digest of each rank's weights: its own report, or that of a peer if it has none."""
     found: dict[int, str] = {}
     for _, report in run.reports:
         if len(report.digests) == 1:
@@ -364,7 +364,7 @@ def _training_faults(run: SmokeRun, processors: Mapping[str, str]) -> Iterator[V
 def _disagreement(
     run: SmokeRun, owners: Mapping[int, str], digests: Mapping[int, str], processors: Mapping[str, str]
 ) -> Iterator[Verdict]:
-    """The verdict on different weights: a node differs only from a majority, and may differ only by rounding."""
+    """Yield the verdict on different weights: a node differs only from a majority, and rounding may be the cause."""
     trainer = run.reports[0][1].trainer
     common, most = Counter(digests.values()).most_common(1)[0]
     has_majority = 2 * most > len(digests)
@@ -412,7 +412,7 @@ def _disagreement(
 
 
 def _kinds(run: SmokeRun, processors: Mapping[str, str]) -> str:
-    """What the ranks compute with, if it is not the same everywhere: `AVX2 on node0, DEFAULT on node1`; else empty."""
+    """Return the instruction sets of the ranks if they differ: `AVX2 on node0, DEFAULT on node1`; else empty."""
     for kind_of in (
         lambda node, report: report.cpu_capability,
         lambda node, report: report.device,
@@ -445,7 +445,7 @@ def _rank_faults(node: str, report: RankReport) -> Iterator[Verdict]:
 
 
 def _difference_to_one_process(run: SmokeRun) -> Iterator[Verdict]:
-    """The verdict on weights that all ranks share, and one process does not get: it shows no node."""
+    """Yield the verdict if all ranks share weights that differ from one process's; it does not blame a node."""
     different = [
         (node, report, difference)
         for node, report in run.reports

@@ -51,7 +51,7 @@ _REMEDIES = {
     "stuck": "Read the stack of {name} in the evidence: it shows what the process waits for.",
     "lost-node": "Check whether {node} is still running and reachable.",
 }
-#: What to do if all processes hang together, or several lost their connections, and none is named.
+#: The remedy if all processes hang together, or several lost their connections, and none is named.
 _REMEDY_FOR_NOBODY = "Check the path between the nodes; the link checks test each pair separately."
 
 
@@ -99,10 +99,10 @@ def server_or_worker_did_not_finish(job: Job, fleet: Fleet, facts: Facts) -> Ite
         yield unknown("parameter-server run", f"blocked by {blocker(run)}: {run.culprit.because}")
     else:
         remedy = _REMEDIES.get(run.culprit.kind, "Check {node}.") if run.culprit.title else _REMEDY_FOR_NOBODY
-        yield _named(run, run.culprit, "all processes complete", remedy)
+        yield _culprit_finding(run, run.culprit, "all processes complete", remedy)
 
 
-def _named(run: ServerRun, culprit: Culprit, expected: str, remedy: str) -> Verdict:
+def _culprit_finding(run: ServerRun, culprit: Culprit, expected: str, remedy: str) -> Verdict:
     waiting = [member for number in culprit.waiting if (member := run.member(number)) is not None]
     because = f"; {names_text(waiting)} could not continue because of it" if waiting and culprit.title else ""
     return failed(
@@ -160,7 +160,7 @@ def server_endpoint_unusable(job: Job, fleet: Fleet, facts: Facts, run: ServerRu
         "Check what holds or filters the port (`ss -ltnp` on {node}, firewall rules between the nodes), and what the "
         "endpoint's name resolves to on each worker."
     )
-    yield _named(run, culprit, "every worker opens every server's port", remedy)
+    yield _culprit_finding(run, culprit, "every worker opens every server's port", remedy)
 
 
 @server_check("SMK023", "servers-and-workers-told-differently", severity=Severity.ERROR)
@@ -184,7 +184,7 @@ def process_settings_differ(job: Job, fleet: Fleet, facts: Facts, run: ServerRun
     culprit = run.culprit
     if culprit is not None and blocker(run) == "SMK023":
         remedy = "Give every process the same lists and counts, and a unique index" + _sources(run, culprit)
-        yield _named(run, culprit, "equal lists and counts, and unique indexes", remedy)
+        yield _culprit_finding(run, culprit, "equal lists and counts, and unique indexes", remedy)
         return
     hellos = {e.request_key for e in run.events if e.data.get("phase") == rank_events.STARTED}
     if len(hellos) == len(run.records):
@@ -194,7 +194,7 @@ def process_settings_differ(job: Job, fleet: Fleet, facts: Facts, run: ServerRun
 
 
 def _sources(run: ServerRun, culprit: Culprit) -> str:
-    """The sources of the inconsistent settings, as the end of a remedy."""
+    """Return the sources of the inconsistent settings, as the end of a remedy."""
     keys = {member.key for member in run.members if member.rank in (culprit.rank, *culprit.also)}
     sources = dict.fromkeys(str(r.request.params.get("source", "")) for r in run.records if r.request.key in keys)
     known = [source.replace("{", "(").replace("}", ")") for source in sources if source]
@@ -203,7 +203,7 @@ def _sources(run: ServerRun, culprit: Culprit) -> str:
 
 @requests_for(*PROBES)
 def plan_with_backup(job: Job, fleet: Fleet, facts: Facts) -> list[Request]:
-    """The requests for servers, workers and the backup worker, if one was requested."""
+    """Return the requests for servers, workers and the backup worker, if one was requested."""
     return list(plan_servers(job, fleet, facts)) if fleet.smoke_options.backup else []
 
 
@@ -247,10 +247,10 @@ def worker_replaced(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         where = ", ".join(node for node, _ in run.unused_backups)
         yield passed(f"{subject} on {where}: not needed, all workers completed")
     for number in sorted(run.replaced):
-        yield _recovery(run, number)
+        yield _recovery_verdict(run, number)
 
 
-def _recovery(run: ServerRun, number: int) -> Verdict:
+def _recovery_verdict(run: ServerRun, number: int) -> Verdict:
     lost, backup = run.member(number), run.replaced[number]
     assert lost is not None
     found = [
@@ -273,7 +273,7 @@ def _recovery(run: ServerRun, number: int) -> Verdict:
 
 
 def _taken_s(run: ServerRun, number: int) -> float:
-    """When the first server reported that a backup worker took over this index."""
+    """Return when the first server reported that a backup worker took over this index."""
     replacements = (event for event in run.events if event.data.get("event") == rank_events.REPLACED)
     return min(event.at_s for event in replacements if event.data.get("worker") == number)
 
@@ -356,7 +356,9 @@ def _wrong_finding(run: ServerRun, wrong: list[tuple[str, str, Mismatch]]) -> Ve
 
 
 def _suspects(run: ServerRun, wrong: list[tuple[str, str, Mismatch]]) -> tuple[str, ...]:
-    """The node of the worker with wrong pushes, if all mismatches agree on one; else the nodes that see the fault."""
+    """Return the node of the worker with wrong pushes, if all mismatches agree on one; else the nodes that see the
+    fault.
+    """
     culprit = {int(worker) for _, _, mismatch in wrong for worker in mismatch.contributions}
     nodes = {report.index: node for node, report in run.workers}
     if len(culprit) == 1 and (worker := next(iter(culprit))) in nodes:
@@ -365,7 +367,7 @@ def _suspects(run: ServerRun, wrong: list[tuple[str, str, Mismatch]]) -> tuple[s
 
 
 def _processes(wrong: list[tuple[str, str, Mismatch]]) -> tuple[str, ...]:
-    """The workers with wrong pushes; without any, the processes that sent or received a wrong tensor."""
+    """Return the workers with wrong pushes; without any, the processes that sent or received a wrong tensor."""
     workers = dict.fromkeys(f"worker {int(worker)}" for _, _, mismatch in wrong for worker in mismatch.contributions)
     others = (name for who, _, mismatch in wrong for name in (who, mismatch.sender) if name)
     return tuple(workers) or tuple(others)
@@ -377,7 +379,7 @@ def _evidence(subject: str, node: str, mismatch: Mismatch) -> Evidence:
 
 
 def _odd_workers(digests: dict[str, tuple[str, str]]) -> tuple[str, str, str, str] | None:
-    """Each worker whose digest differs from the majority: the worker, its node, its digest, and the common one."""
+    """Return each worker whose digest differs from the majority, with its node, its digest and the common one."""
     counts = Counter(digest for _, digest in digests.values())
     if len(counts) < 2:
         return None
@@ -573,7 +575,7 @@ class Load:
 
 
 def loads_of(run: ServerRun) -> tuple[Load, ...]:
-    """The load of each server that completed; empty if the servers reported no bytes."""
+    """Return the load of each server that completed; empty if the servers reported no bytes."""
     moved = [sum(seen.bytes_in + seen.bytes_out for seen in report.seen) for _, report in run.servers]
     held = [report.dense_bytes for _, report in run.servers]
     if not sum(held) or not sum(moved) or uncounted(run):
@@ -644,7 +646,8 @@ _LATE_S, _LATE_FACTOR = 2.0, 5.0
 
 
 def _late_servers(run: ServerRun) -> dict[int, tuple[str, float, float]]:
-    """The server that answers late, if any: its node, the shortest wait of a worker, and the longest for the others.
+    """Return the server that answers late, if any: its node, the shortest wait of a worker, and the longest for the
+    others.
 
     A server makes workers wait for each other, which shows nothing about it.
     """
@@ -664,7 +667,7 @@ def _late_servers(run: ServerRun) -> dict[int, tuple[str, float, float]]:
     return found
 
 
-#: A step is slow that takes this many times as long as the slowest link needs for the bytes of the busiest node.
+#: A step is slow if it takes this many times as long as the slowest link needs for the busiest node's bytes.
 SLOW_FACTOR = 4.0
 
 
@@ -687,7 +690,7 @@ class StepTime:
 
 
 def step_time(run: ServerRun, shape: JobShape) -> StepTime | None:
-    """The time of a step; None if no worker measured any, or there is nothing dense."""
+    """Return the time of a step; None if no worker measured any, or there is nothing dense."""
     dense = sum(report.dense_bytes for _, report in run.servers)
     times = {
         node: statistics.median(push + pull for push, pull in zip(report.push_s[1:], report.pull_s[1:], strict=False))
@@ -769,7 +772,7 @@ def _summary(timed: StepTime, shape: JobShape, servers: int) -> str:
 
 
 def _not_judged(run: ServerRun, fleet: Fleet, facts: Facts) -> str:
-    """Why the time does not reflect the network; empty if it does."""
+    """Return why the time does not reflect the network; empty if it does."""
     if not is_multi_node(fleet):
         return "all processes are on one machine"
     started = Counter(node for node, _ in (*run.servers, *run.workers))
@@ -779,7 +782,9 @@ def _not_judged(run: ServerRun, fleet: Fleet, facts: Facts) -> str:
 
 
 def _bytes_of_a_step(run: ServerRun) -> Mapping[str, int]:
-    """The bytes that each node sends, or receives, in one step: servers for all workers, workers for all servers."""
+    """Return the bytes that each node sends, or receives, in one step: servers for all workers, workers for all
+    servers.
+    """
     found: Counter[str] = Counter()
     whole = sum(report.dense_bytes for _, report in run.servers)
     for node, report in run.servers:

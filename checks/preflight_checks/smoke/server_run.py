@@ -39,7 +39,7 @@ from reference_trainer.ps.worker import worker as run_worker
 ROLES = {"PSERVER": SERVER, "TRAINER": WORKER}
 #: The default port of servers: that of the examples in Paddle's documentation.
 SERVER_PORT = 6170
-#: The same for PaddlePaddle 0.x (paddle/utils/Flags.cpp).
+#: The default port of PaddlePaddle 0.x (paddle/utils/Flags.cpp).
 OLD_SERVER_PORT = 20134
 #: Variables that Paddle's role makers read, newer names first.
 _ROLE = ("TRAINING_ROLE", "PADDLE_TRAINING_ROLE")
@@ -72,23 +72,23 @@ class Process:
 
 
 def processes(job: Job, fleet: Fleet, facts: Facts) -> tuple[Process, ...] | str:
-    """All servers and workers, servers first; a text with the reason if they are unknown."""
+    """Return all servers and workers, servers first; a text with the reason if they are unknown."""
     if not fleet.nodes:
         return "the job has no known nodes"
-    found = _from_node_environments(job, fleet, facts) or _from_lists(job, fleet, facts)
+    found = _environment_processes(job, fleet, facts) or _listed_processes(job, fleet, facts)
     if isinstance(found, str):
         return found
     found = sorted(found, key=lambda process: process.kind != SERVER)
     if is_single_machine(fleet):
-        found = _on_loopback(found, _named(job, facts), free_ports_of(job, fleet, facts))
+        found = _move_to_loopback(found, _port_name_test(job, facts), free_ports_of(job, fleet, facts))
     return tuple(found)
 
 
 # From the environment of each node
 
 
-def _from_node_environments(job: Job, fleet: Fleet, facts: Facts) -> list[Process]:
-    """One process for each node whose own environment sets a role, as in pods."""
+def _environment_processes(job: Job, fleet: Fleet, facts: Facts) -> list[Process]:
+    """Return one process for each node whose own environment sets a role, as in pods."""
     own = set_by_job(job)
     seen = {node: environment.variables for node, environment in bare(facts).items()}
     mine = {
@@ -100,13 +100,13 @@ def _from_node_environments(job: Job, fleet: Fleet, facts: Facts) -> list[Proces
     mode = _claims(job)
     common = {name: str(claims[0].value.value) for name, claims in own.items() if isinstance(claims[0].value, Known)}
     return [
-        _from_node_environment(node, {**common, **mine[node.name]}, job, mode)
+        _environment_process(node, {**common, **mine[node.name]}, job, mode)
         for node in fleet.nodes
         if _first_value(mine[node.name], _ROLE)
     ]
 
 
-def _from_node_environment(node: Node, variables: Mapping[str, str], job: Job, claims: tuple[Claim, ...]) -> Process:
+def _environment_process(node: Node, variables: Mapping[str, str], job: Job, claims: tuple[Claim, ...]) -> Process:
     spelled = _first_value(variables, _ROLE) or ""
     listed = _first_value(variables, _SERVERS)
     endpoints = _split_list(listed) if listed is not None else _first_list(job, "ps_server_endpoints")
@@ -135,22 +135,22 @@ def _number(text: str) -> int | str:
 # From the job's lists, numbers and launch lines
 
 
-def _from_lists(job: Job, fleet: Fleet, facts: Facts) -> list[Process] | str:
-    """One process per list entry, or as many as the numbers state, with correct settings or its launch line's."""
+def _listed_processes(job: Job, fleet: Fleet, facts: Facts) -> list[Process] | str:
+    """Return one process per list entry, or as many as the numbers state, with its launch line's settings if any."""
     lines = list(_lines(job))
     listed, trainers = _servers_of(job), _first_list(job, "ps_worker_endpoints") or _hosts_of_old(job)
     servers = len(listed) or _count(job, "ps_servers") or _lines_of(lines, SERVER)
     workers = len(trainers) or _count(job, "ps_workers") or _lines_of(lines, WORKER)
     if not servers or not workers:
         return f"nothing states how many {'workers' if servers else 'servers'} there are"
-    placed = _placed(job, fleet, facts, (*listed, *trainers))
-    on = [placed[host_of(entry)] for entry in listed] or [_nth(fleet.nodes, i, servers) for i in range(servers)]
+    placed = _nodes_by_host(job, fleet, facts, (*listed, *trainers))
+    on = [placed[host_of(entry)] for entry in listed] or [_block_node(fleet.nodes, i, servers) for i in range(servers)]
     # By address instead of node: nodes on one machine share their address.
     hosts = [address_of(job, node, facts) for node in on]
     endpoints = listed or tuple(f"{host}:{SERVER_PORT + hosts[:i].count(host)}" for i, host in enumerate(hosts))
     free = [node for node in fleet.nodes if node not in on]
     rest = free if len(free) >= workers else fleet.nodes
-    at = [placed[host_of(entry)] for entry in trainers] or [_nth(rest, i, workers) for i in range(workers)]
+    at = [placed[host_of(entry)] for entry in trainers] or [_block_node(rest, i, workers) for i in range(workers)]
     claims = _claims(job)
     found = [
         Process(SERVER, node, SERVER, index, servers, workers, endpoints, endpoints[index], "", claims)
@@ -160,24 +160,24 @@ def _from_lists(job: Job, fleet: Fleet, facts: Facts) -> list[Process] | str:
         Process(WORKER, node, WORKER, index, servers, workers, endpoints, "", "", claims)
         for index, node in enumerate(at)
     ]
-    return _with_launch_lines(job, found, lines)
+    return _add_launch_lines(job, found, lines)
 
 
 def _servers_of(job: Job) -> tuple[str, ...]:
-    """The endpoints of all servers that the files list; missing ports are numbered consecutively."""
+    """Return the endpoints of all servers that the files list; missing ports are numbered consecutively."""
     listed = _first_list(job, "ps_server_endpoints")
     if listed:
-        return _with_ports(listed, SERVER_PORT)
+        return _add_ports(listed, SERVER_PORT)
     port = _count(job, "pserver_port") or OLD_SERVER_PORT
-    return _with_ports(_first_list(job, "pserver_hosts") or _hosts_of_old(job), port)
+    return _add_ports(_first_list(job, "pserver_hosts") or _hosts_of_old(job), port)
 
 
 def _hosts_of_old(job: Job) -> tuple[str, ...]:
-    """The hosts of cluster_train, each of which gets a server and a trainer."""
+    """Return the hosts of cluster_train, each of which gets a server and a trainer."""
     return _first_list(job, "hosts") if job.about("cluster_hosts") else ()
 
 
-def _with_ports(entries: Sequence[str], port: int) -> tuple[str, ...]:
+def _add_ports(entries: Sequence[str], port: int) -> tuple[str, ...]:
     found: list[str] = []
     for entry in entries:
         parts = split_endpoint(entry)
@@ -186,8 +186,8 @@ def _with_ports(entries: Sequence[str], port: int) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _placed(job: Job, fleet: Fleet, facts: Facts, entries: Sequence[str]) -> dict[str, Node]:
-    """The node of each host. Hosts of no known node get the remaining nodes, in order."""
+def _nodes_by_host(job: Job, fleet: Fleet, facts: Facts, entries: Sequence[str]) -> dict[str, Node]:
+    """Return the node of each host. Hosts of no known node get the remaining nodes, in order."""
     by_name = {node.name: node for node in fleet.nodes}
     found = {e.host: by_name[name] for e, name in layout(job, fleet, facts).node_of.items() if name in by_name}
     hosts = list(dict.fromkeys(host_of(entry) for entry in entries))
@@ -201,8 +201,8 @@ def _placed(job: Job, fleet: Fleet, facts: Facts, entries: Sequence[str]) -> dic
     return found
 
 
-def _nth(nodes: Sequence[Node], index: int, count: int) -> Node:
-    """The node of one of `count` processes that are distributed in equal blocks."""
+def _block_node(nodes: Sequence[Node], index: int, count: int) -> Node:
+    """Return the node of one of `count` processes that are distributed in equal blocks."""
     return nodes[index * len(nodes) // count]
 
 
@@ -217,7 +217,7 @@ class _Line:
 
 
 def _lines(job: Job) -> Iterator[_Line]:
-    """The launch lines that start one server or one worker each."""
+    """Yield the launch lines that start one server or one worker each."""
     for scope in scopes(job):
         role = known_text(job, "ps_role", scope)
         if role is not None and job.value("ps_mode", scope) == Known(True):
@@ -229,8 +229,8 @@ def _lines_of(lines: Sequence[_Line], kind: str) -> int:
     return sum(ROLES.get(line.role) == kind for line in lines)
 
 
-def _with_launch_lines(job: Job, found: Sequence[Process], lines: Sequence[_Line]) -> list[Process]:
-    """The processes with the settings of their launch lines; a line without a matching process adds another one."""
+def _add_launch_lines(job: Job, found: Sequence[Process], lines: Sequence[_Line]) -> list[Process]:
+    """Return the processes with their launch lines' settings; a line without a matching process adds one."""
     result = list(found)
     used: set[int] = set()
     for line in lines:
@@ -241,12 +241,12 @@ def _with_launch_lines(job: Job, found: Sequence[Process], lines: Sequence[_Line
             result.append(replace(next(p for p in result if p.kind == kind), node=node))
             slot = len(result) - 1
         used.add(slot)
-        result[slot] = _with_settings(job, result[slot], line)
+        result[slot] = _add_settings(job, result[slot], line)
     return result
 
 
 def _matching_process(found: Sequence[Process], taken: set[int], line: _Line) -> int | None:
-    """The process that a line starts: by endpoint, by index, else the first remaining one of its kind."""
+    """Return the process that a line starts: by endpoint, by index, else the first remaining one of its kind."""
     kind = ROLES.get(line.role)
     remaining = [n for n, p in enumerate(found) if n not in taken and kind in (None, p.kind)]
     by_endpoint = [n for n in remaining if found[n].kind == SERVER and found[n].endpoint == line.endpoint]
@@ -254,8 +254,8 @@ def _matching_process(found: Sequence[Process], taken: set[int], line: _Line) ->
     return next(iter((*by_endpoint, *by_index, *remaining)), None)
 
 
-def _with_settings(job: Job, process: Process, line: _Line) -> Process:
-    endpoints = _with_ports(_list(job, "ps_server_endpoints", line.scope), SERVER_PORT) or process.server_endpoints
+def _add_settings(job: Job, process: Process, line: _Line) -> Process:
+    endpoints = _add_ports(_list(job, "ps_server_endpoints", line.scope), SERVER_PORT) or process.server_endpoints
     own = line.endpoint if line.endpoint and process.kind == SERVER else process.endpoint
     return replace(
         process,
@@ -275,7 +275,7 @@ def _claims(job: Job) -> tuple[Claim, ...]:
 
 
 def host_of(endpoint: str) -> str:
-    """The host of `host:port`."""
+    """Return the host of `host:port`."""
     parts = split_endpoint(endpoint)
     return parts[0] if parts is not None else endpoint
 
@@ -289,13 +289,13 @@ def _list(job: Job, quantity: str, scope: Scope) -> tuple[str, ...]:
 
 
 def _first_list(job: Job, quantity: str) -> tuple[str, ...]:
-    """The list in the first launch that has one."""
+    """Return the list in the first launch that has one."""
     lists = Counter(found for scope in scopes(job) if (found := _list(job, quantity, scope)))
     return lists.most_common(1)[0][0] if lists else ()
 
 
 def _count(job: Job, quantity: str) -> int | None:
-    """The number in the first launch that has one."""
+    """Return the number in the first launch that has one."""
     counts = Counter(value for scope in scopes(job) if (value := known_int(job, quantity, scope)))
     return counts.most_common(1)[0][0] if counts else None
 
@@ -303,8 +303,8 @@ def _count(job: Job, quantity: str) -> int | None:
 # If all nodes are one machine
 
 
-def _named(job: Job, facts: Facts) -> Callable[[str], bool]:
-    """Whether the files, or a node's environment, name the port of an endpoint."""
+def _port_name_test(job: Job, facts: Facts) -> Callable[[str], bool]:
+    """Return whether the files, or a node's environment, name the port of an endpoint."""
     listed = {entry for scope in scopes(job) for entry in _list(job, "ps_server_endpoints", scope)}
     own = {known_text(job, "ps_current_endpoint", scope) for scope in scopes(job)}
     values = {
@@ -322,8 +322,8 @@ def _named(job: Job, facts: Facts) -> Callable[[str], bool]:
     return lambda endpoint: endpoint in listed | own | values | hosts or host_of(endpoint) in old
 
 
-def _on_loopback(found: Sequence[Process], is_named: Callable[[str], bool], free: Sequence[int]) -> list[Process]:
-    """The same processes on one machine: every endpoint moves to loopback, with a unique port.
+def _move_to_loopback(found: Sequence[Process], is_named: Callable[[str], bool], free: Sequence[int]) -> list[Process]:
+    """Return the same processes on one machine: every endpoint moves to loopback, with a unique port.
 
     The first endpoint that names a port keeps it. All others get free ports, or consecutive ones if no free ones are
     known. Equal endpoints stay equal, and different lists stay different.
@@ -374,7 +374,7 @@ class ServerRun(GroupRun):
 
     @property
     def complete(self) -> bool:
-        """Whether all processes completed, except workers that a backup worker replaced."""
+        """Return whether all processes completed, except workers that a backup worker replaced."""
         ended = len(self.servers) + len(self.workers) + len(self.unused_backups)
         remaining = [record for record in self.records if record.unavailable is not None]
         missing = {member.key for member in self.members if member.rank in self.replaced}
@@ -390,12 +390,12 @@ class ServerRun(GroupRun):
         return replaced(self.members, self.events)
 
     def member(self, number: int) -> Member | None:
-        """The member with this index."""
+        """Return the member with this index."""
         return next((member for member in self.members if member.rank == number), None)
 
 
 def server_run_of(job: Job, facts: Facts) -> ServerRun:
-    """The run of `job`, and its culprit if it failed."""
+    """Return the run of `job`, and its culprit if it failed."""
     group = group_of(job)
     run = group_run_of(facts, group)
     servers, workers = _reports(facts.each(run_server), group), _reports(facts.each(run_worker), group)
@@ -409,7 +409,7 @@ def _reports(seen: Iterable[FactRow[T]], group: str) -> tuple[tuple[str, T], ...
 
 
 def missing_server_run(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> Verdict | None:
-    """The verdict if there was no such run, else None."""
+    """Return the verdict if there was no such run, else None."""
     reason = no_server_run_reason(job, fleet)
     if reason:
         return not_applicable("parameter-server run", reason)
@@ -422,7 +422,7 @@ def missing_server_run(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> 
 
 
 def blocked(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> Verdict | None:
-    """The verdict of result checks if some processes have no result, else None."""
+    """Return the verdict of result checks if some processes have no result, else None."""
     early = missing_server_run(job, fleet, facts, run)
     if early is not None and not early.required:
         return early
@@ -432,7 +432,7 @@ def blocked(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> Verdict | N
 
 
 def blocker(run: ServerRun) -> str:
-    """The check that reports why the run failed."""
+    """Return the check that reports why the run failed."""
     culprit = run.culprit
     if culprit is not None and (culprit.kind == "mismatch" or (culprit.kind == "missing" and culprit.rank is None)):
         return "SMK023"
@@ -440,14 +440,14 @@ def blocker(run: ServerRun) -> str:
 
 
 def uncounted(run: ServerRun) -> bool:
-    """Whether the servers were a framework's own, which do not report single pushes."""
+    """Return whether the servers were a framework's own, which do not report single pushes."""
     return all(not report.exact_steps for _, report in run.workers)
 
 
 def complete_server_run(
     job: Job, fleet: Fleet, facts: Facts, *, counted: str = ""
 ) -> Generator[Verdict, None, ServerRun | None]:
-    """The run of the job if every process has a result; otherwise yields why not, and returns None.
+    """Return the run of the job if every process has a result; otherwise yield why not, and return None.
 
     Args:
         counted: the subject of a check of bytes or pushes, which Paddle's own servers do not count.
@@ -463,17 +463,17 @@ def complete_server_run(
     return None
 
 
-#: The model of a run takes at most this much: a step over 10 Gbit/s takes 30 ms then. A worker compares all of it with
-#: known values of every worker, which takes 0.2 s of processor time for each of them.
+#: The largest model of a run: a step over 10 Gbit/s then takes 30 ms. A worker compares the whole model with known
+#: values of every worker, which takes 0.2 s of processor time per worker.
 MAX_BYTES = 16 << 20
-#: Each process of a node may hold the model this often in the memory that is available there: weights, gradients, what
-#: is sent and what arrives make four, and as much again is left for others.
+#: Copies of the model that fit into the available memory for each process on a node: four for weights, gradients, and
+#: the data sent and received; as much again is left for others.
 COPIES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class JobShape:
-    """The job's parameters as the run has them: the first size of each is divided by `divisor`.
+    """The job's parameters as used in the run: the first dimension of each is divided by `divisor`.
 
     `stated_bytes` is the size of the job's own dense parameters, all of which each step pushes and pulls.
     """
@@ -494,11 +494,11 @@ class JobShape:
 
 
 def job_shape(job: Job, facts: Facts, process_nodes: Iterable[str]) -> JobShape | None:
-    """The shape of a run whose processes are on `process_nodes`; None if the files do not state all sizes."""
+    """Return the shape of a run whose processes are on `process_nodes`; None if the files do not state all sizes."""
     stated = parameters_of(job)
     if stated is None:
         return None
-    limit = min([MAX_BYTES, *(room // COPIES for room in _room(facts, process_nodes))])
+    limit = min([MAX_BYTES, *(room // COPIES for room in _memory_per_process(facts, process_nodes))])
     whole = sum(map(product, (*stated.dense, *stated.tables))) * FLOAT_BYTES
     divisor = max(1, -(-whole // max(1, limit)))
     return JobShape(
@@ -510,8 +510,8 @@ def job_shape(job: Job, facts: Facts, process_nodes: Iterable[str]) -> JobShape 
     )
 
 
-def _room(facts: Facts, process_nodes: Iterable[str]) -> list[int]:
-    """The available memory of each node for one of its processes, in bytes; without nodes that do not report it."""
+def _memory_per_process(facts: Facts, process_nodes: Iterable[str]) -> list[int]:
+    """Return the available memory in bytes of each reporting node for one of its processes."""
     places = facts.observed(server_place)
     return [
         available // count
@@ -524,12 +524,12 @@ def _room(facts: Facts, process_nodes: Iterable[str]) -> list[int]:
 PLAN_PROBES = (*RANK_PLAN_PROBES, environment, server_place)
 #: Steps of the exact phase and of training.
 STEPS = 20
-#: Far below those of a training, so that the small model is cut into slices, some of which are added while they
-#: arrive, and several of which are in each reply: all that happens to large parameters happens in each run.
+#: Far below the sizes of a training, so that the small model is cut into slices: some are added while they arrive, and
+#: each reply holds several, as with large parameters.
 SLICE_BYTES = STREAM_BYTES = 8192
 #: Steps of a run with the job's own sizes: enough for a median, and each moves the whole model twice.
 PROFILE_STEPS = 6
-#: How long such a process may compute without a word, for others to count it as stopped.
+#: The time that such a process may compute silently before others count it as stopped.
 PROFILE_LIMIT_S = 30.0
 #: Local steps between two exchanges if a geo job does not state them (Paddle's default, geo_sgd_need_push_nums
 #: of DistributeTranspilerConfig, Fluid 1.8).
@@ -553,7 +553,7 @@ class Mode:
 
 
 def no_server_run_reason(job: Job, fleet: Fleet) -> str:
-    """Why there is no parameter-server smoke run for this job; empty if there is one."""
+    """Return why there is no parameter-server smoke run for this job; empty if there is one."""
     if not is_ps(job):
         return "the job has no parameter servers"
     if not fleet.nodes:
@@ -562,7 +562,7 @@ def no_server_run_reason(job: Job, fleet: Fleet) -> str:
 
 
 def mode_of(job: Job, fleet: Fleet) -> Mode:
-    """The mode that the user chose, else the job's, else synchronous, as in the frameworks."""
+    """Return the mode that the user chose, else the job's, else synchronous, as in the frameworks."""
     options, stated = fleet.smoke_options, _stated_mode(job)
     name = options.mode or stated.name
     reason, claims = (f"{name}, as set by --mode", ()) if options.mode else (stated.why, stated.claims)
@@ -598,7 +598,7 @@ def _stated_mode(job: Job) -> Mode:
 
 @requests_for(*PROBES)
 def plan_servers(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    """One request per server and worker, in one group; servers first."""
+    """Yield one request per server and worker, in one group; servers first."""
     found = processes(job, fleet, facts) if not no_server_run_reason(job, fleet) else ""
     if not isinstance(found, str):
         mode = mode_of(job, fleet)
@@ -619,12 +619,12 @@ server_check = functools.partial(check, plan=plan_servers, when="smoke")
 
 
 def has_backup(fleet: Fleet, mode: Mode) -> bool:
-    """Whether a backup worker is started: it was requested, and servers do not wait for every worker."""
+    """Return whether a backup worker is started: it was requested, and servers do not wait for every worker."""
     return fleet.smoke_options.backup and mode.name != "sync"
 
 
 def _backup_request(fleet: Fleet, requests: Sequence[Request]) -> Request:
-    """The request for a backup worker, on the last of the nodes with the fewest processes."""
+    """Return the request for a backup worker, on the last of the nodes with the fewest processes."""
     busy = Counter(request.node for request in requests)
     node = min(reversed(fleet.nodes), key=lambda node: busy[node.name]).name
     like = next(request for request in reversed(requests) if request.probe == probe_name(run_worker))
@@ -678,7 +678,7 @@ def _requests(job: Job, fleet: Fleet, facts: Facts, found: tuple[Process, ...], 
 
 
 def shape_of(job: Job, fleet: Fleet, facts: Facts, found: Sequence[Process]) -> JobShape | None:
-    """The job's own parameters, if the user wants them in the run and the files state their sizes.
+    """Return the job's own parameters, if the user wants them in the run and the files state their sizes.
 
     Paddle's own servers train a fixed program.
     """
@@ -688,12 +688,12 @@ def shape_of(job: Job, fleet: Fleet, facts: Facts, found: Sequence[Process]) -> 
 
 
 def group_of(job: Job) -> str:
-    """The name of the run."""
+    """Return the name of the run."""
     return f"smoke {job.name}"
 
 
 def server_device(job: Job, fleet: Fleet, facts: Facts, node: str) -> str:
-    """Where a server on this node keeps its parameters: as the user chose, else as in the job.
+    """Return the device on which a server on this node keeps its parameters: the user's choice, else the job's.
 
     Servers of a GPU box hold them in GPU memory (Paddle's `gpubox`, distributed/fleet/runtime/the_one_ps.py); other
     servers, and those on nodes whose GPUs torch cannot use, hold them on the host.
@@ -707,9 +707,9 @@ def server_device(job: Job, fleet: Fleet, facts: Facts, node: str) -> str:
 
 
 def _devices(job: Job, fleet: Fleet, process: Process, found: tuple[Process, ...], facts: Facts) -> dict[str, object]:
-    """The devices of a process, and its place among those of its kind on its node, which take GPUs in turn.
+    """Return a process's devices, and its index among those of its kind on its node, which take GPUs in turn.
 
-    Each process counts the GPUs that it sees: a launcher may show it only its own.
+    Each process counts the GPUs that it sees, because a launcher may show it only its own.
     """
     node = process.node.name
     colocated = [other for other in found if other.node == process.node and _is_server(other) == _is_server(process)]

@@ -31,8 +31,8 @@ from preflight_checks.smoke.ranks import framework_of, nodes_without_gpus, title
 from reference_trainer.collective.rank import RankReport
 from reference_trainer.common.used_transport import Transport
 
-#: A card carried the ranks' bytes if it received this part of what the node must have got at least, or sent that one:
-#: of all-gathers a node may send less than it gets.
+#: A card carried the ranks' bytes if it received the first share of the node's least input, or sent the second: in an
+#: all-gather a node may send less than it receives.
 RECEIVED, SENT = 0.5, 0.25
 #: An idle card is mentioned if it is this many times as fast as the one in use.
 FASTER_CARD = 2.0
@@ -51,7 +51,7 @@ class Carriers:
 
 
 def carriers(transport: Transport) -> tuple[Carriers, Carriers]:
-    """What received and what sent the ranks' bytes; empty if nothing was counted or no byte left the node."""
+    """Return the carriers that received and that sent the ranks' bytes; empty if no byte left the node or was seen."""
     directions = (("received", 1, RECEIVED), ("sent", 0, SENT))
     received, sent = (_carriers(transport, verb, index, part) for verb, index, part in directions)
     return received, sent
@@ -111,7 +111,7 @@ def sockets_instead_of_rdma(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun)
     blind = [node for node, report in run.reports if by_sockets(report) is None]
     for node in dict.fromkeys(node for node, _ in odd):
         active = [port.name for port in ports[node] if port.usable]
-        yield _by_sockets(node, [report for name, report in odd if name == node], active, demand.claims)
+        yield _sockets_finding(node, [report for name, report in odd if name == node], active, demand.claims)
     if odd:
         return
     if len(blind) == len(run.reports):
@@ -121,7 +121,7 @@ def sockets_instead_of_rdma(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun)
 
 
 def by_sockets(report: RankReport) -> bool | None:
-    """Whether this rank's bytes went over sockets, by NCCL's log, else by the counters; None if unknown."""
+    """Return whether this rank's bytes went over sockets, by NCCL's log, else by the counters; None if unknown."""
     nccl = report.transport.nccl
     if nccl.network or nccl.via:
         return nccl.sockets
@@ -132,7 +132,7 @@ def by_sockets(report: RankReport) -> bool | None:
 
 
 def describe(reports: Sequence[tuple[str, RankReport]]) -> str:
-    """`NCCL 2.27.5 over IB (mlx5_0:1), GPU Direct RDMA; channels: 8 NET/IB, 8 P2P/CUMEM`, of all ranks together."""
+    """Return a text such as `NCCL 2.27.5 over IB (mlx5_0:1), GPU Direct RDMA; channels: 8 NET/IB, 8 P2P/CUMEM`."""
     nccl = [report.transport.nccl for _, report in reports]
     versions = fold(dict.fromkeys(item.version for item in nccl if item.version))
     networks = fold(dict.fromkeys(item.network for item in nccl if item.network)) or "RDMA"
@@ -147,7 +147,7 @@ def describe(reports: Sequence[tuple[str, RankReport]]) -> str:
 
 
 def _despite_request(odd: Sequence[tuple[str, RankReport]], without: Sequence[str], demand: Demand) -> Verdict:
-    """The job names RDMA, and NCCL's log or the counters prove that sockets carried its bytes."""
+    """Return the finding that the job names RDMA while NCCL's log or the counters show sockets."""
     node, report = odd[0]
     nccl = report.transport.nccl
     received, _ = carriers(report.transport)
@@ -173,7 +173,7 @@ def _despite_request(odd: Sequence[tuple[str, RankReport]], without: Sequence[st
     )
 
 
-def _by_sockets(node: str, reports: list[RankReport], active: list[str], claims: Sequence[Claim]) -> Verdict:
+def _sockets_finding(node: str, reports: list[RankReport], active: list[str], claims: Sequence[Claim]) -> Verdict:
     nccl = reports[0].transport.nccl
     received, _ = carriers(reports[0].transport)
     which = fold(nccl.devices or sorted(received.interfaces)) or "unknown interfaces"
@@ -268,7 +268,7 @@ def _expected(job: Job, facts: Facts, run: SmokeRun, node: str, backend: str) ->
 def _misplaced_traffic(
     node: str, report: RankReport, directions: Sequence[Carriers], expected: _Expected | None, facts: Facts
 ) -> Verdict | None:
-    """What is wrong with the interfaces that carried a node's bytes; None if nothing is."""
+    """Return the finding on the interfaces that carried a node's bytes; None if they are right."""
     plain = [carriers for carriers in directions if not carriers.ports]
     for carriers in plain:
         if expected is not None and not set(expected.names) & set(carriers.interfaces):
@@ -312,16 +312,16 @@ def _finding(node: str, report: RankReport, carriers: Carriers, reason: str) -> 
 
 @smoke_check("SMK008", "backend-unusable", reads=PLAN_PROBES, severity=Severity.ERROR)
 def backend_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """Every rank can use the backend that the job asks for, and all ranks use the same.
+    """Every rank can use the backend that the job requests, and all ranks use the same.
 
     What it checks: the backend is chosen once for all ranks: NCCL if the job names it, or requests GPUs and names none;
-    Gloo if the job names it, also on nodes with GPUs; otherwise NCCL if every rank has a GPU. With NCCL each rank asks
-    its own torch (or paddle) for a GPU, in the job's interpreter and environment.
+    Gloo if the job names it, also on nodes with GPUs; otherwise NCCL if every rank has a GPU. With NCCL each rank
+    requests a GPU from its own torch (or paddle), in the job's interpreter and environment.
 
     Why it matters: torch refuses NCCL without a GPU, on every node or on the one whose container hides them, and the
     other ranks wait for it. A test over Gloo would say nothing about such a job.
 
-    Example: the job asks for NCCL, and torch 2.5.1+cpu finds no GPU on node3.
+    Example: the job requests NCCL, and torch 2.5.1+cpu finds no GPU on node3.
 
     Fix: install a build of torch for the GPUs, let the container or scheduler pass them on, or let the job use Gloo.
 
@@ -332,7 +332,7 @@ def backend_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     early = missing_run(job, fleet, run)
     found = obstacles(run)
     if found:
-        yield _unusable(job, fleet, facts, found)
+        yield _unusable_finding(job, fleet, facts, found)
         return
     if early is not None:
         yield early if not early.required else unknown("backend", "blocked by SMK001: no rank ran")
@@ -374,18 +374,18 @@ def backend_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             yield unknown("the job's framework", untested)
 
 
-def _unusable(job: Job, fleet: Fleet, facts: Facts, found: dict[str, str]) -> Verdict:
+def _unusable_finding(job: Job, fleet: Fleet, facts: Facts, found: dict[str, str]) -> Verdict:
     backend = plan_of(job, fleet, facts).backend
     nodes = [node.name for node in fleet.nodes if node.name in {*found, *nodes_without_gpus(fleet, facts)}]
     node, why = next(iter(found.items()))
     others = "" if len(set(found.values())) == 1 else f" ({node})"
-    asks = "--smoke-backend asks" if backend.by_option else "the job asks"
+    asks = "--smoke-backend requests" if backend.by_option else "the job requests"
     return failed(
         f"NCCL on {fold(nodes)}",
-        f"{asks} for NCCL, and {why} on {fold(nodes)}{others}",
+        f"{asks} NCCL, and {why} on {fold(nodes)}{others}",
         at=Evidence(FACT, f"{node}: {why}", "a GPU for every rank", node=node),
         also=backend.claims,
         nodes=nodes,
         remedy=f"Install a build for the GPUs of {fold(nodes)}, or pass them on to the ranks' container. If the job is "
-        "meant to run over Gloo, let it ask for Gloo; `--smoke-backend gloo` tests everything else over it.",
+        "meant to run over Gloo, let it request Gloo; `--smoke-backend gloo` tests everything else over it.",
     )

@@ -36,7 +36,7 @@ from preflight_checks.probes.stack import Build, Stack, stack
 from preflight_checks.requirements import fold, gpu_claims, known_text, scopes
 
 #: Launchers that start only one framework.
-_OF_LAUNCHER = {
+_FRAMEWORK_BY_LAUNCHER = {
     "torchrun": "torch",
     "torch.distributed.launch": "torch",
     "deepspeed": "torch",
@@ -53,17 +53,17 @@ plan_stack = combined(plan_gpus, plan_software)
 
 
 def build_of(job: Job, software: Stack) -> Build | None:
-    """The framework that the job trains with, or the first installed one if the launcher does not determine it."""
+    """Return the framework that the job trains with, else the first installed one."""
     installed = {build.framework: build for build in software.builds}
     for launch in job.launches:
-        wanted = _OF_LAUNCHER.get(launch.launcher, "")
+        wanted = _FRAMEWORK_BY_LAUNCHER.get(launch.launcher, "")
         if wanted in installed:
             return installed[wanted]
     return software.builds[0] if software.builds else None
 
 
 def observed_software(job: Job, facts: Facts, subject: str) -> tuple[dict[str, Stack], list[Verdict]]:
-    """The software by node, and the verdicts if it is missing or the job needs no GPU."""
+    """Return the software by node, and the verdicts if it is missing or the job needs no GPU."""
     if not gpu_claims(job):
         return {}, [not_applicable(subject, "nothing in the job requests GPUs")]
     if runs_without_gpus(job, facts):
@@ -77,12 +77,12 @@ PROTOCOL_PACKAGES = ("torch", "paddlepaddle", "nccl", "horovod", "ray")
 
 @functools.cache
 def minimum_drivers() -> dict[str, str]:
-    """The oldest driver by CUDA version (`12` or `10.2`), from data/cuda_driver.toml."""
+    """Return the oldest driver by CUDA version (`12` or `10.2`), from data/cuda_driver.toml."""
     return {row["cuda"]: row["driver"] for row in table("cuda_driver")["runtime"]}
 
 
 def minimum_driver(cuda: str) -> str | None:
-    """The oldest driver for a CUDA runtime such as `12.8`; None if the table does not list it."""
+    """Return the oldest driver for a CUDA runtime such as `12.8`; None if the table does not list it."""
     table = minimum_drivers()
     return table.get(short_version(cuda)) or table.get(str(version_of(cuda).major))
 
@@ -300,13 +300,13 @@ def _skew_finding(name: str, observed: dict[str, Packages]) -> Verdict | None:
 
 
 #: Packages whose CUDA builds have a version suffix, which also names their package index.
-_BY_INDEX = ("torch", "torchvision", "torchaudio")
+_INDEXED_PACKAGES = ("torch", "torchvision", "torchaudio")
 
 
 def _installing(name: str, version: str, executables: Mapping[str, str]) -> list[Command]:
-    """The commands that install this version with each node's interpreter; empty if pip cannot install it."""
+    """Return the commands that install this version with each node's interpreter; empty if pip cannot install it."""
     _, _, build = version.partition("+")
-    if name == "python" or not version[:1].isdecimal() or (build and name not in _BY_INDEX):
+    if name == "python" or not version[:1].isdecimal() or (build and name not in _INDEXED_PACKAGES):
         return []
     index = ("-i", f"https://download.pytorch.org/whl/{build}") if build else ()
     by_executable = grouped((executable, node) for node, executable in executables.items())

@@ -31,14 +31,14 @@ from preflight_checks.probes.environment import environment
 from preflight_checks.probes.packages import DISTRIBUTIONS, Importable, Installed, importable, installed
 from preflight_checks.requirements import fold, gpu_claims, known_text, scopes
 
-#: The text of a context in which the job's setup lines ran.
+#: The text of a context after the job's setup lines ran.
 _PRELUDE_RAN = "setup lines of the job"
 #: The text of one without the job's variables.
 _NO_VARIABLES = "no variables of the job"
 
 
 def _imports(job: Job) -> dict[str, list[Claim]]:
-    """The claims by package, in the order of the job's files."""
+    """Return the claims by package, in the order of the job's files."""
     found: dict[str, list[Claim]] = {}
     for scope in scopes(job):
         for claim in job.about("imported_framework", scope):
@@ -91,7 +91,7 @@ def imported_framework_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator
             lacking.setdefault(nodes, []).append(name)
     for nodes, names in lacking.items():
         for name in names:
-            doubt = _doubt(job, wanted[name], provenance)
+            doubt = _doubt_reason(job, wanted[name], provenance)
             if doubt:
                 text = f"{name} is not found by {values[nodes[0]].executable} on {fold(nodes)}, but {doubt}"
                 yield unknown(name, text, nodes=nodes)
@@ -104,8 +104,8 @@ def imported_framework_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator
         yield passed(f"{fold(sorted(wanted), 8)} on {len(values)} nodes")
 
 
-def _doubt(job: Job, claims: list[Claim], provenance: str) -> str:
-    """Why the ranks may find a package that the interpreter did not; empty if they certainly do not."""
+def _doubt_reason(job: Job, claims: list[Claim], provenance: str) -> str:
+    """Return why the ranks may find a package that the interpreter did not find; empty if they certainly do not."""
     conditions = [claim.condition for claim in claims]
     if all(conditions):
         return f"it is imported {conditions[0]}"
@@ -334,7 +334,7 @@ def package_set_differs(job: Job, fleet: Fleet, facts: Facts, observed: Mapping[
 
 
 def _unlisted_finding(observed: Mapping[str, Installed], nodes: tuple[str, ...]) -> Verdict:
-    """Findings for differences that are not listed one by one, or that belong to another check."""
+    """Return the finding for differences that are not listed one by one, or that belong to another check."""
     executable = observed[nodes[0]].executable
     return failed(
         f"further packages on {fold(nodes)}",
@@ -408,7 +408,7 @@ def interpreters_differ(job: Job, fleet: Fleet, facts: Facts, observed: Mapping[
 
 
 def _abi(value: Installed) -> str:
-    """The binary interface without the processor, which is reported separately."""
+    """Return the binary interface without the processor, which is reported separately."""
     return value.abi.partition(f"-{value.machine}")[0]
 
 

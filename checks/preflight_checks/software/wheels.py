@@ -27,12 +27,12 @@ from preflight_checks.software.frameworks import build_of, observed_software, pl
 
 #: DeepSpeed's operator for an optimizer on the GPU, by the optimizer's name in its configuration.
 _FUSED = {"adam": "fused_adam", "adamw": "fused_adam", "lion": "fused_lion"}
-#: The same for an optimizer with offloaded states.
+#: The operators of an optimizer with offloaded states.
 _ON_CPU = {"adam": "cpu_adam", "adamw": "cpu_adam", "lion": "cpu_lion"}
 
 
 def compiled_at_start(job: Job) -> dict[str, tuple[Claim, ...]]:
-    """DeepSpeed's operators that the job's configuration needs, with the claims that need them."""
+    """Return DeepSpeed's operators that the job's configuration needs, with the claims that need them."""
     found: dict[str, tuple[Claim, ...]] = {}
     for scope in scopes(job):
         optimizer = (known_text(job, "optimizer_type", scope) or "").lower()
@@ -103,7 +103,7 @@ def toolkit_mismatch(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 def _build_fault(
     job: Job, software: Stack, needed: tuple[str, ...], *, skipped: bool
 ) -> tuple[str, str, str] | str | None:
-    """The fault with expectation and remedy, or why it is unknown, or None if there is no fault."""
+    """Return the fault with expectation and remedy, a reason why it is unknown, or None without a fault."""
     build, deepspeed = build_of(job, software), software.deepspeed
     if deepspeed is None:
         return "DeepSpeed is not installed for the ranks' interpreter"
@@ -208,7 +208,7 @@ _NVIDIA = re.compile(r"(sm|compute)_(\d{1,9})(\d)([af]?)")
 
 
 def architectures_of(build: Build) -> tuple[list[str], bool]:
-    """The architectures that the framework has code for, and whether the wheel lists them (else the table does)."""
+    """Return the framework's architectures, and whether the wheel lists them (else the table does)."""
     if build.architectures is not None:
         return build.architectures, True
     for row in table("architectures")["wheel"]:
@@ -218,7 +218,8 @@ def architectures_of(build: Build) -> tuple[list[str], bool]:
 
 
 def runs_on(architectures: list[str], capability: str) -> str:
-    """How code for these architectures runs on a GPU: `native`, `jit` (compiled from PTX), or empty if it does not run.
+    """Return how code for these architectures runs on a GPU: `native`, `jit` (compiled from PTX), or empty if it does
+    not run.
 
     CUDA's rules: `sm_80` runs on 8.0 and later minor versions of major version 8, `sm_90a` only on 9.0, `sm_100f` on
     its family; PTX of `compute_80` is compiled for 8.0 and anything later. AMD's code is for one architecture.
@@ -357,7 +358,7 @@ def cudnn_mismatch(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         if build is None or found is None or not found.path:
             without += 1
             continue
-        wanted, sure = _built_for(build, "cudnn")
+        wanted, sure = _built_version(build, "cudnn")
         if not found.version or not wanted:
             reason = found.problem or f"unknown cuDNN for {build.framework} {build.version} was built"
             yield unknown(f"cuDNN on {node}", reason, nodes=(node,))
@@ -427,7 +428,7 @@ def nccl_library_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
                 f"NCCL's library on {node}", found.problem or f"{found.path} does not report its version", nodes=(node,)
             )
             continue
-        used[node] = (found, *_built_for(build, "nccl"))
+        used[node] = (found, *_built_version(build, "nccl"))
     divided = split({node: found.version for node, (found, _, _) in used.items()})
     if divided is None:
         if observed and not verdicts:
@@ -471,9 +472,12 @@ def _library(build: Build | None, short: str) -> LibraryLookup | None:
     return next((item for item in build.libraries if item.name.startswith(f"lib{short}.so")), None) if build else None
 
 
-def _built_for(build: Build, short: str) -> tuple[str, bool]:
-    """The version that the framework was built for, and whether it states it; else the table's value for its release,
-    which may be another build (conda's, a vendor's) than the one that is installed."""
+def _built_version(build: Build, short: str) -> tuple[str, bool]:
+    """Return the version that the framework was built for, and whether it states it.
+
+    Otherwise the table's value for its release counts, which may be another build (conda's, a vendor's) than the
+    installed one.
+    """
     verdicts: str = getattr(build, short)
     if verdicts:
         return verdicts, True

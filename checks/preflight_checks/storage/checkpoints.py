@@ -111,7 +111,7 @@ def _missing_findings(
 
 
 def _broken_findings(item: _Resumed, existing: Mapping[str, CheckpointState]) -> list[Verdict]:
-    """Missing or empty pieces. On local disks, nodes have only the pieces of their own ranks."""
+    """Return missing or empty pieces. On local disks, nodes have only the pieces of their own ranks."""
     found: list[Verdict] = []
     state = next(iter(existing.values()))
     hollow = {name: node for node, seen in existing.items() for name in seen.hollow}
@@ -148,7 +148,7 @@ def _incomplete(item: _Resumed, what: str, state: CheckpointState, nodes: Sequen
 
 
 def _resize_findings(job: Job, item: _Resumed, existing: Mapping[str, CheckpointState]) -> Iterator[Verdict]:
-    """Sizes that the checkpoint was partitioned for and that differ from the job's."""
+    """Yield findings for sizes that the checkpoint was partitioned for and that differ from the job's."""
     launch = next((launch for launch in job.launches if launch.scope == item.scope), None)
     words = {word.partition("=")[0] for word in launch.arguments if word is not None} if launch is not None else set()
     if words & {*_UNIVERSAL, *_WITHOUT_STATES} or any(state.universal for state in existing.values()):
@@ -184,7 +184,7 @@ def _resize_findings(job: Job, item: _Resumed, existing: Mapping[str, Checkpoint
 
 
 def _accepts_any_ranks(job: Job, scope: Scope) -> bool:
-    """Whether DeepSpeed is configured to accept a checkpoint of any number of ranks."""
+    """Return whether DeepSpeed is configured to accept a checkpoint of any number of ranks."""
     settings = (
         "zero_optimization.elastic_checkpoint",
         "checkpoint.load_universal",
@@ -258,13 +258,13 @@ def checkpoint_folder_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator
         faults: dict[str, list[str]] = {}
         tried, slow = _write_trials(facts, item.path)
         for node, state in observed.items():
-            fault = _fault(state) or tried.get(node, "")
+            fault = _folder_fault(state) or tried.get(node, "")
             if fault:
                 # The space left differs between nodes, but the fault is the same.
                 faults.setdefault(_NUMBERS.sub("", fault), []).append(node)
         for kind, nodes in faults.items():
             state = observed[nodes[0]]
-            fault = _fault(state) or tried[nodes[0]]
+            fault = _folder_fault(state) or tried[nodes[0]]
             certain = bool(item.sharded) or fleet.master is None or fleet.master.name in nodes
             yield failed(
                 f"{item.path}: {kind}",
@@ -291,7 +291,7 @@ def checkpoint_folder_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator
 
 
 def _write_trials(facts: Facts, path: str) -> tuple[dict[str, str], dict[str, float]]:
-    """Write errors and slow writes, on the nodes where writing was tried."""
+    """Return write errors and slow writes, on the nodes where writing was tried."""
     found: dict[str, str] = {}
     slow: dict[str, float] = {}
     for node, value in facts_about(facts, write_trial, path=path)[0].items():
@@ -302,8 +302,8 @@ def _write_trials(facts: Facts, path: str) -> tuple[dict[str, str], dict[str, fl
     return found, slow
 
 
-def _fault(state: FolderState) -> str:
-    """What prevents writing there, in words; empty if nothing is known to."""
+def _folder_fault(state: FolderState) -> str:
+    """Return the reason why writing there fails, in words; empty if none is known."""
     if state.problem:
         return state.detail or state.problem
     if state.read_only:
@@ -324,7 +324,7 @@ def _fault(state: FolderState) -> str:
 
 
 def _free_bytes(state: FolderState) -> float | None:
-    """Bytes that can still be written, limited by the disk and every quota."""
+    """Return bytes that can still be written, limited by the disk and every quota."""
     if state.free_bytes is None:
         return None
     remaining = [quota.limit_bytes - quota.used_bytes for quota in state.quotas if quota.limit_bytes is not None]
@@ -362,7 +362,7 @@ def checkpoint_does_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
             continue
         applies = True
         yield from unknown_states(item.path, missing)
-        usable = {node: state for node, state in observed.items() if not _fault(state)}
+        usable = {node: state for node, state in observed.items() if not _folder_fault(state)}
         short = list(_too_small_findings(item, needed, usable, fleet))
         yield from short
         if usable and not short and not lop:
@@ -378,7 +378,6 @@ def checkpoint_does_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
 def _too_small_findings(
     item: Destination, needed: CheckpointSize, observed: Mapping[str, FolderState], fleet: Fleet
 ) -> Iterator[Verdict]:
-    """The verdicts for nodes without enough space."""
     first: dict[str, float] = {}
     later: dict[str, float] = {}
     for node, state in observed.items():
@@ -412,7 +411,7 @@ def _too_small_findings(
 
 
 def _share(item: Destination, state: FolderState, node: str, fleet: Fleet) -> float:
-    """The part of a checkpoint that certainly goes to this node's file system."""
+    """Return the part of a checkpoint that certainly goes to this node's file system."""
     if is_shared(state) or len(fleet.nodes) < 2:
         return 1.0
     if item.sharded:
@@ -421,7 +420,7 @@ def _share(item: Destination, state: FolderState, node: str, fleet: Fleet) -> fl
 
 
 def _unbalanced_targets(observed: Mapping[str, FolderState]) -> dict[str, str]:
-    """Nodes that see a full target among others with space, and the target."""
+    """Return nodes that see a full target among others with space, and the target."""
     found: dict[str, str] = {}
     for node, state in observed.items():
         shares = {target.name: target.free_bytes / target.total_bytes for target in state.targets if target.total_bytes}

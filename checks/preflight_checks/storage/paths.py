@@ -36,12 +36,12 @@ class Wanted:
 
 
 def on_a_node(text: str) -> bool:
-    """Whether a text may be a path on a node: no remote address, and no placeholder."""
+    """Return whether a text may be a path on a node: no remote address, and no placeholder."""
     return bool(text) and not _REMOTE_PREFIXES.match(text) and ("{" not in text or has_braces(text))
 
 
 def wanted_paths(job: Job) -> tuple[Wanted, ...]:
-    """The paths to examine: known ones on the nodes, data first."""
+    """Return the paths to examine: known ones on the nodes, data first."""
     found: dict[str, list[Claim]] = {}
     for quantity in ("data_path", "input_file", "model_name"):
         for claim in job.about(quantity):
@@ -76,7 +76,7 @@ def for_each_path(
     required: bool = True,
     **params: object,
 ) -> Plan:
-    """A plan that examines every path on every node, in separate requests, because one of them may hang."""
+    """Return a plan that examines every path on every node, in separate requests, because one of them may hang."""
 
     def plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
         for item in paths(job):
@@ -131,7 +131,7 @@ def data_path_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
 
 
 def unknown_states(path: str, missing: Mapping[str, Unavailable], *, required: bool = False) -> Iterator[Verdict]:
-    """One `unknown` for each reason why the state of a path is missing on some nodes, with their names."""
+    """Yield one `unknown` for each reason why the state of a path is missing on some nodes, with their names."""
     for reason, nodes in grouped((fact.reason, node) for node, fact in missing.items()).items():
         entered = all(missing[node].kind != "context" for node in nodes)
         yield unknown(f"{path} on {fold(nodes)}", reason, nodes=nodes, required=required and entered)
@@ -230,12 +230,12 @@ def shard_list_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
 
 
 def _comparable_file_system(state: PathState) -> tuple[str, str]:
-    """The part of a file system that must agree; the kind of local disk and the server's name do not matter."""
+    """Return the part of a file system that must agree; the kind of local disk and the server's name do not matter."""
     return (state.file_system, state.source.rpartition(":")[2]) if state.file_system in SHARED else ("", "")
 
 
 def _describe(state: PathState) -> str:
-    """`lustre (/scratch)`, `ext4`."""
+    """Return `lustre (/scratch)` or `ext4`."""
     export = _comparable_file_system(state)[1]
     return f"{state.file_system} ({export})" if export else state.file_system
 
@@ -370,7 +370,7 @@ def data_content_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
 
 
 def _odd_files(observed: dict[str, dict[str, Sample]]) -> dict[str, list[str]]:
-    """The files of each node whose size is that of most nodes but whose content differs."""
+    """Return the files of each node whose size is that of most nodes but whose content differs."""
     odd: dict[str, list[str]] = {}
     for name in sorted({name for samples in observed.values() for name in samples}):
         seen = {node: samples[name] for node, samples in observed.items() if name in samples}
@@ -432,7 +432,7 @@ def too_few_data_files(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
 
     Why it matters: a rank without a file ends its epoch at once, and the others wait for it in the next collective.
 
-    Example: 6 tar files for 8 ranks; node3 was given 20 shards of its own where the others have 24.
+    Example: 6 tar files for 8 ranks; node3 has its own 20 shards where the others have 24.
 
     Fix: more and smaller files, or a reader that repeats or splits them.
 
@@ -464,13 +464,13 @@ def too_few_data_files(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
 
 
 def _draws_with_replacement(job: Job) -> bool:
-    """Whether a launch draws shards with replacement."""
+    """Return whether a launch draws shards with replacement."""
     words = [word.lower() for launch in job.launches for word in launch.arguments if word is not None]
     return any("resampl" in word for word in words)
 
 
 def _are_complete(state: PathState) -> bool:
-    """Whether most of the files are read by one rank each."""
+    """Return whether most of the files are read by one rank each."""
     if state.kind not in ("directory", "pattern", "list") or not state.entries:
         return False
     tars = sum(entry.name.endswith(_WHOLE_FILES) for entry in state.entries)
@@ -478,8 +478,8 @@ def _are_complete(state: PathState) -> bool:
 
 
 def _shards(state: PathState) -> dict[str, int]:
-    """The files that are assigned to ranks, by name: tar files if there are any, otherwise all files except the list
-    itself.
+    """Return the files that are assigned to ranks, by name: tar files if there are any, otherwise all files except the
+    list itself.
     """
     named = {entry.name: entry.size_bytes for entry in state.entries}
     tars = {name: size_bytes for name, size_bytes in named.items() if name.endswith(_WHOLE_FILES)}
@@ -539,7 +539,7 @@ def _uneven_ranks(
 
 
 def _own_bytes(observed: Mapping[str, PathState]) -> dict[str, int]:
-    """Bytes on each node, if the nodes have their own files; empty if they have the same files."""
+    """Return bytes on each node, if the nodes have their own files; empty if they have the same files."""
     names = {node: {entry.name for entry in state.entries} for node, state in observed.items() if state.entries}
     if len(names) < 2:
         return {}

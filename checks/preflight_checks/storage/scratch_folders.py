@@ -51,7 +51,7 @@ class Destination:
 
 
 def destinations(job: Job) -> tuple[Destination, ...]:
-    """The folders that the job's launches write checkpoints to, without duplicates."""
+    """Return the folders that the job's launches write checkpoints to, without duplicates."""
     found: dict[str, Destination] = {}
     for scope in scopes(job):
         for claim in job.setting("checkpoint_path", scope):
@@ -62,7 +62,7 @@ def destinations(job: Job) -> tuple[Destination, ...]:
 
 
 def _sharding(job: Job, scope: Scope) -> tuple[Claim, ...]:
-    """The claims that make every rank write its own part: ZeRO, a distributed optimizer, sharded FSDP."""
+    """Return the claims that make every rank write its own part: ZeRO, a distributed optimizer, sharded FSDP."""
     claims: list[Claim] = []
     if (known_int(job, "zero_stage", scope) or 0) >= 1:
         claims.extend(job.setting("zero_stage", scope))
@@ -79,7 +79,7 @@ plan_destinations = for_each_path(folder_state, destinations, quota=True)
 
 
 def is_shared(state: FolderState) -> bool:
-    """Whether other nodes see what one node writes there."""
+    """Return whether other nodes see the files that one node writes there."""
     return state.file_system in SHARED
 
 
@@ -95,7 +95,7 @@ class CheckpointSize:
 
 
 def checkpoint_size(job: Job, scope: Scope) -> CheckpointSize | None:
-    """The least size of a checkpoint, by the model's shape or name; None if they are not certain."""
+    """Return the least size of a checkpoint, by the model's shape or name; None if they are not certain."""
     launch = next((launch for launch in job.launches if launch.scope == scope), None)
     sized = _parameters(job, scope, launch)
     if sized is None:
@@ -106,7 +106,7 @@ def checkpoint_size(job: Job, scope: Scope) -> CheckpointSize | None:
         return None
     weights_only = _has_option(launch, _WEIGHTS_ONLY)
     each = parameters * (WEIGHT + (0 if weights_only else per_state))
-    kept, more = _kept(job, scope)
+    kept, more = _kept_checkpoints(job, scope)
     return CheckpointSize(each, kept, parameters, (*claims, *more), not weights_only)
 
 
@@ -128,8 +128,8 @@ def _has_option(launch: Launch | None, options: tuple[str, ...]) -> bool:
     return any(word is not None and word.partition("=")[0] in options for word in words)
 
 
-def _kept(job: Job, scope: Scope) -> tuple[int | None, tuple[Claim, ...]]:
-    """The number of checkpoints that exist at once; a new one is written before the oldest is deleted."""
+def _kept_checkpoints(job: Job, scope: Scope) -> tuple[int | None, tuple[Claim, ...]]:
+    """Return the number of checkpoints that exist at once; a new one is written before the oldest is deleted."""
     kept = known_int(job, "checkpoints_kept", scope)
     if kept is not None and kept > 0:
         return kept + 1, job.setting("checkpoints_kept", scope)
@@ -142,7 +142,7 @@ def _kept(job: Job, scope: Scope) -> tuple[int | None, tuple[Claim, ...]]:
 #: Temporary files of compilers, logs and sockets need more free space than this.
 MIN_FREE_BYTES = 100 * MIB
 #: `meta-llama/Llama-2-7b-hf`, and neither a path nor an address.
-_ON_THE_HUB = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}$")
+_HUB_MODEL = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}$")
 _WORDS = {
     "home": "the home directory",
     "triton": "Triton's cache",
@@ -199,7 +199,7 @@ def temporary_folder(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 def _temporary_fault(value: Scratch, *, compiles: bool) -> str:
-    fault = _fault(value)
+    fault = _folder_fault(value)
     state = value.folder
     if fault:
         return fault
@@ -210,8 +210,8 @@ def _temporary_fault(value: Scratch, *, compiles: bool) -> str:
     return ""
 
 
-def _fault(value: Scratch) -> str:
-    """What prevents writing there, in words; empty if nothing does."""
+def _folder_fault(value: Scratch) -> str:
+    """Return the reason why writing there fails, in words; empty if there is none."""
     state = value.folder
     named = state.resolved + (f" (from {value.variable})" if value.variable else "")
     if state.problem:
@@ -234,7 +234,7 @@ def _plan_home(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 
 
 def _kinds(job: Job) -> tuple[str, ...]:
-    """Kinds of folders that this job's libraries write to; compilers do so only with GPUs."""
+    """Return kinds of folders that this job's libraries write to; compilers do so only with GPUs."""
     if not job.launches:
         return ()
     return ("home", "triton", "extensions") if gpu_claims(job) else ("home",)
@@ -264,7 +264,7 @@ def cache_folder(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     found = {what: facts_about(facts, scratch, what=what) for what in kinds}
     yield from missing_facts(facts, scratch, "caches") if any(missing for _, missing in found.values()) else ()
     for what, (observed, _) in found.items():
-        faults = grouped((fault, node) for node, value in observed.items() if (fault := _fault(value)))
+        faults = grouped((fault, node) for node, value in observed.items() if (fault := _folder_fault(value)))
         for fault, nodes in faults.items():
             yield failed(
                 f"{what}: {fault}",
@@ -303,9 +303,8 @@ def _variable(kind: str) -> str:
 
 
 def _models(job: Job) -> dict[str, tuple[Claim, ...]]:
-    """The models of the hub that the job names."""
     named = ((name, claim) for claim in job.about("model_name") for name in claim.alternatives)
-    found = grouped((name, claim) for name, claim in named if isinstance(name, str) and _ON_THE_HUB.match(name))
+    found = grouped((name, claim) for name, claim in named if isinstance(name, str) and _HUB_MODEL.match(name))
     return {name: tuple(claims) for name, claims in found.items()}
 
 

@@ -28,7 +28,7 @@ _INSTANCE_LABELS = ("node.kubernetes.io/instance-type=", "beta.kubernetes.io/ins
     otherwise="no pod with GPUs selects a known machine type",
 )
 def pod_larger_than_instance(job: Job) -> Iterator[Verdict]:
-    """A pod requests more GPUs than its machine type has.
+    """A pod requests more GPUs than its instance type has.
 
     What it checks: If a node selector or a required node affinity names the instance type, the pod's GPU limit is at
     most what that type holds (every type, where several are named).
@@ -47,11 +47,11 @@ def pod_larger_than_instance(job: Job) -> Iterator[Verdict]:
         for role in workload.roles:
             # A GPU that is cut into instances counts several times.
             gpus = tuple(claim for claim in role.in_force("pod_gpus") if "/mig-" not in claim.spelling)
-            labels = [claim for claim in role.every("node_label") if _sizes(claim)]
+            labels = [claim for claim in role.every("node_label") if _instance_sizes(claim)]
             if not gpus or not labels:
                 continue
             verdict = undecided(workload.id, gpus)
-            wanted, most = numbers(job_value(gpus)), max(_sizes(labels[0]))
+            wanted, most = numbers(job_value(gpus)), max(_instance_sizes(labels[0]))
             if verdict is None and wanted and min(wanted) > most:
                 verdict = failed(
                     workload.id,
@@ -63,8 +63,8 @@ def pod_larger_than_instance(job: Job) -> Iterator[Verdict]:
             yield verdict or passed(workload.id)
 
 
-def _sizes(claim: Claim) -> tuple[int, ...]:
-    """The GPUs of every machine type that a label names; empty if one is unknown."""
+def _instance_sizes(claim: Claim) -> tuple[int, ...]:
+    """Return the GPUs of every machine type that a label names; empty if one is unknown."""
     found = []
     for text in texts(claim.value):
         prefix = next((label for label in _INSTANCE_LABELS if text.startswith(label)), None)
@@ -102,7 +102,7 @@ def job_larger_than_quota(job: Job) -> Iterator[Verdict]:
     for workload in workloads(job) if len({claim.scope.launch for claim in quotas}) == 1 else ():
         if not _same_namespace(job, workload, quotas[0]):
             continue
-        verdict = _larger_than(workload, quotas, "never grants more")
+        verdict = _quota_verdict(workload, quotas, "never grants more")
         if verdict is not None:
             # A quota or a job that names no namespace may be applied to any.
             theirs = [claim for claim in job.about("namespace") if claim.scope == quotas[0].scope]
@@ -110,8 +110,8 @@ def job_larger_than_quota(job: Job) -> Iterator[Verdict]:
             yield verdict if certain or verdict.severity is None else replace(verdict, severity=Severity.WARNING)
 
 
-def _larger_than(workload: Workload, quotas: Sequence[Claim], why: str) -> Verdict | None:
-    """Whether the GPUs of all pods are more than a quota; None if they request none."""
+def _quota_verdict(workload: Workload, quotas: Sequence[Claim], why: str) -> Verdict | None:
+    """Judge whether all pods together request more GPUs than a quota; None if they request none."""
     pods = [(role, role.in_force("pod_gpus") or role.in_force("pod_gpu_requests")) for role in workload.roles]
     requesting = [(role, gpus) for role, gpus in pods if gpus]
     if not requesting:
@@ -140,7 +140,7 @@ def _larger_than(workload: Workload, quotas: Sequence[Claim], why: str) -> Verdi
 
 
 def _starts_with_fewer(workload: Workload) -> bool:
-    """Whether an object may run with fewer pods: it is elastic, a smaller gang, or a Job of independent pods."""
+    """Return whether an object may run with fewer pods: it is elastic, a smaller gang, or a Job of independent pods."""
     pods = numbers(workload.pods())
     smaller = any(
         size and pods and min(size) < max(pods)
@@ -198,8 +198,9 @@ def queue_name_misspelt(job: Job) -> Iterator[Verdict]:
 
 
 def _is_misspelt(asked: str, name: str) -> bool:
-    """Whether one word of a name has a typing mistake. `gpu-h100` beside `gpu-h200` is another queue, and so is
-    `team-b` beside `team-a`.
+    """Return whether a name has a typing mistake in one word.
+
+    `gpu-h100` and `gpu-h200` are different queues, and so are `team-a` and `team-b`.
     """
     ours, theirs = re.split(r"[-_.]", asked), re.split(r"[-_.]", name)
     differing = [pair for pair in zip(ours, theirs, strict=False) if pair[0] != pair[1]]
@@ -212,7 +213,7 @@ def _is_misspelt(asked: str, name: str) -> bool:
 
 
 def _is_one_edit(first: str, second: str) -> bool:
-    """Whether two different words are equal but for one character, or for two neighbours that are swapped."""
+    """Return whether two different words are equal but for one character, or for two swapped neighbours."""
     short, long = sorted((first, second), key=len)
     start = next((at for at, letter in enumerate(short) if letter != long[at]), len(short))
     if len(long) != len(short):
@@ -245,7 +246,7 @@ def job_larger_than_queue(job: Job) -> Iterator[Verdict]:
     """
     for workload in workloads(job):
         quotas = workload.in_force("queue_gpus")
-        verdict = _larger_than(workload, quotas, "of its queue never admits more") if quotas else None
+        verdict = _quota_verdict(workload, quotas, "of its queue never admits more") if quotas else None
         if verdict is not None:
             yield verdict
 
@@ -262,7 +263,7 @@ def compute_domain_larger_than_job(job: Job) -> Iterator[Verdict]:
     What it checks: `numNodes` of a ComputeDomain is at most the number of pods that claim a channel of it.
 
     Why it matters: A pod of the domain starts when `numNodes` nodes have joined, and a node joins when a pod of the
-    domain is placed on it. If there are fewer pods, all of them wait in ContainerCreating.
+    domain is placed on it. With fewer pods, all pods wait in ContainerCreating.
 
     Example: `numNodes: 18`, and a JobSet of 16 pods that name its claim template.
 
@@ -295,7 +296,7 @@ def compute_domain_larger_than_job(job: Job) -> Iterator[Verdict]:
 
 
 def _same_namespace(job: Job, workload: Workload, other: Claim) -> bool:
-    """Whether an object may be in the same namespace as the job."""
+    """Return whether an object may be in the same namespace as the job."""
     theirs = [claim for claim in job.about("namespace") if claim.scope == other.scope]
     ours = workload.in_force("namespace")
     return not theirs or not ours or theirs[0].value == ours[0].value
@@ -311,7 +312,7 @@ def network_policy_blocks_ranks(job: Job) -> Iterator[Verdict]:
     """A network policy blocks all connections to the pods of a job.
 
     What it checks: No NetworkPolicy of the job's namespace, in its file or next to it, selects all pods and allows no
-    ingress, or only from other namespaces, unless another policy there allows some ingress.
+    ingress, or only from other namespaces, unless another policy in that namespace allows some ingress.
 
     Why it matters: The ranks dial each other: rendezvous, NCCL, Gloo and MPI all wait for connections that the policy
     drops, until they time out.
@@ -424,8 +425,8 @@ def mesh_proxy_may_join_pods(job: Job) -> Iterator[Verdict]:
 
     What it checks: A Kubeflow job of two or more pods in a user namespace carries `sidecar.istio.io/inject: "false"`
     (or the switch of Linkerd or Kuma) as annotation or label of each role's pod template. Kubeflow creates user
-    namespaces ("profiles") with injection on; `default`, the operators' own namespaces, namespaces that the files make
-    without such a label, and manifests without a namespace show no sign of a mesh, so nothing is reported there.
+    namespaces ("profiles") with injection on; `default`, the operators' own namespaces, namespaces that the files
+    create without such a label, and manifests without a namespace show no sign of a mesh and are not reported.
 
     Why it matters: The proxy takes over the ports of the pod. The proxies reject ranks that dial the master before they
     trust each other, the bootstraps of gRPC and NCCL break under mutual TLS, and the workers crash or wait forever; the
@@ -436,7 +437,7 @@ def mesh_proxy_may_join_pods(job: Job) -> Iterator[Verdict]:
     Fix: `metadata: {annotations: {sidecar.istio.io/inject: "false"}}` in the pod template of every role.
 
     Known limits: The annotation on the job itself is not counted, because the operators do not pass it on to the pods.
-    Where the files do not make the namespace, only the cluster shows whether it has injection: then this is
+    If the files do not create the namespace, only the cluster shows whether injection is on, and the finding is
     informational.
     """
     for workload in workloads(job):
@@ -448,7 +449,7 @@ def mesh_proxy_may_join_pods(job: Job) -> Iterator[Verdict]:
             yield undecided_verdict
             continue
         name = (texts(namespaces[0].value) or ("",))[0]
-        open_roles = [role for role in workload.roles if not _is_off(workload, role)]
+        open_roles = [role for role in workload.roles if not _disables_injection(workload, role)]
         without = {value for claim in workload.in_force("namespace_without_mesh") for value in claim.alternatives}
         if without == {True}:
             open_roles = []
@@ -458,7 +459,7 @@ def mesh_proxy_may_join_pods(job: Job) -> Iterator[Verdict]:
         yield failed(
             workload.id,
             f"{quoted(workload.head)} starts {max(pods)} pods in {placed(namespaces[0])} and"
-            f' {_named(open_roles)} no `sidecar.istio.io/inject: "false"`: with injection, as in every profile of'
+            f' {_roles_have(open_roles)} no `sidecar.istio.io/inject: "false"`: with injection, as in every profile of'
             " Kubeflow, each pod gets a mesh proxy, which blocks the ranks' first connections.",
             at=namespaces[0],
             also=tuple((role.count, role.name) for role in open_roles[:4]),
@@ -467,15 +468,15 @@ def mesh_proxy_may_join_pods(job: Job) -> Iterator[Verdict]:
         )
 
 
-def _is_off(workload: Workload, role: Role) -> bool:
-    """Whether the pod template disables injection; only a TrainJob passes its own annotations to the pods."""
+def _disables_injection(workload: Workload, role: Role) -> bool:
+    """Return whether the pod template disables injection; only a TrainJob passes its own annotations to the pods."""
     stated = [
         claim for claim in role.every("mesh_injection") if claim.scope.role == role.name or workload.kind == "TrainJob"
     ]
     return any(text.lower() in _OFF for claim in stated for text in texts(claim.value))
 
 
-def _named(roles: list[Role]) -> str:
+def _roles_have(roles: list[Role]) -> str:
     names = ", ".join(f"`{role.name}`" for role in roles)
     return f"{names} has" if len(roles) == 1 else f"{names} have"
 
@@ -674,14 +675,14 @@ def rdma_set_up_and_not_requested(job: Job) -> Iterator[Verdict]:
 
 
 def _sees_devices(role: Role) -> bool:
-    """Whether a pod may see the node's devices without a request: it is privileged, or mounts them."""
+    """Return whether a pod may see the node's devices without a request: it is privileged, or mounts them."""
     capabilities = {text for claim in role.every("pod_capability") for text in texts(claim.value)}
     mounted = [text for claim in role.every("host_path") for text in texts(claim.value)]
     return "privileged" in capabilities or any(map(_holds_devices, mounted))
 
 
 def _holds_devices(folder: str) -> bool:
-    """Whether a folder of the node holds its RDMA devices; `/dev/shm` has none."""
+    """Return whether a folder of the node holds its RDMA devices; `/dev/shm` has none."""
     return folder.rstrip("/") == "/dev" or folder.startswith("/dev/inf")
 
 
@@ -738,15 +739,15 @@ def host_name_of_no_pod(job: Job) -> Iterator[Verdict]:
                 if undecided_verdict := undecided(scope.launch, (claim,), launch):
                     yield undecided_verdict
                 elif own and unnamed:
-                    yield _named_in_vain(workload, names[0], claim, unnamed[0])
+                    yield _nameless_pods_finding(workload, names[0], claim, unnamed[0])
                 elif wrong is not None:
-                    yield _named_wrongly(workload, names[0], claim, wrong)
+                    yield _wrong_name_finding(workload, names[0], claim, wrong)
                 elif own:
                     yield passed(scope.launch)
 
 
-def _named_in_vain(workload: Workload, name: str, claim: Claim, unnamed: Claim) -> Verdict:
-    """The failure of a name where the pods of an object get none."""
+def _nameless_pods_finding(workload: Workload, name: str, claim: Claim, unnamed: Claim) -> Verdict:
+    """Return the failure of a host name whose object gives its pods no names."""
     is_job = unnamed.span == workload.head.span
     why = "the template has no `subdomain`" if is_job else placed(unnamed)
     return failed(
@@ -761,7 +762,7 @@ def _named_in_vain(workload: Workload, name: str, claim: Claim, unnamed: Claim) 
     )
 
 
-def _named_wrongly(workload: Workload, name: str, claim: Claim, wrong: str) -> Verdict:
+def _wrong_name_finding(workload: Workload, name: str, claim: Claim, wrong: str) -> Verdict:
     hosts = workload.hosts
     # The operator names this domain after the object, and every name in it.
     in_own_domain = wrong.partition(".")[2].partition(".")[0] == name and all(f".{name}" in host for host in hosts[:1])
@@ -781,7 +782,7 @@ def _named_wrongly(workload: Workload, name: str, claim: Claim, wrong: str) -> V
 
 
 def _owner(host: str, names: Sequence[str]) -> str:
-    """The object whose pod a host looks like: that with the longest name that the host begins with."""
+    """Return the object whose pod a host seems to be: the one with the longest name that the host begins with."""
     return next((name for name in reversed(names) if host.startswith(f"{name}-")), "")
 
 
@@ -810,7 +811,7 @@ def pod_address_without_svc(job: Job) -> Iterator[Verdict]:
     Fix: Add `svc: []` to `spec.plugins`.
 
     Known limits: A line of a Python program, or of a script under a condition, makes the finding a warning. A script
-    that asks first whether the file or variable is there is not judged. Names that a script composes are not seen.
+    that first checks whether the file or variable exists is not judged. Names that a script composes are not seen.
     """
     for workload in workloads(job):
         for claim in workload.in_force("pod_address"):

@@ -94,20 +94,20 @@ def shared_memory_not_enlarged(job: Job) -> Iterator[Verdict]:
         if workload.kind.startswith("Ray"):
             continue
         verdicts = [
-            (role, _shm(workload, role, why)) for role in workload.trainers if (why := _wants_shm(workload, role))
+            (role, _shm(workload, role, why)) for role in workload.trainers if (why := _shm_reason(workload, role))
         ]
         # One finding: the same volume is missing in the templates of all roles, and it names each.
         faults = [(role, verdict) for role, verdict in verdicts if verdict.status is Status.FAIL]
         if len(faults) > 1:
             also = tuple((role.count, role.name) for role, _ in faults[:4])
             first = faults[0][0]
-            yield _shm(workload, first, _wants_shm(workload, first), also=also)
+            yield _shm(workload, first, _shm_reason(workload, first), also=also)
         else:
             yield from (verdict for _, verdict in faults or verdicts)
 
 
-def _wants_shm(workload: Workload, role: Role) -> str:
-    """Why a role's pods need /dev/shm; empty if they do not, or if unknown."""
+def _shm_reason(workload: Workload, role: Role) -> str:
+    """Return why a role's pods need /dev/shm; empty if they do not, or if that is unknown."""
     if role.gpus and min(role.gpus) > 1:
         return f"{joined(role.gpus)} GPUs in each pod"
     for own, scope in workload.launches():
@@ -137,7 +137,7 @@ def _shm(workload: Workload, role: Role, reason: str, *, also: tuple[tuple[Claim
             f"{quoted(known[0])} leaves {joined(numbers(known[0].value))} MiB in /dev/shm for {reason}.",
             at=known[0],
             also=also,
-            remedy="Give it several GiB, or remove sizeLimit: the pod's memory limit bounds it anyway.",
+            remedy="Raise sizeLimit to several GiB, or remove it: the pod's memory limit bounds the volume anyway.",
         )
     if not known and "placeholder" in str(getattr(sizes[0].value, "why", "")):
         return unknown(workload.id, f"{quoted(sizes[0])} is unknown: {getattr(sizes[0].value, 'why', '')}", at=sizes[0])
@@ -161,7 +161,7 @@ def cpu_limit_below_ranks(job: Job) -> Iterator[Verdict]:
 
     Example: `limits: {nvidia.com/gpu: 8, cpu: 4}`.
 
-    Fix: Give it several cores per GPU, or no CPU limit (a request is enough for scheduling).
+    Fix: Give the pod several cores per GPU, or no CPU limit (a request is enough for scheduling).
 
     Known limits: Two to four cores per GPU are the usual advice; only fewer than one is reported.
     """
@@ -179,7 +179,7 @@ def cpu_limit_below_ranks(job: Job) -> Iterator[Verdict]:
                     " GPU's rank, its loader workers and NCCL's threads.",
                     at=cores[0],
                     also=((gpus[0], "GPUs"),),
-                    remedy=f"Give it {4 * min(role.gpus)} cores or more, or remove the CPU limit.",
+                    remedy=f"Raise the limit to {4 * min(role.gpus)} cores or more, or remove it.",
                 )
             yield verdict or passed(workload.id)
 
@@ -195,12 +195,12 @@ def shared_memory_above_memory_limit(job: Job) -> Iterator[Verdict]:
 
     What it checks: The sizeLimit of the memory volume at /dev/shm is below the pod's memory limit.
 
-    Why it matters: What is written to a memory volume counts as memory of the container. Loader workers and NCCL rely
+    Why it matters: Data in a memory volume count as the container's memory. Loader workers and NCCL rely
     on the volume's size, and the container is killed for memory before the volume is full.
 
     Example: `sizeLimit: 64Gi` and `limits: {memory: 32Gi}`.
 
-    Fix: Raise the memory limit to what the processes need plus the volume, or lower the sizeLimit.
+    Fix: Raise the memory limit to the processes' need plus the volume, or lower the sizeLimit.
 
     Known limits: A volume that is never filled does no harm.
     """
@@ -238,8 +238,8 @@ def gpus_on_pod_that_trains_nothing(job: Job) -> Iterator[Verdict]:
     What it checks: The Launcher of an MPIJob with workers requests no GPU (unless `runLauncherAsWorker`), and a Ray
     head with `num-gpus: "0"` requests none.
 
-    Why it matters: The launcher only runs mpirun and waits; a Ray head that announces no GPU is given no task that
-    needs one. The GPUs are paid for over the whole run, and a job that needs them does not start.
+    Why it matters: The launcher only runs mpirun and waits; a Ray head that announces no GPU never runs a GPU task. The
+    GPUs are paid for during the whole run, and a job that needs GPUs does not start.
 
     Example: `nvidia.com/gpu: 1` in the Launcher's limits.
 
@@ -325,7 +325,7 @@ def gpus_beside_cpu_backend(job: Job) -> Iterator[Verdict]:
 
 
 def _plain_backend(job: Job, scope: Scope) -> str:
-    """The value of `--backend`, which some programs use for something other than collectives."""
+    """Return the value of `--backend`, which some programs use for something other than collectives."""
     words = job.launch(scope.launch).arguments
     for index, word in enumerate(words):
         if word == "--backend":
@@ -351,7 +351,7 @@ def ray_announces_more_gpus_than_pod(job: Job) -> Iterator[Verdict]:
 
     Example: `num-gpus: "8"` and `limits: {nvidia.com/gpu: 4}`.
 
-    Fix: Remove num-gpus: KubeRay takes it from the limits.
+    Fix: Remove num-gpus: KubeRay uses the limits.
 
     Known limits: Fewer than the limit is allowed: some GPUs may be kept for something else. Without any limit it is a
     hint, because a test may pretend to have GPUs.
@@ -370,7 +370,7 @@ def ray_announces_more_gpus_than_pod(job: Job) -> Iterator[Verdict]:
                     f"{quoted(announced[0])} announces {min(wanted)} GPUs for {role.name}, and {workers}.",
                     at=announced[0],
                     also=((gpus[0], "the limit"),) if gpus else (),
-                    remedy="Remove num-gpus: KubeRay takes it from the limits.",
+                    remedy="Remove num-gpus: KubeRay uses the limits.",
                     severity=None if gpus else Severity.INFO,
                 )
             yield verdict or passed(workload.id)
@@ -405,7 +405,7 @@ def job_restart_policy_rejected(job: Job) -> Iterator[Verdict]:
 
     Fix: `restartPolicy: Never`, with `backoffLimit` for the retries.
 
-    Known limits: A missing policy may come from an overlay or a template, so it is a warning.
+    Known limits: An overlay or a template may add a missing policy, so the finding is a warning.
     """
     for workload in workloads(job):
         if (workload.group, workload.kind) not in (("batch", "Job"), ("batch", "CronJob")):
@@ -555,7 +555,7 @@ def preemptible_nodes_without_resume(job: Job) -> Iterator[Verdict]:
 
     Example: `nodeSelector: {cloud.google.com/gke-spot: "true"}` and `torchrun train.py --lr 0.1`.
 
-    Fix: Save checkpoints at an interval shorter than what may be lost, and resume from the last one at start.
+    Fix: Save checkpoints at an interval shorter than the acceptable loss, and resume from the last one at start.
 
     Known limits: A script may save and resume with no argument at all: a warning of medium confidence, a hint where the
     command line is not seen.
@@ -565,10 +565,10 @@ def preemptible_nodes_without_resume(job: Job) -> Iterator[Verdict]:
             spot = [c for c in role.every("node_label") if any(_SPOT.fullmatch(text) for text in texts(c.value))]
             if not spot:
                 continue
-            yield _on_spot(workload, spot[0])
+            yield _spot_verdict(workload, spot[0])
 
 
-def _on_spot(workload: Workload, spot: Claim) -> Verdict:
+def _spot_verdict(workload: Workload, spot: Claim) -> Verdict:
     launches = [
         launch for _, scope in workload.launches() for launch in workload.job.launches if launch.id == scope.launch
     ]

@@ -27,16 +27,16 @@ class Claims:
             self._by_object.setdefault(claim.scope.launch, {}).setdefault(claim.quantity, []).append(claim)
 
     def about(self, quantity: str, scope: Scope) -> tuple[Claim, ...]:
-        """Every claim about a quantity in the scope of an object or of one of its roles."""
+        """Return every claim about a quantity in the scope of an object or of one of its roles."""
         return tuple(claim for claim in self.of(scope.launch, quantity, whole=True) if claim.scope.covers(scope))
 
     def of(self, launch: str, quantity: str, *, whole: bool = False) -> tuple[Claim, ...]:
-        """The claims in the scope of one object and its roles; with `whole` also those of the whole job."""
+        """Return the claims in the scope of one object and its roles; with `whole` also those of the whole job."""
         own = self._by_object.get(launch, {}).get(quantity, ())
         return (*self._by_object.get("", {}).get(quantity, ()), *own) if whole and launch else tuple(own)
 
     def everything(self, launch: str) -> Iterator[Claim]:
-        """All claims in the scope of one object."""
+        """Yield all claims in the scope of one object."""
         for found in self._by_object.get(launch, {}).values():
             yield from found
 
@@ -51,16 +51,16 @@ class Role:
     count: Claim
 
     def in_force(self, quantity: str) -> tuple[Claim, ...]:
-        """The claims about this role's pods that are in force."""
+        """Return the claims about this role's pods that are in force."""
         return strongest(claim for claim in self.every(quantity) if claim.relation is Relation.SETS)
 
     def every(self, quantity: str) -> tuple[Claim, ...]:
-        """All claims about this role's pods, including the object's own."""
+        """Return all claims about this role's pods, including the object's own."""
         return self.claims.about(quantity, self.scope)
 
     @property
     def trains(self) -> bool:
-        """Whether its pods hold ranks."""
+        """Return whether its pods hold ranks."""
         return all(claim.value == Known(True) for claim in self.in_force("pod_trains"))
 
     @property
@@ -101,7 +101,7 @@ class Workload(NamedTuple):
         return self.head.scope
 
     def in_force(self, quantity: str) -> tuple[Claim, ...]:
-        """The claims about the object as a whole."""
+        """Return the claims about the object as a whole."""
         return tuple(claim for claim in self.claims.of(self.id, quantity) if claim.scope == self.scope)
 
     @property
@@ -118,18 +118,18 @@ class Workload(NamedTuple):
         return tuple(role for role in self.roles if role.trains)
 
     def pods(self, roles: tuple[Role, ...] | None = None) -> Value:
-        """The total number of pods of the given roles, or of all roles."""
+        """Return the total number of pods of the given roles, or of all roles."""
         counted = self.roles if roles is None else roles
         if not counted:
             return Unresolved("the number of pods is not given")
         return lift(lambda *each: sum(int(str(n)) for n in each), *(role.count.value for role in counted))
 
     def gangs(self) -> tuple[Claim, ...]:
-        """The claims that make its pods start together, of any role."""
+        """Return the claims that make its pods start together, of any role."""
         return self.claims.of(self.id, "gang")
 
     def launches(self) -> tuple[tuple[Role, Scope], ...]:
-        """The launch lines of its containers, each with its role and scope."""
+        """Return the launch lines of its containers, each with its role and scope."""
         found: list[tuple[Role, Scope]] = []
         for claim in self.claims.of(self.id, "workload_launch"):
             role = next((role for role in self.roles if role.name == claim.scope.role), None)
@@ -143,13 +143,13 @@ class Workload(NamedTuple):
         return tuple(host for claim in self.in_force("pod_hosts") for host in items(claim.value))
 
     def has_host(self, host: str) -> bool:
-        """Whether one of its pods, or a service, has this name; `.NAMESPACE.svc` may follow."""
+        """Return whether one of its pods, or a service, has this name; `.NAMESPACE.svc` may follow."""
         forms = (re.escape(form).replace(r"\{i\}", r"\d+") for form in self.hosts)
         return any(re.match(rf"{form}(?:\.|$)", host) for form in forms)
 
 
 def workloads(job: Job) -> Iterator[Workload]:
-    """Every object of the job's files that starts pods."""
+    """Yield every object of the job's files that starts pods."""
     heads = job.about("workload")
     claims = Claims(job) if heads else None
     for claim in heads:
@@ -158,7 +158,7 @@ def workloads(job: Job) -> Iterator[Workload]:
 
 
 def certainly(value: Value, minimum: int) -> bool:
-    """Whether every alternative of a number is at least `minimum`."""
+    """Return whether every alternative of a number is at least `minimum`."""
     found = numbers(value)
     return bool(found) and min(found) >= minimum
 
@@ -174,8 +174,8 @@ def manifest_refused(job: Job) -> Iterator[Verdict]:
     """The API server rejects a custom resource: a field, a value or a combination that its kind does not have.
 
     What it checks: Every field of a PyTorchJob, MPIJob, PaddleJob, TrainJob, JobSet, Volcano Job, RayCluster,
-    LeaderWorkerSet and so on against the schemas and rules of the operators' releases: unknown and missing fields,
-    types, allowed values, ranges, names, and fields that exclude each other.
+    LeaderWorkerSet and so on is checked against the schemas and rules of the operators' releases: unknown and missing
+    fields, types, allowed values, ranges, names, and fields that exclude each other.
 
     Why it matters: `kubectl apply` stops with an error and no pod starts. A pipeline that submits without strict
     validation drops the unknown field, and the job runs with a default.
@@ -221,7 +221,7 @@ def _refused(subject: str, claim: Claim) -> Verdict:
 _ONE_PROGRAM = frozenset(("PyTorchJob", "PaddleJob", "XGBoostJob", "JAXJob"))
 #: Prefixes of variables of communication libraries, which must not differ between ranks.
 _COLLECTIVE = ("env.NCCL_", "env.RCCL_", "env.GLOO_", "env.UCX_", "env.FI_")
-#: Names that differ between nodes for a reason: interfaces, adapters, files.
+#: Names that may differ between nodes: interfaces, adapters, files.
 _PER_NODE_NAMES = ("SOCKET_IFNAME", "_HCA", "DEBUG", "TOPO_FILE", "NET_DEVICES", "CROSS_NIC", "GID_INDEX")
 
 
@@ -246,7 +246,7 @@ def image_differs_between_roles(job: Job) -> Iterator[Verdict]:
 
     Known limits: Two tags may name the same image.
     """
-    for workload, images, unknown_verdict in _of_trainers(job, "pod_image"):
+    for workload, images, unknown_verdict in _trainer_claims(job, "pod_image"):
         first = images[0]
         other = next((claim for claim in images if claim.value != first.value), None)
         if unknown_verdict is not None:
@@ -258,7 +258,7 @@ def image_differs_between_roles(job: Job) -> Iterator[Verdict]:
                 " of one job must run the same versions.",
                 at=other,
                 also=((first, first.scope.role),),
-                remedy="Name one image, best by digest, in every role.",
+                remedy="Name one image, preferably by digest, in every role.",
             )
         else:
             yield passed(workload.id)
@@ -373,7 +373,7 @@ def variable_not_expanded_in_arguments(job: Job) -> Iterator[Verdict]:
 
 
 def quoted_plainly(claim: Claim) -> str:
-    """The claim as written, without its value, because the variable is not expanded."""
+    """Return the claim as written. Its value is left out, because the variable is not expanded."""
     return f"`{claim.spelling}`"
 
 
@@ -423,7 +423,7 @@ def operator_variable_set_by_hand(job: Job) -> Iterator[Verdict]:
 
 
 def _equals_operator_value(workload: Workload, claim: Claim) -> bool:
-    """Whether a value equals the one that the operator sets."""
+    """Return whether a value equals the one that the operator sets."""
     if claim.quantity == "env.MASTER_PORT":
         return texts(claim.value) == ("23456",)
     if claim.quantity == "env.WORLD_SIZE":
@@ -447,7 +447,7 @@ def image_tag_moves(job: Job) -> Iterator[Verdict]:
 
     What it checks: The images of a job of several pods carry a tag other than `latest`, or a digest.
 
-    Why it matters: Each node pulls the image separately and keeps what it has: after a push the nodes run different
+    Why it matters: Each node pulls the image separately and keeps its copy: after a push the nodes run different
     versions of one program, and a rank that is restarted on another node joins with other code.
 
     Example: `image: registry/train` in a job of eight workers.
@@ -479,7 +479,7 @@ def image_tag_moves(job: Job) -> Iterator[Verdict]:
 
 
 def _is_mutable_tag(image: str) -> bool:
-    """Whether an image has no tag, or `latest`, and no digest."""
+    """Return whether an image has no tag, or `latest`, and no digest."""
     name = image.strip().rpartition("/")[2]
     return bool(name) and "@" not in name and name.partition(":")[2] in ("", "latest")
 
@@ -500,8 +500,8 @@ def several_masters(job: Job) -> Iterator[Verdict]:
 
     What it checks: `Master` of a PyTorchJob or XGBoostJob has one replica.
 
-    Why it matters: The master is rank 0. The operator has no rank for a second one and starts nothing, or two pods act
-    as rank 0.
+    Why it matters: The master is rank 0. The operator has no rank for a second master and starts nothing, or two pods
+    act as rank 0.
 
     Example: `Master: {replicas: 2}`.
 
@@ -548,12 +548,12 @@ def gpus_differ_between_roles(job: Job) -> Iterator[Verdict]:
 
     Known limits: A job whose roles do different work on purpose is reported too.
     """
-    for workload, limits, unknown_verdict in _of_trainers(job, "pod_gpus"):
+    for workload, limits, unknown_verdict in _trainer_claims(job, "pod_gpus"):
         yield unknown_verdict or _verdict_on_limits(workload.id, limits)
 
 
-def _of_trainers(job: Job, quantity: str) -> Iterator[tuple[Workload, list[Claim], Verdict | None]]:
-    """Workloads whose trainers run one program, with a claim of each; and the verdict if one is not known."""
+def _trainer_claims(job: Job, quantity: str) -> Iterator[tuple[Workload, list[Claim], Verdict | None]]:
+    """Yield workloads whose trainers run one program, with a claim of each, and a verdict if one is unknown."""
     for workload in workloads(job):
         trainers = workload.trainers
         if workload.kind not in _ONE_PROGRAM or len(trainers) < 2:
@@ -643,7 +643,7 @@ def pods_not_gang_scheduled(job: Job) -> Iterator[Verdict]:
 
 
 def certainly_alone(value: object) -> bool:
-    """Whether there is at most one pod."""
+    """Return whether there is at most one pod."""
     found = numbers(value)  # type: ignore[arg-type]
     return bool(found) and max(found) <= 1
 
@@ -720,7 +720,7 @@ def gang_waits_for_ordered_start(job: Job) -> Iterator[Verdict]:
         by = wanted[0] if wanted else gangs[0]
         yield failed(
             workload.id,
-            f"{placed(by)} holds pods back until {needed} exist, but {_ordered_by(workload)} creates"
+            f"{placed(by)} holds pods back until {needed} exist, but {_start_order_text(workload)} creates"
             f" {counted(first, 'pod')} first ({quoted(order[0])}) and the rest once they run: both wait forever.",
             at=by,
             also=((order[0], f"created first: {first}"),),
@@ -728,11 +728,11 @@ def gang_waits_for_ordered_start(job: Job) -> Iterator[Verdict]:
         )
 
 
-def _ordered_by(workload: Workload) -> str:
+def _start_order_text(workload: Workload) -> str:
     return "kubedl" if workload.group == "training.kubedl.io" else f"the {workload.kind}"
 
 
-def _worker(workload: Workload) -> Role | None:
+def _worker_role(workload: Workload) -> Role | None:
     return next((role for role in workload.roles if role.name.lower() == "worker"), None)
 
 
@@ -758,7 +758,7 @@ def mpi_slots_exceed_worker(job: Job) -> Iterator[Verdict]:
     Known limits: A rank that needs less than one core is not recognized.
     """
     for workload in workloads(job):
-        slots, worker = workload.in_force("slots_per_worker"), _worker(workload)
+        slots, worker = workload.in_force("slots_per_worker"), _worker_role(workload)
         if not slots or worker is None:
             continue
         what = "GPUs" if worker.in_force("pod_gpus") else "CPU cores"
@@ -768,7 +768,7 @@ def mpi_slots_exceed_worker(job: Job) -> Iterator[Verdict]:
         if undecided_verdict := undecided(workload.id, (*slots, *resources)):
             yield undecided_verdict
             continue
-        wanted, most = numbers(job_value(slots)), _most(resources)
+        wanted, most = numbers(job_value(slots)), _largest_amount(resources)
         if wanted and min(wanted) > max(most, 1):
             yield failed(
                 workload.id,
@@ -782,7 +782,7 @@ def mpi_slots_exceed_worker(job: Job) -> Iterator[Verdict]:
             yield passed(workload.id)
 
 
-def _most(claims: tuple[Claim, ...]) -> float:
+def _largest_amount(claims: tuple[Claim, ...]) -> float:
     return max(float(str(item)) for claim in claims for item in claim.alternatives)
 
 
@@ -806,14 +806,14 @@ def mpi_ranks_unlike_slots(job: Job) -> Iterator[Verdict]:
     the launcher itself is a worker.
     """
     for workload in workloads(job):
-        worker = _worker(workload)
+        worker = _worker_role(workload)
         if workload.kind != "MPIJob" or worker is None:
             continue
         for _, scope in workload.launches():
             tasks = job.setting("tasks", scope)
             if not tasks or _places_ranks(job, scope.launch):
                 continue
-            yield _ranks(workload, worker, tasks[0], workload.in_force("slots_per_worker"))
+            yield _rank_verdict(workload, worker, tasks[0], workload.in_force("slots_per_worker"))
 
 
 def _places_ranks(job: Job, launch: str) -> bool:
@@ -823,7 +823,7 @@ def _places_ranks(job: Job, launch: str) -> bool:
     return any(claim.scope.launch == launch for claim in (*job.about("tasks_per_node"), *job.about("hosts")))
 
 
-def _ranks(workload: Workload, worker: Role, tasks: Claim, slots: tuple[Claim, ...]) -> Verdict:
+def _rank_verdict(workload: Workload, worker: Role, tasks: Claim, slots: tuple[Claim, ...]) -> Verdict:
     if undecided_verdict := undecided(workload.id, (tasks, worker.count, *slots)):
         return undecided_verdict
     ranks, workers = known_number(tasks.value), known_number(worker.count.value)

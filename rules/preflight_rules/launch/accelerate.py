@@ -46,7 +46,7 @@ class Setup(NamedTuple):
     path: str = ""
 
     def claims(self, quantity: str) -> tuple[Claim, ...]:
-        """Accelerate's own claims in force about a quantity."""
+        """Return Accelerate's own claims in force about a quantity."""
         scope = self.launch.scope if self.launch is not None else WHOLE_JOB
         return strongest(
             claim
@@ -55,16 +55,16 @@ class Setup(NamedTuple):
         )
 
     def number(self, quantity: str) -> int | None:
-        """The single number that a quantity has; None where there is none, several, or an unknown one."""
+        """Return the single number that a quantity has; None where there is none, several, or an unknown one."""
         return known_number(job_value(self.claims(quantity))) if self.claims(quantity) else None
 
     def text(self, quantity: str) -> str:
-        """The single string that a quantity has; empty where there is none, several, or an unknown one."""
+        """Return the single string that a quantity has; empty where there is none, several, or an unknown one."""
         return (known_text(job_value(self.claims(quantity))) if self.claims(quantity) else None) or ""
 
 
 def setups(job: Job) -> tuple[Setup, ...]:
-    """Every launch by Accelerate; without any, every Accelerate configuration that was found."""
+    """Return every launch by Accelerate; without any, every Accelerate configuration that was found."""
     launches = [
         launch
         for launch in job.launches
@@ -82,7 +82,7 @@ def setups(job: Job) -> tuple[Setup, ...]:
 def _setups_with(
     *quantities: str, where: Callable[[Setup], bool] = lambda setup: True
 ) -> Callable[[Job], Iterator[Question[Setup]]]:
-    """Ask about each setup that has all of the quantities."""
+    """Return a question about each setup that has all of these quantities."""
 
     def each(job: Job) -> Iterator[Question[Setup]]:
         for setup in setups(job):
@@ -101,7 +101,7 @@ def _setups_with(
     each=_setups_with("nodes", "world_size"),
 )
 def accelerate_processes_counted_per_machine(question: Question[Setup]) -> Verdict | None:
-    """Accelerate's number of processes is too small, or not divisible by its number of machines.
+    """Accelerate's num_processes is too small, or not divisible by num_machines.
 
     What it checks: num_processes counts over all machines. For several machines it is at least num_machines, is
     divisible by it, and is not just the number of GPUs of a single machine. In a configuration that no launch names,
@@ -114,7 +114,7 @@ def accelerate_processes_counted_per_machine(question: Question[Setup]) -> Verdi
 
     Fix: Give the total: GPUs of a machine times machines.
 
-    Known limits: The number of GPUs is known from Slurm's options, CUDA_VISIBLE_DEVICES or gpu_ids. Only a launch that
+    Known limits: The number of GPUs comes from Slurm's options, CUDA_VISIBLE_DEVICES or gpu_ids. Only a launch that
     would start nothing is an error; in a configuration that no launch names it is a warning, because the command line
     may override it.
     """
@@ -128,12 +128,12 @@ def accelerate_processes_counted_per_machine(question: Question[Setup]) -> Verdi
     if count < 2:
         machine_gpus = _machine_gpus(setup) if setup.launch is None else None
         many = machine_gpus is not None and total > machine_gpus[1]
-        return _more_than_gpus(setup, world[0], machine_gpus, total) if many and machine_gpus is not None else None
+        return _gpu_count_verdict(setup, world[0], machine_gpus, total) if many and machine_gpus is not None else None
     return _total_finding(setup, world[0], machines[0], total, count)
 
 
 def _differs_from_others(setup: Setup) -> bool:
-    """Whether the files of several machines give different numbers, which ACC003 reports."""
+    """Return whether the files of several machines give different numbers, which ACC003 reports."""
     if setup.launch is not None:
         return False
     return len({other.number("world_size") for other in setups(setup.job)}) > 1
@@ -166,7 +166,7 @@ def _total_finding(setup: Setup, world: Claim, machines: Claim, total: int, coun
             severity=Severity.WARNING,
         )
     if setup.launch is None and machine_gpus is not None and each > machine_gpus[1]:
-        return _more_than_gpus(setup, world, machine_gpus, each)
+        return _gpu_count_verdict(setup, world, machine_gpus, each)
     if rest:
         return failed(
             setup.subject,
@@ -180,8 +180,8 @@ def _total_finding(setup: Setup, world: Claim, machines: Claim, total: int, coun
     return passed(setup.subject)
 
 
-def _more_than_gpus(setup: Setup, world: Claim, machine_gpus: tuple[Claim, int], each: int) -> Verdict:
-    """For a configuration without a launch; with one, GPU001 reports it."""
+def _gpu_count_verdict(setup: Setup, world: Claim, machine_gpus: tuple[Claim, int], each: int) -> Verdict:
+    """Return the verdict on a configuration without a launch; with one, GPU001 reports it."""
     return failed(
         setup.subject,
         f"{quoted(world)} starts {counted(each, 'process', 'processes')} on each machine, but"
@@ -194,7 +194,7 @@ def _more_than_gpus(setup: Setup, world: Claim, machine_gpus: tuple[Claim, int],
 
 
 def _machine_gpus(setup: Setup) -> tuple[Claim, int] | None:
-    """The GPUs of one machine, and the claim that gives them."""
+    """Return the GPUs of one machine, and the claim that gives them."""
     if setup.launch is not None:
         gpu_counts = gpus(setup.job, setup.launch)
         found = numbers(gpu_counts[0]) if gpu_counts is not None else ()
@@ -206,7 +206,7 @@ def _machine_gpus(setup: Setup) -> tuple[Claim, int] | None:
 
 
 def several(setup: Setup) -> bool:
-    """Whether the setup certainly spans more than one machine."""
+    """Return whether the setup certainly spans more than one machine."""
     count = setup.number("nodes")
     return count is not None and count > 1
 
@@ -219,7 +219,7 @@ def several(setup: Setup) -> bool:
     each=_setups_with("rendezvous_backend_unread", where=several),
 )
 def accelerate_rendezvous_back_end_unread(question: Question[Setup]) -> Verdict | None:
-    """A configuration names a rendezvous backend that does not exist, or that nothing will use.
+    """A configuration names a rendezvous backend that does not exist or is never used.
 
     What it checks: rdzv_backend of an Accelerate configuration for several machines is one that torchrun has, and is
     `static` or repeated on the command line.
@@ -406,7 +406,7 @@ def accelerate_deepspeed_file_without_zero(job: Job) -> Iterator[Verdict]:
 
 
 def _files(job: Job, launch: Launch) -> list[str]:
-    """The DeepSpeed files that Accelerate itself is given: by its option, or by its configuration."""
+    """Return the DeepSpeed files that Accelerate itself reads, named by its option or its configuration."""
     own = {claim.span.path for claim in job.about("accelerate_key", launch.scope)}
     found = []
     for reference in job.references:
@@ -424,12 +424,12 @@ def _files(job: Job, launch: Launch) -> list[str]:
 
 #: Read, converted and dropped before the keys are checked (config_args.py, process_config).
 _CONVERTED = frozenset({"fp16", "dynamo_backend"})
-#: What Accelerate puts before a key of a section that lacks it (launch.py, `_validate_launch_command`).
+#: The prefix that Accelerate adds to a key of a section (launch.py, `_validate_launch_command`).
 _PREFIXES = {"fsdp_config": "fsdp_", "fp8_config": "fp8_", "dynamo_config": "dynamo_"}
 _MAX_SLIPS = 2
 _MIN_LENGTH = 6
 #: Keys beside deepspeed_config_file that stop the launch (utils/dataclasses.py, `_deepspeed_config_checks`, 1.15).
-_BESIDE_FILE = frozenset(
+_KEYS_FORBIDDEN_WITH_FILE = frozenset(
     [
         *("gradient_accumulation_steps", "gradient_clipping", "zero_stage", "offload_optimizer_device"),
         *("offload_param_device", "offload_param_nvme_path", "offload_optimizer_nvme_path", "zero3_save_16bit_model"),
@@ -441,7 +441,7 @@ _BESIDE_FILE = frozenset(
     "ACC002", "accelerate-unknown-key", severity=Severity.ERROR, fix="unsafe", otherwise="no Accelerate configuration"
 )
 def accelerate_unknown_key(job: Job) -> Iterator[Verdict]:
-    """A configuration of Accelerate holds a key that Accelerate does not know.
+    """An Accelerate configuration has a key that Accelerate does not know.
 
     What it checks: Every key of the file is one that some version of Accelerate has. In its sections only a key that
     looks like a misspelling of a known one is reported.
@@ -466,8 +466,8 @@ def accelerate_unknown_key(job: Job) -> Iterator[Verdict]:
         if section:
             near = _similar_key_of_section(section, key)
             if near:
-                yield _misspelt(claim, key, near, section)
-        elif key in known and not _is_gone(key, version):
+                yield _misspelt_finding(claim, key, near, section)
+        elif key in known and not _lacks_key(key, version):
             yield passed(claim.span.path)
         else:
             near = _similar_key(key, known)
@@ -476,7 +476,7 @@ def accelerate_unknown_key(job: Job) -> Iterator[Verdict]:
                 f"{quoted(claim)} is not a key of Accelerate's configuration: `accelerate launch` rejects the file.",
                 at=claim,
                 remedy=f"Write {near}." if near else "Remove the key.",
-                fix=_renamed(claim, key, near),
+                fix=_rename_fix(claim, key, near),
             )
 
 
@@ -484,32 +484,32 @@ def _known_keys() -> frozenset[str]:
     return load_table("accelerate_config").names() | _CONVERTED
 
 
-def _is_gone(key: str, version: str) -> bool:
-    """Whether the release that the job's files pin no longer has the key, or does not have it yet."""
+def _lacks_key(key: str, version: str) -> bool:
+    """Return whether the release that the job's files pin no longer has the key, or does not have it yet."""
     row = load_table("accelerate_config").find(key)
     return (
         bool(version) and row is not None and key not in _CONVERTED and in_range(version, row.since, row.until) is False
     )
 
 
-def _misspelt(claim: Claim, key: str, near: str, section: str) -> Verdict:
+def _misspelt_finding(claim: Claim, key: str, near: str, section: str) -> Verdict:
     return failed(
         claim.span.path,
         f"`{key}` in {section} is not a key that Accelerate reads, and is ignored: {near} keeps its default.",
         at=claim,
         remedy=f"Write {near}.",
         severity=Severity.WARNING,
-        fix=_renamed(claim, key, near),
+        fix=_rename_fix(claim, key, near),
     )
 
 
-def _renamed(claim: Claim, key: str, near: str) -> Fix | None:
-    """Unsafe: the setting then takes effect, and the intended key is a guess."""
+def _rename_fix(claim: Claim, key: str, near: str) -> Fix | None:
+    """Return an unsafe fix, because the setting then takes effect and the intended key is a guess."""
     return make_fix(f"rename {key} to {near}", replace_text(claim, key, near), safe=False) if near else None
 
 
 def _similar_key_of_section(section: str, key: str) -> str:
-    """The known option that a key of a section probably misspells."""
+    """Return the known option that a key of a section probably misspells."""
     prefix = _PREFIXES.get(section, "")
     full = key if not prefix or key.startswith(prefix.rstrip("_")) else prefix + key
     options = load_table("accelerate_launch").names()
@@ -558,7 +558,9 @@ def accelerate_keys_beside_deepspeed_file(job: Job) -> Iterator[Verdict]:
         if setup.text("distributed_type") != "DEEPSPEED":
             yield passed(setup.subject)
             continue
-        refused = [claim for name, claim in keys.items() if name.removeprefix("deepspeed_config.") in _BESIDE_FILE]
+        refused = [
+            claim for name, claim in keys.items() if name.removeprefix("deepspeed_config.") in _KEYS_FORBIDDEN_WITH_FILE
+        ]
         precision = keys.get("mixed_precision")
         is_flag = any(claim.strength >= Strength.FLAG for claim in setup.claims("mixed_precision"))
         if precision is not None and not is_flag and setup.claims("mixed_precision"):
@@ -578,7 +580,7 @@ def _keys_beside_finding(setup: Setup, file: Claim, refused: list[Claim], *, onl
         f"{names} together with `{file.spelling}` ({where(file)}): Accelerate stops, because these settings must be"
         " in the DeepSpeed file only.",
         at=refused[0],
-        also=((file, "the DeepSpeed file is named here"), *((claim, "too") for claim in refused[1:8])),
+        also=((file, "names the DeepSpeed file"), *((claim, "too") for claim in refused[1:8])),
         remedy=f"Remove {names} and set it in the DeepSpeed file{extra}.",
         severity=Severity.WARNING if only_precision and setup.launch is None else None,
     )
@@ -657,7 +659,7 @@ def precision_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
 
     Fix: Write `"enabled": "auto"` in the DeepSpeed file, or the same precision in both.
 
-    Known limits: What a script computes for itself is not seen.
+    Known limits: Values that a script computes are not seen.
     """
     scopes = [(launch.id, launch.scope, launch) for launch in job.launches]
     for subject, scope, launch in scopes:
@@ -686,25 +688,24 @@ def precision_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
 def accelerate_machines_disagree(job: Job) -> Iterator[Verdict]:
     """The Accelerate configurations for the machines of one job disagree.
 
-    What it checks: Where several configurations (or launch lines) of Accelerate are for the machines of one job:
+    What it checks: If several Accelerate configurations (or launch lines) belong to the machines of one job:
     num_processes, num_machines and the rendezvous address are the same in all, each machine_rank occurs once, and
     gpu_ids lists equally many GPUs on each. In any of them machine_rank is below num_machines.
 
-    Why it matters: Every machine starts num_processes // num_machines of what its own file says and builds a world of
-    that size. With two different sizes some ranks wait for ranks that do not exist.
+    Why it matters: Every machine starts num_processes // num_machines processes from its own file and builds a world of
+    that size. With two different sizes, some ranks wait for ranks that do not exist.
 
     Example: `num_processes: 7` in sv1.yaml and `num_processes: 2` in sv2.yaml.
 
     Fix: Keep one file and give `--machine_rank` on the command line.
 
-    Known limits: Files that were not named together are treated as those of one job by their names or their rendezvous
-    address, which is a guess and gives warnings. gpu_ids may name different GPUs on another machine, but not more or
-    fewer.
+    Known limits: Files that were not named together are assigned to one job by their names or their rendezvous address,
+    a guess that gives only warnings. gpu_ids may name different GPUs on another machine, but not more or fewer.
     """
     found = [setup for setup in setups(job) if _has_machine_rank(setup) and several(setup)]
     alone = [setup for setup in found if setup.launch is None]
     for setup in alone:
-        verdict = _in_range(setup)
+        verdict = _rank_range_verdict(setup)
         if verdict is not None:
             yield verdict
     places = {(setup.path or (setup.launch.span.path if setup.launch else "")) for setup in found}
@@ -712,9 +713,9 @@ def accelerate_machines_disagree(job: Job) -> Iterator[Verdict]:
         if not alone:
             yield not_applicable(job.name, "no two configurations are for the machines of one job")
         return
-    yield _ranks(found)
+    yield _ranks_verdict(found)
     for quantity, meaning in _EQUAL.items():
-        verdict = _equal(found, quantity, meaning)
+        verdict = _equality_verdict(found, quantity, meaning)
         if verdict is not None:
             yield verdict
 
@@ -729,12 +730,11 @@ _EQUAL = {
 
 
 def _has_machine_rank(setup: Setup) -> bool:
-    """Whether the setup gives its own machine rank."""
     return any(claim.strength > Strength.DEFAULT for claim in setup.claims("node_rank"))
 
 
-def _in_range(setup: Setup) -> Verdict | None:
-    """For a configuration without a launch; RDV005 reports launch lines."""
+def _rank_range_verdict(setup: Setup) -> Verdict | None:
+    """Return the verdict on a configuration without a launch; RDV005 reports launch lines."""
     ranks, machines = setup.claims("node_rank"), setup.claims("nodes")
     if undecided_verdict := undecided(setup.subject, (*ranks, *machines)):
         return undecided_verdict
@@ -752,7 +752,7 @@ def _in_range(setup: Setup) -> Verdict | None:
     )
 
 
-def _ranks(found: Sequence[Setup]) -> Verdict:
+def _ranks_verdict(found: Sequence[Setup]) -> Verdict:
     subject = join_some([setup.subject for setup in found], 1)
     claims = [setup.claims("node_rank")[0] for setup in found]
     if undecided_verdict := undecided(subject, claims):
@@ -772,7 +772,7 @@ def _ranks(found: Sequence[Setup]) -> Verdict:
     return passed(subject)
 
 
-def _equal(found: Sequence[Setup], quantity: str, meaning: str) -> Verdict | None:
+def _equality_verdict(found: Sequence[Setup], quantity: str, meaning: str) -> Verdict | None:
     if found[0].launch is not None and quantity != "world_size":
         return None
     stated = [(setup, setup.claims(quantity)) for setup in found if setup.claims(quantity)]
@@ -783,11 +783,11 @@ def _equal(found: Sequence[Setup], quantity: str, meaning: str) -> Verdict | Non
     for setup, theirs in others:
         if undecided_verdict := undecided(subject, (*ours, *theirs), quantity=meaning):
             return undecided_verdict
-        one, second = _values(ours), _values(theirs)
+        one, second = _claimed_values(ours), _claimed_values(theirs)
         if _is_first_machine(first, ours) or _is_first_machine(setup, theirs):
             continue
         if one and second and not one & second:
-            devices = _devices(first), _devices(setup)
+            devices = _device_claim(first), _device_claim(setup)
             return failed(
                 subject,
                 f"{quoted(ours[0])} here and {quoted(theirs[0])} in {where(theirs[0])} differ in {meaning},"
@@ -803,17 +803,17 @@ def _equal(found: Sequence[Setup], quantity: str, meaning: str) -> Verdict | Non
     return passed(subject)
 
 
-def _values(claims: Sequence[Claim]) -> set[object]:
+def _claimed_values(claims: Sequence[Claim]) -> set[object]:
     value = job_value(claims)
     return set(numbers(value) or texts(value))
 
 
 def _is_first_machine(setup: Setup, claims: Sequence[Claim]) -> bool:
-    """Whether this is machine 0 with a loopback address, which is fine: its store listens on all addresses."""
+    """Return whether this is machine 0 with a loopback address, which is fine: its store listens on all addresses."""
     return setup.number("node_rank") == 0 and any(is_loopback(text) for c in claims for text in texts(c.value))
 
 
-def _devices(setup: Setup) -> Claim | None:
+def _device_claim(setup: Setup) -> Claim | None:
     return next(iter(setup.claims("env.CUDA_VISIBLE_DEVICES")), None)
 
 

@@ -34,7 +34,7 @@ _START_ON_EACH_NODE = ("srun", "mpirun", "pdsh", "clush")
     otherwise="no launcher that reaches other nodes is started by another launcher",
 )
 def reaching_launcher_started_on_each_node(job: Job) -> Iterator[Verdict]:
-    """A launcher that starts processes on all nodes itself is started on each node.
+    """A launcher that itself starts processes on all nodes is started on each node.
 
     What it checks: `deepspeed` and `colossalai run` are not started several times by srun, mpirun or pdsh, unless
     options tell deepspeed that each node starts it (`--no_ssh`, `--node_rank`).
@@ -46,13 +46,13 @@ def reaching_launcher_started_on_each_node(job: Job) -> Iterator[Verdict]:
 
     Fix: Start it once, on the first node, with a hostfile; or use torchrun under srun.
 
-    Known limits: How many tasks srun starts must be known.
+    Known limits: The number of tasks that srun starts must be known.
     """
     for launch in job.launches:
         spread = next((name for name in launch.wrappers if name in _START_ON_EACH_NODE), None)
         if launch.launcher not in _START_ALL_NODES or spread is None:
             continue
-        counts = _copies(job, launch)
+        counts = _copy_claims(job, launch)
         undecided_verdict = undecided(launch.id, counts[:1], launch)
         itself = job.setting("each_node_itself", launch.scope) or job.setting("node_rank", launch.scope)
         if itself or job.setting("single_node_step", launch.scope):
@@ -74,8 +74,8 @@ def reaching_launcher_started_on_each_node(job: Job) -> Iterator[Verdict]:
             )
 
 
-def _copies(job: Job, launch: Launch) -> tuple[Claim, ...]:
-    """The claims that state how often the launcher is started; empty for once or unknown."""
+def _copy_claims(job: Job, launch: Launch) -> tuple[Claim, ...]:
+    """Return the claims that state how often the launcher is started; empty if once or unknown."""
     open_ones: tuple[Claim, ...] = ()
     for name in ("tasks", "tasks_per_node", "nodes"):
         claims = tuple(c for c in job.setting(name, launch.scope) if c.source in ("slurm", "mpirun", "pdsh", "clush"))
@@ -100,7 +100,7 @@ _GPUS = ("gpus_per_node", "gpus_per_task")
     "LCH004",
     "task-rank-expanded-too-early",
     severity=Severity.ERROR,
-    otherwise="no program started as several tasks is given a rank",
+    otherwise="no program that runs as several tasks gets a rank",
 )
 def task_rank_expanded_too_early(job: Job) -> Iterator[Verdict]:
     """The batch script expands a rank variable itself, so all tasks get the same rank.
@@ -176,8 +176,7 @@ def elastic_range_unusable(job: Job) -> Iterator[Verdict]:
 
     Fix: `torchrun --nnodes=1:4 --rdzv_backend=c10d --rdzv_endpoint=$HEAD:29400 --max_restarts=3 ...`.
 
-    Known limits: Whether the program can go on with another number of ranks is not judged. The second case is a
-    warning.
+    Known limits: Whether the program can continue with another world size is not judged. The second case is a warning.
     """
     for launch in job.launches:
         if launch.launcher not in ("torchrun", "torch.distributed.launch"):
@@ -245,9 +244,9 @@ def composer_world_size_refused(question: LaunchQuestion) -> Verdict | None:
 
     Example: `composer --nproc 8 --world_size 12 --node_rank 0 train.py`.
 
-    Fix: Nodes times processes of a node. For nodes of different sizes give both ranks to each.
+    Fix: Set it to nodes times processes per node. For nodes of different sizes, give each node both ranks.
 
-    Known limits: BASE_RANK may come from the platform: where the sizes only do not divide, it is a warning.
+    Known limits: BASE_RANK may come from the platform, so sizes that merely do not divide are a warning.
     """
     worlds, each = question.of
     total, some = numbers(job_value(worlds)), numbers(job_value(each))
@@ -275,7 +274,7 @@ _BATCHES = {
     "train_batch_size": "the global batch size",
     "gradient_accumulation_steps": "the gradient accumulation",
 }
-#: What starts its command on another host.
+#: Commands that start their command on another host.
 _ELSEWHERE = frozenset({"sbatch", "qsub", "bsub", "ssh", "pdsh", "clush", "srun", "mpirun", "horovodrun", "kubectl"})
 
 
@@ -286,7 +285,7 @@ _ELSEWHERE = frozenset({"sbatch", "qsub", "bsub", "ssh", "pdsh", "clush", "srun"
     otherwise="no two processes with a rank are started at the same time",
 )
 def rank_started_twice(job: Job) -> Iterator[Verdict]:
-    """Two processes of one job that run at the same time have the same rank, or expect different numbers of ranks.
+    """Two processes of one job that run at the same time have the same rank, or different world sizes.
 
     What it checks: Starts of one program in the background of one script, or from a separate script each, give each
     process its own rank (RANK, or the program's `--rank`) and the same number of ranks, and every rank is below it.
@@ -298,44 +297,44 @@ def rank_started_twice(job: Job) -> Iterator[Verdict]:
 
     Example: `RANK=0 python train.py &` twice, with WORLD_SIZE=2.
 
-    Fix: Give each process its own rank, from 0 on, and all the same number of ranks.
+    Fix: Give each process its own rank, from 0, and the same world size.
 
     Known limits: Starts that run one after the other are separate runs. A rank whose start is in another file is not
     known, so a missing one is not reported.
     """
     for processes in processes_of_ranks(job):
-        yield _sizes(processes)
+        yield _sizes_verdict(processes)
         yield _ranks_verdict(processes)
-    yield from _numbers_taken(job)
+    yield from _number_verdicts(job)
 
 
-def _numbers_taken(job: Job) -> Iterator[Verdict]:
-    """Whether processes that a script starts for one group take different numbers."""
+def _number_verdicts(job: Job) -> Iterator[Verdict]:
+    """Judge whether processes that a script starts for one group have different ranks."""
     found: dict[tuple[str, Value], list[tuple[Launch, Claim]]] = {}
     for launch in job.launches:
         for claim in job.about("taken_number", launch.scope):
             found.setdefault((launch.program, claim.because[0].value), []).append((launch, claim))
     for taken in found.values():
-        if all(joined(texts(claim.value)) in _numbers_given(job, launch) for launch, claim in taken):
+        if all(joined(texts(claim.value)) in _given_numbers(job, launch) for launch, claim in taken):
             # The numbers that the script gives are judged as such.
             continue
         first: dict[Value, Launch] = {}
         subject = f"{taken[0][0].id}: number of the process"
         for launch, claim in taken:
             if claim.value in first:
-                yield _same_number(subject, taken, claim, (first[claim.value], launch))
+                yield _same_number_finding(subject, taken, claim, (first[claim.value], launch))
                 break
             first[claim.value] = launch
         else:
             yield passed(subject)
 
 
-def _numbers_given(job: Job, launch: Launch) -> list[str]:
+def _given_numbers(job: Job, launch: Launch) -> list[str]:
     values = (job.value(quantity, launch.scope) for quantity in ("rank", "given_rank", "ps_index"))
     return [joined(numbers(value)) for value in values]
 
 
-def _same_number(
+def _same_number_finding(
     subject: str, taken: Sequence[tuple[Launch, Claim]], claim: Claim, launches: tuple[Launch, Launch]
 ) -> Verdict:
     same = sum(other.value == claim.value for _, other in taken)
@@ -352,7 +351,7 @@ def _same_number(
     )
 
 
-def _sizes(processes: Sequence[RankedProcess]) -> Verdict:
+def _sizes_verdict(processes: Sequence[RankedProcess]) -> Verdict:
     subject = f"{processes[0].launch.id} and {len(processes) - 1} more: number of ranks"
     different = first_difference(subject, [(p.launch, p.size) for p in processes], "the number of ranks")
     if different is None or isinstance(different, Verdict):
@@ -442,8 +441,8 @@ def _batches(subject: str, stated: Sequence[tuple[Launch, tuple[Claim, ...]]], m
     _, odd, common_launch, common = different
     return failed(
         subject,
-        f"{quoted(odd[0])} here and {quoted(common[0])} in {where(common[0])} give {meaning} of one job different"
-        " values: ranks take different numbers of steps, and the last ones wait for the others.",
+        f"{quoted(odd[0])} here and {quoted(common[0])} in {where(common[0])} give {meaning} of one job different "
+        f"values: ranks run different numbers of steps, and the last ones wait for the others.",
         at=odd[0],
         also=((argument_of(common[0]) or common[0], f"started by {common_launch.id}"),),
         remedy=f"Give {meaning} the same value on every line that starts a node or rank.",
@@ -489,11 +488,11 @@ def gpu_given_to_two_starts(job: Job) -> Iterator[Verdict]:
                 yield passed(launch.id)
             else:
                 undecided_verdict = undecided(launch.id, (visible[0], claim), launch)
-                yield undecided_verdict or _devices(launch, visible[0], claim)
+                yield undecided_verdict or _devices_finding(launch, visible[0], claim)
         users.append((launch, visible[0]))
 
 
-def _devices(launch: Launch, claim: Claim, other: Claim) -> Verdict:
+def _devices_finding(launch: Launch, claim: Claim, other: Claim) -> Verdict:
     shared = _listed_devices(claim) & _listed_devices(other)
     if not shared:
         return passed(launch.id)
@@ -509,6 +508,6 @@ def _devices(launch: Launch, claim: Claim, other: Claim) -> Verdict:
 
 
 def _listed_devices(claim: Claim) -> frozenset[str]:
-    """The devices that a claim about CUDA_VISIBLE_DEVICES certainly lists; "-1" and an empty list hide all."""
+    """Return the devices that a claim about CUDA_VISIBLE_DEVICES certainly lists; "-1" and an empty list hide all."""
     lists = [{part.strip() for part in text.split(",")} - {"", "-1"} for text in texts(claim.value)]
     return frozenset(set.intersection(*lists)) if lists else frozenset()

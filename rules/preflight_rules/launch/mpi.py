@@ -24,12 +24,12 @@ _LIBRARY_VARIABLES = re.compile(
 
 
 def _is_mpirun(launch: Launch) -> bool:
-    """Whether mpirun itself starts the ranks, not horovodrun."""
+    """Return whether mpirun itself starts the ranks, not horovodrun."""
     return "mpirun" in launch.wrappers
 
 
-def _starts_by_itself(stated: Stated[Launch]) -> bool:
-    """Whether it is Open MPI, or may be, without a scheduler that gives it the hosts."""
+def _chooses_hosts_itself(stated: Stated[Launch]) -> bool:
+    """Return whether this is, or may be, Open MPI without a scheduler that gives it the hosts."""
     is_mpich = _implementation(stated.job, stated.launch) == ("mpich",)
     return _is_mpirun(stated.launch) and not _scheduled(stated.job) and not is_mpich
 
@@ -65,8 +65,8 @@ def _implementation(job: Job, launch: Launch) -> tuple[str, ...]:
     "mpi-hosts-without-slots",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="mpirun is given no list of hosts",
-    each=launches_with("tasks", _all_hosts, where=_starts_by_itself),
+    otherwise="mpirun has no list of hosts",
+    each=launches_with("tasks", _all_hosts, where=_chooses_hosts_itself),
 )
 def mpi_hosts_without_slots(question: LaunchQuestion) -> Verdict | None:
     """mpirun starts more processes than it lists hosts, and no host has a number of slots.
@@ -99,10 +99,10 @@ def mpi_hosts_without_slots(question: LaunchQuestion) -> Verdict | None:
         or min(requested) <= max(len(found) for found in lists)
     ):
         return None
-    return _without_slots(launch, tasks[0], hosts[0], min(requested), len(lists[0]))
+    return _missing_slots_finding(launch, tasks[0], hosts[0], min(requested), len(lists[0]))
 
 
-def _without_slots(launch: Launch, tasks: Claim, hosts: Claim, requested: int, available: int) -> Verdict:
+def _missing_slots_finding(launch: Launch, tasks: Claim, hosts: Claim, requested: int, available: int) -> Verdict:
     each, rest = divmod(requested, available)
     in_file = hosts.source == "hostfile"
     wanted = str(each) if not rest else "N"
@@ -124,8 +124,8 @@ def _without_slots(launch: Launch, tasks: Claim, hosts: Claim, requested: int, a
     "mpi-interface-left-open",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="mpirun is given no list of hosts",
-    each=launches_with("hosts", also=("nodes",), where=_starts_by_itself),
+    otherwise="mpirun has no list of hosts",
+    each=launches_with("hosts", also=("nodes",), where=_chooses_hosts_itself),
 )
 def mpi_interface_left_open(question: LaunchQuestion) -> Verdict | None:
     """mpirun starts ranks on several hosts without choosing a network.
@@ -162,12 +162,12 @@ def _network_chosen(job: Job, launch: Launch) -> bool:
             # An unknown transport counts, and one other than TCP: another backend, a list without tcp, or ^tcp.
             if name != "btl" and found != ("ob1",):
                 return True
-            if name == "btl" and (not found or any(_without_tcp(text) for text in found)):
+            if name == "btl" and (not found or any(_avoids_tcp(text) for text in found)):
                 return True
     return False
 
 
-def _without_tcp(text: str) -> bool:
+def _avoids_tcp(text: str) -> bool:
     names = text.lstrip("^").split(",")
     return ("tcp" in names) if text.startswith("^") else ("tcp" not in names)
 
@@ -177,7 +177,7 @@ def _no_network_finding(job: Job, launch: Launch, hosts: Claim) -> Verdict:
     port = next((c for c in ssh for text in texts(c.value) if re.search(r"-p\s*\d+", text)), None)
     return failed(
         launch.id,
-        f"{quoted(hosts)} names several hosts, and no option of mpirun chooses their network"
+        f"{quoted(hosts)} names several hosts, but no option of mpirun selects a network"
         + (f"; {quoted(port)} shows that sshd, and so the ranks, run in containers" if port is not None else "")
         + ": Open MPI advertises every interface, including bridges, and peers may dial an unreachable one.",
         at=hosts,
@@ -192,14 +192,14 @@ def _no_network_finding(job: Job, launch: Launch, hosts: Claim) -> Verdict:
     "mpi-variable-stays-behind",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="Open MPI's mpirun is given no list of hosts",
+    otherwise="Open MPI's mpirun has no list of hosts",
 )
 def mpi_variable_stays_behind(job: Job) -> Iterator[Verdict]:
     """A variable is exported for the ranks, but mpirun does not pass it on to other hosts.
 
     What it checks: Where Open MPI's mpirun starts ranks on several listed hosts, that the variables of frameworks and
     communication libraries which the script exports (NCCL_, UCX_, CUDA_, FLAGS_, MASTER_ADDR, PYTHONPATH ...) are
-    passed on with `-x`. In an MPIJob, every variable of the launcher that the workers do not have themselves.
+    passed on with `-x`. In an MPIJob, this applies to every variable of the launcher that the workers do not set.
 
     Why it matters: Over ssh only the ranks on the first host see what the script exported. The others run with another
     interface, another transport or no address, and the first collective hangs.
@@ -221,7 +221,7 @@ def mpi_variable_stays_behind(job: Job) -> Iterator[Verdict]:
         if undecided_verdict := undecided(launch.id, (*passed_on, *hosts, *nodes), launch):
             yield undecided_verdict
             continue
-        left = [claim for claim in _exported(job, launch, passed_on[0]) if certainly_several(job_value(nodes))]
+        left = [claim for claim in _exported_claims(job, launch, passed_on[0]) if certainly_several(job_value(nodes))]
         for claim in left[:3]:
             name = claim.quantity.removeprefix("env.")
             yield failed(
@@ -234,12 +234,12 @@ def mpi_variable_stays_behind(job: Job) -> Iterator[Verdict]:
             )
         if not left:
             yield passed(launch.id)
-    for launch, workers in _launched_by_operator(job):
+    for launch, workers in _operator_launches(job):
         passed_on = job.setting("passed_variables", launch.scope)
         if undecided_verdict := undecided(launch.id, (*passed_on, workers), launch):
             yield undecided_verdict
             continue
-        left = _kept_by_launcher(job, launch, workers, passed_on)
+        left = _unforwarded_claims(job, launch, workers, passed_on)
         for claim in left[:3]:
             name = claim.quantity.removeprefix("env.")
             yield failed(
@@ -254,8 +254,8 @@ def mpi_variable_stays_behind(job: Job) -> Iterator[Verdict]:
             yield passed(launch.id)
 
 
-def _launched_by_operator(job: Job) -> Iterator[tuple[Launch, Claim]]:
-    """The launches of MPIJobs with Open MPI, and the claim about the number of their workers."""
+def _operator_launches(job: Job) -> Iterator[tuple[Launch, Claim]]:
+    """Yield the MPIJobs' launches with Open MPI, and the claim about the number of their workers."""
     for launch in _mpi_launches(job):
         implementations = _implementation(job, launch)
         if job.setting("hosts", launch.scope) or implementations not in ((), ("openmpi",)):
@@ -273,9 +273,9 @@ def _launched_by_operator(job: Job) -> Iterator[tuple[Launch, Claim]]:
                 yield launch, counts[0]
 
 
-def _kept_by_launcher(job: Job, launch: Launch, workers: Claim, passed_on: Sequence[Claim]) -> list[Claim]:
-    """Variables of the launcher that neither mpirun passes on nor the workers have."""
-    names = {str(name) for claim in passed_on for value in claim.alternatives for name in _names(value)}
+def _unforwarded_claims(job: Job, launch: Launch, workers: Claim, passed_on: Sequence[Claim]) -> list[Claim]:
+    """Return the launcher's variables that mpirun does not pass on and the workers do not set."""
+    names = {str(name) for claim in passed_on for value in claim.alternatives for name in _as_tuple(value)}
     own = {claim.quantity for claim in job.claims if claim.scope == workers.scope and claim.quantity.startswith("env.")}
     return [
         claim
@@ -288,12 +288,12 @@ def _kept_by_launcher(job: Job, launch: Launch, workers: Claim, passed_on: Seque
     ]
 
 
-def _names(value: object) -> tuple[object, ...]:
+def _as_tuple(value: object) -> tuple[object, ...]:
     return value if isinstance(value, tuple) else ()
 
 
-def _exported(job: Job, launch: Launch, passed_on: Claim) -> list[Claim]:
-    """Variables of libraries that the script exports and mpirun does not name."""
+def _exported_claims(job: Job, launch: Launch, passed_on: Claim) -> list[Claim]:
+    """Return the libraries' variables that the script exports and mpirun does not pass on."""
     names = {str(name) for value in passed_on.alternatives if isinstance(value, tuple) for name in value}
     return [
         claim
@@ -397,15 +397,14 @@ def mpirun_as_root(job: Job) -> Iterator[Verdict]:
 _USER = re.compile(r"\s(?:-u|--user)[\s=]")
 
 
-def _granted(quantity: str) -> Asked:
-    """What the header of a batch script of Slurm asks for."""
+def _header_lookup(quantity: str) -> Asked:
+    """Return a lookup of the Slurm header's claims about a quantity."""
     return lambda job, scope: [
         claim for claim in job.about(quantity) if claim.source == "slurm" and not claim.scope.launch
     ]
 
 
 def _takes_slots_of_slurm(stated: Stated[Launch]) -> bool:
-    """Whether mpirun starts the ranks on the slots that Slurm gives."""
     job, scope = stated.job, stated.scope
     has_header = any(claim.source == "slurm" for claim in job.about("batch_directive"))
     chosen = job.setting("hosts", scope) or job.setting("oversubscribe", scope) or job.about("host_slots", scope)
@@ -417,7 +416,7 @@ def _takes_slots_of_slurm(stated: Stated[Launch]) -> bool:
     return _is_mpirun(stated.launch) and has_header and not (chosen or changed or contained or is_mpich)
 
 
-#: Options of mpirun that take the slots from elsewhere, or start more ranks than there are.
+#: Options of mpirun that set slots elsewhere, or allow more ranks than slots.
 _CHOOSES_SLOTS = re.compile(r"oversubscribe|\bras\b|overload", re.IGNORECASE)
 
 
@@ -427,16 +426,18 @@ _CHOOSES_SLOTS = re.compile(r"oversubscribe|\bras\b|overload", re.IGNORECASE)
     severity=Severity.WARNING,
     otherwise="no mpirun takes its slots from an allocation of Slurm",
     each=launches_with(
-        "tasks", also=(_granted("tasks"), _granted("tasks_per_node"), _granted("nodes")), where=_takes_slots_of_slurm
+        "tasks",
+        also=(_header_lookup("tasks"), _header_lookup("tasks_per_node"), _header_lookup("nodes")),
+        where=_takes_slots_of_slurm,
     ),
 )
 def mpi_ranks_beyond_slots_of_allocation(question: LaunchQuestion) -> Verdict | None:
     """mpirun starts more ranks than the allocation of Slurm has tasks.
 
-    What it checks: In a batch script, `-np` of Open MPI's mpirun is at most the number of tasks that the header asks
-    for.
+    What it checks: In a batch script, `-np` of Open MPI's mpirun is at most the number of tasks that the header
+    requests.
 
-    Why it matters: Open MPI takes one slot for each task of the allocation, whatever CPUs and GPUs it has, and stops
+    Why it matters: Open MPI counts one slot per task of the allocation, whatever CPUs and GPUs it has, and stops
     with "There are not enough slots available in the system".
 
     Example: `#SBATCH --nodes=1 --ntasks-per-node=1` and `mpirun -np 8 python train.py`.
@@ -458,16 +459,16 @@ def mpi_ranks_beyond_slots_of_allocation(question: LaunchQuestion) -> Verdict | 
     return failed(
         question.subject,
         f"{quoted(tasks[0])} starts {counted(requested, 'rank')}, but the allocation has"
-        f" {counted(max(slots), 'task')}, and Open MPI takes one slot for each: it stops with 'not enough slots'.",
+        f" {counted(max(slots), 'task')}, and Open MPI counts one slot per task: it stops with 'not enough slots'.",
         at=tasks[0],
         also=((asks, counted(max(slots), "task")),),
-        remedy=f"Ask for {counted(requested, 'task')}: --ntasks={requested}.",
+        remedy=f"Request {counted(requested, 'task')}: --ntasks={requested}.",
     )
 
 
 #: horovod/runner/common/util/hosts.py, parse_hosts_and_slots.
 _HOST = re.compile(r"[\w.-]+:[0-9]+")
-#: The same, parse_host_files.
+#: A hostfile line (parse_host_files).
 _LINE = re.compile(r"\S+\s+slots=[0-9]+")
 
 
@@ -485,7 +486,7 @@ def _horovod_launches(job: Job) -> Iterator[Launch]:
             yield launch
 
 
-@rule("HVD001", "horovod-hosts-without-slots", severity=Severity.ERROR, otherwise="horovodrun is given no hosts")
+@rule("HVD001", "horovod-hosts-without-slots", severity=Severity.ERROR, otherwise="horovodrun has no hosts")
 def horovod_hosts_without_slots(job: Job) -> Iterator[Verdict]:
     """horovodrun is given a host without its number of slots.
 
@@ -524,7 +525,7 @@ def horovod_hosts_without_slots(job: Job) -> Iterator[Verdict]:
 
 
 def _bad_hosts(claim: Claim) -> list[str]:
-    """Hosts of `-H` without slots, as written; empty where the value contains a variable."""
+    """Return hosts of `-H` without slots, as written; empty where the value contains a variable."""
     if "$" in claim.spelling:
         return []
     written = re.sub(r"^-+\S*?[\s=]+", "", claim.spelling).strip("\"'")
@@ -564,13 +565,13 @@ def horovod_elastic_options_conflict(question: LaunchQuestion) -> Verdict | None
 
     Fix: `horovodrun -np 8 --min-np 4 --max-np 12 --host-discovery-script ./discover.sh python train.py`.
 
-    Known limits: What the discovery script prints is not known.
+    Known limits: The output of the discovery script is not known.
     """
     options = dict(zip(_ELASTIC, question.of, strict=True))
-    return _conflict(question.of.job, question.of.launch, options)
+    return _conflict_verdict(question.of.job, question.of.launch, options)
 
 
-def _conflict(job: Job, launch: Launch, options: dict[str, tuple[Claim, ...]]) -> Verdict | None:
+def _conflict_verdict(job: Job, launch: Launch, options: dict[str, tuple[Claim, ...]]) -> Verdict | None:
     least, most, script = options["min_tasks"], options["max_tasks"], options["host_discovery"]
     tasks, hosts = job.setting("tasks", launch.scope), job.setting("hosts", launch.scope)
     controller = job.setting("controller", launch.scope)

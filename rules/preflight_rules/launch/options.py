@@ -105,7 +105,7 @@ _WHOLE_SINCE = {"accelerate": "0.18"}
 
 
 def _is_abbreviation(job: Job, program: str, name: str, tables: Sequence[Generated]) -> bool:
-    """Whether the pinned release takes the beginning of an option for the option, as no other begins like it."""
+    """Return whether the pinned release accepts the beginning of an option, because no other option begins like it."""
     version = pinned(job, tables[0].distribution) if program in _WHOLE_SINCE else ""
     spellings = [each for table in tables for each in table.spellings()]
     meant = {each.replace("_", "-") for each in spellings if each.startswith(name)}
@@ -113,13 +113,13 @@ def _is_abbreviation(job: Job, program: str, name: str, tables: Sequence[Generat
 
 
 def _is_known_release(job: Job, table: Generated) -> bool:
-    """Whether the job's files pin a release of the launcher that the table is not older than."""
+    """Return whether the job's files pin a launcher release that the table covers."""
     version = pinned(job, table.distribution)
     return bool(version) and in_range(version, "", table.newest) is True
 
 
 def _tables(launch: Launch, claim: Claim) -> tuple[str, tuple[Generated, ...]]:
-    """The program that reads an option, and its tables."""
+    """Return the program that reads an option, and its tables."""
     if claim.source in _STARTERS:
         program, names = claim.source, _STARTERS[claim.source]
     else:
@@ -144,7 +144,7 @@ def _unknown_option(job: Job, launch: Launch, claim: Claim, program: str, tables
 
 
 def _intended_option(name: str, tables: tuple[Generated, ...]) -> str:
-    """The launcher's own option that is probably meant; empty when there is none."""
+    """Return the launcher's own option that is probably meant; empty when there is none."""
     spellings = sorted({spelling for table in tables for spelling in table.spellings()})
     plain = name.lstrip("-").replace("-", "_")
     # The same name with `-` for `_`, or the reverse.
@@ -193,11 +193,11 @@ def launcher_option_value_refused(job: Job) -> Iterator[Verdict]:
     for launch in job.launches:
         for claim in job.about("chosen_value", launch.scope):
             program, tables = _tables(launch, claim)
-            rows = [row for table in tables if (row := _row(claim, table)) is not None]
+            rows = [row for table in tables if (row := _option_row(claim, table)) is not None]
             if not rows:
                 continue
             if any(text.startswith("--") or _is_program(launch, text) for text in texts(claim.value)):
-                yield _without_value(launch, claim, program)
+                yield _missing_value_verdict(launch, claim, program)
                 continue
             if not rows[0].choices and program == launch.launcher and rows[0].dest in _COUNTED.get(launch.launcher, ()):
                 # ARG001 judges these.
@@ -208,27 +208,27 @@ def launcher_option_value_refused(job: Job) -> Iterator[Verdict]:
             elif any(text in words for text in texts(claim.value)):
                 yield passed(launch.id)
             elif not words:
-                yield _number(launch, claim, rows[0], program)
+                yield _number_verdict(launch, claim, rows[0], program)
             else:
                 sure = _is_known_release(job, tables[0])
                 yield _refused(launch, claim, words, program, sure=sure)
 
 
-def _row(claim: Claim, table: Generated) -> Row | None:
+def _option_row(claim: Claim, table: Generated) -> Row | None:
     return table.find(claim.spelling.replace("=", " ").split()[0])
 
 
 def _is_program(launch: Launch, text: str) -> bool:
-    """Whether the value of the last option is the program, which the launch then lacks."""
+    """Return whether the value of the last option is the program, which the launch then lacks."""
     return not launch.program and text.endswith(".py")
 
 
-def _without_value(launch: Launch, claim: Claim, program: str) -> Verdict:
+def _missing_value_verdict(launch: Launch, claim: Claim, program: str) -> Verdict:
     name, _, following = " ".join(claim.spelling.split()).partition(" ")
     if following.startswith("--"):
         fault = f"but the option {following} follows: {program} stops with `expected one argument`"
     else:
-        fault = f"so it takes `{following}`: {program} has no program left, and stops"
+        fault = f"so it consumes `{following}`: {program} has no program left, and stops"
     return failed(
         launch.id,
         f"`{name}` needs a value, {fault}.",
@@ -237,8 +237,8 @@ def _without_value(launch: Launch, claim: Claim, program: str) -> Verdict:
     )
 
 
-def _number(launch: Launch, claim: Claim, row: Row, program: str) -> Verdict:
-    """Whether the parser can convert the value, and the program accepts it."""
+def _number_verdict(launch: Launch, claim: Claim, row: Row, program: str) -> Verdict:
+    """Judge whether the parser can convert the value, and the program accepts it."""
     convert = int if row.kind == "int" else float
     least, most = _BOUNDS.get(program, {}).get(row.dest, (-math.inf, math.inf))
     beyond = False
@@ -309,7 +309,7 @@ def launcher_option_behind_program(job: Job) -> Iterator[Verdict]:
     What it checks: Options that only the launcher knows (`--nproc_per_node`, `--rdzv_endpoint`, `--num_gpus`,
     `--num_processes`) come before the program. An option that the program's own parser declares is the program's.
 
-    Why it matters: Everything after the program is passed to the program. The launcher takes its default (one process,
+    Why it matters: Everything after the program is passed to the program. The launcher uses its default (one process,
     one node), and the program stops at the option or ignores it.
 
     Example: `torchrun train.py --nproc_per_node 8`.
@@ -330,7 +330,7 @@ def launcher_option_behind_program(job: Job) -> Iterator[Verdict]:
         lists = [value for claim in declared for value in claim.alternatives if isinstance(value, tuple)]
         known = {_bare_name(str(name)) for found in lists for name in found}
         found = [text.partition("=")[0] for text in launch.arguments if text and text.startswith("--")]
-        known |= _given_to_launcher(job, launch)
+        known |= _launcher_options(job, launch)
         found = [text for text in found if _bare_name(text) in (*certain, *possible) and _bare_name(text) not in known]
         # The programs of Paddle's suites have no option of the launcher (ppcls, ppocr, ppdet: `-c FILE -o KEY=VALUE`).
         of_suite = "-c" in launch.arguments and re.search(r"(?:^|/)tools/\w+\.py$", launch.program) is not None
@@ -350,8 +350,8 @@ def launcher_option_behind_program(job: Job) -> Iterator[Verdict]:
             yield passed(launch.id)
 
 
-def _given_to_launcher(job: Job, launch: Launch) -> set[str]:
-    """The options of the launcher itself; one that is repeated after the program is meant for the program."""
+def _launcher_options(job: Job, launch: Launch) -> set[str]:
+    """Return the launcher's own options. An option that is repeated after the program is meant for the program."""
     return {
         _bare_name(claim.spelling.partition("=")[0].partition(" ")[0])
         for claim in job.claims
@@ -437,10 +437,10 @@ _COUNTS = ("nodes", "processes_per_node", "node_rank", "max_restarts", "ps_serve
     otherwise="no launch line passes a number to a launcher",
 )
 def launcher_count_not_a_number(job: Job) -> Iterator[Verdict]:
-    """A launcher option that takes a whole number is given something else.
+    """A launcher option that expects a whole number is given another value.
 
     What it checks: The numbers of nodes, processes, servers, trainers and restarts, and the node rank, that a launch
-    line gives are whole numbers, or one of the words that the launcher takes instead. A placeholder (`<rank>`,
+    line gives are whole numbers, or one of the words that the launcher also accepts. A placeholder (`<rank>`,
     `NODE_RANK`) is a warning.
 
     Why it matters: The launcher stops on that node with "invalid int value", while the nodes with a correct line wait
@@ -476,7 +476,7 @@ def launcher_count_not_a_number(job: Job) -> Iterator[Verdict]:
                     remedy="Write a whole number"
                     + (", with no space before or after the `=`." if word.startswith("=") else "."),
                     severity=Severity.WARNING if blank else None,
-                    fix=_joined_value(claim, word),
+                    fix=_joined_value_fix(claim, word),
                 )
 
 
@@ -484,8 +484,8 @@ def launcher_count_not_a_number(job: Job) -> Iterator[Verdict]:
 _SUBMITTED = frozenset(("ssh", "bsub", "qsub", "sbatch", "sky", "pdsh", "clush"))
 
 
-def _joined_value(claim: Claim, word: str) -> Fix | None:
-    """`--trainer_num =1` without its space."""
+def _joined_value_fix(claim: Claim, word: str) -> Fix | None:
+    """Return a fix that removes the space in `--trainer_num =1`."""
     blank = re.search(rf"\s+{re.escape(word)}$", claim.spelling) if re.fullmatch(r"=\d+", word) else None
     if blank is None:
         return None

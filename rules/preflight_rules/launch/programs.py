@@ -75,7 +75,7 @@ def configuration_given_as_program(job: Job) -> Iterator[Verdict]:
         elif _is_module_name(launch) and not any(file.path.endswith(launch.program) for file in job.files):
             yield failed(
                 launch.id,
-                f"`{launch.program}` is the name of a module, and without -m {launch.launcher} takes it for a file.",
+                f"`{launch.program}` is the name of a module, and without -m {launch.launcher} treats it as a file.",
                 at=launch,
                 remedy=f"Write `-m {launch.program}`, or `{launch.program.replace('.', '/')}.py`.",
             )
@@ -92,14 +92,14 @@ def configuration_given_as_program(job: Job) -> Iterator[Verdict]:
 
 
 def _is_module_name(launch: Launch) -> bool:
-    """Whether a launch names a module instead of a file: `src.train`."""
+    """Return whether a launch names a module instead of a file: `src.train`."""
     as_module = re.search(r"\s(?:-m|--module)\s", launch.span.snippet) is not None
     name = re.fullmatch(r"[a-z_]\w*(?:\.[a-z_]\w*)*\.(\w+)", launch.program)
     return name is not None and not as_module and name[1] not in _PROGRAMS and not launch.program.endswith(_DATA)
 
 
 def _program_after(launch: Launch) -> str | None:
-    """The script among the arguments of a launch whose program has the form of a plain word."""
+    """Return the script among a launch's arguments if its program is a plain word."""
     as_module = re.search(r"\s(?:-m|--module)\s", launch.span.snippet)
     if as_module is not None or not re.fullmatch(r"\w+", launch.program):
         return None
@@ -138,7 +138,7 @@ def blank_after_backslash(job: Job) -> Iterator[Verdict]:
 
 @rule("LCH022", "comment-within-command", severity=Severity.ERROR, otherwise="the job has no launch line in a script")
 def comment_within_command(job: Job) -> Iterator[Verdict]:
-    """A comment stands between the lines of a launch, so the command ends there.
+    """A comment is between the lines of a launch, so the command ends there.
 
     What it checks: No line of a launch that ends in a backslash is followed by a comment and further options.
 
@@ -177,14 +177,14 @@ def program_option_unknown(job: Job) -> Iterator[Verdict]:
     What it checks: Every option after the program is one that the program's parser declares, or the beginning of one,
     where the program is followed to its only parser, which declares all options by name and takes no others.
 
-    Why it matters: argparse ends every rank with `unrecognized arguments` before training begins. Often the option is
-    the launcher's and stands on the wrong side of the program.
+    Why it matters: argparse ends every rank with `unrecognized arguments` before training begins. Often the option
+    belongs to the launcher and is on the wrong side of the program.
 
     Example: `python -m paddle.distributed.launch tools/train.py --gpus 0,1 -c c.yml`.
 
     Fix: Put an option of the launcher before the program, correct the name, or declare it.
 
-    Known limits: A parser that takes known arguments only, passes on the rest, or that another function fills is not
+    Known limits: A parser that uses parse_known_args, passes on the rest, or is filled by another function is not
     judged.
     """
     for launch in job.launches:
@@ -195,7 +195,7 @@ def program_option_unknown(job: Job) -> Iterator[Verdict]:
             yield undecided_verdict
             continue
         known = {str(name) for value in declared[0].alternatives if isinstance(value, tuple) for name in value}
-        given = [text.partition("=")[0] for text in _words(launch)]
+        given = [text.partition("=")[0] for text in _option_words(launch)]
         strange = [name for name in given if not any(each == name or each.startswith(name) for each in known)]
         if strange:
             yield failed(
@@ -216,21 +216,20 @@ def program_option_unknown(job: Job) -> Iterator[Verdict]:
     "LCH023", "program-refuses-launch", severity=Severity.ERROR, otherwise="no program checks what its launch gives it"
 )
 def program_refuses_launch(job: Job) -> Iterator[Verdict]:
-    """A program gets options, or a number of ranks, that it refuses itself when it starts.
+    """A program gets options, or a world size, that its own checks reject at startup.
 
     What it checks: The program is followed on paper from its first statement, through its modules, with the options of
     the launch line, the variables that the launch sets, the JSON and YAML files that the program reads, and the number
     of ranks. It must not reach an `assert` or `raise` that ends it, and its parser must accept the line.
 
-    Why it matters: The program knows best what it can run. Every rank stops with its exception, after the nodes are
-    allocated.
+    Why it matters: Every rank stops with the program's own exception, after the nodes are allocated.
 
     Example: `assert dist.get_world_size() == args.dp * args.tp` with `--dp 4 --tp 4`, started with 8 ranks.
 
     Fix: Give options and a number of ranks for which the condition is true.
 
-    Known limits: What libraries return is not known, except ranks, numbers of ranks and files, nor what
-    executed text and modules imported by computed names do.
+    Known limits: Return values of libraries are unknown, except ranks, world sizes and files; so are executed strings
+    and modules that are imported by computed names.
     """
     for launch in job.launches:
         optimised = re.search(r"\s-OO?\s", launch.span.snippet) or job.setting("env.PYTHONOPTIMIZE", launch.scope)
@@ -246,12 +245,12 @@ def program_refuses_launch(job: Job) -> Iterator[Verdict]:
                     f"`{launch.program}` {shown} ({claim.span.path}:{claim.span.line}).",
                     at=launch,
                     also=((claim, "checked here"),),
-                    remedy="Give options, and start a number of ranks, that it accepts.",
+                    remedy="Give options and a number of ranks that the program accepts.",
                 )
 
 
-def _words(launch: Launch) -> Iterator[str]:
-    """The options among the arguments of a program, up to one that is not known, after which a word may be a value."""
+def _option_words(launch: Launch) -> Iterator[str]:
+    """Yield the options among a program's arguments up to the first unknown one, after which a word may be a value."""
     for text in launch.arguments:
         if text is None or text == "--":
             return
@@ -267,7 +266,7 @@ def _words(launch: Launch) -> Iterator[str]:
     otherwise="plain python starts no program with `--launcher`",
 )
 def launcher_option_without_launcher(job: Job) -> Iterator[Verdict]:
-    """The options of a program name a launcher that started it, but plain python starts it.
+    """A program's options name a launcher, but plain python starts the program.
 
     What it checks: A program that plain python starts without RANK is not given `--launcher pytorch`.
 
@@ -360,9 +359,9 @@ def local_rank_option_of_old_torch(job: Job) -> Iterator[Verdict]:
 
     Fix: Start it with torchrun and read LOCAL_RANK from the environment, or declare both spellings.
 
-    Known limits: It is an error where the files pin torch 2 or newer and the script's own parser stops at unknown
-    options. Otherwise it is a warning, because a script that uses parse_known_args ignores the option and takes its
-    default. Where the files pin torch 1.x, the script is right.
+    Known limits: The finding is an error where the files pin torch 2 or newer and the script's own parser stops at
+    unknown options. Otherwise it is a warning, because a script that uses parse_known_args ignores the option and takes
+    its default. Where the files pin torch 1.x, the script is right.
     """
     for launch in job.launches:
         if launch.launcher != "torch.distributed.launch":
@@ -372,7 +371,7 @@ def local_rank_option_of_old_torch(job: Job) -> Iterator[Verdict]:
             yield unknown(launch.id, "the options of the script are unknown")
             continue
         spellings = {text for claim in declared for text in texts(claim.value)}
-        if spellings == {"--local_rank"} and _majors(job, launch.scope) not in ({0}, {1}, {0, 1}):
+        if spellings == {"--local_rank"} and _torch_majors(job, launch.scope) not in ({0}, {1}, {0, 1}):
             yield failed(
                 launch.id,
                 f"`--local_rank` is the only form that the script declares ({declared[0].span.path}:"
@@ -380,15 +379,15 @@ def local_rank_option_of_old_torch(job: Job) -> Iterator[Verdict]:
                 at=declared[0],
                 also=((launch, "started here"),),
                 remedy="Start it with torchrun and read os.environ['LOCAL_RANK'], or declare both spellings.",
-                fix=_both_spellings(declared),
+                fix=_both_spellings_fix(declared),
                 severity=None if _definitely_refused(job, launch.scope) else Severity.WARNING,
             )
         else:
             yield passed(launch.id)
 
 
-def _majors(job: Job, scope: Scope) -> set[int]:
-    """The major versions of torch that the files pin; empty unless all are known."""
+def _torch_majors(job: Job, scope: Scope) -> set[int]:
+    """Return the major versions of torch that the files pin; empty unless all are known."""
     pinned = [text for claim in job.about("package", scope) for text in texts(claim.value)]
     releases = [text.partition("==")[2].strip() for text in pinned if text.partition("==")[0].strip() == "torch"]
     majors = [release.partition(".")[0] for release in releases]
@@ -396,13 +395,13 @@ def _majors(job: Job, scope: Scope) -> set[int]:
 
 
 def _definitely_refused(job: Job, scope: Scope) -> bool:
-    """Whether the files pin torch 2 or newer only, and the script's parser stops at options that it does not know."""
-    new = min(_majors(job, scope), default=0) >= 2
+    """Return whether the files pin only torch 2 or newer, and the script's parser stops at unknown options."""
+    new = min(_torch_majors(job, scope), default=0) >= 2
     return new and any(claim.alternatives == (True,) for claim in job.about("strict_arguments", scope))
 
 
-def _both_spellings(declared: Sequence[Claim]) -> Fix | None:
-    """The new spelling before the old one: argparse still stores the value as `local_rank`."""
+def _both_spellings_fix(declared: Sequence[Claim]) -> Fix | None:
+    """Return a fix that adds the new spelling before the old one: argparse still stores it as `local_rank`."""
     edits = []
     for claim in declared:
         quote = claim.span.snippet[claim.span.column - 1 : claim.span.column]
@@ -525,7 +524,7 @@ def local_rank_same_for_all_processes(question: LaunchQuestion) -> Verdict | Non
     otherwise="no script that needs a rank variable is started here",
 )
 def ranked_script_without_launcher(job: Job) -> Iterator[Verdict]:
-    """A script that reads its rank from the environment is started by what sets no such variable.
+    """A script that reads its rank from the environment is started without the rank variables.
 
     What it checks: A script reads `os.environ["RANK"]`, `["LOCAL_RANK"]`, `["WORLD_SIZE"]`, `["LOCAL_WORLD_SIZE"]` and
     the like only if the launcher that starts it, the launch script or the script itself sets them.
@@ -585,7 +584,7 @@ def ranked_script_without_launcher(job: Job) -> Iterator[Verdict]:
             name, claim = unset[0]
             branch = why_unresolved((*exported[name], *setters), launch)
             why = branch[1] if branch is not None else f"`{launch.launcher}` may set it"
-            yield unknown(launch.id, f"whether {name} is set, which the script needs, is not known: {why}", at=claim)
+            yield unknown(launch.id, f"whether {name}, which the script needs, is set is unknown: {why}", at=claim)
             continue
         names = [name for name, _ in missing]
         starter, place = (f"`{launch.launcher}`", "launch script") if kind is None else (quoted(kind), "manifest")
@@ -601,7 +600,7 @@ def ranked_script_without_launcher(job: Job) -> Iterator[Verdict]:
 
 
 def _rank_variables(job: Job, launch: Launch) -> tuple[dict[str, Any] | None, Claim | None]:
-    """The row of what starts a launch, and the workload whose pods it runs in, if the row is about pods."""
+    """Return the table's row for the starter of a launch, and the workload of its pods if the row is about pods."""
     pods = {claim.span for claim in job.about("workload_launch") if launch.id in texts(claim.value)}
     kinds = [claim for claim in job.about("workload") if claim.span in pods]
     for row in table("rank_variables")["launcher"]:

@@ -38,12 +38,16 @@ _PROTOCOL_FRAMEWORKS = frozenset(
 _IMAGE = re.compile(
     r"\b(?P<name>pytorch/pytorch|paddlepaddle/paddle|tensorflow/tensorflow):v?(?P<version>\d+\.\d+(?:\.\d+)?)(?=-|$)"
 )
-_OF_IMAGE = {"pytorch/pytorch": "torch", "paddlepaddle/paddle": "paddlepaddle", "tensorflow/tensorflow": "tensorflow"}
+_PACKAGE_BY_IMAGE = {
+    "pytorch/pytorch": "torch",
+    "paddlepaddle/paddle": "paddlepaddle",
+    "tensorflow/tensorflow": "tensorflow",
+}
 _IMAGE_CUDA = re.compile(r"(?:nvidia/cuda:|-cuda)(?P<cuda>\d{1,2}\.\d)")
 #: Packages that compile against the installed CUDA toolkit and require the release that torch was built for.
 _COMPILING = frozenset({"deepspeed", "flash-attn", "apex", "transformer-engine", "xformers"})
 #: The release of torch in the name of a wheel: `+cu12torch2.8cxx11abiTRUE` of flash-attn, `+pt25cu124`.
-_FOR_TORCH = re.compile(r"\+[\w.]*?(?:torch(?P<dotted>\d+\.\d+)|(?<![a-z])pt(?P<major>\d)(?P<minor>\d+))")
+_TORCH_IN_WHEEL = re.compile(r"\+[\w.]*?(?:torch(?P<dotted>\d+\.\d+)|(?<![a-z])pt(?P<major>\d)(?P<minor>\d+))")
 
 
 class _Package(NamedTuple):
@@ -55,7 +59,7 @@ class _Package(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Whether the specifier has no upper bound, so that the installed release depends on the day."""
+        """Return whether the specifier has no upper bound, so that the installed release depends on the day."""
         return not re.search(r"==|~=|<", self.version)
 
 
@@ -71,7 +75,7 @@ def _packages(job: Job) -> tuple[_Package, ...]:
 
 def _image_frameworks(job: Job) -> tuple[_Package, ...]:
     return tuple(
-        _Package(_OF_IMAGE[match["name"]], f"=={match['version']}", claim)
+        _Package(_PACKAGE_BY_IMAGE[match["name"]], f"=={match['version']}", claim)
         for claim in job.about("container")
         for text in texts(claim.value)
         if (match := _IMAGE.search(text))
@@ -105,7 +109,7 @@ def framework_version_open_on_each_node(job: Job) -> Iterator[Verdict]:
     packages = [package for package in _packages(job) if package.name in _PROTOCOL_FRAMEWORKS]
     applicable = False
     for line in lines:
-        found = {launch.id: (_on_each_node(job, launch, line), launch) for launch in job.launches}
+        found = {launch.id: (_runs_on_each_node(job, launch, line), launch) for launch in job.launches}
         launch = next((launch for sure, launch in found.values() if sure), None)
         maybe = next((launch for sure, launch in found.values() if sure is None), None)
         applicable = applicable or launch is not None or maybe is not None
@@ -127,8 +131,8 @@ def framework_version_open_on_each_node(job: Job) -> Iterator[Verdict]:
         names = ", ".join(dict.fromkeys(p.name for p in loose))
         yield failed(
             launch.id,
-            f"{quoted(line)} ({where(line)}) runs on every node that {placed(nodes[0])} counts,"
-            f" and {quoted(first.claim)} does not pin the release ({names}): nodes can end up with different ones.",
+            f"{quoted(line)} ({where(line)}) runs on every node of {placed(nodes[0])}, and {quoted(first.claim)} does "
+            f"not pin the release ({names}): nodes can get different releases.",
             at=first.claim,
             also=((line, "runs on every node"), (nodes[0], "several nodes")),
             remedy=f"Pin the release, such as `{first.name}==X.Y.Z`, or install it once in the image.",
@@ -141,7 +145,7 @@ def _is_on_line(span: Span, line: Claim) -> bool:
 
 
 def _unresolved(job: Job) -> tuple[Claim, ...]:
-    """The frameworks and their companions whose release only run time knows."""
+    """Return the claims of frameworks and companions whose release is known only at run time."""
     claims = [claim for claim in job.about("package") if isinstance(claim.value, Unresolved)]
     known = {*_PROTOCOL_FRAMEWORKS, *companions()}
     return tuple(
@@ -149,8 +153,8 @@ def _unresolved(job: Job) -> tuple[Claim, ...]:
     )
 
 
-def _on_each_node(job: Job, launch: Launch, line: Claim) -> bool | None:
-    """Whether an install line of the launch's own script runs on each of several nodes; None if unknown."""
+def _runs_on_each_node(job: Job, launch: Launch, line: Claim) -> bool | None:
+    """Return whether an install line of the launch's own script runs on every node; None if unknown."""
     value, claims = nodes_spanned(job, launch)
     if launch.span.path != line.span.path or not claims:
         return False
@@ -177,8 +181,8 @@ def framework_versions_differ(job: Job) -> Iterator[Verdict]:
     job request releases of a framework that one installation can satisfy.
 
     Why it matters: Ranks of different releases are incompatible: they fail to connect, hang in a collective, or cannot
-    read a checkpoint. If both places install into one environment, pip fails, or the second installation replaces what
-    the image was built around.
+    read a checkpoint. If both places install into one environment, pip fails, or the second installation replaces the
+    image's release.
 
     Example: `torch==2.1.0` in the requirements of the trainers and `torch==2.3.0` in those of the servers.
 
@@ -199,7 +203,7 @@ def framework_versions_differ(job: Job) -> Iterator[Verdict]:
                 (release, other)
                 for i, release in enumerate(mine)
                 for other in mine[i + 1 :]
-                if _exclude(release.version, other.version)
+                if _are_exclusive(release.version, other.version)
             ),
             None,
         )
@@ -218,8 +222,8 @@ def framework_versions_differ(job: Job) -> Iterator[Verdict]:
         yield unknown(job.name, f"the version of {quoted(claim)} is known only at run time", at=claim)
 
 
-def _exclude(release: str, other: str) -> bool:
-    """Whether one specifier pins a release that the other excludes."""
+def _are_exclusive(release: str, other: str) -> bool:
+    """Return whether one specifier pins a release that the other excludes."""
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
     for fixed, against in ((release, other), (other, release)):
@@ -244,9 +248,9 @@ def wheel_and_image_cuda_differ(job: Job) -> Iterator[Verdict]:
     """The wheels are built for a different major release of CUDA than the image contains.
 
     What it checks: If the tag of the image and the wheels (`+cu118`, a wheel address that ends in `/cu118`,
-    `pytorch-cuda=11.8`) both name a CUDA release, the major releases are the same. It matters most beside packages that
-    compile when they are installed or first used (DeepSpeed, flash-attn, Apex, Transformer Engine); without one it is
-    advice. Wheels that one Dockerfile installs are for one CUDA release.
+    `pytorch-cuda=11.8`) both name a CUDA release, the major releases are the same. This matters most for packages that
+    compile when they are installed or first used (DeepSpeed, flash-attn, Apex, Transformer Engine); without such a
+    package the finding is advice. Wheels that one Dockerfile installs are for one CUDA release.
 
     Why it matters: torch brings its own CUDA libraries, but extensions are compiled with the toolkit of the image, and
     DeepSpeed stops with `CUDAMismatchException` when the two differ.
@@ -271,8 +275,8 @@ def wheel_and_image_cuda_differ(job: Job) -> Iterator[Verdict]:
         (first, one), (second, other) = mixed
         yield failed(
             job.name,
-            f"{placed(other)} takes wheels for CUDA {second} into the image that {placed(one)} fills with wheels for"
-            f" CUDA {first}: importing the second one fails with a missing library or operator.",
+            f"{placed(other)} installs wheels for CUDA {second} into the image where {placed(one)} installs wheels "
+            f"for CUDA {first}: importing the second one fails with a missing library or operator.",
             at=other,
             also=((one, f"CUDA {first}"),),
             remedy="Install all of them from one index, for one CUDA release.",
@@ -301,7 +305,7 @@ def wheel_and_image_cuda_differ(job: Job) -> Iterator[Verdict]:
 
 
 def _differing_wheels(wheels: Sequence[tuple[str, Claim]]) -> tuple[tuple[str, Claim], tuple[str, Claim]] | None:
-    """Two wheels for different CUDA releases that one Dockerfile installs."""
+    """Return two wheels for different CUDA releases that one Dockerfile installs."""
     built = [(cuda, claim) for cuda, claim in wheels if claim.source == "image"]
     for other in built[1:]:
         if other[0] != built[0][0] and other[1].span.path == built[0][1].span.path:
@@ -336,22 +340,22 @@ def torch_companion_built_for_another_torch(job: Job) -> Iterator[Verdict]:
         beside = next((p for p in packages if p.name in companions() and _is_same_source(p.claim, claim)), None)
         if beside is not None:
             yield unknown(job.name, f"the version of {quoted(claim)} is known only at run time", at=claim)
-    others = [(p, _FOR_TORCH.search(p.version)) for p in packages if p.name in companions() or "+" in p.version]
+    others = [(p, _TORCH_IN_WHEEL.search(p.version)) for p in packages if p.name in companions() or "+" in p.version]
     for torch in packages:
-        mine = _minor(torch.version) if torch.name == "torch" else ""
+        mine = _minor_release(torch.version) if torch.name == "torch" else ""
         for other, named in others if mine else ():
             if not _is_same_source(torch.claim, other.claim):
                 continue
             if named is not None:
-                yield _of_wheel(job, torch, other, named["dotted"] or f"{named['major']}.{named['minor']}")
+                yield _wheel_verdict(job, torch, other, named["dotted"] or f"{named['major']}.{named['minor']}")
                 continue
             if other.name not in companions():
                 continue
-            pairs, theirs = built_for(other.name), _minor(other.version)
+            pairs, theirs = built_for(other.name), _minor_release(other.version)
             if mine not in pairs or theirs not in pairs.values():
                 continue
             same = [p for p in packages if p.name == "torch" and p.claim.span.path == other.claim.span.path]
-            if theirs in [pairs.get(_minor(each.version)) for each in same]:
+            if theirs in [pairs.get(_minor_release(each.version)) for each in same]:
                 yield passed(f"{job.name} {other.name}")
                 continue
             wanted = next(release for release, companion in pairs.items() if companion == theirs)
@@ -364,17 +368,17 @@ def torch_companion_built_for_another_torch(job: Job) -> Iterator[Verdict]:
             )
 
 
-def _of_wheel(job: Job, torch: _Package, other: _Package, wanted: str) -> Verdict:
-    """The verdict on a wheel that names the release of torch it is built for."""
-    if wanted == _minor(torch.version):
+def _wheel_verdict(job: Job, torch: _Package, other: _Package, wanted: str) -> Verdict:
+    """Return the verdict on a wheel that names the release of torch it is built for."""
+    if wanted == _minor_release(torch.version):
         return passed(f"{job.name} {other.name}")
     return failed(
         f"{job.name} {other.name}",
         f"{placed(other.claim)} is a wheel for torch {wanted}, but {placed(torch.claim)} requests torch"
-        f" {_minor(torch.version)}: importing it fails with an undefined symbol.",
+        f" {_minor_release(torch.version)}: importing it fails with an undefined symbol.",
         at=other.claim,
         also=((torch.claim, "torch"),),
-        remedy=f"Install the wheel of {other.name} for torch {_minor(torch.version)}.",
+        remedy=f"Install the wheel of {other.name} for torch {_minor_release(torch.version)}.",
     )
 
 
@@ -382,7 +386,7 @@ def _is_same_source(release: Claim, other: Claim) -> bool:
     return release.span.path == other.span.path and release.source == other.source
 
 
-def _minor(specifier: str) -> str:
+def _minor_release(specifier: str) -> str:
     match = re.match(r"(?:={2,3}|~=)(\d+\.\d+)(?![\d])", specifier)
     return match[1] if match else ""
 
@@ -400,7 +404,7 @@ def framework_build_of_the_day(job: Job) -> Iterator[Verdict]:
     Dockerfile of a job on several nodes pins the releases of the frameworks that it installs (otherwise informational).
 
     Why it matters: Two builds of the image, or two nodes, get different code under one name: a job that ran yesterday
-    stops today, and nobody can rebuild what trained a model.
+    stops today, and nobody can rebuild the software that trained a model.
 
     Example: `RUN pip install --pre torch`.
 
@@ -418,7 +422,7 @@ def framework_build_of_the_day(job: Job) -> Iterator[Verdict]:
             continue
         yield failed(
             job.name,
-            f"{quoted(claim)} installs a build of the day: the next installation is another one.",
+            f"{quoted(claim)} installs a nightly build: the next installation gets another build.",
             at=claim,
             remedy="Pin a release, or the date of the nightly: `torch==X.Y.Z.devYYYYMMDD`.",
         )
@@ -441,7 +445,7 @@ def framework_build_of_the_day(job: Job) -> Iterator[Verdict]:
             continue
         yield failed(
             job.name,
-            f"{quoted(package.claim)} leaves the release of {package.name} to the day on which the image is built.",
+            f"{quoted(package.claim)} does not pin {package.name}: its release depends on the day the image is built.",
             at=package.claim,
             remedy=f"Write the release, such as `{package.name}==X.Y.Z`.",
             severity=Severity.INFO,
@@ -503,10 +507,10 @@ def _is_open(name: str) -> bool:
 
 
 _PATCH = re.compile(r"==(\d+\.\d+)(?:\.\d+)+")
-_NAMED = re.compile(r"(?P<name>[a-z0-9][a-z0-9-]*)(?P<specifier>[=<>~!].*)")
+_NAME_AND_SPECIFIER = re.compile(r"(?P<name>[a-z0-9][a-z0-9-]*)(?P<specifier>[=<>~!].*)")
 
 
-class _Named(NamedTuple):
+class _NamedPackage(NamedTuple):
     """A package and the releases that one place allows."""
 
     name: str
@@ -530,14 +534,14 @@ class _Named(NamedTuple):
     "VLK006",
     "named-releases-refuse-each-other",
     severity=Severity.ERROR,
-    otherwise="no release is named of a package whose requirements are known",
+    otherwise="no release is given for a package whose requirements are known",
 )
 def named_releases_refuse_each_other(job: Job) -> Iterator[Verdict]:
-    """A package is named in a release that requires another release of a package that is named, too.
+    """A named package release requires another release of a second named package.
 
     What it checks: For about 60 packages (torch and its companions, the Hugging Face libraries, Lightning, DeepSpeed,
     Ray, TensorFlow, JAX, PaddlePaddle and what they share): where files of the job name one release of a package, the
-    other packages that they name may be of a release which it requires.
+    other packages that they name fit its requirements.
 
     Why it matters: pip refuses to install such a pair, on every node or while the image is built. Where they are
     installed one after the other it only warns, and the program stops at an import or at a call.
@@ -550,11 +554,11 @@ def named_releases_refuse_each_other(job: Job) -> Iterator[Verdict]:
     they are installed one after the other, where only an extra of the package has the requirement (transformers and
     torch), and where the requirements of the release were not read, but those of the newest one of its minor version.
     """
-    named = [package for claim in job.about("package") for package in _read(claim)]
+    named = [package for claim in job.about("package") for package in _named_packages(claim)]
     unresolved = [claim for claim in job.about("package") if isinstance(claim.value, Unresolved)]
     for package in named:
         release = package.release
-        row = _row(package.name, release) if release is not None else None
+        row = _requirements_row(package.name, release) if release is not None else None
         if row is None or release is None or release.is_devrelease:
             # Builds of one day are made for each other.
             continue
@@ -571,10 +575,12 @@ def named_releases_refuse_each_other(job: Job) -> Iterator[Verdict]:
         conflicts = [(other, needs[other.name]) for other in named if other.name in needs and not _is_of_a_day(other)]
         conflicts = [pair for pair in conflicts if _is_listed(job, package) == _is_listed(job, pair[0])]
         conflicts = [
-            (other, needed) for other, needed in conflicts if _refused(job, package, other, needed, named, exact=exact)
+            (other, needed)
+            for other, needed in conflicts
+            if _is_excluded(job, package, other, needed, named, exact=exact)
         ]
         for other, needed in conflicts:
-            shown = _shown(needed)
+            shown = _requirement_text(needed)
             is_error = exact and other.name in certain and _installed_together(job, package.claim, other.claim)
             yield failed(
                 f"{package.name} {release}",
@@ -587,20 +593,22 @@ def named_releases_refuse_each_other(job: Job) -> Iterator[Verdict]:
             )
         if conflicts:
             continue
-        open_claims = [c for c in unresolved if (m := _NAMED.match(c.spelling)) is not None and m["name"] in needs]
+        open_claims = [
+            c for c in unresolved if (m := _NAME_AND_SPECIFIER.match(c.spelling)) is not None and m["name"] in needs
+        ]
         if open_claims:
             yield unknown(f"{package.name} {release}", f"{quoted(open_claims[0])} is unknown", at=open_claims[0])
         else:
             yield passed(f"{package.name} {release}")
 
 
-def _is_listed(job: Job, package: _Named) -> bool:
-    """Whether a list of packages names it that nothing in the job installs from."""
+def _is_listed(job: Job, package: _NamedPackage) -> bool:
+    """Return whether the package is named by a list that nothing in the job installs from."""
     read = {reference.target for reference in job.references if reference.role == "requirements"}
     return package.claim.source == "requirements" and package.claim.span.path not in read
 
 
-def _is_of_a_day(package: _Named) -> bool:
+def _is_of_a_day(package: _NamedPackage) -> bool:
     return package.release is not None and package.release.is_devrelease
 
 
@@ -614,16 +622,20 @@ def _for_minor(needed: str, name: str, version: str, package: str) -> str:
 
 
 def _lower_bounds(needed: str) -> str:
-    """The parts of a requirement that exclude old releases."""
+    """Return the parts of a requirement that exclude old releases."""
     return ",".join(part for part in needed.split(",") if part.strip().startswith((">", "~")))
 
 
-#: Packages of which each release pins one of torch.
+#: Packages whose every release pins a release of torch.
 _RELEASED_WITH_TORCH = frozenset(("torchvision", "torchaudio", "torchtext", "torchrec"))
 
 
-def _refused(job: Job, package: _Named, other: _Named, needed: str, named: list[_Named], *, exact: bool) -> bool:
-    """Whether what a package requires of another is excluded by this place, and by every other place that names it."""
+def _is_excluded(
+    job: Job, package: _NamedPackage, other: _NamedPackage, needed: str, named: list[_NamedPackage], *, exact: bool
+) -> bool:
+    """Return whether this place, and every other that names the package, excludes a release that another package
+    requires.
+    """
     if not exact and "==" in needed and package.name not in _RELEASED_WITH_TORCH:
         # What another patch pins says nothing of this one.
         return False
@@ -638,31 +650,31 @@ def _refused(job: Job, package: _Named, other: _Named, needed: str, named: list[
 
 
 def _installed_together(job: Job, one: Claim, other: Claim) -> bool:
-    """Whether one installer decides about both: they are in one requirements file, or in one command."""
+    """Return whether one installer decides about both: they are in one requirements file, or in one command."""
     if one.span.path != other.span.path:
         return False
     if one.source == other.source == "requirements":
         return not one.span.path.endswith((".yml", ".yaml"))
     return any(
-        _contains(command.span, one.span) and _contains(command.span, other.span)
+        _contains_span(command.span, one.span) and _contains_span(command.span, other.span)
         for command in job.about("installing_line")
         if not any("--no-deps" in words for words in command.alternatives if isinstance(words, tuple))
     )
 
 
-def _contains(outer: Span, inner: Span) -> bool:
+def _contains_span(outer: Span, inner: Span) -> bool:
     starts = (outer.path, outer.line, outer.column) <= (inner.path, inner.line, inner.column)
     return starts and (inner.path, inner.end_line, inner.end_column) <= (outer.path, outer.end_line, outer.end_column)
 
 
-def _read(claim: Claim) -> Iterator[_Named]:
+def _named_packages(claim: Claim) -> Iterator[_NamedPackage]:
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
     for text in texts(claim.value):
-        match = _NAMED.fullmatch(text)
+        match = _NAME_AND_SPECIFIER.fullmatch(text)
         if match is not None:
             try:
-                yield _Named(match["name"], SpecifierSet(match["specifier"]), claim)
+                yield _NamedPackage(match["name"], SpecifierSet(match["specifier"]), claim)
             except InvalidSpecifier:
                 continue
 
@@ -671,8 +683,8 @@ def _read(claim: Claim) -> Iterator[_Named]:
 _PYTHONS = [f"3.{minor}.99" for minor in range(5, 20)]
 
 
-def _excludes(needed: str, other: _Named) -> bool:
-    """Whether no release that a place allows is one that is required."""
+def _excludes(needed: str, other: _NamedPackage) -> bool:
+    """Return whether a place allows none of the required releases."""
     from packaging.specifiers import SpecifierSet
 
     wanted = SpecifierSet(needed)
@@ -689,13 +701,13 @@ def _excludes(needed: str, other: _Named) -> bool:
     )
 
 
-def _shown(needed: str) -> str:
-    """What is required, without the single releases that are left out of it, if there is anything else."""
+def _requirement_text(needed: str) -> str:
+    """Return the requirement without single excluded releases, unless it consists of them."""
     return ",".join(part for part in reversed(needed.split(",")) if not part.startswith("!=")) or needed
 
 
-def _row(name: str, release: Version) -> dict[str, Any] | None:
-    """What a release requires, or the newest one of its minor version; None where neither was read."""
+def _requirements_row(name: str, release: Version) -> dict[str, Any] | None:
+    """Return the requirements of a release, or of the newest one of its minor version; None if neither was read."""
     from packaging.version import Version
 
     rows = table("requirements").get(name, ())

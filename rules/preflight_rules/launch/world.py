@@ -136,7 +136,7 @@ def _agreement(job: Job, quantity: str, subject: str, scope: Scope, launch: Laun
 
 
 def _are_agents(job: Job, launch: Launch, requires: Sequence[Claim]) -> bool:
-    """Whether srun starts an agent in every task, and the agents are as many as the nodes that each expects."""
+    """Return whether srun starts one agent per task, and as many agents as each expects nodes."""
     stated = [job_value(job.setting(name, launch.scope)) for name in ("nodes", "tasks_per_node")]
     agents = numbers(lift(lambda nodes, tasks: int(nodes) * int(tasks), *stated))
     numbered = launch.launcher in ("torchrun", "torch.distributed.launch") and "srun" in launch.wrappers
@@ -144,7 +144,7 @@ def _are_agents(job: Job, launch: Launch, requires: Sequence[Claim]) -> bool:
 
 
 def _may_start_ranks(job: Job, launch: Launch | None) -> bool:
-    """Whether a line without a launcher of ranks starts a program that is not among the files."""
+    """Return whether a line without a launcher of ranks starts a program that is not among the files."""
     if launch is None or launch.launcher not in ("python", *SPREADING_WRAPPERS):
         return False
     programs = texts(job_value([claim for claim in job.about("script") if claim.scope == launch.scope]))
@@ -152,10 +152,10 @@ def _may_start_ranks(job: Job, launch: Launch | None) -> bool:
 
 
 def _other_objects(job: Job, launch: Launch | None, sets: Sequence[Claim]) -> tuple[Claim, ...] | None:
-    """The numbers of pods in other Kubernetes objects that start nodes of the same group; None if they are not known.
+    """Return the pod counts of other Kubernetes objects that start nodes of the same group; None if they are unknown.
 
-    One object may hold the pod of the master, and another those of the workers: their launch lines name one master. A
-    launch line with its own node rank is one node of a group.
+    One object may hold the master's pod and another the workers': their launch lines name one master. A launch line
+    with its own node rank is one node of a group.
     """
     if launch is None or len(sets) != 1 or sets[0].source != "kubernetes" or sets[0].spelling.startswith("numNodes"):
         # A TrainJob starts all nodes of its group.
@@ -183,7 +183,7 @@ def _other_objects(job: Job, launch: Launch | None, sets: Sequence[Claim]) -> tu
 
 
 def _has_master(job: Job, launch: Launch, master: str) -> bool:
-    """Whether the master may be a pod of the object that holds a launch line; any service may lead to one."""
+    """Return whether the master may be a pod of the launch line's object; any service may lead to one."""
     if not re.match(r"[^.]+-\d+(?:\.|$)", master):
         return True
     for workload in workloads(job):
@@ -242,7 +242,7 @@ def _contradiction(
 
 
 def _waits_at(quantity: str, started: tuple[int, ...], wanted: tuple[int, ...]) -> str:
-    """The claims of the rendezvous at which ranks wait for those that are never started."""
+    """Return the rendezvous claims where ranks wait for ranks that are never started."""
     too_few = len(started) == len(wanted) == 1 and wanted[0] > started[0]
     return "rendezvous" if too_few and quantity in ("nodes", "world_size") else ""
 
@@ -252,24 +252,24 @@ def _consequence(quantity: str, started: tuple[int, ...], wanted: tuple[int, ...
     if len(started) > 1 or len(wanted) > 1:
         return "The two differ in every branch."
     if quantity == "nodes" and need > have:
-        return f"{_range('Node', have, need)} will never join; all others wait until rendezvous times out."
+        return f"{_range_text('Node', have, need)} will never join; all others wait until rendezvous times out."
     if quantity == "nodes":
         if _is_spread(launch):
             return (
-                f"The launcher is also started on {_range('node', need, have)}, which no group includes."
+                f"The launcher is also started on {_range_text('node', need, have)}, which no group includes."
                 if need > 1
                 else f"Each of the {have} nodes trains its own copy."
             )
-        return f"{_range('Node', need, have)} would be idle."
+        return f"{_range_text('Node', need, have)} would be idle."
     if quantity == "world_size" and need > have:
-        return f"{_range('Rank', have, need)} will never be started; all others wait until they time out."
+        return f"{_range_text('Rank', have, need)} will never be started; all others wait until they time out."
     if quantity == "world_size":
-        return f"{_range('Rank', need, have)} would be surplus: rejected or left waiting."
+        return f"{_range_text('Rank', need, have)} would be surplus: rejected or left waiting."
     return "One of the two is wrong."
 
 
-def _range(noun: str, first: int, end: int) -> str:
-    """`Node 4`, `Nodes 4 to 7`."""
+def _range_text(noun: str, first: int, end: int) -> str:
+    """Return a text such as `Node 4` or `Nodes 4 to 7`."""
     return f"{noun} {first}" if end - first == 1 else f"{noun}s {first} to {end - 1}"
 
 
@@ -280,7 +280,7 @@ def _is_spread(launch: Launch | None) -> bool:
 def _severity(
     quantity: str, started: tuple[int, ...], wanted: tuple[int, ...], launch: Launch | None, required: Claim
 ) -> Severity | None:
-    """Warning where the job runs, but with idle nodes or separate copies; otherwise error."""
+    """Return a warning if the job runs, but with idle nodes or separate copies; otherwise an error."""
     is_partial = quantity == "nodes" and max(wanted) < min(started) and (max(wanted) == 1 or not _is_spread(launch))
     return Severity.WARNING if is_partial or required.strength is Strength.DEFAULT else None
 
@@ -325,12 +325,12 @@ def launch_size_exceeds_bound(job: Job) -> Iterator[Verdict]:
                         reported.add((claim.span, bound.span, verdict.status))
                         yield verdict
     for launch in job.launches:
-        verdict = _within_slots(job, launch) or _within_header(job, launch)
+        verdict = _hostfile_slots_verdict(job, launch) or _header_slots_verdict(job, launch)
         if verdict is not None:
             yield verdict
 
 
-def _within_slots(job: Job, launch: Launch) -> Verdict | None:
+def _hostfile_slots_verdict(job: Job, launch: Launch) -> Verdict | None:
     """Compare the processes of mpirun with the slots of its hostfile, unless it may oversubscribe."""
     tasks = job.setting("tasks", launch.scope)
     slots = [c for c in job.about("host_slots") if c.scope.launch in ("", launch.id)]
@@ -366,7 +366,7 @@ def _within_slots(job: Job, launch: Launch) -> Verdict | None:
     )
 
 
-def _within_header(job: Job, launch: Launch) -> Verdict | None:
+def _header_slots_verdict(job: Job, launch: Launch) -> Verdict | None:
     """Compare the processes of mpirun without a host list with the slots in the header of the batch script."""
     tasks, slots = job.setting("tasks", launch.scope), job.about("batch_slots", launch.scope)
     own = [claim for claim in tasks if claim.source == "mpirun"]
@@ -383,7 +383,7 @@ def _within_header(job: Job, launch: Launch) -> Verdict | None:
     return failed(
         launch.id,
         f"{quoted(own[0])} requests {counted(min(requested), 'process', 'processes')}, but {placed(slots[0])}"
-        f" provides {max(available)}: Open MPI stops with 'not enough slots available', others share cores.",
+        f" provides {max(available)}: Open MPI stops with 'not enough slots available', other MPIs share cores.",
         at=own[0],
         also=((slots[0], f"room for {max(available)}"),),
         remedy=f"Request at most {max(available)} processes, or request more in the header.",
@@ -430,7 +430,7 @@ def processes_differ_between_nodes(job: Job) -> Iterator[Verdict]:
     What it checks: Launch lines of one program that carry different node ranks start the same number of processes, and
     a list of hosts gives each the same number of slots (otherwise informational).
 
-    Why it matters: Launchers and frameworks assume the number of one node for all: ranks are numbered twice or the
+    Why it matters: Launchers and frameworks assume that all nodes have the same number: ranks are numbered twice or the
     world waits for ranks that are never started, and hierarchical collectives and model parallelism need equal nodes.
 
     Example: `--nproc_per_node=8` in node0.sh and `--nproc_per_node=4` in node1.sh.
@@ -461,7 +461,7 @@ def processes_differ_between_nodes(job: Job) -> Iterator[Verdict]:
                 f"{quoted(first)} here and {quoted(other)} in {where(other)} start different numbers of ranks on the"
                 " nodes of one job.",
                 at=first,
-                also=((other, "another number"),),
+                also=((other, "a different number"),),
                 remedy="Start the same number on every node, or leave out the smaller node.",
             )
     for launch in job.launches:
@@ -469,11 +469,11 @@ def processes_differ_between_nodes(job: Job) -> Iterator[Verdict]:
         if len(slots) < 2:
             continue
         undecided_verdict = undecided(launch.id, slots, launch)
-        yield undecided_verdict or _slots(launch, slots)
+        yield undecided_verdict or _judge_slots(launch, slots)
 
 
-def _slots(launch: Launch, slots: Sequence[Claim]) -> Verdict:
-    """Whether the hosts of one launch hold equal numbers of ranks."""
+def _judge_slots(launch: Launch, slots: Sequence[Claim]) -> Verdict:
+    """Judge whether the hosts of one launch have equal numbers of ranks."""
     other = next((claim for claim in slots if not set(claim.alternatives) & set(slots[0].alternatives)), None)
     if other is None:
         return passed(launch.id)
@@ -483,7 +483,7 @@ def _slots(launch: Launch, slots: Sequence[Claim]) -> Verdict:
         f" {joined(other.alternatives)}: hierarchical collectives and model parallelism need equal nodes, and mixed"
         " machines run at the speed of the slowest.",
         at=slots[0],
-        also=((other, "another number"),),
+        also=((other, "a different number"),),
         remedy="Give every host the same number of slots, or leave out the smaller one.",
         severity=Severity.INFO,
     )
@@ -496,19 +496,19 @@ _GPU_BACKENDS = frozenset({"nccl", "cpu:gloo,cuda:nccl"})
 
 
 def processes(job: Job, launch: Launch) -> tuple[Claim, ...]:
-    """The claims that give the number of ranks on each node."""
+    """Return the claims that give the number of ranks on each node."""
     if launch.launcher == "srun":
         return job.setting("tasks_per_node", launch.scope)
     return job.setting("processes_per_node", launch.scope)
 
 
-def _several(values: Sequence[Plain], singular: str, many: str = "") -> str:
-    """`1 GPU`, `2 GPUs`, `1 or 2 GPUs`."""
+def _several_text(values: Sequence[Plain], singular: str, many: str = "") -> str:
+    """Return a text such as `1 GPU`, `2 GPUs` or `1 or 2 GPUs`."""
     return counted(joined(values) if tuple(values) != (1,) else 1, singular, many)
 
 
 def gpus(job: Job, launch: Launch) -> tuple[Value, tuple[Claim, ...]] | None:
-    """The claims that give the GPUs of each node: those that are visible, unless fewer are granted."""
+    """Return the GPUs of each node with their claims: the visible ones, unless fewer are granted."""
     visible, granted = (job.setting(name, launch.scope) for name in ("env.CUDA_VISIBLE_DEVICES", "gpus_per_node"))
     if not visible:
         return (job_value(granted), granted) if granted else None
@@ -522,12 +522,14 @@ def _count(item: object) -> int:
 
 
 def counts_one_machine(total: int, machines: int, devices: int) -> bool:
-    """Whether the total number of processes equals the GPUs of one machine, and so is probably that machine's count."""
+    """Return whether the total number of processes equals the GPUs of one machine, and so is probably that machine's
+    count.
+    """
     return machines > 1 and total == devices
 
 
-def _on_cpu(job: Job, launch: Launch) -> bool:
-    """Whether the ranks use gloo or MPI and so need no GPU each."""
+def _runs_on_cpu(job: Job, launch: Launch) -> bool:
+    """Return whether the ranks use gloo or MPI and so need no GPU each."""
     claims = job.setting("backend", launch.scope)
     found = {text.lower() for claim in claims for text in texts(claim.value)}
     return bool(found) and not found & _GPU_BACKENDS
@@ -563,7 +565,7 @@ def more_processes_than_gpus(job: Job) -> Iterator[Verdict]:
     """
     for launch in job.launches:
         given, gpu_counts = processes(job, launch), gpus(job, launch)
-        if not given or gpu_counts is None or _on_cpu(job, launch):
+        if not given or gpu_counts is None or _runs_on_cpu(job, launch):
             continue
         value, because = gpu_counts
         if undecided_verdict := undecided(launch.id, (*given, *because), launch):
@@ -573,17 +575,17 @@ def more_processes_than_gpus(job: Job) -> Iterator[Verdict]:
         if ranks and devices and min(devices) > 0 and min(ranks) > max(devices):
             severity = _severity_of_gpus(job, launch)
             if launch.launcher == "srun" and severity is not None and not job.about("communicates", launch.scope):
-                yield unknown(launch.id, "nothing read shows that each process needs its own GPU", at=given[0])
+                yield unknown(launch.id, "no file shows that each process needs its own GPU", at=given[0])
                 continue
             missing = min(ranks) - max(devices)
             yield failed(
                 launch.id,
-                f"{quoted(given[0])} starts {_several(ranks, 'rank')} on each node, but {placed(because[0])}"
-                f" provides {_several(devices, 'GPU')} there: {_several((missing,), 'rank')} will find none.",
+                f"{quoted(given[0])} starts {_several_text(ranks, 'rank')} on each node, but {placed(because[0])}"
+                f" provides {_several_text(devices, 'GPU')} there: {_several_text((missing,), 'rank')} will find none.",
                 at=given[0],
-                also=((because[0], _several(devices, "GPU")),),
-                remedy=f"Start {_several(devices, 'process', 'processes')} on each node, or request"
-                f" {_several(ranks, 'GPU')}.",
+                also=((because[0], _several_text(devices, "GPU")),),
+                remedy=f"Start {_several_text(devices, 'process', 'processes')} on each node, or request"
+                f" {_several_text(ranks, 'GPU')}.",
                 severity=severity,
             )
         else:
@@ -602,7 +604,7 @@ def _severity_of_gpus(job: Job, launch: Launch) -> Severity | None:
 
 
 def _reported_by_acc001(job: Job, launch: Launch, devices: tuple[int, ...]) -> bool:
-    """Whether Accelerate's total is that of one machine, which ACC001 reports."""
+    """Return whether Accelerate's total is that of one machine, which ACC001 reports."""
     total = numbers(job_value(job.setting("world_size", launch.scope)))
     machines = numbers(job_value(job.requiring("nodes", launch.scope)))
     if launch.launcher != "accelerate" or len(total) != 1 or len(machines) != 1:
@@ -622,8 +624,8 @@ def gpus_left_idle(job: Job) -> Iterator[Verdict]:
 
     Fix: Start one process per GPU, or request fewer GPUs.
 
-    Known limits: A process that drives several GPUs is correct. Only a number someone wrote counts, and only in a job
-    with a single launch: others may share the node.
+    Known limits: A process that drives several GPUs is correct. Only an explicit number counts, and only in a job with
+    a single launch: other launches may share the node.
     """
     if len(job.launches) != 1:
         yield not_applicable(job.name, "several launches may share the GPUs of a node")
@@ -650,12 +652,12 @@ def gpus_left_idle(job: Job) -> Iterator[Verdict]:
     if ranks and devices and 0 < max(ranks) < min(devices) and not _reported_by_acc001(job, launch, devices):
         yield failed(
             launch.id,
-            f"{quoted(given[0])} starts {_several(ranks, 'rank')} on each node, but {placed(because[0])}"
-            f" provides {_several(devices, 'GPU')} there: {min(devices) - max(ranks)} stay idle.",
+            f"{quoted(given[0])} starts {_several_text(ranks, 'rank')} on each node, but {placed(because[0])}"
+            f" provides {_several_text(devices, 'GPU')} there: {min(devices) - max(ranks)} stay idle.",
             at=given[0],
-            also=((because[0], _several(devices, "GPU")),),
-            remedy=f"Start {_several(devices, 'process', 'processes')} on each node, or request"
-            f" {_several(ranks, 'GPU')}.",
+            also=((because[0], _several_text(devices, "GPU")),),
+            remedy=f"Start {_several_text(devices, 'process', 'processes')} on each node, or request"
+            f" {_several_text(ranks, 'GPU')}.",
         )
     else:
         yield passed(launch.id)
@@ -685,9 +687,9 @@ def device_shown_twice(question: LaunchQuestion) -> Verdict | None:
     """
     claim = question.claims[0]
     lists = [[part.strip() for part in text.split(",")] for each in question.claims for text in texts(each.value)]
-    if not lists or not all(_repeated(devices) for devices in lists):
+    if not lists or not all(_first_repeated(devices) for devices in lists):
         return None
-    device = _repeated(lists[0])
+    device = _first_repeated(lists[0])
     return failed(
         question.subject,
         f"{quoted(claim)} names device {device} {lists[0].count(device)} times.",
@@ -696,13 +698,13 @@ def device_shown_twice(question: LaunchQuestion) -> Verdict | None:
     )
 
 
-def _repeated(devices: list[str]) -> str:
-    """The first entry that is repeated; empty if there is none."""
+def _first_repeated(devices: list[str]) -> str:
+    """Return the first entry that is repeated; empty if there is none."""
     return next((device for device in devices if device and devices.count(device) > 1), "")
 
 
-#: What separates the alternatives of a constraint of Slurm. In brackets all nodes get the same one.
-_EITHER = "|"
+#: The separator of alternatives in a Slurm constraint. In brackets, all nodes get the same alternative.
+_ALTERNATIVE_SEPARATOR = "|"
 
 
 @rule(
@@ -723,23 +725,23 @@ def gpus_of_different_models(job: Job) -> Iterator[Verdict]:
 
     Example: `#SBATCH --constraint="v100|a100"` with `--nodes=4`.
 
-    Fix: Name one model. In Slurm, `--constraint="[v100|a100]"` gives all nodes the same one of both.
+    Fix: Name one model. In Slurm, `--constraint="[v100|a100]"` gives all nodes the same model.
 
     Known limits: Jobs with parameter servers are not judged: their trainers need not be equally fast. A GPU model is
     known from its name only.
     """
-    yield from (*_parts(job), *_constraints(job), *_pods(job))
+    yield from (*_judge_parts(job), *_judge_constraints(job), *_judge_pods(job))
 
 
-def _parts(job: Job) -> Iterator[Verdict]:
-    """The parts of a heterogeneous Slurm job."""
+def _judge_parts(job: Job) -> Iterator[Verdict]:
+    """Judge the GPU models of the parts of a heterogeneous Slurm job."""
     parts = job.about("component_gpu_type")
     if len(parts) > 1 and not _has_servers(job):
-        yield _one_model(parts[0].span.path, parts)
+        yield _judge_models(parts[0].span.path, parts)
 
 
-def _constraints(job: Job) -> Iterator[Verdict]:
-    """A constraint or type that leaves the model open, over several nodes."""
+def _judge_constraints(job: Job) -> Iterator[Verdict]:
+    """Judge constraints and types that leave the GPU model open, over several nodes."""
     seen: set[Claim] = set()
     for launch in job.launches:
         nodes, _ = nodes_spanned(job, launch)
@@ -747,8 +749,8 @@ def _constraints(job: Job) -> Iterator[Verdict]:
             if claim.source != "slurm" or claim in seen or _has_servers(job):
                 continue
             seen.add(claim)
-            found = {model for text in texts(claim.value) if "[" not in text for model in _models(text)}
-            open_text = any(_EITHER in text for text in texts(claim.value))
+            found = {model for text in texts(claim.value) if "[" not in text for model in _models_in(text)}
+            open_text = any(_ALTERNATIVE_SEPARATOR in text for text in texts(claim.value))
             if len(found) < 2 or not open_text:
                 yield passed(launch.id)
             elif isinstance(nodes, Unresolved):
@@ -758,15 +760,15 @@ def _constraints(job: Job) -> Iterator[Verdict]:
             elif certainly_several(nodes):
                 yield failed(
                     launch.id,
-                    f"{quoted(claim)} lets each of the {joined(numbers(nodes))} nodes have either of"
-                    f" {joined(sorted(found))}: every step waits for the slower ones.",
+                    f"{quoted(claim)} lets each of the {joined(numbers(nodes))} nodes have {joined(sorted(found))}: "
+                    f"every step waits for the slower ones.",
                     at=claim,
-                    remedy="Name one model, or put the alternatives in brackets, so that all nodes get the same.",
+                    remedy="Name one model, or put the alternatives in brackets, so that all nodes get the same model.",
                 )
 
 
-def _pods(job: Job) -> Iterator[Verdict]:
-    """The node selectors and affinities of the roles that train."""
+def _judge_pods(job: Job) -> Iterator[Verdict]:
+    """Judge the node selectors and affinities of the roles that train."""
     for workload in workloads(job):
         trainers = workload.trainers
         servers = any(role.name.lower() in ("ps", "server") for role in workload.roles)
@@ -779,11 +781,11 @@ def _pods(job: Job) -> Iterator[Verdict]:
         ]
         if servers or not claims or not certainly_several(workload.pods(trainers)):
             continue
-        yield _one_model(workload.id, claims)
+        yield _judge_models(workload.id, claims)
 
 
-def _one_model(subject: str, claims: Sequence[Claim]) -> Verdict:
-    """Whether claims about parts of one job name one model."""
+def _judge_models(subject: str, claims: Sequence[Claim]) -> Verdict:
+    """Judge whether claims about parts of one job name one model."""
     first = claims[0]
     for claim in claims:
         alone = _named_models(claim)
@@ -811,12 +813,12 @@ def _one_model(subject: str, claims: Sequence[Claim]) -> Verdict:
 
 
 def _named_models(claim: Claim) -> set[str]:
-    """The models that a label, type or constraint allows."""
-    return {model for text in texts(claim.value) for model in _models(text.rpartition("=")[2])}
+    """Return the models that a label, type or constraint allows."""
+    return {model for text in texts(claim.value) for model in _models_in(text.rpartition("=")[2])}
 
 
-def _models(text: str) -> Iterator[str]:
-    for part in text.strip("[]\"'").split(_EITHER):
+def _models_in(text: str) -> Iterator[str]:
+    for part in text.strip("[]\"'").split(_ALTERNATIVE_SEPARATOR):
         gpu = named_gpu(part)
         if gpu is not None:
             yield gpu.name

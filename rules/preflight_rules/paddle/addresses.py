@@ -18,7 +18,7 @@ from preflight_rules.rendezvous.variables import variables
 
 _MAX_PORT = 65535
 #: Variables that fleet's role maker reads for each role; one name of each entry is enough.
-_NEEDED = {
+_ROLE_VARIABLES_NEEDED = {
     "PSERVER": (
         ("PADDLE_PSERVERS_IP_PORT_LIST", "PADDLE_PSERVERS", "PADDLE_PSERVER_ENDPOINTS"),
         ("PADDLE_TRAINERS_NUM",),
@@ -32,7 +32,7 @@ _NEEDED = {
     ),
 }
 #: With fewer of them set in the script, the cluster may set the others.
-_BY_HAND = 2
+_MIN_SET_BY_SCRIPT = 2
 
 
 @rule(
@@ -82,8 +82,8 @@ def node_address_not_among_nodes(question: LaunchQuestion) -> Verdict | None:
 def fleet_variable_missing(job: Job) -> Iterator[Verdict]:
     """A process that is started manually lacks a variable that fleet's role maker needs.
 
-    What it checks: If a script starts servers or trainers of fleet by setting their variables itself, none of those
-    that the role needs is missing: the list of servers and PADDLE_TRAINERS_NUM for both, POD_IP and PADDLE_PORT for a
+    What it checks: If a script starts fleet's servers or trainers by setting their variables itself, it sets every
+    variable that the role needs: the list of servers and PADDLE_TRAINERS_NUM for both, POD_IP and PADDLE_PORT for a
     server, PADDLE_TRAINER_ID for a trainer.
 
     Why it matters: The role maker raises ValueError in that process and all others wait for it. Without the list of
@@ -97,11 +97,11 @@ def fleet_variable_missing(job: Job) -> Iterator[Verdict]:
     """
     for launch in job.launches:
         roles = {text for claim in job.setting("ps_role", launch.scope) for text in texts(claim.value)}
-        needed = _NEEDED.get(next(iter(roles)), ()) if len(roles) == 1 else ()
+        needed = _ROLE_VARIABLES_NEEDED.get(next(iter(roles)), ()) if len(roles) == 1 else ()
         requests = [c for c in job.about("role_from_environment", launch.scope) if True in c.alternatives]
         if launch.launcher == "python" and requests and not roles and not _is_collective(job, launch.scope):
-            given = [claim for claim in job.environment(launch.scope) if claim.quantity in _OF_CLUSTER]
-            stated = [claim for claim in job.environment(launch.scope) if claim.quantity in _OF_ROLE]
+            given = [claim for claim in job.environment(launch.scope) if claim.quantity in _FLEET_VARIABLES]
+            stated = [claim for claim in job.environment(launch.scope) if claim.quantity in _ROLE_VARIABLES]
             if given and stated:
                 yield unknown(launch.id, f"{quoted(stated[0])} is known only to the caller", at=stated[0])
             elif given and not requests[0].condition:
@@ -121,7 +121,7 @@ def fleet_variable_missing(job: Job) -> Iterator[Verdict]:
         missing = next((entry[0] for entry in needed if not names & set(entry)), None)
         if missing is None:
             yield passed(launch.id)
-        elif matches < _BY_HAND or requests[0].condition:
+        elif matches < _MIN_SET_BY_SCRIPT or requests[0].condition:
             yield unknown(launch.id, f"the cluster may set {missing}", at=requests[0])
         else:
             yield failed(
@@ -134,10 +134,10 @@ def fleet_variable_missing(job: Job) -> Iterator[Verdict]:
             )
 
 
-#: Variables of the role; a script may take it from its caller.
-_OF_ROLE = ("env.TRAINING_ROLE", "env.PADDLE_TRAINING_ROLE")
+#: Variables of the role; a script may get the role from its caller.
+_ROLE_VARIABLES = ("env.TRAINING_ROLE", "env.PADDLE_TRAINING_ROLE")
 #: Variables that people set for a job of fleet.
-_OF_CLUSTER = frozenset(("env.PADDLE_TRAINERS_NUM", "env.PADDLE_PSERVERS_IP_PORT_LIST", "env.PADDLE_TRAINER_ID"))
+_FLEET_VARIABLES = frozenset(("env.PADDLE_TRAINERS_NUM", "env.PADDLE_PSERVERS_IP_PORT_LIST", "env.PADDLE_TRAINER_ID"))
 
 
 def _is_collective(job: Job, scope: Scope) -> bool:
@@ -173,18 +173,18 @@ def endpoint_malformed(job: Job) -> Iterator[Verdict]:
 
 
 def _form_verdict(subject: str, claim: Claim) -> Verdict:
-    bad = next((entry for entry in endpoints((claim,)) if _fault(entry)), None)
+    bad = next((entry for entry in endpoints((claim,)) if _entry_fault(entry)), None)
     if bad is None:
         return passed(subject)
     return failed(
         subject,
-        f"{quoted(claim)}: `{bad}` {_fault(bad)}; expected host:port.",
+        f"{quoted(claim)}: `{bad}` {_entry_fault(bad)}; expected host:port.",
         at=claim,
         remedy="Write `host:port,host:port`.",
     )
 
 
-def _fault(entry: str) -> str:
+def _entry_fault(entry: str) -> str:
     host, colon, port = entry.rpartition(":")
     if any(sign in entry for sign in "; \t|"):
         return "contains a separator other than a comma"
@@ -251,8 +251,9 @@ def link_local_address(question: LaunchQuestion) -> Verdict | None:
     What it checks: The master, the nodes and the servers of a launch of Paddle are not addresses of 169.254.0.0/16 or
     fe80::/10.
 
-    Why it matters: A host assigns itself such an address when it gets none, for one interface and one link. Other nodes
-    cannot reach it, or reach another host; and the launcher, which resolves its own host name, finds loopback.
+    Why it matters: A host without an assigned address assigns itself such an address, for one interface and one link.
+    Other nodes cannot reach it, or reach another host; and the launcher, which resolves its own host name, finds
+    loopback.
 
     Example: `--master=169.254.60.61:8090 --nnodes=2`.
 
@@ -260,10 +261,10 @@ def link_local_address(question: LaunchQuestion) -> Verdict | None:
 
     Known limits: Two directly connected nodes may use such addresses on purpose.
     """
-    found = next((c for c in question.claims if any(_link_local(text) for text in _addresses(c))), None)
+    found = next((c for c in question.claims if any(_is_link_local(text) for text in _addresses(c))), None)
     if found is None:
         return None
-    address = next(text for text in _addresses(found) if _link_local(text))
+    address = next(text for text in _addresses(found) if _is_link_local(text))
     return failed(
         question.subject,
         f"{quoted(found)}: {address} is a link-local address, which other nodes cannot reach.",
@@ -279,7 +280,7 @@ def _addresses(claim: Claim) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _link_local(address: str) -> bool:
+def _is_link_local(address: str) -> bool:
     text = address.strip("[]").lower()
     return text.startswith(("169.254.", "fe80:"))
 
@@ -361,8 +362,8 @@ def memory_flags_exclude_each_other(job: Job) -> Iterator[Verdict]:
     What it checks: FLAGS_fraction_of_gpu_memory_to_use is not set together with FLAGS_initial_gpu_memory_in_mb, nor
     with FLAGS_allocator_strategy=auto_growth.
 
-    Why it matters: The initial size overrides the share, and the growing allocator takes nothing at the start: the
-    limit that someone set for a shared GPU does not hold, and another process there runs out of memory.
+    Why it matters: The initial size overrides the share, and the growing allocator reserves nothing at the start: the
+    limit for a shared GPU does not hold, and another process on the GPU runs out of memory.
 
     Example: `FLAGS_fraction_of_gpu_memory_to_use=0.4` and `FLAGS_initial_gpu_memory_in_mb=8000`.
 
@@ -412,9 +413,9 @@ def rpc_deadline_too_short(job: Job) -> Iterator[Verdict]:
 
     What it checks: FLAGS_rpc_deadline, in milliseconds, is 10000 or more.
 
-    Why it matters: A trainer waits for its servers as long as the slowest trainer of a synchronous step takes, and for
-    all of the start of the servers. With a short deadline the trainers die one after the other; a value such as 180 was
-    usually meant in seconds.
+    Why it matters: A trainer waits for its servers as long as the slowest trainer takes in a synchronous step, and
+    while the servers start. With a short deadline the trainers die one after the other; a value such as 180 was usually
+    meant in seconds.
 
     Example: `export FLAGS_rpc_deadline=300`.
 
@@ -436,7 +437,7 @@ def rpc_deadline_too_short(job: Job) -> Iterator[Verdict]:
                 f"{quoted(claim)} makes requests time out after {deadline / 1000:g} s: the unit is milliseconds, and"
                 " the default is 180000.",
                 at=claim,
-                remedy=f"Write {int(deadline * 1000)}, if {deadline:g} seconds are intended."
+                remedy=f"Write {int(deadline * 1000)} if {deadline:g} seconds are intended."
                 if deadline
                 else "Leave it out.",
             )
@@ -462,7 +463,7 @@ def communicator_flag_without_communicator(job: Job) -> Iterator[Verdict]:
 
     Fix: Leave them out, or update asynchronously.
 
-    Known limits: Half-asynchronous training sets most of them itself, whatever the variable says.
+    Known limits: Half-asynchronous training sets most of them itself, whatever the variable's value.
     """
     for subject, launch, name, claim in _flags(job):
         if not name.startswith(_COMMUNICATOR):

@@ -28,13 +28,13 @@ _NAMES = {
 
 
 def _setting(job: Job, quantity: str, scope: Scope) -> Claim | None:
-    """The claim that sets a quantity in a scope, if there is exactly one."""
+    """Return the claim that sets a quantity in a scope, if there is exactly one."""
     found = job.setting(quantity, scope)
     return found[0] if len(found) == 1 else None
 
 
 def _range(job: Job, scope: Scope) -> tuple[tuple[Claim, ...], tuple[int, int] | None]:
-    """The claims about a server's ports, and the first and last port if known."""
+    """Return the claims about a server's ports, and the first and last port if known."""
     claims = tuple(claim for name in _RANGE if (claim := _setting(job, name, scope)) is not None)
     known = {claim.quantity: numbers(claim.value) for claim in claims}
     if len(claims) < 2 or not all(len(found) == 1 for found in known.values()) or "pserver_port" not in known:
@@ -49,7 +49,7 @@ def _range(job: Job, scope: Scope) -> tuple[tuple[Claim, ...], tuple[int, int] |
     "server-ports-out-of-range",
     severity=Severity.ERROR,
     applies_to="paddlepaddle < 0.12",
-    otherwise="no server of PaddlePaddle 0.x names its ports",
+    otherwise="no PaddlePaddle 0.x server sets its ports",
 )
 def server_ports_out_of_range(job: Job) -> Iterator[Verdict]:
     """The ports of a server run past port 65535, or into those of another server on the same host.
@@ -57,8 +57,8 @@ def server_ports_out_of_range(job: Job) -> Iterator[Verdict]:
     What it checks: port + ports_num + ports_num_for_sparse - 1 is at most 65535, each number is positive, and the port
     ranges of two servers in one script do not overlap.
 
-    Why it matters: A server listens on that many consecutive ports. One that cannot be bound stops it, and all trainers
-    wait. A firewall has to let the whole range through.
+    Why it matters: A server listens on that many consecutive ports. A port that cannot be bound stops the server, and
+    all trainers wait. A firewall must let the whole range through.
 
     Example: `PADDLE_PORT = 65534` with `PADDLE_PORTS_NUM = 2` and `PADDLE_PORTS_NUM_FOR_SPARSE = 2`.
 
@@ -118,9 +118,9 @@ def server_ports_out_of_range(job: Job) -> Iterator[Verdict]:
 def trainer_dials_other_ports(job: Job) -> Iterator[Verdict]:
     """Trainers and servers are given different ports or different numbers of trainers.
 
-    What it checks: --port, --ports_num, --ports_num_for_sparse and --num_gradient_servers of `paddle train`, and what a
-    program of the v2 API gives to `paddle.init()`, are those of `paddle pserver`; and `paddle.py` passes the same
-    numbers to trainers as conf.py to servers.
+    What it checks: --port, --ports_num, --ports_num_for_sparse and --num_gradient_servers of `paddle train`, and the
+    arguments of `paddle.init()` in a program of the v2 API, are those of `paddle pserver`; and `paddle.py` passes the
+    same numbers to trainers as conf.py to servers.
 
     Why it matters: A trainer treats each port as a separate server: with more ports it dials unused ones and retries
     forever, with fewer some servers wait forever. paddle.py passes options from its command line to trainers only.
@@ -146,7 +146,7 @@ def trainer_dials_other_ports(job: Job) -> Iterator[Verdict]:
 
 
 class _Pair(NamedTuple):
-    """A setting that trainers and servers are given, under the name of its option."""
+    """A setting that trainers and servers share, under the name of its option."""
 
     subject: str
     launch: Launch | None
@@ -191,7 +191,7 @@ def _role(job: Job, launch: Launch) -> str:
     each=launches_with("trains_locally", where=lambda stated: bool(stated.job.setting("ps_mode", stated.scope))),
 )
 def trainer_left_local(question: LaunchQuestion) -> Verdict | None:
-    """A trainer is given servers and trains without them.
+    """A trainer is given servers but trains without them.
 
     What it checks: `paddle train` with `--pservers`, and `paddle.py`, are given `--local=0`.
 
@@ -266,7 +266,7 @@ def cluster_host_twice_or_local(question: SubjectQuestion) -> Verdict | None:
     if local is not None and len(bare) > 1:
         return failed(
             question.subject,
-            f"{quoted(claim)} names {local} in addition to other hosts: on each host, it is that host itself.",
+            f"{quoted(claim)} names {local} in addition to other hosts: on each host it means that host.",
             at=claim,
             remedy="Write the address that the other hosts can reach.",
         )
@@ -415,12 +415,12 @@ def workspace_and_package(question: LaunchQuestion) -> Verdict | None:
     otherwise="no model of PaddlePaddle 0.x updates rows on servers",
 )
 def sparse_update_without_ports(job: Job) -> Iterator[Verdict]:
-    """A model updates a parameter row by row, but its servers have no ports for that.
+    """A model updates a parameter row by row, but its servers have no ports for sparse updates.
 
     What it checks: With `sparse_update=True` in the model, `ports_num_for_sparse` of servers and trainers is above 0.
 
-    Why it matters: Rows travel over ports of their own. Without one the trainer's check `ports_num_for_sparse > 0`
-    stops it at start, and the servers wait for it.
+    Why it matters: Rows travel over separate ports. Without them the trainer's check `ports_num_for_sparse > 0` stops
+    the trainer at start, and the servers wait for it.
 
     Example: `ParamAttr(sparse_update=True)` and `paddle train --local=0 --pservers=...` without
     `--ports_num_for_sparse`.
@@ -439,7 +439,7 @@ def sparse_update_without_ports(job: Job) -> Iterator[Verdict]:
         if none is not None:
             yield failed(
                 subject,
-                f"{quoted(sparse)} sends rows over ports of their own, but {placed(none)} leaves none for that.",
+                f"{quoted(sparse)} sends rows over separate ports, but {placed(none)} provides none.",
                 at=none,
                 also=((sparse, "sparse parameter"),),
                 remedy="Give servers and trainers the same number of sparse ports, such as 1.",
@@ -474,7 +474,7 @@ def cluster_workspace_relative(question: SubjectQuestion) -> Verdict | None:
     if all(not str(path).startswith(("/", "~", "$")) for path in claim.alternatives):
         return failed(
             question.subject,
-            f"{quoted(claim)} is relative: on each host it depends on the directory of every single command.",
+            f"{quoted(claim)} is relative: on each host it depends on the working directory of each command.",
             at=claim,
             remedy='Write an absolute path, such as `ROOT_DIR = "/home/paddle"`.',
         )

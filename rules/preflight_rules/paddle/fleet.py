@@ -16,17 +16,17 @@ from preflight_rules.launches import ranks_started, started_files
 
 
 def distinct_claims(job: Job, quantity: str) -> Iterator[tuple[str, Scope, Claim]]:
-    """Every claim about a quantity with a launch that it applies to, once for each location."""
+    """Return every claim about a quantity with a launch that it applies to, once for each location."""
     return ((subject, scope, claim) for subject, scope, _, claim in each_claim(job, quantity))
 
 
 def started_by_hand(job: Job) -> bool:
-    """Whether servers and trainers are started without Paddle's launcher."""
+    """Return whether servers and trainers are started without Paddle's launcher."""
     return any(launch.launcher == "python" for launch in job.launches)
 
 
-def _collective(job: Job, scope: Scope) -> bool | None:
-    """Whether the job is collective; None if unknown."""
+def _is_collective(job: Job, scope: Scope) -> bool | None:
+    """Return whether the job is collective; None if unknown."""
     found = {value for claim in job.about("ps_mode", scope) for value in claim.alternatives}
     if found == {False}:
         return True
@@ -163,8 +163,8 @@ def fleet_never_initialised(job: Job) -> Iterator[Verdict]:
 
     Fix: Collective training: `fleet.init(is_collective=True)`; parameter servers: `fleet.init()`.
 
-    Known limits: In a job of many files another may make the call, and so may a library that the script imports; then
-    the result is unknown.
+    Known limits: Another file of the job, or a library that the script imports, may make the call; then the result is
+    unknown.
     """
     for subject, scope, calls in distinct_claims(job, "fleet_calls"):
         names = {str(name) for value in calls.alternatives if isinstance(value, tuple) for name in value}
@@ -228,7 +228,7 @@ def fleet_switch_without_effect(job: Job) -> Iterator[Verdict]:
     for subject, scope, switch in distinct_claims(job, "fleet_switch"):
         name = (texts(switch.value) or ("",))[0]
         optimizers = [c for c in job.about("optimizer", scope) if texts(c.value) != ("",)]
-        collective = _collective(job, scope)
+        collective = _is_collective(job, scope)
         if name not in _COLLECTIVE_ONLY:
             continue
         fitting = _WORKS_WITH.get(name, ())
@@ -318,7 +318,7 @@ def every_trainer_reads_all_files(job: Job) -> Iterator[Verdict]:
             continue
         if claim.alternatives == (True,):
             yield passed(subject)
-        elif _collective(job, scope) is None and not job.about("fleet_calls", scope):
+        elif _is_collective(job, scope) is None and not job.about("fleet_calls", scope):
             yield unknown(subject, f"{quoted(claim)}: the number of trainers that read it is not given", at=claim)
         else:
             yield failed(
@@ -345,14 +345,14 @@ def fleet_degrees_differ_from_world(job: Job) -> Iterator[Verdict]:
     """The parallel degrees of hybrid_configs do not multiply to the number of ranks.
 
     What it checks: dp_degree x mp_degree x pp_degree x sharding_degree x sep_degree of a DistributedStrategy is the
-    world size. Without dp_degree, Fleet takes ranks / (mp_degree x pp_degree) for it, whatever the other degrees are.
+    world size. Without dp_degree, Fleet uses ranks / (mp_degree x pp_degree), whatever the other degrees are.
 
-    Why it matters: Fleet compares the two when it starts and stops every rank with an assertion that only prints the
-    numbers.
+    Why it matters: Fleet compares the product with the world size at startup and stops every rank with an assertion
+    that only prints the numbers.
 
     Example: `--gpus=0,1,2,3` with `hybrid_configs = {"dp_degree": 2, "mp_degree": 4, "pp_degree": 1}`.
 
-    Fix: Change a degree, or start as many ranks as they multiply to.
+    Fix: Change a degree, or start as many ranks as the product of the degrees.
 
     Known limits: Degrees that come from arguments are not known.
     """
@@ -367,12 +367,12 @@ def fleet_degrees_differ_from_world(job: Job) -> Iterator[Verdict]:
             yield undecided_verdict or unknown(subject, "the number of ranks is known only at run time", at=hybrid)
             continue
         given = {c.quantity.rpartition(".")[2]: number for c in degrees for number in numbers(c.value)}
-        products = [_product(given, count) for count in ranks]
+        products = [_degree_product(given, count) for count in ranks]
         if any(product == count for product, count in zip(products, ranks, strict=True)):
             yield passed(subject)
             continue
         own = [claim for claim in degrees if given.get(claim.quantity.rpartition(".")[2], 1) != 1] or degrees
-        left = f" (and a dp_degree of {_data_parallel(given, ranks[0])}, which Fleet takes)" if _is_left(given) else ""
+        left = f" (and a dp_degree of {_data_parallel(given, ranks[0])}, which Fleet adds)" if _is_left(given) else ""
         yield failed(
             subject,
             f"{' x '.join(quoted(claim) for claim in own)}{left} make {products[0]} ranks, but"
@@ -392,12 +392,12 @@ def fleet_degrees_differ_from_world(job: Job) -> Iterator[Verdict]:
         )
 
 
-#: What multiplies to the number of ranks (topology.py, _check_valid_topo).
+#: The factors of the number of ranks (topology.py, _check_valid_topo).
 _FACTORS = ("dp_degree", "mp_degree", "pp_degree", "sharding_degree", "sep_degree")
 
 
 def _is_heterogeneous(job: Job, scope: Scope) -> bool:
-    """Whether Fleet skips the groups of hybrid parallelism."""
+    """Return whether Fleet skips the groups of hybrid parallelism."""
     return any(True in claim.alternatives for claim in job.about("setting.paddle.heter_ccl_mode", scope))
 
 
@@ -406,14 +406,14 @@ def _is_left(given: dict[str, int]) -> bool:
 
 
 def _data_parallel(given: dict[str, int], ranks: int) -> int:
-    """The dp_degree that Fleet uses (fleet.py, _init_hybrid_parallel_env)."""
+    """Return the dp_degree that Fleet uses (fleet.py, _init_hybrid_parallel_env)."""
     if not _is_left(given):
         return max(given["dp_degree"], 1)
     return max(ranks // (max(given.get("mp_degree", 1), 1) * max(given.get("pp_degree", 1), 1)), 1)
 
 
-def _product(given: dict[str, int], ranks: int) -> int:
-    """The ranks that the degrees make. A sharding_degree of 0 counts as 0, one of any other below 1 as 1."""
+def _degree_product(given: dict[str, int], ranks: int) -> int:
+    """Return the product of the degrees. A sharding_degree of 0 counts as 0, any other degree below 1 as 1."""
     return (
         _data_parallel(given, ranks)
         * max(given.get("mp_degree", 1), 1)
@@ -462,7 +462,7 @@ def trainer_degrees_do_not_divide_ranks(job: Job) -> Iterator[Verdict]:
         if all(count % product for count in ranks):
             yield failed(
                 launch.id,
-                f"{' x '.join(quoted(claim) for claim in known)} take {product} ranks, which does not divide the"
+                f"{' x '.join(quoted(claim) for claim in known)} make {product} ranks, which does not divide the"
                 f" {ranks[0]} that {' and '.join(placed(claim) for claim in started)}"
                 f" {'starts' if len(started) == 1 else 'start'}.",
                 at=known[0],
@@ -477,8 +477,8 @@ def trainer_degrees_do_not_divide_ranks(job: Job) -> Iterator[Verdict]:
 # The update mode of parameter servers, synchronous or asynchronous, and PaddleRec's configuration: runners and modes.
 
 
-def _modes(job: Job, scope: Scope) -> tuple[Claim, ...]:
-    """The claims that give the update mode, without defaults where it is set explicitly."""
+def _mode_claims(job: Job, scope: Scope) -> tuple[Claim, ...]:
+    """Return the claims that give the update mode, without defaults where it is set explicitly."""
     found = job.about("ps_update_mode", scope)
     strongest = max((claim.strength for claim in found), default=None)
     return tuple(claim for claim in found if claim.strength is strongest)
@@ -512,7 +512,7 @@ def synchronous_steps_of_unequal_trainers(job: Job) -> Iterator[Verdict]:
     ]
     for program in dict.fromkeys(launch.program for launch in trainers):
         group = [launch for launch in trainers if launch.program == program]
-        modes = _modes(job, group[0].scope)
+        modes = _mode_claims(job, group[0].scope)
         seen = [(launch, job.setting("env.CUDA_VISIBLE_DEVICES", launch.scope)) for launch in group]
         if len(group) < 2 or not modes or not all(claims for _, claims in seen):
             continue
@@ -522,7 +522,7 @@ def synchronous_steps_of_unequal_trainers(job: Job) -> Iterator[Verdict]:
         if {text for claim in modes for text in texts(claim.value)} != {"sync"}:
             yield passed(group[0].id)
             continue
-        counts = [(claims[0], _devices(claims[0])) for _, claims in seen]
+        counts = [(claims[0], _device_count(claims[0])) for _, claims in seen]
         least, most = min(counts, key=lambda pair: pair[1]), max(counts, key=lambda pair: pair[1])
         if least[1] == most[1]:
             yield passed(group[0].id)
@@ -537,7 +537,7 @@ def synchronous_steps_of_unequal_trainers(job: Job) -> Iterator[Verdict]:
             )
 
 
-def _devices(claim: Claim) -> int:
+def _device_count(claim: Claim) -> int:
     text = (texts(claim.value) or ("",))[0]
     return len([part for part in text.split(",") if part.strip()])
 
@@ -554,8 +554,7 @@ def update_mode_said_twice(job: Job) -> Iterator[Verdict]:
 
     What it checks: The update modes that one file gives (`sync_mode`, `strategy`, `distribute_strategy`) agree.
 
-    Why it matters: Only one of them is read, runner.sync_mode: who changes the other one, or believes it, trains in
-    another mode.
+    Why it matters: Only runner.sync_mode is read: a change of the other key has no effect.
 
     Example: `runner.sync_mode: async` and `hyper_parameters.optimizer.strategy: sync`.
 
@@ -677,7 +676,7 @@ def geo_steps_set_back(job: Job) -> Iterator[Verdict]:
 
 
 def _settled_steps(job: Job) -> Iterator[Verdict]:
-    """A pass for each number of Geo-SGD's steps, or unknown if it or the mode is open."""
+    """Yield a pass for each number of Geo-SGD's steps, or unknown if the number or the mode is open."""
     for subject, scope, claim in distinct_claims(job, "geo_steps"):
         modes = job.about("setting.paddle.a_sync", scope)
         yield undecided(subject, (claim, *modes)) or passed(subject)
@@ -689,7 +688,7 @@ def _settled_steps(job: Job) -> Iterator[Verdict]:
     severity=Severity.INFO,
     otherwise="nothing gives both the number of trainers and the update mode",
     profile="pedantic",
-    each=subjects_with(lambda job, scope: job.value_claims("ps_workers", scope), _modes),
+    each=subjects_with(lambda job, scope: job.value_claims("ps_workers", scope), _mode_claims),
 )
 def asynchronous_with_one_trainer(question: SubjectQuestion) -> Verdict | None:
     """Servers update asynchronously for a single trainer.
@@ -843,8 +842,8 @@ def runner_trains_locally(question: SubjectQuestion) -> Verdict | None:
 
     What it checks: A runner with `fleet_mode` or `distribute_strategy` that `mode` selects has `class: cluster_train`.
 
-    Why it matters: Any other class trains on one machine and reads neither setting: on a cluster every host trains a
-    model of its own.
+    Why it matters: Any other class trains on one machine and reads neither setting: on a cluster every host trains its
+    own model.
 
     Example: `class: train` with `fleet_mode: ps`.
 

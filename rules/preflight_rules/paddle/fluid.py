@@ -20,14 +20,14 @@ from reference_trainer.ps.partition import FLOAT_BYTES, MIN_BLOCK, OPTIMIZER_SLO
 
 
 def transpilers(job: Job, scope: Scope) -> Iterator[tuple[Claim, str]]:
-    """Each transpiler of a scope with its mode; the mode is empty if unknown."""
+    """Yield each transpiler of a scope with its mode; the mode is empty if unknown."""
     for claim in job.about("transpiler", scope):
         modes = set(texts(claim.value))
         yield claim, modes.pop() if len(modes) == 1 else ""
 
 
 def claims_of(job: Job, quantity: str, scope: Scope, owner: Claim) -> tuple[Claim, ...]:
-    """The claims about a quantity that belong to one object, such as one transpiler."""
+    """Return the claims about a quantity that belong to one object, such as one transpiler."""
     return tuple(
         claim
         for claim in job.about(quantity, scope)
@@ -36,7 +36,7 @@ def claims_of(job: Job, quantity: str, scope: Scope, owner: Claim) -> tuple[Clai
 
 
 def transpiling_scopes(job: Job) -> Iterator[tuple[str, Scope]]:
-    """Each subject and scope with a transpiler; a script that two launches start occurs once."""
+    """Yield each subject and scope with a transpiler; a script that two launches start occurs once."""
     seen: set[tuple[object, ...]] = set()
     for subject, scope, _ in subjects(job):
         key = tuple(sorted({(c.span.path, c.span.line) for c in job.about("transpiler", scope)}))
@@ -58,8 +58,8 @@ def transpile_given_text_for_number(job: Job) -> Iterator[Verdict]:
     What it checks: In pserver mode `trainer_id` and `trainers` are not strings, as `os.getenv(...)` without `int(...)`
     returns them. In nccl2 mode `trainers` is a string, the list of endpoints, not a number.
 
-    Why it matters: Both become integer attributes of operators. With a string the server's program is not built or
-    waits for a number of trainers that never comes; in nccl2 mode an assertion without a message stops the program.
+    Why it matters: Both become integer attributes of operators. With a string, the server's program is not built, or
+    waits forever for its trainers; in nccl2 mode an assertion without a message stops the program.
 
     Example: `t.transpile(int(os.getenv("TRAINER_ID")), pservers=eps, trainers=os.getenv("TRAINERS"))`.
 
@@ -163,8 +163,8 @@ def own_endpoint_outside_trainers(job: Job) -> Iterator[Verdict]:
 
     Fix: Write the endpoint exactly as it is in `trainers`, with its port.
 
-    Known limits: Endpoints that the script takes from the environment are not known. Where one of several branches is
-    wrong, it is a warning.
+    Known limits: Endpoints that the script takes from the environment are not known. If only one of several branches is
+    wrong, the finding is a warning.
     """
     for subject, scope in transpiling_scopes(job):
         for transpiler, _ in transpilers(job, scope):
@@ -251,9 +251,9 @@ def _excluded(job: Job, subject: str, scope: Scope, transpiler: Claim, claim: Cl
     )
 
 
-#: What becomes of a startup program that transpile is not given, by its mode.
-_LOST = {
-    "pserver": "the servers take a default program, which is empty",
+#: The effect of a startup program that transpile does not get, by mode.
+_EFFECT_BY_MODE = {
+    "pserver": "the servers use a default program, which is empty",
     "nccl2": "the exchange of the communicator's id is added to the default startup program, which is not run",
 }
 
@@ -266,12 +266,12 @@ _LOST = {
     otherwise="no transpiled program has its own startup program",
 )
 def own_startup_program_not_passed(job: Job) -> Iterator[Verdict]:
-    """A script builds programs of its own and does not pass them to the transpiler.
+    """A script builds its own programs and does not pass them to the transpiler.
 
     What it checks: Where `program_guard(main, startup)` builds the program, `transpile` in pserver or nccl2 mode gets
     `program` and `startup_program`.
 
-    Why it matters: The transpiler takes the default programs instead, which are empty. The servers' startup
+    Why it matters: The transpiler uses the default programs instead, which are empty. The servers' startup
     program then initialises no parameter and stops at the first one, and the trainers wait for the servers.
 
     Example: `with fluid.program_guard(main, startup): ...` and `t.transpile(0, program=main, pservers=eps,
@@ -287,13 +287,13 @@ def own_startup_program_not_passed(job: Job) -> Iterator[Verdict]:
                 built = given.because[-1]
                 if given.alternatives == (True,):
                     yield passed(subject)
-                elif mode not in _LOST:
+                elif mode not in _EFFECT_BY_MODE:
                     yield unknown(subject, f"{quoted(transpiler)}: its mode is known only at run time", at=transpiler)
                 else:
                     yield failed(
                         subject,
                         f"{quoted(given)} does not get `{texts(built.value)[0]}`, which {placed(built)} builds:"
-                        f" {_LOST[mode]}.",
+                        f" {_EFFECT_BY_MODE[mode]}.",
                         at=given,
                         also=((built, "built here"),),
                         remedy=f"Pass it: `{texts(built.value)[0]}`.",
@@ -313,7 +313,7 @@ def server_runs_on_gpu(job: Job) -> Iterator[Verdict]:
     What it checks: The executor that runs the program of `get_pserver_program` has a CPUPlace.
 
     Why it matters: A server keeps parameters and sends them over the network from host memory. On a host without a GPU
-    it stops at once; next to trainers it takes memory of their GPU, and each update is copied there and back.
+    it stops at once; next to trainers it uses memory of their GPU, and each update is copied there and back.
 
     Example: `exe = fluid.Executor(fluid.CUDAPlace(0))` for trainers and servers alike.
 
@@ -367,11 +367,11 @@ def distributed_table_not_served(job: Job) -> Iterator[Verdict]:
         for claim in job.about("embedding_distributed", scope):
             verdict = undecided(subject, (claim,))
             if verdict is None and set(claim.alternatives) == {True}:
-                verdict = _not_served(job, subject, scope, claim)
+                verdict = _not_served_finding(job, subject, scope, claim)
             yield verdict or passed(subject)
 
 
-def _not_served(job: Job, subject: str, scope: Scope, claim: Claim) -> Verdict:
+def _not_served_finding(job: Job, subject: str, scope: Scope, claim: Claim) -> Verdict:
     tables = [c for c in job.about("embedding_distributed", scope) if set(c.alternatives) == {True}]
     table = claim.because[0]
     sparse = any(
@@ -383,7 +383,7 @@ def _not_served(job: Job, subject: str, scope: Scope, claim: Claim) -> Verdict:
     also: list[tuple[Claim, str]] = []
     if not sparse:
         why = "needs `is_sparse=True` too: without it every step sends the whole table"
-    elif len(tables) > 1 and len(_names(job, scope, tables)) > 1:
+    elif len(tables) > 1 and len(_parameter_names(job, scope, tables)) > 1:
         why = f"is set for {len(tables)} tables, but the transpiler supports only one"
         also = [(other, "another table") for other in tables if other is not claim][:3]
     elif optimizers:
@@ -401,8 +401,8 @@ def _not_served(job: Job, subject: str, scope: Scope, claim: Claim) -> Verdict:
     )
 
 
-def _names(job: Job, scope: Scope, tables: Sequence[Claim]) -> set[str]:
-    """The parameters of several tables; an unnamed one counts as separate."""
+def _parameter_names(job: Job, scope: Scope, tables: Sequence[Claim]) -> set[str]:
+    """Return the parameters of several tables; an unnamed one counts as separate."""
     found = set()
     for index, table in enumerate(tables):
         named = [c for c in job.about("embedding_parameter", scope) if c.because[:1] == table.because[:1]]
@@ -465,7 +465,7 @@ def memory_optimize_renames_gradients(job: Job) -> Iterator[Verdict]:
     What it checks: A script that transpiles its program passes `skip_grads=True` to memory_optimize.
 
     Why it matters: The transpiler sends gradients by the names of their variables. memory_optimize renames and reuses
-    them: the servers then get something else, or the transpiler finds no gradient at all.
+    them: the servers then get wrong data, or the transpiler finds no gradient at all.
 
     Example: `fluid.memory_optimize(program)` and `t.transpile(...)`.
 
@@ -544,7 +544,7 @@ _MAX_SERVERS = 10_000
 _LARGE_TABLE_BYTES = 64 * 2**20
 
 
-def _sizes(claims: Sequence[Claim]) -> list[tuple[int, ...]]:
+def _known_shapes(claims: Sequence[Claim]) -> list[tuple[int, ...]]:
     return [
         tuple(int(str(n)) for n in value)
         for claim in claims
@@ -554,7 +554,7 @@ def _sizes(claims: Sequence[Claim]) -> list[tuple[int, ...]]:
 
 
 def _shared_parameters(job: Job, scope: Scope, claims: Sequence[Claim]) -> list[Claim]:
-    """The claims without tables that share a named parameter with an earlier one."""
+    """Return the claims without tables that share a named parameter with an earlier one."""
     seen: set[str] = set()
     kept: list[Claim] = []
     for claim in claims:
@@ -634,11 +634,11 @@ def _shares(
     sliced = values.get("slice_var_up", True) is not False
     if not 1 <= count <= _MAX_SERVERS or not isinstance(least, int):
         return unknown(subject, "the number of servers is not known", at=servers[0])
-    held = bytes_held(_sizes(parameters), (), count, min_elements=least if sliced else None)
+    held = bytes_held(_known_shapes(parameters), (), count, min_elements=least if sliced else None)
     total, fullest = sum(held), max(held)
     empty = [index for index, share in enumerate(held) if not share]
     because = settings[0] if settings else transpiler
-    biggest = max(parameters, key=lambda claim: math.prod(_sizes([claim])[0]))
+    biggest = max(parameters, key=lambda claim: math.prod(_known_shapes([claim])[0]))
     if empty:
         return failed(
             subject,
@@ -671,8 +671,8 @@ def _shares(
 def tables_exceed_server_memory(job: Job) -> Iterator[Verdict]:
     """The embedding tables do not fit into the memory of the servers' hosts.
 
-    What it checks: Rows x width x 4 bytes x (1 + what the optimizer keeps for each value), divided over the servers, is
-    less than the memory that the job requests on each node, times the servers there.
+    What it checks: Rows x width x 4 bytes x (1 + the optimizer's slots per value), divided by all servers and
+    multiplied by the servers per node, is less than the memory that the job requests on each node.
 
     Why it matters: A server allocates its share when the first parameters come, and runs out of memory: "bad alloc"
     after the whole job has started.
@@ -728,7 +728,7 @@ def _memory_verdict(
     listed = endpoints((servers,)) if not count else [f"pod{index}" for index in range(min(count, _MAX_SERVERS))]
     optimizers = {text for claim in job.about("optimizer", scope) for text in texts(claim.value)} - {""}
     slots = max((OPTIMIZER_SLOTS.get(name, 0) for name in optimizers), default=0)
-    total = sum(math.prod(shape) for shape in _sizes(tables)) * FLOAT_BYTES * (1 + slots)
+    total = sum(math.prod(shape) for shape in _known_shapes(tables)) * FLOAT_BYTES * (1 + slots)
     hosts = [host_of(entry) for entry in listed]
     most = max((hosts.count(host) for host in hosts), default=0)
     mib = max(numbers(memory.value), default=0)
@@ -738,7 +738,7 @@ def _memory_verdict(
     if share <= mib * 2**20:
         return passed(subject)
     verb = "may grow to" if severity is not None else "take"
-    biggest = max(tables, key=lambda claim: math.prod(_sizes([claim])[0]))
+    biggest = max(tables, key=lambda claim: math.prod(_known_shapes([claim])[0]))
     kept = f", with {slots} further values for each ({', '.join(sorted(optimizers))})" if slots else ""
     return failed(
         subject,
@@ -780,7 +780,7 @@ def large_table_sent_whole(job: Job) -> Iterator[Verdict]:
         if undecided_verdict := undecided(subject, (table, *sparse, *modes)):
             yield undecided_verdict
             continue
-        size = math.prod(_sizes([table])[0]) * FLOAT_BYTES
+        size = math.prod(_known_shapes([table])[0]) * FLOAT_BYTES
         if size < _LARGE_TABLE_BYTES or any(True in claim.alternatives for claim in sparse):
             yield passed(subject)
         else:
@@ -868,11 +868,11 @@ def server_pods_short_of_cores(job: Job) -> Iterator[Verdict]:
 
 
 def _cores(workload: Workload, role: Role, limit: Claim) -> Verdict:
-    cores, servers = _largest(limit), _largest(role.count)
+    cores, servers = _largest_number(limit), _largest_number(role.count)
     used = 0.0
     for trainer in workload.trainers:
         own = trainer.in_force("pod_cpus") or trainer.in_force("pod_cpu_requests")
-        used += _largest(trainer.count) * (_largest(own[0]) if own else 0)
+        used += _largest_number(trainer.count) * (_largest_number(own[0]) if own else 0)
     total = cores * servers
     if cores >= 1 and total >= used * _LEAST_SHARE:
         return passed(workload.id)
@@ -886,6 +886,6 @@ def _cores(workload: Workload, role: Role, limit: Claim) -> Verdict:
     )
 
 
-def _largest(claim: Claim) -> float:
-    """The largest number that a claim allows; 0 without one."""
+def _largest_number(claim: Claim) -> float:
+    """Return the largest number that a claim allows; 0 without one."""
     return max((float(item) for item in claim.alternatives if isinstance(item, (int, float))), default=0.0)

@@ -111,9 +111,9 @@ def training_role_unknown(job: Job) -> Iterator[Verdict]:
         read = {file.path for file in job.files}
         unread = next((launch for launch in job.launches if launch.program and launch.program not in read), None)
         if unread is not None and job.about("ps_role"):
-            yield unknown(job.name, f"`{unread.program}` is not among the files, and may be about Paddle", at=unread)
+            yield unknown(job.name, f"`{unread.program}` is not among the files, and may use Paddle", at=unread)
         else:
-            yield not_applicable(job.name, "nothing in the job is about Paddle")
+            yield not_applicable(job.name, "nothing in the job uses Paddle")
         return
     for subject, scope, launch in subjects(job):
         for claim in job.setting("ps_role", scope):
@@ -132,7 +132,7 @@ def training_role_unknown(job: Job) -> Iterator[Verdict]:
 
 
 def _role_fix(claim: Claim, role: str, intended: str) -> Fix | None:
-    """A fix for the role: safe if only the case differs, because WORKER may have its own meaning in the script."""
+    """Return a fix for the role, safe only if the case differs: WORKER may have its own meaning in the script."""
     return make_fix(f"write {intended}", replace_text(claim, role, intended), safe=role.upper() == intended)
 
 
@@ -153,8 +153,8 @@ def own_endpoint_of_wrong_role(job: Job) -> Iterator[Verdict]:
     """A server's own endpoint is not in the list of servers, or a trainer's is.
 
     What it checks: POD_IP:PADDLE_PORT (or PADDLE_CURRENT_ENDPOINT) of a server is in the list of servers, written the
-    same way. PADDLE_CURRENT_ENDPOINT of a trainer is not, which is a warning. Where the list has the host with another
-    port, the finding points at the port, and also where POD_IP is set elsewhere and no server of the list has that
+    same way. PADDLE_CURRENT_ENDPOINT of a trainer is not, which is a warning. If the list has the host with another
+    port, the finding points at the port. It also does so if POD_IP is set elsewhere and no server in the list has that
     port.
 
     Why it matters: A server finds its index by looking itself up in the list and stops when it is not there; a trainer
@@ -185,20 +185,20 @@ def own_endpoint_of_wrong_role(job: Job) -> Iterator[Verdict]:
         if not wrong:
             yield passed(launch.id)
             continue
-        yield _misplaced(
+        yield _misplaced_finding(
             launch, own_address[0], own[0], _own_port(job, launch, own[0]), servers[0], is_server="PSERVER" in roles
         )
 
 
 def _own_port(job: Job, launch: Launch, own: Claim) -> Claim | None:
-    """The claim that gives the port, where the endpoint consists of POD_IP and PADDLE_PORT."""
+    """Return the claim of the port if the endpoint consists of POD_IP and PADDLE_PORT."""
     if not own.spelling.removeprefix("export ").startswith("POD_IP"):
         return None
     return next(iter(job.setting("env.PADDLE_PORT", launch.scope)), None)
 
 
 def _port_is_unlisted(port: Claim, servers: tuple[Claim, ...]) -> bool:
-    """Whether no entry of the list has this port, so the server cannot be in it."""
+    """Return whether no entry of the list has this port, so the server cannot be in it."""
     if any(isinstance(claim.value, Unresolved) for claim in (port, *servers)):
         return False
     own_address, listed = texts(port.value), {entry.rpartition(":")[2] for entry in endpoints(servers)}
@@ -218,10 +218,10 @@ def _unlisted_port_finding(launch: Launch, port: Claim, servers: Claim) -> Verdi
     )
 
 
-def _misplaced(
+def _misplaced_finding(
     launch: Launch, own_address: str, own: Claim, port: Claim | None, servers: Claim, *, is_server: bool
 ) -> Verdict:
-    """The finding, at the part of the endpoint that differs: the port, if the list contains the host."""
+    """Return the finding at the differing part of the endpoint: at the port, if the list contains the host."""
     same_host = [entry for entry in endpoints((servers,)) if host_of(entry) == host_of(own_address)]
     fault = "does not list it" if is_server else "lists it as a server"
     if is_server and same_host:
@@ -246,8 +246,8 @@ def _server_modes(job: Job, scope: Scope) -> list[Claim]:
     return [claim for claim in job.value_claims("ps_mode", scope) if True in claim.alternatives]
 
 
-def _releases(job: Job, scope: Scope) -> tuple[Claim, ...]:
-    return job.value_claims("paddle_version", scope) or _images(job, scope)
+def _release_claims(job: Job, scope: Scope) -> tuple[Claim, ...]:
+    return job.value_claims("paddle_version", scope) or _image_claims(job, scope)
 
 
 @rule(
@@ -256,7 +256,7 @@ def _releases(job: Job, scope: Scope) -> tuple[Claim, ...]:
     severity=Severity.ERROR,
     applies_to="paddlepaddle >= 3.1.1",
     otherwise="nothing starts a parameter server",
-    each=subjects_with(_server_modes, also=(_releases,)),
+    each=subjects_with(_server_modes, also=(_release_claims,)),
 )
 def parameter_server_missing_in_paddle(question: SubjectQuestion) -> Verdict | None:
     """A parameter-server job names a Paddle release whose wheels have no parameter server.
@@ -289,8 +289,8 @@ def parameter_server_missing_in_paddle(question: SubjectQuestion) -> Verdict | N
     return None
 
 
-def _images(job: Job, scope: Scope) -> tuple[Claim, ...]:
-    """The container images of PaddlePaddle's own repository, whose tag is the release."""
+def _image_claims(job: Job, scope: Scope) -> tuple[Claim, ...]:
+    """Return the container images of PaddlePaddle's own repository, whose tag is the release."""
     return tuple(c for c in job.setting("container", scope) if any(_OFFICIAL.search(t) for t in texts(c.value)))
 
 
@@ -300,7 +300,7 @@ def _version(text: str) -> str:
 
 
 def endpoints(claims: tuple[Claim, ...]) -> tuple[str, ...]:
-    """The list that the claims state; empty when there is none or several."""
+    """Return the list that the claims state; empty when there is none or several."""
     found = [value for claim in claims for value in claim.alternatives if isinstance(value, tuple)]
     return tuple(str(item) for item in found[0]) if len(found) == 1 else ()
 
@@ -330,7 +330,7 @@ def endpoint_listed_twice(job: Job) -> Iterator[Verdict]:
 
 
 def place_of(claim: Claim) -> tuple[str, int, int]:
-    """Path, line and column of a claim."""
+    """Return path, line and column of a claim."""
     return claim.span.path, claim.span.line, claim.span.column
 
 
@@ -375,8 +375,8 @@ def server_lists_differ(job: Job) -> Iterator[Verdict]:
 
     Fix: Write the list once, in a file that all launch lines source.
 
-    Known limits: Two lists that have no server in common are treated as two jobs, unless the one is of the only servers
-    that are started and the other of the only trainers.
+    Known limits: Two lists that have no server in common are treated as two jobs, unless one is the list of the only
+    started servers and the other the list of the only started trainers.
     """
     lists = [(launch, job.setting("ps_server_endpoints", launch.scope)) for launch in job.launches]
     lists = [(launch, claims) for launch, claims in lists if claims]
@@ -392,16 +392,16 @@ def server_lists_differ(job: Job) -> Iterator[Verdict]:
         if undecided_verdict := undecided(launch.id, ours, first) or undecided(launch.id, claims, launch):
             yield undecided_verdict
         elif one and other and one != other and (set(one) & set(other) or _is_served_by(job, launch, first, lists)):
-            kind = "another order of servers" if sorted(one) == sorted(other) else "other servers"
+            kind = "a different order of servers" if sorted(one) == sorted(other) else "other servers"
             reported.append(other)
-            yield _lists_differ(launch, claims[0], first, ours[0], kind)
+            yield _list_difference_finding(launch, claims[0], first, ours[0], kind)
         elif not one or not other:
             yield unknown(launch.id, f"{quoted(claims[0])} is known only at run time", at=claims[0])
         else:
             yield passed(launch.id)
 
 
-def _lists_differ(launch: Launch, claim: Claim, first: Launch, ours: Claim, kind: str) -> Verdict:
+def _list_difference_finding(launch: Launch, claim: Claim, first: Launch, ours: Claim, kind: str) -> Verdict:
     remedy = "Give every process the same list in the same order."
     if place_of(claim) != place_of(ours):
         return failed(
@@ -423,7 +423,7 @@ def _lists_differ(launch: Launch, claim: Claim, first: Launch, ours: Claim, kind
 
 
 def _is_served_by(job: Job, launch: Launch, other: Launch, lists: Sequence[tuple[Launch, tuple[Claim, ...]]]) -> bool:
-    """Whether one launch is of servers and the other of trainers, and all others of these roles have their lists."""
+    """Return whether one launch starts servers, the other trainers, and all others of these roles have their lists."""
     if {_role(job, launch), _role(job, other)} != {"PSERVER", "TRAINER"}:
         return False
     of_roles: dict[str, set[str]] = {}
@@ -439,7 +439,7 @@ def _is_served_by(job: Job, launch: Launch, other: Launch, lists: Sequence[tuple
     otherwise="no launch sets both the number and the list of servers or trainers",
 )
 def role_count_differs_from_list(job: Job) -> Iterator[Verdict]:
-    """The number of servers or trainers is not the length of their list.
+    """The number of servers or trainers differs from the length of their list.
 
     What it checks: `--server_num` is compared with `--servers`, `--trainer_num` with `--workers`, and
     PADDLE_TRAINERS_NUM with PADDLE_TRAINER_ENDPOINTS.
@@ -478,7 +478,7 @@ def role_count_differs_from_list(job: Job) -> Iterator[Verdict]:
 
 
 def _is_list(job: Job, claim: Claim, listed: str, scope: Scope) -> bool:
-    """Whether a count is derived from the list itself."""
+    """Return whether a count is derived from the list itself."""
     return any(place_of(claim) == place_of(other) for other in job.about(listed, scope))
 
 
@@ -568,13 +568,13 @@ _BACKGROUND = re.compile(r"(?<![&>])&(?![&>\d])")
 
 
 def _role(job: Job, launch: Launch) -> str:
-    """PSERVER, TRAINER, or empty if unknown."""
+    """Return PSERVER, TRAINER, or empty if unknown."""
     roles = {text for claim in job.setting("ps_role", launch.scope) for text in texts(claim.value)}
     return roles.pop() if len(roles) == 1 else ""
 
 
-def _by_program(job: Job) -> Iterator[tuple[Launch, ...]]:
-    """The launches with a role, grouped by their list of servers, otherwise by program."""
+def _launches_by_program(job: Job) -> Iterator[tuple[Launch, ...]]:
+    """Yield the launches with a role, grouped by their list of servers, otherwise by program."""
     found: dict[str, list[Launch]] = {}
     for launch in job.launches:
         if job.setting("ps_role", launch.scope):
@@ -585,7 +585,7 @@ def _by_program(job: Job) -> Iterator[tuple[Launch, ...]]:
 
 
 def _is_on_several_hosts(job: Job, launch: Launch) -> bool:
-    """Whether the endpoints of a launch are on several hosts, so that others may be started elsewhere."""
+    """Return whether the endpoints of a launch are on several hosts, so that others may be started elsewhere."""
     known = (*job.setting("ps_server_endpoints", launch.scope), *job.setting("ps_worker_endpoints", launch.scope))
     hosts = {host_of(entry) for claim in known for entry in endpoints((claim,))}
     return len(hosts) > 1 or any(not alternative.alternatives for alternative in known)
@@ -611,10 +611,10 @@ def fewer_trainers_started_than_declared(job: Job) -> Iterator[Verdict]:
 
     Fix: Start the missing trainers, or lower the number.
 
-    Known limits: If the endpoints name several hosts the others may be started elsewhere, and nothing is reported. A
-    loop whose count is not known leaves it unknown.
+    Known limits: If the endpoints name several hosts the others may be started elsewhere, and nothing is reported. With
+    a loop of unknown length the result is unknown.
     """
-    for group in _by_program(job):
+    for group in _launches_by_program(job):
         trainers = [launch for launch in group if _role(job, launch) == "TRAINER"]
         if not trainers or not any(_role(job, launch) == "PSERVER" for launch in group):
             continue
@@ -661,7 +661,7 @@ def index_of_role_twice(job: Job) -> Iterator[Verdict]:
     """Two trainers, or two servers, that run at the same time have the same index.
 
     What it checks: Trainers of one list of servers that are started in the background of one script, or by scripts that
-    are numbered like nodes, have different indices; so have servers, whose index is the place of their own endpoint in
+    are numbered like nodes, have different indices; so have servers, whose index is the position of their endpoint in
     the list.
 
     Why it matters: The servers treat the two trainers as one and wait for the other index forever. Two servers with one
@@ -673,14 +673,14 @@ def index_of_role_twice(job: Job) -> Iterator[Verdict]:
 
     Known limits: Launches that run one after the other, and those of files with other names, are not compared.
     """
-    for group in _by_program(job):
+    for group in _launches_by_program(job):
         for role, noun in (("TRAINER", "trainer"), ("PSERVER", "server")):
             launches = [launch for launch in group if _role(job, launch) == role]
             if len(launches) > 1:
-                yield from _indices(job, launches, noun)
+                yield from _index_verdicts(job, launches, noun)
 
 
-def _indices(job: Job, launches: Sequence[Launch], noun: str) -> Iterator[Verdict]:
+def _index_verdicts(job: Job, launches: Sequence[Launch], noun: str) -> Iterator[Verdict]:
     seen: dict[tuple[str, int], tuple[Launch, Claim]] = {}
     for launch in launches:
         claims = job.setting("ps_index", launch.scope)
@@ -693,8 +693,8 @@ def _indices(job: Job, launches: Sequence[Launch], noun: str) -> Iterator[Verdic
         numbered = _NUMBERED.fullmatch(script.rpartition("/")[2].lower())
         key = ("" if numbered else script, found[0])
         first, claim = seen.setdefault(key, (launch, claims[0]))
-        at_once = starting_file(first) != script or first.concurrent or _continues(first)
-        if first is launch or not at_once or not _same_servers(job, first, launch):
+        at_once = starting_file(first) != script or first.concurrent or _runs_in_background(first)
+        if first is launch or not at_once or not _have_same_servers(job, first, launch):
             yield passed(launch.id)
             continue
         same = where(claim) == where(claims[0]) and claim.span == claims[0].span
@@ -712,13 +712,13 @@ def _indices(job: Job, launches: Sequence[Launch], noun: str) -> Iterator[Verdic
         )
 
 
-def _same_servers(job: Job, one: Launch, other: Launch) -> bool:
+def _have_same_servers(job: Job, one: Launch, other: Launch) -> bool:
     lists = [job.value("ps_server_endpoints", launch.scope) for launch in (one, other)]
     return lists[0] == lists[1] and (isinstance(lists[0], Known) or one.condition == other.condition)
 
 
-def _continues(launch: Launch) -> bool:
-    """Whether the script continues while the launch runs."""
+def _runs_in_background(launch: Launch) -> bool:
+    """Return whether the script continues while the launch runs."""
     return _BACKGROUND.search(launch.span.snippet[max(0, launch.span.column - 1) :]) is not None
 
 
@@ -745,21 +745,21 @@ def trainer_started_with_its_server(job: Job) -> Iterator[Verdict]:
     Known limits: If the lines are further apart, the script may wait in between. Whether the program waits is known
     only if it is among the files.
     """
-    for group in _by_program(job):
+    for group in _launches_by_program(job):
         for launch in group:
-            if not _role(job, launch) and _continues(launch):
+            if not _role(job, launch) and _runs_in_background(launch):
                 yield unknown(launch.id, "the roles that the line starts are known only at run time")
-        pair = _started_together(job, group)
+        pair = _started_pair(job, group)
         if pair is not None:
             yield _waits_for_servers(job, *pair)
 
 
-def _started_together(job: Job, group: Sequence[Launch]) -> tuple[Launch, Launch] | None:
-    """The first trainer that is started on the line of a server in the background, or on the next one."""
+def _started_pair(job: Job, group: Sequence[Launch]) -> tuple[Launch, Launch] | None:
+    """Return the first trainer that starts on a background server's line, or on the next line."""
     last: Launch | None = None
     for launch in group:
         role = _role(job, launch)
-        if role == "PSERVER" and _continues(launch) and not _WAIT_COMMANDS.search(launch.span.snippet):
+        if role == "PSERVER" and _runs_in_background(launch) and not _WAIT_COMMANDS.search(launch.span.snippet):
             last = launch
         elif role == "TRAINER" and last is not None:
             near = launch.span.path == last.span.path and 0 <= launch.span.line - last.span.line <= 1
@@ -774,7 +774,7 @@ def _waits_for_servers(job: Job, trainer: Launch, server: Launch) -> Verdict:
     role = job.setting("ps_role", trainer.scope)[0]
     if undecided_verdict := undecided(trainer.id, (role,), trainer):
         return undecided_verdict
-    if not _continues(server):
+    if not _runs_in_background(server):
         return passed(trainer.id)
     return failed(
         trainer.id,
@@ -838,7 +838,7 @@ def gloo_port_left_to_chance(job: Job) -> Iterator[Verdict]:
 
 
 def _avoids_gloo_rendezvous(job: Job, launch: Launch) -> bool:
-    """Whether the launch switches Gloo off, or sets its endpoint itself."""
+    """Return whether the launch switches Gloo off, or sets its endpoint itself."""
     off = job.setting("env.PADDLE_WITH_GLOO", launch.scope)
     own = job.setting("env.PADDLE_GLOO_HTTP_ENDPOINT", launch.scope)
     return bool(own) or (bool(off) and set(texts(job_value(off))) == {"0"})

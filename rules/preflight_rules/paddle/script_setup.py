@@ -62,7 +62,7 @@ def fluid_missing_in_paddle(question: SubjectQuestion) -> Verdict | None:
 
 
 def is_release_from(first: str, text: str) -> bool:
-    """Whether `text` is the version `first` or a later one; no if it is not a version."""
+    """Return whether `text` is the version `first` or a later one; False if it is not a version."""
     from packaging.version import Version
 
     try:
@@ -93,8 +93,8 @@ def executor_never_closed(job: Job) -> Iterator[Verdict]:
     Fix: Call `exe.close()` when training has ended.
 
     Known limits: Releases before 0.15 have no `close()`, and are not judged; nor is a script that passes the program to
-    another script, or to a trainer class. Unless the processes are started by hand it is only a hint: a controller may
-    end the servers.
+    another script, or to a trainer class. Unless the processes are started by hand, the finding is only a hint: a
+    controller may end the servers.
     """
     for subject, scope, claim in distinct_claims(job, "executor_closed"):
         owner = next((c for c in job.about("transpiler", scope) if c.span.path == claim.span.path), None)
@@ -179,7 +179,7 @@ def distributed_option_with_one_trainer(question: LaunchQuestion) -> Verdict | N
     What it checks: A program started by hand with `--dist`, `--distributed`, `--is_distributed` or `--use_dist` is
     given more than one trainer where PADDLE_TRAINERS_NUM is set.
 
-    Why it matters: The program expects peers that no variable names and waits for them: on one machine it hangs.
+    Why it matters: The program waits for peers that no variable names: on one machine it hangs.
 
     Example: `export PADDLE_TRAINERS_NUM=1` and `python tools/train.py -c c.yml --dist`.
 
@@ -224,8 +224,8 @@ def _distributed_option(launch: Launch) -> str:
 def gpu_launch_with_cpu_wheel(job: Job) -> Iterator[Verdict]:
     """Paddle's launcher starts a job for GPUs, and the files install the wheel for CPUs.
 
-    What it checks: A launch with paddle.distributed.launch that names no servers installs paddlepaddle-gpu, where its
-    files install Paddle at all, and runs in no image of Paddle for CPUs (`paddlepaddle/paddle:2.6.2`).
+    What it checks: If the files of a paddle.distributed.launch job without servers install Paddle, they install
+    paddlepaddle-gpu, and the job does not run in Paddle's CPU image (`paddlepaddle/paddle:2.6.2`).
 
     Why it matters: The launcher of 2.0 to 2.2 finds no GPU support, treats the job as one of parameter servers, and
     stops: `The setting of Parameter-Server must has server_num or servers`. Newer ones train on the CPU.
@@ -235,8 +235,8 @@ def gpu_launch_with_cpu_wheel(job: Job) -> Iterator[Verdict]:
     Fix: Install paddlepaddle-gpu of the same release.
 
     Known limits: With other releases than 2.0 to 2.2 it is a warning, and only where the launch names GPUs, unless the
-    program uses the collective Fleet of Fluid, which trains on GPUs only. From 3.0 on
-    the wheels of both kinds may come from their own index; those are not judged.
+    program uses the collective Fleet of Fluid, which trains on GPUs only. From 3.0 on the wheels of both kinds may come
+    from their own index and are not judged.
     """
     for launch in job.launches:
         wheels = [c for c in job.about("package", launch.scope) if any("paddlepaddle" in t for t in texts(c.value))]
@@ -245,15 +245,15 @@ def gpu_launch_with_cpu_wheel(job: Job) -> Iterator[Verdict]:
         claim = wheels[0]
         release = next(iter(texts(claim.value)), "").partition("==")[2]
         devices = job.setting("selected_devices", launch.scope)
-        if any(re.search(r"paddle[-_]gpu", each.spelling) for each in wheels) or _of_servers(job, launch):
+        if any(re.search(r"paddle[-_]gpu", each.spelling) for each in wheels) or _starts_servers(job, launch):
             yield passed(launch.id)
         elif not release:
             yield unknown(launch.id, f"{quoted(claim)} names no release", at=claim)
         elif _OLD_LAUNCHER.match(release) and not _STATES_MODE.search(launch.span.snippet):
             yield failed(
                 launch.id,
-                f"{quoted(claim)} is Paddle without CUDA: the launcher finds no GPU, takes the job for one of parameter"
-                " servers and stops, because no server is named.",
+                f"{quoted(claim)} is Paddle without CUDA: the launcher finds no GPU, treats the job as a "
+                f"parameter-server job and stops, because no server is given.",
                 at=claim,
                 also=((launch, "started here"),),
                 remedy="Install paddlepaddle-gpu of this release.",
@@ -275,7 +275,7 @@ def gpu_launch_with_cpu_wheel(job: Job) -> Iterator[Verdict]:
                 also=((devices[0], "GPUs"),),
                 remedy="Install paddlepaddle-gpu of this release."
                 if "paddlepaddle=" in claim.spelling
-                else "Take the image for GPUs: its tag has -gpu.",
+                else "Use the image for GPUs, whose tag contains -gpu.",
                 severity=Severity.WARNING,
             )
         else:
@@ -283,7 +283,7 @@ def gpu_launch_with_cpu_wheel(job: Job) -> Iterator[Verdict]:
 
 
 def _fluid_collective(job: Job, launch: Launch) -> Claim | None:
-    """The argument that makes a role of Fluid's Fleet collective."""
+    """Return the argument that makes a role of Fluid's Fleet collective."""
     functions = texts(job_value(job.about("setting.paddle_role.function", launch.scope)))
     found = [c for c in job.about("setting.paddle_role.is_collective", launch.scope) if c.alternatives == (True,)]
     return found[0] if found and functions and all("fluid" in name for name in functions) else None
@@ -296,7 +296,7 @@ _STATES_MODE = re.compile(
 )
 
 
-def _of_servers(job: Job, launch: Launch) -> bool:
+def _starts_servers(job: Job, launch: Launch) -> bool:
     return any(claim.alternatives == (True,) for claim in job.about("ps_mode", launch.scope))
 
 
@@ -305,7 +305,7 @@ def _of_servers(job: Job, launch: Launch) -> bool:
     "test-program-cloned-after-minimize",
     severity=Severity.WARNING,
     confidence=Confidence.LOW,
-    otherwise="no program is cloned for a test and minimized in one function",
+    otherwise="no function both clones a program for a test and minimizes it",
 )
 def test_program_cloned_after_minimize(job: Job) -> Iterator[Verdict]:
     """The program for evaluation is cloned after the optimizer has been added to it.
@@ -386,7 +386,7 @@ def evaluation_clone_keeps_training_mode(question: SubjectQuestion) -> Verdict |
     What it checks: `clone` of a program whose variable or function is named for evaluation gets `for_test=True`.
 
     Why it matters: The clone keeps dropout, the batch statistics of BatchNorm, and after `minimize` the optimizer:
-    evaluating gives random results, and trains on the data for evaluation.
+    evaluation gives random results and trains on the evaluation data.
 
     Example: `test_program = fluid.default_main_program().clone()`.
 
@@ -441,7 +441,7 @@ def program_input_not_fed(job: Job) -> Iterator[Verdict]:
 
 
 def _is_role(condition: str) -> bool:
-    """Whether a branch is taken by trainers: it asks for the role of the process."""
+    """Return whether a branch is taken by trainers: it asks for the role of the process."""
     words = ("is_worker", "is_server", "PSERVER", "TRAINER", "role")
     return " and " not in condition and any(word in condition for word in words)
 

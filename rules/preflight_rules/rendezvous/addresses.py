@@ -33,10 +33,10 @@ _FIRST_HOST = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)'
 
 
 def address_in_force(job: Job, launch: Launch) -> tuple[Claim, ...]:
-    """The claims that give the rendezvous address of a launch.
+    """Return the claims that give the rendezvous address of a launch.
 
-    Arguments of init_process_group and of the launcher count; the default of a script option does not, nor does
-    MASTER_ADDR where an agent sets it.
+    Arguments of init_process_group and of the launcher count. A script option's default does not, nor does MASTER_ADDR
+    if an agent sets it.
     """
     found = [
         claim
@@ -49,13 +49,13 @@ def address_in_force(job: Job, launch: Launch) -> tuple[Claim, ...]:
 
 
 def has_no_address(job: Job, launch: Launch) -> bool:
-    """Whether a launch has no address and uses the launcher's default."""
+    """Return whether a launch has no address and uses the launcher's default."""
     claims = address_in_force(job, launch)
     return bool(claims) and all(claim.strength is Strength.DEFAULT for claim in claims)
 
 
 def backends(job: Job, launch: Launch) -> frozenset[str]:
-    """The rendezvous backends that a launch may use by its options, in lower case."""
+    """Return the rendezvous backends that a launch may use by its options, in lower case."""
     claims = job.setting("rendezvous_backend", launch.scope)
     return frozenset(text.lower() for claim in claims for text in texts(claim.value))
 
@@ -71,11 +71,11 @@ def rendezvous_on_loopback(job: Job) -> Iterator[Verdict]:
 
     What it checks: For a launch over more than one node, that the rendezvous endpoint or master address in force is not
     loopback (127.x.x.x, localhost, ::1) and not the unspecified address (0.0.0.0, ::). The default that torchrun uses
-    when no address is given, 127.0.0.1, counts too. A configuration of a launcher (Accelerate's) that no launch names
-    is checked in the same way, and then it is a warning.
+    when no address is given, 127.0.0.1, counts too. A launcher's configuration (Accelerate's) that no launch names is
+    checked in the same way, with a warning.
 
-    Why it matters: Every node but one then dials itself. Nothing listens there, so it waits for the rendezvous timeout,
-    or it opens its own store and waits for ranks that will never come.
+    Why it matters: Every node but one then dials itself. Nothing listens there, so the node waits for the rendezvous
+    timeout, or opens its own store and waits for ranks that will never come.
 
     Example: `torchrun --nnodes=2 --master_addr=localhost ...`.
 
@@ -117,7 +117,7 @@ def _judge_configurations(job: Job) -> Iterator[Verdict]:
     ):
         verdict = failed(
             subject,
-            f"{quoted(addresses[0])} means the node itself on each of them, but {placed(nodes[0])} makes"
+            f"{quoted(addresses[0])} means the local node on every node, but {placed(nodes[0])} makes"
             f" {joined(numbers(job_value(nodes)))} nodes meet there.",
             at=addresses[0],
             also=((nodes[0], f"{joined(numbers(job_value(nodes)))} nodes"),),
@@ -128,7 +128,7 @@ def _judge_configurations(job: Job) -> Iterator[Verdict]:
 
 
 def _only_first_node_is_local(job: Job, launch: Launch) -> bool:
-    """Whether only node 0 uses a local address, which is fine: its store listens on all interfaces."""
+    """Return whether only node 0 uses a local address, which is fine: its store listens on all interfaces."""
     if numbers(job_value(job.setting("node_rank", launch.scope))) != (0,):
         return False
     others = [other for other in job.launches if other.program == launch.program and _node_rank_above_0(job, other)]
@@ -137,13 +137,13 @@ def _only_first_node_is_local(job: Job, launch: Launch) -> bool:
 
 
 def _each_node_is_a_group(job: Job, launch: Launch) -> bool:
-    """Whether the program makes a group of the GPUs of one node: CFG002 reports that."""
+    """Return whether the program creates a group of one node's GPUs, which CFG002 reports."""
     sizes = job.about("setting.torch_group.world_size", launch.scope)
     return bool(sizes) and all(Symbol.GPU_COUNT in symbols_in(claim.value) for claim in sizes)
 
 
 def _all_nodes_are_this_machine(job: Job, launch: Launch) -> bool:
-    """Whether one script starts this node and another one side by side, without a wrapper that leaves the machine."""
+    """Return whether one script starts this node and another one side by side, without leaving the machine."""
     if not _runs_beside_others_here(launch):
         return False
     own = numbers(job_value(job.setting("node_rank", launch.scope)))
@@ -173,13 +173,13 @@ def _rendezvous_verdict(launch: Launch, addresses: tuple[Claim, ...], because: t
     default = claim.strength is Strength.DEFAULT
     option = re.search(r"\(without (--\S+)\)", claim.spelling)
     missing = option[1] if option else "address"
-    stated = _with_value(claim, hosts[0])
+    stated = _text_with_host(claim, hosts[0])
     if default:
-        stated = f"{launch.launcher} is given no {missing} and falls back to {hosts[0]}"
+        stated = f"{launch.launcher} has no {missing} and falls back to {hosts[0]}"
     if is_unspecified(hosts[0]):
         meaning = "is not an address that can be dialled"
     else:
-        meaning = "means the node itself on each of them"
+        meaning = "means the local node on every node"
     return failed(
         launch.id,
         f"{stated}{', which' if default else ''} {meaning}, but {placed(because[0])} makes"
@@ -193,8 +193,8 @@ def _rendezvous_verdict(launch: Launch, addresses: tuple[Claim, ...], because: t
     )
 
 
-def _with_value(claim: Claim, host: str) -> str:
-    """The claim as written, followed by its host where the text does not show it."""
+def _text_with_host(claim: Claim, host: str) -> str:
+    """Return the claim as written, followed by its host if the text does not show it."""
     if re.search(rf"{re.escape(host)}\s*,", claim.spelling):
         return f"`{host}`, the first of {quoted(claim)},"
     # A value read from a file does not appear in the text of the line.
@@ -210,10 +210,10 @@ _SINGLE_QUOTED = re.compile(r"\b(?:ba|da|z)?sh\s+(?:-\w+\s+)*-\w*c\s+'[^']*$")
 
 
 def evaluated_on_each_node(launch: Launch) -> bool | None:
-    """Whether `$(hostname)` in this launch's line is evaluated once per node; None if unknown.
+    """Return whether `$(hostname)` in this launch's line is evaluated once per node; None if unknown.
 
-    `srun torchrun --master_addr=$(hostname)` is expanded by the batch script, once; `srun bash -c '...'` lets the shell
-    of each node expand it.
+    The batch script expands `srun torchrun --master_addr=$(hostname)` once; with `srun bash -c '...'` each node's shell
+    expands it.
     """
     spreading = [i for i, name in enumerate(launch.wrappers) if name in SPREADING_WRAPPERS]
     if not spreading:
@@ -283,7 +283,7 @@ def rendezvous_address_differs_per_node(job: Job) -> Iterator[Verdict]:
 
 
 def _nodes_started(job: Job, launch: Launch) -> tuple[Value, tuple[Claim, ...]]:
-    """The number of nodes that start the line, where known; otherwise the number that it expects."""
+    """Return the number of nodes that start the line if known, otherwise the number that it expects."""
     sets = job.setting("nodes", launch.scope)
     return (job_value(sets), sets) if numbers(job_value(sets)) else nodes_spanned(job, launch)
 
@@ -292,7 +292,7 @@ def _is_batch_job(job: Job) -> bool:
     return any(claim.source == "slurm" and not claim.scope.launch for claim in job.claims)
 
 
-#: What starts its command on every node.
+#: Commands that start their command on every node.
 _STARTERS = frozenset({"srun", "pdsh", "clush"})
 
 
@@ -307,7 +307,7 @@ def node_rank_same_on_every_node(job: Job) -> Iterator[Verdict]:
 
     What it checks: For a launcher that srun, pdsh or clush starts on several nodes with a static rendezvous, that its
     node rank differs between nodes: not a fixed number, and not SLURM_NODEID or SLURM_PROCID expanded before srun runs.
-    For equal pods of a role of Kubernetes, that it is not a fixed number.
+    For equal pods of a Kubernetes role, that the node rank is not a fixed number.
 
     Why it matters: In the batch script both variables are 0, so every node claims to be node 0: the ranks collide, or
     all but one wait for the others until rendezvous times out.
@@ -322,7 +322,7 @@ def node_rank_same_on_every_node(job: Job) -> Iterator[Verdict]:
     """
     by_id = {launch.id: launch for launch in job.launches}
     for role, scope in ((role, scope) for workload in workloads(job) for role, scope in workload.launches()):
-        verdict = _fixed_in_role(job, role, by_id[scope.launch]) if scope.launch in by_id else None
+        verdict = _role_verdict(job, role, by_id[scope.launch]) if scope.launch in by_id else None
         if verdict is not None:
             yield verdict
     for launch in job.launches:
@@ -341,11 +341,11 @@ def node_rank_same_on_every_node(job: Job) -> Iterator[Verdict]:
         elif not certainly_several(nodes) or backends(job, launch) - {"static"}:
             yield passed(launch.id)
         else:
-            yield _node_rank(job, launch, ranks[0], because[0], joined(numbers(nodes)))
+            yield _node_rank_verdict(job, launch, ranks[0], because[0], joined(numbers(nodes)))
 
 
-def _fixed_in_role(job: Job, role: Role, launch: Launch) -> Verdict | None:
-    """The verdict on a launch line of several equal pods that gives a number as its node rank; None for any other."""
+def _role_verdict(job: Job, role: Role, launch: Launch) -> Verdict | None:
+    """Return the verdict on a fixed node rank in a launch line of several equal pods; None for any other line."""
     ranks = [c for c in job.setting("node_rank", launch.scope) if c.strength > Strength.DEFAULT]
     pods, stated = numbers(role.count.value), job.requiring("nodes", launch.scope)
     if not ranks or not numbers(ranks[0].value) or not pods or min(pods) < 2 or backends(job, launch) - {"static"}:
@@ -358,17 +358,17 @@ def _fixed_in_role(job: Job, role: Role, launch: Launch) -> Verdict | None:
         f" {quoted(stated[0])} needs every rank once: the others wait.",
         at=ranks[0],
         also=((role.count, "equal pods"),),
-        remedy="Take the rank from the index of the pod (JOB_COMPLETION_INDEX, the ordinal in its name), or use"
+        remedy="Derive the rank from the pod's index (JOB_COMPLETION_INDEX, the ordinal in its name), or use"
         " --rdzv_backend=c10d, which needs no rank.",
         waits_at="rendezvous",
     )
 
 
-def _starter(launch: Launch) -> str:
+def _starter_name(launch: Launch) -> str:
     return next(name for name in launch.wrappers if name in _STARTERS)
 
 
-def _local_rank(launch: Launch, rank: Claim, stated: Claim) -> Verdict:
+def _local_rank_verdict(launch: Launch, rank: Claim, stated: Claim) -> Verdict:
     """Report SLURM_LOCALID as node rank: it is 0 on every node, wherever it is expanded."""
     return failed(
         launch.id,
@@ -381,10 +381,10 @@ def _local_rank(launch: Launch, rank: Claim, stated: Claim) -> Verdict:
     )
 
 
-def _no_rank(launch: Launch, rank: Claim, stated: Claim) -> Verdict:
+def _missing_rank_verdict(launch: Launch, rank: Claim, stated: Claim) -> Verdict:
     return failed(
         launch.id,
-        f"{launch.launcher} has no node rank and uses 0 on every node that {_starter(launch)} starts, but"
+        f"{launch.launcher} has no node rank and uses 0 on every node that {_starter_name(launch)} starts, but"
         f" {quoted(stated)} needs ranks 0 to {int(max(numbers(stated.value))) - 1}, each once: all nodes will wait.",
         at=rank,
         also=((stated, "needs each rank once"),),
@@ -394,21 +394,21 @@ def _no_rank(launch: Launch, rank: Claim, stated: Claim) -> Verdict:
     )
 
 
-def _node_rank(job: Job, launch: Launch, rank: Claim, stated: Claim, count: str) -> Verdict:
+def _node_rank_verdict(job: Job, launch: Launch, rank: Claim, stated: Claim, count: str) -> Verdict:
     granted = job.setting("nodes", launch.scope)
     if not granted or not certainly_several(job_value(granted)):
-        return unknown(launch.id, f"cannot determine on how many nodes {_starter(launch)} starts it", at=launch)
+        return unknown(launch.id, f"cannot determine on how many nodes {_starter_name(launch)} starts it", at=launch)
     if job.setting("single_node_step", launch.scope):
         # `srun -n1 -w "$node" torchrun --node_rank=$i`: one step for each node, each with its own rank.
         return passed(launch.id)
     fixed = numbers(rank.value)
     if rank.strength is Strength.DEFAULT:
-        return _no_rank(launch, rank, stated)
+        return _missing_rank_verdict(launch, rank, stated)
     early = bool(symbols_in(rank.value) & {Symbol.NODE_RANK, Symbol.PROCESS_RANK})
     if Symbol.LOCAL_RANK in symbols_in(rank.value) and certainly_one(
         job_value(job.setting("tasks_per_node", launch.scope))
     ):
-        return _local_rank(launch, rank, stated)
+        return _local_rank_verdict(launch, rank, stated)
     before = rank.span.snippet[: rank.span.column - 1]
     elsewhere = rank.span.line != launch.span.line and bool(set("'\"") & set(before))
     certainly = is_expanded_in_script(rank.value) and "srun" in launch.wrappers
@@ -426,7 +426,8 @@ def _node_rank(job: Job, launch: Launch, rank: Claim, stated: Claim, count: str)
     seen = "is expanded by the batch script, where it is 0," if early else f"is {fixed[0]}"
     return failed(
         launch.id,
-        f"{quoted(rank)} {seen} on every node that {_starter(launch)} starts, but {quoted(stated)} needs ranks 0 to"
+        f"{quoted(rank)} {seen} on every node that {_starter_name(launch)} starts, but {quoted(stated)} needs ranks 0 "
+        f"to"
         f" {int(max(numbers(stated.value))) - 1}, each once.",
         at=rank,
         also=((stated, f"{count} nodes"), (launch, "started on each node")),
@@ -438,12 +439,12 @@ def _node_rank(job: Job, launch: Launch, rank: Claim, stated: Claim, count: str)
 # Rendezvous addresses and ports: no host names, not the nodes' own names, or different between nodes at run time.
 
 
-#: What no host name or address contains, and what it shows.
+#: Values that are no host name or address, and the fault in words.
 _FAULTS = (
     (re.compile(r"[^@\s]+@[^@\s]+"), "carries a user name, as for ssh"),
     (re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+"), "is a URL"),
     (re.compile(r"(?:\S+[,;]\s*)+\S+"), "is a list of hosts"),
-    (re.compile(r"\S+(?:\s+\S+)+"), "holds several words"),
+    (re.compile(r"\S+(?:\s+\S+)+"), "contains several words"),
 )
 
 
@@ -455,7 +456,7 @@ _FAULTS = (
     each=launches_with(lambda job, scope: address_in_force(job, job.launch(scope.launch))),
 )
 def rendezvous_address_is_no_host(question: LaunchQuestion) -> Verdict | None:
-    """The rendezvous address is written in a way that no host name has.
+    """The rendezvous address is not a valid host name.
 
     What it checks: The address at which the nodes meet (`--master_addr`, `main_process_ip`, MASTER_ADDR where it is in
     force) carries no user name (`user@host`), scheme (`http://`), or second host.
@@ -470,7 +471,7 @@ def rendezvous_address_is_no_host(question: LaunchQuestion) -> Verdict | None:
     Known limits: Only addresses that are written out are judged.
     """
     addresses, launch = question.claims, question.of.launch
-    faults = [(claim, fault) for claim in addresses if (fault := _fault(claim))]
+    faults = [(claim, fault) for claim in addresses if (fault := _address_fault(claim))]
     if len(faults) < len(addresses):
         return None
     claim, fault = faults[0]
@@ -484,8 +485,8 @@ def rendezvous_address_is_no_host(question: LaunchQuestion) -> Verdict | None:
     )
 
 
-def _fault(claim: Claim) -> str:
-    """What is wrong with every alternative of an address; empty if nothing is."""
+def _address_fault(claim: Claim) -> str:
+    """Return the fault of every alternative of an address; empty if there is none."""
     found = [next((fault for form, fault in _FAULTS if form.fullmatch(text)), "") for text in texts(claim.value)]
     return found[0] if found and all(found) else ""
 
@@ -526,7 +527,7 @@ def rendezvous_host_is_no_nodes_own_name(job: Job) -> Iterator[Verdict]:
             continue
         verdict = undecided(launch.id, (*because, *backend), launch)
         if verdict is None and not (not certainly_several(nodes) or _names_host(job, launch)):
-            verdict = _host(job, launch, hosts[0])
+            verdict = _host_verdict(job, launch, hosts[0])
         yield verdict or passed(launch.id)
 
 
@@ -535,7 +536,7 @@ def _names_host(job: Job, launch: Launch) -> bool:
     return any(not texts(claim.value) or "is_host" in texts(claim.value)[0] for claim in claims)
 
 
-def _host(job: Job, launch: Launch, claim: Claim) -> Verdict:
+def _host_verdict(job: Job, launch: Launch, claim: Claim) -> Verdict:
     remedy = "Give the name that `hostname` prints there, or the node's address, or --rdzv_conf=is_host=1 on that node."
     symbols = symbols_in(claim.value)
     prefix, suffix = affixes_of(claim.value)
@@ -568,7 +569,7 @@ def _host(job: Job, launch: Launch, claim: Claim) -> Verdict:
 
 
 def _is_among(host: str, known: set[str]) -> bool:
-    """Whether a host is in the list, by name or first label; an address may be any of them."""
+    """Return whether a host is in the list by name or first label. An address may be any listed host."""
     if is_loopback(host) or host.replace(".", "").isdecimal() or ":" in host:
         return True
     short = host.partition(".")[0].lower()
@@ -588,9 +589,9 @@ def node_names_may_not_resolve(job: Job) -> Iterator[Verdict]:
     What it checks: If several nodes meet by c10d at an endpoint that is written as an address, that `--local-addr` (or
     PET_LOCAL_ADDR) sets the address that each node advertises.
 
-    Why it matters: Without it torchrun hands the ranks the host name of the node of rank 0, as that node itself knows
-    it. Where names do not resolve between nodes, as an endpoint by address suggests, the rendezvous forms and the
-    process group then hangs.
+    Why it matters: Without it torchrun passes the ranks the host name that rank 0's node has for itself. Where names do
+    not resolve between nodes, as an endpoint by address suggests, the rendezvous forms and the process group then
+    hangs.
 
     Example: `PET_RDZV_BACKEND=c10d PET_RDZV_ENDPOINT=10.2.0.7:36123 PET_NNODES=2` without PET_LOCAL_ADDR.
 
@@ -610,7 +611,7 @@ def node_names_may_not_resolve(job: Job) -> Iterator[Verdict]:
             and _is_address(hosts[0])
             and not job.setting("local_addr", launch.scope)
         ):
-            verdict = _by_address(launch.id, hosts[0])
+            verdict = _address_verdict(launch.id, hosts[0])
         yield verdict or passed(launch.id)
     if not job.launches:
         variables = {name: job.setting(f"env.PET_{name}") for name in ("RDZV_BACKEND", "RDZV_ENDPOINT", "NNODES")}
@@ -619,7 +620,7 @@ def node_names_may_not_resolve(job: Job) -> Iterator[Verdict]:
             c10d = texts(job_value(variables["RDZV_BACKEND"])) == ("c10d",)
             endpoint = variables["RDZV_ENDPOINT"][0]
             if several and c10d and _is_address(endpoint) and not job.setting("env.PET_LOCAL_ADDR"):
-                yield _by_address(job.name, endpoint)
+                yield _address_verdict(job.name, endpoint)
             else:
                 yield passed(job.name)
 
@@ -632,7 +633,7 @@ def _is_address(claim: Claim) -> bool:
     )
 
 
-def _by_address(subject: str, claim: Claim) -> Verdict:
+def _address_verdict(subject: str, claim: Claim) -> Verdict:
     return failed(
         subject,
         f"{quoted(claim)} gives an address, but the ranks connect to the host name of the node of rank 0: if it"
@@ -708,8 +709,8 @@ def rendezvous_port_random_on_each_node(job: Job) -> Iterator[Verdict]:
     the same everywhere: `$((20000 + SLURM_JOB_ID % 10000))`.
 
     Known limits: A script that is started manually on each node (it takes its node rank from the caller) gives a
-    warning: a wrapper around it may set the port. So does a program of tasks that are given no rank, and a function
-    that by its name looks for a free port.
+    warning, because a wrapper around it may set the port. So do tasks without a rank, and a function whose name
+    suggests a search for a free port.
     """
     for launch in job.launches:
         nodes, because = nodes_spanned(job, launch)
@@ -717,7 +718,7 @@ def rendezvous_port_random_on_each_node(job: Job) -> Iterator[Verdict]:
         if random_port is None:
             continue
         if launch.launcher not in AGENT_LAUNCHERS:
-            yield from _in_each_task(job, launch, random_port)
+            yield from _task_verdicts(job, launch, random_port)
             continue
         undecided_verdict = undecided(launch.id, because, launch, quantity="nodes")
         if undecided_verdict is not None or not because:
@@ -725,11 +726,11 @@ def rendezvous_port_random_on_each_node(job: Job) -> Iterator[Verdict]:
         elif not certainly_several(nodes):
             yield passed(launch.id)
         else:
-            yield _on_each_node(job, launch, random_port, joined(numbers(nodes)))
+            yield _port_on_each_node_verdict(job, launch, random_port, joined(numbers(nodes)))
 
 
 def _random_port(job: Job, launch: Launch) -> Claim | None:
-    """The claim that takes the rendezvous port from a random number, the time or a search for a free one."""
+    """Return the claim that draws the rendezvous port from a random number, the time or a search for a free port."""
     for quantity in _PORTS:
         for claim in job.setting(quantity, launch.scope):
             if _is_drawn(claim):
@@ -737,27 +738,27 @@ def _random_port(job: Job, launch: Launch) -> Claim | None:
     return None
 
 
-#: What draws a number or looks for a free port, as it is written; names of functions that do so.
+#: Expressions that draw a number or look for a free port, and names of such functions.
 _DRAWS = re.compile(
     r"\bS?RANDOM\b|\b(?:EPOCH)?SECONDS\b|\bshuf\b|\buuid(?:gen)?\b|\bdate\b|\bsocket\b|random|(?:free|find|get|open|unused)\w*port"
 )
-_BY_NAME = re.compile(r"the output of `\w+`")
+_FUNCTION_OUTPUT = re.compile(r"the output of `\w+`")
 
 
 def _is_drawn(claim: Claim) -> bool:
-    """Whether a value is a random number or the time, or the output of a command that looks for a free port."""
+    """Return whether a value is a random number, the time, or the output of a search for a free port."""
     if symbols_in(claim.value) & {Symbol.RANDOM_NUMBER, Symbol.TIME}:
         return True
     output = isinstance(claim.value, Unresolved) and claim.value.why.startswith("the output of")
     return output and _DRAWS.search(claim.spelling) is not None
 
 
-#: What starts a command on each node or in each task, as it is written.
+#: Commands, as written, that start a command on each node or in each task.
 _SPREADS = re.compile(rf"\b(?:{'|'.join(sorted(SPREADING_WRAPPERS | {'ssh'}))})\b")
 
 
-def _drawn_at(job: Job, launch: Launch, claim: Claim) -> Span | None:
-    """Where a value is drawn: in the claim itself, or where a variable of it is set; None if that is not known."""
+def _draw_span(job: Job, launch: Launch, claim: Claim) -> Span | None:
+    """Return where a value is drawn: in the claim, or where a variable in it is set; None if unknown."""
     if _DRAWS.search(claim.spelling) is not None:
         return claim.span
     names = re.findall(r"\$\{?([A-Za-z_]\w*)", claim.spelling)
@@ -768,9 +769,9 @@ def _drawn_at(job: Job, launch: Launch, claim: Claim) -> Span | None:
     return next(drawing, claim.origin or (claim.span if is_own else None))
 
 
-def _drawn_inside(job: Job, launch: Launch, claim: Claim) -> bool | None:
-    """Whether the script or shell that draws a value is started on each node or in each task; None if unknown."""
-    place, drawn = _drawn_at(job, launch, claim), None
+def _is_drawn_inside(job: Job, launch: Launch, claim: Claim) -> bool | None:
+    """Return whether the script or shell that draws a value runs on each node or in each task; None if unknown."""
+    place, drawn = _draw_span(job, launch, claim), None
     for index, start in enumerate(launch.started_at):
         if _SPREADS.search(start.snippet) is None or place is None:
             continue
@@ -783,22 +784,22 @@ def _drawn_inside(job: Job, launch: Launch, claim: Claim) -> bool | None:
     return drawn
 
 
-def _in_each_task(job: Job, launch: Launch, random_port: Claim) -> Iterator[Verdict]:
-    """The verdict on tasks that are the ranks: of `srun bash wrapper.sh`, or of `ssh $host bash rank.sh` in a loop."""
+def _task_verdicts(job: Job, launch: Launch, random_port: Claim) -> Iterator[Verdict]:
+    """Yield the verdict on tasks that are ranks: `srun bash wrapper.sh`, or `ssh $host bash rank.sh` in a loop."""
     ranks, because = ranks_started(job, launch.scope)
     alike = sum(other.span == launch.span for other in job.launches)
-    if not SPREADING_WRAPPERS.intersection((launch.launcher, *launch.wrappers)) and alike < _SEVERAL:
+    if not SPREADING_WRAPPERS.intersection((launch.launcher, *launch.wrappers)) and alike < _MIN_TASKS:
         return
-    if not _drawn_inside(job, launch, random_port):
+    if not _is_drawn_inside(job, launch, random_port):
         yield passed(launch.id)
         return
     if random_port.condition:
         yield unknown(launch.id, f"whether each task reaches {quoted(random_port)} is unknown", at=random_port)
         return
-    verdict = undecided(launch.id, because, launch, quantity="ranks") if alike < _SEVERAL else None
-    if verdict is None and (certainly_several(ranks) or alike >= _SEVERAL):
+    verdict = undecided(launch.id, because, launch, quantity="ranks") if alike < _MIN_TASKS else None
+    if verdict is None and (certainly_several(ranks) or alike >= _MIN_TASKS):
         numbered = any(job.about(f"env.{name}", launch.scope) for name in ("RANK", "WORLD_SIZE"))
-        by_name = isinstance(random_port.value, Unresolved) and _BY_NAME.match(random_port.value.why)
+        by_name = isinstance(random_port.value, Unresolved) and _FUNCTION_OUTPUT.match(random_port.value.why)
         count = f"the {joined(numbers(ranks))} tasks" if certainly_several(ranks) else "the tasks"
         verdict = failed(
             launch.id,
@@ -813,11 +814,11 @@ def _in_each_task(job: Job, launch: Launch, random_port: Claim) -> Iterator[Verd
 
 
 #: Launches of one line that are several tasks.
-_SEVERAL = 2
+_MIN_TASKS = 2
 
 
-def _on_each_node(job: Job, launch: Launch, random_port: Claim, count: str) -> Verdict:
-    inner = _drawn_inside(job, launch, random_port)
+def _port_on_each_node_verdict(job: Job, launch: Launch, random_port: Claim, count: str) -> Verdict:
+    inner = _is_drawn_inside(job, launch, random_port)
     inner = evaluated_on_each_node(launch) if inner is None else inner
     ranks = [claim for claim in job.setting("node_rank", launch.scope) if claim.strength > Strength.DEFAULT]
     by_hand = not SPREADING_WRAPPERS.intersection(launch.wrappers) and bool(ranks)
@@ -869,7 +870,7 @@ def node_rank_not_given(job: Job) -> Iterator[Verdict]:
         if "srun" in launch.wrappers or not certainly_several(nodes) or has_no_address(job, launch):
             continue
         if SUBMISSION in launch.wrappers:
-            yield unknown(launch.id, "the program that submits the line may add the rank of the node", at=launch)
+            yield unknown(launch.id, "the program that submits the line may add the node rank", at=launch)
             continue
         if any(on_first_node_only(claim, launch) for claim in job.setting("nodes", launch.scope)):
             # Nothing starts it on a second node, which another rule reports.
@@ -878,8 +879,8 @@ def node_rank_not_given(job: Job) -> Iterator[Verdict]:
         if verdict is None and ranks[0].strength is Strength.DEFAULT and not _another_launch_has_ranks(job, launch):
             verdict = failed(
                 launch.id,
-                f"{quoted(because[0])} needs ranks 0 to {max(numbers(nodes)) - 1}, each once, but the rank of"
-                f" this node is not given: {launch.launcher} uses 0.",
+                f"{quoted(because[0])} needs ranks 0 to {max(numbers(nodes)) - 1}, each once, but the node rank is "
+                f"not given: {launch.launcher} uses 0.",
                 at=ranks[0],
                 also=((because[0], f"{joined(numbers(nodes))} nodes"),),
                 remedy=f"Give --{'machine' if launch.launcher == 'accelerate' else 'node'}_rank, a different one on"
@@ -889,7 +890,7 @@ def node_rank_not_given(job: Job) -> Iterator[Verdict]:
 
 
 def _another_launch_has_ranks(job: Job, launch: Launch) -> bool:
-    """Whether another line starts the same program with a node rank above 0."""
+    """Return whether another line starts the same program with a node rank above 0."""
     return any(
         claim.strength > Strength.DEFAULT and numbers(claim.value) != (0,)
         for other in job.launches

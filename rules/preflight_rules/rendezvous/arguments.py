@@ -34,7 +34,7 @@ _MAX_PORT = 65535
 _PLACEHOLDER = re.compile(r"<.*>|\[.*\]|\{.*\}|\w+_port|port_\w+|[xX]{2,}", re.IGNORECASE)
 #: `xxx.xxx.xxx.xxx:port`: a placeholder for a whole endpoint.
 _PLACEHOLDER_HOST = re.compile(r"[xX*]{1,4}(?:\.[xX*]{1,4}){3}:|<[^<>]*>:|\bip:", re.IGNORECASE)
-#: The script keeps the value that it is given.
+#: Lines that keep a value that is already set.
 _WITH_DEFAULT = re.compile(r"environ\.get|getenv")
 #: Ports below this can only be bound by root (net.ipv4.ip_unprivileged_port_start, Linux's default).
 _FIRST_UNPRIVILEGED = 1024
@@ -121,9 +121,9 @@ def port_shared_by_concurrent_launches(job: Job) -> Iterator[Verdict]:
 
     Fix: Give each its own port, or leave the port out on one node: torchrun then takes a free one.
 
-    Known limits: Launches one after the other may share a port. Those with disjoint GPUs look like commands for several
-    terminals, which is information; without disjoint GPUs only background starts are compared. Different files are not.
-    Port 0 means "any free port" and is never shared.
+    Known limits: Launches one after the other may share a port. Launches with disjoint GPUs look like commands for
+    several terminals, so the finding is information; otherwise only background starts are compared. Different files are
+    not compared. Port 0 means "any free port" and is never shared.
     """
     users = [(launch, *_port_and_devices(job, launch)) for launch in job.launches]
     for index, (first, port, devices) in enumerate(users):
@@ -140,7 +140,8 @@ def port_shared_by_concurrent_launches(job: Job) -> Iterator[Verdict]:
                     f"{quoted(port)} is also the port of the launch on line {second.span.line}, and the two"
                     " use different GPUs, so they seem to run side by side."
                     if not first.concurrent
-                    else f"{quoted(port)} is also the port of the launch that {_start_of(second)} starts, which runs at"
+                    else f"{quoted(port)} is also the port of the launch that {_start_text(second)} starts, which "
+                    f"runs at"
                     " the same time.",
                     at=port if first.span != second.span else argument_of(port) or place_started(first),
                     also=((argument_of(other_port) or place_started(second), "same port"),)
@@ -153,7 +154,7 @@ def port_shared_by_concurrent_launches(job: Job) -> Iterator[Verdict]:
 
 
 def _share_a_host(first: Launch, second: Launch, devices: frozenset[str], others: frozenset[str]) -> bool:
-    """Whether two launches run at the same time on one host, as far as their script shows."""
+    """Return whether two launches run at the same time on one host, as far as their script shows."""
     if f"not {first.condition}" == second.condition or f"not {second.condition}" == first.condition:
         return False
     if first.concurrent and second.concurrent:
@@ -167,7 +168,7 @@ def _share_a_host(first: Launch, second: Launch, devices: frozenset[str], others
     return is_separate and bool(devices and others) and not devices & others
 
 
-def _start_of(launch: Launch) -> str:
+def _start_text(launch: Launch) -> str:
     place = place_started(launch)
     return f"{place.path}:{place.line}"
 
@@ -305,7 +306,7 @@ def rendezvous_argument_ignored(job: Job) -> Iterator[Verdict]:
 
 
 def _flags(job: Job, launch: Launch, quantity: str) -> tuple[Claim, ...]:
-    """Claims that the user wrote on this launch line."""
+    """Return claims that the user wrote on this launch line."""
     return tuple(
         c for c in job.setting(quantity, launch.scope) if c.scope.launch == launch.id and c.strength is Strength.FLAG
     )
@@ -317,7 +318,7 @@ def _ignored(job: Job, launch: Launch, endpoint: tuple[Claim, ...], dynamic: Cla
         return
     for quantity in _IGNORED_BY_ENDPOINT:
         for claim in _flags(job, launch, quantity):
-            if endpoint and _agrees(claim, endpoint[0]):
+            if endpoint and _endpoint_agrees(claim, endpoint[0]):
                 continue
             used = f"{quoted(endpoint[0])} is used" if endpoint else "the endpoint is then localhost"
             yield failed(
@@ -345,8 +346,8 @@ def _ignored(job: Job, launch: Launch, endpoint: tuple[Claim, ...], dynamic: Cla
             )
 
 
-def _agrees(claim: Claim, endpoint: Claim) -> bool:
-    """Whether the endpoint contains the unused argument anyway, or both are unknown."""
+def _endpoint_agrees(claim: Claim, endpoint: Claim) -> bool:
+    """Return whether the endpoint already contains the unused argument, or both are unknown."""
     ends = texts(endpoint.value)
     if not ends:
         name = claim.spelling.replace("=", " ").split()[-1].strip("\"'${}")
@@ -366,16 +367,16 @@ _SHARED = {
     "nodes": "the number of nodes",
 }
 
-#: What the nodes of a job of Paddle's launcher must have in common, also where they give no rank.
+#: Arguments that must be equal on all nodes of a job with Paddle's launcher, even if no node rank is given.
 _SHARED_BY_PEERS = {**_SHARED, "env.FLAGS_START_PORT": "the first port"}
-#: What processes that are one rank each must have in common.
+#: Arguments that must be equal for processes that are one rank each.
 _SHARED_BY_RANKS = {name: _SHARED[name] for name in ("master_addr", "master_port")}
 
 
 def node_launches(job: Job) -> tuple[Launch, ...]:
-    """The launches that each start one node of a group: they name several nodes, a node rank and one program.
+    """Return the launches that each start one node of a group: they name several nodes, a node rank and one program.
 
-    A launch that srun or mpirun starts on all nodes is a group by itself; an srun for one node is not.
+    A launch that srun or mpirun starts on all nodes is its own group; an srun for one node is not.
     """
     found = []
     for launch in job.launches:
@@ -389,15 +390,15 @@ def node_launches(job: Job) -> tuple[Launch, ...]:
 
 
 def groups(job: Job) -> Iterator[tuple[Launch, ...]]:
-    """Node launches of one program with different node ranks; equal ranks in one file are separate runs."""
+    """Yield node launches of one program with different node ranks; equal ranks in one file are separate runs."""
     by_program = grouped(((launch.launcher, launch.program), launch) for launch in node_launches(job))
     for found in by_program.values():
         if len(found) > 1:
-            yield from _jobs_of(job, found)
+            yield from _consecutive_jobs(job, found)
 
 
-def _jobs_of(job: Job, launches: Sequence[Launch]) -> Iterator[tuple[Launch, ...]]:
-    """The launches by runs that follow each other, if each of these has all its ranks once; otherwise all together."""
+def _consecutive_jobs(job: Job, launches: Sequence[Launch]) -> Iterator[tuple[Launch, ...]]:
+    """Yield the launches by consecutive runs, if each run has all its ranks once; otherwise all together."""
     runs: list[tuple[Launch, ...]] = []
     current: list[Launch] = []
     for launch in launches:
@@ -415,7 +416,7 @@ _NUMBERING = frozenset(("c10d", "etcd", "etcd-v2"))
 
 
 def _is_numbered(job: Job, launch: Launch) -> bool:
-    """Whether the launcher takes the node rank that it is given."""
+    """Return whether the launcher uses the given node rank."""
     backend = texts(job_value(job.setting("rendezvous_backend", launch.scope)))
     return launch.launcher != "torchrun" or not backend or not set(backend) <= _NUMBERING
 
@@ -432,8 +433,8 @@ class RankedProcess(NamedTuple):
     size: tuple[Claim, ...]
 
 
-def _run_together(launches: Sequence[Launch]) -> bool:
-    """Whether these starts run at the same time: in the background, or from separate scripts."""
+def _run_at_once(launches: Sequence[Launch]) -> bool:
+    """Return whether these starts overlap: in the background, or from separate scripts."""
     launches = sorted(launches, key=lambda launch: (launch.span.path, launch.span.line))
     return all(launch.concurrent for launch in launches[:-1]) or (
         len({starting_file(launch) for launch in launches}) == len(launches)
@@ -441,7 +442,7 @@ def _run_together(launches: Sequence[Launch]) -> bool:
 
 
 def processes_of_ranks(job: Job) -> Iterator[tuple[RankedProcess, ...]]:
-    """Starts of one program that each give one rank and run at the same time."""
+    """Yield simultaneous starts of one program that each give one rank."""
     found: dict[tuple[str, str], list[RankedProcess]] = {}
     for launch in job.launches:
         if launch.launcher != "python" or job.setting("ps_role", launch.scope):
@@ -453,12 +454,12 @@ def processes_of_ranks(job: Job) -> Iterator[tuple[RankedProcess, ...]]:
                 found.setdefault((launch.program, rank), []).append(RankedProcess(launch, ranks, sizes))
                 break
     for processes in found.values():
-        if len(processes) > 1 and _run_together([process.launch for process in processes]):
-            yield from _groups_of(job, processes)
+        if len(processes) > 1 and _run_at_once([process.launch for process in processes]):
+            yield from _process_groups(job, processes)
 
 
-def _groups_of(job: Job, processes: Sequence[RankedProcess]) -> Iterator[tuple[RankedProcess, ...]]:
-    """The processes of each group: of several groups, each has its own address or port, and all ranks once."""
+def _process_groups(job: Job, processes: Sequence[RankedProcess]) -> Iterator[tuple[RankedProcess, ...]]:
+    """Yield the processes of each group. Groups have their own address or port, and all ranks once."""
     by_address: dict[tuple[Value, ...], list[RankedProcess]] = {}
     for process in processes:
         address = tuple(job.value(name, process.launch.scope) for name in ("master_addr", "master_port"))
@@ -471,7 +472,7 @@ def _groups_of(job: Job, processes: Sequence[RankedProcess]) -> Iterator[tuple[R
 
 
 def peers(job: Job) -> Iterator[tuple[Launch, ...]]:
-    """Starts of one program for one Paddle job that give no rank: lines for its nodes, and its trainers.
+    """Yield starts of one program for one Paddle job that give no rank: lines for its nodes, and its trainers.
 
     Nodes find their rank in the list of nodes or at the master.
     """
@@ -487,11 +488,11 @@ def peers(job: Job) -> Iterator[tuple[Launch, ...]]:
         elif launch.launcher == "python" and texts(job_value(job.setting("ps_role", launch.scope))) == ("TRAINER",):
             found.setdefault((launch.program,), []).append(launch)
     for launches in found.values():
-        if len(launches) > 1 and _run_together(launches):
+        if len(launches) > 1 and _run_at_once(launches):
             yield tuple(launches)
 
 
-def _deciding(job: Job, launch: Launch, quantity: str) -> tuple[Claim, ...]:
+def _deciding_claims(job: Job, launch: Launch, quantity: str) -> tuple[Claim, ...]:
     return job.requiring(quantity, launch.scope) or job.setting(quantity, launch.scope)
 
 
@@ -506,15 +507,15 @@ def rendezvous_differs_between_launches(job: Job) -> Iterator[Verdict]:
 
     What it checks: Launch lines of one program that carry different node ranks agree about the master address and port,
     the rendezvous endpoint, id and backend, and the number of nodes. Processes of one rank each that run at the same
-    time agree about the master address and port. Lines of Paddle's launcher for one master, or for the same nodes,
-    agree without ranks as well, also about the order of the nodes; so do the roles of one object of Kubernetes.
+    time agree about the master address and port. Lines of Paddle's launcher for one master, or for the same nodes, also
+    agree without ranks, including the order of the nodes; so do the roles of one Kubernetes object.
 
     Why it matters: A node with a different address, port or id waits alone until its rendezvous times out, and so do
     all the others.
 
     Example: `node0.sh` with `--master_port=29500` and `node1.sh` with `--master_port=29501`.
 
-    Fix: Put what the nodes share into one file that both scripts source, and pass only the node rank.
+    Fix: Put the shared settings into one file that both scripts source, and pass only the node rank.
 
     Known limits: Sibling files that were not named together on the command line form a probable job, so the finding is
     a warning there. Lines with the same node rank are treated as two separate runs.
@@ -529,7 +530,7 @@ def rendezvous_differs_between_launches(job: Job) -> Iterator[Verdict]:
                 yield verdict
     for group in _roles_of_objects(job):
         for quantity, meaning in _SHARED.items():
-            stated = [_deciding(job, launch, quantity) for launch in group]
+            stated = [_deciding_claims(job, launch, quantity) for launch in group]
             # What the operator fills in is the same for all roles.
             known = all(claims and not any(isinstance(c.value, Unresolved) for c in claims) for claims in stated)
             verdict = _shared(job, group, quantity, meaning) if known else None
@@ -538,7 +539,7 @@ def rendezvous_differs_between_launches(job: Job) -> Iterator[Verdict]:
     for group in peers(job):
         if group[0].launcher != "paddle":
             continue
-        order = _order_of_hosts(job, group)
+        order = _host_order_verdict(job, group)
         if order is not None:
             yield order
             continue
@@ -549,7 +550,7 @@ def rendezvous_differs_between_launches(job: Job) -> Iterator[Verdict]:
 
 
 def _roles_of_objects(job: Job) -> Iterator[tuple[Launch, ...]]:
-    """The launch lines of the training roles of one object of Kubernetes, where it has several."""
+    """Yield the launch lines of the training roles of one object of Kubernetes, where it has several."""
     by_id = {launch.id: launch for launch in job.launches}
     for workload in workloads(job):
         scopes = [scope.launch for role, scope in workload.launches() if role.trains]
@@ -558,8 +559,8 @@ def _roles_of_objects(job: Job) -> Iterator[tuple[Launch, ...]]:
             yield found
 
 
-def _order_of_hosts(job: Job, group: Sequence[Launch]) -> Verdict | None:
-    """Lists of the same nodes in another order: each node takes its rank from its place in its own list."""
+def _host_order_verdict(job: Job, group: Sequence[Launch]) -> Verdict | None:
+    """Return the verdict on lists of the same nodes in another order: a node's rank is its position in its own list."""
     listed = [claims[0] for launch in group if (claims := job.setting("hosts", launch.scope))]
     first = listed[0] if listed else None
     odd = next((c for c in listed if first is not None and items(c.value) != items(first.value)), None)
@@ -567,8 +568,9 @@ def _order_of_hosts(job: Job, group: Sequence[Launch]) -> Verdict | None:
         return None
     return failed(
         join_some([launch.id for launch in group], 1),
-        f"{quoted(odd)} has the nodes of {placed(first)} in another order, and each node takes its ranks from its place"
-        " in its own list.",
+        f"{quoted(odd)} lists the nodes of {placed(first)} in a different order, and each node derives its ranks from "
+        f"its "
+        f"position in its own list.",
         at=odd,
         also=((first, "the other order"),),
         remedy="Write the same list on every node.",
@@ -582,20 +584,20 @@ def _known_ranks(job: Job, group: Iterable[Launch]) -> set[int]:
 
 
 def _rank_claims(job: Job, launch: Launch) -> tuple[Claim, ...]:
-    """The claims about the rank of a node, or of a launch that is a single rank."""
+    """Return the claims about the rank of a node, or of a launch that is a single rank."""
     names = ("node_rank", *(name for name, _ in _RANKS))
     return next((claims for name in names if (claims := job.setting(name, launch.scope))), ())
 
 
 def _is_rank_0_itself(job: Job, launch: Launch, claims: Iterable[Claim]) -> bool:
-    """Whether node 0 uses a loopback address for itself, which is fine: its store listens on all interfaces."""
+    """Return whether node 0 uses a loopback address for itself, which is fine: its store listens on all interfaces."""
     hosts = [host_of(text) for text in texts(job_value(claims))]
     ranks = numbers(job_value(_rank_claims(job, launch)))
     return ranks == (0,) and bool(hosts) and all(is_loopback(host) for host in hosts)
 
 
 def _shared(job: Job, group: Sequence[Launch], quantity: str, meaning: str) -> Verdict | None:
-    stated = [(launch, _deciding(job, launch, quantity)) for launch in group]
+    stated = [(launch, _deciding_claims(job, launch, quantity)) for launch in group]
     stated = [(launch, claims) for launch, claims in stated if claims and not _is_rank_0_itself(job, launch, claims)]
     if len(stated) < 2:
         return None
@@ -620,9 +622,9 @@ def _shared(job: Job, group: Sequence[Launch], quantity: str, meaning: str) -> V
 def first_difference(
     subject: str, stated: Sequence[tuple[Launch, tuple[Claim, ...]]], meaning: str
 ) -> tuple[Launch, tuple[Claim, ...], Launch, tuple[Claim, ...]] | Verdict | None:
-    """Return a launch whose value differs from that of most, its claims, one of those others, and its claims.
+    """Return a launch whose value differs from most, its claims, one of the other launches, and its claims.
 
-    Of two launches that differ the first is the odd one. None if all agree; an unknown verdict if a value is open.
+    Of two launches that differ, the first is the odd one. None if all agree; an unknown verdict if a value is open.
     """
     values: list[set[Plain]] = []
     for _, claims in stated:
@@ -643,7 +645,7 @@ def first_difference(
     return *stated[odd], *stated[common]
 
 
-@rule("RDV005", "node-rank-twice-or-missing", severity=Severity.ERROR, otherwise="no launch line carries a node rank")
+@rule("RDV005", "node-rank-twice-or-missing", severity=Severity.ERROR, otherwise="no launch line sets a node rank")
 def node_rank_twice_or_missing(job: Job) -> Iterator[Verdict]:
     """The node ranks of a job's launch lines are not 0 to n-1, each once.
 
@@ -651,8 +653,8 @@ def node_rank_twice_or_missing(job: Job) -> Iterator[Verdict]:
     run at the same time, no rank occurs twice. Of lines of Paddle's launcher for one master, all have a rank or none. A
     loop that reaches machines by ssh starts as many nodes as each of them waits for.
 
-    Why it matters: A rank that occurs twice collides at the store; with one missing all wait until the rendezvous times
-    out; one out of range is rejected at once.
+    Why it matters: A rank that occurs twice collides at the store; if one is missing, all wait until the rendezvous
+    times out; a rank out of range is rejected at once.
 
     Example: `--nnodes=2 --node_rank=1` in both node0.sh and node1.sh, or `--nnodes=2 --node_rank=2`.
 
@@ -664,18 +666,22 @@ def node_rank_twice_or_missing(job: Job) -> Iterator[Verdict]:
     """
     launches = [launch for launch in node_launches(job) if _is_numbered(job, launch)]
     for launch in launches:
-        yield _in_range(job, launch)
+        yield _rank_range_verdict(job, launch)
     for group in groups(job):
         if not all(_is_numbered(job, launch) for launch in group):
             continue
         at_once = all(launch.concurrent for launch in group)
-        if at_once or len({starting_file(launch) for launch in group}) == len(group) or _services(job, group):
+        if (
+            at_once
+            or len({starting_file(launch) for launch in group}) == len(group)
+            or _are_compose_services(job, group)
+        ):
             yield _ranks_verdict(job, group)
-        verdict = _missing_in_loop(job, group)
+        verdict = _loop_verdict(job, group)
         if verdict is not None:
             yield verdict
     for launch in launches:
-        verdict = _beside_unranked(job, launch)
+        verdict = _unranked_verdict(job, launch)
         if verdict is not None:
             yield verdict
     for workload in workloads(job):
@@ -685,7 +691,7 @@ def node_rank_twice_or_missing(job: Job) -> Iterator[Verdict]:
 
 
 def _ranks_of_pods(job: Job, workload: Workload) -> Verdict | None:
-    """The node ranks that the roles of an object give their pods; None if they are not known, or it has one role."""
+    """Return the verdict on the node ranks of an object's roles; None if they are unknown, or it has one role."""
     ranked: list[tuple[str, Claim, tuple[int, ...]]] = []
     for role, scope in workload.launches():
         claims = job.about("ranks_of_pods", scope) or job.setting("node_rank", scope)
@@ -714,8 +720,8 @@ def _ranks_of_pods(job: Job, workload: Workload) -> Verdict | None:
     return passed(workload.id) if len(ranked) > 1 else None
 
 
-def _missing_in_loop(job: Job, group: Sequence[Launch]) -> Verdict | None:
-    """A loop over machines that starts fewer nodes than each of them waits for."""
+def _loop_verdict(job: Job, group: Sequence[Launch]) -> Verdict | None:
+    """Return the verdict on a loop over machines that starts fewer nodes than each of them waits for."""
     line, counts = group[0].span, {numbers(nodes_spanned(job, launch)[0]) for launch in group}
     in_loop = all("ssh" in launch.wrappers and launch.span == line for launch in group)
     if not in_loop or len(counts) != 1 or _known_ranks(job, group) != set(range(len(group))):
@@ -736,8 +742,8 @@ def _missing_in_loop(job: Job, group: Sequence[Launch]) -> Verdict | None:
     )
 
 
-def _beside_unranked(job: Job, launch: Launch) -> Verdict | None:
-    """A rank on one line for a job of Paddle's launcher, while another line for the same master has none."""
+def _unranked_verdict(job: Job, launch: Launch) -> Verdict | None:
+    """Return the verdict on a node rank for Paddle's launcher while another line for the same master has none."""
     master = texts(job_value(job.setting("rendezvous_endpoint", launch.scope)))
     if launch.launcher != "paddle" or not master:
         return None
@@ -745,27 +751,27 @@ def _beside_unranked(job: Job, launch: Launch) -> Verdict | None:
         same = (other.launcher, other.program) == (launch.launcher, launch.program) and other is not launch
         if not same or texts(job_value(job.setting("rendezvous_endpoint", other.scope))) != master:
             continue
-        if not job.setting("node_rank", other.scope) and _run_together((other, launch)):
+        if not job.setting("node_rank", other.scope) and _run_at_once((other, launch)):
             rank = job.setting("node_rank", launch.scope)[0]
             return failed(
                 f"{launch.id} and {other.id}",
-                f"{quoted(rank)} numbers one node, and {other.span.path}:{other.span.line} starts another without a"
-                " number: the master numbers all nodes or none.",
+                f"{quoted(rank)} gives one node a rank, and {other.span.path}:{other.span.line} starts another "
+                f"without one: the master requires ranks for all nodes or for none.",
                 at=rank,
-                remedy="Give every node a number, or none.",
+                remedy="Give every node a rank, or none of them.",
             )
     return None
 
 
-def _services(job: Job, group: Sequence[Launch]) -> bool:
-    """Whether the launches are services of one compose file, which all run at the same time."""
+def _are_compose_services(job: Job, group: Sequence[Launch]) -> bool:
+    """Return whether the launches are services of one compose file, which all run at the same time."""
     kinds = {file.path: file.kind for file in job.files}
     if any(kinds.get(launch.span.path) != "compose" for launch in group):
         return False
     return all(set(numbers(nodes_spanned(job, launch)[0])) == {len(group)} for launch in group)
 
 
-def _in_range(job: Job, launch: Launch) -> Verdict:
+def _rank_range_verdict(job: Job, launch: Launch) -> Verdict:
     ranks = job.setting("node_rank", launch.scope)
     nodes, because = nodes_spanned(job, launch)
     if undecided_verdict := undecided(launch.id, ranks, launch):
@@ -816,8 +822,8 @@ def nodes_started_one_after_another(job: Job) -> Iterator[Verdict]:
     What it checks: Where a script reaches several machines by ssh and starts a node of one job on each, all but the
     last of them run in the background.
 
-    Why it matters: The launcher on the first node ends when the job has ended, and until all nodes are there it waits.
-    The script comes to the second node only after that.
+    Why it matters: The launcher on the first node waits for all nodes, but the script starts the second node only after
+    the first launcher has ended.
 
     Example: `for r in 0 1; do ssh node$r torchrun --nnodes=2 --node_rank=$r ...; done`.
 
@@ -843,8 +849,8 @@ def nodes_started_one_after_another(job: Job) -> Iterator[Verdict]:
         nodes, because = nodes_spanned(job, first)
         yield failed(
             subject,
-            f"`{first.launcher}` waits here for {joined(numbers(nodes))} nodes, but the script starts the next of them"
-            " only when this line has ended.",
+            f"`{first.launcher}` waits here for {joined(numbers(nodes))} nodes, but the script starts the next node "
+            f"only after this line has ended.",
             at=first,
             also=((because[0], "waits for all of them"),),
             remedy="End each of these lines with `&`, and the script with `wait`.",

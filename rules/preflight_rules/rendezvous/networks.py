@@ -49,7 +49,7 @@ _INTERFACES = {"gloo": "GLOO_SOCKET_IFNAME", "tensorpipe": "TP_SOCKET_IFNAME"}
     otherwise="no launch starts a script that names its backend",
 )
 def gloo_without_interface(job: Job) -> Iterator[Verdict]:
-    """Gloo connects several nodes, and no variable chooses its interface.
+    """Gloo connects several nodes, but no variable chooses its interface.
 
     What it checks: If a script requests the gloo backend (or starts torch's RPC, or torchdata's reading service) and
     its ranks run on several nodes, GLOO_SOCKET_IFNAME (TP_SOCKET_IFNAME) is set.
@@ -75,7 +75,7 @@ def gloo_without_interface(job: Job) -> Iterator[Verdict]:
         nodes = nodes_of(job, launch)
         if undecided_verdict := undecided(subject, used, launch):
             yield undecided_verdict
-        elif not variable or certainly_one(nodes) or job.about(f"env.{variable}", scope) or _in_pod(job, launch):
+        elif not variable or certainly_one(nodes) or job.about(f"env.{variable}", scope) or _runs_in_pod(job, launch):
             yield passed(subject)
         elif not certainly_several(nodes):
             yield unknown(subject, f"cannot determine whether {transport[0]} has to reach another node", at=used[0])
@@ -91,20 +91,20 @@ def gloo_without_interface(job: Job) -> Iterator[Verdict]:
             )
 
 
-def _in_pod(job: Job, launch: Launch) -> bool:
-    """Whether a pod with its own network starts the ranks: its host name resolves to its address."""
+def _runs_in_pod(job: Job, launch: Launch) -> bool:
+    """Return whether a pod with its own network starts the ranks: its host name resolves to its address."""
     started = {name for claim in job.about("workload_launch") for name in texts(claim.value)}
     return launch.id in started and all(claim.value == Known(False) for claim in job.about("host_network"))
 
 
 def _backend_arguments(launch: Launch, backends: Sequence[Claim]) -> list[Claim]:
-    """The backend from the launch's arguments, where the script takes it from them."""
+    """Return the backends among the launch's arguments, if the script reads the backend from them."""
     words = launch.arguments
-    return [_from_line(words, claim) if isinstance(claim.value, Unresolved) else claim for claim in backends]
+    return [_backend_from_line(words, claim) if isinstance(claim.value, Unresolved) else claim for claim in backends]
 
 
-def _from_line(words: Sequence[str | None], claim: Claim) -> Claim:
-    """The value of `args.backend`, given on the launch line as `--backend gloo`."""
+def _backend_from_line(words: Sequence[str | None], claim: Claim) -> Claim:
+    """Return the value of `args.backend` from `--backend gloo` on the launch line."""
     option = re.search(r"\bargs\.(\w+)", claim.spelling)
     if option is None:
         return claim
@@ -117,8 +117,7 @@ def _from_line(words: Sequence[str | None], claim: Claim) -> Claim:
 
 
 @functools.cache
-def _of_paddle() -> tuple[SchedulerVariables, ...]:
-    """The variables that Paddle's launcher sets."""
+def _paddle_variables() -> tuple[SchedulerVariables, ...]:
     names = known_variables()
     return tuple(
         SchedulerVariables("Paddle's launcher", prefix, frozenset(n for n in names if n.startswith(prefix)), {})
@@ -146,11 +145,11 @@ def scheduler_variable_does_not_exist(job: Job) -> Iterator[Verdict]:
 
     Fix: Use the name that the finding gives.
 
-    Known limits: A name that resembles none of theirs may be the site's own and is not judged.
+    Known limits: A name unlike all of these may be the site's own and is not judged.
     """
     for subject, read in stated(job, "variable_read"):
         name = next(iter(texts(read.value)), "")
-        families = (*scheduler_variables(), *_of_paddle())
+        families = (*scheduler_variables(), *_paddle_variables())
         family = next((family for family in families if name.startswith(family.prefix)), None)
         if family is None:
             continue
@@ -275,16 +274,18 @@ def process_group_backend_refused(job: Job) -> Iterator[Verdict]:
         if isinstance(claim.value, Unresolved):
             yield unknown(claim.span.path, f"the backend {quoted(claim)} is unknown: {claim.value.why}", at=claim)
             continue
-        yield next((_refused(claim, name) for name in _names(claim) if _replacements(name)), passed(claim.span.path))
+        yield next(
+            (_refused(claim, name) for name in _backend_names(claim) if _replacements(name)), passed(claim.span.path)
+        )
 
 
-def _names(claim: Claim) -> list[str]:
-    """The backends in `nccl` or in `cpu:gloo,cuda:nccl`."""
+def _backend_names(claim: Claim) -> list[str]:
+    """Return the backends in `nccl` or in `cpu:gloo,cuda:nccl`."""
     return [part.rpartition(":")[2].strip().lower() for text in texts(claim.value) for part in text.split(",")]
 
 
 def _replacements(name: str) -> tuple[str, ...]:
-    """Backends to use instead of one that torch rejects; empty for a backend that it may accept."""
+    """Return backends to use instead of one that torch rejects; empty for a backend that it may accept."""
     if name in _REMOVED:
         return ("gloo", "nccl")
     return () if name in _BACKENDS else tuple(similar_names(name, ("nccl", "gloo"), cutoff=0.75))
@@ -326,12 +327,12 @@ class Filter(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """Whether the variable matches whole names only."""
+        """Return whether the variable matches whole names only."""
         return self.name in _EXACT
 
 
 def filters(job: Job) -> Iterator[Filter]:
-    """Each interface variable once, with the launch over the most nodes that it applies to."""
+    """Yield each interface variable once, with its launch over the most nodes."""
     seen: dict[tuple[str, int, int], Filter] = {}
     for subject, scope, launch in subjects(job):
         several: bool | None = None
@@ -354,14 +355,14 @@ def each_filter(job: Job) -> Iterator[Question[Filter]]:
 
 
 def each_open_filter(job: Job) -> Iterator[Question[Filter]]:
-    """Ask about each one that matches prefixes of names, and may be for several nodes."""
+    """Ask about each interface variable that matches prefixes of names and may be for several nodes."""
     for question in each_filter(job):
         if not question.of.exact and question.of.several is not False:
             yield question
 
 
 def names(text: str) -> list[str]:
-    """The members of a filter, without `^` and `=`."""
+    """Return the members of a filter, without `^` and `=`."""
     return [part.strip() for part in text.lstrip("^").lstrip("=").split(",") if part.strip()]
 
 
@@ -407,7 +408,7 @@ def interface_cannot_reach_other_nodes(question: Question[Filter]) -> Verdict | 
 
 
 def _local_interfaces(text: str) -> str:
-    """The node-local interfaces that a filter selects; empty when others may match too."""
+    """Return the node-local interfaces that a filter selects; empty if others may match, too."""
     if text.startswith("^"):
         return ""
     found = names(text)
@@ -428,14 +429,14 @@ def _local_interfaces(text: str) -> str:
     each=each_filter,
 )
 def interface_filter_malformed(question: Question[Filter]) -> Verdict | None:
-    """An interface variable has a form that its reader does not understand.
+    """An interface variable has a form that its reader cannot parse.
 
     What it checks: NCCL's filter has `^` or `=` only before the whole list, no spaces inside and no name that is longer
     than Linux allows. Gloo's and TensorPipe's variables take exact names: no `^`, no `=`. An empty value is reported as
     having no effect.
 
     Why it matters: A name that matches no interface makes Gloo stop ("Unable to find address for") and NCCL report "no
-    socket interface found", or the part that was not understood is silently ignored.
+    socket interface found", or the unparsed part is silently ignored.
 
     Example: `export GLOO_SOCKET_IFNAME=^docker0,lo`, which Gloo reads as two interfaces called `^docker0` and `lo`.
 
@@ -445,7 +446,7 @@ def interface_filter_malformed(question: Question[Filter]) -> Verdict | None:
     """
     item = question.of
     values = texts(item.claim.value)
-    faults = [_fault(item, text) for text in values]
+    faults = [_filter_fault(item, text) for text in values]
     if faults and all(faults):
         empty = not values[0].strip()
         return failed(
@@ -454,12 +455,12 @@ def interface_filter_malformed(question: Question[Filter]) -> Verdict | None:
             at=item.claim,
             remedy=_filter_remedy(item, empty=empty),
             severity=Severity.INFO if empty else _filter_severity(item),
-            fix=_normalized(item, values[0]) if len(values) == 1 else None,
+            fix=_normalize_fix(item, values[0]) if len(values) == 1 else None,
         )
     return None
 
 
-def _fault(item: Filter, text: str) -> str:
+def _filter_fault(item: Filter, text: str) -> str:
     if not text.strip():
         return f"an empty {item.name} has no effect"
     if item.exact and text.lstrip()[0] in "^=!~":
@@ -478,12 +479,12 @@ def _fault(item: Filter, text: str) -> str:
     return ""
 
 
-def _normalized(item: Filter, text: str) -> Fix | None:
-    """The list without spaces, with the excluding sign once at the start."""
+def _normalize_fix(item: Filter, text: str) -> Fix | None:
+    """Return the fix that removes the spaces and puts the excluding sign once at the start."""
     tidy = re.sub(r"\s*,\s*", ",", text.strip())
     if tidy.startswith("^"):
         tidy = tidy.replace(",^", ",")
-    if tidy == text or _fault(item, tidy):
+    if tidy == text or _filter_fault(item, tidy):
         return None
     # Unsafe: it changes which interfaces are selected.
     return make_fix(f"write {item.name}={tidy}", replace_text(item.claim, text, tidy), safe=False)
@@ -582,7 +583,7 @@ def setting_voided_by_another(job: Job) -> Iterator[Verdict]:
 
     Fix: Remove the one that is not intended.
 
-    Known limits: Only pairs of the table, and only what is set in the files of the job.
+    Known limits: Only pairs in the table, and only variables set in the job's files.
     """
     yield from _pairs(job, "void")
 
@@ -606,8 +607,7 @@ def settings_of_two_providers(job: Job) -> Iterator[Verdict]:
 
     Fix: Keep only the settings of the cluster the job runs on.
 
-    Known limits: Which cluster it is cannot be read from the files; a single leftover setting that contradicts no other
-    is not found.
+    Known limits: The files do not show the cluster; a single leftover setting that contradicts no other is not found.
     """
     yield from _pairs(job, "provider")
 
@@ -730,7 +730,7 @@ def adapter_prefix_selects_others(job: Job) -> Iterator[Verdict]:
     for subject, scope, launch in subjects(job):
         for claim in job.setting(f"{_PREFIX}NCCL_IB_HCA", scope):
             verdict = undecided(subject, (claim,), launch)
-            caught = [_also_selects(text) for text in texts(claim.value)]
+            caught = [_prefix_conflict(text) for text in texts(claim.value)]
             if verdict is None and caught and all(name for name, _ in caught):
                 name, more = caught[0]
                 verdict = failed(
@@ -742,8 +742,8 @@ def adapter_prefix_selects_others(job: Job) -> Iterator[Verdict]:
             yield verdict or passed(subject)
 
 
-def _also_selects(text: str) -> tuple[str, str]:
-    """The member that also selects another adapter, and that adapter; both empty if there is none."""
+def _prefix_conflict(text: str) -> tuple[str, str]:
+    """Return the member that also selects another adapter, and that adapter; both empty if there is none."""
     if text.lstrip("^").startswith("=") or text.startswith("^"):
         return "", ""
     found = [match for part in text.split(",") if (match := _HCA.fullmatch(part.strip()))]

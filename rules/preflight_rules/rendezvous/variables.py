@@ -30,7 +30,7 @@ _LONG = 15
 
 
 def variables(job: Job) -> Iterator[tuple[str, Launch | None, str, Claim]]:
-    """Every variable in force, once for each location: subject, launch, name and claim."""
+    """Yield every variable in force, once for each location: subject, launch, name and claim."""
     seen: set[tuple[str, int, int, str]] = set()
     for subject, scope, launch in subjects(job):
         for claim in job.environment(scope):
@@ -87,7 +87,7 @@ def variable_misspelt(job: Job) -> Iterator[Verdict]:
 
 
 def nearest(name: str, known: frozenset[str] | None = None) -> str | None:
-    """The known name that `name` probably misspells; None when it is known itself or unlike all known ones."""
+    """Return the known name that `name` probably misspells; None when it is known itself or unlike all known ones."""
     known = known_variables() if known is None else known
     if name in known or len(name) < _MIN_LENGTH:
         return None
@@ -106,13 +106,13 @@ def nearest(name: str, known: frozenset[str] | None = None) -> str | None:
 
 
 def closest(name: str, known: Iterable[str], limit: int) -> str:
-    """The known name that differs from `name` in the fewest characters, at most `limit`; empty if there is none."""
+    """Return the known name that is most similar to `name`, with at most `limit` edits; empty if there is none."""
     near = ((distance(name, one, limit), one) for one in known if abs(len(one) - len(name)) <= limit)
     return min((found for found in near if 0 < found[0] <= limit), default=(0, ""))[1]
 
 
 def distance(first: str, second: str, limit: int) -> int:
-    """The edit distance between two strings, with transpositions; a number above `limit` is not exact."""
+    """Return the edit distance between two strings, with transpositions; a number above `limit` is not exact."""
     # A cheap test that settles nearly all pairs: one edit changes the set of letters by at most two.
     if abs(len(first) - len(second)) > limit or len(set(first) ^ set(second)) > 2 * limit:
         return limit + 1
@@ -168,7 +168,7 @@ def variable_value_not_understood(job: Job) -> Iterator[Verdict]:
                 f"{quoted(claim)}: {name} is expected to be {expected}, and {accepted.effect}.",
                 at=claim,
                 remedy=accepted.remedy,
-                fix=_as_digit(claim, name, values) if not accepted.choices else None,
+                fix=_digit_fix(claim, name, values) if not accepted.choices else None,
             )
         else:
             yield passed(subject)
@@ -178,8 +178,8 @@ def variable_value_not_understood(job: Job) -> Iterator[Verdict]:
 _SWITCHES = {"true": "1", "yes": "1", "on": "1", "false": "0", "no": "0", "off": "0"}
 
 
-def _as_digit(claim: Claim, name: str, values: tuple[str, ...]) -> Fix | None:
-    """A fix that writes the word as a number. Readers parse a word as 0, so writing 0 changes nothing."""
+def _digit_fix(claim: Claim, name: str, values: tuple[str, ...]) -> Fix | None:
+    """Return a fix that writes the word as a number. Readers parse a word as 0, so writing 0 changes nothing."""
     digit = _SWITCHES.get(values[0].strip().lower()) if len(values) == 1 else None
     if digit is None:
         return None
@@ -218,7 +218,8 @@ def debug_setting_left_on(job: Job) -> Iterator[Verdict]:
     Fix: Remove the line, or suppress the finding with the reason why this cluster needs it.
 
     Known limits: Some clusters do need one of them; NCCL_IB_DISABLE, CUDA_LAUNCH_BLOCKING and the two log levels are
-    therefore informational. A variable is reported once for a job. If the number of nodes is unknown, all are.
+    therefore informational. A variable is reported once for a job. If the number of nodes is unknown, all findings are
+    informational.
     """
     rows = {row.name: row for row in leftovers()}
     reported: set[tuple[str, Severity | None]] = set()
@@ -258,7 +259,7 @@ _BETWEEN_GPUS = ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE")
 
 
 def _has_one_gpu_a_node(job: Job, launch: Launch | None) -> bool:
-    """Whether each node, or each pod, certainly has one GPU."""
+    """Return whether each node, or each pod, certainly has one GPU."""
     if launch is not None and job.setting("gpus_per_node", launch.scope):
         return certainly_one(job.value("gpus_per_node", launch.scope))
     gpus = [claim.value for claim in job.about("pod_gpus")]
@@ -266,7 +267,7 @@ def _has_one_gpu_a_node(job: Job, launch: Launch | None) -> bool:
 
 
 def _is_handled(job: Job, launch: Launch, name: str) -> bool:
-    """Whether torch ignores the old name, or waits for a collective with its own timeout."""
+    """Return whether torch ignores the old name, or waits for a collective with its own timeout."""
     elastic = launch.launcher in ("torchrun", "torch.distributed.launch")
     if elastic and name.startswith("NCCL_") and in_range(pinned(job, "torch"), "2.2", "") is not False:
         # CFG002 says so.
@@ -289,7 +290,7 @@ def exported_rendezvous_ignored(job: Job) -> Iterator[Verdict]:
     them, uses its default instead.
 
     Why it matters: torchrun and deepspeed give their ranks an address and port of their own and overwrite both
-    variables. The nodes then meet at a different address than the script says, or not at all.
+    variables. The nodes then meet at a different address from the script's, or not at all.
 
     Example: `export MASTER_PORT=6000` and `torchrun --nnodes=2 --master_addr=node0 ...`: the port is 29500.
 
@@ -337,7 +338,7 @@ def exported_rendezvous_ignored(job: Job) -> Iterator[Verdict]:
 
 
 def _option_fix(launch: Launch, option: str) -> Fix | None:
-    """A fix that adds the option after the launcher's name. Unsafe: it changes the rendezvous address."""
+    """Return a fix that adds the option after the launcher's name. Unsafe: it changes the rendezvous address."""
     span = launch.span
     name = span.snippet[span.column - 1 : span.end_column - 1]
     return make_fix(f"give {launch.launcher} {option}", replace_text(span, name, f"{name} {option}"), safe=False)
@@ -384,11 +385,11 @@ def variable_name_refused_by_shell(job: Job) -> Iterator[Verdict]:
 
 @rule("ENV027", "blank-beside-equals-sign", severity=Severity.ERROR, otherwise="the job has no launch line")
 def blank_beside_equals_sign(job: Job) -> Iterator[Verdict]:
-    """A line means to set a variable and has a blank next to the equals sign.
+    """A line that should set a variable has a blank next to the equals sign.
 
     What it checks: `NAME = value` where the script uses the variable, and `export NAME= value`.
 
-    Why it matters: The shell takes the first for a command called NAME, which it does not find, and the second for an
+    Why it matters: The shell reads the first as a command called NAME, which it does not find, and the second as an
     empty value and another name. The variable stays empty, and the launch line loses its value or its option.
 
     Example: `NPROC = 8` and `torchrun --nproc_per_node=$NPROC train.py`.
@@ -415,7 +416,7 @@ _SET_BY_LAUNCHERS = frozenset(("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_
 
 
 def _is_set_by_launchers(job: Job, claim: Claim) -> bool:
-    """Whether the script of a claim starts programs, and only with launchers that set the variables of ranks."""
+    """Return whether the script of a claim starts programs, and only with launchers that set the variables of ranks."""
     launchers = [launch.launcher for launch in job.launches if starting_file(launch) == claim.span.path]
     return bool(launchers) and all(name in AGENT_LAUNCHERS or name == "deepspeed" for name in launchers)
 
@@ -431,8 +432,8 @@ def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
     """A script sets a variable for a program, which does not see it.
 
     What it checks: Variables that launchers and communication libraries read (NPROC_PER_NODE, MASTER_ADDR, NCCL_*,
-    CUDA_VISIBLE_DEVICES ...) are exported or stand before the command. They are neither assigned on their own line
-    and used nowhere else, nor written among the arguments. What the words of a launch in `bash -c '...'` need is
+    CUDA_VISIBLE_DEVICES ...) are exported or precede the command. They are neither assigned on their own line
+    and used nowhere else, nor written among the arguments. Variables that a launch in `bash -c '...'` needs are
     exported.
 
     Why it matters: The shell keeps the value to itself. The program runs with its default: one process, all GPUs,
@@ -442,12 +443,12 @@ def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
 
     Fix: Write `export NPROC_PER_NODE=8`, or put the assignment before the command on the same line.
 
-    Known limits: A variable that the environment of the script has already stays exported when it is assigned. A script
+    Known limits: Assigning a variable that the script's environment already has keeps it exported. A script
     that names the variable a second time may pass it on, and is not judged. Ranks and their number are not judged where
-    only launchers that set them start programs. What `srun --export=NAME,...` without ALL keeps from the tasks is
-    judged where a script reads it as `os.environ["NAME"]`, outside of branches.
+    only launchers that set them start programs. Variables that `srun --export=NAME,...` without ALL withholds are
+    judged if a script reads them as `os.environ["NAME"]` outside of branches.
     """
-    yield from _withheld(job)
+    yield from _withheld_verdicts(job)
     for claim in distinct((*job.about("unexported_variable"), *job.about("variable_as_argument"))):
         (name,) = texts(claim.value) or ("",)
         if name in _SET_BY_LAUNCHERS and _is_set_by_launchers(job, claim):
@@ -457,7 +458,7 @@ def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
             yield undecided(claim.span.path, (claim,)) or failed(
                 claim.span.path,
                 f"{quoted(claim)} is expanded by an inner shell, which does not get {name}: {placed(claim.because[0])}"
-                " is not handed on to it.",
+                " is not passed on to that shell.",
                 at=claim,
                 also=((claim.because[0], "set here"),),
                 remedy=f"Export {name}, or let the outer script expand it: no backslash, and double quotes.",
@@ -468,7 +469,7 @@ def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
             claim.span.path,
             f"{quoted(claim)} "
             + (
-                "is among the arguments, so the program gets it as text"
+                "is among the arguments, so the program gets it as an argument"
                 if as_argument
                 else "is neither exported nor used in the script"
             )
@@ -480,8 +481,8 @@ def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
         )
 
 
-def _withheld(job: Job) -> Iterator[Verdict]:
-    """The verdicts on variables that a list of srun leaves out, and that the program reads."""
+def _withheld_verdicts(job: Job) -> Iterator[Verdict]:
+    """Yield the verdicts on variables that srun's list leaves out and the program reads."""
     for launch in job.launches:
         needed = {name: claim for claim in job.about("needed_variable", launch.scope) for name in texts(claim.value)}
         for claim in distinct(job.about("withheld_variable", launch.scope)):
@@ -531,8 +532,7 @@ def exported_value_replaced(job: Job) -> Iterator[Verdict]:
             f"{quoted(claim)} has no effect: line {later.span.line} replaces it with {quoted(later)}.",
             at=claim,
             also=((later, "the value that counts"),),
-            remedy="Remove the one that is not meant"
-            + (", or write both in one list." if name.endswith("_IFNAME") else "."),
+            remedy="Remove the unintended one" + (", or write both in one list." if name.endswith("_IFNAME") else "."),
         )
 
 
@@ -543,13 +543,13 @@ def exported_value_replaced(job: Job) -> Iterator[Verdict]:
     otherwise="no command for another machine uses a variable of the script",
 )
 def variable_left_on_this_machine(job: Job) -> Iterator[Verdict]:
-    """A command for another machine uses a variable that only the script here has.
+    """A command for another machine uses a variable that exists only in this script.
 
     What it checks: A launch line in single quotes behind ssh, pdsh or clush uses no variable that the script assigns:
     the shell on the other machine expands it.
 
-    Why it matters: The other machine has no such variable and puts nothing in its place: every node gets the same rank,
-    or none, and no address. The launcher stops or waits.
+    Why it matters: The other machine has no such variable and expands it to nothing: every node gets the same rank, or
+    none, and no address. The launcher stops or waits.
 
     Example: `for h in $HOSTS; do ssh $h 'torchrun --node_rank=$rank ...' & done`.
 

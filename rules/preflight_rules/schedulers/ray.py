@@ -26,7 +26,7 @@ CLIENT_PORT = 10001
 
 
 def starts_of(job: Job, role: str = "") -> Iterator[tuple[Launch, str]]:
-    """The `ray` commands, each with its subcommand; empty if unknown."""
+    """Yield the `ray` commands, each with its subcommand; empty if unknown."""
     for launch in job.launches:
         if launch.launcher != "ray":
             continue
@@ -176,7 +176,7 @@ def ray_head_on_every_node(job: Job) -> Iterator[Verdict]:
                 f" ({placed(nodes[0])}): each starts a separate cluster.",
                 at=launch,
                 also=((nodes[0], "nodes"),),
-                remedy='Start it on one: `srun --nodes=1 --ntasks=1 -w "$head_node" ray start --head --block &`.',
+                remedy='Start it on one node: `srun --nodes=1 --ntasks=1 -w "$head_node" ray start --head --block &`.',
             )
         else:
             yield passed(launch.id)
@@ -281,7 +281,7 @@ def ray_job_sent_to_wrong_address(job: Job) -> Iterator[Verdict]:
 
     Fix: `--address http://head:8265`.
 
-    Known limits: A dashboard that was moved to one of those ports is not known; a port is therefore only a warning.
+    Known limits: The dashboard may have been moved to one of those ports, so a port is only a warning.
     """
     for launch, _ in starts_of(job, "submit"):
         given = job.setting("ray_submit_address", launch.scope) or job.setting("env.RAY_ADDRESS", launch.scope)
@@ -325,16 +325,16 @@ def placement_group_waited_for_without_end(job: Job) -> Iterator[Verdict]:
 
     What it checks: `ray.get(pg.ready())` of a placement group with known bundles has a timeout.
 
-    Why it matters: A bundle is never split over nodes. If no node of the cluster has all it requests, the group stays
-    pending; only Ray's log reports it, and the job waits forever with whatever it already holds.
+    Why it matters: A bundle is never split over nodes. If no node of the cluster has all requested resources, the group
+    stays pending; only Ray's log reports it, and the job waits forever while it holds its resources.
 
     Example: `pg = placement_group([{"CPU": 2}], strategy="SPREAD")`, `ray.get(pg.ready())`, on nodes of one CPU.
 
     Fix: `ray.get(pg.ready(), timeout=600)`, or `pg.wait(timeout_seconds=600)`, and stop with a message; compare the
     largest bundle with the nodes.
 
-    Known limits: How large the nodes are is not known from the script; on an autoscaling cluster the wait may be
-    intended. Bundles of at most one GPU and one CPU fit on any node with a GPU and are not reported.
+    Known limits: The script does not show the size of the nodes; on an autoscaling cluster the wait may be intended.
+    Bundles of at most one GPU and one CPU fit on any node with a GPU and are not reported.
     """
     for subject, waits in stated(job, "ray_wait_unbounded"):
         bundle = next((claim for claim in waits.because if claim.quantity == "ray_bundle"), None)
@@ -346,7 +346,7 @@ def placement_group_waited_for_without_end(job: Job) -> Iterator[Verdict]:
             continue
         yield failed(
             subject,
-            f"{quoted(waits)} waits forever if no node of the cluster has {next(iter(texts(bundle.value)), 'that')}"
+            f"{quoted(waits)} waits forever if no node of the cluster has {next(iter(texts(bundle.value)), 'room')}"
             f" for the bundle {quoted(bundle)} (line {bundle.span.line}), without an error.",
             at=waits,
             also=((bundle, "never split over nodes"),),
@@ -355,7 +355,7 @@ def placement_group_waited_for_without_end(job: Job) -> Iterator[Verdict]:
 
 
 def _fits_anywhere(bundle: str) -> bool:
-    """Whether a bundle such as `GPU 1, CPU 1` requests no more than the smallest node with a GPU has."""
+    """Return whether a bundle such as `GPU 1, CPU 1` requests no more than the smallest node with a GPU has."""
     parts = [part.split() for part in bundle.split(", ")]
     return "GPU" in bundle and all(
         len(part) == 2 and part[0] in ("GPU", "CPU") and part[1] in ("0", "1", "1.0") for part in parts
@@ -420,8 +420,8 @@ def scaling_config_refused(job: Job) -> Iterator[Verdict]:
 
     Fix: The finding names the change for its condition.
 
-    Known limits: Arguments that are known only at run time are not judged. What only Ray 2.51 and newer rejects is a
-    warning unless the job's files pin a release.
+    Known limits: Arguments that are known only at run time are not judged. Arguments that only Ray 2.51 and newer
+    rejects are a warning unless the job's files pin a release.
     """
     calls = distinct(job.about("ray_scaling"))
     version = pinned(job, "ray")
@@ -449,7 +449,7 @@ def _judged(subject: str, call: Claim, version: str) -> Iterator[Verdict]:
         if applies is False or not blamed:
             continue
         try:
-            if not holds(row["when"], lambda key: _value(keys, key)):
+            if not holds(row["when"], lambda key: _argument_value(keys, key)):
                 continue
         except UnknownValue as error:
             yield unknown(subject, f"{error} is unknown, and {row['why']}", at=blamed[0])
@@ -466,12 +466,12 @@ def _judged(subject: str, call: Claim, version: str) -> Iterator[Verdict]:
         )
 
 
-def _value(keys: dict[str, Claim], key: str) -> Any:
-    """The value of an argument, of a resource, or of a bound of the workers; None if it is not given."""
+def _argument_value(keys: dict[str, Claim], key: str) -> Any:
+    """Return the value of an argument, a resource, or a bound of the workers; None if it is not given."""
     if key.startswith(GIVEN):
         return key.removeprefix(GIVEN) in keys
     if key in ("workers.least", "workers.most"):
-        return _bound(keys, 0 if key.endswith("least") else 1)
+        return _worker_bound(keys, 0 if key.endswith("least") else 1)
     claim = keys.get(key)
     if claim is None:
         return None
@@ -481,10 +481,10 @@ def _value(keys: dict[str, Claim], key: str) -> Any:
     return Section() if found == SECTION else found
 
 
-def _bound(keys: dict[str, Claim], which: int) -> int | None:
+def _worker_bound(keys: dict[str, Claim], which: int) -> int | None:
     if "num_workers" not in keys:
         return 1
-    value = _value(keys, "num_workers")
+    value = _argument_value(keys, "num_workers")
     if isinstance(value, int):
         return value
     if isinstance(value, tuple) and len(value) == 2 and all(isinstance(item, int) for item in value):
@@ -492,17 +492,17 @@ def _bound(keys: dict[str, Claim], which: int) -> int | None:
     return None
 
 
-#: Stands behind an argument whose value a settings file has.
-_IN_SETTINGS = ".in_settings"
+#: Suffix of an argument whose value comes from a settings file.
+_SETTINGS_SUFFIX = ".in_settings"
 
 
 class _Offer(NamedTuple):
-    """What the nodes of a cluster have together: an amount of a resource, and a claim for each kind of node."""
+    """The nodes' total amount of a resource, with one claim per kind of node."""
 
     amount: float
     because: tuple[Claim, ...]
     certain: bool
-    #: What the largest node has alone, where that is known.
+    #: The amount on the largest node, if known.
     largest: float | None = None
 
 
@@ -513,35 +513,39 @@ class _Offer(NamedTuple):
     otherwise="no ScalingConfig is used on a cluster of Ray that the files describe",
 )
 def workers_larger_than_cluster(job: Job) -> Iterator[Verdict]:
-    """The workers of a Ray trainer ask for more GPUs or CPUs than the cluster in the files has.
+    """The workers of a Ray trainer request more GPUs or CPUs than the cluster in the files has.
 
-    What it checks: The workers of a ScalingConfig, times what each of them uses (one GPU with `use_gpu`, otherwise one
-    CPU, or what `resources_per_worker` says), are at most what all pods of the RayCluster or RayJob have, what the node
-    types of the file for `ray up` give, or what the lines of `ray start` announce. For STRICT_PACK one node has it all.
+    What it checks: The total request of a ScalingConfig is at most the resources of all pods of the RayCluster or
+    RayJob, of the node types in the file for `ray up`, or of the `ray start` lines. Each worker uses one GPU with
+    `use_gpu`, otherwise one CPU, or its `resources_per_worker`. For STRICT_PACK one node has all of it.
 
-    Why it matters: The placement group of the workers stays pending. The trainer waits forever, and only Ray's log says
-    that the resources cannot be had.
+    Why it matters: The placement group of the workers stays pending. The trainer waits forever, and only Ray's log
+    reports the missing resources.
 
     Example: `ScalingConfig(num_workers=8, use_gpu=True)` and two worker pods with two GPUs each.
 
     Fix: Fewer workers, or a larger cluster.
 
     Known limits: An object that autoscales is not judged. With `ray start` the finding is a warning, because other
-    machines may join the cluster by hand; so it is with a number from a settings file next to the script.
+    machines may join the cluster by hand. A number from a settings file next to the script also gives a warning.
     """
     calls = distinct(job.about("ray_scaling"))
     for resource, quantity in (("GPU", "pod_gpus"), ("CPU", "pod_cpus")) if len(calls) == 1 else ():
         keys = {claim.quantity.removeprefix(_PREFIX): claim for claim in calls[0].because}
-        found = {key.removesuffix(_IN_SETTINGS): claim for key, claim in keys.items() if key.endswith(_IN_SETTINGS)}
+        found = {
+            key.removesuffix(_SETTINGS_SUFFIX): claim for key, claim in keys.items() if key.endswith(_SETTINGS_SUFFIX)
+        }
         keys |= found
         offer = (
-            _of_pods(job, quantity) or _of_node_types(job, resource) or _of_lines(job, f"ray_num_{resource.lower()}s")
+            _pods_offer(job, quantity)
+            or _node_types_offer(job, resource)
+            or _start_lines_offer(job, f"ray_num_{resource.lower()}s")
         )
         if "num_workers" not in keys or offer is None:
             continue
         try:
-            workers, each = _bound(keys, 0), _asked(keys, resource)
-            on_one = offer.largest is not None and _value(keys, "placement_strategy") == "STRICT_PACK"
+            workers, each = _worker_bound(keys, 0), _requested_amount(keys, resource)
+            on_one = offer.largest is not None and _argument_value(keys, "placement_strategy") == "STRICT_PACK"
         except UnknownValue as error:
             yield unknown(job.name, f"{error} is unknown", at=calls[0])
             continue
@@ -556,7 +560,7 @@ def workers_larger_than_cluster(job: Job) -> Iterator[Verdict]:
         where = "its largest node" if on_one else "the cluster"
         yield failed(
             job.name,
-            f"{quoted(keys['num_workers'])} asks for {wanted}, but {where} has {amount:g}"
+            f"{quoted(keys['num_workers'])} requests {wanted}, but {where} has {amount:g}"
             f" ({placed(first)}{' and more' if rest else ''}): Ray waits for the others forever.",
             at=keys["num_workers"],
             also=(
@@ -568,20 +572,20 @@ def workers_larger_than_cluster(job: Job) -> Iterator[Verdict]:
         )
 
 
-def _asked(keys: dict[str, Claim], resource: str) -> float:
-    """How much of a resource one worker uses. Raises UnknownValue."""
-    given = _value(keys, f"resources_per_worker.{resource}")
+def _requested_amount(keys: dict[str, Claim], resource: str) -> float:
+    """Return the amount of a resource that one worker uses. Raises UnknownValue."""
+    given = _argument_value(keys, f"resources_per_worker.{resource}")
     if isinstance(given, (int, float)):
         return float(given)
-    uses_gpu = _value(keys, "use_gpu")
+    uses_gpu = _argument_value(keys, "use_gpu")
     if resource == "GPU":
         return 1.0 if uses_gpu is True else 0.0
     # Without resources of its own a worker has one CPU, or a GPU.
     return 0.0 if uses_gpu is True or "resources_per_worker" in keys else 1.0
 
 
-def _of_pods(job: Job, quantity: str) -> _Offer | None:
-    """What the pods of the only Ray object have together; None where that is not known."""
+def _pods_offer(job: Job, quantity: str) -> _Offer | None:
+    """Return the total offered by the pods of the only Ray object; None if unknown."""
     found = [workload for workload in workloads(job) if workload.kind in ("RayCluster", "RayJob")]
     if len(found) != 1 or any(claim.value != Known(False) for claim in found[0].in_force("ray_autoscales")):
         return None
@@ -599,14 +603,14 @@ def _of_pods(job: Job, quantity: str) -> _Offer | None:
     return _Offer(total, tuple(because), certain=True, largest=largest) if because else None
 
 
-#: Machine types of AWS that have accelerators, of which Ray counts the GPUs itself where the file does not.
-_WITH_GPUS = re.compile(r"(?:p|g|gr|dl|trn|inf|vt)\d")
+#: AWS machine types with accelerators. Ray counts their GPUs itself if the file does not.
+_GPU_MACHINE_TYPES = re.compile(r"(?:p|g|gr|dl|trn|inf|vt)\d")
 #: Clusters with more nodes of a type are not counted.
 _MAX_NODES = 10_000
 
 
-def _of_node_types(job: Job, resource: str) -> _Offer | None:
-    """What the node types of a file for `ray up` give at most; None where that is not known."""
+def _node_types_offer(job: Job, resource: str) -> _Offer | None:
+    """Return the maximum offered by the node types of a file for `ray up`; None if unknown."""
     settings = dict(job.settings("ray_up"))
     prefix = "available_node_types."
     names = {key.removeprefix(prefix).partition(".")[0] for key in settings if key.startswith(prefix)}
@@ -622,7 +626,7 @@ def _of_node_types(job: Job, resource: str) -> _Offer | None:
             settings.get(f"{prefix}{name}.{key}") for key in ("node_config.InstanceType", f"resources.{resource}")
         )
         machines = texts(machine.value) if machine is not None else ()
-        counted_by_ray = resource != "GPU" or not machines or any(map(_WITH_GPUS.match, machines))
+        counted_by_ray = resource != "GPU" or not machines or any(map(_GPU_MACHINE_TYPES.match, machines))
         is_head = any(texts(claim.value) == (name,) for key, claim in settings.items() if key == "head_node_type")
         each = number(f"resources.{resource}", None if counted_by_ray else 0)
         count = number("max_workers", 0 if is_head else None)
@@ -637,8 +641,8 @@ def _of_node_types(job: Job, resource: str) -> _Offer | None:
     return _Offer(sum(taken), tuple(because), certain=True, largest=max(taken, default=0.0)) if because else None
 
 
-def _of_lines(job: Job, quantity: str = "ray_num_gpus") -> _Offer | None:
-    """What the lines of `ray start` announce; None where a line may start several nodes, or announces nothing."""
+def _start_lines_offer(job: Job, quantity: str = "ray_num_gpus") -> _Offer | None:
+    """Return the total offered by the `ray start` lines; None if one may start several nodes or announces nothing."""
     lines = [launch for launch in job.launches if job.setting("ray_role", launch.scope) and launch.launcher == "ray"]
     roles = {line.id: texts(job_value(job.setting("ray_role", line.scope))) for line in lines}
     nodes = [line for line in lines if roles[line.id] != ("submit",)]
@@ -660,14 +664,13 @@ def _of_lines(job: Job, quantity: str = "ray_num_gpus") -> _Offer | None:
     otherwise="no actors are made on a cluster of Ray whose size the files give",
 )
 def actors_larger_than_cluster(job: Job) -> Iterator[Verdict]:
-    """The actors that a script of Ray keeps hold more CPUs or GPUs than the cluster has.
+    """The actors of a Ray script hold more CPUs or GPUs than the cluster has.
 
-    What it checks: What actors with `num_cpus` or `num_gpus` hold together, each for as long as the script keeps it, is
-    at most what `ray.init(num_cpus=...)` or `ray start --head --num-cpus` gives, or what the pods of the RayCluster
-    have.
+    What it checks: The `num_cpus` and `num_gpus` of all actors that the script keeps are together at most the resources
+    of `ray.init(num_cpus=...)`, of `ray start --head --num-cpus`, or of the RayCluster's pods.
 
     Why it matters: An actor that does not fit stays pending. Its first method never returns, and `ray.get` waits
-    forever; only Ray's log says that the resources cannot be had.
+    forever; only Ray's log reports the missing resources.
 
     Example: `ray start --head --num-cpus=4`, one actor and four workers with `num_cpus=1` each.
 
@@ -678,10 +681,14 @@ def actors_larger_than_cluster(job: Job) -> Iterator[Verdict]:
     """
     for resource in ("cpus", "gpus"):
         held = distinct(job.about(f"ray_held_{resource}"))
-        offer = _of_script(job, resource) or _of_pods(job, f"pod_{resource}") or _of_lines(job, f"ray_num_{resource}")
+        offer = (
+            _script_offer(job, resource)
+            or _pods_offer(job, f"pod_{resource}")
+            or _start_lines_offer(job, f"ray_num_{resource}")
+        )
         if not held or offer is None or len({claim.span.path for claim in held}) != 1:
             continue
-        amounts = {claim: _held(job, claim) for claim in held}
+        amounts = {claim: _held_amount(job, claim) for claim in held}
         known = {claim: amount for claim, amount in amounts.items() if amount is not None}
         wanted = sum(known.values())
         verdict = undecided(job.name, [claim for claim in held if claim not in known])
@@ -692,10 +699,10 @@ def actors_larger_than_cluster(job: Job) -> Iterator[Verdict]:
                 job.name,
                 f"{quoted(largest)}{' and the other actors' if len(held) > 1 else ''} hold {wanted:g}"
                 f" {resource[:-1].upper()}s at once, but the cluster has {offer.amount:g} ({placed(offer.because[0])}):"
-                " an actor stays pending, and what waits for it waits forever.",
+                " an actor stays pending, and its callers wait forever.",
                 at=largest,
                 also=(
-                    *((claim, "holds some too") for claim in held if claim is not largest),
+                    *((claim, "holds some, too") for claim in held if claim is not largest),
                     *((claim, "a part of the cluster") for claim in offer.because),
                 ),
                 remedy="Make fewer actors, give each a smaller share, or start a larger cluster.",
@@ -708,8 +715,8 @@ def actors_larger_than_cluster(job: Job) -> Iterator[Verdict]:
 _OPTION = re.compile(r"the value of `(--[\w-]+)`")
 
 
-def _held(job: Job, claim: Claim) -> float | None:
-    """What the actors of a call hold, with the option of the line that starts the script; None if it is not known."""
+def _held_amount(job: Job, claim: Claim) -> float | None:
+    """Return the amount that the actors of a call hold, with the option of the starting line; None if unknown."""
     if claim.condition:
         return None
     if numbers(claim.value):
@@ -724,14 +731,14 @@ def _held(job: Job, claim: Claim) -> float | None:
     return float(given[0]) * min(each) if len(given) == 1 and each else None
 
 
-def _of_script(job: Job, resource: str) -> _Offer | None:
-    """What a script gives the cluster that it starts itself."""
+def _script_offer(job: Job, resource: str) -> _Offer | None:
+    """Return the amount that a script gives the cluster that it starts itself."""
     own = distinct(job.about(f"ray_own_{resource}"))
     amount = known_number(own[0].value) if len(own) == 1 and not own[0].condition else None
     return _Offer(amount, tuple(own), certain=True) if amount is not None else None
 
 
-#: An image of the Ray project: the release, and the release of Python, which is the oldest one if it is left out.
+#: An image of the Ray project: the release of Ray, and that of Python (the oldest if left out).
 _IMAGE = re.compile(r"(?:\S+/)?rayproject/ray(?:-\w+)*:(?P<ray>\d+\.\d+\.\d+)(?:[.-]\S*?)?(?:-?py(?P<python>3\d+)\S*)?")
 
 
@@ -745,7 +752,7 @@ def ray_releases_differ_in_cluster(job: Job) -> Iterator[Verdict]:
     """The head and the workers of a Ray cluster have different releases of Ray or Python.
 
     What it checks: The images `rayproject/ray:RELEASE-pyVERSION` of the pods of one RayCluster or RayJob have the same
-    release of Ray, and the same of Python where both tags name it.
+    release of Ray, and the same release of Python if both tags name it.
 
     Why it matters: A worker of another release stops with "Version mismatch" when it joins, and its pod is started
     again and again.
@@ -770,7 +777,7 @@ def ray_releases_differ_in_cluster(job: Job) -> Iterator[Verdict]:
         if len(known) < 2:
             continue
         first, head = known[0]
-        other = next(((claim, match) for claim, match in known[1:] if _differ(head, match)), None)
+        other = next(((claim, match) for claim, match in known[1:] if _releases_differ(head, match)), None)
         if other is None:
             yield passed(workload.id)
             continue
@@ -784,6 +791,6 @@ def ray_releases_differ_in_cluster(job: Job) -> Iterator[Verdict]:
         )
 
 
-def _differ(one: re.Match[str], other: re.Match[str]) -> bool:
+def _releases_differ(one: re.Match[str], other: re.Match[str]) -> bool:
     pythons = {match["python"] for match in (one, other)} - {None}
     return one["ray"] != other["ray"] or len(pythons) > 1

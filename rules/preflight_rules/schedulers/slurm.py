@@ -34,7 +34,7 @@ _HOURS = ("24", "36", "48", "72", "96", "168")
 
 
 def header_claims(job: Job, quantity: str) -> tuple[Claim, ...]:
-    """The claims of the header's directives about a quantity."""
+    """Return the claims of the header's directives about a quantity."""
     return tuple(c for c in job.about(quantity) if c.source == "slurm" and not c.because)
 
 
@@ -49,9 +49,9 @@ def directive_not_read(job: Job) -> Iterator[Verdict]:
     """A line looks like an sbatch directive, but sbatch does not read it.
 
     What it checks: `#SBATCH` after the first command of the script, `#SBATCH--nodes` without a space, `#sbatch` in
-    lower case. It is an error after the first command where the option asks for nodes, tasks, GPUs, memory, time, a
-    partition, an account and the like, and a warning otherwise. `# SBATCH` with a space may be disabled on purpose: it
-    is information, and a warning where it gives the nodes that a launch counts on and nothing else does.
+    lower case. After the first command, an option that requests nodes, tasks, GPUs, memory, time, a partition, an
+    account and the like is an error, any other a warning. `# SBATCH` with a space may be disabled on purpose: it is
+    information, and a warning if it is the only line with the number of nodes that a launch needs.
 
     Why it matters: sbatch stops reading at the first command and ignores the rest without a message. The job runs with
     the defaults of the cluster: one node, no GPU, an hour.
@@ -73,7 +73,7 @@ def directive_not_read(job: Job) -> Iterator[Verdict]:
         )
 
 
-#: Options whose loss leaves a job with other nodes, GPUs, memory, time, queue or account than it asked for.
+#: Options without which a job gets other nodes, GPUs, memory, time, queue or account than requested.
 _DECISIVE = re.compile(
     r"#SBATCH[ \t]+(?:--(?:nodes|ntasks(?:-per-(?:node|gpu))?|gres|gpus(?:-per-\w+)?|cpus-per-\w+|mem(?:-per-\w+)?|time"
     r"|account|partition|qos|constraint|nodelist|exclude|exclusive|reservation|array|dependency|licenses)(?![\w-])"
@@ -82,7 +82,7 @@ _DECISIVE = re.compile(
 
 
 def _severity(job: Job, claim: Claim) -> Severity:
-    """An error where a decisive option is lost for certain; a line with a space may be switched off on purpose."""
+    """Return an error if a decisive option is certainly lost. A line with a space may be disabled on purpose."""
     if claim.spelling[1:2].isspace():
         return Severity.WARNING if _sets_needed_nodes(job, claim) else Severity.INFO
     is_repeated = any(read.spelling.strip() == claim.spelling.strip() for read in job.about("batch_directive"))
@@ -90,7 +90,7 @@ def _severity(job: Job, claim: Claim) -> Severity:
 
 
 def _sets_needed_nodes(job: Job, claim: Claim) -> bool:
-    """Whether the line that Slurm ignores states the number of nodes that a launch needs, and no directive does."""
+    """Return whether only the ignored line states the number of nodes that a launch needs."""
     found = re.search(r"SBATCH[ \t]+(?:--nodes[= ]|-N[ \t]*)(\d{1,6})[ \t]*$", claim.spelling)
     if found is None or int(found[1]) < 2 or header_claims(job, "nodes"):
         return False
@@ -124,7 +124,8 @@ def tasks_contradict_tasks_per_node(job: Job) -> Iterator[Verdict]:
         idle = per_node[0] in numbers(job_value(job.setting("gpus_per_node")))
         verdict = failed(
             job.name,
-            f"{quoted(tasks[0])}, but {quoted(nodes[0])} x {quoted(each[0])} = {product}: sbatch ignores one of them.",
+            f"{quoted(tasks[0])}, but {quoted(nodes[0])} x {quoted(each[0])} = {product}: sbatch ignores one of the "
+            f"options.",
             at=tasks[0],
             also=((each[0], "tasks of a node"), (nodes[0], "nodes")),
             remedy=f"Remove --ntasks, or write --ntasks={product}.",
@@ -187,8 +188,8 @@ def time_limit_not_what_it_seems(job: Job) -> Iterator[Verdict]:
 _MEMORY_OPTIONS = ("mem", "mem-per-cpu", "mem-per-gpu")
 
 
-def _option_of(claim: Claim) -> str:
-    """The name of a directive's option, also where its value is filled in later."""
+def _option_name(claim: Claim) -> str:
+    """Return the name of a directive's option, also if its value is filled in later."""
     return claim.spelling.removeprefix("--").replace("=", " ").split(" ")[0]
 
 
@@ -210,14 +211,14 @@ def memory_options_exclude_each_other(job: Job) -> Iterator[Verdict]:
 
     Fix: Keep one of them.
 
-    Known limits: What is given on the command line of sbatch is not seen.
+    Known limits: Options on the command line of sbatch are not seen.
     """
     by_file: dict[str, list[Claim]] = {}
     for claim in job.about("batch_directive"):
-        if claim.scope == Scope() and _option_of(claim) in _MEMORY_OPTIONS:
+        if claim.scope == Scope() and _option_name(claim) in _MEMORY_OPTIONS:
             by_file.setdefault(claim.span.path, []).append(claim)
     for claims in by_file.values():
-        kinds = {_option_of(claim): claim for claim in claims}
+        kinds = {_option_name(claim): claim for claim in claims}
         if len(kinds) < 2:
             yield passed(job.name)
             continue
@@ -333,7 +334,7 @@ def granted_nodes_beyond_all_steps(job: Job) -> Iterator[Verdict]:
     )
 
 
-#: Names that are less alike are taken for options of a plugin of the site.
+#: Names that are less similar count as options of a site plugin.
 _SIMILARITY = 0.8
 #: Digits of a number of GPUs.
 _MAX_NUMBER_LENGTH = 6
@@ -355,7 +356,7 @@ class Option(NamedTuple):
 
 @functools.cache
 def options() -> dict[str, Option]:
-    """All options by name."""
+    """Return all options by name."""
     rows = table("sbatch")["option"]
     return {
         name: Option(
@@ -372,7 +373,7 @@ def options() -> dict[str, Option]:
 
 
 @functools.cache
-def _meant() -> dict[str, str]:
+def _common_mistakes() -> dict[str, str]:
     return {name: row["option"] for row in table("sbatch")["meant"] for name in row["names"]}
 
 
@@ -389,7 +390,7 @@ def directive_refused(job: Job) -> Iterator[Verdict]:
 
     Fix: Use the option or the form that the finding names.
 
-    Known limits: Plugins of a site add options. A name that resembles none of sbatch's own is only information. A
+    Known limits: Plugins of a site add options. A name unlike all of sbatch's own is only information. A
     placeholder in place of a number (`your_nodes`) is a warning.
     """
     claims = distinct(job.about("batch_directive"))
@@ -397,13 +398,13 @@ def directive_refused(job: Job) -> Iterator[Verdict]:
         yield not_applicable(job.name, "no Slurm batch script")
         return
     fine = True
-    given = {option.name for claim in claims if (option := _option(_parts(claim)[0])[0]) is not None}
+    given = {option.name for claim in claims if (option := _option(_split_option(claim)[0])[0]) is not None}
     for claim in claims:
         verdict = _judged(job.name, claim, given)
         if verdict is not None:
             fine = False
             yield verdict
-    for verdict in _together(job, claims):
+    for verdict in _combination_verdicts(job, claims):
         fine = False
         yield verdict
     if fine:
@@ -413,7 +414,7 @@ def directive_refused(job: Job) -> Iterator[Verdict]:
 def _judged(subject: str, claim: Claim, given: Set[str]) -> Verdict | None:
     if isinstance(claim.value, Unresolved):
         return unknown(subject, f"{quoted(claim)} depends on {claim.value.why}", at=claim)
-    name, value = _parts(claim)
+    name, value = _split_option(claim)
     if not name:
         return failed(
             subject,
@@ -431,7 +432,7 @@ def _judged(subject: str, claim: Claim, given: Set[str]) -> Verdict | None:
             remedy=f"Write `--{meant}`." if meant else "Remove it, unless a plugin of your site adds this option.",
             severity=None if sure else Severity.INFO,
         )
-    problem = _problem(option, value)
+    problem = _option_problem(option, value)
     if not problem or not given.isdisjoint(option.ignored_beside):
         return None
     # A single letter is a slip rather than a placeholder.
@@ -449,7 +450,7 @@ def _takes_number(option: Option) -> bool:
     return bool(option.form) and re.fullmatch(option.form, "1") is not None
 
 
-def _parts(claim: Claim) -> tuple[str, str | None]:
+def _split_option(claim: Claim) -> tuple[str, str | None]:
     stated = next(iter(claim.alternatives), ())
     if not isinstance(stated, tuple) or len(stated) != 2:
         return "", None
@@ -457,9 +458,7 @@ def _parts(claim: Claim) -> tuple[str, str | None]:
 
 
 def _option(name: str) -> tuple[Option | None, str, str]:
-    """The option with this name or unambiguous prefix; otherwise the option that is probably meant, and sbatch's
-    message.
-    """
+    """Return the option with this name or unambiguous prefix, else the probable option and sbatch's message."""
     known = options()
     if name in known:
         return known[name], "", ""
@@ -473,16 +472,16 @@ def _option(name: str) -> tuple[Option | None, str, str]:
     near = (
         [plain]
         if plain in known
-        else [_meant()[name]]
-        if name in _meant()
+        else [_common_mistakes()[name]]
+        if name in _common_mistakes()
         else similar_names(name, known, cutoff=_SIMILARITY)
     )
     return None, near[0] if near else "", f"has no option `--{name}`"
 
 
-def _problem(option: Option, value: str | None) -> str:
+def _option_problem(option: Option, value: str | None) -> str:
     if option.value == "none":
-        return "takes no value" if value is not None else ""
+        return "does not accept a value" if value is not None else ""
     if value is None:
         return "needs a value" if option.value == "required" else ""
     if option.form and re.fullmatch(option.form, value) is None and not (option.value == "optional" and value == ""):
@@ -494,10 +493,10 @@ def _problem(option: Option, value: str | None) -> str:
     return ""
 
 
-def _together(job: Job, claims: tuple[Claim, ...]) -> Iterator[Verdict]:
+def _combination_verdicts(job: Job, claims: tuple[Claim, ...]) -> Iterator[Verdict]:
     by_name: dict[str, Claim] = {}
     for claim in claims:
-        name, _ = _parts(claim)
+        name, _ = _split_option(claim)
         option = _option(name)[0] if name else None
         if option is not None:
             by_name[option.name] = claim
@@ -511,10 +510,10 @@ def _together(job: Job, claims: tuple[Claim, ...]) -> Iterator[Verdict]:
                 also=((found[0], "the other"),),
                 remedy="Keep one of the two.",
             )
-    yield from _gpus(job, by_name)
+    yield from _gpu_verdicts(job, by_name)
     least, limit = by_name.get("time-min"), by_name.get("time")
     if least is not None and limit is not None:
-        short, long = (parse_seconds(_parts(claim)[1] or "") for claim in (least, limit))
+        short, long = (parse_seconds(_split_option(claim)[1] or "") for claim in (least, limit))
         if short is not None and long and short > long:
             yield failed(
                 job.name,
@@ -525,11 +524,11 @@ def _together(job: Job, claims: tuple[Claim, ...]) -> Iterator[Verdict]:
             )
 
 
-def _gpus(job: Job, by_name: dict[str, Claim]) -> Iterator[Verdict]:
-    """GPUs of the job, of a node and of a task, beside its nodes and tasks."""
+def _gpu_verdicts(job: Job, by_name: dict[str, Claim]) -> Iterator[Verdict]:
+    """Yield the verdicts on GPUs per job, per node and per task, compared with nodes and tasks."""
     node = by_name.get("gpus-per-node") or by_name.get("gres")
     task, tasks, every = by_name.get("gpus-per-task"), by_name.get("ntasks-per-node"), by_name.get("gpus")
-    counted = [(claim, found) for claim in (node, task, every) if claim is not None and (found := _count(claim))]
+    counted = [(claim, found) for claim in (node, task, every) if claim is not None and (found := _gpu_count(claim))]
     typed = {is_typed for _, (_, is_typed) in counted}
     if len(counted) > 1 and len(typed) > 1:
         first, last = counted[0][0], counted[-1][0]
@@ -544,7 +543,7 @@ def _gpus(job: Job, by_name: dict[str, Claim]) -> Iterator[Verdict]:
         return
     counts = {claim.span: number for claim, (number, _) in counted}
     if node is not None and task is not None and tasks is not None and counts.keys() >= {node.span, task.span}:
-        each = _parts(tasks)[1] or ""
+        each = _split_option(tasks)[1] or ""
         wanted = int(each) * counts[task.span] if each.isdecimal() else 0
         if wanted and wanted != counts[node.span]:
             yield failed(
@@ -556,7 +555,7 @@ def _gpus(job: Job, by_name: dict[str, Claim]) -> Iterator[Verdict]:
                 remedy=f"Leave one of them out, or set --gpus-per-node={wanted}.",
             )
     nodes = by_name.get("nodes")
-    least = re.match(r"\d{1,6}(?=-|$)", _parts(nodes)[1] or "") if nodes is not None else None
+    least = re.match(r"\d{1,6}(?=-|$)", _split_option(nodes)[1] or "") if nodes is not None else None
     if every is None or nodes is None or least is None or counts.get(every.span, int(least[0])) >= int(least[0]):
         return
     yield failed(
@@ -568,9 +567,9 @@ def _gpus(job: Job, by_name: dict[str, Claim]) -> Iterator[Verdict]:
     )
 
 
-def _count(claim: Claim) -> tuple[int, bool] | None:
-    """The GPUs that an option requests, and whether it names their type; None for what is not about GPUs."""
-    text = _parts(claim)[1] or ""
+def _gpu_count(claim: Claim) -> tuple[int, bool] | None:
+    """Return the number of GPUs that an option requests, and whether it names their type; None for other options."""
+    text = _split_option(claim)[1] or ""
     if claim.spelling.startswith("--gres"):
         if not text.startswith("gpu"):
             return None
@@ -611,7 +610,7 @@ _LAUNCHER_MODULES = (
     "SLU001", "launcher-started-more-than-once-per-node", severity=Severity.ERROR, otherwise="srun starts no launcher"
 )
 def launcher_started_more_than_once_per_node(job: Job) -> Iterator[Verdict]:
-    """A launcher that starts all ranks of a node is started several times on each node.
+    """A launcher that starts all ranks on a node is started several times per node.
 
     What it checks: srun starts a launcher such as torchrun once per node: every setting of tasks per node is 1.
 
@@ -652,7 +651,7 @@ def _starts_one_rank(job: Job, launch: Launch) -> bool:
 
 
 def _judge_task_total(job: Job, launch: Launch) -> Iterator[Verdict]:
-    """Tasks per node from `--ntasks` and `--nodes`: `--ntasks=4 --nodes=2` means two."""
+    """Yield the verdict on tasks per node computed from `--ntasks` and `--nodes`: `--ntasks=4 --nodes=2` means two."""
     tasks, nodes = job.setting("tasks", launch.scope), job.setting("nodes", launch.scope)
     if undecided_verdict := undecided(launch.id, (*tasks, *nodes), launch, quantity="tasks per node"):
         yield undecided_verdict
@@ -753,7 +752,7 @@ def one_task_for_several_gpus(question: LaunchQuestion) -> Verdict | None:
     otherwise="no launcher of a batch script sets the number of nodes that it runs on",
 )
 def multi_node_launcher_on_first_node_only(job: Job) -> Iterator[Verdict]:
-    """A launcher for several nodes runs on the first node of the allocation only.
+    """A launcher for several nodes runs only on the first node of the allocation.
 
     What it checks: In a batch script for several nodes, that a launcher which must run on every node (`torchrun
     --nnodes=4`) is started by srun, mpirun, pdsh or ssh.
@@ -784,18 +783,17 @@ def multi_node_launcher_on_first_node_only(job: Job) -> Iterator[Verdict]:
 
 
 def _is_launcher(program: str) -> bool:
-    """Whether a program is one of the modules, also by a path relative to the working directory."""
+    """Return whether a program is one of the modules, also by a path relative to the working directory."""
     framed = f"/{program.removesuffix('.py')}/"
     return any(f"/{module}/" in framed for module in _LAUNCHER_MODULES)
 
 
 def _header_nodes(job: Job) -> tuple[Claim, ...]:
-    """The nodes that the header of a batch script requests."""
     return tuple(c for c in job.setting("nodes") if c.source in SCHEDULERS)
 
 
 def _is_own_task_rank(claim: Claim) -> bool:
-    """Whether a rank is Slurm's own for this process, which is 0 in a batch script and starts no other node."""
+    """Return whether a rank is Slurm's own for this process: 0 in a batch script, and no other node is started."""
     if claim.strength is Strength.DEFAULT:
         return True
     return bool(symbols_in(claim.value) & {Symbol.PROCESS_RANK, Symbol.NODE_RANK, Symbol.LOCAL_RANK})

@@ -27,9 +27,9 @@ from preflight.plugins.questions import LaunchQuestion, Stated, launches_with
 from preflight_rules.launches import certainly_one, certainly_several
 
 #: Values of --gpu-bind that give each task one GPU.
-_ONE_EACH = re.compile(r"(?:verbose,)?(?:single:1|per_task:1|closest)$")
+_ONE_GPU_PER_TASK = re.compile(r"(?:verbose,)?(?:single:1|per_task:1|closest)$")
 #: Frameworks that use the local rank as device index.
-_BY_LOCAL_RANK = ("--deepspeed", "--deepspeed_config", "--local_rank", "--local-rank")
+_LOCAL_RANK_FRAMEWORKS = ("--deepspeed", "--deepspeed_config", "--local_rank", "--local-rank")
 
 
 @rule(
@@ -93,8 +93,8 @@ def cores_not_inherited_by_step(job: Job) -> Iterator[Verdict]:
         )
 
 
-def _bound(job: Job, scope: Scope) -> tuple[Claim, ...]:
-    """The claims that give each task one GPU; empty if there are none, or if `--gpu-bind` overrides them."""
+def _binding_claims(job: Job, scope: Scope) -> tuple[Claim, ...]:
+    """Return the claims that give each task one GPU; empty if there are none, or if `--gpu-bind` overrides them."""
     binding = job.setting("gpu_bind", scope)
     exported = job.setting("env.SLURM_GPU_BIND", scope)
     if exported and not any(claim.scope.launch for claim in binding):
@@ -103,7 +103,7 @@ def _bound(job: Job, scope: Scope) -> tuple[Claim, ...]:
     if binding:
         found = texts(job_value(binding))
         undecided_verdict = any(isinstance(claim.value, Unresolved) for claim in binding)
-        return binding if undecided_verdict or (found and all(_ONE_EACH.match(text) for text in found)) else ()
+        return binding if undecided_verdict or (found and all(_ONE_GPU_PER_TASK.match(text) for text in found)) else ()
     each = job.setting("gpus_per_task", scope)
     return each if each and (certainly_one(job_value(each)) or not numbers(job_value(each))) else ()
 
@@ -113,18 +113,18 @@ def _bound(job: Job, scope: Scope) -> tuple[Claim, ...]:
     "task-sees-one-gpu-but-indexes-local-rank",
     severity=Severity.ERROR,
     otherwise="srun gives no task its own GPU",
-    each=launches_with(_bound, "tasks_per_node", where=lambda stated: stated.launch.launcher == "srun"),
+    each=launches_with(_binding_claims, "tasks_per_node", where=lambda stated: stated.launch.launcher == "srun"),
 )
 def task_sees_one_gpu_but_indexes_local_rank(question: LaunchQuestion) -> Verdict | None:
     """Each task sees one GPU, but its framework uses the local rank as GPU index.
 
     What it checks: Where srun starts several ranks on a node itself: `--gpus-per-task=1` (or `--gpu-bind=single:1`,
-    `per_task:1`) together with a program that picks its device by local rank: DeepSpeed, or whatever is given
-    LOCAL_RANK; or with a Lightning Trainer that asks for several devices, which is an error.
+    `per_task:1`) together with a program that picks its device by local rank: DeepSpeed, or any program that gets
+    LOCAL_RANK; or with a Lightning Trainer that requests several devices, which is an error.
 
-    Why it matters: Every task sees its own GPU as device 0. Local rank 1 asks for device 1 and stops with "invalid
-    device ordinal", and Lightning refuses devices that the task does not see; what gets through cannot use direct
-    transfers between the GPUs of a node.
+    Why it matters: Every task sees its own GPU as device 0. Local rank 1 requests device 1 and stops with "invalid
+    device ordinal", and Lightning refuses devices that the task does not see. Ranks that do start cannot use direct
+    transfers between the GPUs on a node.
 
     Example: `#SBATCH --ntasks-per-node=8 --gpus-per-task=1` and `srun python train.py --deepspeed ds.json`.
 
@@ -132,7 +132,7 @@ def task_sees_one_gpu_but_indexes_local_rank(question: LaunchQuestion) -> Verdic
 
     Known limits: A script that uses device 0 where only one is visible is correct; nothing is reported for a program
     that is not known to use its local rank. It is a warning where the script counts its devices or handles the failure,
-    and where srun has a number of GPUs of its own.
+    and where srun has its own number of GPUs.
     """
     bound, tasks = question.of
     job, launch = question.of.job, question.of.launch
@@ -142,59 +142,58 @@ def task_sees_one_gpu_but_indexes_local_rank(question: LaunchQuestion) -> Verdic
     if devices is not None:
         return failed(
             question.subject,
-            f"{quoted(bound[0])} shows each task one GPU, but {placed(devices)} makes Lightning ask for"
-            f" {numbers(devices.value)[0]} of them in each: it stops because the task sees only GPU 0.",
+            f"{quoted(bound[0])} shows each task one GPU, but {placed(devices)} makes Lightning request "
+            f"{numbers(devices.value)[0]} GPUs in each: Lightning stops because the task sees only GPU 0.",
             at=bound[0],
-            also=((devices, "asked for here"), (launch, "started here")),
-            remedy=f"Ask for `--gpus-per-node={numbers(devices.value)[0]}` instead, or add `--gpu-bind=none`.",
+            also=((devices, "requested here"), (launch, "started here")),
+            remedy=f"Use `--gpus-per-node={numbers(devices.value)[0]}` instead, or add `--gpu-bind=none`.",
             severity=Severity.WARNING if _is_overridden(job, bound[0], launch.scope) else None,
         )
-    why = _by_local_rank(job, launch.arguments, launch.scope)
+    why = _local_rank_user(job, launch.arguments, launch.scope)
     if not why:
         return unknown(launch.id, "whether the program uses its local rank as GPU index is unknown", at=bound[0])
     count = numbers(job_value(tasks))[0]
     return failed(
         question.subject,
-        f"{quoted(bound[0])} gives each of the {count} tasks of a node {_visible(bound[0])}, but {why} uses"
+        f"{quoted(bound[0])} gives each of the {count} tasks of a node {_visible_gpus(bound[0])}, but {why} uses"
         f" its local rank as device index, 0 to {count - 1}.",
         at=bound[0],
         also=((launch, "started here"), (tasks[0], f"{count} tasks")),
-        remedy=f"Ask for `--gpus-per-node={count}` instead, or add `--gpu-bind=none`.",
+        remedy=f"Use `--gpus-per-node={count}` instead, or add `--gpu-bind=none`.",
         severity=None if _is_certain(job, bound[0], launch.scope) else Severity.WARNING,
     )
 
 
 def _is_certain(job: Job, bound: Claim, scope: Scope) -> bool:
-    """Whether the script itself takes the device with its local rank, and the binding leaves it one."""
+    """Return whether the script itself uses its local rank as device index, and the binding leaves one device."""
     chosen = [claim for claim in job.about("device_of_local_rank", scope) if not claim.condition]
     known = any(not isinstance(claim.value, Unresolved) for claim in chosen)
     return bound.quantity == "gpus_per_task" and known and not _is_overridden(job, bound, scope)
 
 
 def _is_overridden(job: Job, bound: Claim, scope: Scope) -> bool:
-    """Whether srun has a number of GPUs of its own, which may override what the header binds."""
+    """Return whether srun has its own number of GPUs, which may override the header's binding."""
     own = [claim for claim in job.about("step_gpus", scope) if claim.scope == scope]
     return bool(own) and bound.scope != scope
 
 
-def _visible(bound: Claim) -> str:
-    """The GPUs that a task sees under a binding."""
+def _visible_gpus(bound: Claim) -> str:
     if any("closest" in text for text in texts(bound.value)):
         return "only the GPUs next to its cores, numbered from 0"
     return "one GPU, as device 0"
 
 
 def _lightning_devices(job: Job, scope: Scope) -> Claim | None:
-    """The number of devices, certainly more than one, that a Lightning Trainer asks for."""
+    """Return the claim of a number of devices, certainly more than one, that a Lightning Trainer requests."""
     found = [claim for claim in job.requiring("processes_per_node", scope) if claim.source == "lightning"]
     known = found and not any(claim.condition for claim in found) and certainly_several(job_value(found))
     return found[0] if known else None
 
 
-def _by_local_rank(job: Job, arguments: tuple[str | None, ...], scope: Scope) -> str:
-    """The program that uses its local rank as device index, for a message; empty if none is known."""
+def _local_rank_user(job: Job, arguments: tuple[str | None, ...], scope: Scope) -> str:
+    """Return the program that uses its local rank as device index, for display; empty if none is known."""
     for word in arguments:
-        if word is not None and word.partition("=")[0] in _BY_LOCAL_RANK:
+        if word is not None and word.partition("=")[0] in _LOCAL_RANK_FRAMEWORKS:
             return f"a program with `{word.partition('=')[0]}`"
     # A job that sets local ranks uses them as device indices.
     given = job.setting("env.LOCAL_RANK", scope)
@@ -217,7 +216,7 @@ CHORES = frozenset(
 
 
 class Step(NamedTuple):
-    """One srun of a batch script. `claim` is what it starts; `launch` the launch that it carries, if any."""
+    """One srun of a batch script. `claim` is its command; `launch` is the launch in it, if any."""
 
     job: Job
     claim: Claim
@@ -234,28 +233,28 @@ class Step(NamedTuple):
         return self.claim.scope
 
     def about(self, quantity: str) -> Claim | None:
-        """The claims about this step."""
+        """Return the claim about this step."""
         return next((c for c in self.job.about(quantity, self.scope) if c.scope == self.scope), None)
 
     def definitely(self, quantity: str) -> bool:
-        """Whether a quantity is certainly true for this step."""
+        """Return whether a quantity is certainly true for this step."""
         claim = self.about(quantity)
         return claim is not None and claim.value == Known(True)
 
     def several(self, quantity: str) -> bool:
-        """Whether a count is certainly more than one."""
+        """Return whether a count is certainly more than one."""
         claim = self.about(quantity)
         found = numbers(job_value((claim,))) if claim is not None else ()
         return bool(found) and min(found) > 1
 
 
 def steps(job: Job) -> Iterator[Step]:
-    """The steps other than short utility commands (`CHORES`), in file order."""
+    """Return the steps other than short utility commands (`CHORES`), in file order."""
     return (step for step in _all_steps(job) if not _is_chore(step))
 
 
 def chores(job: Job) -> Iterator[Step]:
-    """The steps that are short utility commands, in file order."""
+    """Return the steps that are short utility commands, in file order."""
     return filter(_is_chore, _all_steps(job))
 
 
@@ -278,7 +277,7 @@ _ONE_TASK = re.compile(r"(\d+)(?:-\1)?(?:%\d+)?")
 
 
 def _runs_tasks_at_once(stated: Stated[Launch]) -> bool:
-    """Whether several tasks of the array may run at a time: `%1` after its range allows one, and `0` is one."""
+    """Return whether several array tasks may run at once; `%1` after the range, or an array of `0`, allows one."""
     arrays = texts(job_value(stated.settings[0])) or ("",)
     return not all("%1" in text or _ONE_TASK.fullmatch(text) for text in arrays)
 
@@ -313,8 +312,8 @@ def array_tasks_share_a_port(question: LaunchQuestion) -> Verdict | None:
         return None
     return failed(
         question.subject,
-        f"{quoted(arrays[0])} starts this launch many times, always with port {placed(ports[0])}: two"
-        " on one node collide.",
+        f"{quoted(arrays[0])} starts this launch many times, always with port {placed(ports[0])}: two tasks on one "
+        f"node collide.",
         at=ports[0],
         also=((arrays[0], "the array"),),
         remedy="Add $SLURM_ARRAY_TASK_ID to the port, or use --standalone if each task runs on one node.",
@@ -415,8 +414,8 @@ def requeued_job_empties_its_log(job: Job) -> Iterator[Verdict]:
 
     What it checks: `--requeue`, or `scontrol requeue` in the script, without `--open-mode=append`.
 
-    Why it matters: A requeued job keeps its id, so its output file keeps its name, and by default Slurm empties it:
-    what led to the failure is gone.
+    Why it matters: A requeued job keeps its id, so its output file keeps its name, and by default Slurm empties the
+    file: the log of the failure is gone.
 
     Example: `#SBATCH --requeue --output=%j.out`.
 
@@ -490,7 +489,7 @@ def background_step_failure_lost(job: Job) -> Iterator[Verdict]:
             " one fails, the others keep the nodes, and the job counts as completed.",
             at=wait,
             also=tuple((step.claim, "runs in the background") for step in own[:8]),
-            remedy="Write `wait -n || { kill $(jobs -p); exit 1; }` once for each of them, or `wait` for each PID and"
+            remedy="Write `wait -n || { kill $(jobs -p); exit 1; }` once for each step, or `wait` for each PID and"
             " exit with its status.",
             severity=None if several else Severity.INFO,
         )
@@ -567,7 +566,7 @@ def failed_task_leaves_others_running(job: Job) -> Iterator[Verdict]:
 
     Fix: `srun --kill-on-bad-exit=1`.
 
-    Known limits: Many sites set KillOnBadExit for everyone, and most public scripts leave it out: advice only.
+    Known limits: Advice only: many sites set KillOnBadExit for everyone, and most public scripts omit the option.
     """
     for step in steps(job):
         if not (step.several("step_nodes") or step.several("step_tasks")) or step.about("step_pipe") is not None:
@@ -613,7 +612,7 @@ def _hand_off(claim: Claim) -> _HandOff | None:
 def hand_off_signal_not_handled(job: Job) -> Iterator[Verdict]:
     """The signal before the time limit reaches no handler.
 
-    What it checks: `--signal=B:SIG` reaches the batch script: it has a trap for SIG, and does not sit in a foreground
+    What it checks: `--signal=B:SIG` reaches the batch script: it has a trap for SIG, and is not blocked by a foreground
     srun, which bash waits for before it runs a trap. `--signal=SIG` without `B:` reaches the steps only: a trap in the
     script never runs.
 
@@ -643,7 +642,8 @@ def hand_off_signal_not_handled(job: Job) -> Iterator[Verdict]:
                 f"{quoted(claim)} signals the steps only, so {quoted(handled[0])} ({where(handled[0])}) never runs.",
                 at=claim,
                 also=((handled[0], "waits for the signal"),),
-                remedy=f"Write `--signal=B:{requested.signal}@{requested.seconds}`, so that the batch script gets it.",
+                remedy=f"Write `--signal=B:{requested.signal}@{requested.seconds}`, so that the batch script gets the "
+                f"signal.",
                 fix=make_fix(
                     "have the batch script get the signal",
                     replace_text(claim, f"--signal={requested.signal}", f"--signal=B:{requested.signal}"),
@@ -674,7 +674,6 @@ def hand_off_signal_not_handled(job: Job) -> Iterator[Verdict]:
 
 
 def _sources_unreadable_file(job: Job, path: str) -> bool:
-    """Whether a script sources a file that cannot be read."""
     return any(
         note.kind in UNSEEN and note.span.path == path and note.span.snippet.lstrip().startswith(("source ", ". "))
         for note in job.notes
@@ -695,8 +694,8 @@ def first_task_alone_hands_off(job: Job) -> Iterator[Verdict]:
     preemption.
 
     Why it matters: Every task gets the signal; submitit's handler saves and requeues only in the task with global rank
-    0 and lets the others continue. They then fail in a collective whose partner is gone, and what only they held
-    (sharded optimizer states) is lost. The time until the limit must be enough for the checkpoint.
+    0 and lets the others continue. They then fail in a collective whose partner is gone, and their own state (sharded
+    optimizer states) is lost. The time until the limit must be enough for the checkpoint.
 
     Example: `#SBATCH --ntasks-per-node=4 --signal=USR2@120 --time=1440` with `srun python -m submitit.core._submit
     dir`.
@@ -756,7 +755,7 @@ def script_ends_before_its_command(job: Job) -> Iterator[Verdict]:
 
     Fix: Remove the `&`, or write `wait` at the end.
 
-    Known limits: What a command after it does is judged by its name; a function or another script may be quick.
+    Known limits: A command after it is judged by its name; a function or another script may be quick.
     """
     behind = distinct(job.about("left_behind"))
     for path in sorted({step.claim.span.path for step in steps(job)} - {left.span.path for left in behind}):

@@ -104,7 +104,7 @@ def folder_made_by_every_rank(job: Job) -> Iterator[Verdict]:
         )
 
 
-#: What happens when ranks meet at a path, and what helps, by the kind of the claim.
+#: The effect and remedy of a race at a path, by kind of claim.
 _RACES = {
     "removed by every rank": (
         "is reached by every rank: one removes files while another lists them, which ends with FileNotFoundError",
@@ -120,7 +120,7 @@ _RACES = {
     ),
     "made by one rank": (
         "is done by one rank alone, and the others write into the folder without waiting for it",
-        "Let every rank make the folder with exist_ok=True, or put a barrier after it.",
+        "Let every rank create the folder with exist_ok=True, or put a barrier after it.",
     ),
 }
 
@@ -130,23 +130,23 @@ _RACES = {
     "path-used-while-another-rank-changes-it",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="no script removes or makes a path that other ranks use",
+    otherwise="no script removes or creates a path that other ranks use",
 )
 def path_used_while_another_rank_changes_it(job: Job) -> Iterator[Verdict]:
-    """One rank removes or makes a path while other ranks use it.
+    """One rank removes or creates a path while other ranks use it.
 
     What it checks: In a program for several ranks, not every rank calls `shutil.rmtree` on one folder; rank 0 waits for
     the others before it removes a file that every rank has read; and where rank 0 alone makes a folder, or writes or
     fetches a file, the others wait for it before they write or read there.
 
-    Why it matters: The ranks race. The slower one meets a file or folder that is gone, or not there yet:
-    FileNotFoundError ends it, and the others wait for it. It happens on some runs only.
+    Why it matters: The ranks race. The slower rank finds the file or folder gone, or not there yet: it stops with
+    FileNotFoundError, and the others wait for it. This happens only in some runs.
 
     Example: `if overwrite: shutil.rmtree(checkpoint_dir)` in a script started by torchrun.
 
     Fix: `if rank == 0: shutil.rmtree(...)`, then `dist.barrier()`.
 
-    Known limits: Calls between the two whose names say that they wait, save or train are taken for a barrier.
+    Known limits: Calls between the two whose names suggest that they wait, save or train count as a barrier.
     """
     for subject, changed in stated(job, "shared_path"):
         kind = next(iter(texts(changed.value)), "")
@@ -226,9 +226,8 @@ def weights_of_wrapped_model_read_into_bare_one(job: Job) -> Iterator[Verdict]:
 
     Fix: Write `ddp.module.state_dict()`.
 
-    Known limits: Paths that only run time knows are not compared. Where only a condition leads to the reading, as on a
-    resume, the finding is a warning. A script that handles the prefix, or passes
-    strict=False, is not judged.
+    Known limits: Paths known only at run time are not compared. If the reading is under a condition, as on a resume,
+    the finding is a warning. A script that handles the prefix, or passes strict=False, is not judged.
     """
     saved = [claim for claim in distinct(job.about("saved_weights")) if claim.because]
     for subject, _, launch, loaded in each_claim(job, "loaded_weights"):
@@ -245,8 +244,8 @@ def weights_of_wrapped_model_read_into_bare_one(job: Job) -> Iterator[Verdict]:
         keys, model = ("begin with", "bare") if read == ("bare",) else ("lack", "wrapped")
         yield failed(
             subject,
-            f"{quoted(loaded)} reads what {placed(of[0])} writes, whose keys {keys} the `module.` of the wrapper: the"
-            f" {model} model takes none of them.",
+            f"{quoted(loaded)} reads the file that {placed(of[0])} writes, whose keys {keys} the wrapper's `module.`: "
+            f"the {model} model accepts none of them.",
             at=loaded,
             also=((of[0], "written here"),),
             remedy="Write model.module.state_dict(), and read it before the model is wrapped.",
@@ -288,8 +287,8 @@ def checkpoint_read_where_nobody_wrote_it(job: Job) -> Iterator[Verdict]:
         else:
             yield failed(
                 subject,
-                f"{quoted(read)} reads on all {nodes} nodes what {quoted(wrote)} (line {wrote.span.line}) writes only "
-                "to the disk of the first node.",
+                f"{quoted(read)} reads on all {nodes} nodes a file that {quoted(wrote)} (line {wrote.span.line}) "
+                f"writes only to the first node's disk.",
                 at=read,
                 also=((wrote, "rank 0 alone"),),
                 remedy="Put it into a folder that all nodes share, or read it on rank 0 and broadcast it.",
@@ -346,7 +345,7 @@ def nothing_saved_before_the_end(job: Job) -> Iterator[Verdict]:
                 " end.",
                 at=interval[0],
                 also=((steps[0], "the length of the whole run"),),
-                remedy="Use an interval as short as the work that you can afford to lose.",
+                remedy="Use an interval no longer than the work that you can afford to lose.",
                 severity=None if several else Severity.INFO,
             )
         yield verdict or passed(setup.subject)
@@ -358,7 +357,7 @@ def nothing_saved_before_the_end(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="nothing requests preemptible nodes",
-    each=launches_with(lambda job, scope: _preemptible(job, scope)[:1]),
+    each=launches_with(lambda job, scope: _preemptible_claims(job, scope)[:1]),
 )
 def preemptible_nodes_without_resuming(question: LaunchQuestion) -> Verdict | None:
     """The job runs on preemptible nodes, and its launch names no checkpoint to resume from.
@@ -373,7 +372,7 @@ def preemptible_nodes_without_resuming(question: LaunchQuestion) -> Verdict | No
 
     Fix: Save often, and let the launch resume from the newest checkpoint.
 
-    Known limits: A program that finds its last checkpoint by itself is fine.
+    Known limits: A program that finds its last checkpoint itself is fine.
     """
     places, launch = question.claims, question.of.launch
     if _may_resume(launch) or question.of.job.setting("hand_off_signal", launch.scope):
@@ -388,7 +387,7 @@ def preemptible_nodes_without_resuming(question: LaunchQuestion) -> Verdict | No
     )
 
 
-def _preemptible(job: Job, scope: Scope) -> tuple[Claim, ...]:
+def _preemptible_claims(job: Job, scope: Scope) -> tuple[Claim, ...]:
     found = [
         claim
         for claim in job.setting("partition", scope)
@@ -422,7 +421,7 @@ def training_length_given_twice(job: Job) -> Iterator[Verdict]:
 
     Example: `--train-iters 500000 --train-samples 300000000`.
 
-    Fix: Keep one; with `--rampup-batch-size` it has to be `--train-samples`.
+    Fix: Keep one; with `--rampup-batch-size` it must be `--train-samples`.
 
     Known limits: Only Megatron-LM's own option names are recognized.
     """

@@ -202,15 +202,15 @@ def long_work_behind_short_timeout(job: Job) -> Iterator[Verdict]:
     What it checks: A script in which only the first rank downloads, unpacks, tokenizes or converts data before a
     barrier gives the process group a timeout above the default.
 
-    Why it matters: The others wait inside a collective. After 10 minutes (nccl, torch 2.2 and newer) or 30 minutes the
-    watchdog kills the job, usually in the middle of the preparation and again at every restart.
+    Why it matters: The other ranks wait inside a collective. After 10 minutes (nccl, torch 2.2 and newer) or 30 minutes
+    the watchdog kills the job, usually in the middle of the preparation and again at every restart.
 
     Example: `if rank == 0: download(...)`, then `dist.barrier()`, with `init_process_group("nccl")`.
 
     Fix: Do the work once before the job, or pass `timeout=timedelta(hours=2)` to init_process_group.
 
     Known limits: The duration of the work is not known from files; with a small data set it is short enough. In a
-    script driven by a library's trainer, which brings its own timeout, the finding is informational.
+    script driven by a library's trainer, which has its own timeout, the finding is informational.
     """
     seen: set[str] = set()
     for subject, scope, launch in subjects(job):
@@ -244,13 +244,13 @@ def long_work_behind_short_timeout(job: Job) -> Iterator[Verdict]:
 
 
 def _starts_group(job: Job, work: Claim) -> bool:
-    """Whether the file that contains the work starts a process group itself."""
+    """Return whether the file that contains the work starts a process group itself."""
     stated = (*job.about("backend"), *job.about("process_group_timeout_s"))
     return any(claim.span.path == work.span.path and claim.source == "python" for claim in stated)
 
 
 def _is_helper(job: Job, work: Claim) -> bool:
-    """Whether the work is in a helper that many scripts may share, mostly for something small."""
+    """Return whether the work is in a helper that many scripts may share, usually for something small."""
     return work.span.path not in started_files(job) and not _starts_group(job, work)
 
 
@@ -312,11 +312,11 @@ def loader_arguments_refused(job: Job) -> Iterator[Verdict]:
 
 
 def _loader_claim(job: Job, quantity: str, other: Claim) -> Claim | None:
-    """The claims about another quantity of the same loader."""
+    """Return the claim about another quantity of the same loader."""
     return next((claim for claim in job.about(quantity) if set(claim.because) & set(other.because)), None)
 
 
-#: What a batch sampler replaces, and the value that counts as left out.
+#: Arguments that a batch sampler replaces, and the value that counts as unset.
 _EXCLUDED = (("dataloader_batch_size", 1), ("dataloader_shuffle", False), ("dataloader_drop_last", False))
 
 
@@ -332,7 +332,7 @@ def _excluded(job: Job, sampler: Claim) -> Iterator[Claim]:
 
 
 _FAULTS = {
-    "stream": "yields the same samples on every rank, because what it reads does not depend on the rank",
+    "stream": "yields the same samples on every rank, because its input does not depend on the rank",
     "loader": "shuffles the whole data set on every rank, because it has no sampler that gives each rank its part",
     "paddle_loader": "shuffles the whole data set on every card, as it has no batch sampler that gives each its part",
     "unsampled": "reads the whole data set on every rank: the sampler that divides it is given to no loader",
@@ -341,10 +341,10 @@ _FAULTS = {
 }
 _REMEDY = {
     "stream": "Divide in __iter__ by rank and by get_worker_info(), into parts of the same size.",
-    "loader": "Give it sampler=DistributedSampler(dataset) and call sampler.set_epoch(epoch).",
-    "paddle_loader": "Give it batch_sampler=paddle.io.DistributedBatchSampler(dataset, batch_size, shuffle=True).",
-    "unsampled": "Give the sampler to the loader: sampler=sampler, or batch_sampler=sampler for Paddle.",
-    "webdataset": "Give nodesplitter=wds.split_by_node, or resampled=True with with_epoch(n).",
+    "loader": "Pass sampler=DistributedSampler(dataset) and call sampler.set_epoch(epoch).",
+    "paddle_loader": "Pass batch_sampler=paddle.io.DistributedBatchSampler(dataset, batch_size, shuffle=True).",
+    "unsampled": "Pass the sampler to the loader: sampler=sampler, or batch_sampler=sampler in Paddle.",
+    "webdataset": "Pass nodesplitter=wds.split_by_node, or resampled=True with with_epoch(n).",
     "hub": "Divide it by datasets.distributed.split_dataset_by_node(data, rank, world_size).",
 }
 
@@ -412,7 +412,7 @@ _SHARE_FAULTS = {
     "rest": "gives the remainder to the last rank only",
     "stride": "gives the first ranks one more sample than the others",
     "stream": "deals out a stream of unknown length, so that some ranks get more samples than others",
-    "files": "gives ranks as many steps as their own files have samples, and the first ranks one file more",
+    "files": "ties the number of steps to the rank's own files, and the first ranks have one file more",
     "readers": "gives ranks different data sets to read to their end",
 }
 
@@ -431,7 +431,7 @@ def shares_of_ranks_uneven(job: Job) -> Iterator[Verdict]:
     What it checks: Where samples are divided among ranks by hand, with a share that is rounded up or in turn, the last
     share is padded, dropped or wrapped around, not truncated with `min(...)` or left uneven. A rank that trains on its
     own files, `files[rank::size]`, or on a data set chosen by rank, takes as many steps as the others. A streamed data
-    set that `split_dataset_by_node` divides needs a loop that ends at the same step on every rank.
+    set divided by `split_dataset_by_node` needs a loop that ends at the same step on every rank.
 
     Why it matters: The last rank has fewer batches. It finishes its epoch first, and the others wait for it in the next
     collective: a deadlock at the end of every epoch if the number of samples is not a multiple of the ranks.
@@ -454,7 +454,7 @@ def shares_of_ranks_uneven(job: Job) -> Iterator[Verdict]:
         if isinstance(share.value, Unresolved):
             yield unknown(subject, f"{quoted(share)}: {share.value.why}", at=share)
             continue
-        if _comes_out_even(job, share):
+        if _divides_evenly(job, share):
             yield passed(subject)
             continue
         yield failed(
@@ -470,8 +470,8 @@ def shares_of_ranks_uneven(job: Job) -> Iterator[Verdict]:
         )
 
 
-def _comes_out_even(job: Job, share: Claim) -> bool:
-    """Whether the files are a multiple of the ranks, as far as both are known."""
+def _divides_evenly(job: Job, share: Claim) -> bool:
+    """Return whether the number of files is a multiple of the number of ranks, as far as both are known."""
     counts = [numbers(claim.value) for claim in job.about("divided_items", share.scope) if claim.span == share.span]
     ranks = [numbers(ranks_started(job, launch.scope)[0]) for launch in launches_of(job, share)]
     known = bool(counts and ranks) and all(counts) and all(ranks)
@@ -479,16 +479,16 @@ def _comes_out_even(job: Job, share: Claim) -> bool:
 
 
 def _has_servers(job: Job, share: Claim) -> bool:
-    """Whether the ranks are trainers of parameter servers, whose steps may differ."""
+    """Return whether the ranks are trainers of parameter servers, whose steps may differ."""
     return any(True in claim.alternatives for claim in job.about("ps_mode", share.scope))
 
 
 #: Names of lists of files, and of the functions that divide them.
-_OF_FILES = re.compile(r"file|path|shard|part|data", re.IGNORECASE)
+_FILE_LIST_NAMES = re.compile(r"file|path|shard|part|data", re.IGNORECASE)
 
 
 def _is_of_files(claim: Claim) -> bool:
-    return _OF_FILES.search(claim.spelling.partition("[")[0]) is not None
+    return _FILE_LIST_NAMES.search(claim.spelling.partition("[")[0]) is not None
 
 
 @rule(
@@ -499,14 +499,14 @@ def _is_of_files(claim: Claim) -> bool:
     otherwise="no rank takes its share of a list whose length is known",
 )
 def fewer_files_than_ranks(job: Job) -> Iterator[Verdict]:
-    """The ranks divide a list of files among each other that has fewer files than there are ranks.
+    """The ranks divide a list with fewer files than there are ranks.
 
     What it checks: Where a program takes its share of a list by its rank (`files[rank::size]`, `fleet.util.
     get_file_shard(files)`, `files[i * per : (i + 1) * per]` with `per = len(files) // size`), the list has an item for
     each rank, or for each trainer that has parameter servers.
 
     Why it matters: Some ranks get no file; with a share that is rounded down, none does. They stop at their first read,
-    or take no step while the others wait for them.
+    or run no step while the others wait for them.
 
     Example: `fleet.util.get_file_shard(["a.txt", "b.txt", "c.txt"])` with `--trainer_num 4`.
 
@@ -564,12 +564,12 @@ def batch_size_by_rank(job: Job) -> Iterator[Verdict]:
 
 
 _ORDERS = {
-    "no seed": "shuffles without a seed, so that each rank has another order",
-    "seed of each rank": "is shuffled with a seed that depends on the rank, so that each rank has another order",
+    "no seed": "shuffles without a seed, so that each rank has a different order",
+    "seed of each rank": "is shuffled with a seed that depends on the rank, so that each rank has a different order",
     "unsorted": "has the order of the file system, which may differ between nodes",
-    "set": "has the order of a set, which is another one in each process unless PYTHONHASHSEED is set",
+    "set": "has the order of a set, which differs between processes unless PYTHONHASHSEED is set",
 }
-#: What to do about each.
+#: The remedy by kind of order.
 _ORDERED = {"unsorted": "Sort the list.", "set": "Sort the list: `sorted(set(...))`."}
 
 
@@ -581,20 +581,20 @@ _ORDERED = {"unsorted": "Sort the list.", "set": "Sort the list: `sorted(set(...
     otherwise="no script numbers the items of a set",
 )
 def set_numbered_by_each_rank(job: Job) -> Iterator[Verdict]:
-    """Each rank numbers the items of a set, whose order is another one in each process.
+    """Each rank numbers the items of a set, whose order differs between processes.
 
-    What it checks: A table from names to numbers (classes, identities, a vocabulary) is not made by counting a set.
+    What it checks: A table from names to numbers (classes, identities, a vocabulary) is not built by enumerating a set.
 
-    Why it matters: Python orders a set of texts by hashes that are drawn at the start of each process. Rank 0 trains
-    class 3 with the images that rank 1 takes for class 7, and a later start reads the checkpoint with other numbers.
-    Nothing stops; the model does not learn.
+    Why it matters: Python orders a set of strings by hashes that are drawn at the start of each process. Rank 0 trains
+    class 3 with the images of rank 1's class 7, and a later start reads the checkpoint with other numbers. Nothing
+    stops; the model does not learn.
 
     Example: `{pid: i for i, pid in enumerate(set(pids))}`.
 
     Fix: `enumerate(sorted(set(pids)))`.
 
-    Known limits: Of a set of whole numbers the order is the same in all processes; nothing shows that a set has only
-    these, unless `int(...)` makes its items.
+    Known limits: A set of whole numbers has the same order in all processes; only `int(...)` items show that a set
+    holds whole numbers.
     """
     for subject, table in stated(job, "numbered_set"):
         if job.about("env.PYTHONHASHSEED"):
@@ -602,17 +602,17 @@ def set_numbered_by_each_rank(job: Job) -> Iterator[Verdict]:
             continue
         yield not_on_several_ranks(job, subject, table) or failed(
             subject,
-            f"{quoted(table)} numbers the items of a set, whose order is another one in each process: the ranks"
-            " disagree on what each number means.",
+            f"{quoted(table)} numbers the items of a set, whose order differs between processes: the ranks disagree "
+            f"on the meaning of each number.",
             at=table,
             remedy="Sort the items first: `enumerate(sorted(...))`.",
         )
 
 
-#: What divides data that are divided already.
+#: Calls that divide data that is already divided.
 _DIVIDED_TWICE = {
-    "DataLoader": "has a sampler that gives each rank a part, and data of which the rank has taken its part before",
-    "prepare": "gives each rank a part of a loader whose sampler gives it a part already",
+    "DataLoader": "has a sampler that gives each rank a part, and data that is already the rank's part",
+    "prepare": "divides a loader whose sampler already divides its data",
 }
 
 
@@ -626,17 +626,17 @@ def data_divided_twice(job: Job) -> Iterator[Verdict]:
     """Data are divided among the ranks twice, so that each rank gets a part of its part.
 
     What it checks: accelerate does not prepare a loader whose sampler draws the part of a rank, and a loader with such
-    a sampler does not get data of which the rank has taken its part (`files[rank::size]`).
+    a sampler does not get data that is already the rank's part (`files[rank::size]`).
 
-    Why it matters: Of N ranks each trains on the N-th part of its N-th part: with eight ranks seven eighths of the data
-    are never read, and an epoch is that much shorter.
+    Why it matters: Each of N ranks trains on an N-th of its N-th part: with eight ranks seven eighths of the data are
+    never read, and an epoch is that much shorter.
 
     Example: `accelerator.prepare(DataLoader(data, sampler=DistributedSampler(data)))`.
 
     Fix: Divide once: give accelerate a loader without such a sampler, or leave the loader out of `prepare`; give a
     sampler of the rank the whole list.
 
-    Known limits: A sampler of the user's own counts if it holds the number of its rank.
+    Known limits: A user-defined sampler counts if it stores its rank.
     """
     for subject, divided in stated(job, "data_divided_twice"):
         if undecided_verdict := undecided(subject, (divided,)):
@@ -661,10 +661,10 @@ def shards_of_different_orders(job: Job) -> Iterator[Verdict]:
     """Ranks take every n-th item of a list whose order differs between them.
 
     What it checks: A list that is divided as `items[rank::size]` is shuffled with one seed for all ranks, and a listing
-    of files or a set is sorted first. A listing that is not is informational where the ranks are on one node.
+    of files or a set is sorted first. An unsorted listing is informational if all ranks are on one node.
 
     Why it matters: Each rank divides another list: some samples are read by several ranks, others by none. Nothing
-    stops; the model is trained on a part of the data, another one at each start.
+    stops; the model is trained on part of the data, a different part at each start.
 
     Example: `random.shuffle(files)` and `files = files[rank::world_size]` without `random.seed(0)`.
 

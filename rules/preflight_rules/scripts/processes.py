@@ -113,7 +113,7 @@ def more_spawned_than_group_or_gpus_hold(job: Job) -> Iterator[Verdict]:
 
 
 def _devices_of(mask: Claim) -> tuple[int, ...]:
-    """The number of devices in a literal device list; empty if it names none by number."""
+    """Return the number of devices in a literal device list; empty if it names none by number."""
     listed = [text.split(",") for text in texts(mask.value)]
     return tuple(len(items) for items in listed if all(is_whole_number(item.strip()) for item in items))
 
@@ -142,8 +142,8 @@ def more_loader_workers_than_cores(question: LaunchQuestion) -> Verdict | None:
     not need a full core.
     """
     workers, processes, cores, tasks = question.of
-    requested = lift(_product, as_int(job_value(workers)), as_int(job_value(processes)))
-    granted = lift(_product, as_int(job_value(cores)), as_int(job_value(tasks)))
+    requested = lift(_product_of, as_int(job_value(workers)), as_int(job_value(processes)))
+    granted = lift(_product_of, as_int(job_value(cores)), as_int(job_value(tasks)))
     needs, has = numbers(requested), numbers(granted)
     if not needs or not has:
         return unknown(question.subject, "the number of cores or loader workers of a node is unknown")
@@ -168,7 +168,7 @@ def _too_many_workers_finding(
     )
 
 
-def _product(item: Plain, other: Plain) -> Plain:
+def _product_of(item: Plain, other: Plain) -> Plain:
     if isinstance(item, int) and isinstance(other, int):
         return item * other
     raise TypeError("not two numbers")
@@ -202,7 +202,7 @@ def physical_gpu_index_after_mask(job: Job) -> Iterator[Verdict]:
     Known limits: If the list is not written out, or some of its entries are small enough to exist, it is a warning.
     """
     for subject, chosen in stated(job, "device_of_masked_list"):
-        mask = _mask(job, chosen)
+        mask = _mask_in_force(job, chosen)
         listed = next((tuple(value) for value in chosen.alternatives if isinstance(value, tuple)), ())
         if not listed and mask is not None:
             listed = _listed_devices(mask)
@@ -213,9 +213,9 @@ def physical_gpu_index_after_mask(job: Job) -> Iterator[Verdict]:
             yield unknown(subject, f"{quoted(chosen)} depends on the branch `{mask.condition}`", at=chosen)
         else:
             certain = bool(listed) and len(missing) == len(listed) and why_unresolved((chosen,)) is None
-            yield _physical(subject, chosen, mask, listed, missing, None if certain else Severity.WARNING)
+            yield _physical_index_finding(subject, chosen, mask, listed, missing, None if certain else Severity.WARNING)
     for subject, chosen in stated(job, "device_index"):
-        mask = _mask(job, chosen)
+        mask = _mask_in_force(job, chosen)
         listed, found = _listed_devices(mask) if mask is not None else (), numbers(chosen.value)
         if mask is None or not listed or len(found) != 1:
             continue
@@ -227,11 +227,11 @@ def physical_gpu_index_after_mask(job: Job) -> Iterator[Verdict]:
             # A module may contain such a number for another kind of run.
             sure = chosen.span.path in (*started_files(job), mask.span.path)
             severity = None if sure else Severity.WARNING
-            yield _physical(subject, chosen, mask, listed, [found[0]], severity)
+            yield _physical_index_finding(subject, chosen, mask, listed, [found[0]], severity)
 
 
-def _mask(job: Job, chosen: Claim) -> Claim | None:
-    """The CUDA_VISIBLE_DEVICES in force where a GPU is chosen: the script's own, otherwise that of its launch."""
+def _mask_in_force(job: Job, chosen: Claim) -> Claim | None:
+    """Return the CUDA_VISIBLE_DEVICES in force when a GPU is chosen: the script's own, else its launch's."""
     own = next((c for c in job.about(_MASK) if c.span.path == chosen.span.path), None)
     if own is not None:
         return own
@@ -243,7 +243,7 @@ def _mask(job: Job, chosen: Claim) -> Claim | None:
 
 
 def _listed_devices(mask: Claim) -> tuple[Scalar, ...]:
-    """The indices in a literal device list."""
+    """Return the indices in a literal device list."""
     found = mask.alternatives
     parts = str(found[0]).split(",") if len(found) == 1 else []
     if not parts or not all(is_whole_number(part.strip()) and len(part) < 5 for part in parts):
@@ -251,7 +251,7 @@ def _listed_devices(mask: Claim) -> tuple[Scalar, ...]:
     return tuple(int(part) for part in parts)
 
 
-def _physical(
+def _physical_index_finding(
     subject: str,
     chosen: Claim,
     mask: Claim | None,
@@ -336,8 +336,8 @@ def _global_rank_verdict(job: Job, chosen: Claim, launch_id: str) -> Verdict | N
 _SPREADING = frozenset(("auto", "balanced", "balanced_low_0", "sequential"))
 
 
-def _after(launch: Launch, option: str) -> set[str | None]:
-    """The words that follow an option on the line of a launch."""
+def _words_after(launch: Launch, option: str) -> set[str | None]:
+    """Return the words that follow an option on the launch line."""
     words = launch.arguments
     return {words[at + 1] for at, word in enumerate(words[:-1]) if word == option.partition(" ")[0]}
 
@@ -353,11 +353,11 @@ def swift_splits_model_over_visible_gpus(job: Job) -> Iterator[Verdict]:
     """ms-swift sees several GPUs in a process, spreads the model over them, and stops because of DeepSpeed or vLLM.
 
     What it checks: A `swift` command with `--deepspeed`, or with GRPO and `--use_vllm true`, starts one process for
-    each GPU that CUDA_VISIBLE_DEVICES lists, and one with several processes has no `--device_map auto`.
+    each GPU that CUDA_VISIBLE_DEVICES lists, and a command with several processes has no `--device_map auto`.
 
-    Why it matters: swift takes the number of processes from NPROC_PER_NODE, which is 1 by default. A process that sees
-    two GPUs or more spreads its model over them: "DeepSpeed is not compatible with `device_map`". With a process on
-    each GPU Accelerate refuses a device map.
+    Why it matters: swift reads the number of processes from NPROC_PER_NODE, which is 1 by default. A process that sees
+    two GPUs or more spreads its model over them: "DeepSpeed is not compatible with `device_map`". With one process per
+    GPU, Accelerate refuses a device map.
 
     Example: `CUDA_VISIBLE_DEVICES=0,1,2 swift sft --deepspeed zero3 ...`.
 
@@ -370,9 +370,9 @@ def swift_splits_model_over_visible_gpus(job: Job) -> Iterator[Verdict]:
         if launch.launcher != "swift" and not (launch.program or "").startswith("swift/cli/"):
             continue
         options = dict(job.settings("transformers", launch.scope))
-        by_vllm = "grpo" in _after(launch, "--rlhf_type") and "true" in _after(launch, "--use_vllm")
+        by_vllm = "grpo" in _words_after(launch, "--rlhf_type") and "true" in _words_after(launch, "--use_vllm")
         deepspeed = options.get("deepspeed") or ((options.get("use_vllm") or launch) if by_vllm else None)
-        spread = next((word for word in _after(launch, "--device_map") if word in _SPREADING), None)
+        spread = next((word for word in _words_after(launch, "--device_map") if word in _SPREADING), None)
         each = job.setting("processes_per_node", launch.scope)
         if (deepspeed is None and spread is None) or not each:
             continue
@@ -421,7 +421,7 @@ _MAX_LENGTH = 200_000
 
 @dataclass(frozen=True, slots=True)
 class _Cluster:
-    """One TF_CONFIG: addresses by role (None if unknown), and the process's own role and index."""
+    """One TF_CONFIG: addresses by role (None if unknown), and this process's role and index."""
 
     claim: Claim
     roles: dict[str, list[str | None] | None]
@@ -431,7 +431,7 @@ class _Cluster:
 
 
 def _clusters(job: Job) -> Iterator[tuple[str, _Cluster | None, Claim]]:
-    """Each literal TF_CONFIG, once."""
+    """Yield each literal TF_CONFIG, once."""
     seen: set[tuple[str, int, int]] = set()
     for subject, scope, _ in subjects(job):
         for claim in (*job.about("tf_config", scope), *job.about("env.TF_CONFIG", scope)):
@@ -440,10 +440,10 @@ def _clusters(job: Job) -> Iterator[tuple[str, _Cluster | None, Claim]]:
                 continue
             seen.add(key)
             for value in claim.alternatives:
-                yield subject, _read(claim, value), claim
+                yield subject, _parse_cluster(claim, value), claim
 
 
-def _read(claim: Claim, value: object) -> _Cluster | None:
+def _parse_cluster(claim: Claim, value: object) -> _Cluster | None:
     if not isinstance(value, str) or len(value) > _MAX_LENGTH:
         return None
     try:
@@ -482,7 +482,8 @@ def evaluator_in_cluster(job: Job) -> Iterator[Verdict]:
 
     Fix: Leave the evaluator out of `cluster`.
 
-    Known limits: Only for a literal TF_CONFIG; operators that make it at run time leave the evaluator out themselves.
+    Known limits: Only for a literal TF_CONFIG; operators that generate it at run time leave the evaluator out
+    themselves.
     """
     for subject, cluster, claim in _clusters(job):
         if cluster is None:
@@ -506,8 +507,8 @@ def task_not_in_cluster(job: Job) -> Iterator[Verdict]:
     What it checks: The role of `task` is one of the cluster (or evaluator), its index is below the number of addresses
     there, and no address is listed twice.
 
-    Why it matters: The process stops with IndexError, or serves no address, and the others wait for it; of two tasks
-    with one address the second cannot bind it.
+    Why it matters: The process stops with IndexError, or serves no address, and the others wait for it. If two tasks
+    share an address, the second cannot bind it.
 
     Example: Two workers and `"task": {"type": "worker", "index": 2}`.
 
@@ -519,7 +520,7 @@ def task_not_in_cluster(job: Job) -> Iterator[Verdict]:
         if cluster is None:
             yield unknown(subject, "TF_CONFIG is not a complete JSON value in the files", at=claim)
             continue
-        fault = _fault(cluster)
+        fault = _cluster_fault(cluster)
         if fault:
             yield failed(
                 subject, fault, at=claim, remedy="Give every task its own address, and number the tasks from 0."
@@ -530,7 +531,7 @@ def task_not_in_cluster(job: Job) -> Iterator[Verdict]:
             yield passed(subject)
 
 
-def _fault(cluster: _Cluster) -> str:
+def _cluster_fault(cluster: _Cluster) -> str:
     listed = [host for hosts in cluster.roles.values() for host in hosts or () if host]
     twice = sorted({host for host in listed if listed.count(host) > 1}) if len(listed) < 5000 else []
     if twice:

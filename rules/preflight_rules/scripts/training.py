@@ -109,7 +109,7 @@ def sync_batchnorm_after_wrapping(job: Job) -> Iterator[Verdict]:
 def gpu_never_chosen(job: Job) -> Iterator[Verdict]:
     """A script for several ranks moves its model to the default GPU without choosing one per rank.
 
-    What it checks: A script that several ranks of one node run chooses a different GPU for each: `set_device`,
+    What it checks: A script that several ranks on one node run chooses a different GPU for each: `set_device`,
     LOCAL_RANK, `device_ids`, or a mask. A device that is written out, or the default of an option, is the same for all.
 
     Why it matters: `model.cuda()`, `.to("cuda:0")` and Paddle's `CUDAPlace(0)` mean GPU 0 in every process. NCCL stops
@@ -135,7 +135,7 @@ def gpu_never_chosen(job: Job) -> Iterator[Verdict]:
             processes = _ranks_of_node(job, launch)
             if launch.launcher == "srun" or not certainly_several(job_value(processes)) or not processes:
                 continue
-            if _masked(job, launch) or len(job.files) > _MAX_FILES:
+            if _sees_one_gpu(job, launch) or len(job.files) > _MAX_FILES:
                 continue
             if _is_passed(job, launch, moved):
                 verdict = passed(subject)
@@ -146,14 +146,14 @@ def gpu_never_chosen(job: Job) -> Iterator[Verdict]:
                 " and nothing in the script chooses another.",
                 at=moved,
                 also=((processes[0], "ranks of each node"),),
-                remedy=_choice(job, launch, moved),
+                remedy=_gpu_choice_text(job, launch, moved),
             )
             break
         yield verdict
 
 
 def _ranks_of_node(job: Job, launch: Launch) -> tuple[Claim, ...]:
-    """The claims that give the ranks of a node: without a scheduler or hosts, mpirun starts all of them on its own."""
+    """Return the claims of the ranks per node. Without a scheduler or hosts, mpirun starts all on its own node."""
     found = job.setting("processes_per_node", launch.scope)
     elsewhere = job.setting("hosts", launch.scope) or any(claim.source in SCHEDULERS for claim in job.claims)
     if found or elsewhere or "mpirun" not in launch.wrappers:
@@ -162,7 +162,7 @@ def _ranks_of_node(job: Job, launch: Launch) -> tuple[Claim, ...]:
 
 
 def _is_passed(job: Job, launch: Launch, moved: Claim) -> bool:
-    """Whether the launcher gives each process the option in whose place its default stands."""
+    """Return whether the launcher passes each process the option that has this default."""
     added = [claim for claim in job.about("rank_argument", launch.scope) if claim.scope.launch == launch.id]
     named = any("local_rank" in text for text in (moved.spelling, *texts(moved.value)))
     return bool(added and named and job.about("local_rank_argument", launch.scope))
@@ -172,14 +172,14 @@ def _is_passed(job: Job, launch: Launch, moved: Claim) -> bool:
 _MAX_FILES = 6
 
 
-def _masked(job: Job, launch: Launch) -> bool:
-    """Whether each process may see one GPU only. A list of several shows all of them to every process."""
+def _sees_one_gpu(job: Job, launch: Launch) -> bool:
+    """Return whether each process may see only one GPU. A list of several shows all of them to every process."""
     masks = job.about("env.CUDA_VISIBLE_DEVICES", launch.scope)
     return any(not texts(mask.value) or not all("," in text for text in texts(mask.value)) for mask in masks)
 
 
-def _choice(job: Job, launch: Launch, moved: Claim) -> str:
-    """How a rank chooses its GPU in the framework of the script, with what its launcher sets."""
+def _gpu_choice_text(job: Job, launch: Launch, moved: Claim) -> str:
+    """Return how a rank chooses its GPU in the script's framework, using its launcher's variables."""
     if any(claim.source == "paddle" for claim in job.about("parallel_environment", launch.scope)):
         return (
             'Take the launcher\'s GPU: paddle.set_device("gpu"), or'
@@ -247,20 +247,20 @@ def horovod_first_weights_not_broadcast(job: Job) -> Iterator[Verdict]:
 def optimizer_made_before_fsdp(job: Job) -> Iterator[Verdict]:
     """An optimizer takes the parameters of a model before FSDP divides them.
 
-    What it checks: In one function, an optimizer made of `model.parameters()` comes after
+    What it checks: In one function, an optimizer created from `model.parameters()` comes after
     `FullyShardedDataParallel(model)` or `fully_shard(model)`. Under Accelerate's FSDP with `fsdp_use_orig_params:
     false` it comes after the model's `prepare`. With Lightning's `fsdp_native`, `configure_optimizers` takes
     `self.trainer.model.parameters()`.
 
     Why it matters: FSDP replaces the parameters that the optimizer holds with flat or divided ones, so the optimizer
-    changes nothing that the model uses: the loss stays where it is. Lightning's `fsdp_native` notices it and stops.
+    does not update the model's parameters: the loss does not change. Lightning's `fsdp_native` notices it and stops.
 
     Example: `optimizer = AdamW(model.parameters())`, then `model = FSDP(model)`.
 
-    Fix: Divide the model first, then make the optimizer from the divided model's parameters.
+    Fix: Divide the model first, then create the optimizer from the divided model's parameters.
 
-    Known limits: `use_orig_params=True` keeps the parameters, so nothing is reported there. An optimizer that another
-    function makes is not seen.
+    Known limits: `use_orig_params=True` keeps the parameters, so nothing is reported there. An optimizer created in
+    another function is not seen.
     """
     for subject, optimizer in stated(job, "early_optimizer"):
         kind = next(iter(texts(optimizer.value)), "")
@@ -272,7 +272,7 @@ def optimizer_made_before_fsdp(job: Job) -> Iterator[Verdict]:
                 yield undecided(subject, (strategy,)) or failed(
                     subject,
                     f"{quoted(optimizer)} takes the parameters of the module itself, but {placed(strategy)} divides"
-                    " them before: Lightning stops because the optimizer refers to no parameter of FSDP.",
+                    " them before: Lightning stops because the optimizer has none of FSDP's parameters.",
                     at=optimizer,
                     also=((strategy, "the strategy"),),
                     remedy="Give `self.trainer.model.parameters()` to the optimizer.",
@@ -291,7 +291,7 @@ def _judge_wrapped(subject: str, optimizer: Claim) -> Verdict:
         " parameters that the model no longer uses.",
         at=optimizer,
         also=((divided, "divided here"),),
-        remedy="Make the optimizer after the model is divided, from the divided model's parameters.",
+        remedy="Create the optimizer after the model is divided, from the divided model's parameters.",
         severity=Severity.WARNING,
     )
 
@@ -315,7 +315,7 @@ def _judge_prepared(job: Job, subject: str, optimizer: Claim) -> Iterator[Verdic
                 " FSDP replace them.",
                 at=optimizer,
                 also=((kept, "the parameters are replaced"),),
-                remedy="Prepare the model first and make the optimizer from it, or set fsdp_use_orig_params to true.",
+                remedy="Prepare the model first and create the optimizer from it, or set fsdp_use_orig_params to true.",
                 severity=Severity.WARNING,
             )
         return
@@ -324,16 +324,16 @@ def _judge_prepared(job: Job, subject: str, optimizer: Claim) -> Iterator[Verdic
 # Training loops in which one rank diverges from the others, or the ranks do not exchange their gradients.
 
 
-#: What a rank does under the condition, by the kind of statement.
-_HOW_LEFT = {
+#: What a rank does under the condition, by kind of statement.
+_EFFECT_BY_STATEMENT = {
     "break": "leaves the loop",
     "while": "leaves the loop",
-    "for": "runs the loop as often as its own data last",
+    "for": "loops over its own data",
     "continue": "skips the rest of the step",
     "return": "leaves the function",
     "if": "reaches a collective or not",
 }
-#: What to do: about a layer that some ranks leave out, a loop that ends at different steps, and any other exit.
+#: Remedies for a layer that some ranks skip, a loop that ends at different steps, and any other exit.
 _REMEDIES = {
     "layer": "Wrap the model with find_unused_parameters=True, or use the layer in every step.",
     "for": "Let all ranks take as many steps as the one with the fewest data (all-reduce the minimum), or train within"
@@ -341,8 +341,8 @@ _REMEDIES = {
     "": "Let all ranks decide together: all-reduce or broadcast the condition before it is tested (Accelerate:"
     " set_trigger() and check_trigger()).",
 }
-#: What shows that a script is for several ranks.
-_OF_SEVERAL_RANKS = ("uses_ddp", "uses_fsdp", "training_framework", "backend")
+#: Quantities that show that a script is for several ranks.
+_MULTI_RANK_QUANTITIES = ("uses_ddp", "uses_fsdp", "training_framework", "backend")
 
 
 @rule(
@@ -358,7 +358,7 @@ def rank_local_exit_from_loop(job: Job) -> Iterator[Verdict]:
 
     What it checks: No `break`, `continue`, `return` or branch that decides whether a rank reaches a collective
     (`backward` of a distributed model, an all-reduce, a barrier) depends on the rank's own data, loss, random numbers
-    or clock, and no loop around a collective runs as often as the rank's own data last. The program is followed on
+    or clock, and the length of no loop around a collective depends on the rank's own data. The program is followed on
     paper, through its functions and modules, from the launch line on.
 
     Why it matters: The ranks do not leave at the same step. The first one ends or continues to other collectives, and
@@ -387,7 +387,7 @@ def rank_local_exit_from_loop(job: Job) -> Iterator[Verdict]:
             yield unknown(subject, f"{quoted(joined_by[0])} may let the ranks end together", at=joined_by[0])
             continue
         is_layer = "layer" in texts(step.value)
-        what = "leaves out a layer" if is_layer else _HOW_LEFT.get(kind, "leaves the loop")
+        what = "leaves out a layer" if is_layer else _EFFECT_BY_STATEMENT.get(kind, "leaves the loop")
         what += "" if kind == "for" else " depending on its own value"
         waiting = "the exchange of gradients waits for the parameters of" if is_layer else "the others wait for it in"
         under = quoted(leaving) if kind in ("while", "for", "if") else f"`{kind}` under {quoted(leaving)}"
@@ -408,19 +408,19 @@ def rank_local_exit_from_loop(job: Job) -> Iterator[Verdict]:
     "collective-under-rank-condition",
     severity=Severity.ERROR,
     otherwise="no collective is under a condition on the rank",
-    passes_with=_OF_SEVERAL_RANKS,
+    passes_with=_MULTI_RANK_QUANTITIES,
 )
 def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
     """A collective is in a branch that only some ranks take.
 
     What it checks: Barriers, reductions, broadcasts and `save_checkpoint` of a DeepSpeed engine are not under `rank ==
-    0` or the like, unless the other ranks reach one in the same function too. The same for `get_state_dict` and
-    `save_state` of Accelerate where FSDP or ZeRO divides the model among ranks.
+    0` or the like, unless the other ranks reach one in the same function too. The same applies to Accelerate's
+    `get_state_dict` and `save_state` if FSDP or ZeRO divides the model among ranks.
 
     Why it matters: A collective ends when every rank has entered it. The ranks in the branch wait for the others until
     the timeout.
 
-    Example: `if rank == 0: model_engine.save_checkpoint(path)`; every rank has to call it, because each saves its own
+    Example: `if rank == 0: model_engine.save_checkpoint(path)`; every rank must call it, because each saves its own
     part.
 
     Fix: Move the call out of the branch, and keep only work of a single rank in it.
@@ -429,9 +429,9 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
     counterpart: it is an error only where the program was followed on several ranks, and one of them came to it alone.
     """
     for subject, call in (*stated(job, "guarded_collective"), *stated(job, "guarded_gather")):
-        divided = _divided(job, call) if call.quantity == "guarded_gather" else True
+        divided = _needs_all_parts(job, call) if call.quantity == "guarded_gather" else True
         if not divided:
-            reason = "it waits for other ranks only where the model is divided among them, and nothing says so"
+            reason = "it waits for other ranks only if the model is divided among them, which is unknown"
             yield passed(subject) if divided is False else unknown(subject, reason, at=call)
             continue
         guard = call.because[0] if call.because else call
@@ -458,7 +458,7 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
                 severity=None if sure else Severity.WARNING,
                 confidence=None if sure else Confidence.MEDIUM,
             )
-            for why in [] if sure else _not_followed(job, call):
+            for why in [] if sure else _unfollowed_reasons(job, call):
                 yield unknown(subject, f"whether the other ranks also reach {quoted(call)} is unknown: {why}", at=call)
     for subject, call in stated(job, "collective_unmatched"):
         if isinstance(call.value, Unresolved):
@@ -468,8 +468,8 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
     for subject, call in stated(job, "collective_in_rank_loop"):
         yield not_on_several_ranks(job, subject, call) or failed(
             subject,
-            f"{quoted(call)} waits for every rank, but is in a loop over {quoted(call.because[0])}, which has"
-            " another number of steps on every rank: the longer loops wait for ranks that are done.",
+            f"{quoted(call)} waits for every rank, but is in a loop over {quoted(call.because[0])}, which has a "
+            f"different number of steps on each rank: the longer loops wait for ranks that are done.",
             at=call,
             also=((call.because[0], "depends on the rank"),),
             remedy="Give every rank the same number of steps.",
@@ -499,8 +499,8 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
             yield passed(subject)
 
 
-def _divided(job: Job, call: Claim) -> bool | None:
-    """Whether the call needs the parts of all ranks; None if it is not known how the model is trained."""
+def _needs_all_parts(job: Job, call: Claim) -> bool | None:
+    """Return whether the call needs the parts of all ranks; None if it is unknown how the model is trained."""
     scope = call.scope
     if job.about("uses_fsdp", scope):
         return True
@@ -517,13 +517,13 @@ def _divided(job: Job, call: Claim) -> bool | None:
 
 
 def _certainly_waits(job: Job, call: Claim) -> bool:
-    """Whether several ranks certainly run the script, and only one of them reaches the call."""
+    """Return whether several ranks certainly run the script, and only one of them reaches the call."""
     places = {claim.span for _, claim in stated(job, "collective_unmatched") if isinstance(claim.value, Known)}
     return call.span in places and any(_starts_several(job, launch) for launch in launches_of(job, call))
 
 
-def _not_followed(job: Job, call: Claim) -> list[str]:
-    """Why the program that makes a call cannot be followed to its end; empty where it is followed."""
+def _unfollowed_reasons(job: Job, call: Claim) -> list[str]:
+    """Return why the program that makes a call cannot be followed to its end; empty if it can."""
     followed = [each for launch in launches_of(job, call) for each in job.about("program_followed", launch.scope)]
     return [each.value.why for each in followed if isinstance(each.value, Unresolved)][:1]
 
@@ -537,23 +537,23 @@ def _starts_several(job: Job, launch: Launch) -> bool:
     "TRN023",
     "collectives-ordered-by-rank",
     severity=Severity.ERROR,
-    otherwise="no condition on the rank decides about collectives",
-    passes_with=_OF_SEVERAL_RANKS,
+    otherwise="no collective is under a condition on the rank",
+    passes_with=_MULTI_RANK_QUANTITIES,
 )
 def collectives_ordered_by_rank(job: Job) -> Iterator[Verdict]:
-    """The two branches of a condition on the rank make different collectives, or in another order.
+    """The two branches of a condition on the rank call different collectives, or the same ones in another order.
 
-    What it checks: Where both branches of a condition on the rank only make collectives and computations, they make the
-    same ones in the same order.
+    What it checks: If both branches of a condition on the rank contain only collectives and computations, they call the
+    same collectives in the same order.
 
     Why it matters: Ranks match collectives by their order. One rank reduces while another broadcasts: both wait for
     each other, or one reads the other's data as its own.
 
     Example: `if rank == 0: all_reduce(a); broadcast(b, 0)` and `else: broadcast(b, 0); all_reduce(a)`.
 
-    Fix: Make the collectives outside the branches, in one order for all ranks.
+    Fix: Call the collectives outside the branches, in one order for all ranks.
 
-    Known limits: A branch that calls other functions of the script, or has branches or loops of its own, is not judged.
+    Known limits: A branch that calls other functions of the script, or has its own branches or loops, is not judged.
     """
     for subject, call in stated(job, "collective_order_differs"):
         early = not_on_several_ranks(job, subject, call)
@@ -563,11 +563,11 @@ def collectives_ordered_by_rank(job: Job) -> Iterator[Verdict]:
         guard = call.because[0]
         yield failed(
             subject,
-            f"The branches of {quoted(guard)} (line {guard.span.line}) make {joined(call.alternatives)}: ranks wait"
-            " for each other in different collectives.",
+            f"The branches of {quoted(guard)} (line {guard.span.line}) call {joined(call.alternatives)}: ranks wait "
+            f"for each other in different collectives.",
             at=call,
             also=((guard, "decides the order"),),
-            remedy="Make the same collectives in the same order on every rank, outside the branches.",
+            remedy="Call the same collectives in the same order on every rank, outside the branches.",
             waits_at="collective",
         )
 
@@ -577,11 +577,11 @@ def collectives_ordered_by_rank(job: Job) -> Iterator[Verdict]:
     "group-destroyed-after-failure",
     severity=Severity.WARNING,
     otherwise="no group is destroyed after a failure",
-    passes_with=_OF_SEVERAL_RANKS,
+    passes_with=_MULTI_RANK_QUANTITIES,
     confidence=Confidence.MEDIUM,
 )
 def group_destroyed_after_failure(job: Job) -> Iterator[Verdict]:
-    """A rank that fails waits for the others in its clean-up instead of ending.
+    """A failed rank waits for the others in its clean-up instead of ending.
 
     What it checks: `destroy_process_group` and barriers are not in the `finally` or `except` around the training.
 
@@ -627,7 +627,7 @@ def group_destroyed_after_failure(job: Job) -> Iterator[Verdict]:
     "step-failure-swallowed",
     severity=Severity.WARNING,
     otherwise="no loop continues after a failed step",
-    passes_with=_OF_SEVERAL_RANKS,
+    passes_with=_MULTI_RANK_QUANTITIES,
     confidence=Confidence.MEDIUM,
 )
 def step_failure_swallowed(job: Job) -> Iterator[Verdict]:
@@ -671,11 +671,11 @@ _FEW_FILES = 12
     otherwise="no script joins a group of ranks and steps an optimizer",
 )
 def gradients_never_exchanged(job: Job) -> Iterator[Verdict]:
-    """The ranks of a job train without exchanging gradients, each its own model.
+    """The ranks of a job train without exchanging gradients, so each trains its own model.
 
     What it checks: A script that joins its ranks to a group and steps an optimizer in a loop wraps its model (DDP,
-    FSDP, `fleet.distributed_model`), wraps its optimizer (Horovod) or reduces the gradients itself. The wrapped model
-    is the one that is called: not `model.module(x)`, and no optimizer step wholly under `no_sync()`.
+    FSDP, `fleet.distributed_model`), wraps its optimizer (Horovod) or reduces the gradients itself. The script calls
+    the wrapped model, not `model.module(x)`, and no optimizer step is wholly under `no_sync()`.
 
     Why it matters: Starting the process group alone exchanges nothing. Each rank trains on its share of the data, and
     all but the model of rank 0 is thrown away: the job costs as many GPUs as it has ranks and learns from the data of
@@ -686,8 +686,8 @@ def gradients_never_exchanged(job: Job) -> Iterator[Verdict]:
     Fix: torch: `DistributedDataParallel(model, device_ids=[local_rank])`. Paddle: `fleet.distributed_model(model)` or
     `paddle.DataParallel(model)`. Horovod: `hvd.DistributedOptimizer(optimizer)`.
 
-    Known limits: A word that may exchange gradients anywhere in the job's files counts as an exchange. With a library
-    that is not known the result is unknown. `fleet.distributed_optimizer` alone exchanges nothing in a dynamic graph.
+    Known limits: Any call in the job's files that may exchange gradients counts as an exchange. With an unknown library
+    the result is unknown. `fleet.distributed_optimizer` alone exchanges nothing in a dynamic graph.
     """
     for subject, taken in stated(job, "gradients_taken"):
         joins = [claim for claim in job.about("ranks_joined", taken.scope) if claim.span.path in started_files(job)]
@@ -695,7 +695,7 @@ def gradients_never_exchanged(job: Job) -> Iterator[Verdict]:
         # A run of the whole program shows both.
         joins = [*(claim for claim in taken.because if claim.quantity == "ranks_joined"), *joins]
         if joins and not servers:
-            yield _verdict(job, subject, taken, joins[0])
+            yield _exchange_verdict(job, subject, taken, joins[0])
     for subject, around in stated(job, "gradient_exchange_bypassed"):
         if definitely_one_rank(job, around):
             yield passed(subject)
@@ -708,7 +708,7 @@ def gradients_never_exchanged(job: Job) -> Iterator[Verdict]:
         )
 
 
-def _verdict(job: Job, subject: str, taken: Claim, joins: Claim) -> Verdict:
+def _exchange_verdict(job: Job, subject: str, taken: Claim, joins: Claim) -> Verdict:
     is_followed = joins in taken.because
     if definitely_one_rank(job, taken) or (job.about("gradients_exchanged", taken.scope) and not is_followed):
         return passed(subject)
@@ -727,12 +727,12 @@ def _verdict(job: Job, subject: str, taken: Claim, joins: Claim) -> Verdict:
         " own model.",
         at=joins,
         also=((taken, "gradients of this rank only"),),
-        remedy=_remedy(joins),
+        remedy=_wrapper_remedy(joins),
     )
 
 
-def _remedy(joins: Claim) -> str:
-    """The wrapper of the framework that joins the ranks."""
+def _wrapper_remedy(joins: Claim) -> str:
+    """Return the wrapper of the framework that joins the ranks."""
     name = joined(joins.alternatives)
     if "horovod" in name or name.startswith("hvd"):
         return "Wrap the optimizer: optimizer = hvd.DistributedOptimizer(optimizer)."
@@ -760,18 +760,18 @@ _LONG_S = 24 * 3600
 def long_job_saves_nothing(job: Job) -> Iterator[Verdict]:
     """A job of a day or longer saves nothing before its training ends.
 
-    What it checks: A script that trains in a loop, in a job that asks for at least 24 hours, saves something inside a
+    What it checks: A script that trains in a loop, in a job that requests at least 24 hours, saves something inside a
     loop.
 
     Why it matters: With hundreds of GPUs a failure within a day is the rule: 466 interruptions in 54 days on 16,000
-    GPUs. What was trained since the start is then lost, and at the time limit, too.
+    GPUs. All training since the start is then lost, and at the time limit, too.
 
     Example: `#SBATCH --time=7-00:00:00` and one `torch.save` after the last epoch.
 
     Fix: Save model, optimizer and step every hour or so, and resume from the last one.
 
-    Known limits: Any call that may save, in any file of the job, counts. A library that is not known may save: then the
-    result is unknown.
+    Known limits: Any call that may save, in any file of the job, counts. An unknown library may save: then the result
+    is unknown.
     """
     for subject, saves in stated(job, "saves_while_training"):
         limits = [
@@ -818,7 +818,7 @@ def every_step_profiled(job: Job) -> Iterator[Verdict]:
 
     Fix: Profile some steps: `schedule=torch.profiler.schedule(wait=1, warmup=1, active=3, repeat=1)` and `prof.step()`.
 
-    Known limits: A loop of a few steps that is made for profiling is reported as well.
+    Known limits: A short loop that exists only for profiling is reported as well.
     """
     for subject, profiler in stated(job, "profiles_every_step"):
         if profiler.condition or not runs_program(job):
@@ -828,7 +828,7 @@ def every_step_profiled(job: Job) -> Iterator[Verdict]:
             subject,
             f"{joined(profiler.alternatives)} is on for every step of the training loop.",
             at=profiler,
-            remedy="Give it a schedule of some steps, or remove it from real runs.",
+            remedy="Give the profiler a schedule of some steps, or remove it from real runs.",
         )
 
 
@@ -840,18 +840,18 @@ def every_step_profiled(job: Job) -> Iterator[Verdict]:
     each=claims_about("parameters_unfrozen"),
 )
 def unfrozen_after_wrap(question: SubjectQuestion) -> Verdict | None:
-    """Parameters are frozen while their model is wrapped, and trained later.
+    """Parameters are frozen when their model is wrapped, and trained later.
 
     What it checks: Parameters that are frozen (`requires_grad = False`, `stop_gradient = True`) when the program wraps
-    their model with DistributedDataParallel or Paddle's DataParallel are not put back into training unless the model
-    is wrapped again.
+    their model with DistributedDataParallel or Paddle's DataParallel are not unfrozen unless the model is wrapped
+    again.
 
     Why it matters: The wrapper looks once, when it is made, for the parameters whose gradients the ranks exchange.
-    Those that come later are trained on each rank by its own data: the replicas part, and nothing reports it.
+    Parameters unfrozen later are trained on each rank's own data: the replicas diverge, and nothing reports it.
 
     Example: `freeze(net.backbone)`, `model = DDP(net)`, and `unfreeze(net.backbone)` after five epochs.
 
-    Fix: Wrap the model again after parameters are put back, with an optimizer of its parameters; or wrap it before they
+    Fix: Wrap the model again after unfreezing, with a new optimizer of its parameters; or wrap it before they
     are frozen, with `find_unused_parameters=True`.
 
     Known limits: Parts of a model are compared by their names.
@@ -864,10 +864,10 @@ def unfrozen_after_wrap(question: SubjectQuestion) -> Verdict | None:
     return failed(
         question.subject,
         f"{quoted(switch)} trains the parameters of {part} again, but they were frozen ({where(frozen)}) when"
-        f" {quoted(wrapped)} ({where(wrapped)}) looked for what the ranks exchange: each rank trains them alone.",
+        f" {quoted(wrapped)} ({where(wrapped)}) collected the parameters to exchange: each rank trains them alone.",
         at=switch,
         also=((frozen, "frozen here"), (wrapped, "wrapped here")),
-        remedy="Wrap the model again after this, and make the optimizer from the new parameters.",
+        remedy="Wrap the model again after this, and create the optimizer from the new parameters.",
     )
 
 
@@ -898,7 +898,8 @@ def model_of_processes_not_shared(question: SubjectQuestion) -> Verdict | None:
     (model,) = question.claims
     return failed(
         question.subject,
-        f"{quoted(model)} gives each process a copy of {joined(model.alternatives)}: what they train is lost.",
+        f"{quoted(model)} gives each process a copy of {joined(model.alternatives)}: the training of these copies is "
+        f"lost.",
         at=model,
         remedy=f"Call {joined(model.alternatives)}.share_memory() before the processes start.",
     )

@@ -19,38 +19,38 @@ from preflight_rules.launches import ranks_started
 from preflight_rules.settings.tables import (
     ENVIRONMENT,
     SBATCH,
+    alias_names,
     framework,
     from_checkpoint,
     full_name,
-    named_as,
     reads,
     row_of,
     settings,
 )
 
-#: Filled in by a trainer, or left out by DeepSpeed.
+#: A value that a trainer fills in or DeepSpeed leaves out.
 AUTO = "auto"
 #: Names in parentheses stand for the place itself, not for a key.
 CALL, PARSER = "(call)", "(parser)"
 #: The class that a script calls to make the settings.
 CLASS = "config_class"
-#: In the table of refusals: the place as a whole is to blame, for what it lacks.
+#: In the table of refusals: blames the place as a whole, for a missing setting.
 ANY = "(any)"
-#: Before a quantity: what an option of the launch line says about it.
+#: Prefix of a quantity that an option of the launch line sets.
 ON_LINE = "line."
-#: Before a quantity, in a condition: any other claim of the job (`job.env.TRAINING_ROLE`).
+#: Prefix of a quantity in a condition: any other claim of the job (`job.env.TRAINING_ROLE`).
 OF_JOB = "job."
-#: Before an argument whose name has another meaning in a condition: `own.ranks` beside `ranks`.
+#: Prefix of an argument whose name has another meaning in a condition: `own.ranks` beside `ranks`.
 OWN = "own."
-#: The option of Megatron-LM that takes what other options leave out from a checkpoint.
+#: The option of Megatron-LM that takes unset options from a checkpoint.
 _CHECKPOINT = "use_checkpoint_args"
 #: The place of settings that are options of the launch line, which may take them from arrays of several scripts.
 _SCRIPTS = "(line)"
 #: The number of ranks of the launch, in a condition.
 RANKS = "ranks"
-#: How the ranks are started, in a condition: `python` for a plain line, empty without any.
+#: The launcher in a condition: `python` for a plain line; empty without a launch.
 LAUNCHER = "launcher"
-#: The branch in which the launch line is, in a condition; empty if it is in none.
+#: The branch of the launch line in a condition; empty outside any branch.
 BRANCH = "branch"
 
 
@@ -81,9 +81,9 @@ class Given:
     parser: Claim | None = None
 
     def claim(self, key: str) -> Claim | None:
-        """The claim of a key, also of one in a file that another key names; None if it is not given."""
+        """Return the claim of a key, also of one in a file that another key names; None if the key is not given."""
         if key.startswith(OF_JOB):
-            return next(iter(self._of_job(key.removeprefix(OF_JOB))), None)
+            return next(iter(self._job_claims(key.removeprefix(OF_JOB))), None)
         if key == PARSER:
             return self.parser
         if key == ANY:
@@ -95,7 +95,7 @@ class Given:
         return self.keys.get(key)
 
     def others(self, section: str, known: Sequence[str]) -> list[Claim]:
-        """The claims of the keys directly in a section (`config.*`) that are not among the known ones.
+        """Return the claims of the keys directly in a section (`config.*`) that are not among the known ones.
 
         A known one that begins with `^` is a pattern.
         """
@@ -112,13 +112,13 @@ class Given:
         ]
 
     def value(self, key: str) -> Any:
-        """The value of a key, None if it is not given. Raises UnknownValue if that is not known."""
+        """Return the value of a key; None if it is not given. Raises UnknownValue if it is unknown."""
         if key.startswith(GIVEN):
             return self._is_given(key.removeprefix(GIVEN))
         if key.startswith(ON_LINE):
-            return self._on_line(key.removeprefix(ON_LINE))
+            return self._option_value(key.removeprefix(ON_LINE))
         if key.startswith(OF_JOB):
-            return self._one(self._of_job(key.removeprefix(OF_JOB)))
+            return self._common_value(self._job_claims(key.removeprefix(OF_JOB)))
         if key in self.inner:
             return Section()
         prefix, _, rest = key.partition(".")
@@ -127,7 +127,7 @@ class Given:
             claim = self.inner[prefix].claim(rest)
             return None if claim is not None and claim.alternatives == (AUTO,) else self.inner[prefix].value(rest)
         if key == RANKS:
-            return self._ranks()
+            return self._rank_count()
         if key == LAUNCHER:
             return self._launcher()
         if key == BRANCH:
@@ -138,18 +138,18 @@ class Given:
             if not self.complete or (self.keys.get(_CHECKPOINT) is not None and key in from_checkpoint(self.framework)):
                 raise UnknownValue(f"{key} may be given elsewhere")
             if _are_of_another_release(self.framework, tuple(self.keys)):
-                raise UnknownValue(f"{key} may have another name in the release that is used")
+                raise UnknownValue(f"{key} may have a different name in the release used")
             return None
-        value = self._one((claim,))
+        value = self._common_value((claim,))
         filled = any(each.startswith(f"{key}.") for each in self.keys)
         return Section(filled=filled) if isinstance(value, Section) else value
 
     def value_in_call(self, key: str) -> Any:
-        """The value of a key where the call that gives it is made, whatever decides that. Raises UnknownValue."""
+        """Return the value of a key where the call is made, whatever condition it is under. Raises UnknownValue."""
         claim, call = self.keys.get(key), self.keys.get(CALL)
         if claim is None or call is None or claim.condition != call.condition:
             return self.value(key)
-        return self._one((replace(claim, condition=""),))
+        return self._common_value((replace(claim, condition=""),))
 
     def value_of_several(self, key: str) -> Any:
         """The value of a key, where a launcher is taken to start more than one rank. Raises UnknownValue."""
@@ -161,13 +161,13 @@ class Given:
             return Several("the number of ranks")
 
     def _is_given(self, key: str) -> bool:
-        """Whether a key is given. Raises UnknownValue if only a branch gives it, or if its section is not known."""
+        """Return whether a key is given. Raises UnknownValue if only a branch gives it, or its section is unknown."""
         claim = self.claim(key)
         if claim is None:
             self._check_sections(key)
             return False
         if key.startswith(OF_JOB):
-            claims = self._of_job(key.removeprefix(OF_JOB))
+            claims = self._job_claims(key.removeprefix(OF_JOB))
             if not any(definitely_holds(each, self.launch) for each in claims):
                 raise UnknownValue(f"whether the branch of `{claim.spelling}` is taken")
             return True
@@ -177,19 +177,21 @@ class Given:
         return claim.source != CALLED or claim.alternatives != (None,)
 
     def _is_made(self, key: str) -> bool:
-        """Whether what a call is given is certainly something: an object that is made there, or a list."""
+        """Return whether an argument is certainly an object created there, or a list."""
         return f"{key}.{MAKER}" in self.keys or f"{key}.{ITEMS}" in self.keys
 
     def _check_sections(self, key: str) -> None:
-        """Raises UnknownValue if a section that would hold the key is a value that is not known."""
+        """Raise UnknownValue if a section that would hold the key has an unknown value."""
         while "." in key:
             key = key.rpartition(".")[0]
             above = self.keys.get(key)
             if above is not None and not above.alternatives and above.source != CALLED:
                 raise UnknownValue(f"`{above.spelling}`")
 
-    def _one(self, claims: Sequence[Claim]) -> Any:
-        """The value on which claims agree, None without any. Raises UnknownValue if they do not, or are open."""
+    def _common_value(self, claims: Sequence[Claim]) -> Any:
+        """Return the value that all claims share; None without claims. Raises UnknownValue if they differ or are
+        unresolved.
+        """
         if why_unresolved(claims, self.launch) is not None:
             raise UnknownValue(f"`{claims[0].spelling}`")
         found = {item for claim in claims for item in claim.alternatives}
@@ -198,32 +200,32 @@ class Given:
         one = next(iter(found), None)
         return Section() if one == SECTION else one
 
-    def _of_job(self, quantity: str) -> tuple[Claim, ...]:
+    def _job_claims(self, quantity: str) -> tuple[Claim, ...]:
         if self.launch is not None:
             return self.job.value_claims(quantity, self.launch.scope)
         return self.job.value_claims(quantity, WHOLE_JOB) or tuple(self.job.about(quantity))
 
     @property
     def is_named(self) -> bool:
-        """Whether a launch names the place, so that it is not a part of something larger."""
+        """Return whether a launch names the place, so that it is not a part of something larger."""
         whole = self.launch is None or reads(self.framework, "file") or reads(self.framework, "object")
         return whole or any(claim.scope.launch for claim in self.keys.values())
 
-    def _on_line(self, quantity: str) -> Any:
-        """The value that an option of the launch line gives a quantity; None without one. Raises UnknownValue."""
+    def _option_value(self, quantity: str) -> Any:
+        """Return the value that a launch option gives a quantity; None without one. Raises UnknownValue."""
         if self.launch is None:
             raise UnknownValue("the launch line")
         claims = [c for c in self.job.about(quantity, self.launch.scope) if c.strength is Strength.FLAG]
-        return self._one(claims[-1:])
+        return self._common_value(claims[-1:])
 
     @property
     def _is_plain(self) -> bool:
-        """Whether a plain line of python starts the program, and nothing else starts a process of the job."""
+        """Return whether plain python starts the program, and nothing else starts a process of the job."""
         programs = {claim.value for claim in self.job.about("plain_program")}
         return self.launch is None and len(programs) == 1 and not self.job.about("starts_processes")
 
     def _launcher(self) -> str:
-        """How the ranks are started. Raises UnknownValue if several launches may read the settings in several ways."""
+        """Return how the ranks are started. Raises UnknownValue if launches that may read the settings differ."""
         if self.launch is None:
             return "python" if self._is_plain else ""
         of_job = not any(claim.scope.launch for claim in self.keys.values())
@@ -233,7 +235,7 @@ class Given:
             raise UnknownValue("whether this runs in processes that the program starts")
         return self.launch.launcher
 
-    def _ranks(self) -> int:
+    def _rank_count(self) -> int:
         if self._is_plain:
             return 1
         found = numbers(ranks_started(self.job, self.launch.scope)[0]) if self.launch is not None else ()
@@ -242,36 +244,36 @@ class Given:
         return found[0]
 
 
-#: What a program states that starts the processes of its ranks.
+#: Quantities of a program that starts the processes of its ranks.
 _STARTS_WORKERS = ("starts_processes", f"{SETTING_PREFIX}ray_trainer.{CALL}")
 #: Fewer settings that the table lacks are mistakes, or the program's own.
-_MANY = 5
+_MANY_UNKNOWN = 5
 
 
 @functools.lru_cache(maxsize=256)
 def _are_of_another_release(name: str, keys: tuple[str, ...]) -> bool:
-    """Whether the table of all settings of a framework lacks most of these, as where a release renames them."""
+    """Return whether the framework's table lacks most of these keys, as after a release that renames them."""
     known = framework(name)
     if known is None or known.keys is None:
         return False
     stated = [key for key in keys if key not in (CALL, PARSER)]
     lacking = [key for key in stated if row_of(settings(name), key) is None]
-    return len(lacking) >= _MANY and 2 * len(lacking) > len(stated)
+    return len(lacking) >= _MANY_UNKNOWN and 2 * len(lacking) > len(stated)
 
 
 def with_settings(job: Job) -> list[str]:
-    """The frameworks that the job has settings of, by name."""
+    """Return the frameworks that the job has settings for, by name."""
     there = {claim.quantity.split(".", 2)[1] for claim in job.claims if claim.quantity.startswith(SETTING_PREFIX)}
     if any(claim.quantity.startswith(ENVIRONMENT_PREFIX) for claim in job.claims):
         there.add(ENVIRONMENT)
     if job.about("batch_directive"):
         there.add(SBATCH)
-    there.update([other for name in there for other in named_as(name)])
+    there.update([other for name in there for other in alias_names(name)])
     return sorted(name for name in there if framework(name) is not None)
 
 
 def given(job: Job, name: str) -> Iterator[Given]:
-    """The settings of a framework, once for each launch and place; those of an object once for each of its parts."""
+    """Yield a framework's settings, once per launch and place; an object's settings once for each of its parts."""
     if reads(name, "object"):
         yield from _objects(job, name)
         return
@@ -291,7 +293,7 @@ def given(job: Job, name: str) -> Iterator[Given]:
         for key, claim in _variables(job, scope) if name == ENVIRONMENT else job.settings(own_name, scope):
             if key == PARSER:
                 continue
-            keys = by_place.setdefault(_path_of(name, claim, launch), {})
+            keys = by_place.setdefault(_section_path(name, claim, launch), {})
             full = full_name(name, key)
             # What the line says is in force, whatever a file says.
             if (
@@ -316,7 +318,7 @@ def given(job: Job, name: str) -> Iterator[Given]:
                 subject if path in ("", "(composed)", _SCRIPTS) else path,
                 keys,
                 launch,
-                inner=_inner(job, name, keys, scope) or _header_of(job, name, keys),
+                inner=_deepspeed_settings(job, name, keys, scope) or _batch_header(job, name, keys),
                 complete=_is_complete(name, keys),
                 certain=(CALL not in keys or _is_of_script(keys))
                 and (parser is not None or not unseen)
@@ -331,14 +333,14 @@ def given(job: Job, name: str) -> Iterator[Given]:
             )
 
 
-#: In a condition: the object that a part belongs to, and the pod of a container.
+#: In a condition: the object of a part, and the pod of a container.
 _WHOLE, _POD = "whole", "pod"
 
 
 def _objects(job: Job, framework: str) -> Iterator[Given]:
-    """The settings of each object or part of a kind, with those of what it belongs to."""
+    """Yield the settings of each object or part of a kind, with those of its owner."""
     own = _places(job, framework)
-    above = {at: tuple(map(_mark, place.keys[CALL].because[0].because)) for at, place in own.items()}
+    above = {at: tuple(map(_mark_of, place.keys[CALL].because[0].because)) for at, place in own.items()}
     others: dict[_Mark, Given] = {}
     for name in dict.fromkeys(mark[0].split(".")[1] for marks in above.values() for mark in marks):
         others |= _places(job, name)
@@ -346,14 +348,14 @@ def _objects(job: Job, framework: str) -> Iterator[Given]:
         yield replace(place, inner={name: others[mark] for name, mark in zip((_WHOLE, _POD), above[at], strict=False)})
 
 
-#: What tells a place from others.
+#: The identity of a place.
 _Mark = tuple[str, Span, str]
 
 
 def _places(job: Job, framework: str) -> dict[_Mark, Given]:
     found: dict[_Mark, dict[str, Claim]] = {}
     for key, claim in job.settings(framework):
-        found.setdefault(_mark(claim.because[0]), {})[key] = claim
+        found.setdefault(_mark_of(claim.because[0]), {})[key] = claim
     return {
         at: Given(
             job,
@@ -368,16 +370,16 @@ def _places(job: Job, framework: str) -> dict[_Mark, Given]:
 
 
 def _is_of_script(keys: dict[str, Claim]) -> bool:
-    """Whether a call is in the script itself. A function of a module may also be called elsewhere."""
+    """Return whether a call is in the script itself. A module's function may also be called elsewhere."""
     return keys[CALL].source != CALLED or keys[CALL].strength is Strength.FLAG
 
 
-def _mark(place: Claim) -> _Mark:
+def _mark_of(place: Claim) -> _Mark:
     return place.quantity, place.span, place.spelling
 
 
 def _headers(job: Job) -> Iterator[Given]:
-    """The options of each batch header, by their long names; an option without a value is true."""
+    """Yield the options of each batch header by their long names; an option without a value is true."""
     headers: dict[str, dict[str, Claim]] = {}
     for claim in job.about("batch_directive"):
         header = headers.setdefault(claim.span.path, {})
@@ -399,7 +401,7 @@ _OPTION = re.compile(r"--([\w-]{1,40})")
 
 
 def _is_complete(framework: str, keys: dict[str, Claim]) -> bool:
-    """Whether a key that is missing is given nowhere else."""
+    """Return whether a missing key is given nowhere else."""
     if framework == "accelerate":
         # Without a file on the line, one in the user's cache counts.
         return any(claim.strength is Strength.CONFIG for claim in keys.values())
@@ -407,7 +409,7 @@ def _is_complete(framework: str, keys: dict[str, Claim]) -> bool:
 
 
 def _variables(job: Job, scope: Scope) -> Iterator[tuple[str, Claim]]:
-    """The variables that have one value each, by their names; not those that only a controller sets."""
+    """Return the variables with a single value, by name, except those that only a controller sets."""
     found: dict[str, list[Claim]] = {}
     for claim in job.environment(scope):
         name = claim.quantity.removeprefix(ENVIRONMENT_PREFIX)
@@ -416,10 +418,10 @@ def _variables(job: Job, scope: Scope) -> Iterator[tuple[str, Claim]]:
     return ((name, claims[0]) for name, claims in found.items() if len(claims) == 1)
 
 
-def _inner(job: Job, framework: str, keys: dict[str, Claim], scope: Scope) -> dict[str, Given]:
-    """The settings of DeepSpeed's configuration, where the trainer is given the name of its file.
+def _deepspeed_settings(job: Job, framework: str, keys: dict[str, Claim], scope: Scope) -> dict[str, Given]:
+    """Return the settings in the DeepSpeed configuration file that the trainer names.
 
-    For Accelerate those of its file without what the line overrides.
+    For Accelerate, settings that the command line overrides are left out.
     """
     if framework == "accelerate":
         written = {key: claim for key, claim in job.settings(framework, scope) if claim.strength is Strength.CONFIG}
@@ -436,8 +438,8 @@ def _inner(job: Job, framework: str, keys: dict[str, Claim], scope: Scope) -> di
     return {"ds": Given(job, "deepspeed", names[0], found)} if found else {}
 
 
-def _header_of(job: Job, framework: str, keys: dict[str, Claim]) -> dict[str, Given]:
-    """The options of the batch header of a script, for the steps and launchers in it."""
+def _batch_header(job: Job, framework: str, keys: dict[str, Claim]) -> dict[str, Given]:
+    """Return the options of a script's batch header, for the steps and launchers in the script."""
     if not reads(framework, "header"):
         return {}
     path = next(iter(keys.values())).span.path
@@ -445,8 +447,8 @@ def _header_of(job: Job, framework: str, keys: dict[str, Claim]) -> dict[str, Gi
     return {SBATCH: header} if header is not None else {}
 
 
-def _path_of(name: str, claim: Claim, launch: Launch | None) -> str:
-    """The place that a setting belongs to; empty for an argument of a program."""
+def _section_path(name: str, claim: Claim, launch: Launch | None) -> str:
+    """Return the section that a setting belongs to; empty for an argument of a program."""
     if reads(name, "composed") or (
         reads(name, "overridden") and launch is not None and claim.scope.launch == launch.id
     ):
@@ -463,18 +465,18 @@ def _path_of(name: str, claim: Claim, launch: Launch | None) -> str:
     return claim.span.path
 
 
-#: The trainers of Paddle's, which read arguments of the names of transformers'.
-_OF_PADDLE = ("paddlenlp", "paddleformers")
+#: Paddle's trainers, whose arguments have the names of those of transformers.
+_PADDLE_TRAINERS = ("paddlenlp", "paddleformers")
 
 
 def _is_program_of(name: str, launch: Launch | None) -> bool:
-    """Whether the launcher is the framework's own program."""
+    """Return whether the launcher is the framework's own program."""
     known = framework(name)
     return launch is not None and known is not None and bool(known.program) and launch.launcher == known.program
 
 
 def _reads_paddle(name: str, keys: dict[str, Claim], parser: Claim | None, launch: Launch | None) -> bool:
-    """Whether the arguments of a trainer of Paddle's are certainly read as such."""
+    """Return whether Paddle's trainer certainly reads these arguments as its own."""
     return (name == "paddlenlp" and CALL in keys) or parser is not None or _is_program_of(name, launch)
 
 
@@ -485,25 +487,25 @@ _PADDLE_ARGUMENTS = frozenset(
 
 
 def _may_read_paddle(job: Job, keys: dict[str, Claim], launch: Launch | None) -> bool:
-    """Whether Paddle's launcher gives such arguments to a program that is not there to be read."""
+    """Return whether Paddle's launcher passes such arguments to a program that is not among the files."""
     starts = launch is not None and launch.launcher == "paddle" and all(f.path != launch.program for f in job.files)
     return starts and not _PADDLE_ARGUMENTS.isdisjoint(keys)
 
 
 def _is_of_paddle(job: Job, scope: Scope, launch: Launch | None) -> bool:
-    """Whether another trainer than that of transformers reads arguments of the same names."""
-    if any(_is_program_of(name, launch) for name in _OF_PADDLE):
+    """Return whether a trainer other than that of transformers reads arguments of the same names."""
+    if any(_is_program_of(name, launch) for name in _PADDLE_TRAINERS):
         return True
-    return any(job.about(f"{SETTING_PREFIX}{name}.{PARSER}", scope) for name in _OF_PADDLE)
+    return any(job.about(f"{SETTING_PREFIX}{name}.{PARSER}", scope) for name in _PADDLE_TRAINERS)
 
 
 def _takes_files(launch: Launch | None) -> bool:
-    """Whether the launcher's own program parses the trainer's arguments."""
+    """Return whether the launcher's own program parses the trainer's arguments."""
     return launch is not None and launch.launcher in ("llamafactory-cli", "trl")
 
 
 def is_compared(job: Job, launch: Launch | None) -> bool:
-    """Whether the trainer's arguments and its DeepSpeed configuration are both known: then CFG002 compares them."""
+    """Return whether the trainer's arguments and DeepSpeed configuration are both known; CFG002 then compares them."""
     return any(
         place.launch is launch and place.inner and (CALL in place.keys or place.parser is not None)
         for place in given(job, "transformers")

@@ -54,18 +54,18 @@ def setting_value_refused(job: Job) -> Iterator[Verdict]:
 
     Fix: Write a value of the type and in the range that the finding names.
 
-    Known limits: Types and bounds are those of the release that the table names; what only newer releases reject is a
-    warning unless the job's files pin one of them. Where autotuning is enabled, a list holds the values that it tries,
-    and they are not judged.
+    Known limits: Types and bounds are those of the release that the table names; values that only newer releases reject
+    are a warning unless the job's files pin one of them. Where autotuning is enabled, a list holds the values that it
+    tries, and they are not judged.
     """
     seen: set[tuple[str, int, int]] = set()
     for name in with_settings(job):
         for place in given(job, name) if not reads(name, "object") else ():
             table, version = settings(name), pinned(job, name)
             for key, claim in place.keys.items():
-                setting = row_of(table, key) or _parsed(place, key, claim)
+                setting = row_of(table, key) or _parsed_setting(place, key, claim)
                 if claim.source == "arguments" and place.certain and _lacks_value(place, key, claim):
-                    yield _without_value(place, claim)
+                    yield _missing_value_verdict(place, claim)
                     continue
                 at = (claim.span.path, claim.span.line, claim.span.column)
                 if setting is None or not setting.kind or at in seen:
@@ -76,12 +76,12 @@ def setting_value_refused(job: Job) -> Iterator[Verdict]:
 
 #: How the parser of TrainingArguments reads a word of the command line, by the type of the field.
 _PARSED = {"int": "whole", "float": "decimal", "bool": "strtobool"}
-#: What it takes for `log_level` and `log_level_replica`, which the class does not compare.
+#: Values of `log_level` and `log_level_replica`, which the class does not check.
 _LEVELS = ("detail", "debug", "info", "warning", "error", "critical", "passive")
 
 
-def _parsed(place: Given, key: str, claim: Claim) -> Setting | None:
-    """What the parser of TrainingArguments takes for an option; None for anything else."""
+def _parsed_setting(place: Given, key: str, claim: Claim) -> Setting | None:
+    """Return the row that TrainingArguments' parser uses for an option; None for anything else."""
     row = _arguments().get(key) if place.framework == "transformers" and claim.source == "arguments" else None
     if row is None or not place.certain or row.takes not in ("1", "?"):
         return None
@@ -91,8 +91,8 @@ def _parsed(place: Given, key: str, claim: Claim) -> Setting | None:
     return Setting(key, kind) if kind != "given" or row.takes == "1" else None
 
 
-#: Switches without a default, of which Hugging Face's parser makes options with a value (hf_argparser.py, bool_kwargs;
-#: training_args.py of transformers 4.36 to 5.24).
+#: Switches without a default, which Hugging Face's parser turns into options with a value (hf_argparser.py,
+#: bool_kwargs; training_args.py of transformers 4.36 to 5.24).
 _VALUED_SWITCHES = frozenset(
     (
         *("tf32", "disable_tqdm", "greater_is_better", "ddp_find_unused_parameters", "ddp_broadcast_buffers"),
@@ -102,7 +102,7 @@ _VALUED_SWITCHES = frozenset(
 
 
 def _lacks_value(place: Given, key: str, claim: Claim) -> bool:
-    """Whether an option has no value: another one follows, nothing does, or it is a switch that takes one."""
+    """Return whether an option lacks a value: another option or nothing follows, or it is a switch that needs one."""
     if place.framework == "transformers" and key == "fsdp":
         # Newer releases take it alone.
         return False
@@ -114,12 +114,12 @@ def _lacks_value(place: Given, key: str, claim: Claim) -> bool:
     return any(item.startswith("--") for item in following)
 
 
-def _without_value(place: Given, claim: Claim) -> Verdict:
-    """For an option that has none where it needs one."""
+def _missing_value_verdict(place: Given, claim: Claim) -> Verdict:
+    """Return the verdict on an option that lacks its required value."""
     fault = (
         "another option follows"
         if isinstance(claim.value, Known) and claim.value.value is not True
-        else "nothing stands"
+        else "nothing is given"
     )
     return failed(
         place.subject,
@@ -134,7 +134,7 @@ def _judged(place: Given, setting: Setting, claim: Claim, version: str) -> Verdi
     if unresolved is not None:
         return unknown(place.subject, f"{quoted(claim)} is unknown: {unresolved[1]}", at=claim)
     applies = in_range(version, setting.since, setting.until)
-    expected = [_refused(setting, item, version) for item in claim.alternatives if item != AUTO]
+    expected = [_expected_values(setting, item, version) for item in claim.alternatives if item != AUTO]
     if applies is False or not any(expected):
         return passed(place.subject)
     try:
@@ -156,17 +156,17 @@ def _judged(place: Given, setting: Setting, claim: Claim, version: str) -> Verdi
     )
 
 
-def _refused(setting: Setting, item: Plain, version: str) -> str:
-    """What is expected instead of a value, in words; empty if the release takes it."""
+def _expected_values(setting: Setting, item: Plain, version: str) -> str:
+    """Return the expected values in words; empty if the release accepts this one."""
     if isinstance(item, bool) and setting.bool_until:
         return "a whole number" if version and in_range(version, "", setting.bool_until) is False else ""
     return refused(setting, item)
 
 
 def _is_tuned(place: Given, claim: Claim) -> bool:
-    """Whether the value lists what DeepSpeed's autotuning tries, one after the other.
+    """Return whether the value lists values for DeepSpeed's autotuning to try.
 
-    Raises UnknownValue if that depends on a value that is not known.
+    Raises UnknownValue if that depends on an unknown value.
     """
     if place.framework != "deepspeed" or not all(isinstance(item, tuple) for item in claim.alternatives):
         return False
@@ -174,7 +174,7 @@ def _is_tuned(place: Given, claim: Claim) -> bool:
 
 
 def _is_read(place: Given, setting: Setting) -> bool:
-    """Whether the framework reads the setting. Raises UnknownValue if that depends on a value that is not known."""
+    """Return whether the framework reads the setting. Raises UnknownValue if that depends on an unknown value."""
     return not setting.when or holds(setting.when, place.value)
 
 
@@ -188,9 +188,9 @@ def settings_refused_together(job: Job) -> Iterator[Verdict]:
     """Settings of a framework contradict each other, or one of them is no longer supported.
 
     What it checks: The conditions under which transformers, DeepSpeed, Accelerate, Lightning, torchtitan, SkyPilot and
-    dstack stop while they read their settings, as a table with the source of each row and the releases that it holds
-    for. For PaddlePaddle, its launcher, PaddleNLP, PaddleFormers, PaddleFleetX and PaddleRec also those under which
-    ranks wait or a setting is lost; where the job continues all the same, the finding is a warning.
+    dstack stop while they read their settings, are listed in a table with source and releases. For PaddlePaddle, its
+    launcher, PaddleNLP, PaddleFormers, PaddleFleetX and PaddleRec the table also lists conditions that make ranks wait
+    or lose a setting; if the job continues anyway, the finding is a warning.
 
     Why it matters: The framework stops in every rank with an exception, after the nodes were allocated.
 
@@ -198,8 +198,8 @@ def settings_refused_together(job: Job) -> Iterator[Verdict]:
 
     Fix: The finding names the change for its condition.
 
-    Known limits: What a script sets after it has created the object is not seen. A condition that holds only for some
-    releases is a warning unless the job's files pin a release.
+    Known limits: Settings that a script makes after it has created the object are not seen. A condition that holds only
+    for some releases is a warning unless the job's files pin a release.
     """
     seen: set[tuple[str, int, str]] = set()
     releases = functools.cache(functools.partial(pinned, job))
@@ -213,7 +213,7 @@ def settings_refused_together(job: Job) -> Iterator[Verdict]:
                     # Only a row that begins before the releases that were read is about such a release.
                     continue
                 applies = in_range(releases(row.package or name), row.since, row.until)
-                verdict = _together(place, row, certain=applies is True) if applies is not False else None
+                verdict = _condition_verdict(place, row, certain=applies is True) if applies is not False else None
                 if verdict is None:
                     continue
                 fine = False
@@ -224,14 +224,14 @@ def settings_refused_together(job: Job) -> Iterator[Verdict]:
                     yield verdict
             if fine and is_older:
                 yield unknown(
-                    place.subject, f"the job pins {version}, and what releases before {first} refuse is not known"
+                    place.subject, f"the job pins {version}, and the checks of releases before {first} are unknown"
                 )
             elif fine:
                 yield passed(place.subject)
 
 
-def _together(place: Given, row: Refusal, *, certain: bool) -> Verdict | None:
-    """The verdict of one condition; None if it does not hold, or concerns keys that are not given."""
+def _condition_verdict(place: Given, row: Refusal, *, certain: bool) -> Verdict | None:
+    """Return the verdict of one condition; None if it does not hold or concerns keys that are not given."""
     claims = place.others(row.at[0], row.known) if row.known else []
     claims = claims or [claim for key in row.at if (claim := place.claim(key)) is not None]
     # What a file lacks that no launch names, the program that reads it may add.
@@ -263,7 +263,7 @@ def _together(place: Given, row: Refusal, *, certain: bool) -> Verdict | None:
 
 
 def _holds_in_call(place: Given, row: Refusal) -> bool:
-    """Whether a condition may hold in a call of which only the branch is open."""
+    """Return whether a condition may hold in a call if the call's branch is taken."""
     try:
         return holds(row.when, place.value_in_call)
     except UnknownValue:
@@ -294,7 +294,7 @@ def trainer_argument_unknown(job: Job) -> Iterator[Verdict]:
     """Hugging Face's trainer is given an argument that it does not have.
 
     What it checks: The names in `TrainingArguments(...)`, and in a file or on a command line that `HfArgumentParser`
-    parses for TrainingArguments alone, are its fields in the release that the job's files pin, or in any that is known.
+    parses for TrainingArguments alone, are its fields in the release that the job's files pin, or in any known release.
 
     Why it matters: Python stops at the call ("unexpected keyword argument"), and the parser at the name ("Some keys are
     not used"), in every rank.
@@ -304,7 +304,7 @@ def trainer_argument_unknown(job: Job) -> Iterator[Verdict]:
     Fix: Write the argument as that release spells it, or remove it.
 
     Known limits: Without a pinned release, a name that some release has is accepted, and one that resembles none is a
-    warning. Classes derived from TrainingArguments have fields of their own, and are not judged.
+    warning. Classes derived from TrainingArguments have their own fields, and are not judged.
     """
     seen: set[tuple[str, int, int]] = set()
     names = NearestNames()
@@ -336,7 +336,7 @@ def _unknown_argument(place: Given, key: str, claim: Claim, version: str, names:
         return None
     first = load_table("training_arguments").versions[0]
     if row is None and version and not in_range(version, first, ""):
-        reason = f"{quoted(claim)}: transformers {version} is older than what is known"
+        reason = f"{quoted(claim)}: transformers {version} is older than the known releases"
         return unknown(place.subject, reason, at=claim)
     nearest = _RENAMED.get(key) or names.nearest(
         claim,
@@ -357,7 +357,7 @@ def _unknown_argument(place: Given, key: str, claim: Claim, version: str, names:
     )
 
 
-#: Arguments that have another name since transformers 5, or that another takes the place of.
+#: Arguments that transformers 5 renamed or replaced.
 _RENAMED = {
     "evaluation_strategy": "eval_strategy",
     "no_cuda": "use_cpu",
@@ -369,7 +369,7 @@ _RENAMED = {
 
 @functools.cache
 def _arguments() -> dict[str, Row]:
-    """The rows by field; the negation that the parser adds (`--no_tf32`) is one, too."""
+    """Return the rows by field, including the negations that the parser adds (`--no_tf32`)."""
     rows = load_table("training_arguments").rows
     negated = {spelling[2:]: row for row in rows for spelling in row.spellings if "-" not in spelling[2:]}
     return {row.dest: row for row in rows} | negated
@@ -391,8 +391,6 @@ _WORDS = {"true": True, "false": False}
 
 
 class _Combination(NamedTuple):
-    """One row of the table."""
-
     name: str
     all: tuple[str, ...]
     why: str
@@ -403,10 +401,10 @@ class _Combination(NamedTuple):
 
 
 class _Undecided(Exception):
-    """A term depends on a value that is not known; which the argument names."""
+    """A term depends on the unknown value in the exception's argument."""
 
 
-class _Met(NamedTuple):
+class _Match(NamedTuple):
     """A term that holds: the claims that show it, and the text that replaces `{}`."""
 
     claims: tuple[Claim, ...]
@@ -421,25 +419,24 @@ def _combinations() -> tuple[_Combination, ...]:
     return tuple(_Combination(**{**row, "all": tuple(row["all"]), "none": tuple(row.get("none", ()))}) for row in rows)
 
 
-@rule("CFG008", "combination-refused", severity=Severity.ERROR, otherwise="nothing of a known combination is there")
+@rule("CFG008", "combination-refused", severity=Severity.ERROR, otherwise="no known combination is present")
 def combination_refused(job: Job) -> Iterator[Verdict]:
-    """What a script does, its settings and the releases exclude each other: the framework stops, or the ranks hang.
+    """A script's calls, its settings and the releases exclude each other: the framework stops, or the ranks hang.
 
     What it checks: A table of combinations, each with its source: calls of the scripts, settings of files and command
     lines, and releases that the files pin. Among them are processes that are spawned while a script is imported,
     samplers for streams, adapters in one flat parameter of FSDP, float16 weights with a scaler, checkpoints with a
     search for unused parameters, functions with a collective that one rank calls, stages of sharding, attributes that a
-    wrapper hides, process groups that nothing makes, and functions that cannot be pickled for a spawned process.
+    wrapper hides, process groups that nothing creates, and functions that cannot be pickled for a spawned process.
 
-    Why it matters: Each part is right alone, so that nothing complains before all ranks run; then every rank stops with
-    an exception, or waits until a timeout.
+    Why it matters: Each part is valid alone, so nothing fails before all ranks run; then every rank stops with an
+    exception, or waits until a timeout.
 
     Example: `mp.spawn(run, nprocs=4)` at the end of a script without `if __name__ == "__main__":`.
 
     Fix: The finding names the change for its combination.
 
-    Known limits: A part that stands under a condition makes the finding a warning. What a library does inside is not
-    seen.
+    Known limits: A part under a condition makes the finding a warning. Calls inside a library are not seen.
     """
     seen: set[tuple[str, str, int]] = set()
     for subject, scope, launch in subjects(job):
@@ -460,27 +457,27 @@ def combination_refused(job: Job) -> Iterator[Verdict]:
 def _row_verdicts(
     job: Job, row: _Combination, subject: str, scope: Scope, launch: Launch | None
 ) -> Iterator[Verdict | None]:
-    """The verdicts of one row; None where its first term holds and another does not."""
+    """Yield the verdicts of one row; None if its first term holds and another does not."""
     if row.all[0].startswith("package ") and not all(
-        _names(job, term.split(" ")[1]) for term in row.all if term.startswith("package ")
+        _names_distribution(job, term.split(" ")[1]) for term in row.all if term.startswith("package ")
     ):
         # Two releases exclude each other: a package that no file names is not there.
         return
     try:
-        firsts = list(_firsts(job, row.all[0], scope, launch))
+        firsts = list(_first_matches(job, row.all[0], scope, launch))
     except _Undecided as error:
         with contextlib.suppress(_Undecided):
-            if all(_met(job, term, scope, launch) for term in row.all[1:] if "{}" not in term):
+            if all(_match_term(job, term, scope, launch) for term in row.all[1:] if "{}" not in term):
                 for claim in job.setting(row.all[0].split(" ")[0], scope)[:1]:
                     yield unknown(subject, str(error), at=claim)
         return
     for first in firsts:
         try:
-            others = [_met(job, term.replace("{}", first.text), scope, launch) for term in row.all[1:]]
+            others = [_match_term(job, term.replace("{}", first.text), scope, launch) for term in row.all[1:]]
             if not all(others):
                 yield None
                 continue
-            if any(_met(job, term, scope, launch) for term in row.none):
+            if any(_match_term(job, term, scope, launch) for term in row.none):
                 yield None
                 continue
         except _Undecided as error:
@@ -489,11 +486,11 @@ def _row_verdicts(
         yield _failed(row, subject, first, [met for met in others if met is not None])
 
 
-def _firsts(job: Job, term: str, scope: Scope, launch: Launch | None) -> Iterator[_Met]:
-    """Each way in which the first term of a row holds. Raises _Undecided if that is not known."""
+def _first_matches(job: Job, term: str, scope: Scope, launch: Launch | None) -> Iterator[_Match]:
+    """Yield each way the first term of a row holds. Raises _Undecided if that is unknown."""
     kind, _, rest = term.partition(" ")
     if kind != "feature":
-        met = _met(job, term, scope, launch)
+        met = _match_term(job, term, scope, launch)
         if met is not None:
             yield met
         return
@@ -501,63 +498,63 @@ def _firsts(job: Job, term: str, scope: Scope, launch: Launch | None) -> Iterato
     for claim in job.about(_FEATURE, scope):
         for text in texts(claim.value):
             if text == rest or (joined and text.startswith(prefix)):
-                yield _Met((claim,), text.removeprefix(prefix) if joined else "", certain=not claim.condition)
+                yield _Match((claim,), text.removeprefix(prefix) if joined else "", certain=not claim.condition)
 
 
-def _met(job: Job, term: str, scope: Scope, launch: Launch | None) -> _Met | None:
-    """How a term holds; None if it does not. Raises _Undecided if that is not known."""
+def _match_term(job: Job, term: str, scope: Scope, launch: Launch | None) -> _Match | None:
+    """Return how a term holds; None if it does not. Raises _Undecided if that is unknown."""
     words = term.split(" ")
     if words[0] == "feature":
         feature = term.partition(" ")[2]
         found = [claim for claim in job.about(_FEATURE, scope) if feature in texts(claim.value)]
         certain = any(not claim.condition for claim in found)
-        return _Met(tuple(found[:1]), certain=certain) if found else None
+        return _Match(tuple(found[:1]), certain=certain) if found else None
     if term in ("several ranks", "certainly several ranks"):
-        met = _several_ranks(job, scope, launch)
+        met = _match_several_ranks(job, scope, launch)
         return met if met is not None and (met.certain or term == "several ranks") else None
     if term == "no default of accelerate":
         by_accelerate = launch is not None and launch.launcher == "accelerate"
-        return _Met((), certain=not by_accelerate or bool(job.setting("distributed_type", scope)))
+        return _Match((), certain=not by_accelerate or bool(job.setting("distributed_type", scope)))
     if term == "plain python":
         plain = [claim for claim in job.about("plain_program", scope) if not job.launches]
-        return _Met(tuple(plain[:1]), certain=not (plain and plain[0].condition)) if plain else None
+        return _Match(tuple(plain[:1]), certain=not (plain and plain[0].condition)) if plain else None
     if term == "visible devices beyond the request":
-        return _beyond_request(job, scope, launch)
+        return _match_beyond_request(job, scope, launch)
     if words[0] == "launched":
-        return _Met((), named=False) if launch is not None and launch.launcher in words[2].split("|") else None
+        return _Match((), named=False) if launch is not None and launch.launcher in words[2].split("|") else None
     if words[0] == "started":
         started = {text for claim in job.about("script", scope) for text in texts(claim.value)}
-        return _Met((), named=False) if term.partition(" ")[2] in started else None
+        return _Match((), named=False) if term.partition(" ")[2] in started else None
     if words[0] == "argument":
         given = [word or "" for word in launch.arguments] if launch is not None else []
-        return _Met((), named=False) if any(re.fullmatch(f"--({words[1]})(=.*)?", word) for word in given) else None
+        return _Match((), named=False) if any(re.fullmatch(f"--({words[1]})(=.*)?", word) for word in given) else None
     if words[0] == "written":
         found = [claim for claim in job.setting(words[1], scope) if re.search(words[2], claim.spelling)]
-        return _Met(tuple(found[:1])) if found else None
+        return _Match(tuple(found[:1])) if found else None
     if term == "several nodes":
         nodes, claims = nodes_spanned(job, launch) if launch is not None else (Unresolved("no launch"), ())
-        return _Met(claims[:1], named=False) if numbers(nodes) and min(numbers(nodes)) > 1 else None
+        return _Match(claims[:1], named=False) if numbers(nodes) and min(numbers(nodes)) > 1 else None
     if words[0] in ("perhaps", "pinned"):
         try:
             return _package(job, words[2], words[3], words[4])
         except _Undecided:
-            return _Met((), certain=False) if words[0] == "perhaps" else None
+            return _Match((), certain=False) if words[0] == "perhaps" else None
     if words[0] == "package":
         return _package(job, words[1], words[2], words[3])
     return _claimed(job, words[0], words[1], words[2], scope, launch)
 
 
-def _several_ranks(job: Job, scope: Scope, launch: Launch | None) -> _Met | None:
-    """Whether the launch starts several ranks. If the number is not known, the rule still reports."""
+def _match_several_ranks(job: Job, scope: Scope, launch: Launch | None) -> _Match | None:
+    """Return whether the launch starts several ranks. If the number is unknown, the rule still reports."""
     value, claims = ranks_started(job, scope) if launch is not None else (Unresolved("no launch"), ())
     found = numbers(value)
     if found and max(found) <= 1:
         return None
-    return _Met(claims[:1] if found else (), certain=bool(found) and min(found) > 1, named=False)
+    return _Match(claims[:1] if found else (), certain=bool(found) and min(found) > 1, named=False)
 
 
-def _beyond_request(job: Job, scope: Scope, launch: Launch | None) -> _Met | None:
-    """CUDA_VISIBLE_DEVICES with a number that the GPUs of a request do not have, which are numbered from 0."""
+def _match_beyond_request(job: Job, scope: Scope, launch: Launch | None) -> _Match | None:
+    """Return the match for CUDA_VISIBLE_DEVICES with an index beyond the requested GPUs, which are numbered from 0."""
     visible = job.setting("env.CUDA_VISIBLE_DEVICES", scope)
     requested = [claim for claim in job.setting("gpus_per_node", scope) if claim.strength is Strength.SCHEDULER]
     if not visible or not requested or why_unresolved((*visible, *requested), launch) is not None:
@@ -565,16 +562,16 @@ def _beyond_request(job: Job, scope: Scope, launch: Launch | None) -> _Met | Non
     count = max(numbers(requested[0].value), default=0)
     listed = [text.split(",") for text in texts(visible[0].value)]
     beyond = all(any(is_whole_number(part) and int(part) >= count for part in parts) for parts in listed)
-    return _Met((visible[0], requested[0])) if count and listed and beyond else None
+    return _Match((visible[0], requested[0])) if count and listed and beyond else None
 
 
-def _names(job: Job, name: str) -> bool:
-    """Whether the files name a distribution, whatever its release."""
+def _names_distribution(job: Job, name: str) -> bool:
+    """Return whether the files name a distribution, in any release."""
     said = (text for claim in job.about("package") for text in (*texts(claim.value), claim.spelling.strip("\"'")))
     return any(re.match(rf"{name}(?![\w-])", text) is not None for text in said)
 
 
-def _package(job: Job, name: str, sign: str, wanted: str) -> _Met | None:
+def _package(job: Job, name: str, sign: str, wanted: str) -> _Match | None:
     version = pinned(job, "paddle" if name == "paddlepaddle" else name)
     if not version:
         raise _Undecided(f"the release of {name} is not pinned")
@@ -588,10 +585,10 @@ def _package(job: Job, name: str, sign: str, wanted: str) -> _Met | None:
     found = [
         c for c in job.about("package") if any(text.startswith(f"{n}==") for n in names for text in texts(c.value))
     ]
-    return _Met(tuple(found[:1]))
+    return _Match(tuple(found[:1]))
 
 
-def _claimed(job: Job, quantity: str, sign: str, wanted: str, scope: Scope, launch: Launch | None) -> _Met | None:
+def _claimed(job: Job, quantity: str, sign: str, wanted: str, scope: Scope, launch: Launch | None) -> _Match | None:
     claims = job.setting(quantity, scope)
     if not claims:
         return None
@@ -599,7 +596,7 @@ def _claimed(job: Job, quantity: str, sign: str, wanted: str, scope: Scope, laun
     if unresolved is not None:
         raise _Undecided(f"{quoted(unresolved[0])} is unknown: {unresolved[1]}")
     held = [all(_compared(item, sign, wanted) for item in claim.alternatives) for claim in claims]
-    return _Met(claims[:1]) if all(held) else None
+    return _Match(claims[:1]) if all(held) else None
 
 
 def _compared(item: Plain, sign: str, wanted: str) -> bool:
@@ -613,7 +610,7 @@ def _compared(item: Plain, sign: str, wanted: str) -> bool:
         return sign == "==" and str(item) == wanted
 
 
-def _failed(row: _Combination, subject: str, first: _Met, others: list[_Met]) -> Verdict:
+def _failed(row: _Combination, subject: str, first: _Match, others: list[_Match]) -> Verdict:
     at = first.claims[0]
     spans = {at.span}
     rest: list[Claim] = []

@@ -1,4 +1,4 @@
-"""What frameworks accept and reject: the frameworks, the values of one key, and the tables of `data/settings/` and
+"""The settings that frameworks accept and reject: frameworks, values of a key, and the tables in `data/settings/` and
 `data/refusals/`.
 """
 
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from packaging.version import Version
 
 
-#: Stands for the variables of a launch, by their names.
+#: The pseudo-framework of a launch's variables, by name.
 ENVIRONMENT = "environment"
-#: Stands for the options of a batch header.
+#: The pseudo-framework of the options of a batch header.
 SBATCH = "sbatch"
 
 
 class Keys(NamedTuple):
-    """What is known of the keys of a framework whose table has every one.
+    """The keys of a framework whose table lists all of them.
 
     Args:
-        title: what has the keys, as a message gives it.
-        extended: whether programs add options of their own, so that a job has to pin the release of the table.
-        extended_by: keys that name a module of the job's own, which adds keys.
-        flat: whether options have dots in their names, which separate no sections.
-        stopped: what happens at an unknown key.
-        dashed: the options that have an underscore, where all others have dashes alone; None where it is not known.
-        usual: for keys of earlier releases and of other frameworks, what is meant.
+        title: the owner of the keys, for messages.
+        extended: whether programs add their own options, so that the job must pin the table's release.
+        extended_by: keys that name a module of the job, which adds keys.
+        flat: whether option names contain dots that do not separate sections.
+        stopped: the effect of an unknown key.
+        dashed: the options with an underscore, where all others have only dashes; None if unknown.
+        usual: the intended keys for keys of earlier releases and other frameworks.
     """
 
     title: str
@@ -52,7 +52,7 @@ class Framework(NamedTuple):
 
     Args:
         name: the name that was looked up.
-        keys: what is known of its keys; None where the table does not have every one.
+        keys: its keys; None if the table does not list all of them.
     """
 
     name: str
@@ -68,39 +68,39 @@ class Framework(NamedTuple):
 
 @functools.cache
 def framework(name: str) -> Framework | None:
-    """The row of a name; None for one that the table does not have."""
+    """Return the row of a name; None if the table does not have it."""
     for row in table("frameworks")["framework"]:
         if any(fnmatchcase(name, pattern) for pattern in row["names"]):
-            return _read(name, row)
+            return _parse_framework(name, row)
     return None
 
 
 def reads(name: str, how: str) -> bool:
-    """Whether a framework gets its settings in this way, as the head of the table lists them."""
+    """Return whether a framework reads its settings in this way, as listed in the table's head."""
     row = framework(name)
     return row is not None and how in row.reads
 
 
 def distributions(name: str) -> tuple[str, ...]:
-    """The names of a framework in the package index; of anything else the name itself."""
+    """Return a framework's names in the package index; for other names, the name itself."""
     row = framework(name)
     return row.distributions if row is not None else (name,)
 
 
 @functools.cache
-def named_as(name: str) -> tuple[str, ...]:
-    """The frameworks whose settings have the name of another."""
+def alias_names(name: str) -> tuple[str, ...]:
+    """Return the frameworks whose settings are those of another one."""
     rows = table("frameworks")["framework"]
     return tuple(each for row in rows if row.get("named") == name for each in row["names"])
 
 
 @functools.cache
 def with_all_keys() -> tuple[str, ...]:
-    """The frameworks whose table has every key."""
+    """Return the frameworks whose table lists every key."""
     return tuple(row["names"][0] for row in table("frameworks")["framework"] if "keys" in row)
 
 
-def _read(name: str, row: dict[str, Any]) -> Framework:
+def _parse_framework(name: str, row: dict[str, Any]) -> Framework:
     keys = row.get("keys")
     return Framework(
         name,
@@ -131,7 +131,7 @@ def _keys(row: dict[str, Any]) -> Keys:
 
 _TRUE_OR_FALSE = frozenset(("0", "1", "off", "on", "f", "t", "false", "true", "n", "y", "no", "yes"))
 
-#: What Accelerate's own conversion takes, whose texts are in lower case when it sees them.
+#: Values of Accelerate's own conversion, which gets texts in lower case.
 _TRUTH = _TRUE_OR_FALSE
 
 
@@ -188,43 +188,43 @@ class Setting(NamedTuple):
 
 
 def refused(setting: Setting, value: Plain) -> str:
-    """A description of the expected value; empty if the framework accepts this one."""
+    """Return a description of the expected value; empty if the framework accepts this one."""
     if value is None:
-        return "" if setting.nullable or not setting.kind else _named(setting)
+        return "" if setting.nullable or not setting.kind else _allowed_values_text(setting)
     if value in setting.words:
         return ""
     if setting.kind == "json":
-        return "" if _fits_schema(setting, value) else _named(setting)
+        return "" if _fits_schema(setting, value) else _allowed_values_text(setting)
     if setting.kind == "words":
         words = value.split() if isinstance(value, str) else value if isinstance(value, tuple) else (value,)
         known = isinstance(value, bool) or all(word in (*setting.choices, *setting.former) for word in words)
-        return "" if known or value == SECTION else _named(setting)
+        return "" if known or value == SECTION else _allowed_values_text(setting)
     if setting.kind == "names":
-        return "" if not isinstance(value, str) or value in setting.choices else _named(setting)
+        return "" if not isinstance(value, str) or value in setting.choices else _allowed_values_text(setting)
     if setting.kind == "lower":
         taken = value is False or (isinstance(value, str) and value.lower() in setting.choices)
-        return "" if taken else _named(setting)
+        return "" if taken else _allowed_values_text(setting)
     if setting.choices and setting.kind == "given":
-        return "" if str(value) in setting.choices and value is not True else _named(setting)
+        return "" if str(value) in setting.choices and value is not True else _allowed_values_text(setting)
     if setting.choices:
         # Whole numbers are converted before they are looked up.
         chosen = _number("int", value) if setting.kind == "int" else value
-        return "" if chosen in (*setting.choices, *setting.former) else _named(setting)
+        return "" if chosen in (*setting.choices, *setting.former) else _allowed_values_text(setting)
     number = _number(setting.kind, value)
     if setting.kind in ("int", "float"):
-        if number is None or not _within(setting, number):
-            return _named(setting)
+        if number is None or not _is_within_bounds(setting, number):
+            return _allowed_values_text(setting)
         return ""
     if isinstance(value, int | float | str) and setting.kind in ("whole", "number", "int_or_bool", "decimal"):
-        outside = _is_of_kind(setting.kind, value) and not _within(setting, float(value))
+        outside = _is_of_kind(setting.kind, value) and not _is_within_bounds(setting, float(value))
         if outside:
-            return _named(setting)
+            return _allowed_values_text(setting)
     taken = _is_of_kind(setting.kind, value) or (bool(setting.also) and _is_of_kind(setting.also, value))
-    return "" if taken else _named(setting)
+    return "" if taken else _allowed_values_text(setting)
 
 
 def _json_types(value: Plain) -> tuple[str, ...]:
-    """The types that JSON Schema gives a value; a number without a fraction is an integer."""
+    """Return the JSON Schema types of a value; a number without a fraction is an integer."""
     if value == SECTION:
         return ("object",)
     if isinstance(value, bool):
@@ -244,7 +244,7 @@ def _fits_schema(setting: Setting, value: Plain) -> bool:
         text = str(value)
         known = not setting.choices or text.lower() in (str(choice).lower() for choice in setting.choices)
         return known and (not setting.pattern or re.search(setting.pattern, text) is not None)
-    return "number" not in types or _within(setting, float(str(value)))
+    return "number" not in types or _is_within_bounds(setting, float(str(value)))
 
 
 #: Kinds of a command line, whose values are texts; argparse calls Python's own types.
@@ -275,7 +275,7 @@ def _number(kind: str, value: Plain) -> float | None:
     return number
 
 
-def _within(setting: Setting, number: float) -> bool:
+def _is_within_bounds(setting: Setting, number: float) -> bool:
     return (
         (setting.minimum is None or number >= setting.minimum)
         and (setting.above is None or number > setting.above)
@@ -351,7 +351,7 @@ _NAMES_OF_TYPES = {
 }
 
 
-def _named(setting: Setting) -> str:
+def _allowed_values_text(setting: Setting) -> str:
     if setting.choices:
         return f"one of {', '.join(map(str, setting.choices))}"
     bounds = [
@@ -418,34 +418,33 @@ class Refusal(NamedTuple):
 
 @functools.cache
 def refusals(name: str) -> tuple[Refusal, ...]:
-    """The refusals of one framework."""
-    return tuple(_refusals(_files(name), name))
+    """Return the refusals of one framework."""
+    return tuple(_refusals(_refusal_files(name), name))
 
 
 def every_refusal() -> tuple[Refusal, ...]:
-    """The refusals of every framework, once each."""
+    """Return the refusals of every framework, once each."""
     files = dict.fromkeys(file for row in table("frameworks")["framework"] for file in row.get("refusals", ()))
     return tuple(_refusals((table(f"refusals/{file}") for file in files), ""))
 
 
 def _refusals(files: Iterable[dict[str, Any]], name: str) -> Iterator[Refusal]:
-    """The refusals of one framework in these files; for an empty name those of each, under its first name."""
+    """Yield the refusals of one framework in these files; for an empty name all, each under its first name."""
     for code in (each for file in files for each in file["code"]):
         of = code["of"] if isinstance(code["of"], list) else [code["of"]]
         if name in of or not name:
-            for row in (row for each in code["refuses"] for row in _expanded(each)):
+            for row in (row for each in code["refuses"] for row in _expand_row(each)):
                 lists = {"at": tuple(row["at"]), "known": tuple(row.get("known", ()))}
                 yield Refusal(**{**row, **lists, "of": name or of[0], "source": code["source"]})
 
 
-def _files(name: str) -> list[dict[str, Any]]:
-    """The files of a framework's refusals."""
+def _refusal_files(name: str) -> list[dict[str, Any]]:
     row = framework(name)
     return [table(f"refusals/{file}") for file in (row.refusals if row is not None else ())]
 
 
-def _expanded(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The row itself, or one for each of its texts."""
+def _expand_row(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the row itself, or one row for each of its `each` texts."""
     if "each" not in row:
         yield row
         return
@@ -461,21 +460,21 @@ def _expanded(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 @functools.cache
 def oldest(name: str) -> str:
-    """The oldest release that the refusals of a framework were read in; empty if they hold for all that are used."""
-    return next((str(file["oldest"]) for file in _files(name) if "oldest" in file), "")
+    """Return the oldest release that a framework's refusals were read from; empty if they hold for all releases."""
+    return next((str(file["oldest"]) for file in _refusal_files(name) if "oldest" in file), "")
 
 
 @functools.cache
 def from_checkpoint(name: str) -> frozenset[str]:
-    """The settings that a checkpoint may give where nothing else does."""
+    """Return the settings that a checkpoint may provide if nothing else does."""
     if not reads(name, "checkpoint"):
         return frozenset()
-    return frozenset(key for file in _files(name) for key in file.get("from_checkpoint", ()))
+    return frozenset(key for file in _refusal_files(name) for key in file.get("from_checkpoint", ()))
 
 
 @functools.cache
 def settings(name: str) -> dict[str, Setting]:
-    """The settings that a framework accepts, by key and by alias; empty where no table lists them."""
+    """Return the settings that a framework accepts, by key and by alias; empty if no table lists them."""
     found: dict[str, Setting] = {}
     known = framework(name)
     for row in table(f"settings/{known.settings}")["setting"] if known is not None and known.settings else ():
@@ -488,7 +487,7 @@ def settings(name: str) -> dict[str, Setting]:
 
 
 def full_name(name: str, key: str) -> str:
-    """The option that a key names: for a parser that takes abbreviations, the only one that starts with it."""
+    """Return the option that a key names; for abbreviations, the only option that starts with the key."""
     if not reads(name, "abbreviated") or key in settings(name):
         return key
     found = [each for each in settings(name) if each.startswith(key)]
@@ -496,15 +495,15 @@ def full_name(name: str, key: str) -> str:
 
 
 def canonical(key: str) -> str:
-    """The key as a table has it: without the number of an item of a list, and without the path of a mount."""
+    """Return the key as in the tables: without list indices and without the path of a mount."""
     return _PATH.sub(".*", _ITEM.sub(".item", key))
 
 
 def row_of(known: dict[str, Setting], key: str) -> Setting | None:
-    """The row of a key.
+    """Return the row of a key.
 
-    The sections of a list share rows (`any_of.item.cpus` for `any_of.item0.cpus`), and so do the keys of a section that
-    are names of the user's (`tags.*`).
+    The sections of a list share rows (`any_of.item.cpus` for `any_of.item0.cpus`), and so do user-defined keys of a
+    section (`tags.*`).
     """
     one = canonical(key)
     return known.get(key) or known.get(one) or known.get(f"{one.rpartition('.')[0]}.*")
@@ -512,14 +511,14 @@ def row_of(known: dict[str, Setting], key: str) -> Setting | None:
 
 @functools.cache
 def newest(name: str) -> str:
-    """The newest release that the table of a framework's settings was read from; empty without a table."""
+    """Return the newest release that the table of a framework's settings was read from; empty without a table."""
     known = framework(name)
     return str(table(f"settings/{known.settings}")["version"]) if known is not None and known.settings else ""
 
 
 @functools.cache
 def names_together(name: str) -> tuple[Refusal, ...]:
-    """The refusals of two names of one key, and of a key together with its replacement."""
+    """Return the refusals of two names of one key, and of a key with its replacement."""
     if not reads(name, "one-name"):
         return ()
     known = settings(name)
@@ -544,12 +543,12 @@ def names_together(name: str) -> tuple[Refusal, ...]:
 
 
 class Index(NamedTuple):
-    """The refusals of one framework, found by the keys that they blame.
+    """The refusals of one framework, indexed by the keys that they blame.
 
     Args:
         rows: all of them.
-        by_key: the numbers of those that blame a key, or a key of what `PREFIX.` stands for.
-        others: those that blame the place itself, or what other claims of the job say.
+        by_key: the numbers of those that blame a key, or a key below `PREFIX.`.
+        others: those that blame the place itself, or other claims of the job.
     """
 
     rows: tuple[Refusal, ...]
@@ -557,7 +556,7 @@ class Index(NamedTuple):
     others: list[int]
 
     def about(self, keys: Iterable[str], prefixes: Iterable[str]) -> list[Refusal]:
-        """Those that may blame one of these keys, or a key below one of these prefixes, in the order of the table."""
+        """Return the refusals that may blame one of these keys, or a key below these prefixes, in table order."""
         numbers = set(self.others)
         for key in (*keys, *(f"{prefix}." for prefix in prefixes)):
             numbers.update(self.by_key.get(key, ()))
@@ -566,7 +565,7 @@ class Index(NamedTuple):
 
 @functools.cache
 def index(name: str) -> Index:
-    """The refusals of one framework, with those of names for one key."""
+    """Return one framework's refusals, including those of several names for one key."""
     found = Index((*refusals(name), *names_together(name)), {}, [])
     for number, row in enumerate(found.rows):
         for key in row.at:
@@ -577,19 +576,19 @@ def index(name: str) -> Index:
     return found
 
 
-#: Images of projects, whose tags begin with a release, and the distribution that they are of.
-_IN_IMAGES = {
+#: Images of projects whose tags begin with a release, and their distribution.
+_DISTRIBUTION_BY_IMAGE = {
     "rayproject/ray": "ray",
     "horovod/horovod": "horovod",
     "paddlepaddle/paddle": "paddlepaddle",
     "pytorch/pytorch": "torch",
     "tensorflow/tensorflow": "tensorflow",
 }
-_IMAGE = re.compile(rf"(?:\S+/)?({'|'.join(_IN_IMAGES)}):v?(\d+(?:\.\d+)+)(?![\w.])")
+_IMAGE = re.compile(rf"(?:\S+/)?({'|'.join(_DISTRIBUTION_BY_IMAGE)}):v?(\d+(?:\.\d+)+)(?![\w.])")
 
 
 def pinned(job: Job, name: str) -> str:
-    """The release of a framework or distribution that the job's files pin; empty if they pin none, or several.
+    """Return the release of a framework or distribution that the job pins; empty if none or several are pinned.
 
     0.0.0 is not a release: Paddle's daily builds have it.
     """
@@ -599,7 +598,7 @@ def pinned(job: Job, name: str) -> str:
         for quantity in ("container", "image_base", "pod_image")
         for claim in job.about(quantity)
         for text in texts(claim.value)
-        if (match := _IMAGE.match(text)) is not None and _IN_IMAGES[match[1]] in names
+        if (match := _IMAGE.match(text)) is not None and _DISTRIBUTION_BY_IMAGE[match[1]] in names
     }
     found = {
         match[2]
@@ -613,7 +612,7 @@ def pinned(job: Job, name: str) -> str:
 
 
 def in_range(version: str, since: str, until: str) -> bool | None:
-    """Whether a release is in a range; None if no release is known and the range does not hold all of them."""
+    """Return whether a release is in a range; None without a release, unless the range includes all."""
     if not since and not until:
         return True
     if not version:
@@ -625,19 +624,19 @@ def in_range(version: str, since: str, until: str) -> bool | None:
 
 @functools.lru_cache(maxsize=1024)
 def release(version: str) -> Version:
-    """A release, to be compared."""
+    """Return a release as a comparable version."""
     from packaging.version import Version
 
     return Version(version)
 
 
 def cut(version: str, like: str) -> tuple[int, ...]:
-    """The numbers of a release, as many as `like` has: 2.4.1 is within 2.4."""
+    """Return a release's numbers, as many as `like` has: 2.4.1 is within 2.4."""
     return release(version).release[: len(release(like).release)]
 
 
 def may_have(table: Generated, row: Row, version: str) -> bool:
-    """Whether a release may have the option: one between two that were read has what either of these has."""
+    """Return whether a release may have the option. A release between two read ones may have the options of either."""
     if not version:
         return True
     own = release(version)

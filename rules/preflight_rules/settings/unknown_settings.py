@@ -41,21 +41,21 @@ class NearestNames:
     """The known names nearest to unknown ones. Only the first unknown names of each file are looked up.
 
     Args:
-        found: what was found, by file, section and name; empty where nothing is close.
-        compared: how many names of each file were looked up.
+        found: the nearest names by file, section and name; empty if none is close.
+        compared: the number of names looked up per file.
     """
 
     found: dict[tuple[str, str, str], str] = field(default_factory=dict)
     compared: dict[str, int] = field(default_factory=dict)
 
     def nearest(self, claim: Claim, section: str, name: str, known: Callable[[], Iterable[str]]) -> str:
-        """The nearest name; empty if none is close, or if the file has too many unknown names.
+        """Return the nearest name; empty if none is close, or if the file has too many unknown names.
 
         Args:
-            claim: what the file says.
-            section: what has the names, in a message.
+            claim: the claim of the unknown name.
+            section: the owner of the names, for display.
             name: the unknown name.
-            known: gives the names that exist there.
+            known: returns the existing names.
         """
         path = claim.span.path
         if (path, section, name) not in self.found:
@@ -79,23 +79,23 @@ def unknown_name(
     unless_sure: Severity | None,
     stopped: str = "every rank stops",
 ) -> Verdict:
-    """The verdict on a name that its framework does not have.
+    """Return the verdict on a name that its framework does not have.
 
     Args:
         place: the place of the name.
-        claim: what the place says.
+        claim: the claim of the name.
         name: the name, without its section.
-        owner: what does not have it: `TrainingArguments`.
-        release: the releases that do not: `trl 1.16.0`, `any release up to 1.16.0`.
-        nearest: the name that is meant, empty if none is known.
+        owner: the owner of the known names: `TrainingArguments`.
+        release: the releases without the name: `trl 1.16.0`, `any release up to 1.16.0`.
+        nearest: the probable name, empty if none is known.
         sure: whether no other release can have the name.
-        unless_sure: the severity where that is possible; None if it is unknown then.
-        stopped: what happens at an unknown name: `SkyPilot refuses the task`.
+        unless_sure: the severity if another release may have it; None for an unknown verdict.
+        stopped: the effect of an unknown name: `SkyPilot refuses the task`.
     """
     if claim.condition and (unresolved := why_unresolved((claim,), place.launch)) is not None:
         return unknown(place.subject, f"{quoted(claim)} is unknown: {unresolved[1]}", at=claim)
     if not sure and unless_sure is None:
-        reason = f"{quoted(claim)}: {owner} has no {name} in {release}; a newer one may have it"
+        reason = f"{quoted(claim)}: {owner} has no {name} in {release}; a newer release may have it"
         return unknown(place.subject, reason, at=claim)
     return failed(
         place.subject,
@@ -107,15 +107,15 @@ def unknown_name(
 
 
 class Parser(NamedTuple):
-    """A parser that stops at a key which it does not have.
+    """A parser that stops at unknown keys.
 
     Args:
-        title: its name in a message.
-        names: of the tables of what it takes, its own first.
-        switches: variables that let it take other keys.
+        title: its name for display.
+        names: the names of its tables, its own first.
+        switches: variables that make it accept other keys.
         others: keys of another parser that such a variable selects; a file with one of them is not judged.
-        usual: for keys of other frameworks, and for common mistakes, what is meant.
-        fixes_others: whether a release of its distribution limits those of the other tables from above.
+        usual: the intended keys for keys of other frameworks and for common mistakes.
+        fixes_others: whether a release of its distribution caps the releases of the other tables.
     """
 
     title: str
@@ -127,7 +127,7 @@ class Parser(NamedTuple):
 
     @property
     def tables(self) -> tuple[Generated, ...]:
-        """What it takes, its own table first."""
+        """Its tables of accepted keys, its own first."""
         return tuple(load_table(name) for name in self.names)
 
 
@@ -159,11 +159,11 @@ _OFF = frozenset(("0", "n", "no", "false", "off", ""))
     otherwise="no configuration of a parser that stops at unknown keys",
 )
 def setting_unknown(job: Job) -> Iterator[Verdict]:
-    """A configuration has a key that its framework does not know and stops at.
+    """A configuration has an unknown key, at which its framework stops.
 
-    What it checks: Every key of a file that LLaMA-Factory parses, every argument of a configuration of TRL that a
-    script makes, and every argument of Lightning's `Trainer` or `Fabric`, in a script or for LightningCLI, is one of
-    the framework or of Hugging Face's trainer, in the releases that the job's files pin, or in any that is known.
+    What it checks: Every key of a file that LLaMA-Factory parses, every argument of a TRL configuration that a script
+    creates, and every argument of Lightning's `Trainer` or `Fabric`, in a script or for LightningCLI, belongs to the
+    framework or to Hugging Face's trainer, in the releases that the job's files pin, or in any known release.
 
     Why it matters: The parser stops in every rank ("Some keys are not used by the HfArgumentParser"), and so does
     Python ("unexpected keyword argument").
@@ -173,10 +173,10 @@ def setting_unknown(job: Job) -> Iterator[Verdict]:
 
     Fix: Write the key as that release spells it, or remove it.
 
-    Known limits: Without a pinned release, a key that some release has passes, and one that is like no other is
-    unknown: a newer release may have it. Nothing is judged where a variable lets the parser take other keys
-    (`ALLOW_EXTRA_ARGS`, `USE_MCA`), where the file has keys of Megatron's parser, or where a script makes several
-    configurations of TRL.
+    Known limits: Without a pinned release, a key that some release has passes, and a key unlike all others is unknown,
+    because a newer release may have it. Nothing is judged where a variable lets the parser accept other keys
+    (`ALLOW_EXTRA_ARGS`, `USE_MCA`), where the file has keys of Megatron's parser, or where a script creates several TRL
+    configurations.
     """
     seen: set[tuple[str, int, int]] = set()
     names = NearestNames()
@@ -185,8 +185,8 @@ def setting_unknown(job: Job) -> Iterator[Verdict]:
             parser = _PARSERS.get(name) or _CLASSES.get(str(place.keys[CLASS].alternatives[0]))
             if parser is None:
                 continue
-            if _takes_more(job, place, parser):
-                yield unknown(place.subject, f"a variable or a key may let {parser.title} accept other keys")
+            if _accepts_more_keys(job, place, parser):
+                yield unknown(place.subject, f"a variable or a key may make {parser.title} accept other keys")
                 continue
             verdicts = tuple(_unknown_keys(job, place, parser, names))
             for verdict in verdicts:
@@ -198,8 +198,8 @@ def setting_unknown(job: Job) -> Iterator[Verdict]:
                 yield passed(place.subject)
 
 
-def _takes_more(job: Job, place: Given, parser: Parser) -> bool:
-    """Whether a variable is set, or may be set, that lets the parser take other keys."""
+def _accepts_more_keys(job: Job, place: Given, parser: Parser) -> bool:
+    """Return whether a variable is set, or may be set, that makes the parser accept other keys."""
     if parser.others & place.keys.keys():
         return True
     scope = place.launch.scope if place.launch is not None else None
@@ -228,9 +228,11 @@ def _judged_keys(
     own = parser.tables[0]
     version = versions[own.distribution]
     if version and release(version) < release(own.versions[0]) and not found:
-        reason = f"{quoted(claim)}: {own.distribution} {version} is older than what is known"
+        reason = f"{quoted(claim)}: {own.distribution} {version} is older than the known releases"
         return unknown(place.subject, reason, at=claim)
-    nearest = parser.usual.get(key) or names.nearest(claim, parser.title, key, lambda: _names(parser, versions))
+    nearest = parser.usual.get(key) or names.nearest(
+        claim, parser.title, key, lambda: _accepted_names(parser, versions)
+    )
     is_known = all(
         versions[table.distribution] and release(versions[table.distribution]) <= release(table.newest)
         for table in (parser.tables[:1] if parser.fixes_others else parser.tables)
@@ -247,8 +249,8 @@ def _judged_keys(
     )
 
 
-def _names(parser: Parser, versions: dict[str, str]) -> Iterator[str]:
-    """The names that a parser takes in these releases."""
+def _accepted_names(parser: Parser, versions: dict[str, str]) -> Iterator[str]:
+    """Yield the names that a parser accepts in these releases."""
     for taken in parser.tables:
         for row in taken.rows:
             if may_have(taken, row, versions[taken.distribution]):
@@ -265,9 +267,9 @@ def framework_setting_unknown(job: Job) -> Iterator[Verdict]:
     """A framework is given a setting that it does not have, and stops.
 
     What it checks: The attributes of a `fleet.DistributedStrategy` and the keys of its `..._configs`, the options of a
-    program of Megatron-LM and of OpenRLHF's `train_ppo_ray`, the keys that a line sets for verl's `main_ppo`, and the
-    keys of torchtitan's TOML and of a task of SkyPilot or dstack are those of the release that the job's files pin, or
-    of any that is known.
+    program of Megatron-LM and of OpenRLHF's `train_ppo_ray`, the keys that a command line sets for verl's `main_ppo`,
+    and the keys of torchtitan's TOML and of a task of SkyPilot or dstack are those of the release that the job's files
+    pin, or of any known release.
 
     Why it matters: The framework stops in every rank while it reads its settings: "use_amp is not a attribute of
     DistributedStrategy".
@@ -276,20 +278,19 @@ def framework_setting_unknown(job: Job) -> Iterator[Verdict]:
 
     Fix: Write the name that the finding gives, or remove the setting.
 
-    Known limits: Without a pinned release, a name that is like no other is a warning: a newer release may have it.
+    Known limits: Without a pinned release, a name unlike all others is a warning, because a newer release may have it.
     Programs add options to those of Megatron-LM, so these are unknown unless the job pins the release that was read;
     the same holds for OpenRLHF and verl. Keys of verl are judged with its default configuration only, not with
     `model_engine=megatron`; those of torchtitan only without a module that adds keys and
-    without torchtitan's own package in the tree. Of a script that makes several
-    strategies, none is judged.
+    without torchtitan's own package in the tree. A script that creates several strategies is not judged.
     """
     seen: set[tuple[str, int, int]] = set()
     names = NearestNames()
     for name in with_all_keys():
-        known, version = _keys_of(name), pinned(job, name)
+        known, version = _table_keys(name), pinned(job, name)
         for place in given(job, name):
             fine = True
-            extending = _extending(job, place, known)
+            extending = _extension_claim(job, place, known)
             if extending is not None:
                 yield unknown(place.subject, f"{quoted(extending)} may add keys to {known.title}", at=extending)
                 continue
@@ -308,15 +309,16 @@ def framework_setting_unknown(job: Job) -> Iterator[Verdict]:
                 yield passed(place.subject)
 
 
-def _keys_of(name: str) -> Keys:
+def _table_keys(name: str) -> Keys:
     row = framework(name)
     assert row is not None and row.keys is not None
     return row.keys
 
 
-def _extending(job: Job, place: Given, known: Keys) -> Claim | None:
-    """The setting that names a module with further keys, in the file or on the line that starts the program; or the
-    place of the framework's own package in the tree.
+def _extension_claim(job: Job, place: Given, known: Keys) -> Claim | None:
+    """Return the setting that names a module with further keys, in the file or on the program's command line.
+
+    The place of the framework's own package in the tree counts as well.
     """
     scope = place.launch.scope if place.launch is not None else WHOLE_JOB
     for bundled in job.about("bundled_framework", scope):
@@ -339,7 +341,7 @@ def _judged_attributes(
         # The first part that is missing is at fault: `actor.fsdp.size` where there is no `actor.fsdp`.
         while "." in key and row_of(table, key.rpartition(".")[0]) is None:
             key = key.rpartition(".")[0]
-    section, name = _parts(known, key)
+    section, name = _split_key(known, key)
     above = row_of(table, section) if section else None
     if section and (above is None or not above.closed):
         return None
@@ -363,11 +365,11 @@ def _judged_attributes(
     # The table is of one release: others, older ones as well, have other options.
     own = not version or release(version).release[:2] != release(last).release[:2]
     if known.extended and setting is None and own:
-        reason = f"{quoted(claim)} is not an option of {known.title} that is known; the program may add it"
+        reason = f"{quoted(claim)} is not a known option of {known.title}; the program may add it"
         return unknown(place.subject, reason, at=claim)
     owner = section or known.title
     nearest = known.usual.get(key) or names.nearest(
-        claim, owner, name, lambda: _siblings(place.framework, known, key, version)
+        claim, owner, name, lambda: _section_names(place.framework, known, key, version)
     )
     # A checkout from before the first release has the names of then.
     is_moved = key in known.usual and not version and "." in key
@@ -384,23 +386,23 @@ def _judged_attributes(
     )
 
 
-def _parts(known: Keys, key: str) -> tuple[str, str]:
-    """The section of a key, and the name that it has there."""
+def _split_key(known: Keys, key: str) -> tuple[str, str]:
+    """Return the section of a key, and its name in the section."""
     section, _, name = ("", "", key) if known.flat else key.rpartition(".")
     return section, name
 
 
 def _is_set(place: Given, claim: Claim) -> bool:
-    """Whether a word of the line sets a key of the default configuration, and neither adds it nor chooses a group."""
+    """Return whether an override sets a key of the default configuration, and neither adds it nor chooses a group."""
     word = claim.spelling.lstrip("'\"")
     default = "model_engine" not in place.keys and place.complete
     return default and claim.strength is Strength.FLAG and not word.startswith(("+", "~", "hydra")) and "@" not in word
 
 
-def _siblings(name: str, known: Keys, key: str, version: str) -> Iterator[str]:
-    """The names that the section of a key has in a release."""
-    section = canonical(_parts(known, key)[0])
+def _section_names(name: str, known: Keys, key: str, version: str) -> Iterator[str]:
+    """Yield the names in a key's section in a release."""
+    section = canonical(_split_key(known, key)[0])
     for other, row in settings(name).items():
-        above, last = _parts(known, other)
+        above, last = _split_key(known, other)
         if above == section and other != key and in_range(version, row.added, row.gone) is not False:
             yield last

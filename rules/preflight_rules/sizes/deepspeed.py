@@ -41,7 +41,7 @@ from preflight_rules.rendezvous.variables import distance
 from preflight_rules.settings.given import is_compared
 from preflight_rules.settings.tables import in_range, pinned, settings
 
-#: Added where the number of nodes is unknown: deepspeed without a hostfile starts on the node it is called on.
+#: Added if the number of nodes is unknown: deepspeed without a hostfile starts only on its own node.
 _ONE_NODE = " No hostfile is given, so one node is assumed."
 
 
@@ -68,8 +68,8 @@ def deepspeed_batch_product_mismatch(job: Job) -> Iterator[Verdict]:
     Fix: Change one of the three, or omit one and DeepSpeed computes it.
 
     Known limits: With elasticity DeepSpeed computes the sizes itself and nothing is reported. deepspeed without a
-    hostfile is assumed to run on one node; if more nodes would make the sizes fit, it is a warning. Where the number of
-    ranks is unknown, only what no number of ranks could satisfy is reported.
+    hostfile is assumed to run on one node; if more nodes would make the sizes fit, it is a warning. If the number of
+    ranks is unknown, only sizes that no number of ranks could satisfy are reported.
     """
     for subject, scope, launch in subjects(job):
         claims = {quantity: configured(job, quantity, scope) for quantity in BATCH}
@@ -79,12 +79,12 @@ def deepspeed_batch_product_mismatch(job: Job) -> Iterator[Verdict]:
             yield not_applicable(subject, "elasticity computes the batch sizes")
             continue
         if uses_hugging_face(job, launch, scope):
-            claims = {q: _with_auto(job, q, found, scope) for q, found in claims.items()}
+            claims = {q: _auto_values(job, q, found, scope) for q, found in claims.items()}
         yield _product(job, subject, launch, scope, claims)
 
 
-def _with_auto(job: Job, quantity: str, found: tuple[Claim, ...], scope: Scope) -> tuple[Claim, ...]:
-    """The value that Hugging Face's trainer fills in for "auto" from its own arguments."""
+def _auto_values(job: Job, quantity: str, found: tuple[Claim, ...], scope: Scope) -> tuple[Claim, ...]:
+    """Return the value that Hugging Face's trainer fills in for "auto" from its own arguments."""
     if found and all(c.value == AUTO for c in found):
         return given_to_trainer(job, quantity, scope) or found
     return found
@@ -108,14 +108,14 @@ def _product(
         ranks, because = _divided(job, scope, job_value(processes), processes)
     sizes = numbers(ranks)
     if isinstance(ranks, Unresolved) or not sizes or min(sizes) < 1 or why_unresolved(because, launch) is not None:
-        return _without_ranks(subject, claims, total, micro, steps, ranks, because)
+        return _judge_without_ranks(subject, claims, total, micro, steps, ranks, because)
     combinations = list(itertools.product(total, micro or (0,), steps or (0,), sizes))
     if any(_sizes_agree(*combination) for combination in combinations):
         return passed(subject)
     first = combinations[0]
     return failed(
         subject,
-        _fault(*first, claims=claims) + (_ONE_NODE if alone else ""),
+        _product_fault(*first, claims=claims) + (_ONE_NODE if alone else ""),
         at=claims["train_batch_size"][0],
         also=(
             *((c, "micro batch of one rank") for c in claims["micro_batch_size_per_gpu"]),
@@ -128,7 +128,7 @@ def _product(
 
 
 def _may_be_one_node(job: Job, launch: Launch | None, scope: Scope) -> bool:
-    """Whether deepspeed has a number of processes but no hosts, and so uses one node unless the site has a hostfile."""
+    """Return whether deepspeed has a number of processes but no hosts: one node, unless the site has a hostfile."""
     return (
         launch is not None
         and launch.launcher == "deepspeed"
@@ -139,18 +139,18 @@ def _may_be_one_node(job: Job, launch: Launch | None, scope: Scope) -> bool:
 
 
 def _fits_some_nodes(total: int, micro: int, steps: int, ranks: int) -> bool:
-    """Whether a larger number of nodes would satisfy the equation."""
+    """Return whether a larger number of nodes would satisfy the equation."""
     return total % ((micro or 1) * (steps or 1) * ranks) == 0
 
 
 def _sizes_agree(total: int, micro: int, steps: int, ranks: int) -> bool:
-    """Whether the sizes agree; 0 means not given."""
+    """Return whether the sizes agree; 0 means not given."""
     if micro and steps:
         return total == micro * steps * ranks
     return total % ((micro or 1) * (steps or 1) * ranks) == 0
 
 
-def _fault(total: int, micro: int, steps: int, ranks: int, *, claims: dict[str, tuple[Claim, ...]]) -> str:
+def _product_fault(total: int, micro: int, steps: int, ranks: int, *, claims: dict[str, tuple[Claim, ...]]) -> str:
     first = claims["train_batch_size"][0]
     if micro and steps:
         return (
@@ -179,7 +179,7 @@ def _batch_remedy(total: int, micro: int, steps: int, ranks: int) -> str:
     return f"Use a train_batch_size of {f'{below} or ' if below else ''}{below + unit}, or other factors."
 
 
-def _without_ranks(
+def _judge_without_ranks(
     subject: str,
     claims: dict[str, tuple[Claim, ...]],
     total: tuple[int, ...],
@@ -210,7 +210,9 @@ _STAGES = "setting.deepspeed_pipeline.num_stages"
 
 
 def data_parallel_ranks(job: Job, scope: Scope) -> tuple[Value, tuple[Claim, ...]]:
-    """The data-parallel ranks: all ranks divided by tensor and pipeline parallel sizes; and their claims."""
+    """Return the number of data-parallel ranks: all ranks divided by tensor and pipeline parallel sizes; and the
+    claims.
+    """
     return _divided(job, scope, *ranks_started(job, scope))
 
 
@@ -269,13 +271,16 @@ def deepspeed_batch_size_not_positive_integer(job: Job) -> Iterator[Verdict]:
                 f"{quoted(claim)} is not a positive whole number, as DeepSpeed requires of {key}.",
                 at=claim,
                 remedy=_number_remedy(key, claim),
-                fix=_as_number(claim),
+                fix=_number_fix(claim),
                 severity=Severity.WARNING if all(_may_pass(claim, value) for value in claim.alternatives) else None,
             )
 
 
 def _may_pass(claim: Claim, value: Plain) -> bool:
-    """Whether DeepSpeed's own comparison takes what is not a count; a part of the whole batch is never a product."""
+    """Return whether DeepSpeed's own comparison accepts a value that is not a count.
+
+    A part of the whole batch is never a product.
+    """
     return value is True or (isinstance(value, float) and (value.is_integer() or claim.quantity != "train_batch_size"))
 
 
@@ -283,8 +288,8 @@ def _is_count(value: Plain) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def _as_number(claim: Claim) -> Fix | None:
-    """The whole number that a string such as "8" or a float such as 8.0 means."""
+def _number_fix(claim: Claim) -> Fix | None:
+    """Return the fix that writes the whole number meant by a string such as "8" or a float such as 8.0."""
     read = numbers(claim.value)
     if len(read) != 1 or read[0] < 1:
         return None
@@ -310,12 +315,12 @@ KEYS = {
 
 
 def configured(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]:
-    """The claims of DeepSpeed's configuration about a quantity in `scope`."""
+    """Return the claims of DeepSpeed's configuration about a quantity in `scope`."""
     return strongest(c for c in job.about(quantity, scope) if c.source == "deepspeed")
 
 
 def given_to_trainer(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]:
-    """The claims of the program's arguments, or of its script's `TrainingArguments`, about a quantity."""
+    """Return the claims of the program's arguments, or of its script's `TrainingArguments`, about a quantity."""
     return strongest(
         c
         for c in job.about(quantity, scope)
@@ -328,7 +333,7 @@ def _is_option_default(claim: Claim) -> bool:
 
 
 def uses_hugging_face(job: Job, launch: Launch | None, scope: Scope) -> bool:
-    """Whether the configuration goes through Hugging Face's trainer (`--deepspeed FILE`, `TrainingArguments`).
+    """Return whether the configuration goes through Hugging Face's trainer (`--deepspeed FILE`, `TrainingArguments`).
 
     A program that declares `--deepspeed` itself does not leave the option to the trainer's parser, and one that calls
     `deepspeed.initialize` leaves the file to DeepSpeed alone.
@@ -364,11 +369,11 @@ def trainer_and_deepspeed_batch_differ(job: Job) -> Iterator[Verdict]:
 
     Example: `--gradient_accumulation_steps 2 --deepspeed ds.json` with `"gradient_accumulation_steps": 4` in ds.json.
 
-    Fix: Write "auto" in the configuration, so that the argument is the only place.
+    Fix: Write "auto" in the configuration, so that only the argument sets the value.
 
-    Known limits: For a program that is not known to be Hugging Face's trainer it is a warning; so it is where the
-    trainer's own default differs, because the script may set another. Options of a script that declares them itself may
-    be for something else than DeepSpeed's batch, and are not judged.
+    Known limits: For a program that may not be Hugging Face's trainer the finding is a warning. A different default of
+    the trainer is also a warning, because the script may set another value. Options that a script declares itself may
+    have another meaning, and are not judged.
     """
     for subject, scope, launch in subjects(job):
         if is_compared(job, launch):
@@ -377,7 +382,7 @@ def trainer_and_deepspeed_batch_differ(job: Job) -> Iterator[Verdict]:
         for quantity in ("micro_batch_size_per_gpu", "gradient_accumulation_steps"):
             ours, theirs = given_to_trainer(job, quantity, scope), configured(job, quantity, scope)
             if not ours and theirs and launch is not None:
-                verdict = _against_default(job, launch, quantity, theirs)
+                verdict = _default_verdict(job, launch, quantity, theirs)
                 if verdict is not None:
                     yield verdict
             if not ours or not theirs or _may_mean_something_else(job, ours[0], launch, scope):
@@ -392,19 +397,19 @@ def trainer_and_deepspeed_batch_differ(job: Job) -> Iterator[Verdict]:
                     also=((theirs[0], "DeepSpeed's value"),),
                     remedy=f'Write `"{KEYS[quantity]}": "auto"` in {theirs[0].span.path}, or make the two equal.',
                     severity=None if uses_hugging_face(job, launch, scope) else Severity.WARNING,
-                    fix=_as_auto(theirs[0], quantity) if uses_hugging_face(job, launch, scope) else None,
+                    fix=_auto_fix(theirs[0], quantity) if uses_hugging_face(job, launch, scope) else None,
                 )
             yield undecided_verdict or passed(subject)
 
 
 def _may_mean_something_else(job: Job, claim: Claim, launch: Launch | None, scope: Scope) -> bool:
-    """Whether it is an option of a script that declares its options itself, without those of Hugging Face's trainer."""
+    """Return whether it is an option of a script with its own parser, without Hugging Face's trainer."""
     is_option = claim.spelling.startswith("-")
     return is_option and bool(job.about("declared_options", scope)) and not uses_hugging_face(job, launch, scope)
 
 
-def _as_auto(claim: Claim, quantity: str) -> Fix | None:
-    """A fix that writes "auto". Unsafe, because the intended value is a guess."""
+def _auto_fix(claim: Claim, quantity: str) -> Fix | None:
+    """Return an unsafe fix that writes "auto", because the intended value is a guess."""
     number = str(claim.alternatives[0]) if len(claim.alternatives) == 1 else ""
     return make_fix(f'write "{KEYS[quantity]}": "auto"', replace_text(claim, number, '"auto"'), safe=False)
 
@@ -417,7 +422,7 @@ _OPTIONS = {
 }
 
 
-def _against_default(job: Job, launch: Launch, quantity: str, theirs: tuple[Claim, ...]) -> Verdict | None:
+def _default_verdict(job: Job, launch: Launch, quantity: str, theirs: tuple[Claim, ...]) -> Verdict | None:
     """Compare a number in the configuration with the trainer's default, if the whole command line is known."""
     if None in launch.arguments or not uses_hugging_face(job, launch, launch.scope):
         return None
@@ -428,10 +433,10 @@ def _against_default(job: Job, launch: Launch, quantity: str, theirs: tuple[Clai
         return None
     return failed(
         launch.id,
-        f"{quoted(theirs[0])}, but the launch gives no {_OPTIONS[quantity]} and Hugging Face's trainer takes {default}:"
-        " it stops when the two differ.",
+        f"{quoted(theirs[0])}, but the launch gives no {_OPTIONS[quantity]} and Hugging Face's trainer uses "
+        f"{default}: the trainer stops when the two differ.",
         at=theirs[0],
-        also=((launch, f"takes {default}"),),
+        also=((launch, f"uses {default}"),),
         remedy=f'Give {_OPTIONS[quantity]} {found[0]}, or write `"{KEYS[quantity]}": "auto"`.',
         severity=Severity.WARNING,
     )
@@ -440,13 +445,13 @@ def _against_default(job: Job, launch: Launch, quantity: str, theirs: tuple[Clai
 # DeepSpeed's configuration: unknown keys, offloading, and ZeRO with pipeline parallelism.
 
 
-#: The table of each section; these readers stop at an unknown key.
+#: The table of each section whose parser stops at an unknown key.
 _STRICT = {
     "zero_optimization": "deepspeed_zero",
     "zero_optimization.offload_optimizer": "deepspeed_offload_optimizer",
     "zero_optimization.offload_param": "deepspeed_offload_param",
 }
-#: Keys of releases older than the tables.
+#: Keys of releases that are older than the tables.
 _OLD = frozenset(
     (
         ("zero_optimization", "cpu_offload_params"),
@@ -454,7 +459,7 @@ _OLD = frozenset(
         ("zero_optimization.offload_optimizer", "buffer_size"),
     )
 )
-#: Sections at the top that have readers of their own, and so are in no table of keys.
+#: Top-level sections with their own parsers, which no table of keys includes.
 _SECTIONS = frozenset(("zero_optimization", "hybrid_engine"))
 _MIN_LENGTH = 6
 #: Deprecated keys and their replacements.
@@ -468,7 +473,7 @@ _RENAMED = {
 
 
 def _keys(job: Job) -> Iterator[tuple[str, str, Claim]]:
-    """Every key once, with its section."""
+    """Yield every key once, with its section."""
     for claim in job.about("deepspeed_key"):
         for text in texts(claim.value):
             section, _, key = text.rpartition(".")
@@ -476,7 +481,7 @@ def _keys(job: Job) -> Iterator[tuple[str, str, Claim]]:
 
 
 def _closed_keys(job: Job) -> Iterator[tuple[str, str, Claim]]:
-    """Every key of the sections that reject unknown keys, with its section, once."""
+    """Yield every key of the sections that reject unknown keys, with its section, once."""
     closed = {setting.key for setting in settings("deepspeed").values() if setting.closed} - set(_STRICT)
     claims = {(claim.span.path, claim.span.line, key): claim for key, claim in job.settings("deepspeed")}
     for (_, _, path), claim in claims.items():
@@ -491,8 +496,8 @@ def _open_keys(job: Job) -> Iterator[Verdict]:
             yield unknown(job.name, f"the key {quoted(claim)} is unknown: {claim.value.why}", at=claim)
 
 
-def _names(table: Generated, section: str) -> frozenset[str]:
-    """Every key that a section accepts in some release."""
+def _section_keys(table: Generated, section: str) -> frozenset[str]:
+    """Return every key that a section accepts in some release."""
     if section and section not in _STRICT:
         prefix = f"{section}."
         found = {name for key in settings("deepspeed") if key.startswith(prefix) for name in (key[len(prefix) :],)}
@@ -504,8 +509,8 @@ def _names(table: Generated, section: str) -> frozenset[str]:
     return frozenset(names | {name for name in model if "." not in name} | (_SECTIONS if not section else frozenset()))
 
 
-def _nearest(key: str, names: frozenset[str]) -> str:
-    """The known key that `key` probably misspells; empty when there is none."""
+def _nearest_key(key: str, names: frozenset[str]) -> str:
+    """Return the known key that `key` probably misspells; empty when there is none."""
     most = 2 if len(key) >= 2 * _MIN_LENGTH else 1
     near = sorted(
         (distance(key.lower(), name.lower(), most), name) for name in names if abs(len(name) - len(key)) <= most
@@ -546,11 +551,11 @@ def deepspeed_key_unknown(job: Job) -> Iterator[Verdict]:
         if (known is None and section and model is None) or (section, key) in _OLD:
             continue
         table = load_table(known or "deepspeed_keys")
-        names = _names(table, section)
+        names = _section_keys(table, section)
         if key in names or (not section and key in _SECTIONS) or key.startswith(("_", "//", "#")):
             yield passed(job.name)
             continue
-        near = _nearest(key, names) if len(key) >= _MIN_LENGTH or section else ""
+        near = _nearest_key(key, names) if len(key) >= _MIN_LENGTH or section else ""
         plain = key.replace("-", "_")
         if not section and (not near or plain in _SECTIONS or table.find(plain) is not None):
             # With hyphens it is a key of gpt-neox, which reads files like this one.
@@ -595,7 +600,7 @@ def offload_without_its_stage(job: Job) -> Iterator[Verdict]:
     What it checks: `offload_param` has a device and the stage is below 3, or `offload_optimizer` has one and the stage
     is 0.
 
-    Why it matters: The section has no effect, or DeepSpeed stops: the memory that it should save is used on the GPU.
+    Why it matters: The section has no effect and saves no GPU memory, or DeepSpeed stops.
 
     Example: `"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}`.
 

@@ -26,7 +26,7 @@ _WORDS = {
 
 
 def has_fsdp(job: Job, scope: Scope) -> bool:
-    """Whether FSDP is used: a configuration of another distributed type may contain an unused FSDP section."""
+    """Return whether FSDP is used. A configuration of another distributed type may have an unused FSDP section."""
     kinds = job.setting("distributed_type", scope)
     return (
         not kinds
@@ -36,13 +36,13 @@ def has_fsdp(job: Job, scope: Scope) -> bool:
 
 
 def only_claim(job: Job, quantity: str, scope: Scope) -> Claim | None:
-    """The single claim that sets a quantity; None if there is none or several."""
+    """Return the single claim that sets a quantity; None if there is none or several."""
     found = job.setting(quantity, scope)
     return found[0] if len(found) == 1 else None
 
 
 def is_value(claim: Claim | None, value: object) -> bool:
-    """Whether a claim certainly has this value."""
+    """Return whether a claim certainly has this value."""
     return claim is not None and claim.value == Known(value)  # type: ignore[arg-type]
 
 
@@ -203,8 +203,8 @@ def activation_checkpointing_twice(job: Job) -> Iterator[Verdict]:
 _BARE_NUMBER = re.compile(r"[:=\s][\"']?[1-5][\"']?$")
 
 
-#: Settings that version 2 of FSDP passes over.
-_OF_FIRST = ("fsdp_sharding_strategy",)
+#: Settings that FSDP version 2 ignores.
+_VERSION_1_SETTINGS = ("fsdp_sharding_strategy",)
 
 
 @rule("FSD006", "fsdp-word-unknown-or-misread", severity=Severity.ERROR, otherwise="there is no FSDP setting")
@@ -228,13 +228,13 @@ def fsdp_word_unknown_or_misread(job: Job) -> Iterator[Verdict]:
             for claim in job.setting(quantity, scope):
                 if not has_fsdp(job, scope) or (quantity == "fsdp_sharding_strategy" and claim.source == "trainer"):
                     continue
-                if quantity in _OF_FIRST and 2 in numbers(job_value(job.setting("fsdp_version", scope))):
+                if quantity in _VERSION_1_SETTINGS and 2 in numbers(job_value(job.setting("fsdp_version", scope))):
                     yield passed(subject)
                     continue
-                yield _word(subject, launch, claim, words)
+                yield _word_verdict(subject, launch, claim, words)
 
 
-def _word(subject: str, launch: Launch | None, claim: Claim, words: tuple[str, ...]) -> Verdict:
+def _word_verdict(subject: str, launch: Launch | None, claim: Claim, words: tuple[str, ...]) -> Verdict:
     if undecided_verdict := undecided(subject, (claim,), launch):
         return undecided_verdict
     found = texts(job_value((claim,)))
@@ -257,7 +257,7 @@ def _word(subject: str, launch: Launch | None, claim: Claim, words: tuple[str, .
     return passed(subject) if found else unknown(subject, f"{quoted(claim)} in {where(claim)} is not text", at=claim)
 
 
-_BY_CLASS = "TRANSFORMER_BASED_WRAP"
+_CLASS_POLICY = "TRANSFORMER_BASED_WRAP"
 
 
 def _uses_fsdp(stated: Stated[Launch | None]) -> bool:
@@ -278,7 +278,7 @@ def fsdp_wrap_class_missing(question: SubjectQuestion) -> Verdict | None:
     What it checks: With fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP, fsdp_transformer_layer_cls_to_wrap names a class,
     or the model's family defines the layers that are kept whole.
 
-    Why it matters: Accelerate then asks the model for its `_no_split_modules`. A model that has none (custom code, an
+    Why it matters: Accelerate then asks the model for its `_no_split_modules`. A model without them (custom code, an
     architecture from a hub repository) stops with "Could not find the transformer layer class to wrap in the model", or
     is wrapped as one unit, which holds all parameters on every GPU at once.
 
@@ -286,14 +286,18 @@ def fsdp_wrap_class_missing(question: SubjectQuestion) -> Verdict | None:
 
     Fix: Add `fsdp_transformer_layer_cls_to_wrap: LlamaDecoderLayer`, with the class of the model's own layers.
 
-    Known limits: With fsdp_version 2 nothing has to be named. The model of a configuration is known only where a launch
-    names it by its published name. For most models of the transformers library nothing needs to be named, so a launch
-    is reported only where it lets the model use its own code (trust_remote_code), and a configuration without a launch
-    only where it lacks fsdp_cpu_ram_efficient_loading, which works only with those models.
+    Known limits: With fsdp_version 2 no class is required. The model of a configuration is known only if a launch gives
+    its published name. Most models of the transformers library need no class, so a launch is reported only if it lets
+    the model use its own code (trust_remote_code), and a configuration without a launch only if it lacks
+    fsdp_cpu_ram_efficient_loading, which works only with those models.
     """
     policies = question.claims
     job, scope, launch = question.of.job, question.of.scope, question.of.launch
-    if not is_value(policies[0], _BY_CLASS) or job.about("fsdp_layer_classes", scope) or _names_own_layers(job, scope):
+    if (
+        not is_value(policies[0], _CLASS_POLICY)
+        or job.about("fsdp_layer_classes", scope)
+        or _names_own_layers(job, scope)
+    ):
         return None
     if is_value(only_claim(job, "fsdp_version", scope), 2):
         return None
@@ -312,21 +316,21 @@ def fsdp_wrap_class_missing(question: SubjectQuestion) -> Verdict | None:
 
 
 def _names_own_layers(job: Job, scope: Scope) -> bool:
-    """Whether the model is one of the transformers library, whose models define which layers are kept whole.
+    """Return whether the model is one of the transformers library, whose models define which layers are kept whole.
 
     fsdp_cpu_ram_efficient_loading works only with those models, so its presence proves it.
     """
     efficient = is_value(only_claim(job, "fsdp_cpu_ram_efficient_loading", scope), True)
-    return efficient or any(main_layer(family_of(text)) for text in _models(job, scope))
+    return efficient or any(main_layer(family_of(text)) for text in _known_models(job, scope))
 
 
 def _trusts_remote_code(job: Job, launch: Launch) -> bool:
-    """Whether the model may use code that comes with its weights."""
+    """Return whether the model may use code that comes with its weights."""
     given = any("trust_remote_code" in claim.alternatives for claim in job.about("trainer_argument", launch.scope))
     return given or any(word is not None and "trust_remote_code" in word for word in launch.arguments)
 
 
-def _models(job: Job, scope: Scope) -> tuple[str, ...]:
+def _known_models(job: Job, scope: Scope) -> tuple[str, ...]:
     return tuple(text for claim in job.setting("model_name", scope) for text in texts(claim.value))
 
 
@@ -339,7 +343,7 @@ def _models(job: Job, scope: Scope) -> tuple[str, ...]:
     each=subjects_with("fsdp_layer_classes", "model_name", where=_uses_fsdp),
 )
 def fsdp_wrap_class_of_another_model(question: SubjectQuestion) -> Verdict | None:
-    """The layer class to wrap belongs to a different model family from the trained model's.
+    """The layer class to wrap belongs to a model family other than the trained model's.
 
     What it checks: If both the model and the class are known: the family of the model has a layer class of that name,
     in this spelling (LlamaDecoderLayer was once LLaMADecoderLayer).
@@ -356,8 +360,8 @@ def fsdp_wrap_class_of_another_model(question: SubjectQuestion) -> Verdict | Non
     path with another name does not identify it.
     """
     classes, named = question.of
-    families = {family_of(text) for text in _models(question.of.job, question.of.scope)}
-    wanted = sorted({name for claim in classes for item in claim.alternatives for name in _members(item)})
+    families = {family_of(text) for text in _known_models(question.of.job, question.of.scope)}
+    wanted = sorted({name for claim in classes for item in claim.alternatives for name in _string_members(item)})
     foreign = [name for name in wanted if _is_foreign_class(name, families)]
     wrong = foreign[0] if foreign else ""
     # Accelerate looks for each name; of the classes that a script lists, one that fits is enough.
@@ -378,14 +382,14 @@ def fsdp_wrap_class_of_another_model(question: SubjectQuestion) -> Verdict | Non
 
 
 def _is_foreign_class(name: str, families: set[str]) -> bool:
-    """Whether a layer class belongs to another family, or misspells one of this family (`LLaMADecoderLayer`)."""
+    """Return whether a layer class belongs to another family, or misspells one of this family (`LLaMADecoderLayer`)."""
     owners = families_with(name)
     if owners:
         return not owners & families
     return any(name.lower() == layer.lower() for family in families for layer in layers_of(family))
 
 
-def _members(item: object) -> tuple[str, ...]:
+def _string_members(item: object) -> tuple[str, ...]:
     return tuple(str(name) for name in item) if isinstance(item, tuple) else (str(item),)
 
 
@@ -395,23 +399,25 @@ _MAX_NAME_LENGTH = 200
 
 @functools.lru_cache(maxsize=256)
 def family_of(name: str) -> str:
-    """The family of a model by its published name (`meta-llama/Llama-2-7b-hf`); empty if the name does not show it."""
+    """Return the family of a model by its published name (`meta-llama/Llama-2-7b-hf`); empty if the name does not show
+    it.
+    """
     last = name.rstrip("/").rpartition("/")[2].lower()[:_MAX_NAME_LENGTH]
     return next((family for pattern, family in models() if re.search(pattern, last)), "")
 
 
 @functools.cache
 def layers_of(family: str) -> tuple[str, ...]:
-    """The layer classes of a family that are kept whole, the repeated one last."""
+    """Return the layer classes of a family that FSDP wraps whole, the repeated one last."""
     return tuple(row.dest for row in load_table("transformer_layers").rows if row.kind == family)
 
 
 @functools.cache
 def families_with(layer: str) -> frozenset[str]:
-    """The families that have a layer class of this name; empty for an unknown class."""
+    """Return the families that have a layer class of this name; empty for an unknown class."""
     return frozenset(row.kind for row in load_table("transformer_layers").rows if row.dest == layer)
 
 
 def main_layer(family: str) -> str:
-    """The layer class that most of a model of this family consists of; empty where none is known."""
+    """Return the layer class that most of a model of this family consists of; empty where none is known."""
     return next((name for name in layers_of(family) if name.endswith(("Layer", "Block"))), "")

@@ -35,23 +35,23 @@ def _is_megatron(launch: Launch) -> bool:
 
 
 def _may_hide_options(arguments: tuple[str | None, ...]) -> bool:
-    """Whether an unresolved word may be an option; right after `--option` it is that option's value."""
+    """Return whether an unresolved word may be an option; right after `--option` it is that option's value."""
     return any(
         word is None and (before is None or not before.startswith("--") or "=" in before)
         for before, word in itertools.pairwise(("", *arguments))
     )
 
 
-def _stated(job: Job, launch: Launch, quantity: str) -> tuple[Claim, ...]:
+def _argument_claims(job: Job, launch: Launch, quantity: str) -> tuple[Claim, ...]:
     return strongest(c for c in job.about(quantity, launch.scope) if c.source == "arguments")
 
 
 def _model_ranks(job: Job, launch: Launch) -> tuple[list[int], tuple[Claim, ...], str]:
-    """Every possible product of the parallel sizes, the claims, and why one of them is unknown."""
+    """Return every possible product of the parallel sizes, the claims, and the reason if one size is unknown."""
     claims: tuple[Claim, ...] = ()
     products = [1]
     for quantity in _PARALLEL:
-        found = _stated(job, launch, quantity)
+        found = _argument_claims(job, launch, quantity)
         if not found:
             if _may_hide_options(launch.arguments):
                 return [], claims, f"whether an unresolved argument gives the {quantity.replace('_', ' ')}"
@@ -66,7 +66,7 @@ def _model_ranks(job: Job, launch: Launch) -> tuple[list[int], tuple[Claim, ...]
 
 
 def on_one_node(job: Job, launch: Launch) -> bool:
-    """Whether the files give one node as a number: scripts for many nodes often have it as a placeholder."""
+    """Return whether the files give one node as a number. Scripts for many nodes often have it as a placeholder."""
     if job.setting("standalone", launch.scope):
         return False
     nodes = job.requiring("nodes", launch.scope) or job.setting("nodes", launch.scope)
@@ -145,7 +145,10 @@ def global_batch_not_divisible(job: Job) -> Iterator[Verdict]:
     is reported.
     """
     for launch in job.launches:
-        total, micro = _stated(job, launch, "train_batch_size"), _stated(job, launch, "micro_batch_size_per_gpu")
+        total, micro = (
+            _argument_claims(job, launch, "train_batch_size"),
+            _argument_claims(job, launch, "micro_batch_size_per_gpu"),
+        )
         if not _is_megatron(launch) or not total or not micro:
             continue
         if {"--decrease-batch-size-if-needed", "--rampup-batch-size"}.intersection(launch.arguments):
@@ -186,10 +189,10 @@ def _global_batch(job: Job, launch: Launch, total: tuple[Claim, ...], micro: tup
     )
 
 
-#: Sizes that take ranks away from those that may share experts.
-_BESIDE = ("pipeline_parallel_size", "replicate_degree")
+#: Sizes that reduce the ranks that may share experts.
+_SIZES_BESIDE_EXPERTS = ("pipeline_parallel_size", "replicate_degree")
 _EXPERT_TENSOR = "--expert-tensor-parallel-size"
-#: Options that take the shape of the model from elsewhere.
+#: Options that read the model's shape from elsewhere.
 _SHAPE_ELSEWHERE = ("--use-checkpoint-args", "--yaml-cfg", "--use-mp-args-from-checkpoint-args")
 
 
@@ -206,17 +209,17 @@ def _may_share_experts(stated: Stated[Launch]) -> bool:
     each=launches_with("expert_parallel_size", where=_may_share_experts),
 )
 def expert_ranks_impossible(question: LaunchQuestion) -> Verdict | None:
-    """Experts are to be shared by ranks, but there are no experts, or not the ranks.
+    """Expert parallelism is requested, but there are no experts, or its size does not fit the ranks.
 
     What it checks: The expert parallel size divides the ranks of a pipeline stage (and of a replica, where the
     configuration gives a replicate degree); with Megatron-LM, its product with the expert tensor parallel size does.
     Megatron-LM's own programs get `--num-experts` in addition to `--expert-model-parallel-size`.
 
-    Why it matters: The frameworks refuse both while they make their groups, after all ranks have started.
+    Why it matters: The frameworks refuse both when they create their groups, after all ranks have started.
 
     Example: `expert_parallel_degree = 3` on 8 GPUs; `--expert-model-parallel-size 4` for a model without experts.
 
-    Fix: Take a size that divides the ranks, or 1 for a model without experts.
+    Fix: Use a size that divides the ranks, or 1 for a model without experts.
 
     Known limits: A model whose shape comes from a checkpoint or another file is not judged for its experts.
     """
@@ -225,13 +228,13 @@ def expert_ranks_impossible(question: LaunchQuestion) -> Verdict | None:
     if not counts or min(counts) < 2:
         return unknown(question.subject, f"{quoted(shared[0])} may be 1", at=shared[0])
     job, launch = question.of.job, question.of.launch
-    if (verdict := _without_experts(job, launch, shared[0])) is not None:
+    if (verdict := _missing_experts_verdict(job, launch, shared[0])) is not None:
         return verdict
     return _divided(job, launch, shared[0], counts)
 
 
-def _without_experts(job: Job, launch: Launch, shared: Claim) -> Verdict | None:
-    """The verdict on a program of Megatron-LM that gets no number of experts."""
+def _missing_experts_verdict(job: Job, launch: Launch, shared: Claim) -> Verdict | None:
+    """Return the verdict on a Megatron-LM program without `--num-experts`."""
     if shared.source != "arguments" or not is_megatron(launch) or job.about("num_experts", launch.scope):
         return None
     given = launch.arguments
@@ -257,7 +260,7 @@ def _divided(job: Job, launch: Launch, shared: Claim, counts: tuple[int, ...]) -
         return unknown(launch.id, "the expert tensor parallel size is unknown", at=shared)
     group = ranks[0]
     beside: list[Claim] = []
-    for quantity in _BESIDE:
+    for quantity in _SIZES_BESIDE_EXPERTS:
         found = job.setting(quantity, launch.scope)
         sizes = numbers(job_value(found)) if found else (1,)
         if len(sizes) != 1 or sizes[0] < 1 or group % sizes[0]:
@@ -271,24 +274,26 @@ def _divided(job: Job, launch: Launch, shared: Claim, counts: tuple[int, ...]) -
             launch.id,
             f"{quoted(shared)}{times} does not divide the {group} ranks that could share the experts.",
             at=shared,
-            also=((world[0], f"{ranks[0]} ranks"), *((claim, "taken away") for claim in beside)),
-            remedy=f"Take {'sizes whose product' if tensor > 1 else 'a size that'} divides {group}.",
+            also=((world[0], f"{ranks[0]} ranks"), *((claim, "subtracted") for claim in beside)),
+            remedy=f"Use {'sizes whose product' if tensor > 1 else 'a size that'} divides {group}.",
             severity=Severity.WARNING if products[0] % group == 0 and on_one_node(job, launch) else None,
         )
     return passed(launch.id)
 
 
 def _expert_tensor_size(job: Job, launch: Launch) -> int | None:
-    """The expert tensor parallel size of Megatron-LM: its option, else the tensor parallel size; None if unknown."""
+    """Return the expert tensor parallel size of Megatron-LM: its option, else the tensor parallel size; None if
+    unknown.
+    """
     if any((word or "").partition("=")[0] == _EXPERT_TENSOR for word in launch.arguments):
-        return _option(launch, _EXPERT_TENSOR)
+        return _option_number(launch, _EXPERT_TENSOR)
     sizes = job.setting("tensor_parallel_size", launch.scope)
     size = known_number(job_value(sizes)) if sizes else 1
     return size if size is not None and size > 0 else None
 
 
-def _option(launch: Launch, name: str) -> int | None:
-    """The whole number that an option of the program has; None if it is not given or unknown."""
+def _option_number(launch: Launch, name: str) -> int | None:
+    """Return the whole number that an option of the program has; None if it is not given or unknown."""
     for index, word in enumerate(launch.arguments):
         option, equals, value = (word or "").partition("=")
         if option == name:
@@ -306,7 +311,7 @@ def hugectr_batch_not_for_gpus(job: Job) -> Iterator[Verdict]:
 
     What it checks: `batchsize` of `CreateSolver` is a multiple of the GPUs that `vvgpu` lists.
 
-    Why it matters: Each GPU gets an equal share of the batch; the solver stops where there is none.
+    Why it matters: Each GPU gets an equal share of the batch; the solver stops if the batch does not divide evenly.
 
     Example: `CreateSolver(batchsize=1000, vvgpu=[[0, 1, 2]])`.
 
@@ -327,7 +332,7 @@ def hugectr_batch_not_for_gpus(job: Job) -> Iterator[Verdict]:
         sizes = [numbers(claim.value) for claim in (batch, gpus[0], nodes[0])]
         verdict = undecided(batch.span.path, (batch, gpus[0]))
         if verdict is None and (any(len(each) != 1 for each in sizes) or not sizes[1][0] or sizes[2] != (1,)):
-            verdict = unknown(batch.span.path, "the GPUs of the solver are not known one by one", at=gpus[0])
+            verdict = unknown(batch.span.path, "the solver's GPUs are not all known", at=gpus[0])
         elif verdict is None and sizes[0][0] % sizes[1][0]:
             verdict = failed(
                 batch.span.path,
@@ -335,7 +340,7 @@ def hugectr_batch_not_for_gpus(job: Job) -> Iterator[Verdict]:
                 " gives every GPU an equal share of the batch.",
                 at=batch,
                 also=((gpus[0], "the GPUs"),),
-                remedy=f"Take a multiple of {sizes[1][0]}.",
+                remedy=f"Use a multiple of {sizes[1][0]}.",
             )
         yield verdict or passed(batch.span.path)
 
@@ -345,10 +350,10 @@ def hugectr_batch_not_for_gpus(job: Job) -> Iterator[Verdict]:
 
 
 class Degrees(NamedTuple):
-    """How a framework divides its ranks.
+    """The division of a framework's ranks.
 
-    `parts` are the quantities whose product is the number of ranks; one that is not given counts as 1. `computed` is
-    the one that the framework computes where it is not given; empty where all of them are required.
+    `parts` are the quantities whose product is the number of ranks; a missing one counts as 1. `computed` is the one
+    that the framework computes if it is missing; empty if all are required.
     """
 
     parts: tuple[str, ...]
@@ -371,12 +376,12 @@ _DEGREES = {
     ),
     "megatron-bridge": Degrees(("data_parallel_size", *_PARALLEL), "data_parallel_size"),
 }
-#: Frameworks that cut a global batch into micro batches for all replicas, and refuse a rest.
+#: Frameworks that divide a global batch into micro batches for all replicas and reject a remainder.
 _CUT_BATCHES = ("torchtitan", "megatron-bridge", "automodel", "veomni")
 
 
 class Run(NamedTuple):
-    """A launch of a framework, with its ranks and the degrees that are given.
+    """A launch of a framework, with its ranks and the given degrees.
 
     `open`: the framework computes one of them.
     """
@@ -390,7 +395,7 @@ class Run(NamedTuple):
     open: bool
 
     def undecided(self, *claims: Claim) -> Verdict | None:
-        """Why this run cannot be judged; None where everything is known."""
+        """Return why this run cannot be judged; None where everything is known."""
         given = (c for c in self.claims if c.quantity != self.degrees.computed)
         verdict = undecided(self.setup.subject, (*claims, *given, *self.started), self.setup.launch)
         if verdict is not None:
@@ -421,14 +426,14 @@ def _runs(job: Job) -> Iterator[Run]:
 
 
 def _are_of_framework(setup: Setup, claims: tuple[Claim, ...]) -> bool:
-    """Whether the degrees are those of this framework. Of the trainers only Paddle's has degrees of this kind."""
+    """Return whether the degrees belong to this framework. Of the trainers, only Paddle's has such degrees."""
     if setup.source == "trainer":
         return setup.launch is not None and setup.launch.launcher.startswith("paddle")
     return any(claim.source == setup.source for claim in claims)
 
 
-def _left_to_the_environment(run: Run, nodes: Claim) -> bool:
-    """Whether Paddle's launcher is given no number of nodes: then it takes PADDLE_NNODES, and 1 without it."""
+def _reads_nnodes_variable(run: Run, nodes: Claim) -> bool:
+    """Return whether Paddle's launcher reads the number of nodes from PADDLE_NNODES, or uses 1."""
     launch = run.setup.launch
     return launch is not None and launch.launcher.startswith("paddle") and nodes.strength is Strength.DEFAULT
 
@@ -446,7 +451,7 @@ def parallel_degrees_unlike_ranks(job: Job) -> Iterator[Verdict]:
     Automodel or VeOmni, or has the arguments of PaddleNLP's trainer: the product of all degrees is the number of ranks.
     Where one degree is left to the framework, the others divide the ranks.
 
-    Why it matters: Every rank compares them when it creates its groups, and all of them stop.
+    Why it matters: Every rank compares the product with the world size when it creates its groups, and stops.
 
     Example: `torchrun --nproc_per_node=8` with `dp: 4`, `tp: 4` and `pp: 1` of nanotron.
 
@@ -468,7 +473,7 @@ def parallel_degrees_unlike_ranks(job: Job) -> Iterator[Verdict]:
         claims = tuple(c for c in run.claims if not (run.open and c.quantity == run.degrees.computed))
         nodes = job.requiring("nodes", run.setup.scope) or job.setting("nodes", run.setup.scope)
         single = bool(nodes) and certainly_one(job_value(nodes)) and product % count == 0
-        if single and _left_to_the_environment(run, nodes[0]):
+        if single and _reads_nnodes_variable(run, nodes[0]):
             why = f"the number of nodes comes from PADDLE_NNODES; the degrees need {product // count}"
             yield unknown(run.setup.subject, why, at=claims[0])
             continue
@@ -548,7 +553,7 @@ def sequence_not_divisible_by_its_parts(job: Job) -> Iterator[Verdict]:
 
     Example: `seq_len = 4100` with `context_parallel_degree = 4`.
 
-    Fix: A sequence length that is a multiple, or fewer ranks for one sequence.
+    Fix: Use a sequence length that is a multiple, or fewer ranks per sequence.
 
     Known limits: A length that only the recipe sets is not known.
     """
@@ -581,15 +586,15 @@ def sequence_not_divisible_by_its_parts(job: Job) -> Iterator[Verdict]:
                     subject,
                     f"{quoted(length[0])} is not a multiple of 2 x {' x '.join(placed(c) for c in parts)} = {unit}.",
                     at=length[0],
-                    also=tuple((c, "cuts it") for c in parts),
+                    also=tuple((c, "splits it") for c in parts),
                     remedy=f"Use a length that is a multiple of {unit}, such as {-(-whole // unit) * unit}.",
                 )
             else:
                 yield passed(subject)
 
 
-def _world(setup: Setup) -> tuple[int | None, tuple[Claim, ...]]:
-    """Devices x nodes of a trainer, and the claims; None if unknown."""
+def _trainer_world(setup: Setup) -> tuple[int | None, tuple[Claim, ...]]:
+    """Return devices x nodes of a trainer, and the claims; None if unknown."""
     nodes = tuple(c for c in setup.job.requiring("nodes", setup.scope) if c.source == setup.source)
     devices = tuple(c for c in setup.job.requiring("processes_per_node", setup.scope) if c.source == setup.source)
     per_gpu, other = numbers(job_value(nodes)) if nodes else (1,), numbers(job_value(devices)) if devices else ()
@@ -598,11 +603,11 @@ def _world(setup: Setup) -> tuple[int | None, tuple[Claim, ...]]:
 
 
 def _trainers(job: Job) -> Iterator[tuple[Setup, int | None, tuple[Claim, ...], tuple[Claim, ...], int]]:
-    """Each configuration with a trainer: its ranks and parallel sizes, with their claims."""
+    """Yield each configuration with a trainer: its ranks and parallel sizes, with their claims."""
     for setup in setups(job):
         if setup.source != "lightning":
             continue
-        ranks, because = _world(setup)
+        ranks, because = _trainer_world(setup)
         parts = tuple(c for name in _PARALLEL for c in setup.claims(name))
         product = math.prod(setup.number(name) or 1 for name in _PARALLEL)
         if because and parts:

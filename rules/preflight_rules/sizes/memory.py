@@ -42,13 +42,13 @@ from preflight_rules.sizes.parallel_sizes import Pipeline, Setup, pipeline_of, s
 #: Bytes of a parameter in mixed precision with Adam: the 16-bit weight, its gradient, and 32-bit master, momentum and
 #: variance (Rajbhandari et al., ZeRO, arXiv 1910.02054, section 3.1).
 _WEIGHT, _GRADIENT, _STATES = 2, 2, 12
-#: Settings of DeepSpeed that keep states in 16 bits, and what is left of them then: momentum and variance.
+#: DeepSpeed settings that keep states in 16 bits, and the bytes that momentum and variance then need.
 _HALF_STATES = (
     *("bf16.bf16_master_weights_and_grads", "bf16.bf16_optimizer_states"),
     "fp16.fp16_master_weights_and_grads",
 )
 _STATES_IN_HALF = 4
-#: Sources that state completely how parameters and states are split; others leave part of it to other files.
+#: Sources that state the complete sharding of parameters and states; others leave part of it to other files.
 _SHARDING_SOURCES = ("arguments", "nanotron")
 _EVALUATES = ("--eval-only", "--skip-train", "--do_eval_only")
 _DEEPSPEED = ("--deepspeed", "--deepspeed_config", "--deepspeed-config")
@@ -76,7 +76,8 @@ def training_exceeds_device_memory(job: Job) -> Iterator[Verdict]:
 
     Example: A 70-billion-parameter model with ZeRO stage 2 on 8 GPUs: 140 GB of weights on each.
 
-    Fix: More tensor or pipeline parallelism, a higher ZeRO stage, recomputation of activations, a smaller micro batch.
+    Fix: Use more tensor or pipeline parallelism, a higher ZeRO stage, recomputation of activations, or a smaller micro
+    batch.
 
     Known limits: This is a lower bound: a run that passes may still run out of memory. Optimizers other than Adam,
     adapters and quantisation are not judged where the command line names them.
@@ -99,7 +100,7 @@ def training_exceeds_device_memory(job: Job) -> Iterator[Verdict]:
 
 
 class _Room(NamedTuple):
-    """The available memory: of the named GPU, otherwise of the largest one."""
+    """The available memory of the named GPU, otherwise of the largest one."""
 
     gib: float
     shown: str
@@ -162,13 +163,15 @@ def _shape_verdict(setup: Setup, shape: TransformerShape) -> Verdict:
 
 
 def _replicas(setup: Setup, parts: int) -> int:
-    """The number of replicas that share a distributed optimizer; 0 if unknown."""
+    """Return the number of replicas that share a distributed optimizer; 0 if unknown."""
     found = numbers(ranks_started(setup.job, setup.scope)[0])
     return max(found[0] // parts, 1) if len(found) == 1 else 0
 
 
 def _activations(setup: Setup, shape: TransformerShape, tensor: int) -> int:
-    """Activations of the first stage, which holds a micro-batch for every stage after it: as much as for all layers."""
+    """Return the activations of the first stage, as much as for all layers: it holds a micro batch for every later
+    stage.
+    """
     micro = setup.number("micro_batch_size_per_gpu")
     pipeline = pipeline_of(setup)
     if micro is None or not shape.sequence:
@@ -229,7 +232,7 @@ def _named_model_verdict(
 
 
 def _is_offloaded(job: Job, quantity: str, scope: Scope) -> bool:
-    """Whether a part is in host memory, certainly or possibly."""
+    """Return whether a part is in host memory, certainly or possibly."""
     return any(
         isinstance(claim.value, Unresolved) or set(texts(claim.value)) & {"cpu", "nvme"}
         for claim in job.setting(quantity, scope)
@@ -272,10 +275,10 @@ def offload_exceeds_host_memory(job: Job) -> Iterator[Verdict]:
         if undecided_verdict := undecided(subject, (named[1], *limits), launch):
             yield undecided_verdict
             continue
-        yield _on_host(job, subject, scope, launch, named, limits)
+        yield _host_memory_verdict(job, subject, scope, launch, named, limits)
 
 
-def _on_host(
+def _host_memory_verdict(
     job: Job,
     subject: str,
     scope: Scope,
@@ -326,7 +329,7 @@ class Gpu(NamedTuple):
 
 
 def gpu_of(job: Job, scope: Scope) -> tuple[Gpu, Claim] | None:
-    """The GPU that the files name for a launch, and the claim; None if they name none or several."""
+    """Return the GPU that the files name for a launch, and the claim; None if they name none or several."""
     found: list[tuple[Gpu, Claim]] = []
     for claim in job.setting("gpu_type", scope):
         found.extend((gpu, claim) for text in texts(claim.value) if (gpu := named_gpu(text)) is not None)
@@ -347,7 +350,7 @@ def gpu_of(job: Job, scope: Scope) -> tuple[Gpu, Claim] | None:
 
 @functools.lru_cache(maxsize=512)
 def named_gpu(text: str) -> Gpu | None:
-    """The GPU that a name such as `nvidia_a100-sxm4-80gb` or `p4d.24xlarge` means; None for any other name."""
+    """Return the GPU that a name such as `nvidia_a100-sxm4-80gb` or `p4d.24xlarge` means; None for any other name."""
     lowered = text.strip().lower()[:120]
     if re.search(r"[1-7]g\.\d+gb|[|!]", lowered):
         # A MIG slice is not a whole GPU, and `a100|h100` is ambiguous.
@@ -359,7 +362,7 @@ def named_gpu(text: str) -> Gpu | None:
 
 
 def largest_memory_gib() -> float:
-    """The memory of the largest GPU in the table."""
+    """Return the memory of the largest GPU in the table."""
     return max(row.memory_gib for row in gpu_rows())
 
 
@@ -371,7 +374,6 @@ _BF16_FROM, _FP8_FROM = 8.0, 8.9
 
 
 def _enabling_claims(job: Job, quantity: str, scope: Scope, source: str = "") -> tuple[Claim, ...]:
-    """The claims that enable a setting in `scope`."""
     return tuple(c for c in job.setting(quantity, scope) if c.value == Known(True) and source in ("", c.source))
 
 
@@ -397,7 +399,7 @@ def two_half_precisions_at_once(job: Job) -> Iterator[Verdict]:
                 _enabling_claims(job, "fp16_enabled", scope, "deepspeed"),
                 _enabling_claims(job, "bf16_enabled", scope, "deepspeed"),
             ),
-            (_stated_as(job, "fp16", scope), _stated_as(job, "bf16", scope)),
+            (_format_claims(job, "fp16", scope), _format_claims(job, "bf16", scope)),
         ):
             if not half and not brain:
                 continue
@@ -417,7 +419,7 @@ def two_half_precisions_at_once(job: Job) -> Iterator[Verdict]:
 
 
 def _unknown_switches(job: Job, scope: Scope, half: tuple[Claim, ...], brain: tuple[Claim, ...]) -> tuple[Claim, ...]:
-    """The switches with unknown values, except `"auto"`, which the trainer fills in; of a trainer's the missing one."""
+    """Return the switches with unknown values, or a trainer's missing one; `"auto"` is filled in by the trainer."""
     of_trainer = (*(("setting.transformers.fp16",) * (not half)), *(("setting.transformers.bf16",) * (not brain)))
     return tuple(
         c
@@ -427,8 +429,8 @@ def _unknown_switches(job: Job, scope: Scope, half: tuple[Claim, ...], brain: tu
     )
 
 
-def _stated_as(job: Job, name: str, scope: Scope) -> tuple[Claim, ...]:
-    """The claims that request a format from a trainer: a flag, a key of a file, an argument in the script."""
+def _format_claims(job: Job, name: str, scope: Scope) -> tuple[Claim, ...]:
+    """Return the claims that request a format from a trainer: a flag, a key of a file, an argument in the script."""
     sources = ("arguments", "trainer", "python")
     return tuple(c for c in job.about("mixed_precision", scope) if c.source in sources and c.value == Known(name))
 
@@ -514,7 +516,7 @@ def number_format_missing_on_gpu(job: Job) -> Iterator[Verdict]:
 
 
 def _formats(job: Job, scope: Scope) -> list[tuple[Claim, str, float]]:
-    """Every claim that requests a format, the format, and the compute capability that it needs."""
+    """Return every claim that requests a format, the format, and its required compute capability."""
     found = [(claim, "bf16", _BF16_FROM) for claim in _enabling_claims(job, "bf16_enabled", scope)[:1]]
     for claim in job.setting("mixed_precision", scope):
         name = "/".join(texts(claim.value))
@@ -524,10 +526,9 @@ def _formats(job: Job, scope: Scope) -> list[tuple[Claim, str, float]]:
     return found
 
 
-def _fp16(stated: Stated[Launch | None]) -> tuple[Claim, ...]:
-    """The claims that turn fp16 on."""
+def _fp16_claims(stated: Stated[Launch | None]) -> tuple[Claim, ...]:
     job, scope = stated.job, stated.scope
-    return tuple(_enabling_claims(job, "fp16_enabled", scope) or _stated_as(job, "fp16", scope))
+    return tuple(_enabling_claims(job, "fp16_enabled", scope) or _format_claims(job, "fp16", scope))
 
 
 @rule(
@@ -536,7 +537,7 @@ def _fp16(stated: Stated[Launch | None]) -> tuple[Claim, ...]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no loss scale is given for fp16",
-    each=subjects_with("fp16_loss_scale", where=lambda stated: bool(_fp16(stated))),
+    each=subjects_with("fp16_loss_scale", where=lambda stated: bool(_fp16_claims(stated))),
 )
 def fp16_without_loss_scaling(question: SubjectQuestion) -> Verdict | None:
     """fp16 is used without loss scaling.
@@ -551,7 +552,7 @@ def fp16_without_loss_scaling(question: SubjectQuestion) -> Verdict | None:
 
     Known limits: A model without small gradients trains anyway.
     """
-    scales, on = question.claims, _fp16(question.of)
+    scales, on = question.claims, _fp16_claims(question.of)
     if all(value in (1, 1.0) and not isinstance(value, bool) for c in scales for value in c.alternatives):
         return failed(
             question.subject,
@@ -589,7 +590,7 @@ def gradients_travel_in_full_precision(job: Job) -> Iterator[Verdict]:
 
     Fix: Remove the key, if the loss does not change without it.
 
-    Known limits: Some choose it on purpose for exact sums, so the finding is informational.
+    Known limits: Exact sums may be intended, so the finding is informational.
     """
     for subject, scope, launch in subjects(job):
         kinds = _setting(job, "communication_data_type", scope)
@@ -609,7 +610,7 @@ def gradients_travel_in_full_precision(job: Job) -> Iterator[Verdict]:
                 " the bytes.",
                 at=kinds[0],
                 also=((half[0], "16 bits"),),
-                remedy="Remove it, if the loss stays the same without it.",
+                remedy="Remove it if the loss stays the same without it.",
             )
         yield verdict or passed(subject)
 
@@ -641,7 +642,7 @@ def gradients_exchanged_without_overlap(question: LaunchQuestion) -> Verdict | N
 
     Fix: `"overlap_comm": true`, and buckets of a few hundred million elements where memory allows.
 
-    Known limits: Overlap needs memory for its buffers; where that is short it is right to switch it off.
+    Known limits: Overlap needs memory for its buffers; with little free memory it is right to switch it off.
     """
     (overlap, bucket), launch = question.of, question.of.launch
     small = numbers(job_value(bucket)) if bucket else ()

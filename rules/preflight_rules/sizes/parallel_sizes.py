@@ -26,7 +26,7 @@ _SOURCES = ("arguments", "gpt-neox", "lightning", "nanotron", "megatron-bridge",
 #: Sources of jobs that Megatron-LM itself runs.
 _MEGATRON = ("arguments", "lightning", "megatron-bridge")
 #: Trainers that load a model with its own configuration.
-_OF_MODELS = ("trainer",)
+_MODEL_TRAINERS = ("trainer",)
 #: Options that divide the layers unevenly.
 _UNEVEN = (
     "--decoder-first-pipeline-num-layers",
@@ -60,31 +60,31 @@ class Setup(NamedTuple):
     source: str
 
     def claims(self, quantity: str) -> tuple[Claim, ...]:
-        """The claims of this source about a quantity; what the command line sets also counts for its configuration."""
-        own = (self.source, "arguments", "model") if self.source in _OF_MODELS else (self.source, "arguments")
+        """Return this source's claims about a quantity. The command line also counts for its configuration."""
+        own = (self.source, "arguments", "model") if self.source in _MODEL_TRAINERS else (self.source, "arguments")
         return tuple(c for c in self.job.setting(quantity, self.scope) if c.source in own)
 
     @property
     def is_configured(self) -> bool:
-        """Whether a configuration of this source sets any of the sizes."""
+        """Return whether a configuration of this source sets any of the sizes."""
         sizes = (*_SHAPE, "pipeline_parallel_size", "context_parallel_size", "micro_batch_size_per_gpu")
-        own = "model" if self.source in _OF_MODELS else self.source
+        own = "model" if self.source in _MODEL_TRAINERS else self.source
         return any(c.source == own for name in sizes for c in self.job.about(name, self.scope))
 
     def number(self, quantity: str) -> int | None:
-        """The single value of a quantity; None if there is none, several, or an unresolved one."""
+        """Return the single value of a quantity; None if there is none, several, or an unresolved one."""
         found = self.claims(quantity)
         number = known_number(job_value(found)) if found else None
         return number if number is not None and number > 0 else None
 
     def has(self, *options: str) -> bool:
-        """Whether the command line has one of these options."""
+        """Return whether the command line has one of these options."""
         words = self.launch.arguments if self.launch is not None else ()
         return any(word is not None and word.partition("=")[0] in options for word in words)
 
     @property
     def may_have_more_options(self) -> bool:
-        """Whether an unresolved argument may hold further options."""
+        """Return whether an unresolved argument may hold further options."""
         words = self.launch.arguments if self.launch is not None else ()
         return any(
             word is None and (before is None or not before.startswith("--") or "=" in before)
@@ -93,7 +93,7 @@ class Setup(NamedTuple):
 
 
 def setups(job: Job) -> Iterator[Setup]:
-    """Every source of a model's shape."""
+    """Yield every source of a model's shape."""
     seen: set[tuple[str, int]] = set()
     named = [name for name in _SHAPE if job.about(name)]
     for subject, scope, launch in subjects(job) if named else ():
@@ -111,9 +111,7 @@ def setups(job: Job) -> Iterator[Setup]:
 
 
 class Demand(NamedTuple):
-    """`whole` must be a multiple of `part`, in setups for which `applies` is true; with `at_least`, it must only be no
-    smaller.
-    """
+    """`whole` must be a multiple of `part` in setups where `applies` is true; with `at_least`, no smaller than it."""
 
     whole: str
     part: str
@@ -125,7 +123,7 @@ class Demand(NamedTuple):
     of_models: bool = False
 
     def violated(self, whole: int, part: int) -> bool:
-        """Whether these two sizes do not fit."""
+        """Return whether these two sizes do not fit."""
         return whole < part if self.at_least else whole % part != 0
 
 
@@ -178,7 +176,7 @@ def model_not_divisible_by_parallel_size(job: Job) -> Iterator[Verdict]:
             whole, part = setup.claims(demand.whole), setup.claims(demand.part)
             if not whole or not part or not demand.applies(setup):
                 continue
-            if setup.source in _OF_MODELS and not demand.of_models:
+            if setup.source in _MODEL_TRAINERS and not demand.of_models:
                 continue
             verdict = undecided(setup.subject, (*whole, *part), setup.launch)
             wholes, parts = numbers(job_value(whole)), numbers(job_value(part))
@@ -213,14 +211,14 @@ def model_not_divisible_by_parallel_size(job: Job) -> Iterator[Verdict]:
 def tensor_parallel_across_nodes(job: Job) -> Iterator[Verdict]:
     """The tensor-parallel ranks of a layer do not fit on one node.
 
-    What it checks: For Megatron-LM's options, that the tensor parallel size is at most the ranks of a node.
+    What it checks: For Megatron-LM's options, that the tensor parallel size is at most the number of ranks per node.
 
     Why it matters: Tensor parallelism exchanges activations twice in every layer and waits for them. Over the network
     between nodes that is several times slower than over NVLink; a pipeline sends far less.
 
     Example: `--nproc_per_node=8` with `--tensor-model-parallel-size 16`.
 
-    Fix: A tensor parallel size of at most the GPUs of a node, and more pipeline stages.
+    Fix: Use a tensor parallel size of at most the GPUs per node, and more pipeline stages.
 
     Known limits: Machines whose NVLink spans nodes (NVL72) are reported too, although they are fine.
     """
@@ -287,7 +285,7 @@ def connections_not_limited_to_one(job: Job) -> Iterator[Verdict]:
         if max(numbers(job_value(tensor)) or (1,)) <= 1 or (values and set(values) == {1}):
             yield passed(setup.subject)
             continue
-        shown = f"{quoted(connections[0])} sets another value" if connections else "the job does not set it"
+        shown = f"{quoted(connections[0])} sets a different value" if connections else "the job does not set it"
         yield failed(
             setup.subject,
             f"{quoted(tensor[0])} with {quoted(split[0])} needs CUDA_DEVICE_MAX_CONNECTIONS=1, and {shown}.",
@@ -306,7 +304,7 @@ _CHANGES_BATCH = ("--decrease-batch-size-if-needed", "--rampup-batch-size")
 
 
 class Pipeline(NamedTuple):
-    """Stages, micro-batches of one step, and chunks of layers that each stage holds."""
+    """Stages, micro-batches per step, and chunks of layers per stage."""
 
     stages: int
     micro_batches: int
@@ -320,7 +318,7 @@ class Pipeline(NamedTuple):
 
 
 def pipeline_of(setup: Setup) -> Pipeline | str:
-    """The pipeline of a Megatron launch, or why it is unknown; empty where there is none."""
+    """Return the pipeline of a Megatron launch, the reason if it is unknown, or an empty text without one."""
     stages = setup.number("pipeline_parallel_size")
     claims = setup.claims("pipeline_parallel_size")
     if not claims:
@@ -360,12 +358,12 @@ def pipeline_of(setup: Setup) -> Pipeline | str:
 def pipeline_mostly_waits(job: Job) -> Iterator[Verdict]:
     """A pipeline gets too few micro-batches to keep its stages busy.
 
-    What it checks: For Megatron-LM's options, from global batch, micro batch and replicas: the micro-batches of a step,
-    and the share of it in which a stage waits, (stages - 1) / (chunks x micro-batches + stages - 1). Above 25 % it is
-    information, above 40 % a warning.
+    What it checks: For Megatron-LM's options, from global batch, micro batch and replicas: the micro-batches per step,
+    and the share of a step in which a stage waits, (stages - 1) / (chunks x micro-batches + stages - 1). Above 25 % it
+    is information, above 40 % a warning.
 
-    Why it matters: Stages wait while the pipeline fills and drains. Without more micro-batches than stages most GPUs
-    idle, and are paid for.
+    Why it matters: Stages wait while the pipeline fills and drains. Without more micro-batches than stages, most GPUs
+    are idle.
 
     Example: 8 stages and 4 micro-batches: stages wait for 64 % of each step.
 
@@ -385,7 +383,8 @@ def pipeline_mostly_waits(job: Job) -> Iterator[Verdict]:
             first = found.claims[0]
             verdict = failed(
                 setup.subject,
-                f"{quoted(first)} with {found.micro_batches} micro-batches in a step ({_batches(found)}): each stage "
+                f"{quoted(first)} with {found.micro_batches} micro-batches in a step ({_batches_text(found)}): each "
+                f"stage "
                 f"is idle for {found.bubble:.0%} of the time.",
                 at=first,
                 also=tuple((claim, "determines the micro-batches") for claim in found.claims[1:]),
@@ -396,7 +395,7 @@ def pipeline_mostly_waits(job: Job) -> Iterator[Verdict]:
         yield verdict or passed(setup.subject)
 
 
-def _batches(pipeline: Pipeline) -> str:
+def _batches_text(pipeline: Pipeline) -> str:
     return " and ".join(placed(claim) for claim in pipeline.claims[1:3])
 
 
@@ -445,8 +444,9 @@ def interleaved_pipeline_not_divisible(job: Job) -> Iterator[Verdict]:
             )
             milder = False
         elif isinstance(found, Pipeline) and found.micro_batches % many:
-            message = f"{found.micro_batches} micro-batches are not a multiple of the {many} stages"
-            f" ({placed(stages[0])})"
+            message = (
+                f"{found.micro_batches} micro-batches are not a multiple of the {many} stages ({placed(stages[0])})"
+            )
             milder = True
         else:
             yield passed(setup.subject)
@@ -470,8 +470,6 @@ _RANKS = "ranks"
 
 
 class _Program(NamedTuple):
-    """One row of the table."""
-
     name: str
     match: str
     needs: tuple[str, ...]
@@ -498,15 +496,15 @@ def _programs() -> tuple[_Program, ...]:
 def program_sizes_refused(job: Job) -> Iterator[Verdict]:
     """A known program is given batch sizes or parallel degrees that do not fit the ranks that are started.
 
-    What it checks: A table of programs (OpenRLHF's trainers, finetrainers, YOLOv5 and its like) with the options that
-    they compute with, their defaults, and the condition under which they stop.
+    What it checks: A table of programs (OpenRLHF's trainers, finetrainers, YOLOv5 and its like) with their options,
+    their defaults, and the conditions that make them stop.
 
     Why it matters: The program compares its sizes with the number of ranks first of all, and every rank stops with an
     AssertionError or ValueError.
 
     Example: `deepspeed --num_gpus 7 --module openrlhf.cli.train_sft --train_batch_size 256 --micro_train_batch_size 2`.
 
-    Fix: The finding names the numbers that have to divide each other.
+    Fix: The finding names the numbers that must divide each other.
 
     Known limits: A program that is known only by its options gets a warning.
     """
@@ -540,7 +538,7 @@ def _judged(job: Job, launch: Launch, row: _Program, given: dict[str, str | None
     except UnknownValue as error:
         return unknown(launch.id, f"{row.name}: {error} is unknown", at=launch)
     value, because = ranks_started(job, launch.scope)
-    written = next((w for w in launch.arguments if w and _bare(w.partition("=")[0]) == row.at), f"--{row.at}")
+    written = next((w for w in launch.arguments if w and _bare_name(w.partition("=")[0]) == row.at), f"--{row.at}")
     shown = f"`{written}`" if "=" in written else f"`{written} {value_of(row.at)}`"
     shown += "" if row.at in given else f" (the default of {row.name})"
     return failed(
@@ -554,7 +552,7 @@ def _judged(job: Job, launch: Launch, row: _Program, given: dict[str, str | None
 
 
 def _options(launch: Launch) -> dict[str, str | None]:
-    """The options of a program by their bare names, with their values; None for one that is not known."""
+    """Return a program's options by bare name, with their values; None for an unknown value."""
     found: dict[str, str | None] = {}
     words = launch.arguments
     for index, word in enumerate(words):
@@ -562,17 +560,17 @@ def _options(launch: Launch) -> dict[str, str | None]:
             continue
         name, equals, value = word[2:].partition("=")
         following = words[index + 1] if index + 1 < len(words) else None
-        found[_bare(name)] = value if equals else following
+        found[_bare_name(name)] = value if equals else following
     return found
 
 
-def _bare(option: str) -> str:
+def _bare_name(option: str) -> str:
     return option.lstrip("-").replace("-", "_")
 
 
 @dataclass(frozen=True, slots=True)
 class _Constraint:
-    """A row of `data/rl_sizes.toml`, whose head describes the fields: a condition that a framework checks at start."""
+    """A row of `data/rl_sizes.toml`, whose head describes the fields: a framework's check at startup."""
 
     name: str
     frameworks: Sequence[str]
@@ -585,8 +583,8 @@ class _Constraint:
     excludes: Mapping[str, Plain] = field(default_factory=dict)
     computed: Mapping[str, str] = field(default_factory=dict)
 
-    def with_computed(self, numbers_of: dict[str, int]) -> dict[str, int]:
-        """The numbers of the quantities, and those that follow from them."""
+    def sizes_with_computed(self, numbers_of: dict[str, int]) -> dict[str, int]:
+        """Return the given numbers and those computed from them."""
         known = dict(numbers_of)
         for name, expression in self.computed.items():
             known[name] = evaluate(expression, known.__getitem__)
@@ -600,11 +598,11 @@ def _constraints() -> tuple[_Constraint, ...]:
 
 @rule("RLT001", "rl-sizes-refused", severity=Severity.ERROR, otherwise="no launch of such a framework sets these sizes")
 def rl_sizes_refused(job: Job) -> Iterator[Verdict]:
-    """Sizes of batches, engines or replicas that the framework for reinforcement learning rejects at start.
+    """The reinforcement-learning framework rejects sizes of batches, engines or replicas at startup.
 
-    What it checks: What validators of verl, EasyR1, SkyRL, NeMo-RL and OpenRLHF check: the responses of a step are
-    divided by the GPUs, an update is at most a step and is divided by its micro batches, GPUs are a multiple of what
-    one replica and one engine need, and the engines that share the actor's GPUs use equally many.
+    What it checks: The checks of verl, EasyR1, SkyRL, NeMo-RL and OpenRLHF: the responses of a step are divided by the
+    GPUs, an update is at most a step and is divided by its micro batches, the number of GPUs is a multiple of the GPUs
+    per replica and per engine, and the engines that share the actor's GPUs use equally many.
 
     Why it matters: The program stops with an assertion after Ray has started on all nodes, often after the model was
     loaded.
@@ -621,13 +619,13 @@ def rl_sizes_refused(job: Job) -> Iterator[Verdict]:
         for constraint in _constraints():
             if not names & set(constraint.frameworks):
                 continue
-            verdict = _judged_constraint(job, launch, constraint)
+            verdict = _judge_constraint(job, launch, constraint)
             if verdict is not None:
                 yield verdict
 
 
-def _judged_constraint(job: Job, launch: Launch, constraint: _Constraint) -> Verdict | None:
-    """The verdict on one condition; None where it does not apply to the launch."""
+def _judge_constraint(job: Job, launch: Launch, constraint: _Constraint) -> Verdict | None:
+    """Return the verdict on one condition; None where it does not apply to the launch."""
     scope, subject = launch.scope, f"{launch.id} {constraint.name}"
     if any(claim.scope.role == "rollout" for claim in job.about("nodes") if claim.scope.launch == launch.id):
         return None  # Generation has GPUs of its own, and the validator is another one.
@@ -649,7 +647,7 @@ def _judged_constraint(job: Job, launch: Launch, constraint: _Constraint) -> Ver
         if not sizes or min(sizes) < 1:
             return unknown(subject, f"{quantity} is not a positive number", at=every[0])
         combinations.append([(quantity, size) for size in sizes])
-    tried = [constraint.with_computed(dict(each)) for each in itertools.product(*combinations)]
+    tried = [constraint.sizes_with_computed(dict(each)) for each in itertools.product(*combinations)]
     if any(holds(constraint.holds, each.__getitem__) for each in tried):
         return passed(subject)
     first = claims[constraint.quantities[0]][0]
@@ -667,17 +665,17 @@ def _judged_constraint(job: Job, launch: Launch, constraint: _Constraint) -> Ver
 
 def _effect_text(variant: bool) -> str:
     if variant:
-        return "The framework's own program fails at startup; this one may not check it."
+        return "The framework's own program fails at startup; this program may skip the check."
     return "The program fails at startup."
 
 
 def _related_claims(others: list[Claim]) -> str:
-    """The remaining claims from files that a message depends on."""
+    """Return the other file claims that a message depends on."""
     return f" with {', '.join(placed(claim) for claim in others)}" if others else ""
 
 
 def _framework_claims(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]:
-    """The claims in force that the framework itself reads, without a scheduler's claims."""
+    """Return the claims in force that the framework itself reads, without a scheduler's claims."""
     return tuple(claim for claim in job.setting(quantity, scope) if not claim.scope.role)
 
 
@@ -689,7 +687,7 @@ def _certainly_has(job: Job, quantity: str, scope: Scope, values: Sequence[Plain
 
 
 def _certainly_not(job: Job, quantity: str, scope: Scope, value: Plain) -> bool:
-    """Whether a quantity certainly has another value."""
+    """Return whether a quantity certainly has another value."""
     return all(
         not isinstance(claim.value, Unresolved) and value not in claim.alternatives
         for claim in job.setting(quantity, scope)

@@ -37,8 +37,9 @@ from preflight_rules.settings.given import given, is_compared
 from preflight_rules.sizes.deepspeed import configured, data_parallel_ranks, given_to_trainer, uses_hugging_face
 
 _TRAINER = ("arguments", "trainer", "python", "dataclass")
-#: What the trainer compares with DeepSpeed's configuration beside batch sizes (transformers/integrations/deepspeed.py,
-#: `trainer_config_process`, 5.23), the trainer's name and the configuration's.
+#: Values besides batch sizes that the trainer compares with DeepSpeed's configuration
+#: (transformers/integrations/deepspeed.py, `trainer_config_process`, 5.23), by the trainer's name and the
+#: configuration's.
 _COMPARED = {
     "learning_rate": ("learning_rate", "the learning rate of optimizer or scheduler"),
     "weight_decay": ("weight_decay", "optimizer.params.weight_decay"),
@@ -48,7 +49,7 @@ _COMPARED = {
 
 
 def trainer_claims(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]:
-    """The trainer's claims from arguments, a file or the script, without defaults of the script's options."""
+    """Return the trainer's claims from arguments, a file or the script, without the script options' defaults."""
     return strongest(
         claim
         for claim in job.about(quantity, scope)
@@ -59,7 +60,7 @@ def trainer_claims(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]:
 
 
 def numbers_of(claims: tuple[Claim, ...]) -> tuple[float, ...]:
-    """Every number that the claims may have; empty if one of them is not a number."""
+    """Return every number that the claims may have; empty if one of them is not a number."""
     found: list[float] = []
     for claim in claims:
         for item in claim.alternatives:
@@ -87,7 +88,7 @@ def trainer_setting_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
 
     Example: `--learning_rate 5e-5` with `"optimizer": {"params": {"lr": 1e-4}}`.
 
-    Fix: Write "auto" in the configuration, so that the argument is the only place.
+    Fix: Write "auto" in the configuration, so that only the argument sets the value.
 
     Known limits: For a program that is not known to be Hugging Face's trainer it is a warning. The trainer's own
     defaults are not compared, because the script may set others.
@@ -136,14 +137,15 @@ def precision_differs_between_accelerate_and_trainer(question: SubjectQuestion) 
     What it checks: mixed_precision of `accelerate launch` and its configuration is not bf16 where the trainer, or the
     script's own `Accelerator(...)`, uses fp16, nor the other way round.
 
-    Why it matters: The trainer's value wins, silently: fp16 with its loss scaling where bf16 was meant, or bf16 on a
-    GPU that has none.
+    Why it matters: The trainer's value wins silently: fp16 with its loss scaling instead of bf16, or bf16 on a GPU that
+    does not support it.
 
     Example: `accelerate launch --mixed_precision bf16 train.py --fp16`.
 
-    Fix: Set it once, or the same in both places.
+    Fix: Set the precision once, or the same in both places.
 
-    Known limits: What the script itself decides is not seen. PRC001 reports a trainer that is given both fp16 and bf16.
+    Known limits: A precision that the script itself chooses is not seen. PRC001 reports a trainer that is given both
+    fp16 and bf16.
     """
     trainer, outer = question.of
     inner, around = set(texts(job_value(trainer))), set(texts(job_value(outer)))
@@ -199,7 +201,7 @@ def deepspeed_and_fsdp_together(question: SubjectQuestion) -> Verdict | None:
 
 
 #: Usual names of scripts' own options: samples of one rank, and accumulated steps.
-_OF_ONE_RANK = re.compile(
+_RANK_OPTION_NAMES = re.compile(
     r"--(?:per[-_](?:device|gpu|replica|rank|card)[-_](?:train[-_])?batch[-_]?size"
     r"|(?:train[-_]|micro[-_])*batch[-_]?size[-_]per[-_](?:device|gpu|replica|rank|card))"
 )
@@ -249,7 +251,7 @@ def total_batch_differs_from_its_factors(job: Job) -> Iterator[Verdict]:
         }
         if not micro and not steps and not own:
             continue
-        ranks, because = _ranks(job, launch, scope)
+        ranks, because = _data_parallel_ranks(job, launch, scope)
         if undecided_verdict := undecided(launch.id, (*total, *micro, *steps), launch):
             yield undecided_verdict
         elif len(ranks) != 1 or any(len(found) > 1 for found in factors.values()):
@@ -259,20 +261,20 @@ def total_batch_differs_from_its_factors(job: Job) -> Iterator[Verdict]:
 
 
 def _script_factors(launch: Launch) -> dict[str, tuple[int, ...]]:
-    """The factors among the script's own options."""
+    """Return the factors among the script's own options."""
     found: dict[str, tuple[int, ...]] = {}
     words = [*launch.arguments, None]
     for word, following in itertools.pairwise(words):
         name, equals, value = (word or "").partition("=")
         text = value if equals else (following or "")
-        for kind, pattern in (("micro", _OF_ONE_RANK), ("steps", _ADDED_UP)):
+        for kind, pattern in (("micro", _RANK_OPTION_NAMES), ("steps", _ADDED_UP)):
             if pattern.fullmatch(name) and is_whole_number(text):
                 found[kind] = (int(text),)
     return found
 
 
-def _ranks(job: Job, launch: Launch, scope: Scope) -> tuple[tuple[int, ...], tuple[Claim, ...]]:
-    """The data-parallel ranks; deepspeed with a number of GPUs and no hosts runs on one node."""
+def _data_parallel_ranks(job: Job, launch: Launch, scope: Scope) -> tuple[tuple[int, ...], tuple[Claim, ...]]:
+    """Return the data-parallel ranks. deepspeed with a number of GPUs and no hosts runs on one node."""
     ranks, because = data_parallel_ranks(job, scope)
     if isinstance(ranks, Unresolved) and launch.launcher == "deepspeed" and not job.about("nodes", scope):
         because = job.setting("processes_per_node", scope)
@@ -325,7 +327,7 @@ def llamafactory_rank_of_the_node_ignored(question: LaunchQuestion) -> Verdict |
 
     What it checks: A `llamafactory-cli train` over several nodes that sets RANK also sets NODE_RANK.
 
-    Why it matters: Without NODE_RANK every node takes rank 0. Each starts its own group, prints "Initializing ...
+    Why it matters: Without NODE_RANK every node uses rank 0. Each starts its own group, prints "Initializing ...
     distributed tasks", and waits for the others until it times out.
 
     Example: `FORCE_TORCHRUN=1 NNODES=2 RANK=1 MASTER_ADDR=... llamafactory-cli train a.yaml`.
@@ -469,20 +471,20 @@ def best_model_needs_equal_strategies(job: Job) -> Iterator[Verdict]:
                 at=best[0],
                 also=tuple((claim, "its strategy") for claim in (*saving[:1], *evaluating[:1])),
                 remedy="Give save_strategy and eval_strategy the same value.",
-                severity=_severity(job, best[0], launch),
+                severity=_best_model_severity(job, best[0], launch),
             )
         else:
-            yield _steps(job, subject, scope, launch, best[0])
+            yield _steps_verdict(job, subject, scope, launch, best[0])
 
 
-def _severity(job: Job, best: Claim, launch: Launch | None) -> Severity | None:
+def _best_model_severity(job: Job, best: Claim, launch: Launch | None) -> Severity | None:
     if launch is None:
         return Severity.WARNING
     parsed = any(place.launch is launch and place.parser is not None for place in given(job, "transformers"))
     return Severity.WARNING if best.source == "arguments" and not parsed else None
 
 
-def _steps(job: Job, subject: str, scope: Scope, launch: Launch | None, best: Claim) -> Verdict:
+def _steps_verdict(job: Job, subject: str, scope: Scope, launch: Launch | None, best: Claim) -> Verdict:
     saved, checked = (trainer_claims(job, f"{name}_steps", scope) for name in ("save", "eval"))
     every, each = numbers_of(saved), numbers_of(checked)
     if undecided_verdict := undecided(subject, (*saved, *checked), launch):
@@ -498,15 +500,16 @@ def _steps(job: Job, subject: str, scope: Scope, launch: Launch | None, best: Cl
         at=saved[0],
         also=((checked[0], "evaluates"), (best, "needs both together")),
         remedy=f"Give save_steps a multiple of {each[0]:g}.",
-        severity=_severity(job, best, launch),
+        severity=_best_model_severity(job, best, launch),
     )
 
 
 # Lightning: precisions and strategies that exclude each other.
 
 
-#: What each family of strategies takes (`_PRECISION_INPUT` in lightning/fabric/plugins/precision/{deepspeed,fsdp}.py,
-#: `mp_precision_supported` in fabric/connector.py), in lightning 2.6.6.
+#: Precisions that each family of strategies accepts (`_PRECISION_INPUT` in
+#: lightning/fabric/plugins/precision/{deepspeed,fsdp}.py, `mp_precision_supported` in fabric/connector.py), in
+#: lightning 2.6.6.
 _SUPPORTED_PRECISIONS = {
     "deepspeed": ("32-true", "16-true", "bf16-true", "16-mixed", "bf16-mixed"),
     "fsdp": ("32-true", "16-true", "bf16-true", "16-mixed", "bf16-mixed"),
@@ -514,7 +517,7 @@ _SUPPORTED_PRECISIONS = {
 }
 #: New in 2.1.0; 2.0.0 to 2.0.9 refuse them with DeepSpeed.
 _SINCE_2_1 = ("16-true", "bf16-true")
-#: Older spellings of the same (lightning/fabric/connector.py, `_convert_precision_to_unified_args`).
+#: Older spellings of precisions (lightning/fabric/connector.py, `_convert_precision_to_unified_args`).
 _OLD = {"16": "16-mixed", "bf16": "bf16-mixed", "32": "32-true", "64": "64-true", "None": "32-true"}
 _VERSION = re.compile(r"(?:lightning|pytorch-lightning)(?:==|>=|~=|>)(\d{1,9})\.(\d{1,9})")
 
@@ -579,7 +582,7 @@ def _precision_verdict(job: Job, precision: Claim, strategy: Claim) -> Verdict:
 
 
 def _is_new(job: Job) -> bool:
-    """Whether a file of the job requests Lightning 2.1 or later."""
+    """Return whether a file of the job requests Lightning 2.1 or later."""
     for claim in job.about("package"):
         for text in texts(claim.value):
             match = _VERSION.match(text)
@@ -637,7 +640,7 @@ def lightning_accumulation_in_deepspeed_file(job: Job) -> Iterator[Verdict]:
     otherwise="srun starts no Lightning Trainer for several nodes",
 )
 def lightning_nodes_not_allocated(job: Job) -> Iterator[Verdict]:
-    """A Lightning Trainer waits for several nodes, and the batch script asks for no number of nodes.
+    """A Lightning Trainer waits for several nodes, but the batch script does not request a number of nodes.
 
     What it checks: Where srun starts a Trainer or Fabric with `num_nodes` above 1, the header of the batch script (or
     srun) gives a number of nodes or of tasks.
@@ -663,12 +666,12 @@ def lightning_nodes_not_allocated(job: Job) -> Iterator[Verdict]:
         elif given or not counts or max(counts) < 2:
             yield passed(launch.id)
         elif min(counts) < 2:
-            yield unknown(launch.id, f"{quoted(asked[0])} may ask for one node", at=asked[0])
+            yield unknown(launch.id, f"{quoted(asked[0])} may request one node", at=asked[0])
         else:
             yield failed(
                 launch.id,
-                f"{quoted(asked[0])} makes Lightning wait for {counts[0]} nodes, but the batch script asks for no"
-                " number of nodes, so that it gets one.",
+                f"{quoted(asked[0])} makes Lightning wait for {counts[0]} nodes, but the batch script requests no "
+                f"number of nodes and gets one node.",
                 at=asked[0],
                 also=((header[0], "the header"), (launch, "started here")),
                 remedy=f"Add `#SBATCH --nodes={counts[0]}`.",
@@ -676,7 +679,7 @@ def lightning_nodes_not_allocated(job: Job) -> Iterator[Verdict]:
             )
 
 
-#: Names of a job in which Lightning ignores Slurm (`SLURMEnvironment.detect` of lightning 2.6.6).
+#: Job names for which Lightning ignores Slurm (`SLURMEnvironment.detect` of lightning 2.6.6).
 _INTERACTIVE = frozenset(("job-name", name) for name in ("bash", "interactive"))
 
 
@@ -687,21 +690,20 @@ _INTERACTIVE = frozenset(("job-name", name) for name in ("bash", "interactive"))
     otherwise="no batch script starts a Lightning Trainer by python alone",
 )
 def lightning_started_once_in_an_allocation(job: Job) -> Iterator[Verdict]:
-    """A batch script starts a Lightning Trainer for several nodes or tasks by python, without srun.
+    """A batch script starts a Lightning Trainer for several nodes or tasks with python, without srun.
 
-    What it checks: Where the header of a batch script of Slurm asks for several nodes or tasks, and the Trainer of a
+    What it checks: If the header of a Slurm batch script requests several nodes or tasks, and the Trainer of a
     program has `num_nodes` or `devices` above 1, srun starts the program.
 
-    Why it matters: sbatch runs the script on the first node alone. Lightning sees Slurm's variables, expects that srun
+    Why it matters: sbatch runs the script on the first node alone. Lightning sees Slurm's variables, assumes that srun
     has started every rank, and waits for the others until the rendezvous times out.
 
     Example: `#SBATCH --nodes=4 --ntasks-per-node=8` and `python train.py` with `Trainer(devices=8, num_nodes=4)`.
 
     Fix: `srun python train.py`.
 
-    Known limits: Only sizes that are written in the program are known. On one node Lightning starts the ranks itself
-    where it does not look at Slurm: with a job name of `bash` or `interactive`, without SLURM_NTASKS, or as a plugin
-    says.
+    Known limits: Only sizes that are written in the program are known. On one node Lightning starts the ranks itself if
+    it ignores Slurm: with a job name of `bash` or `interactive`, without SLURM_NTASKS, or because of a plugin.
     """
     header = [claim for claim in job.about("batch_directive") if claim.source == "slurm"]
     tasks = [claim for claim in job.setting("tasks") if claim.source == "slurm"]

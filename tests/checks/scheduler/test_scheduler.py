@@ -280,7 +280,7 @@ def test_a_gang_larger_than_the_pool_is_an_error_with_the_capacity() -> None:
     others = node("cpu-1", 0, labels={"pool": "cpu"})
     found = one(judge(gang_does_not_fit, manifest(), room_cluster(*FOUR[:3], others), Facts()), Status.FAIL)
     assert found.severity is None
-    assert "4 pods ask for 8 GPUs, 4 cores, 32 GiB each" in found.message
+    assert "4 pods request 8 GPUs, 4 cores, 32 GiB each" in found.message
     assert "the nodes with pool=gpu (3) have room for 3 of them" in found.message
     assert found.locations[0].path == "job.yaml" and "gpu-0: 1" in found.evidence[0].observed
 

@@ -343,7 +343,7 @@ def test_nodes_where_torch_finds_no_gpu_are_named() -> None:
     without = dict.fromkeys(range(4), "torch 2.13.0+cpu finds no GPU")
     run = recorded(of, nodes, seen(0, 0, 0, 0), without=without)
     found = one(verdicts(of, nodes, run), Status.FAIL)
-    assert found.message == "the job asks for NCCL, and torch 2.13.0+cpu finds no GPU on node0, node1, node2, node3"
+    assert found.message == "the job requests NCCL, and torch 2.13.0+cpu finds no GPU on node0, node1, node2, node3"
     assert found.severity in (None, Severity.ERROR)
     assert any("backend=nccl" in str(place) for place in found.locations)
     for check in (rank_did_not_finish, wrong_collective_result, master_endpoint_unusable):
@@ -365,7 +365,7 @@ def test_a_run_over_the_jobs_backend_passes() -> None:
         assert one(verdicts(of, fleet(2), recorded(of, fleet(2), seen(0, 0))), Status.PASS)
     of = job(gpus_per_node=1)
     run = recorded(of, fleet(2), seen(1, 1), backend="nccl")
-    assert one(verdicts(of, fleet(2), run), Status.PASS).subject == "backend: NCCL (NCCL as the job asks)"
+    assert one(verdicts(of, fleet(2), run), Status.PASS).subject == "backend: NCCL (NCCL as the job requests)"
 
 
 def test_a_run_over_the_users_backend_says_what_was_not_tested() -> None:
@@ -373,7 +373,7 @@ def test_a_run_over_the_users_backend_says_what_was_not_tested() -> None:
     found = one(verdicts(of, nodes, recorded(of, nodes, seen(0, 0))), Status.FAIL)
     assert found.severity is Severity.INFO
     assert found.message == (
-        "the smoke run used Gloo because of --smoke-backend; the job asks for NCCL, which was not tested"
+        "the smoke run used Gloo because of --smoke-backend; the job requests NCCL, which was not tested"
     )
 
 

@@ -371,22 +371,22 @@ def test_framework_reports(observed: dict[str, object], capability: Capability, 
 def test_gpus_are_those_of_the_probe() -> None:
     card = {"index": 0, "name": "NVIDIA H100", "problem": ""}
     value = {"gpus": [card, {**card, "index": 1}], "driver": "550.54", "detail": "", "problem": "", "device_files": 2}
-    assert doctor.of_gpus({"value": value}).observed == "2 x NVIDIA H100, driver 550.54"
-    sick = doctor.of_gpus({"value": {**value, "gpus": [card, {**card, "index": 1, "problem": "lost"}]}})
+    assert doctor.gpu_item({"value": value}).observed == "2 x NVIDIA H100, driver 550.54"
+    sick = doctor.gpu_item({"value": {**value, "gpus": [card, {**card, "index": 1, "problem": "lost"}]}})
     assert sick.capability is Capability.PARTLY and sick.lost == "GPU 1"
-    gone = doctor.of_gpus({"value": {**value, "gpus": [], "detail": "driver not loaded"}})
+    gone = doctor.gpu_item({"value": {**value, "gpus": [], "detail": "driver not loaded"}})
     assert gone.capability is Capability.NO and gone.observed == "2 device files, and driver not loaded"
-    assert doctor.of_gpus({"kind": "crashed", "reason": "signal 11"}).observed == "signal 11"
-    assert doctor.of_gpus({"problem": "no answer within 20 s", "late": True}).capability is Capability.UNKNOWN
+    assert doctor.gpu_item({"kind": "crashed", "reason": "signal 11"}).observed == "signal 11"
+    assert doctor.gpu_item({"problem": "no answer within 20 s", "late": True}).capability is Capability.UNKNOWN
     (real,) = anyio.run(doctor.gpus, Surroundings({"PATH": "/usr/bin:/bin"}, (), 30.0))
     assert real.id == "gpus" and "ended with code" not in real.observed
 
 
 def test_missing_tools_name_existing_checks() -> None:
     ids = {item.meta.id for item in registry.checks()} | {item.meta.area for item in registry.checks()}
-    look = doctor.of_tools(dict.fromkeys(doctor.TOOLS, ""))
+    look = doctor.tools_item(dict.fromkeys(doctor.TOOLS, ""))
     import re
 
     assert {*re.findall(r"\(([A-Z]{3}\d*)\)", look.lost)} <= ids
     assert look.capability is Capability.PARTLY and "chrony" in look.remedy
-    assert doctor.of_tools(dict.fromkeys(doctor.TOOLS, "/bin/x")).capability is Capability.YES
+    assert doctor.tools_item(dict.fromkeys(doctor.TOOLS, "/bin/x")).capability is Capability.YES
