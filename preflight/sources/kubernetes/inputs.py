@@ -620,7 +620,7 @@ def _objects_beside(manifest: PreparedManifest, file: SourceFile, tree: Tree) ->
             continue
         namespace = root.text("metadata", "namespace")
         kinds = _NAMESPACE_KINDS if namespace else frozenset()
-        if any(node.at("persistentVolumeClaim") is not None for node in _walk(root)):
+        if any(node.at("persistentVolumeClaim") is not None for node in walk(root)):
             kinds |= {"PersistentVolumeClaim"}
         for other in find_beside(tree, file.path, kinds, namespace) if kinds else ():
             found[other.path] = other
@@ -654,12 +654,14 @@ def referenced_names(roots: Sequence[Node]) -> set[Named]:
             continue
         if kind in TRAINING_KINDS:
             found.add(("Namespace", root.text("metadata", "namespace")))
+        if kind in ("TrainJob", "JobSet"):
+            found.add(("Service", root.text("metadata", "name")))
         if kind == "TrainJob":
             name = root.text("spec", "runtimeRef", "name")
             found.add((root.text("spec", "runtimeRef", "kind") or "ClusterTrainingRuntime", name))
         elif kind == "LocalQueue":
             found.add(("ClusterQueue", root.text("spec", "clusterQueue")))
-        for node in _walk(root):
+        for node in walk(root):
             found.update(_referenced_objects(node, kind))
     return {(kind, name) for kind, name in found if name}
 
@@ -675,11 +677,13 @@ def _referenced_objects(node: Node, kind: str) -> Iterator[Named]:
                 yield "Queue", inner.value
             elif member.key == "resourceClaimTemplateName" and isinstance(inner.value, str):
                 yield "ResourceClaimTemplate", inner.value
+            elif member.key in ("serviceName", "subdomain") and isinstance(inner.value, str):
+                yield "Service", inner.value
         elif inner.kind is Kind.OBJECT and member.key in ("configMap", "configMapRef", "configMapKeyRef"):
             yield "ConfigMap", inner.text("name")
 
 
-def _walk(root: Node) -> Iterator[Node]:
+def walk(root: Node) -> Iterator[Node]:
     waiting = [root]
     while waiting:
         here = waiting.pop()

@@ -17,7 +17,8 @@ from preflight._util.spans import Places, span_of
 from preflight.model.job import Claim, Known, Scope, Strength, Unresolved, Value, as_int, lift
 from preflight.sources.base import Command, SourceFile, Tree
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, value_of
-from preflight.sources.kubernetes.objects import Role, Workload
+from preflight.sources.kubernetes.inputs import walk
+from preflight.sources.kubernetes.objects import Role, Workload, workload_of
 from preflight.sources.kubernetes.pods import GPU_RESOURCE, Mounted, whole_number
 from preflight.sources.value_readers import sum_of
 
@@ -36,6 +37,20 @@ class _Row(NamedTuple):
 @functools.cache
 def _rows() -> tuple[_Row, ...]:
     return tuple(_Row(**toml.with_tuples(row)) for row in toml.beside(__file__, "pod_hosts.toml")["pods"])
+
+
+class _Labels(NamedTuple):
+    """A row of `labels` in `pod_hosts.toml`."""
+
+    kinds: tuple[str, ...]
+    groups: tuple[str, ...]
+    labels: tuple[tuple[str, str], ...]
+
+
+@functools.cache
+def _label_rows() -> tuple[_Labels, ...]:
+    rows = toml.beside(__file__, "pod_hosts.toml")["labels"]
+    return tuple(_Labels(tuple(row["kinds"]), tuple(row["groups"]), tuple(row["pods"].items())) for row in rows)
 
 
 #: Fields with which pods have other names, or find each other in another way.
@@ -277,6 +292,58 @@ def state_namespace(node_claims: NodeClaims, root: Node, known: Sequence[Node], 
     marks = (*made.members_at("metadata", "labels"), *made.members_at("metadata", "annotations"))
     has_mesh = any(mesh in mark.key for mark in marks for mesh in _MESHES)
     node_claims.add("namespace_without_mesh", Known(not has_mesh), name, scope=scope)
+
+
+def state_mounts(node_claims: NodeClaims, workload: Workload, role: Role, scope: Scope) -> None:
+    """State the volumes that a role's containers mount, with those that the pod has.
+
+    Nothing is stated of a TrainJob, whose runtime adds volumes.
+    """
+    pod = role.pod
+    if pod is None or workload.kind == "TrainJob":
+        return
+    claimed = [item.text("metadata", "name") for item in workload.spec.items_at("volumeClaimTemplates")]
+    names = [item.text("name") for item in pod.items_at("volumes")] + claimed
+    is_open = not all(names) or "{{" in node_claims.file.text
+    volumes: Value = Unresolved("names of volumes that a template fills in") if is_open else Known(tuple(names))
+    # A container without an image is a patch of another file.
+    containers = (*pod.items_at("containers"), *pod.items_at("initContainers"))
+    mounts = [item for each in containers if each.member("image") is not None for item in each.items_at("volumeMounts")]
+    found = [name for mount in mounts if (name := mount.member("name")) is not None]
+    if found:
+        listed = node_claims.add("pod_volumes", volumes, pod.member("volumes") or found[0], scope=scope)
+        for name in found:
+            node_claims.add("volume_mount", value_of(name.node), name, scope=scope, because=(listed,))
+
+
+def state_services(node_claims: NodeClaims, workload: Workload, everything: Sequence[Node], scope: Scope) -> None:
+    """State the services that select by labels which this workload's pods have, and whether they select any pod."""
+    made = [dict(_label_texts(node)) for root in everything for node in walk(root) if root.text("kind") != "Service"]
+    own = [{**dict(_label_texts(role.template)), **_given_labels(workload, role)} for role in workload.roles]
+    given = [_given_labels(each, role) for root in everything if (each := workload_of(root)) for role in each.roles]
+    for service in everything:
+        selector = service.member("spec", "selector") if service.text("kind") == "Service" else None
+        members = selector.node.in_force if selector is not None else ()
+        wanted = {member.key: member.node.text() for member in members}
+        labels = next((each for each in own if wanted.keys() <= each.keys()), None)
+        if selector is None or labels is None or not wanted:
+            continue
+        is_met = any(wanted.items() <= each.items() for each in (*made, *own, *given))
+        at = next((each for each in members if wanted[each.key] != labels[each.key]), members[0])
+        value: Value = Known(is_met) if all(wanted.values()) else value_of(at.node)
+        label = node_claims.add("pod_label", Known((at.key, labels[at.key])), at, scope=scope)
+        node_claims.add("service_selects", value, at, scope=scope, because=(label,))
+
+
+def _label_texts(node: Node) -> Iterator[tuple[str, str]]:
+    return ((member.key, member.node.text()) for member in node.members_at("metadata", "labels"))
+
+
+def _given_labels(workload: Workload, role: Role) -> dict[str, str]:
+    """The labels that a controller gives the pods of an object (`pod_hosts.toml`)."""
+    job = workload.root.text("metadata", "name")
+    rows = [row for row in _label_rows() if workload.kind in row.kinds and workload.group in (*row.groups, "")]
+    return {key: text.format(job=job, role=role.name.lower()) for row in rows for key, text in row.labels}
 
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"

@@ -65,9 +65,11 @@ from preflight.sources.kubernetes.related_objects import (
     is_volcano_job,
     pieces_of,
     state_hosts,
+    state_mounts,
     state_namespace,
     state_queue,
     state_related_object,
+    state_services,
     state_volcano_hosts,
 )
 from preflight.sources.launchers.launch_lines import read_commands
@@ -246,6 +248,7 @@ class Manifest:
         state_paddle_job(self._stating, workload)
         for role in workload.roles:
             state_pods(self._stating, role, _role_scope(scope, role))
+            state_mounts(self._stating, workload, role, _role_scope(scope, role))
             state_claims(self._stating, role, self.all_objects, _role_scope(scope, role))
             self._stating.claims.extend(self._variables(role, _role_scope(scope, role), _SHARED_VARIABLES))
         self._state_unexpanded(scope)
@@ -281,6 +284,7 @@ class Manifest:
         state_queue(node_claims, workload.root, self.all_objects, scope)
         state_namespace(node_claims, workload.root, self.all_objects, scope)
         state_hosts(node_claims, workload, self.all_objects, scope)
+        state_services(node_claims, workload, self.all_objects, scope)
         state_volcano_hosts(node_claims, workload, self._pieces, self.all_objects, scope)
         node_claims.add_member("gang_min", workload.gang_min, as_int, scope=scope)
         if workload.gang is not None:

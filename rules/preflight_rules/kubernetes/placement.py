@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from preflight._util.hostnames import host_of
 from preflight.model.findings import Confidence, Severity
-from preflight.model.job import Claim, Job, Span, Unresolved
+from preflight.model.job import Claim, Job, Known, Span, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import items, numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
-from preflight.plugins.claim_text import argument_of, counted, placed, quoted
+from preflight.plugins.claim_text import argument_of, counted, joined, placed, quoted
 from preflight_rules.data_tables import instance_gpus
 from preflight_rules.kubernetes.workloads import KUBEFLOW, Role, Workload, workloads
 
@@ -829,3 +829,70 @@ def pod_address_without_svc(job: Job) -> Iterator[Verdict]:
                     waits_at="rendezvous",
                 )
             yield verdict or passed(workload.id)
+
+
+@rule("KUB062", "mount-without-volume", severity=Severity.ERROR, otherwise="no container mounts a volume")
+def mount_without_volume(job: Job) -> Iterator[Verdict]:
+    """A container mounts a volume that its pod does not have.
+
+    What it checks: Each name in `volumeMounts` is the name of one of the pod's `volumes`, or of one of the
+    `volumeClaimTemplates` of its StatefulSet.
+
+    Why it matters: The API server refuses the pod. A Job or a StatefulSet is refused at once; an operator's object is
+    accepted, and its pods are never created.
+
+    Example: `volumeMounts: [{name: dshm, mountPath: /dev/shm}]` in a pod whose `volumes` has only `data`.
+
+    Fix: Add the volume to the pod, or correct the name.
+
+    Known limits: TrainJobs, whose runtime adds volumes, and templates are not judged.
+    """
+    for claim in job.about("volume_mount"):
+        listed = claim.because[0]
+        names, volumes = texts(claim.value), items(listed.value)
+        if verdict := undecided(claim.spelling, (claim, listed)):
+            yield verdict
+        elif volumes is not None and names[0] in volumes:
+            yield passed(names[0])
+        else:
+            known = f"its volumes are {joined(volumes)}" if volumes else "it has none"
+            yield failed(
+                names[0],
+                f"{quoted(claim)}: the pod has no volume of this name ({known}), so the API server refuses it.",
+                at=claim,
+                remedy="Add the volume to the pod, or correct the name.",
+            )
+
+
+@rule("KUB063", "service-selects-no-pod", severity=Severity.WARNING, otherwise="no service selects pods of the job")
+def service_selects_no_pod(job: Job) -> Iterator[Verdict]:
+    """A service selects no pod, because a label of the job's pods has another value.
+
+    What it checks: A service in the files of the job selects the pods of some object in them. Labels that controllers
+    add (`training.kubeflow.org/job-name`, `jobset.sigs.k8s.io/jobset-name`) are known.
+
+    Why it matters: The names of the pods below a headless service do not resolve, and a service with an address leads
+    nowhere: the ranks wait for the master until the rendezvous times out.
+
+    Example: `selector: {app: trainer}` where the pods have the label `app: train`.
+
+    Fix: Write the label of the pods into the selector.
+
+    Known limits: Only a service whose labels the pods of the job have, with another value, is judged: any other may be
+    for something else.
+    """
+    for claim in job.about("service_selects"):
+        key, value = items(claim.because[0].value) or ("", "")
+        if verdict := undecided(claim.spelling, (claim,)):
+            yield verdict
+        elif claim.value == Known(True):
+            yield passed(claim.spelling)
+        else:
+            yield failed(
+                claim.spelling,
+                f"{quoted(claim)} selects no pod: the pods of the job have `{key}: {value}`, and no other object has"
+                " the selected labels.",
+                at=claim,
+                remedy=f"Select `{key}: {value}`, or give the pods the label.",
+                waits_at="rendezvous",
+            )
