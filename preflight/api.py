@@ -81,7 +81,7 @@ def lint(
     """
     with _extended(configuration, plugins, site_rules, set) as extended:
         wanted = configured(extended, lambda: rules_for(extended))
-        top, chosen = resolve_paths(_listed(paths), root, given)
+        top, chosen = resolve_paths(_as_list(paths), root, given)
         with running():
             if since:
                 from preflight.commands.since import lint_since
@@ -93,8 +93,8 @@ def lint(
             return _lint(top, chosen, wanted, None if given or set else cache, given, jobs, progress)
 
 
-def _listed(paths: str | Path | Sequence[str | Path]) -> Sequence[str | Path]:
-    """The paths as a list, also if there is only one."""
+def _as_list(paths: str | Path | Sequence[str | Path]) -> Sequence[str | Path]:
+    """Return the paths as a list, even if only one is given."""
     return [paths] if isinstance(paths, str | Path) else paths
 
 
@@ -112,7 +112,7 @@ def _extended(
     """
     with ExitStack() as stack:
         if plugins:
-            stack.enter_context(registry.added_plugin_files([Path(path) for path in _listed(plugins)]))
+            stack.enter_context(registry.added_plugin_files([Path(path) for path in _as_list(plugins)]))
         if variables:
             from preflight.sources.base import set_variables
 
@@ -120,7 +120,7 @@ def _extended(
         if site_rules:
             from preflight.plugins.site.loader import load
 
-            site = load([Path(path) for path in _listed(site_rules)])
+            site = load([Path(path) for path in _as_list(site_rules)])
             own = configuration or Configuration()
             configuration = replace(
                 own, site_rules=(*own.site_rules, *site.rules), site_checks=(*own.site_checks, *site.checks)
@@ -173,11 +173,11 @@ def change_report(
     configuration: Configuration | None = None,
     head: str = "",
 ) -> ChangeReport:
-    """What a change does to the jobs in `paths`: new findings, and what changes for the ranks. Nothing is executed.
+    """Return the effect of a change on the jobs in `paths`: new findings, and changes for the ranks. Nothing is
+    executed.
 
     Args:
-        since: the branch or commit that the change is for. It is compared with the last commit that both have in
-            common.
+        since: the target branch or commit of the change. The base is the last commit that both have in common.
         root, configuration: as for `lint`.
         head: the last commit of the change. If the working tree is its merge into `since`, as CI checks it out, the
             other parent of that merge is the base.
@@ -225,12 +225,12 @@ def plan(
     from preflight.sources.base import defaults_assumed, set_variables
 
     with set_variables(variables or {}), defaults_assumed() as assumed:
-        jobs = jobs_in(_listed(paths), root=root)
+        jobs = jobs_in(_as_list(paths), root=root)
     return plan_of(jobs, given=variables, assumed=assumed, price_per_gpu_hour=price_per_gpu_hour)
 
 
 def usable_cpus() -> int:
-    """The number of processes that can read files at the same time on this machine."""
+    """Return the number of processes that can read files at the same time on this machine."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -251,12 +251,12 @@ def check(
 
     def load_jobs(progress: Progress) -> LoadedJobs:
         settings = configured(configuration, lambda: (*rules_for(configuration), *checks_for(configuration)))
-        found, left_out = read_jobs(_listed(paths), root=root, exclude=settings.exclude, progress=delayed(progress))
+        found, left_out = read_jobs(_as_list(paths), root=root, exclude=settings.exclude, progress=delayed(progress))
         jobs = _limit_jobs(found)
         check_server_options(options.smoke, jobs, has_files=True)
         return _loaded("check", jobs, settings, options, left_out)
 
-    return _run("check", options, load_jobs, progress, resolve_paths(_listed(paths), root, None)[0])
+    return _run("check", options, load_jobs, progress, resolve_paths(_as_list(paths), root, None)[0])
 
 
 def smoke(
@@ -278,7 +278,7 @@ def smoke(
             the job, or `configuration` names an unknown check.
     """
     requested = options.smoke
-    paths = _listed(paths)
+    paths = _as_list(paths)
     if paths and (requested.servers or requested.workers):
         raise UsageError("--servers and --workers are only valid without PATHS; the job's files set these numbers")
     if not paths and not options.python:
@@ -313,7 +313,7 @@ def nodes(
     """Check nodes and the links between them without a job, and judge the recording.
 
     Args:
-        requirements: what every node must have: `gpus=8`, `driver>=535`, as `preflight nodes --expect` takes them.
+        requirements: requirements on every node: `gpus=8`, `driver>=535`, as for `preflight nodes --expect`.
         golden: a node whose properties all others must have; or one in a saved recording, as `FILE` or `FILE:NODE`.
 
     Raises:
@@ -341,7 +341,7 @@ def nodes(
 
 
 def _limit_jobs(jobs: tuple[Job, ...]) -> tuple[Job, ...]:
-    """The jobs. Raises UsageError if there are more than MAX_JOBS."""
+    """Return the jobs. Raises UsageError if there are more than MAX_JOBS."""
     if len(jobs) > MAX_JOBS:
         some = ", ".join(job.name for job in jobs[:3])
         raise UsageError(
@@ -413,7 +413,7 @@ def diagnose(
     from preflight.commands.diagnose.scan import known
 
     table = known([Path(path) for path in symptoms])
-    return read(_listed(logs), table, _pointers, version=__version__, given=given, progress=progress)
+    return read(_as_list(logs), table, _pointers, version=__version__, given=given, progress=progress)
 
 
 def diff(
@@ -455,26 +455,26 @@ def _name_of(given: Report | Recording | str | Path, default: str) -> str:
 
 
 def history(address: str, *, days: int | None = 90, hosts: str = "", add: Sequence[str | Path] = ()) -> Account:
-    """What the runs of a database show together.
+    """Return the account of the runs in a database.
 
     Args:
         address: `sqlite:///FILE` or `postgresql://HOST/NAME`.
         days: only the runs of this many days before the newest one; None for all.
-        hosts: only what concerns these nodes, as names or ranges (`node[1-4]`).
-        add: recordings and reports that are added first; one that is known is not added again.
+        hosts: only stories about these nodes, as names or ranges (`node[1-4]`).
+        add: recordings and reports that are added first; a known one is not added again.
 
     Raises:
-        UsageError: the database or a file cannot be read, or a run cannot be kept.
+        UsageError: the database or a file cannot be read, or a run cannot be stored.
     """
     from preflight._util.hostnames import expand_hosts
-    from preflight.commands.history.account import account_of, concerning
+    from preflight.commands.history.account import account_of, restrict_to
     from preflight.commands.history.database import open_database
     from preflight.commands.history.past import add_run, load_past, why_not_kept
 
     reports = [(str(path), _report_of(path)) for path in add]
     for name, found in reports:
         if why := why_not_kept(found):
-            raise UsageError(f"--add {name}: the history does not keep this run: {why}")
+            raise UsageError(f"--add {name}: the history does not store this run: {why}")
     try:
         names = frozenset(expand_hosts(hosts)) if hosts else frozenset()
     except ValueError as error:
@@ -486,11 +486,11 @@ def history(address: str, *, days: int | None = 90, hosts: str = "", add: Sequen
         account = account_of(load_past(database, days=days), database.label)
     finally:
         database.close()
-    return concerning(account, names) if names else account
+    return restrict_to(account, names) if names else account
 
 
 def _pointers(ids: Collection[str]) -> dict[str, Pointer]:
-    """The rules and checks with these ids, to which a diagnosis refers."""
+    """Return the rules and checks with these ids, for links from a diagnosis."""
     from preflight.commands.diagnose.diagnosis import Pointer
 
     return {
@@ -500,20 +500,20 @@ def _pointers(ids: Collection[str]) -> dict[str, Pointer]:
 
 
 def crashed(error: BaseException, *, verb: str) -> Report:
-    """The report of a run of the command `verb` that a bug in preflight ended; its exit code is 5."""
+    """Return the report of a run of the command `verb` that a bug in preflight ended; its exit code is 5."""
     return report.crashed(error, verb=verb, created=now(), version=__version__)
 
 
 def configure(
     choices: Choices, paths: Sequence[str | Path], *, root: str | Path | None = None, read_baseline: bool = True
 ) -> Chosen:
-    """The configuration of a run over `paths`: the `choices`, applied to the nearest configuration file.
+    """Return the configuration of a run over `paths`: the `choices`, applied to the nearest configuration file.
 
     The search for that file starts at the folder that contains all paths, and goes up to `root` or the top of the
     repository.
 
     Raises:
-        UsageError: the file cannot be used, or something has an unknown name.
+        UsageError: the file cannot be used, or contains an unknown name.
     """
     from preflight.config.resolve import choose
 
@@ -521,19 +521,18 @@ def configure(
     folders = [folder_of(path) for path in named]
     start = Path(os.path.commonpath(folders))
     here = root_of(named, root)
-    # The search goes up from the root and not from the paths: a submodule is a separate repository, and not the
-    # protected one.
+    # The search goes up from the root, not from the paths: a submodule is a separate repository, not the protected one.
     top = here if root is not None else repository_of(here)
     return choose(choices, here, start, top, read_baseline=read_baseline)
 
 
 def fixes(report: Report, paths: Sequence[str | Path], *, root: str | Path | None = None, unsafe: bool) -> FixPlan:
-    """The edits that would fix the findings of a report over `paths`. Nothing is written yet."""
+    """Return the edits that would fix the findings of a report over `paths`. Nothing is written yet."""
     from preflight.commands.fix import Files, plan
 
     return plan(report, Files(root_of(paths, root)), unsafe=unsafe)
 
 
 def now() -> str:
-    """The current time in the format of recordings: ISO 8601 with the local offset."""
+    """Return the current time in the format of recordings: ISO 8601 with the local offset."""
     return datetime.now(timezone.utc).astimezone().isoformat(timespec="seconds")

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 @functools.cache
 def type_adapter(kind: Any) -> TypeAdapter[Any]:
-    """pydantic's validator of `kind`, which may be any type hint; built once, and pydantic imported, on first use.
+    """Return pydantic's validator of `kind`, which may be any type hint; built once, and pydantic imported, on first
+    use.
 
     Its `validate_json` and `validate_python` raise ValueError (pydantic's ValidationError) with the locations.
     """
@@ -101,7 +102,7 @@ def _unknown_key(key: str, known: list[str]) -> str:
 
 
 def _keys_at(top: type, path: KeyPath) -> list[str]:
-    """The keys of the class that describes the value at `path`."""
+    """Return the keys of the class that describes the value at `path`."""
     found: Any = top
     for step in path:
         if isinstance(step, str) and hasattr(found, "__dataclass_fields__"):
@@ -131,7 +132,7 @@ def _shown(value: Any) -> str:
 
 
 def describe_schema(adapter: Any, title: str, top: type, *inner: type) -> dict[str, Any]:
-    """The schema of input for a `top`, with the descriptions that the classes give their keys."""
+    """Return the schema of input for a `top`, with the descriptions of the keys in its classes."""
     found = schema_of(adapter, title, mode="validation")
     for kind in (top, *inner):
         properties = found["properties"] if kind is top else found["$defs"][kind.__name__]["properties"]

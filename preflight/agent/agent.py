@@ -52,7 +52,7 @@ CHUNK_BYTES = 65536
 
 
 def read(fd: int) -> bytes | None:
-    """The available data; empty at the end, None when there is nothing yet."""
+    """Return the available data; empty at the end, None when there is nothing yet."""
     try:
         return os.read(fd, CHUNK_BYTES)
     except BlockingIOError:
@@ -62,7 +62,7 @@ def read(fd: int) -> bytes | None:
 
 
 def readable(fd: int) -> bool:
-    """Whether `read` would return something, including the end."""
+    """Return whether `read` would return something, including the end."""
     with selectors.SelectSelector() if fd < 1024 else selectors.DefaultSelector() as selector:
         selector.register(fd, selectors.EVENT_READ)
         return bool(selector.select(0))
@@ -111,7 +111,7 @@ class FrameWriter:
 
 
 def _frame(message: Any) -> bytes:
-    """The frame of a message; for an answer that is too large, the frame of a failure that reports its size."""
+    """Return the frame of a message; for an answer that is too large, the frame of a failure that reports its size."""
     try:
         return encode_answer(message)
     except WireError as error:
@@ -499,7 +499,7 @@ class Agent:
 
 
 def hello_values(notes: list[str]) -> Ready:
-    """The facts that need no lookup, because the user database can hang on a dead directory server."""
+    """Return the facts that need no lookup, because the user database can hang on a dead directory server."""
     user = os.environ.get("USER") or os.environ.get("LOGNAME") or f"uid {os.getuid()}"
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:

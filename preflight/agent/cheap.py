@@ -45,12 +45,12 @@ def run_with_pauses(looks: Generator[float, None, T]) -> T:
 
 
 def kind_of(probe: Any) -> str:
-    """The kind of a cheap probe; empty if the probe needs its own process."""
+    """Return the kind of a cheap probe; empty if the probe needs its own process."""
     return str(getattr(probe, "together", ""))
 
 
 def run_order(probe: Any) -> int:
-    """Its position among those of its kind: probes with pauses run first, those that query a service last."""
+    """Return its position among those of its kind: probes with pauses run first, those that query a service last."""
     if getattr(probe, "looks", None) is not None:
         return 0
     return 2 if getattr(probe, "sends_requests", False) else 1

@@ -110,7 +110,7 @@ class RequestRun:
                 return
 
     def _value(self) -> Any:
-        """The target's return value. Raises _Pause when it pauses."""
+        """Return the target's return value. Raises _Pause when it pauses."""
         if self._looks is None:
             function = _resolve(self._target)
             looks = getattr(function, "looks", None)
@@ -239,7 +239,7 @@ def _read(fd: int) -> bytes:
 
 
 def run_forked(requests: Sequence[AgentRequest], fd_out: int) -> tuple[int, str | None]:
-    """The body of a forked child: returns the exit code, and the error if an answer could not be sent."""
+    """Return the body of a forked child: returns the exit code, and the error if an answer could not be sent."""
     listen_for_stacks()
     try:
         answering = [

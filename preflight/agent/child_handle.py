@@ -93,17 +93,17 @@ class ChildProcess:
         self.error_total = 0
 
     def bootstrap_message(self, bundle: bytes) -> bytes:
-        """The input for the loader of a context child."""
+        """Return the input for the loader of a context child."""
         arguments = {"id": self.request.id, "target": self.request.target, "params": self.request.params}
         return bootstrap.bootstrap_message(bundle, "preflight.agent.child:main", arguments)
 
     @property
     def started(self) -> bool:
-        """Whether the child's own Python has sent a message (always true for a fork)."""
+        """Return whether the child's own Python has sent a message (always true for a fork)."""
         return not self.nonce
 
     def deadlines(self) -> list[float]:
-        """The times at which it needs attention."""
+        """Return the times at which it needs attention."""
         times = [at for at in (self.kill_at_s, self.dump_at_s) if at is not None]
         return times if self.answered or self.timed_out else [*times, self.deadline_at_s]
 
@@ -122,19 +122,21 @@ class ChildProcess:
         del self._error[:-ERROR_BYTES]
 
     def error_text(self, since: int = 0) -> str:
-        """The kept end of standard error, starting at byte `since` of the whole."""
+        """Return the kept end of standard error, starting at byte `since` of the whole."""
         kept_from = self.error_total - len(self._error)
         return self._error[max(0, since - kept_from) :].decode("utf-8", "replace")
 
     def last_error_line(self) -> str:
-        """The last non-empty line of its standard error, or the reason that a dying Python gives before its stacks."""
+        """Return the last non-empty line of its standard error, or the reason that a dying Python gives before its
+        stacks.
+        """
         lines = [line.strip() for line in self.error_text().splitlines() if line.strip()]
         fatal = [line for line in lines if line.startswith("Fatal Python error:")]
         return (fatal or lines)[-1][-300:] if lines else ""
 
     def skip_noise(self, data: bytes) -> tuple[bytes, bool]:
-        """The data after the nonce, and whether the nonce has just arrived; wrappers and setup lines may print before
-        it.
+        """Return the data after the nonce, and whether the nonce has just arrived; wrappers and setup lines may print
+        before it.
         """
         if self.started:
             return data, False
@@ -148,7 +150,9 @@ class ChildProcess:
         return rest, True
 
     def seen_pid(self) -> int:
-        """The pid of the child's own Python as this process sees it; the wrapper's if that runs in a container."""
+        """Return the pid of the child's own Python as this process sees it; the wrapper's if that runs in a
+        container.
+        """
         below = self.inner_pid == self.pid or self.inner_pid in process.descendants(self.pid)
         return self.inner_pid if below else self.pid
 
@@ -184,7 +188,7 @@ class ChildProcess:
         return changes
 
     def exit_failure(self, code: int) -> Failed:
-        """Why a child that ended with `code` gave no answer."""
+        """Return why a child that ended with `code` gave no answer."""
         request = self.request
         if self.timed_out:
             reason = f"no answer within {request.deadline_s:.3g} s, waiting for {self.waiting_for()}"
@@ -206,7 +210,7 @@ class ChildProcess:
 
 
 def innermost_frame(stacks: str) -> str:
-    """The position of the main thread in a dump of faulthandler, which prints that thread last.
+    """Return the position of the main thread in a dump of faulthandler, which prints that thread last.
 
     Our own innermost frame is preferred, because `socket.py` says less than the probe that called it.
     """
@@ -369,7 +373,9 @@ class BatchProcess(ChildProcess):
         self._began_s = now_s
 
     def is_starved(self, now_s: float) -> bool:
-        """Whether it is late only because it gets no CPU time, in which case its deadline is extended up to a limit."""
+        """Return whether it is late only because it gets no CPU time, in which case its deadline is extended up to a
+        limit.
+        """
         stat = process.stat_of(self.pid)
         ends_s = self._began_s + min(request.deadline_s for request in self.requests.values())
         if stat is None or stat.state != "R" or now_s > ends_s:
@@ -466,12 +472,12 @@ class ContextRequest:
 
     @property
     def due_s(self) -> float:
-        """The time at which the outer agent answers, if the context process has not."""
+        """Return the time at which the outer agent answers, if the context process has not."""
         allowed = self.request.start_s + self.request.deadline_s
         return self._received_s + allowed + (BACKSTOP_S if self.is_sent else 0.0)
 
     def to_sent_request(self, now_s: float) -> AgentRequest:
-        """The request as sent into the context: entering took some of its time."""
+        """Return the request as sent into the context: entering took some of its time."""
         self.is_sent = True
         request = self.request
         spent = max(0.0, now_s - self._received_s - request.start_s)
@@ -490,7 +496,7 @@ class ContextProcess(ChildProcess):
         self.requests: dict[int, ContextRequest] = {}
 
     def bootstrap_message(self, bundle: bytes) -> bytes:
-        """The input for its loader."""
+        """Return the input for its loader."""
         return bootstrap.bootstrap_message(bundle, "preflight.agent.context_entry:main", {})
 
     def describe_wait(self, item: ContextRequest) -> str:
@@ -504,7 +510,7 @@ class ContextProcess(ChildProcess):
         return f"{item.request.target} below the process in the job context (`{command}`){how}"
 
     def failure(self, item: ContextRequest, code: int) -> Failed:
-        """Why a request has no answer after its context process ended with `code`."""
+        """Return why a request has no answer after its context process ended with `code`."""
         if not self.started:
             why = self.exit_failure(code)
             return Failed(item.request.id, why.kind, why.reason, why.detail, why.exit_code)
@@ -585,7 +591,7 @@ class ContextPool:
                 self._send_to(context, Beat(time.time()))
 
     def deadlines(self) -> list[float]:
-        """The times at which `enforce_deadlines` has something to do."""
+        """Return the times at which `enforce_deadlines` has something to do."""
         return [item.due_s for context in self._processes.values() for item in context.requests.values()]
 
     def enforce_deadlines(self, now_s: float) -> None:

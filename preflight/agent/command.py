@@ -90,7 +90,9 @@ def run(
 
 
 def command(params: dict[str, Any]) -> CommandResult:
-    """The output of a command: `params["command"]`, an argument list, run without a shell, for `deadline_s` seconds."""
+    """Return the output of a command: `params["command"]`, an argument list, run without a shell, for `deadline_s`
+    seconds.
+    """
     return run(params["command"], deadline_s=float(params["deadline_s"]))
 
 
@@ -134,7 +136,7 @@ def _read(child: subprocess.Popen[bytes], until: float, largest: int) -> tuple[b
 
 
 def _has_ended(child: subprocess.Popen[bytes]) -> bool:
-    """Whether it has ended; it is not reaped yet, so its pid still identifies only its process group."""
+    """Return whether it has ended; it is not reaped yet, so its pid still identifies only its process group."""
     return os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 

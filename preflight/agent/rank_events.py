@@ -82,11 +82,11 @@ CONSEQUENCES = (
 
 
 def activity_of(phase: str, role: str = "rank") -> str:
-    """The activity of a member of this role after this phase; empty if unknown."""
+    """Return the activity of a member of this role after this phase; empty if unknown."""
     return (ACTIVITIES if role == "rank" else SERVER_ACTIVITIES).get(phase, "")
 
 
 def position(phase: str) -> int:
-    """The position of a phase in the order; -1 for none."""
+    """Return the position of a phase in the order; -1 for none."""
     phase = _SAME_LEVEL.get(phase, phase)
     return ORDER.index(phase) if phase in ORDER else -1

@@ -218,7 +218,9 @@ _TEXTS = {"notes": 4096, "wrapper": 1 << 20, "prelude": 1 << 20, "packages": 102
 
 
 def _checked(message: Any) -> Any:
-    """The message, if its fields are valid; this is checked because the head does arithmetic with values from nodes."""
+    """Return the message, if its fields are valid; this is checked because the head does arithmetic with values from
+    nodes.
+    """
     for name, value in vars(message).items():
         expected = _FIELDS.get(name)
         if expected is None:
@@ -283,7 +285,7 @@ class FrameReader:
         self._max_bytes = max_bytes
 
     def feed(self, data: bytes) -> Iterator[Any]:
-        """Messages completed by `data`. Raises WireError for an impossible length or message."""
+        """Yield messages completed by `data`. Raises WireError for an impossible length or message."""
         self._pending += data
         while len(self._pending) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._pending)
@@ -323,7 +325,7 @@ class BoundsError(ValueError):
 
 
 def parse(data: bytes, *, max_bytes: int = ANSWER_BYTES, max_items: int = MAX_ITEMS, max_depth: int = MAX_DEPTH) -> Any:
-    """The value of one JSON document. Raises ValueError (BoundsError, or json's own) that names the fault."""
+    """Return the value of one JSON document. Raises ValueError (BoundsError, or json's own) that names the fault."""
     if len(data) > max_bytes:
         raise BoundsError(f"{len(data)} bytes; at most {max_bytes} are accepted")
     check_size(data, max_items=max_items)
@@ -378,7 +380,7 @@ def check_numbers(value: Any) -> None:
 
 
 def is_deep(data: bytes, max_depth: int = 64) -> bool:
-    """Whether JSON text is nested more deeply than this, or has mismatched brackets."""
+    """Return whether JSON text is nested more deeply than this, or has mismatched brackets."""
     brackets = _STRING.sub(b"", data).translate(None, _NO_BRACKETS)
     for _ in range(max_depth):
         inner = brackets.replace(b"[]", b"").replace(b"{}", b"")

@@ -278,7 +278,7 @@ _LOOPBACK = "127.0.0.1"
 
 
 def _address(context: click.Context, option: click.Parameter, value: str | None) -> tuple[str, int] | None:
-    """The host and port of `HOST:PORT`, `[::1]:PORT` or `PORT`."""
+    """Return the host and port of `HOST:PORT`, `[::1]:PORT` or `PORT`."""
     if value is None:
         return None
     host, _, port = value.rpartition(":")

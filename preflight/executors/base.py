@@ -334,7 +334,7 @@ def _meanings() -> dict[str, list[ErrorMeaning]]:
 
 
 def find_meaning(table: str, lines: Iterable[str]) -> tuple[ErrorMeaning, str] | None:
-    """The first row of a table of `error_meanings.toml` that matches a line, and the first such line."""
+    """Return the first row of a table of `error_meanings.toml` that matches a line, and the first such line."""
     kept = tuple(lines)
     for row in _meanings()[table]:
         line = next((line for line in kept if re.search(row.pattern, line, re.IGNORECASE)), None)

@@ -361,7 +361,7 @@ class _Module:
         return "\n".join(kept).rstrip("\n") + "\n"
 
     def _without_facade(self, statement: ast.ImportFrom) -> str:
-        """The imports of the names that probes use, each from the module that defines it, on one line."""
+        """Return the imports of the names that probes use, each from the module that defines it, on one line."""
         used = [alias for alias in statement.names if (alias.asname or alias.name) in self.needed_names]
         return "; ".join(
             f"from {_defining_module(alias.name)} import {alias.name}" + (f" as {alias.asname}" if alias.asname else "")
@@ -392,7 +392,7 @@ def _is_shipped(module: str) -> bool:
 
 
 def _defining_module(name: str) -> str:
-    """The module that defines a name of the facade."""
+    """Return the module that defines a name of the facade."""
     from preflight import plugin
 
     return str(getattr(getattr(plugin, name, None), "__module__", _FACADE))

@@ -73,7 +73,7 @@ class StartingChannel(Channel, Protocol):
 
 
 def make_nonce() -> str:
-    """A random line that no banner contains."""
+    """Return a random line that no banner contains."""
     return f"preflight-{secrets.token_hex(12)}"
 
 
@@ -352,7 +352,9 @@ async def start_agent(
 
 
 def _printed(text: str) -> str:
-    """The last lines that a node printed instead of starting Python, as the end of a message; empty without any."""
+    """Return the last lines that a node printed instead of starting Python, as the end of a message; empty without
+    any.
+    """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     shown = " | ".join(lines[-_PRINTED_LINES:])
     return f'; the node printed: "{shown[-_PRINTED_CHARACTERS:]}"' if shown else ""
@@ -409,7 +411,7 @@ def no_python(
 
 
 def tried_interpreters(missing: str) -> str:
-    """The interpreters that a node tried, by the line with which it reports that none is usable."""
+    """Return the interpreters that a node tried, by the line with which it reports that none is usable."""
     tried = missing.partition(bootstrap.NO_PYTHON_MARK)[2].split()
     return ", ".join(tried) if tried else "none of " + ", ".join(bootstrap.INTERPRETERS) + " exists"
 

@@ -284,7 +284,7 @@ def explain(name: str, target: str, code: int | None, error_text: str, *, deadli
 
 
 def _no_python(name: str, missing: str, lines: Sequence[str]) -> str:
-    """The message about a node whose interpreters are all unusable, or that has none."""
+    """Return the message about a node whose interpreters are all unusable, or that has none."""
     old = dict.fromkeys(line.removesuffix(f" {bootstrap.OLD_PYTHON_MARK}") for line in lines if _is_old(line))
     versions = f" ({', '.join(old)})" if old else ""
     return f"no Python >= 3.8 on {name}: tried {tried_interpreters(missing)}{versions}; install Python 3.8 or newer"

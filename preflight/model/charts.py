@@ -18,7 +18,7 @@ class Cell:
     """One value of a table. None means unknown, with the reason in `why`; `odd`: whether it differs from most others.
 
     Args:
-        value: what was observed.
+        value: the observed value.
     """
 
     value: str | float | int | None

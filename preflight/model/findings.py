@@ -27,7 +27,7 @@ class Severity(enum.Enum):
 
     @property
     def rank(self) -> int:
-        """The order of severities: higher is worse."""
+        """Return the order of severities: higher is worse."""
         return {"info": 0, "warning": 1, "error": 2}[self.value]
 
 
@@ -74,7 +74,7 @@ class Location:
 
     @classmethod
     def at(cls, span: Span, note: str = "") -> Location:
-        """The location of `span`."""
+        """Return the location of `span`."""
         return cls(span.path, span.line, span.column, span.end_line, span.end_column, span.snippet, note)
 
 
@@ -152,7 +152,7 @@ class Command:
 
     @property
     def can_be_pasted(self) -> bool:
-        """Whether it can be pasted into a terminal: one line, without characters that a terminal interprets or
+        """Return whether it can be pasted into a terminal: one line, without characters that a terminal interprets or
         hides.
         """
         return bool(self.line.strip()) and self.line.isprintable()
@@ -208,7 +208,7 @@ class Finding:
             object.__setattr__(self, "fingerprint", self._fingerprint())
 
     def _fingerprint(self) -> str:
-        """A hash that does not change when lines move: the rule and the text (not the number) of the first line.
+        """Return a hash that does not change when lines move: the rule and the text (not the number) of the first line.
 
         The launch or job from which a line was reached is not included, because adding a job to the folder may change
         it. A fault without a location is identified by its nodes and its subject.
@@ -222,7 +222,7 @@ class Finding:
 
 
 def without_lines(subject: str) -> str:
-    """A launch id (`train.sbatch:12`) without its line number."""
+    """Return a launch id (`train.sbatch:12`) without its line number."""
     head, _, tail = subject.rpartition(":")
     return head if head and tail.split("#")[0].isdecimal() else subject
 

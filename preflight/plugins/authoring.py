@@ -73,7 +73,7 @@ class _Metadata:
 
     @property
     def area(self) -> str:
-        """The three letters of the area."""
+        """Return the three letters of the area."""
         return self.id[:3]
 
     def __post_init__(self) -> None:
@@ -328,7 +328,7 @@ def delete_word(item: Claim | Span) -> Edit | None:
 
 
 def _origins(items: Iterable[Place | tuple[Place, str] | Evidence]) -> list[Location]:
-    """Where the variables that the claims name were assigned, each location once."""
+    """Return where the variables that the claims name were assigned, each location once."""
     claims = [item[0] if isinstance(item, tuple) else item for item in items]
     spans = dict.fromkeys(claim.origin for claim in claims if isinstance(claim, Claim) and claim.origin is not None)
     return [Location.at(span, "set here") for span in spans]
@@ -339,7 +339,7 @@ def _same_location(item: Location, other: Location) -> bool:
 
 
 def _set_elsewhere(at: Place | Evidence, remedy: str) -> str:
-    """The assignment to edit, if the primary claim names a variable and the remedy does not mention it."""
+    """Return the assignment to edit, if the primary claim names a variable and the remedy does not mention it."""
     assignment = assigned(at) if isinstance(at, Claim) else ""
     if not assignment or not remedy or assignment in remedy:
         return ""
@@ -347,7 +347,7 @@ def _set_elsewhere(at: Place | Evidence, remedy: str) -> str:
 
 
 def place(item: Place, note: str = "") -> Location:
-    """The location of a claim, span, launch or note."""
+    """Return the location of a claim, span, launch or note."""
     if isinstance(item, Location):
         return item
     if isinstance(item, Span):
@@ -448,7 +448,7 @@ class rule(_Metadata, Generic[T]):
     def __call__(self, judge: JudgeQuestion[T]) -> Rule: ...
 
     def __call__(self, judge: Callable[[Any], Any]) -> Rule:
-        """The rule that judges with this function."""
+        """Return the rule that judges with this function."""
         each = self.each
 
         @functools.wraps(judge)
@@ -512,7 +512,7 @@ class check(_Metadata):
             raise ValueError(f"{self.id}: {self.when!r} is not a stage; use one of {', '.join(STAGES)}")
 
     def __call__(self, judge: JudgeFacts) -> Check:
-        """The check that plans with `plan` and judges with this function."""
+        """Return the check that plans with `plan` and judges with this function."""
         listed = _listed(judge, "costs")
         cost = self.cost or listed.get("cost", {}).get(self.id, "")
         if not cost:

@@ -64,7 +64,8 @@ def as_pack(value: Any) -> Pack:
 
 @functools.cache
 def modules(package: str, folder: str, *, without: str = "") -> tuple[str, ...]:
-    """The modules of a package and its subpackages, except the subpackage `without`, in the order of their names.
+    """Return the modules of a package and its subpackages, except the subpackage `without`, in the order of their
+    names.
 
     `package` is the importable name of `folder`. Only folders are read, and nothing is imported.
     """

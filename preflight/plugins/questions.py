@@ -39,7 +39,7 @@ AskSubjects: TypeAlias = Callable[[Job], Iterator[SubjectQuestion]]
 
 
 def subjects(job: Job) -> Iterator[tuple[str, Scope, Launch | None]]:
-    """Each launch with its id and scope; the job as a whole when it has no launch."""
+    """Yield each launch with its id and scope; the job as a whole when it has no launch."""
     if not job.launches:
         yield job.name, WHOLE_JOB, None
     for launch in job.launches:
@@ -104,7 +104,7 @@ def claims_about(
 def each_claim(
     job: Job, quantity: str, *, where: Callable[[Claim], bool] = lambda claim: True
 ) -> Iterator[tuple[str, Scope, Launch | None, Claim]]:
-    """Each claim about a quantity, once for each location, with the first launch that it applies to."""
+    """Yield each claim about a quantity, once for each location, with the first launch that it applies to."""
     seen: set[tuple[str, int, int]] = set()
     for subject, scope, launch in subjects(job):
         for claim in job.about(quantity, scope):
@@ -115,12 +115,12 @@ def each_claim(
 
 
 def required(quantity: str) -> Asked:
-    """The claims that need a quantity to equal a value."""
+    """Return the claims that need a quantity to equal a value."""
     return lambda job, scope: job.requiring(quantity, scope)
 
 
 def stated_by(source: str, quantity: str) -> Asked:
-    """The claims in force about a quantity that come from one reader: `slurm`, `deepspeed`."""
+    """Return the claims in force about a quantity that come from one reader: `slurm`, `deepspeed`."""
     return lambda job, scope: [claim for claim in job.setting(quantity, scope) if claim.source == source]
 
 

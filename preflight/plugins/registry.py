@@ -99,7 +99,7 @@ def _unload_plugin_files() -> None:
 
 
 def _place(path: Path, error: BaseException) -> str:
-    """The file and the line that the error comes from."""
+    """Return the file and the line that the error comes from."""
     if isinstance(error, SyntaxError) and error.filename == str(path):
         return f"{path}:{error.lineno}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
@@ -243,17 +243,19 @@ def load(group: str, stages: Stages = None) -> Loaded:
 
 
 def rules() -> tuple[Rule, ...]:
-    """All rules, by id."""
+    """Return all rules, by id."""
     return tuple(sorted(load(RULES).items, key=lambda item: item.meta.id))
 
 
 def checks(stages: Stages = None) -> tuple[Check, ...]:
-    """All checks that a run of these stages needs, by id."""
+    """Return all checks that a run of these stages needs, by id."""
     return tuple(sorted(load(CHECKS, stages).items, key=lambda item: item.meta.id))
 
 
 def stating(ids: Collection[str]) -> tuple[Rule | Check, ...]:
-    """The rules and checks with these ids. Modules whose text contains none of them are not imported, which is most."""
+    """Return the rules and checks with these ids. Modules whose text contains none of them are not imported, which is
+    most.
+    """
     found: list[Rule | Check] = [item for file in _plugin_files for item in file.items if item.meta.id in ids]
     for group in (RULES, CHECKS):
         for _, pack in _usable_packs(group):
@@ -267,14 +269,14 @@ def stating(ids: Collection[str]) -> tuple[Rule | Check, ...]:
 
 @functools.cache
 def _text_of(module: str) -> str:
-    """The source of a module; empty if it has none."""
+    """Return the source of a module; empty if it has none."""
     spec = importlib.util.find_spec(module)
     origin = spec.origin if spec is not None else None
     return Path(origin).read_text("utf-8", "replace") if origin is not None and origin.endswith(".py") else ""
 
 
 def _mentions(module: str, ids: Collection[str]) -> bool:
-    """Whether a module may define a rule or check with one of these ids."""
+    """Return whether a module may define a rule or check with one of these ids."""
     with suppress(ImportError, OSError, ValueError):
         text = _text_of(module)
         return not text or any(f'"{name}"' in text for name in ids)
@@ -282,12 +284,12 @@ def _mentions(module: str, ids: Collection[str]) -> bool:
 
 
 def sources() -> tuple[Any, ...]:
-    """All sources (`preflight.sources.base.Source`), in the order in which they are tried."""
+    """Return all sources (`preflight.sources.base.Source`), in the order in which they are tried."""
     return load(SOURCES).items
 
 
 def areas(*groups: str) -> dict[str, str]:
-    """The subject of each area of rules and checks, as the packs of these `groups` state it."""
+    """Return the subject of each area of rules and checks, as the packs of these `groups` state it."""
     found: dict[str, str] = {}
     for _, pack in _usable_packs(*(groups or (RULES, CHECKS))):
         for area, title in pack.areas.items():
@@ -299,35 +301,35 @@ def areas(*groups: str) -> dict[str, str]:
 
 
 def symptom_tables() -> dict[str, tuple[str, ...]]:
-    """The tables of symptoms of all packs: paths below the folder of a package, by the name of that package."""
+    """Return the tables of symptoms of all packs: paths below the folder of a package, by the name of that package."""
     packs = _usable_packs(RULES, CHECKS)
     return {point.module.partition(".")[0]: tuple(map(str, pack.symptoms)) for point, pack in packs if pack.symptoms}
 
 
 def chart_makers(stages: Stages = None) -> PackFunctions:
-    """The functions that make charts of a run of these stages, and those that cannot be loaded."""
+    """Return the functions that make charts of a run of these stages, and those that cannot be loaded."""
     own = [(file.label, entry) for file in _plugin_files for entry in file.charts]
     return _functions(lambda pack: pack.charts, own, stages)
 
 
 def examiners() -> PackFunctions:
-    """The functions that examine this machine, and those that cannot be loaded."""
+    """Return the functions that examine this machine, and those that cannot be loaded."""
     return _functions(lambda pack: pack.doctor)
 
 
 def measurement_readers(stages: Stages = None) -> PackFunctions:
-    """The functions that read what a run of these stages measured, and those that cannot be loaded."""
+    """Return the functions that read what a run of these stages measured, and those that cannot be loaded."""
     return _functions(lambda pack: pack.measurements, (), stages)
 
 
 def property_readers() -> tuple[tuple[Callable[..., Mapping[str, str]], ...], tuple[Broken, ...]]:
-    """The functions that read properties of a node from its facts, and those that cannot be loaded."""
+    """Return the functions that read properties of a node from its facts, and those that cannot be loaded."""
     found, broken = _functions(lambda pack: pack.properties)
     return tuple(function.make for function in found), broken
 
 
 def _usable_packs(*groups: str) -> Iterator[tuple[EntryPoint, Pack]]:
-    """The packs of these groups. A pack that cannot be loaded is skipped here, and reported with its items."""
+    """Yield the packs of these groups. A pack that cannot be loaded is skipped here, and reported with its items."""
     for group in groups:
         for point in _points(group):
             with suppress(Exception, SystemExit):
@@ -337,7 +339,7 @@ def _usable_packs(*groups: str) -> Iterator[tuple[EntryPoint, Pack]]:
 def _functions(
     names_in: Callable[[Pack], tuple[Any, ...]], more: Iterable[tuple[str, Any]] = (), stages: Stages = None
 ) -> PackFunctions:
-    """The functions that packs of checks name, and `more`."""
+    """Return the functions that packs of checks name, and `more`."""
     found: list[PackFunction] = []
     broken: list[Broken] = []
     listed: list[tuple[str, Any]] = []
@@ -357,7 +359,7 @@ def _functions(
 
 
 def named(group: str, name: str) -> Any:
-    """The executor or reporter with this `name`. Raises KeyError with the nearest and the valid names."""
+    """Return the executor or reporter with this `name`. Raises KeyError with the nearest and the valid names."""
     if (own := _built_in(group, name)) is not None:
         return own
     found = {item.name: item for item in load(group).items}
@@ -370,7 +372,7 @@ def named(group: str, name: str) -> Any:
 
 
 def _built_in(group: str, name: str) -> Any:
-    """The built-in item with this name, found by its module's name so that no other item is loaded; else None.
+    """Return the built-in item with this name, found by its module's name so that no other item is loaded; else None.
 
     No plugin's item can have the same name, because built-in items are registered first.
     """
@@ -386,19 +388,19 @@ def _built_in(group: str, name: str) -> Any:
 
 
 def names_of(items: Iterable[Rule | Check]) -> set[str]:
-    """The ids, names and areas of `items`."""
+    """Return the ids, names and areas of `items`."""
     return {name for item in items for name in (item.meta.id, item.meta.name, item.meta.area)}
 
 
 def unknown_names(names: Iterable[str], items: Iterable[Rule | Check]) -> dict[str, tuple[str, ...]]:
-    """The `names` that are not an id, name or area of `items`, each of the first ten with the nearest ones."""
+    """Return the `names` that are not an id, name or area of `items`, each of the first ten with the nearest ones."""
     known = names_of(items)
     unknown = [name for name in dict.fromkeys(names) if name.upper() not in known and name.lower() not in known]
     return {name: nearest(name, known) if number < _MAX_HINTS else () for number, name in enumerate(unknown)}
 
 
 def nearest(name: str, known: Iterable[str]) -> tuple[str, ...]:
-    """Up to three of the `known` ids and names that are most similar to `name`."""
+    """Return up to three of the `known` ids and names that are most similar to `name`."""
     if len(name) > MAX_LENGTH:
         return ()
     from difflib import SequenceMatcher
@@ -410,7 +412,7 @@ def nearest(name: str, known: Iterable[str]) -> tuple[str, ...]:
 
 @functools.cache
 def _installed() -> Any:
-    """All entry points of installed distributions; read once, because this opens all of their files.
+    """Return all entry points of installed distributions; read once, because this opens all of their files.
 
     Its type differs between versions of Python; `select`, the only method used, does not.
     """
@@ -423,7 +425,7 @@ def _points(group: str) -> list[EntryPoint]:
 
 
 def _of_stages(pack: Pack, entries: Sequence[Any], stages: Stages) -> tuple[Any, ...]:
-    """The entries of a pack, except those that only other stages use."""
+    """Return the entries of a pack, except those that only other stages use."""
     others = tuple(f"{module}." for module, stage in pack.stages.items() if stages is not None and stage not in stages)
     return tuple(
         entry for entry in entries if not isinstance(entry, str) or not f"{entry.partition(':')[0]}.".startswith(others)
@@ -453,7 +455,7 @@ def _label(point: EntryPoint) -> str:
 
 @functools.cache
 def _name_of(distribution: Distribution) -> str:
-    """Name and version, from the head of a distribution's metadata.
+    """Return name and version, from the head of a distribution's metadata.
 
     The library parses all of it, a long description included, with a mail parser.
     """
@@ -465,8 +467,8 @@ def _name_of(distribution: Distribution) -> str:
 
 
 def _resolve_all(group: str, entry: Any) -> tuple[Any, ...]:
-    """The objects of one pack entry: `module:attribute` is an object or a tuple of them, `module` every rule or check
-    defined there.
+    """Return the objects of one pack entry: `module:attribute` is an object or a tuple of them, `module` every rule or
+    check defined there.
     """
     if group not in (RULES, CHECKS) or not isinstance(entry, str) or ":" in entry:
         found = _resolve(entry)
@@ -488,5 +490,5 @@ def _resolve(entry: Any) -> Any:
 
 
 def error_text(error: BaseException) -> str:
-    """The type and the message of an error."""
+    """Return the type and the message of an error."""
     return f"{type(error).__name__}: {error}"

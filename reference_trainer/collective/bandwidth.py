@@ -80,19 +80,20 @@ class Sweep:
 
 
 def bus_factor(operation: str, world_size: int) -> float:
-    """The factor of a message's bytes on each link, by nccl-tests' formula."""
+    """Return the factor of a message's bytes on each link, by nccl-tests' formula."""
     share = (world_size - 1) / world_size
     return {messages.ALL_REDUCE: 2 * share, messages.BROADCAST: 1.0}.get(operation, share)
 
 
 def bus_bandwidth(operation: str, message_bytes: int, seconds: float, world_size: int) -> float:
-    """Bytes per second; 0 if no time passed."""
+    """Return bytes per second; 0 if no time passed."""
     return message_bytes / seconds * bus_factor(operation, world_size) if seconds > 0 else 0.0
 
 
 def crossing_bytes(timed: CollectiveTiming, world_size: int, local_ranks: int) -> int:
-    """The bytes that a node must receive from others in all calls of an all-gather (others' parts) or an all-reduce
-    (one sum)."""
+    """Return the bytes that a node must receive from others in all calls of an all-gather (others' parts) or an
+    all-reduce (one sum).
+    """
     calls = len(timed.times_s) + 1
     if timed.operation == messages.ALL_GATHER:
         return calls * timed.message_bytes * (world_size - local_ranks) // world_size
@@ -102,7 +103,7 @@ def crossing_bytes(timed: CollectiveTiming, world_size: int, local_ranks: int) -
 
 
 def large_bytes(min_s: float, max_bytes: int) -> int:
-    """The size of the large message within the budget, if an all-reduce of `MIN_LARGE_BYTES` took `min_s`."""
+    """Return the size of the large message within the budget, if an all-reduce of `MIN_LARGE_BYTES` took `min_s`."""
     calls = len(messages.OPERATIONS) * (LARGE_CALLS + 1)
     size = MIN_LARGE_BYTES
     while 2 * size <= max_bytes and min_s * (2 * size / MIN_LARGE_BYTES) * calls <= BUDGET_S:
@@ -264,7 +265,7 @@ class Window:
 
 
 def partner_of(rank: int, world_size: int, window: int) -> int:
-    """The partner of a rank, a different one in each window (the circle method); -1 for the rank without one."""
+    """Return the partner of a rank, a different one in each window (the circle method); -1 for the rank without one."""
     ring = world_size - 1 + world_size % 2
     if ring < 1:
         return -1
@@ -277,7 +278,7 @@ def partner_of(rank: int, world_size: int, window: int) -> int:
 
 
 def exchange_bytes(sweep: Sweep, device: Any) -> int:
-    """The size of a message to a partner, the same on every rank: on GPUs that of the sweep's large messages."""
+    """Return the size of a message to a partner, the same on every rank: on GPUs that of the sweep's large messages."""
     if device.type == "cpu":
         return EXCHANGE_BYTES
     return min(max([EXCHANGE_BYTES, *(each.message_bytes for each in sweep.timed)]), MAX_GPU_EXCHANGE_BYTES)
@@ -300,7 +301,7 @@ def measure(
 
 
 def _compute(torch: Any, device: Any, progress: Progress) -> Any:
-    """Times of the pieces, and the shares in which the rank waited and was throttled."""
+    """Return times of the pieces, and the shares in which the rank waited and was throttled."""
     work = _work(torch, device)
     on_gpu = device.type != "cpu"
     threads = torch.get_num_threads()
@@ -338,7 +339,9 @@ def _compute(torch: Any, device: Any, progress: Progress) -> Any:
 
 
 def _work(torch: Any, device: Any) -> Callable[[], float | None]:
-    """A piece of work: a few tens of milliseconds on a CPU, a few on a GPU; returns the GPU's own time for it."""
+    """Return a piece of work: a few tens of milliseconds on a CPU, a few on a GPU; returns the GPU's own time for
+    it.
+    """
     if device.type != "cpu":
         matrix = torch.randn(GPU_SIZE, GPU_SIZE, device=device)
         out = torch.empty_like(matrix)
@@ -366,7 +369,7 @@ def _work(torch: Any, device: Any) -> Callable[[], float | None]:
 
 
 def _exchange(torch: Any, dist: Any, device: Any, partner: int, size: int) -> list[float]:
-    """Times of sending a message and receiving one of the same size, at the same time."""
+    """Return times of sending a message and receiving one of the same size, at the same time."""
     mine = torch.zeros(size // 4, device=device)
     theirs = torch.empty_like(mine)
     on_gpu = device.type == "cuda"

@@ -67,12 +67,16 @@ class ExactCompute:
 
 
 def operands() -> tuple[list[list[int]], list[list[int]]]:
-    """The repeating rows of the left operand and columns of the right one, each `PERIOD` lists of `DEPTH` integers."""
+    """Return the repeating rows of the left operand and columns of the right one, each `PERIOD` lists of `DEPTH`
+    integers.
+    """
     return _integers(1), _integers(2)
 
 
 def _integers(seed: int) -> list[list[int]]:
-    """Numbers from -63 to 63 of a linear congruential generator (the constants are those of Numerical Recipes)."""
+    """Return numbers from -63 to 63 of a linear congruential generator (the constants are those of Numerical
+    Recipes).
+    """
     state, rows = seed, []
     for _ in range(PERIOD):
         row = []
@@ -121,7 +125,9 @@ def check(torch: Any, device: Any, moved: Callable[[], None], budget_s: float = 
 
 
 def _before_ampere(torch: Any, device: Any) -> bool:
-    """Whether the card has neither TF32 nor bfloat16; AMD's cards state other numbers and have both from 9.0 on."""
+    """Return whether the card has neither TF32 nor bfloat16; AMD's cards state other numbers and have both from 9.0
+    on.
+    """
     return bool(torch.cuda.get_device_capability(device)[0] < 8)
 
 
@@ -271,7 +277,7 @@ class GpuReport:
 
     @property
     def in_use(self) -> bool:
-        """Whether others computed on the GPU, so that figures show what was left of it."""
+        """Return whether others computed on the GPU, so that figures show what was left of it."""
         return self.before.busy or self.after.busy
 
 
@@ -457,7 +463,9 @@ class _Measurement:
     def _timed(
         self, run: Callable[[], Any], most: int, budget_s: float, *, during: Callable[[], None] = lambda: None
     ) -> list[float]:
-        """Seconds of each run by the GPU's own clock; runs are queued five at a time, so that no pause is timed."""
+        """Return seconds of each run by the GPU's own clock; runs are queued five at a time, so that no pause is
+        timed.
+        """
         cuda, stream = self._torch.cuda, self._torch.cuda.current_stream(self._device)
         for _ in range(WARM_UP):
             run()
@@ -482,7 +490,7 @@ class _Measurement:
 
 
 def _matrix_bytes(size: int) -> int:
-    """Two operands in float32, their converted forms, and a result."""
+    """Return two operands in float32, their converted forms, and a result."""
     return 5 * 4 * size * size
 
 
@@ -498,7 +506,7 @@ def _address(index: int) -> str:
 
 
 def turns(local_rank: int, local_ranks: int, barrier: Callable[[str], None]) -> Callable[[Callable[[], None]], None]:
-    """A `take_turn` for `measure`: the ranks of a node one after the other, all nodes at the same time.
+    """Return a `take_turn` for `measure`: the ranks of a node one after the other, all nodes at the same time.
 
     Args:
         barrier: waits for all ranks; gets a description.

@@ -131,7 +131,7 @@ class Collectives:
         self._counted(label, tensor, lambda: self._dist.all_reduce(tensor, op=self._dist.ReduceOp.MAX))
 
     def timed(self, operation: str, tensor: Any, room: Any, label: str) -> float | None:
-        """Duration of one call on this rank, in seconds; None if the backend does not support it.
+        """Return duration of one call on this rank, in seconds; None if the backend does not support it.
 
         Args:
             operation: one of `messages.OPERATIONS`; all-reduce and broadcast (from rank 0) work in place, the others
@@ -157,8 +157,8 @@ class Collectives:
         return None
 
     def _variants(self, operation: str, tensor: Any, room: Any) -> list[Callable[[], Any]]:
-        """Variants of a call: on whole tensors, and if that is not supported (older versions of Gloo) on lists of
-        parts.
+        """Return variants of a call: on whole tensors, and if that is not supported (older versions of Gloo) on lists
+        of parts.
         """
         flat = self._flat(operation, tensor, room)
         dist = self._dist
@@ -171,7 +171,7 @@ class Collectives:
         return [lists] if operation in self.in_lists else [flat, lists]
 
     def _flat(self, operation: str, tensor: Any, room: Any) -> Callable[[], Any]:
-        """The call on whole tensors, under the name that it has in this torch."""
+        """Return the call on whole tensors, under the name that it has in this torch."""
         dist = self._dist
         if operation == messages.ALL_REDUCE:
             return lambda: dist.all_reduce(tensor)
@@ -215,7 +215,7 @@ class Collectives:
 
 
 def _named(dist: Any, *names: str) -> Any:
-    """The first of these functions that this torch has; they were renamed, and the old names cause warnings."""
+    """Return the first of these functions that this torch has; they were renamed, and the old names cause warnings."""
     return next(found for found in (getattr(dist, name, None) for name in names) if found is not None)
 
 
@@ -247,7 +247,7 @@ _NETWORK = "/proc/self/ns/net"
 
 
 def identity() -> int:
-    """A number that is the same in all processes of one machine and network namespace, below 2^56."""
+    """Return a number that is the same in all processes of one machine and network namespace, below 2^56."""
     parts = [socket.gethostname()]
     try:
         with open(_BOOT_ID) as file:
@@ -259,7 +259,9 @@ def identity() -> int:
 
 
 def device_identity(torch: Any, device: Any) -> int:
-    """A number that is the same in all processes of one machine that use the same GPU, below 2^56; 0 on the host."""
+    """Return a number that is the same in all processes of one machine that use the same GPU, below 2^56; 0 on the
+    host.
+    """
     if device.type != "cuda":
         return 0
     properties = torch.cuda.get_device_properties(device)
@@ -271,7 +273,9 @@ def device_identity(torch: Any, device: Any) -> int:
 
 
 def neighbours(torch: Any, collectives: Collectives, world_size: int, device: Any) -> tuple[list[int], list[int]]:
-    """The ranks on this rank's machine and those on its device, including itself, in order. Every rank takes part."""
+    """Return the ranks on this rank's machine and those on its device, including itself, in order. Every rank takes
+    part.
+    """
     mine = torch.tensor([identity(), device_identity(torch, device)], dtype=torch.int64, device=device)
     gathered = [torch.zeros_like(mine) for _ in range(world_size)]
     collectives.all_gather(gathered, mine, "which ranks share a machine")

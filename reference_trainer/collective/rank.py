@@ -196,7 +196,9 @@ def _run(params: dict[str, Any], progress: Progress, watcher: TransportWatcher) 
 
 
 def _cpu_capability(torch: Any) -> str:
-    """The instructions that torch computes with on the processor: `AVX512`, `DEFAULT`; empty if that is unknown."""
+    """Return the instructions that torch computes with on the processor: `AVX512`, `DEFAULT`; empty if that is
+    unknown.
+    """
     try:
         return str(torch.backends.cpu.get_cpu_capability())
     except (AttributeError, RuntimeError):
@@ -206,7 +208,7 @@ def _cpu_capability(torch: Any) -> str:
 def _gpu(
     torch: Any, progress: Progress, collectives: group.Collectives, params: dict[str, Any], device: Any
 ) -> gpu_speed.GpuReport:
-    """The speed of this rank's GPU by itself. All ranks call it, since those of a node take turns."""
+    """Return the speed of this rank's GPU by itself. All ranks call it, since those of a node take turns."""
     local_ranks = int(params.get("local_world_size", 1))
     if device.type != "cuda":
         return gpu_speed.GpuReport(skipped="the rank computes on the processor")
@@ -239,7 +241,7 @@ def _train(
 
 
 def _digests(torch: Any, collectives: group.Collectives, own: str, world_size: int, device: Any) -> list[str]:
-    """The SHA-256 of every rank's weights, by rank."""
+    """Return the SHA-256 of every rank's weights, by rank."""
     mine = torch.tensor(list(bytes.fromhex(own)), dtype=torch.uint8, device=device)
     found = [torch.zeros_like(mine) for _ in range(world_size)]
     collectives.all_gather(found, mine, "digests of the weights")

@@ -40,7 +40,9 @@ class TrainingResult:
 
 
 def shard(rank: int, device: Any) -> tuple[Any, Any]:
-    """The samples of one rank: float32[BATCH, INPUTS] around one centre per class, and their classes int64[BATCH]."""
+    """Return the samples of one rank: float32[BATCH, INPUTS] around one centre per class, and their classes
+    int64[BATCH].
+    """
     import torch
 
     fixed = torch.Generator().manual_seed(20177)
@@ -52,7 +54,7 @@ def shard(rank: int, device: Any) -> tuple[Any, Any]:
 
 
 def build(device: Any) -> Any:
-    """The model, the same on every rank."""
+    """Return the model, the same on every rank."""
     import torch
 
     torch.manual_seed(7)
@@ -89,12 +91,12 @@ def train(
 
 
 def first_and_last(values: list[Any], count: int) -> list[Any]:
-    """The first and the last half of `count` items."""
+    """Return the first and the last half of `count` items."""
     return values if len(values) <= count else values[: count // 2] + values[-(count // 2) :]
 
 
 def unmoved(model: Any, device: Any) -> list[str]:
-    """The tensors of `model` that are unchanged since the start."""
+    """Return the tensors of `model` that are unchanged since the start."""
     import torch
 
     start = dict(build(device).named_parameters())
@@ -102,7 +104,7 @@ def unmoved(model: Any, device: Any) -> list[str]:
 
 
 def digest(model: Any) -> str:
-    """SHA-256 over the bytes of every parameter, in order."""
+    """Return the SHA-256 over the bytes of every parameter, in order."""
     found = hashlib.sha256()
     for parameter in model.parameters():
         tensor = parameter.detach().cpu().contiguous()
@@ -136,7 +138,8 @@ def drift(model: Any, collectives: Any) -> Drift:
 def difference_to_one_process(
     model: Any, world_size: int, steps: int, device: Any, after: Callable[[], Any] = lambda: None
 ) -> float | None:
-    """Largest difference between `model` and that of a single process that trained on all shards; None if not compared.
+    """Return largest difference between `model` and that of a single process that trained on all shards; None if not
+    compared.
 
     `after` is called after each piece of the work, which takes a long time on a busy node.
     """

@@ -27,7 +27,9 @@ from reference_trainer.common.progress import Progress
 
 
 def is_paddle(params: dict[str, Any]) -> bool:
-    """Whether this rank trains with paddle: by `framework`, or because the interpreter has paddle and no torch."""
+    """Return whether this rank trains with paddle: by `framework`, or because the interpreter has paddle and no
+    torch.
+    """
     import importlib.util
 
     name = str(params.get("framework", ""))
@@ -37,7 +39,7 @@ def is_paddle(params: dict[str, Any]) -> bool:
 
 
 def load(progress: Progress, *, optimizers: bool = False) -> tuple[Any, Any]:
-    """`torch` and `torch.distributed`, imported under an announcement because it takes seconds.
+    """Return `torch` and `torch.distributed`, imported under an announcement because it takes seconds.
 
     Args:
         optimizers: whether this process creates one.
@@ -69,7 +71,7 @@ def load(progress: Progress, *, optimizers: bool = False) -> tuple[Any, Any]:
 
 
 def nccl_obstacle(torch: Any, params: dict[str, Any]) -> str:
-    """Why this rank cannot use NCCL; empty if it can, or if its backend is gloo.
+    """Return why this rank cannot use NCCL; empty if it can, or if its backend is gloo.
 
     With `auto` each local rank needs a GPU of its own; with `nccl` the node only needs one.
     """
@@ -89,7 +91,7 @@ def nccl_obstacle(torch: Any, params: dict[str, Any]) -> str:
 
 
 def choose_device(torch: Any, params: dict[str, Any], backend: str) -> Any:
-    """The device of this rank for `nccl` or `gloo`.
+    """Return the device of this rank for `nccl` or `gloo`.
 
     With fewer GPUs than local ranks, these share them, as `common/shared_gpu.py` lets them. Raises ProbeUnavailable of
     kind `denied` if the GPU cannot be used.
@@ -104,7 +106,7 @@ def choose_device(torch: Any, params: dict[str, Any], backend: str) -> Any:
 
 
 def device_named(torch: Any, name: str, local_index: int = 0) -> Any:
-    """The device for `cpu`, `auto` (a GPU if there is one), `cuda` or `cuda:N`.
+    """Return the device for `cpu`, `auto` (a GPU if there is one), `cuda` or `cuda:N`.
 
     With `cuda` the processes of a node take the devices that each of them sees in turn, by `local_index`: a launcher
     may show every process only its own device, as number 0.
@@ -135,7 +137,7 @@ def _count_devices(torch: Any) -> int:
 
 
 def _visible() -> str:
-    """The setting that hides GPUs, for a message that there are none."""
+    """Return the setting that hides GPUs, for a message that there are none."""
     names = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
     given = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
     return " ({})".format(", ".join(given)) if given else ""
@@ -168,7 +170,7 @@ def set_interface(params: dict[str, Any], backend: str) -> None:
 
 
 def describe(error: BaseException) -> str:
-    """The type and the first line of an error, and NCCL's own reason, which torch prints on a later line."""
+    """Return the type and the first line of an error, and NCCL's own reason, which torch prints on a later line."""
     lines = [line.strip() for line in str(error).strip().split("\n") if line.strip()]
     first = "{}: {}".format(type(error).__name__, lines[0] if lines else "")
     reasons = [line for place, line in enumerate(lines[:-1]) if line == "Last error:" for line in [lines[place + 1]]]
@@ -176,7 +178,7 @@ def describe(error: BaseException) -> str:
 
 
 def versions(torch: Any, device: Any) -> dict[str, str]:
-    """Versions for the report: torch, CUDA, NCCL and the device; empty if there is none."""
+    """Return versions for the report: torch, CUDA, NCCL and the device; empty if there is none."""
     on_gpu = device.type == "cuda"
     nccl = ".".join(str(part) for part in torch.cuda.nccl.version()) if on_gpu else ""
     name = torch.cuda.get_device_name(device) if on_gpu else "cpu"
@@ -219,7 +221,7 @@ MAX_BLOCKS = 2
 
 
 def environment(rank: int, ranks_on_gpu: int, nccl: Sequence[int]) -> dict[str, str]:
-    """The variables for one rank; none if the rank has the GPU to itself.
+    """Return the variables for one rank; none if the rank has the GPU to itself.
 
     Args:
         nccl: NCCL's version as `torch.cuda.nccl.version()` gives it, such as (2, 27, 5).
@@ -306,7 +308,7 @@ class OtherUse:
 
     @property
     def busy(self) -> bool:
-        """Whether another process computed on the GPU."""
+        """Return whether another process computed on the GPU."""
         return (self.utilization_percent or 0) >= IDLE_PERCENT
 
 
@@ -386,7 +388,7 @@ class GpuWatcher:
                 self._power.append(power / 1000)
 
     def _get(self, name: str, *arguments: Any) -> Any:
-        """One value; None if this card, driver or binding does not have it."""
+        """Return one value; None if this card, driver or binding does not have it."""
         if self._handle is None:
             return None
         try:
@@ -454,7 +456,7 @@ class GpuWatcher:
         return OtherUse(least, max(0, len(running) - 1) if running is not None else None)
 
     def nvlinks_to(self, address: str) -> int | None:
-        """The links that are up to the GPU at this PCI address, directly or through NVSwitch; None if unknown.
+        """Return the links that are up to the GPU at this PCI address, directly or through NVSwitch; None if unknown.
 
         An empty address counts only links to an NVSwitch.
         """
@@ -482,12 +484,12 @@ def _text(value: Any) -> str:
 
 
 def _same_address(one: str, other: str) -> bool:
-    """Whether these are one PCI address; domains have four or eight digits."""
+    """Return whether these are one PCI address; domains have four or eight digits."""
     return one.lower()[-12:].lstrip("0") == other.lower()[-12:].lstrip("0")
 
 
 def pci_address(index: int) -> str:
-    """The PCI address of a device by its ordinal in CUDA, which follows CUDA_VISIBLE_DEVICES.
+    """Return the PCI address of a device by its ordinal in CUDA, which follows CUDA_VISIBLE_DEVICES.
 
     Raises OSError without CUDA's driver library, LookupError if it does not know the device.
     """

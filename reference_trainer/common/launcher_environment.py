@@ -124,7 +124,7 @@ class LaunchedRank:
     prefix: str = "preflight"
 
     def params(self) -> dict[str, Any]:
-        """The parameters of `rank.rank`."""
+        """Return the parameters of `rank.rank`."""
         return {
             "rank": self.rank,
             "world_size": self.world_size,
@@ -140,7 +140,7 @@ class LaunchedRank:
 
 
 def place(environment: Mapping[str, str]) -> LaunchedRank:
-    """The rank of this process according to the launcher.
+    """Return the rank of this process according to the launcher.
 
     Raises:
         NotLaunched: no launcher sets it, a variable is not a number, or ranks of several nodes have no rendezvous.
@@ -186,7 +186,7 @@ def _number(name: str, text: str) -> int:
 
 
 def _master(launcher: str, count: int, environment: Mapping[str, str], rank: int = 0) -> tuple[str, int]:
-    """The rendezvous: MASTER_ADDR and MASTER_PORT, otherwise the usual fallback of training programs."""
+    """Return the rendezvous: MASTER_ADDR and MASTER_PORT, otherwise the usual fallback of training programs."""
     address, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
     if launcher == "paddle":
         # The first trainer's endpoint: nothing else listens there, because Paddle itself is not started.
@@ -213,7 +213,7 @@ def _master(launcher: str, count: int, environment: Mapping[str, str], rank: int
 
 
 def _free_port(count: int) -> int:
-    """A free port for a single rank; several ranks must agree on one."""
+    """Return a free port for a single rank; several ranks must agree on one."""
     if count > 1:
         return DEFAULT_PORT
     with socket.socket() as probe:
@@ -222,7 +222,7 @@ def _free_port(count: int) -> int:
 
 
 def _one_node(launcher: str, count: int, environment: Mapping[str, str]) -> bool:
-    """Whether all ranks are on this node, according to the launcher."""
+    """Return whether all ranks are on this node, according to the launcher."""
     names = {
         "mpirun (Open MPI)": "OMPI_COMM_WORLD_LOCAL_SIZE",
         "mpirun_rsh (MVAPICH)": "MV2_COMM_WORLD_LOCAL_SIZE",
@@ -233,7 +233,7 @@ def _one_node(launcher: str, count: int, environment: Mapping[str, str]) -> bool
 
 
 def _first_host(nodes: str) -> str:
-    """The first of Slurm's `node[03-07,9],other`."""
+    """Return the first of Slurm's `node[03-07,9],other`."""
     found = _HOSTS.match(nodes)
     if found is None:
         return ""
@@ -241,7 +241,7 @@ def _first_host(nodes: str) -> str:
 
 
 def _slurm_port(job: str) -> str:
-    """A port that differs from job to job, derived from the last digits of the id as in Lightning and others."""
+    """Return a port that differs from job to job, derived from the last digits of the id as in Lightning and others."""
     return str(15000 + int(job[-4:])) if job.isdecimal() else ""
 
 
@@ -257,12 +257,12 @@ class NoMaster(Exception):
 
 
 def is_served(environment: Mapping[str, str]) -> bool:
-    """Whether horovodrun serves a store for this process."""
+    """Return whether horovodrun serves a store for this process."""
     return bool(environment.get(_ADDRESS)) and environment.get(_PORT, "").isdecimal()
 
 
 def master(environment: Mapping[str, str], rank: int, wait_s: float = WAIT_S) -> tuple[str, int]:
-    """The address and port of rank 0: its own choice on rank 0, which others wait for.
+    """Return the address and port of rank 0: its own choice on rank 0, which others wait for.
 
     Raises NoMaster if the store does not answer, or rank 0 leaves nothing there in time.
     """
@@ -298,7 +298,7 @@ def _request(host: str, port: int, method: str, body: bytes | None = None) -> by
 
 
 def _own_address(host: str, port: int) -> str:
-    """The address of this node on the way to the store, which the other nodes can reach, too."""
+    """Return the address of this node on the way to the store, which the other nodes can reach, too."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, port))
         return str(probe.getsockname()[0])

@@ -30,8 +30,8 @@ _MANTISSA_BITS = 13
 
 
 def elements_of(message_bytes: int, world_size: int) -> int:
-    """The number of 32-bit elements in a message of about this many bytes: all ranks' parts are equal, and consist of
-    whole windows.
+    """Return the number of 32-bit elements in a message of about this many bytes: all ranks' parts are equal, and
+    consist of whole windows.
     """
     step = world_size * oracle.windows(world_size) * oracle.MANTISSA_EVERY
     return max(1, round(message_bytes / 4 / step)) * step
@@ -58,7 +58,7 @@ class KnownMessage:
         self._numbers = self._unit * _mantissas(elements, limit, device, after)
 
     def sent(self, operation: str, call: int = 0) -> Any:
-        """This rank's input of one call of a series: float32 of all elements, for an all-gather its own part."""
+        """Return this rank's input of one call of a series: float32 of all elements, for an all-gather its own part."""
         return self._sent(operation) * 2.0**call
 
     def _sent(self, operation: str) -> Any:
@@ -75,7 +75,7 @@ class KnownMessage:
         return self._with_many_bits(digits, oracle.weight(self.rank))
 
     def room(self, operation: str) -> Any:
-        """A new buffer for this rank's result; None if the operation overwrites its input."""
+        """Return a new buffer for this rank's result; None if the operation overwrites its input."""
         import torch
 
         if operation in (ALL_REDUCE, BROADCAST):
@@ -83,14 +83,14 @@ class KnownMessage:
         return torch.zeros(self._part if operation == REDUCE_SCATTER else self.elements, device=self._device)
 
     def check(self, operation: str, got: Any, label: str, call: int = 0) -> Mismatch | None:
-        """None if every bit of the result of one call of a series is right."""
+        """Return None if every bit of the result of one call of a series is right."""
         (found,) = self.check_series(operation, [got], label, first=call)
         return found
 
     def check_series(
         self, operation: str, results: Sequence[Any], label: str, *, first: int = 0
     ) -> list[Mismatch | None]:
-        """The same for the results of consecutive calls."""
+        """Return the same for the results of consecutive calls."""
         import torch
 
         right, scale = self._right(operation) * 2.0**first, 2.0**first
@@ -123,13 +123,13 @@ class KnownMessage:
         return self._own(total) if operation == REDUCE_SCATTER else total
 
     def _with_many_bits(self, tensor: Any, weight: int) -> Any:
-        """The tensor with numbers of many bits in every fourth group of elements; `tensor` is changed."""
+        """Return the tensor with numbers of many bits in every fourth group of elements; `tensor` is changed."""
         grouped = (-1, oracle.MANTISSA_EVERY, oracle.windows(self.world_size))
         tensor.view(grouped)[:, -1] = self._numbers.view(grouped)[:, -1] * weight
         return tensor
 
     def _of_windows(self, quanta: Callable[[int], int]) -> Any:
-        """Each element's unit times the quanta of its rank window."""
+        """Return each element's unit times the quanta of its rank window."""
         import torch
 
         count = oracle.windows(self.world_size)
@@ -141,18 +141,18 @@ class KnownMessage:
 
 
 def _units(elements: int, device: Any, after: Callable[[], Any]) -> Any:
-    """The unit of each element, by the oracle's rule within a block."""
+    """Return the unit of each element, by the oracle's rule within a block."""
     return _repeated(oracle.units(min(_BLOCK, elements), _SALT, device), elements, after)
 
 
 def _mantissas(elements: int, limit: int, device: Any, after: Callable[[], Any]) -> Any:
-    """A whole number of many bits for each element, by the oracle's rule within a block."""
+    """Return a whole number of many bits for each element, by the oracle's rule within a block."""
     index = arrays.numbers(min(_BLOCK, elements), device)
     return _repeated(oracle.mantissas_at(index, _SALT, limit), elements, after)
 
 
 def _repeated(block: Any, elements: int, after: Callable[[], Any]) -> Any:
-    """The block again and again, each time rotated differently.
+    """Return the block again and again, each time rotated differently.
 
     Computing each by the oracle's rule would take several times as long as sending the message.
     """
@@ -217,7 +217,7 @@ class RankFault:
 
 
 def _int32(tensor: Any) -> Any:
-    """The 32-bit integer type of the tensor's library."""
+    """Return the 32-bit integer type of the tensor's library."""
     if type(tensor).__module__ == "numpy":
         return "int32"
     import torch

@@ -70,49 +70,51 @@ class Mismatch:
 
 
 def windows(world_size: int) -> int:
-    """The number of groups of `WINDOW` ranks."""
+    """Return the number of groups of `WINDOW` ranks."""
     return (world_size + WINDOW - 1) // WINDOW
 
 
 def digit(rank: int) -> int:
-    """The quanta that `rank` contributes to the elements of its window."""
+    """Return the quanta that `rank` contributes to the elements of its window."""
     return int(BASE ** (rank % WINDOW))
 
 
 def total(window: int, world_size: int) -> int:
-    """The quanta of all ranks of one window together."""
+    """Return the quanta of all ranks of one window together."""
     return sum(digit(rank) for rank in range(window * WINDOW, min((window + 1) * WINDOW, world_size)))
 
 
 def units(elements: int, salt: int, device: Any) -> Any:
-    """The unit of each element: float32[elements], a sign times one of eight powers of two, fixed by index and salt."""
+    """Return the unit of each element: float32[elements], a sign times one of eight powers of two, fixed by index and
+    salt.
+    """
     return units_at(arrays.numbers(elements, device), salt)
 
 
 def units_at(index: Any, salt: int) -> Any:
-    """The units of these elements: `index` is int64 of any shape, the result float32 of the same."""
+    """Return the units of these elements: `index` is int64 of any shape, the result float32 of the same."""
     mixed = (index + salt * 7919 + 1) * 40503 & 0xFFFFFFFF
     mixed = mixed ^ (mixed >> 9) ^ (mixed >> 17)
     return arrays.table(_UNITS, (mixed >> 1) & 7) * arrays.floats(1 - 2 * (mixed & 1))
 
 
 def weight(rank: int) -> int:
-    """The factor of `rank` in elements of many bits."""
+    """Return the factor of `rank` in elements of many bits."""
     return 1 + rank % 3
 
 
 def total_weight(world_size: int) -> int:
-    """The factors of all ranks together."""
+    """Return the factors of all ranks together."""
     return sum(weight(rank) for rank in range(world_size))
 
 
 def mantissa_limit(world_size: int, steps: int = MAX_EXACT_STEPS) -> int:
-    """The largest number of an element of many bits: all ranks' sum of so many steps stays below 2^24 quanta."""
+    """Return the largest number of an element of many bits: all ranks' sum of so many steps stays below 2^24 quanta."""
     return max(1, min(1 << _MANTISSA_BITS, ((1 << 24) - 64) // (steps * total_weight(world_size))))
 
 
 def mantissas_at(index: Any, salt: int, limit: int) -> Any:
-    """Odd whole numbers up to `limit`, of either sign: float32 of the shape of `index`."""
+    """Return odd whole numbers up to `limit`, of either sign: float32 of the shape of `index`."""
     mixed = _mixed(index, salt)
     return arrays.floats(((mixed >> 1) % limit) | 1) * arrays.floats(1 - 2 * (mixed & 1))
 
@@ -130,17 +132,21 @@ def has_many_bits(index: Any, world_size: int) -> Any:
 
 
 def is_tiny(elements: int, world_size: int) -> bool:
-    """Whether a tensor has too few elements for the digits of all ranks; its elements are multiples of rank + 1."""
+    """Return whether a tensor has too few elements for the digits of all ranks; its elements are multiples of rank +
+    1.
+    """
     return elements < MANTISSA_EVERY * windows(world_size)
 
 
 def shift_of(step: int, world_size: int) -> int:
-    """How far the pattern of a step is shifted against that of step 0, in elements."""
+    """Return how far the pattern of a step is shifted against that of step 0, in elements."""
     return step * _SHIFT * MANTISSA_EVERY * windows(world_size)
 
 
 def pattern_at(index: Any, world_size: int, elements: int, salt: int) -> Any:
-    """The factor of elements for all ranks: a sign, or a number of many bits. Add `shift_of` to `index` for a step."""
+    """Return the factor of elements for all ranks: a sign, or a number of many bits. Add `shift_of` to `index` for a
+    step.
+    """
     if is_tiny(elements, world_size):
         return arrays.floats(1 - 2 * (_mixed(index, salt) & 1))
     numbers = mantissas_at(index, salt, mantissa_limit(world_size))
@@ -150,14 +156,14 @@ def pattern_at(index: Any, world_size: int, elements: int, salt: int) -> Any:
 
 
 def contribution(rank: int, world_size: int, elements: int, salt: int, device: Any, step: int = 0) -> Any:
-    """The input of `rank` to a sum: float32[elements]."""
+    """Return the input of `rank` to a sum: float32[elements]."""
     index = arrays.numbers(elements, device)
     pattern = pattern_at(index + shift_of(step, world_size), world_size, elements, salt)
     return units_at(index, salt) * pattern * share_at(index, rank, world_size, elements)
 
 
 def share_at(index: Any, rank: int, world_size: int, elements: int) -> Any:
-    """The part of `rank` in these elements of a tensor of `elements`: float32 of the shape of `index`."""
+    """Return the part of `rank` in these elements of a tensor of `elements`: float32 of the shape of `index`."""
     count = windows(world_size)
     if is_tiny(elements, world_size):
         return arrays.full(float(rank + 1), index)
@@ -166,7 +172,7 @@ def share_at(index: Any, rank: int, world_size: int, elements: int) -> Any:
 
 
 def expected_sum(world_size: int, elements: int, salt: int, device: Any, step: int = 0) -> Any:
-    """The sum over all ranks in closed form: float32[elements]."""
+    """Return the sum over all ranks in closed form: float32[elements]."""
     index = arrays.numbers(elements, device)
     coded = units_at(index, salt) * pattern_at(index + shift_of(step, world_size), world_size, elements, salt)
     if is_tiny(elements, world_size):
@@ -178,7 +184,9 @@ def expected_sum(world_size: int, elements: int, salt: int, device: Any, step: i
 
 
 def coded_units(world_size: int, elements: int, salt: int, device: Any, step: int = 0) -> Any:
-    """One quantum of each element that holds digits, 0 for the others: float32[elements], to decode a wrong sum."""
+    """Return one quantum of each element that holds digits, 0 for the others: float32[elements], to decode a wrong
+    sum.
+    """
     index = arrays.numbers(elements, device)
     coded = units_at(index, salt) * pattern_at(index + shift_of(step, world_size), world_size, elements, salt)
     if is_tiny(elements, world_size):
@@ -189,7 +197,7 @@ def coded_units(world_size: int, elements: int, salt: int, device: Any, step: in
 def compare(
     operation: str, rank: int, got: Any, expected: Any, *, unit: Any = None, world_size: int = 0, quantum: float = 1.0
 ) -> Mismatch | None:
-    """None if both tensors have the same bits; otherwise the mismatch, and the contribution that explains it.
+    """Return None if both tensors have the same bits; otherwise the mismatch, and the contribution that explains it.
 
     Args:
         unit, world_size, quantum: how the sum was coded (`coded_units`, and the size of one quantum in them); without
@@ -222,7 +230,7 @@ def compare(
 
 
 def _decode(seen: float, right: float, quantum: float, index: int, elements: int, world_size: int) -> dict[str, int]:
-    """The ranks whose contributions are not included exactly once; empty if no such sum explains it."""
+    """Return the ranks whose contributions are not included exactly once; empty if no such sum explains it."""
     if seen != seen or abs(seen) == float("inf"):
         return {}
     quanta = (seen - right) / quantum
@@ -334,7 +342,7 @@ def _roots(world_size: int) -> Sequence[int]:
 
 
 def _owned(rank: int, elements: int, device: Any, turn: int = 0) -> Any:
-    """Values that only `rank` sends: numbers of many bits in units of its own salt."""
+    """Return values that only `rank` sends: numbers of many bits in units of its own salt."""
     index = arrays.numbers(elements, device)
     salt = 1000 + rank + turn * 100000
     return units_at(index, salt) * mantissas_at(index, salt, 1 << _MANTISSA_BITS)
@@ -352,7 +360,7 @@ class ExactModel:
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=LEARNING_RATE)
 
     def gradient(self, inputs: Any) -> Any:
-        """The gradient of the summed outputs, float32[features], as autograd computes it."""
+        """Return the gradient of the summed outputs, float32[features], as autograd computes it."""
         self._optimizer.zero_grad()
         self._model(inputs).sum().backward()
         return self._model.weight.grad.flatten()
@@ -363,7 +371,7 @@ class ExactModel:
         self._optimizer.step()
 
     def weights(self) -> Any:
-        """float32[features]."""
+        """Return float32[features]."""
         return self._model.weight.detach().flatten()
 
 

@@ -15,7 +15,7 @@ from preflight.agent import rank_events
 
 
 def waited_s(path: str = "/proc/thread-self/schedstat") -> float | None:
-    """How long this thread was ready to run but did not run; None if the kernel does not count it.
+    """Return how long this thread was ready to run but did not run; None if the kernel does not count it.
 
     The second number of `schedstat` (Documentation/scheduler/sched-stats.rst), nanoseconds.
     """
@@ -27,7 +27,7 @@ def waited_s(path: str = "/proc/thread-self/schedstat") -> float | None:
 
 
 def waits_of_threads(root: str = "/proc/self/task") -> dict[str, float] | None:
-    """`waited_s` of each thread of this process, by thread id; None if the kernel does not count it."""
+    """Return `waited_s` of each thread of this process, by thread id; None if the kernel does not count it."""
     found: dict[str, float] = {}
     try:
         for thread in os.listdir(root):
@@ -42,13 +42,13 @@ def waits_of_threads(root: str = "/proc/self/task") -> dict[str, float] | None:
 
 
 def threads_waited_s(root: str = "/proc/self/task") -> float | None:
-    """The sum of `waited_s` over the threads of this process; None if the kernel does not count it."""
+    """Return the sum of `waited_s` over the threads of this process; None if the kernel does not count it."""
     waits = waits_of_threads(root)
     return None if waits is None else sum(waits.values())
 
 
 def throttled_s(root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") -> float | None:
-    """How long the control groups of this process were throttled by their quota; None if unknown.
+    """Return how long the control groups of this process were throttled by their quota; None if unknown.
 
     `throttled_usec` of cgroup v2, `throttled_time` (nanoseconds) of v1.
     """
@@ -67,7 +67,7 @@ def throttled_s(root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") ->
 
 
 def stolen_s(path: str = "/proc/stat") -> float:
-    """How long the hypervisor ran others instead of this machine, as the mean of its processors; 0 if unknown.
+    """Return how long the hypervisor ran others instead of this machine, as the mean of its processors; 0 if unknown.
 
     The eighth number of the line `cpu` (proc_stat(5)), in clock ticks.
     """
@@ -95,7 +95,7 @@ class StarvationClock:
         self._stolen = stolen_s()
 
     def read(self) -> float | None:
-        """The total so far in seconds; None if the kernel does not count it."""
+        """Return the total so far in seconds; None if the kernel does not count it."""
         waits, now_s = waits_of_threads(), time.monotonic()
         if waits is None or self._waits is None:
             return None
@@ -109,8 +109,8 @@ class StarvationClock:
 
 
 def _stat_files(root: str, own: str) -> list[str]:
-    """Possible locations of cpu.stat: that of this process's own group as it sees it, otherwise that of the visible
-    root.
+    """Return possible locations of cpu.stat: that of this process's own group as it sees it, otherwise that of the
+    visible root.
     """
     found: list[str] = []
     try:
@@ -170,7 +170,7 @@ class Progress:
 
     @property
     def began_s(self) -> float:
-        """The start of this rank, by `time.monotonic`."""
+        """Return the start of this rank, by `time.monotonic`."""
         return self._began
 
     def start(self) -> None:

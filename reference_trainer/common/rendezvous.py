@@ -59,7 +59,7 @@ class MasterDialer:
         self._thread.start()
 
     def result(self) -> DialResult:
-        """The last result, after the port opened or the time ran out."""
+        """Return the last result, after the port opened or the time ran out."""
         self._thread.join(self._timeout_s + 2 * ATTEMPT_S)
         return self._outcome
 
@@ -143,7 +143,7 @@ def join_store(
 
 
 def _own_store(dist: Any, host: str, port: int, listener: socket.socket, timeout_s: float) -> Any:
-    """The store of rank 0, on its listening socket."""
+    """Return the store of rank 0, on its listening socket."""
     patience = timedelta(seconds=timeout_s)
     try:
         store = dist.TCPStore("127.0.0.1", port, None, True, patience, False, master_listen_fd=listener.fileno())
@@ -175,7 +175,8 @@ def _publish_identity(store: Any, params: dict[str, Any], progress: Progress, wo
 
 
 def agree_on_backend(store: Any, progress: Progress, wanted: str, world_size: int, obstacle: str) -> tuple[str, str]:
-    """The backend of all ranks, the same on each of them; called after `join_store`, so that all obstacles are known.
+    """Return the backend of all ranks, the same on each of them; called after `join_store`, so that all obstacles are
+    known.
 
     Args:
         wanted: `nccl`, `gloo`, or `auto`: nccl if every rank can use it, otherwise gloo.
@@ -205,7 +206,7 @@ def _mismatch(progress: Progress, what: str, mine: Any, theirs: Any, rank_: int)
 
 
 def _await_some(store: Any, missing: list[int]) -> list[int]:
-    """The ranks in `missing` that are still missing after a brief wait for the first of them."""
+    """Return the ranks in `missing` that are still missing after a brief wait for the first of them."""
     try:
         store.wait([f"preflight/here/{missing[0]}"], timedelta(seconds=_SLICE_S))
     except Exception as error:

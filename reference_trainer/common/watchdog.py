@@ -289,7 +289,7 @@ class RankWatchdog:
             return
 
     def _await_culprit(self) -> str:
-        """The reason that another rank gave, or the rank that fell silent; empty if there is neither."""
+        """Return the reason that another rank gave, or the rank that fell silent; empty if there is neither."""
         ends = time.monotonic() + SILENT_S + 2 * POLL_S
         while self._lines is not None and time.monotonic() < ends:
             if self._lines.reason:
@@ -411,7 +411,7 @@ class PeerLines:
             self._send(other, verdict={"go": go, "why": why})
 
     def await_verdict(self, wait_s: float) -> dict[str, Any] | None:
-        """The verdict of rank 0; None if there is none in time."""
+        """Return the verdict of rank 0; None if there is none in time."""
         self._wait(lambda: self._verdict is not None, wait_s)
         return self._verdict
 

@@ -118,7 +118,7 @@ def _assemble(
 def _agree_on_backend(
     params: dict[str, Any], progress: Progress, lines: dict[int, arrays.JsonLines], obstacle: str, timeout_s: float
 ) -> str:
-    """The backend of all ranks: as requested, or for `auto` nccl if every rank can use it.
+    """Return the backend of all ranks: as requested, or for `auto` nccl if every rank can use it.
 
     The connections are then closed, or given to `params["on_lines"]`.
 
@@ -205,7 +205,7 @@ def _trained(paddle: Any, collectives: Any, progress: Progress, world_size: int,
 
 
 def _digests(collectives: Any, own_values: str, world_size: int) -> list[str]:
-    """The SHA-256 of every rank's weights, by rank; sent as 32-bit numbers, which every backend supports."""
+    """Return the SHA-256 of every rank's weights, by rank; sent as 32-bit numbers, which every backend supports."""
     import numpy
 
     mine = numpy.frombuffer(bytes.fromhex(own_values), dtype="uint8").astype("int32")
@@ -225,7 +225,9 @@ def _drift(model: Any, collectives: Any) -> training.Drift:
 
 
 def shard(paddle: Any, rank: int) -> tuple[Any, Any]:
-    """The samples of one rank: float32[BATCH, INPUTS] around one centre per class, and their classes int64[BATCH]."""
+    """Return the samples of one rank: float32[BATCH, INPUTS] around one centre per class, and their classes
+    int64[BATCH].
+    """
     import numpy
 
     centres = numpy.random.RandomState(20177).standard_normal((CLASSES, INPUTS))
@@ -236,7 +238,7 @@ def shard(paddle: Any, rank: int) -> tuple[Any, Any]:
 
 
 def build(paddle: Any) -> Any:
-    """The model, the same on every rank."""
+    """Return the model, the same on every rank."""
     paddle.seed(7)
     return paddle.nn.Sequential(paddle.nn.Linear(INPUTS, HIDDEN), paddle.nn.ReLU(), paddle.nn.Linear(HIDDEN, CLASSES))
 
@@ -251,7 +253,9 @@ def train(
     before: Callable[[int], Any],
     after: Callable[[int], Any],
 ) -> TrainingResult:
-    """`steps` steps of SGD on `wrapped`, which is `model` in DataParallel; the two callables are called around each."""
+    """Return `steps` steps of SGD on `wrapped`, which is `model` in DataParallel; the two callables are called around
+    each.
+    """
     samples, labels = data
     optimizer = paddle.optimizer.SGD(LEARNING_RATE, parameters=model.parameters())
     criterion = paddle.nn.CrossEntropyLoss()
@@ -271,7 +275,7 @@ def train(
 
 
 def unmoved(paddle: Any, model: Any) -> list[str]:
-    """The tensors of `model` that are unchanged since the start."""
+    """Return the tensors of `model` that are unchanged since the start."""
     import numpy
 
     start = dict(build(paddle).named_parameters())
@@ -279,7 +283,7 @@ def unmoved(paddle: Any, model: Any) -> list[str]:
 
 
 def digest(model: Any) -> str:
-    """SHA-256 over the bytes of every parameter, in order."""
+    """Return the SHA-256 over the bytes of every parameter, in order."""
     found = hashlib.sha256()
     for parameter in model.parameters():
         found.update(parameter.numpy().tobytes())
@@ -289,7 +293,9 @@ def digest(model: Any) -> str:
 def difference_to_one_process(
     paddle: Any, model: Any, world_size: int, steps: int, after: Callable[[], Any]
 ) -> float | None:
-    """Largest difference between `model` and that of one process that trained on all shards; None if not compared."""
+    """Return largest difference between `model` and that of one process that trained on all shards; None if not
+    compared.
+    """
     import numpy
 
     if steps > MAX_COMPARED_STEPS or world_size > MAX_COMPARED_RANKS:
@@ -318,7 +324,7 @@ class ExactModel:
         self._optimizer = paddle.optimizer.SGD(oracle.LEARNING_RATE, parameters=self._layer.parameters())
 
     def gradient(self, inputs: Any) -> Any:
-        """The gradient of the summed outputs, float32[features] of numpy, as autograd computes it."""
+        """Return the gradient of the summed outputs, float32[features] of numpy, as autograd computes it."""
         self._optimizer.clear_grad()
         self._layer(self._paddle.to_tensor(inputs)).sum().backward()
         return self._layer.weight.grad.numpy().reshape(-1).copy()
@@ -330,7 +336,7 @@ class ExactModel:
         self._optimizer.step()
 
     def weights(self) -> Any:
-        """float32[features] of numpy."""
+        """Return float32[features] of numpy."""
         return self._layer.weight.numpy().reshape(-1)
 
 
@@ -339,7 +345,7 @@ _LIMITS = ("FLAGS_stop_check_timeout", "PADDLE_PG_TIMEOUT")
 
 
 def load_paddle(progress: Progress) -> Any:
-    """`paddle`, imported under an announcement because it takes seconds.
+    """Return `paddle`, imported under an announcement because it takes seconds.
 
     Raises ProbeUnavailable of kind `missing`, with the reason, if it cannot be imported.
     """
@@ -355,7 +361,7 @@ def load_paddle(progress: Progress) -> Any:
 
 
 def nccl_obstacle(paddle: Any, params: dict[str, Any]) -> str:
-    """Why this rank cannot use NCCL on a GPU of its own; empty if it can, or if its backend is gloo."""
+    """Return why this rank cannot use NCCL on a GPU of its own; empty if it can, or if its backend is gloo."""
     wanted = str(params.get("backend", "auto"))
     if wanted == "gloo":
         return ""
@@ -371,14 +377,14 @@ def nccl_obstacle(paddle: Any, params: dict[str, Any]) -> str:
 
 
 def device_of(paddle: Any, params: dict[str, Any], backend: str) -> str:
-    """Paddle's name of the device of this rank for `nccl` or `gloo`."""
+    """Return Paddle's name of the device of this rank for `nccl` or `gloo`."""
     if backend != "nccl":
         return "cpu"
     return "gpu:%d" % (int(params.get("local_rank", 0)) % paddle.device.cuda.device_count())
 
 
 def versions(paddle: Any, device: str) -> dict[str, str]:
-    """Versions for the report; empty if there is none."""
+    """Return versions for the report; empty if there is none."""
     on_gpu = device != "cpu"
     name = paddle.device.cuda.get_device_name(int(device.split(":")[1])) if on_gpu else ""
     return {

@@ -129,7 +129,9 @@ def _train(config: Settings, progress: Progress, connections: ServerConnections,
 
 
 def _read(cut: Program, task: Training, progress: Progress) -> tuple[dict[str, Any], str]:
-    """The dense parameters after everyone's last push, and their SHA-256; they are read until they no longer change."""
+    """Return the dense parameters after everyone's last push, and their SHA-256; they are read until they no longer
+    change.
+    """
     progress.entering("last parameters from the servers")
     ends = time.monotonic() + _SETTLE_S
     digest = ""
@@ -280,7 +282,9 @@ class PaddleServerProcess:
         _serve_paddle(config, reading, writing)
 
     def ready(self, timeout_s: float) -> str:
-        """The server's version of paddle, once imported. Raises ProbeUnavailable with its output if that fails."""
+        """Return the server's version of paddle, once imported. Raises ProbeUnavailable with its output if that
+        fails.
+        """
         ends = time.monotonic() + timeout_s
         with selectors.DefaultSelector() as selector:
             selector.register(self._reading, selectors.EVENT_READ)
@@ -303,7 +307,7 @@ class PaddleServerProcess:
         os.write(self._writing, b"go\n")
 
     def exit_reason(self) -> str:
-        """A description of how it ended; empty while it runs."""
+        """Return a description of how it ended; empty while it runs."""
         if not self.pid:
             return "ended"
         pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -365,7 +369,7 @@ PROGRESS_TIMEOUT_S = 600.0
 
 
 def own_values(config: Settings) -> dict[str, Any]:
-    """The report of a process about itself when it connects."""
+    """Return the report of a process about itself when it connects."""
     return {
         "rank": config.rank,
         "index": config.index,
@@ -508,7 +512,7 @@ class ServerConnections:
                 self._gone(server)
 
     def seen(self) -> list[ServerStats]:
-        """This worker's observations of each server."""
+        """Return this worker's observations of each server."""
         return [
             ServerStats(server, where, "", dialled.address, dialled.source, dialled.result, dialled.error)
             for server, (where, dialled) in enumerate(zip(self._config.endpoints, self._dialled))
@@ -548,7 +552,7 @@ def set_environment(config: Settings, role: str, address: str) -> None:
 
 
 def load_paddle() -> Any:
-    """`paddle`. Raises ProbeUnavailable of kind `missing` if it, or its parameter server, is not available."""
+    """Return `paddle`. Raises ProbeUnavailable of kind `missing` if it, or its parameter server, is not available."""
     try:
         import paddle
         from paddle.base import core
@@ -591,7 +595,7 @@ class Program:
         self.main = paddle.static.default_main_program()
 
     def dense(self) -> dict[str, Any]:
-        """This process's copy of every dense parameter: numpy arrays by name."""
+        """Return this process's copy of every dense parameter: numpy arrays by name."""
         import numpy
 
         scope = self.paddle.static.global_scope()
@@ -645,7 +649,7 @@ class Training:
 
 
 def _batch(worker: int, *, sparse: bool) -> dict[str, Any]:
-    """One worker's samples around one centre per class, and table rows that only it looks up."""
+    """Return one worker's samples around one centre per class, and table rows that only it looks up."""
     import numpy
 
     centres = numpy.random.RandomState(20177).standard_normal((CLASSES, INPUTS))
@@ -659,7 +663,7 @@ def _batch(worker: int, *, sparse: bool) -> dict[str, Any]:
 
 
 def unmoved(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """The parameters whose bits have not changed."""
+    """Return the parameters whose bits have not changed."""
     import numpy
 
     return [name for name in before if numpy.array_equal(before[name], after[name])]

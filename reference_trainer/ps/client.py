@@ -136,7 +136,7 @@ class Client:
                 server.versions[shard.number] = [flat[at : at + count] for at in range(0, len(flat), count)]
 
     def lookup(self, table: int, rows: Rows, clock: int) -> Any:
-        """The values of distinct rows: float32[n, width], in the order of `rows.rows`."""
+        """Return the values of distinct rows: float32[n, width], in the order of `rows.rows`."""
         self.request_rows(table, rows, clock)
         return self.receive_rows(table, rows)
 
@@ -166,7 +166,7 @@ class Client:
         return array.array("I", bytes(data)).tolist()
 
     def history(self, server: Server, most_bytes: int) -> bytes:
-        """The order of all pushes and reads of the training at one server."""
+        """Return the order of all pushes and reads of the training at one server."""
         server.channel.send(Header(frames.HISTORY, 0, self.index, phase=self.phase))
         while True:
             header = server.channel.receive()
@@ -242,7 +242,7 @@ class Client:
         self._kept.append(keep)
 
     def _apply_fault(self, server: Server, clock: int, parts: list[list[memoryview]]) -> list[list[memoryview]]:
-        """The same frames with the injected fault."""
+        """Return the same frames with the injected fault."""
         fault = self._fault
         if fault.server != server.index:
             return parts
@@ -321,7 +321,7 @@ class Client:
         return min((server.has_phase, server.has_clock) for server in self.servers)
 
     def _pending_servers(self) -> list[Server]:
-        """The servers that have not finished this phase yet (some may have, when a backup worker takes over)."""
+        """Return the servers that have not finished this phase yet (some may have, when a backup worker takes over)."""
         if self._all_begin:
             return self.servers
         return [server for server in self.servers if server.has_phase <= self.phase]

@@ -144,12 +144,12 @@ class Clocks:
         self._pushed_s = [0.0] * self.workers
 
     def held(self) -> list[int]:
-        """The workers that wait for others."""
+        """Return the workers that wait for others."""
         with self.changed:
             return list(self._waiting)
 
     def delaying_workers(self, min_s: float) -> list[int]:
-        """The workers that have made others wait for longer than `min_s`."""
+        """Return the workers that have made others wait for longer than `min_s`."""
         with self.changed:
             now = time.monotonic()
             waiting = [worker for worker, since in self._waiting.items() if now - since >= min_s]

@@ -20,7 +20,7 @@ from reference_trainer.ps.settings import Settings
 
 
 def versions_bytes(config: Settings, shard: Shard) -> int:
-    """The size of the versions that follow the numbers of a shard: uint32[parts, workers]."""
+    """Return the size of the versions that follow the numbers of a shard: uint32[parts, workers]."""
     return 4 * config.workers * parts_of(shard.elements, config.stream_bytes)
 
 
@@ -49,7 +49,7 @@ class PullReply:
         self._clock = 0
 
     def may_begin(self, shard: Shard) -> bool:
-        """Whether the answer to a push that ends with this shard may be sent while the shard arrives.
+        """Return whether the answer to a push that ends with this shard may be sent while the shard arrives.
 
         That is not allowed if a worker waits for others before it reads, or if shards must be copied first: all are
         copied to the same memory, so the next one has to wait until the previous one was sent, which may only happen
@@ -125,12 +125,12 @@ class PullReply:
         return Source(self._peer.index, clock, self._peer.generation)
 
     def _sends_in_place(self) -> bool:
-        """Whether weights may be sent from where they are: on the host, while nothing writes to them."""
+        """Return whether weights may be sent from where they are: on the host, while nothing writes to them."""
         return self._host.store.on_host and self._has_no_writers()
 
     def _has_no_writers(self) -> bool:
-        """Whether nothing is writing: while the workers of a synchronous round read, between phases, or with a single
-        worker.
+        """Return whether nothing is writing: while the workers of a synchronous round read, between phases, or with a
+        single worker.
         """
         config = self._host.config
         between = self._host.clocks.phase in (settings.EXACT_READ, settings.READ)
@@ -156,7 +156,7 @@ class PushParts:
         self.done_before = (-1, 0)
 
     def is_due(self, clock: int, part: int) -> bool:
-        """Whether this part of push number `clock` is used; missing and duplicate parts are recorded.
+        """Return whether this part of push number `clock` is used; missing and duplicate parts are recorded.
 
         Raises RunEnded, and PeerError for a clock beyond the run's.
         """
@@ -275,7 +275,7 @@ def await_vacancy(host: ServerState, peer: ConnectedWorker) -> None:
 
 
 def _vacant_index(host: ServerState, peer: ConnectedWorker) -> int | None:
-    """The first vacant index, if this is the first waiting backup worker."""
+    """Return the first vacant index, if this is the first waiting backup worker."""
     with host.lock:
         if host.vacant and host.spares and host.spares[0] is peer:
             return min(host.vacant)
@@ -472,7 +472,7 @@ class ConnectionHandler:
             self._finished(header, part)
 
     def _may_stream(self) -> bool:
-        """Whether a push may be added while it arrives, so that adding takes no extra time.
+        """Return whether a push may be added while it arrives, so that adding takes no extra time.
 
         Not if a backup worker may repeat a push that was cut off.
         """
@@ -539,7 +539,7 @@ class ConnectionHandler:
             self._finished(header, table)
 
     def _accepts_part(self, header: Header, part: int) -> bool:
-        """Whether this part of a push is used; otherwise its payload is read and dropped."""
+        """Return whether this part of a push is used; otherwise its payload is read and dropped."""
         self._worker()
         self._cache_phase()
         if header.clock >= self._rounds:
@@ -561,7 +561,7 @@ class ConnectionHandler:
         host.fault.before_step(host.clocks.phase, clock)
 
     def _factor_of(self, header: Header) -> float:
-        """The factor of a part; it is applied once, except for an injected fault."""
+        """Return the factor of a part; it is applied once, except for an injected fault."""
         host = self._host
         twice = host.fault.kind and host.fault.due("double", host.clocks.phase, header.clock)
         return 2.0 * self._factor if twice else self._factor

@@ -184,12 +184,12 @@ class Header:
 
     @property
     def name(self) -> str:
-        """The operation, for messages."""
+        """Return the operation, for messages."""
         return NAMES[self.op]
 
 
 def encode(header: Header) -> bytes:
-    """The 44 bytes of a header."""
+    """Return the 44 bytes of a header."""
     body = _BODY.pack(
         MAGIC,
         VERSION,
@@ -266,7 +266,7 @@ def tune(connection: socket.socket) -> None:
 
 
 def congestion_control(connection: socket.socket) -> str:
-    """The kernel's congestion control for this connection, reported because it affects bandwidth."""
+    """Return the kernel's congestion control for this connection, reported because it affects bandwidth."""
     option = getattr(socket, "TCP_CONGESTION", None)
     if option is None:
         return ""
@@ -446,7 +446,7 @@ class Channel:
                 self._in_time(ends)
 
     def text(self, header: Header, ends: float | None = None) -> str:
-        """The payload of this header as a string. Raises PeerError if it is longer than a message may be."""
+        """Return the payload of this header as a string. Raises PeerError if it is longer than a message may be."""
         if header.bytes > TEXT_BYTES:
             raise PeerError("protocol_error", self.peer, f"{self.peer} sent a text of {header.bytes} bytes")
         data = bytearray(header.bytes)
@@ -484,7 +484,7 @@ class Channel:
 
     @property
     def seen(self) -> bytes:
-        """The first bytes that arrived and were not read yet; messages about unknown clients quote them."""
+        """Return the first bytes that arrived and were not read yet; messages about unknown clients quote them."""
         return bytes(self._ahead[self._begin : self._end][:80])
 
     def _read_more(self, deadline: float | None) -> None:
@@ -539,7 +539,9 @@ class Channel:
             self.on_wait_change(False)
 
     def _is_draining(self) -> bool:
-        """Whether the kernel is still sending queued data: then the other side is alive, and the path to it is slow."""
+        """Return whether the kernel is still sending queued data: then the other side is alive, and the path to it is
+        slow.
+        """
         try:
             (left,) = struct.unpack("i", fcntl.ioctl(self._socket.fileno(), termios.TIOCOUTQ, bytes(4)))
         except OSError:
@@ -562,7 +564,7 @@ class Channel:
 
 
 def _rest(parts: list[memoryview], sent: int) -> list[memoryview]:
-    """The rest of these buffers after this many bytes were sent."""
+    """Return the rest of these buffers after this many bytes were sent."""
     for place, part in enumerate(parts):
         if sent < len(part):
             return [part[sent:], *parts[place + 1 :]]
@@ -571,7 +573,7 @@ def _rest(parts: list[memoryview], sent: int) -> list[memoryview]:
 
 
 def address_of(connection: socket.socket, *, peer: bool) -> str:
-    """`host:port` of one end of a connection; a mapped IPv4 address is shown as IPv4."""
+    """Return `host:port` of one end of a connection; a mapped IPv4 address is shown as IPv4."""
     try:
         name: tuple[object, ...] = connection.getpeername() if peer else connection.getsockname()
     except OSError:
@@ -594,7 +596,7 @@ _PROOF_BYTES = 32
 
 
 def challenge(channel: Channel, secret: bytes, deadline: float) -> tuple[dict[str, Any], bytes]:
-    """The server's side: read the worker's hello, and return what its answer must prove.
+    """Return the server's side: read the worker's hello, and return what its answer must prove.
 
     Raises PeerError of kind `protocol_error` for a stranger, which sends invalid data, nothing, or a wrong secret.
     """
@@ -628,7 +630,7 @@ def welcome(channel: Channel, secret: bytes, challenges: bytes, own_values: dict
 
 
 def introduce(channel: Channel, secret: bytes, own_values: dict[str, Any], limit_s: float) -> dict[str, Any]:
-    """The worker's side: authenticate itself, and read the server's hello.
+    """Return the worker's side: authenticate itself, and read the server's hello.
 
     Raises PeerError: `protocol_error` for a peer that is not a server of this run, `mismatch` and `ended` with the
     server's message.
@@ -719,7 +721,7 @@ class ServerDialer:
             thread.start()
 
     def channels(self) -> list[Channel]:
-        """A connection to each server, by index.
+        """Return a connection to each server, by index.
 
         Raises ProbeUnavailable: `denied` when a server has another configuration or another program listens there,
         `timeout` when one cannot be reached.
@@ -774,7 +776,7 @@ class ServerDialer:
             time.sleep(_PAUSE_S)
 
     def _connect(self, item: DialledServer, host: str, port: int) -> socket.socket | None:
-        """One attempt; the connection is kept if it opens."""
+        """Return one attempt; the connection is kept if it opens."""
         began = time.monotonic()
         try:
             connection = socket.create_connection((host, port), timeout=rendezvous.ATTEMPT_S)

@@ -40,7 +40,8 @@ class ParameterLayout:
         self._whole: list[Any] = []
 
     def gather(self, servers: Sequence[Server], device: Any = None) -> list[Any]:
-        """Every parameter as last pulled. A parameter that is in one piece on one server is not copied on the host.
+        """Return every parameter as last pulled. A parameter that is in one piece on one server is not copied on the
+        host.
 
         Args:
             device: the GPU on which they are needed, if any; copies to it may still be queued there.
@@ -115,7 +116,9 @@ class ParameterLayout:
 
     @staticmethod
     def _runs(pieces: Sequence[tuple[int, int, int, int]]) -> list[tuple[int, int, list[tuple[int, int, int]]]]:
-        """The units of sending, as offset and size: one large piece in place, or small pieces that are copied."""
+        """Return the units of sending, as offset and size: one large piece in place, or small pieces that are
+        copied.
+        """
         runs: list[tuple[int, int, list[tuple[int, int, int]]]] = []
         small = False
         for place, begin, size, offset in pieces:

@@ -197,7 +197,9 @@ def send(params: dict[str, Any], progress: Progress, role: str) -> None:
 
 
 def problem_of(endpoint: str) -> str:
-    """Why the address of an endpoint cannot be this host's; empty if it can, or if a name lookup would be needed."""
+    """Return why the address of an endpoint cannot be this host's; empty if it can, or if a name lookup would be
+    needed.
+    """
     host = endpoint.rpartition(":")[0].strip("[]")
     try:
         address = ipaddress.ip_address(host)
@@ -213,7 +215,7 @@ def problem_of(endpoint: str) -> str:
 
 
 def _trained(params: dict[str, Any]) -> dict[str, Any]:
-    """The process's parameters and their assignment to servers; empty for an invalid configuration."""
+    """Return the process's parameters and their assignment to servers; empty for an invalid configuration."""
     try:
         plan = settings.plan_of(params)
     except (TypeError, ValueError, KeyError):

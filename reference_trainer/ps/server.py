@@ -115,7 +115,9 @@ class ConnectionAcceptor:
             self._unauthenticated.remove(connection)
 
     def _admit(self, channel: Channel, connection: socket.socket) -> Any:
-        """The client; None if it belongs to this run but has a different configuration, which both sides then know."""
+        """Return the client; None if it belongs to this run but has a different configuration, which both sides then
+        know.
+        """
         host = self._host
         deadline = time.monotonic() + _HANDSHAKE_S
         message, challenges = handshake.challenge(channel, host.config.secret, deadline)
@@ -198,8 +200,8 @@ class _UnauthenticatedConnections:
                     self._known_hosts.add(found[1])
 
     def _oldest(self) -> socket.socket | None:
-        """The connection to drop first: by preference from the address with most connections, from an address outside
-        the job, and the oldest.
+        """Return the connection to drop first: by preference from the address with most connections, from an address
+        outside the job, and the oldest.
         """
         until = time.monotonic() - _PROOF_S
         late = [(connection_id, at_s, host) for connection_id, (at_s, host) in self._since.items() if at_s <= until]
@@ -220,8 +222,8 @@ def _shut(connection: socket.socket) -> None:
 
 
 def disagreement(config: Settings, message: dict[str, Any]) -> str:
-    """The difference between a worker's configuration and this server's, in one sentence for both sides; empty if there
-    is none.
+    """Return the difference between a worker's configuration and this server's, in one sentence for both sides; empty
+    if there is none.
     """
     index = message.get("index")
     who = "worker {} on {}".format(index, str(message.get("host", "?"))[:255])
@@ -418,7 +420,7 @@ def _report_phases(host: ServerState, progress: Progress, before: int, now: int)
 
 
 def _waiting(host: ServerState, phase: int) -> tuple[list[int], bool]:
-    """The workers that it needs to continue, and whether it is merely idle."""
+    """Return the workers that it needs to continue, and whether it is merely idle."""
     with host.lock:
         peers = [peer for _, peer in sorted(host.peers.items())]
     here = [peer.index for peer in peers]

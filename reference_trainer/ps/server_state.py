@@ -42,21 +42,21 @@ class ConnectedWorker:
         self.busy_since = 0.0
 
     def busy(self, min_s: float) -> bool:
-        """Whether one of its requests has already taken longer than `min_s`."""
+        """Return whether one of its requests has already taken longer than `min_s`."""
         since = self.busy_since
         return since > 0.0 and time.monotonic() - since >= min_s
 
     def name(self) -> str:
-        """`worker 1 (node-b, process 4711)`."""
+        """Return `worker 1 (node-b, process 4711)`."""
         who = f"worker {self.index}" if self.index >= 0 else "a backup worker"
         return "%s (%s, process %d)" % (who, self.host, self.pid)
 
     def protocol_error(self, did: str) -> PeerError:
-        """Whether it violated the protocol."""
+        """Return whether it violated the protocol."""
         return PeerError("protocol_error", self.channel.peer, f"{self.name()} {did}")
 
     def seen(self) -> WorkerStats:
-        """The worker's data for the report."""
+        """Return the worker's data for the report."""
         channel = self.channel
         return WorkerStats(
             self.index,
@@ -128,7 +128,7 @@ class ServerState:
 
     @property
     def factor(self) -> float:
-        """The factor of a push when it is added to the weights."""
+        """Return the factor of a push when it is added to the weights."""
         config = self.config
         if self.clocks.phase <= settings.EXACT_READ:
             return 1.0 if config.mode == clocks.GEO else -LEARNING_RATE
@@ -137,7 +137,7 @@ class ServerState:
 
     @property
     def steps(self) -> int:
-        """The number of steps of each worker in the current phase."""
+        """Return the number of steps of each worker in the current phase."""
         return self.config.exact_steps if self.clocks.phase <= settings.EXACT_READ else self.config.steps
 
     def advance(self, phase: int) -> None:

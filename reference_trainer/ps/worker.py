@@ -93,7 +93,7 @@ class Replay:
         self._gradients: dict[Key, list[list[Any]]] = {}
 
     def difference(self, final: Sequence[Any]) -> float:
-        """The largest difference of these parameters and rows from those of the replay."""
+        """Return the largest difference of these parameters and rows from those of the replay."""
         import torch
 
         if not self._run():
@@ -132,7 +132,7 @@ class Replay:
         return self._parts[server][len(self._slices[server]) + table]
 
     def _run(self) -> bool:
-        """Whether every push was added once, in its worker's order, and everything could be repeated."""
+        """Return whether every push was added once, in its worker's order, and everything could be repeated."""
         parts = [part for mine in self._parts for part in mine]
         if self._config.mode == clocks.SYNC and not all(map(self._has_whole_rounds, self._dense_parts())):
             return False
@@ -161,7 +161,7 @@ class Replay:
         return [part for server, mine in enumerate(self._parts) for part in mine[: len(self._slices[server])]]
 
     def _has_whole_rounds(self, part: _Part) -> bool:
-        """Whether each round consists of one push of each worker, all with its clock."""
+        """Return whether each round consists of one push of each worker, all with its clock."""
         workers, pushed = list(range(self._config.workers)), []
         for kind, worker, clock, _ in part.events:
             if kind == PUSHED:
@@ -261,7 +261,7 @@ def difference(
     device: Any,
     after: Callable[[], Any] = lambda: None,
 ) -> float | None:
-    """Largest difference between `final` and one process that trained on all shards in the servers' order.
+    """Return largest difference between `final` and one process that trained on all shards in the servers' order.
 
     Args:
         final: dense parameters, then for each table the values of `rows` (all that the training touches).
@@ -328,7 +328,7 @@ def worker(params: dict[str, Any], emit: Emit) -> WorkerReport:
 
 
 def _silent_server(error: PeerError, config: Settings) -> list[int]:
-    """The number of the server that the worker waited for in vain; empty for any other problem."""
+    """Return the number of the server that the worker waited for in vain; empty for any other problem."""
     if error.kind != "silent":
         return []
     return [n for index, n in enumerate(config.server_numbers) if error.peer.startswith(f"server {index} ")]
@@ -378,7 +378,7 @@ def _run(config: Settings, progress: Progress) -> WorkerReport:
 
 
 def _not_needed(config: Settings, progress: Progress) -> WorkerReport:
-    """The result of a backup worker of Paddle's own servers, which replace no worker."""
+    """Return the result of a backup worker of Paddle's own servers, which replace no worker."""
     progress.reached(rank_events.DONE)
     host = socket.gethostname()
     values = (config.rank, -1, config.servers, config.workers, host, config.mode, "cpu", "paddle")

@@ -257,7 +257,9 @@ class WorkerSteps:
         time.sleep(_LATE_S)
 
     def _exact_rows(self, values: ExactValues, table: int, steps: Sequence[int]) -> Any:
-        """The rows touched in these steps and their gradients, each step de-duplicated as in training and summed."""
+        """Return the rows touched in these steps and their gradients, each step de-duplicated as in training and
+        summed.
+        """
         import torch
 
         config = self._config
@@ -392,7 +394,7 @@ class WorkerSteps:
         return [self._client.receive_rows(table, rows) for table, (rows, _) in enumerate(requested)]
 
     def _gradients(self, step: int, requested: list[Any], values: list[Any]) -> Any:
-        """Loss, gradients of dense parameters, and of distinct rows."""
+        """Return loss, gradients of dense parameters, and of distinct rows."""
         # Pinned memory is copied while the next operations are queued; it is not written before the loss is known.
         dense = self._layout.gather(self._client.servers, self._device)
         leaves = [tensor.to(self._device).detach().requires_grad_() for tensor in (*dense, *values)]
@@ -427,12 +429,12 @@ class WorkerSteps:
         return done
 
     def _union(self, clock: int) -> list[Rows]:
-        """All rows that the local steps of one push touch."""
+        """Return all rows that the local steps of one push touch."""
         rows = [rows_of_round(self._config, self._client.index, clock, t) for t in range(len(self._config.plan.tables))]
         return [Rows(each, self._config.servers) for each in rows]
 
     def last_weights(self) -> Any:
-        """The digest of everything at the end, and the names of parameters that did not change."""
+        """Return the digest of everything at the end, and the names of parameters that did not change."""
         import torch
 
         config, client = self._config, self._client
@@ -454,7 +456,7 @@ class WorkerSteps:
         return found, unmoved
 
     def first_and_last_loss(self) -> tuple[float, float]:
-        """The loss on this worker's samples with the first weights, and with the last pulled ones.
+        """Return the loss on this worker's samples with the first weights, and with the last pulled ones.
 
         Losses of single steps are less informative: without a barrier a worker may finish before another one has begun.
         """
@@ -480,7 +482,9 @@ class WorkerSteps:
         return found[0], found[1]
 
     def rows_of_training(self, table: int, workers: Sequence[int]) -> Any:
-        """The rows that these workers touch in training, sorted; with very many workers only those of the first."""
+        """Return the rows that these workers touch in training, sorted; with very many workers only those of the
+        first.
+        """
         import torch
 
         config = self._config
@@ -490,7 +494,7 @@ class WorkerSteps:
 
 
 def rows_of_round(config: Settings, worker: int, clock: int, table: int) -> Any:
-    """All rows of a table that the local steps of one push touch, sorted: int64[n]."""
+    """Return all rows of a table that the local steps of one push touch, sorted: int64[n]."""
     import torch
 
     steps = config.steps_of(clock, config.steps)
@@ -500,7 +504,7 @@ def rows_of_round(config: Settings, worker: int, clock: int, table: int) -> Any:
 def train_locally(
     config: Settings, worker: int, clock: int, local: list[Any], union: list[Rows], dense: int
 ) -> list[float]:
-    """The local steps of one push, on a copy of the weights; returns their losses."""
+    """Return the local steps of one push, on a copy of the weights; returns their losses."""
     import torch
 
     losses: list[float] = []
@@ -517,12 +521,12 @@ def train_locally(
 
 
 def _may_request_early(requested: list[Any]) -> bool:
-    """Whether these rows may be requested before the reply to a pull has been read."""
+    """Return whether these rows may be requested before the reply to a pull has been read."""
     return all(part.rows.numel() <= _MAX_EARLY_ROWS for part, _ in requested)
 
 
 def gradients_of(task: Any, worker: int, step: int, leaves: list[Any], requested: list[Any], dense: int) -> Any:
-    """Loss and gradients of `leaves`: dense parameters, then the distinct rows of each table."""
+    """Return loss and gradients of `leaves`: dense parameters, then the distinct rows of each table."""
     import torch
 
     rows = [leaf.index_select(0, inverse.to(leaf.device)) for leaf, (_, inverse) in zip(leaves[dense:], requested)]

@@ -57,9 +57,9 @@ class ReplacedLaunch:
     removed: tuple[str, ...]
     kept: tuple[str, ...] = ()
     image: str = ""
-    #: Whether the program starts its ranks itself, so that the trainer has to.
+    #: Whether the program starts its ranks itself, so that the trainer has to start them.
     spawns: bool = False
-    #: The branches it is in, as the evaluation of the script writes them.
+    #: The branches that contain the launch, as the evaluation of the script writes them.
     condition: str = ""
 
 
@@ -80,7 +80,7 @@ class Relaunch:
     replaced: tuple[ReplacedLaunch, ...]
     not_replaced: tuple[str, ...] = ()
     batch: bool = False
-    #: The shell of the script's first line; empty without one.
+    #: The shell in the script's first line; empty if the line names none.
     interpreter: tuple[str, ...] = field(default=())
 
 
@@ -179,7 +179,7 @@ def spawned_by(jobs: Sequence[Job], launch: ReplacedLaunch) -> int | str:
 
 
 def backends_of(jobs: Sequence[Job]) -> dict[str, str]:
-    """Return the backend that each launch asks for, `nccl` or `gloo`, by its id; not for one that leaves it open."""
+    """Return the backend, `nccl` or `gloo`, that each launch requests; launches without one are left out."""
     found = {}
     for job in jobs:
         for launch in job.launches:
@@ -228,7 +228,7 @@ def _choose_groups(groups: Sequence[_Group], before: TracedScript, path: str, la
 
 
 def _elsewhere(before: TracedScript, groups: Sequence[_Group]) -> str:
-    """Return where else the launch may be found."""
+    """Return a hint where else the launch may be."""
     if groups:
         return f"; {_list_launches(groups)}; --launch N replaces one of these"
     named = dict.fromkeys(item.target for item in before.script.references if item.target.endswith(_SCRIPTS))
@@ -249,9 +249,7 @@ def _line(group: _Group) -> int:
 
 
 def _provable(group: _Group, before: TracedScript, file: SourceFile, tree: Tree, entry: str) -> Change:
-    """Return the edits for a group that can be proven correct: without the program's arguments, or with them if
-    necessary.
-    """
+    """Return edits that can be proven correct: without the program's arguments, or with them if necessary."""
     first: Refusal | None = None
     for whole in (True, False):
         try:
@@ -308,7 +306,7 @@ def _start_of(written: WrittenFile, tree: Tree) -> int:
 def _copies(
     edits: Sequence[Edit], before: TracedScript, tree: Tree, main: str, root: Path, folder: Path
 ) -> tuple[ChangedCopy, ...]:
-    """Return the changed files and the files that lead to them, each naming the copies of the others."""
+    """Return the changed files and the files that lead to them; references between them name the copies."""
     wanted = [_translate_edit(edit, before, tree) for edit in edits]
     names = {main: _name(main, {})}
     todo = list(dict.fromkeys(edit.path for edit in wanted))
@@ -447,7 +445,6 @@ def _removed(chosen: Sequence[TracedLaunch]) -> tuple[str, ...]:
 
 
 def _require_entry(launch: TracedLaunch, now: Command, entry: str) -> None:
-    """Check that the launch is unchanged up to its program, and that the program is the entry. Arguments may remain."""
     index = launch.program
     assert index is not None
     flags = module_flags(launch)
@@ -473,7 +470,7 @@ def _equal_or_printed(was: Sequence[Word], now: Sequence[Word]) -> bool:
 
 
 def _passes_launch_on(was: Command, now: Command, removed: tuple[str, ...], edited: frozenset[int]) -> bool:
-    """Return whether a command that passes a launch on is equal except for the words that contain the launch."""
+    """Return whether a command that passes a launch on is unchanged except for the words that contain the launch."""
     if len(was.words) != len(now.words):
         # `ssh node1 torchrun train.py --lr 1`: the launch is part of the words of its outer command.
         return bool(was.words) and bool(now.words) and was.words[0].value == now.words[0].value

@@ -76,10 +76,10 @@ _EXPANSIONS = ("simple_expansion", "expansion")
 
 
 def edits(path: str, text: str, place: str) -> Iterator[Edit]:
-    """Return the edits that insert `place`, the original location, wherever the script asks for its own.
+    """Yield the edits that insert `place`, the original location, wherever the script determines its own location.
 
     Raises:
-        Refusal: it asks in a way that a single word cannot replace.
+        Refusal: the script does so in a way that a single word cannot replace.
     """
     if not _OWN_PATH.search(text):
         return
@@ -106,7 +106,7 @@ _MODULE_FLAGS = ("-m", "--module", "--module_mode", "--module-mode")
 #: A quote or a backslash may separate two pieces of text that belong together.
 _MAX_SEAM_LENGTH = 3
 _BETWEEN_WORDS = re.compile(r"(?:[ \t]|\\\r?\n)*")
-#: Launchers that are themselves the training program, or pass it to a service of their own.
+#: Launchers that are themselves the training program, or pass the program to their own service.
 _NO_PROGRAM = ("ray", "torchx", "llamafactory-cli", "axolotl", "trl", "tune", "swift")
 
 

@@ -19,7 +19,7 @@ _HOW_SURE = {Certainty.NAMED: "", Certainty.LIKELY: "most likely: ", Certainty.O
 
 
 def page(diagnosis: Diagnosis, style: Style) -> str:
-    """Return the diagnosis as text, with ANSI colours if `style` asks for them."""
+    """Return the diagnosis as text, with ANSI colours if `style` requests them."""
     sheet = Sheet(style)
     if diagnosis.cause is not None:
         _cause(sheet, diagnosis.cause)
@@ -88,8 +88,8 @@ _WITHOUT_CAUSE = {
 
 
 def _survived(sheet: Sheet, effects: Sequence[Effect]) -> None:
-    """Print the errors after which the run went on."""
-    sheet.line(Text("errors after which the run went on", style="bold"))
+    """Print the errors after which the run continued."""
+    sheet.line(Text("errors after which the run continued", style="bold"))
     for effect in effects if sheet.style.verbosity > 0 else effects[:_MAX_EFFECTS]:
         whom = format_members(effect.members)
         sheet.wrapped(
@@ -130,7 +130,7 @@ def _cut(text: str, width: int) -> str:
 
 
 def _print_pointers(sheet: Sheet, pointers: Sequence[Pointer], beyond: str) -> None:
-    """Return which preflight command would have caught it, and by which rule or check."""
+    """Print the preflight command, and the rule or check, that would have found the fault."""
     lint = [pointer for pointer in pointers if pointer.stage == "lint"]
     live = [pointer for pointer in pointers if pointer.stage != "lint"]
     parts = [

@@ -39,7 +39,7 @@ from preflight.model.findings import PROFILES, Finding, Outcome, Severity, Statu
 from preflight.model.recording import Recording
 from preflight.model.recording_io import MAX_BYTES, load
 
-#: With fewer ratios than this their scatter is meaningless.
+#: Smallest number of ratios whose scatter is meaningful.
 MIN_RATIOS = 8
 #: Number of deviations that counts as noise; in a normal distribution one in 16,000 values is beyond.
 DEVIATIONS = 4.0
@@ -86,16 +86,16 @@ def noise_of(ratios: Sequence[float], limits: Limits) -> Noise:
 
 #: The key of a measurement: a pair of nodes, or a rank and its node.
 Key = tuple[str, str]
-#: Keys with what explains them: in words, and as nodes.
+#: Keys with their explanation: in words, and as nodes.
 Group = tuple[str, tuple[str, ...], list[Key]]
-#: If this share of all got worse by more than the noise, the whole fleet got worse.
+#: If this share of all measurements got worse by more than the noise, the whole fleet got worse.
 _FLEET = 0.75
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "\u00b5s": 1e-6, "\u03bcs": 1e-6}
 
 
 @dataclass(frozen=True, slots=True)
 class _Quantity:
-    """A chart that is compared. `least_s`: smaller time differences are not reported, however large their factor.
+    """A chart that is compared. `least_s`: smaller time differences are not reported, whatever their factor.
 
     Limits: TCP over a quiet network repeats within some 10 %, small messages and short pieces of work on busy hosts
     within some 30 %; phases of a run include start-up, where ranks also wait for each other.
@@ -149,8 +149,8 @@ def _measured(old: Sequence[Chart], new: Sequence[Chart]) -> Iterator[Measured]:
 
 
 def _all_series(charts: Sequence[Chart], id: str) -> Iterator[_Series]:
-    """Return what the chart with this id measured, without what was not tried or is unknown."""
-    for chart in of_id(charts, id):
+    """Yield the measurements of the chart with this id, without values that are untried or unknown."""
+    for chart in charts_with_id(charts, id):
         if isinstance(chart, Matrix):
             rows, columns = chart.rows, chart.columns
             marks = {
@@ -172,7 +172,7 @@ def _label(key: Key) -> str:
 
 
 def _phases(timeline: Timeline) -> dict[str, dict[Key, float]]:
-    """Return how long each phase lasted, by rank, in the order in which the phases first occur."""
+    """Return the duration of each phase by rank, with phases in order of first appearance."""
     found: dict[str, dict[Key, float]] = {}
     for lane in timeline.lanes:
         for span in lane.spans:
@@ -200,7 +200,7 @@ def _judged(quantity: _Quantity, was: _Series, now: _Series) -> Measured:
     worse: list[Regression] = []
     usual = 1.0
     if len(ratios) > 2 and len(of_fleet) >= _FLEET * len(ratios):
-        # The common loss of all, and in addition only those that lost more than the others.
+        # Report the loss that all share, and in addition those that lost more than the others.
         worse.append(_regression((f"all {len(ratios)}", (), sorted(of_fleet)), now.grouping, both, ratios))
         usual = middle
     bad = {key for key in moved if ratios[key] > noise.allowed * usual}
@@ -251,7 +251,7 @@ def _by_node(every: Sequence[Key], bad: Iterable[Key]) -> Iterator[Group]:
 
 
 def _rounded(value: float) -> float:
-    """Round to four digits: more are noise, and make numbers hard to compare."""
+    """Round to four digits: further digits are noise, and make numbers hard to compare."""
     return float(f"{value:.4g}")
 
 
@@ -262,22 +262,22 @@ _SAME_SIZE = 0.02
 
 
 def compare_tables(old: Sequence[Chart], new: Sequence[Chart]) -> tuple[Drift, ...]:
-    """Return what differs, by table and column; nodes with the same change share an entry."""
-    return tuple(drift for id in DRIFT_TABLES for drift in _of_table(old, new, id))
+    """Return the differences by table and column; nodes with the same change share an entry."""
+    return tuple(drift for id in DRIFT_TABLES for drift in _compare_table(old, new, id))
 
 
-def of_id(charts: Iterable[Chart], id: str) -> Iterator[Chart]:
-    """Return the charts with this id; if several jobs have one each, the others have a number after it."""
+def charts_with_id(charts: Iterable[Chart], id: str) -> Iterator[Chart]:
+    """Yield the charts with this id; if several jobs have one, the ids of the further charts end with a number."""
     for chart in charts:
         number = chart.id.removeprefix(f"{id}.")
         if chart.id == id or (number != chart.id and number.isdecimal()):
             yield chart
 
 
-def _of_table(old: Iterable[Chart], new: Iterable[Chart], id: str) -> Iterator[Drift]:
+def _compare_table(old: Iterable[Chart], new: Iterable[Chart], id: str) -> Iterator[Drift]:
     """Compare one table; tables of several jobs are distinguished by their titles."""
-    before = {table.title: table for table in of_id(old, id) if isinstance(table, Table)}
-    for table in of_id(new, id):
+    before = {table.title: table for table in charts_with_id(old, id) if isinstance(table, Table)}
+    for table in charts_with_id(new, id):
         if isinstance(table, Table) and table.title in before:
             yield from _table_drift(before[table.title], table, id)
 
@@ -322,7 +322,7 @@ def _format_cell(cell: ChartCell, unit: str) -> str:
 def compare(
     old: Report, new: Report, *, names: tuple[str, str], fail_on: str = "", allow_incomplete: bool = False
 ) -> Difference:
-    """Return what changed from the older report to the newer one.
+    """Return the changes from the older report to the newer one.
 
     Args:
         names: the names of the two reports.
@@ -336,7 +336,7 @@ def compare(
     became_known = tuple(_newly_undecided(new, old))
     measured = compare_measurements(old.charts, new.charts)
     nodes = tuple(_nodes(old, new))
-    drift = (*_of_tool(old, new), *compare_tables(old.charts, new.charts))
+    drift = (*_compare_versions(old, new), *compare_tables(old.charts, new.charts))
     slower = any(item.worse for item in measured) and Severity.WARNING.rank >= severity.rank
     worse = slower or any(item.counts for item in appeared) or any(item.counts for item in changed)
     has_unknown = any(item.required for item in became_unknown) or any(item.move is NodeMove.SILENT for item in nodes)
@@ -392,7 +392,7 @@ def _side(report: Report, name: str) -> ReportSummary:
 
 
 def _newly_undecided(known: Report, has_unknown: Report) -> Iterator[OutcomeChange]:
-    """Return what one report decided and the other did not, by rule or check and reason.
+    """Yield what one report decided and the other did not, by rule or check and reason.
 
     A rule or check that the first report did not run or could not decide has not changed.
     """
@@ -429,8 +429,8 @@ def _nodes(old: Report, new: Report) -> Iterator[NodeChange]:
             yield NodeChange(name, NodeMove.ANSWERS)
 
 
-def _of_tool(old: Report, new: Report) -> Iterator[Drift]:
-    """Return changes of preflight itself and its packs, because another version may check more."""
+def _compare_versions(old: Report, new: Report) -> Iterator[Drift]:
+    """Yield changes of preflight and its packs, because another version may check more."""
     if old.tool.version != new.tool.version:
         yield Drift("tool", new.tool.name, old.tool.version, new.tool.version)
     before, after = packs(old), packs(new)
@@ -450,7 +450,7 @@ def _notes(old: Report, new: Report) -> Iterator[str]:
         ("job context", old.run.context, new.run.context),
     ):
         if before != after and old.run.verb == new.run.verb:
-            yield f"the {what} differs: {_shown(before)} before, {_shown(after)} now"
+            yield f"the {what} differs: {_format_value(before)} before, {_format_value(after)} now"
     faults = [report.run.smoke_options.injected_fault for report in (old, new)]
     if any(faults):
         which = "both reports" if all(faults) else "the older report" if faults[0] else "the newer report"
@@ -460,17 +460,17 @@ def _notes(old: Report, new: Report) -> Iterator[str]:
         yield f"the {which} report has no measurements, so versions and speeds are not compared"
 
 
-def _shown(value: str | tuple[str, ...]) -> str:
+def _format_value(value: str | tuple[str, ...]) -> str:
     return (value if isinstance(value, str) else ",".join(value)) or "none"
 
 
 def report_in(path: Path, judge: Callable[[Recording], Report]) -> Report:
-    """Return the report in a file, or the one about the recording in it.
+    """Return the report in a file; if the file is a recording, judge it and return the report.
 
     The jobs of a report are omitted: they make up most of its size, and no comparison uses them.
 
     Raises:
-        UsageError: the file cannot be read, or contains neither.
+        UsageError: the file cannot be read, or is neither a report nor a recording.
     """
     try:
         data = regular_file.read(path, MAX_BYTES)
@@ -507,7 +507,7 @@ def _kind(document: dict[str, Any]) -> str:
     if "coverage" in document and "outcomes" in document:
         return "report"
     if "runs" in document and "$schema" in document:
-        return "a SARIF log, which lacks some of what is compared"
+        return "a SARIF log, which lacks some of the compared data"
     if "answer" in document and "logs" in document:
         return "a diagnosis"
     if "answer" in document and "appeared" in document:
@@ -538,7 +538,7 @@ Pair = tuple[Finding, Finding]
 def compare_findings(
     old: Report, new: Report, fail_on: Severity
 ) -> tuple[tuple[NewFinding, ...], tuple[GoneFinding, ...], tuple[ChangedFinding, ...], int]:
-    """Return what appeared, what is gone, what changed, and the number of unchanged findings.
+    """Return the new, fixed and changed findings, and the number of unchanged ones.
 
     Findings that are suppressed on both sides are ignored; one that is suppressed only now has changed.
     """
@@ -582,7 +582,7 @@ def match_findings(old: Sequence[Finding], new: Sequence[Finding]) -> tuple[list
     def pair(one: int, other: int) -> None:
         pairs[other] = (left.pop(one), right.pop(other))
 
-    for key in (_exactly, _by_fingerprint):
+    for key in (_exact_key, _by_fingerprint):
         waiting = grouped((key(finding), number) for number, finding in left.items())
         for other in list(right):
             same = waiting.get(key(right[other]))
@@ -604,7 +604,7 @@ def packs(report: Report) -> dict[str, str]:
     return {name: version for name, _, version in (label.partition(" ") for label in report.tool.plugins)}
 
 
-def _exactly(finding: Finding) -> object:
+def _exact_key(finding: Finding) -> object:
     return (_by_fingerprint(finding), finding.locations[:1], finding.subject)
 
 
@@ -640,7 +640,7 @@ def _worse(before: Finding, after: Finding, counted_before: bool) -> bool:
 
 
 class _Coverage:
-    """What a report could decide, so that a missing finding is not mistaken for a fixed one."""
+    """The checks that a report could decide, so that a missing finding is not mistaken for a fixed one."""
 
     def __init__(self, report: Report, new: Report) -> None:
         self._report, self._other = report, new
@@ -656,7 +656,7 @@ class _Coverage:
         self._records = {record.node.name: record for record in report.nodes}
 
     def why_unknown(self, finding: Finding, report_name: str) -> str:
-        """Return why this report would not have such a finding even if the fault were there; empty if it would."""
+        """Return why this report would not show such a finding even if the fault existed; empty if it would."""
         unknown = self._unknown.get(finding.id, [])
         if finding.id not in self._checked and not unknown and not self._did_run(finding):
             return f"{report_name} did not check it"

@@ -37,7 +37,7 @@ _MAX_DRIFT_ROWS = 12
 
 
 def page(difference: Difference, style: Style) -> str:
-    """Return the comparison as text, with ANSI colours if `style` asks for them."""
+    """Return the comparison as text, with ANSI colours if `style` requests them."""
     sheet = Sheet(style)
     if style.verbosity >= 0:
         _sides(sheet, difference)

@@ -168,8 +168,8 @@ class RayStream(Stream):
 
 
 def _actor_class() -> Any:
-    """The actor's class, created in a function so that it is sent by value, because nothing of ours is installed on the
-    nodes.
+    """Return the actor's class, created in a function so that it is sent by value, because nothing of ours is installed
+    on the nodes.
     """
 
     class PreflightAgent:

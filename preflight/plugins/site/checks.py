@@ -78,7 +78,7 @@ class Check:
 
 
 def problems(item: Check, path: tuple[str | int, ...]) -> Iterator[Problem]:
-    """The errors of the check at `path` of a document that its types cannot express."""
+    """Yield the errors of the check at `path` of a document that its types cannot express."""
     if not item.command or not item.command[0].strip():
         yield Problem((*path, "command"), '`command` is empty; expected a list such as ["df", "-h"]')
     elif any("\0" in word for word in item.command):
@@ -108,7 +108,7 @@ def problems(item: Check, path: tuple[str | int, ...]) -> Iterator[Problem]:
 
 
 def to_configuration(item: Check, file: str) -> SiteCheck:
-    """The check in the form of a configuration."""
+    """Return the check in the form of a configuration."""
     return SiteCheck(
         id=item.id,
         name=item.name,
@@ -140,7 +140,7 @@ _MAX_SEARCHED_LENGTH = 64 * 1024
 
 
 def checks_of(site_checks: Iterable[SiteCheck]) -> tuple[PluginCheck, ...]:
-    """The checks that the site declared, as used in a run."""
+    """Return the checks that the site declared, as used in a run."""
     return tuple(_build_check(item) for item in site_checks)
 
 
@@ -184,12 +184,12 @@ def _params(item: SiteCheck) -> dict[str, Any]:
 
 
 def _line(item: SiteCheck) -> str:
-    """The command as it can be pasted into a shell."""
+    """Return the command as it can be pasted into a shell."""
     return shlex.join(item.command)
 
 
 def _doc(item: SiteCheck) -> str:
-    """The text of `preflight explain`, under the headings of every check."""
+    """Return the text of `preflight explain`, under the headings of every check."""
     conditions = [f"its exit code is {' or '.join(map(str, item.good))}"]
     if item.output:
         conditions.append(f"its output matches {item.output}")
@@ -302,7 +302,7 @@ def _tested(value: Condition, seen: Any) -> _Answer | None:
 
 
 def _at(document: Any, path: str) -> tuple[Any, bool]:
-    """The value at `disks.0.free`, and whether it exists; tables and lists of tables do not count as values."""
+    """Return the value at `disks.0.free`, and whether it exists; tables and lists of tables do not count as values."""
     for step in path.split("."):
         if isinstance(document, Mapping) and step in document:
             document = document[step]
@@ -317,7 +317,7 @@ def _at(document: Any, path: str) -> tuple[Any, bool]:
 
 
 def _odd(answers: Mapping[str, CommandResult]) -> dict[str, str]:
-    """The outputs that differ from the majority; all of them if there is no majority."""
+    """Return the outputs that differ from the majority; all of them if there is no majority."""
     texts = {node: found.output.strip() for node, found in answers.items()}
     counts = Counter(texts.values()).most_common(2)
     if len(counts) < 2:
@@ -340,7 +340,7 @@ def _fault(item: SiteCheck, answers: _Answer, nodes: list[str], *, mild: bool) -
 
 
 def _first_line(found: CommandResult) -> str:
-    """The first line of output, otherwise of standard error."""
+    """Return the first line of output, otherwise of standard error."""
     lines = [line.strip() for text in (found.output, found.error) for line in text.splitlines() if line.strip()]
     return _short(lines[0]) if lines else ""
 

@@ -68,7 +68,7 @@ class Rule(When):
 
 
 def problems(item: Rule, path: tuple[str | int, ...]) -> Iterator[Problem]:
-    """The errors of the rule at `path` of a document that its types cannot express."""
+    """Yield the errors of the rule at `path` of a document that its types cannot express."""
     yield from _problems_of(item, path)
     for m, when in enumerate(item.when):
         yield from _problems_of(when, (*path, "when", m))
@@ -87,7 +87,7 @@ def _problems_of(item: When, path: tuple[str | int, ...]) -> Iterator[Problem]:
 
 
 def to_configuration(item: Rule, file: str) -> SiteRule:
-    """The rule in the form of a configuration."""
+    """Return the rule in the form of a configuration."""
     return SiteRule(
         item.id,
         item.name,
@@ -110,7 +110,7 @@ _MAX_SHOWN_LENGTH = 80
 
 
 def rules_of(site_rules: Iterable[SiteRule]) -> tuple[PluginRule, ...]:
-    """The rules that the site declared, as used in a run."""
+    """Return the rules that the site declared, as used in a run."""
     return tuple(_build_rule(item) for item in site_rules)
 
 
@@ -125,7 +125,7 @@ def _build_rule(item: SiteRule) -> PluginRule:
 
 
 def _doc(item: SiteRule) -> str:
-    """The text of `preflight explain`, under the headings of every rule."""
+    """Return the text of `preflight explain`, under the headings of every rule."""
     where = "; ".join(_format(condition) for condition in item.when)
     checks = _format(item.condition) + (f", where {where}" if where else "")
     paragraphs = (
@@ -203,7 +203,7 @@ class _FileValue:
 
 
 def _holds(condition: Condition, job: Job, scope: Scope, launch: Launch | None) -> bool | None:
-    """Whether a condition certainly holds or certainly does not; None if the files do not determine it."""
+    """Return whether a condition certainly holds or certainly does not; None if the files do not determine it."""
     seen = _FileValue(condition, job, scope, launch)
     kinds = {test.kind for test in condition.tests}
     if kinds & {"required", "forbidden"}:
@@ -244,7 +244,7 @@ def _verdict(item: SiteRule, job: Job, subject: str, scope: Scope, launch: Launc
 
 
 def _shown(seen: _FileValue) -> str:
-    """The user's text, followed by its value if that differs."""
+    """Return the user's text, followed by its value if that differs."""
     values = " or ".join(plain(value) for value in alternatives(seen.value))
     if not seen.claims:
         return f"`{_short(values)}`"
